@@ -1,0 +1,8 @@
+"""Problem -> tensors: the generator, the arms, what is expected, and the goldens that pin it."""
+
+from __future__ import annotations
+
+from conformance.data.arms import ARMS, Recipe, applies
+from conformance.data.expectation import Expectation, expectation
+
+__all__ = ["ARMS", "Expectation", "Recipe", "applies", "expectation"]

@@ -1,0 +1,1 @@
+"""The machinery around a verdict: implementations, devices, pytest, records."""

@@ -1,0 +1,10 @@
+"""Array bridges, one file per framework; importing them imports no framework."""
+
+from __future__ import annotations
+
+from conformance.harness.arrays.base import ArrayBridge
+from conformance.harness.arrays.jax import jax_arrays
+from conformance.harness.arrays.numpy import numpy_arrays
+from conformance.harness.arrays.torch import torch_arrays
+
+__all__ = ["ArrayBridge", "jax_arrays", "numpy_arrays", "torch_arrays"]

@@ -1,0 +1,42 @@
+"""The bridge between host tensors and what an implementation's kernels take."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class ArrayBridge(Protocol):
+    """Moves tensors between the host and one framework's device. Construction imports no framework."""
+
+    @property
+    def name(self) -> str:
+        """The framework's name."""
+        ...
+
+    def unavailable(self) -> str:
+        """Why the framework or its device cannot be used here; empty if it can."""
+        ...
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """A fresh copy of a C-contiguous host array (storage dtypes of `conformance.dtypes`), on the device."""
+        ...
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """A plain NumPy copy of a result; raises TypeError for what is not the framework's own array."""
+        ...
+
+    def synchronize(self) -> None:
+        """Return when all work submitted to the device has finished."""
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """Versions and device name, for the records."""
+        ...
+
+
+def refuse(array: Any, expected: str) -> TypeError:
+    """The error of a result that is not an array of the framework."""
+    kind = type(array)
+    return TypeError(f"returned {kind.__module__}.{kind.__qualname__}; expected {expected}")

@@ -1,0 +1,63 @@
+"""jax arrays on any platform."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from conformance.harness.arrays.base import refuse
+
+
+def _jax() -> ModuleType:
+    import jax
+
+    return jax
+
+
+@dataclass(frozen=True, slots=True)
+class JaxArrays:
+    """Arrays on the first device of `platform` (jax's name: cpu, gpu, tpu)."""
+
+    platform: str
+    name: str = "jax"
+
+    def unavailable(self) -> str:
+        """jax not importable, or without a device of the platform."""
+        try:
+            jax = _jax()
+        except (ImportError, OSError) as problem:
+            return f"jax cannot be imported: {problem}"
+        try:
+            jax.devices(self.platform)
+        except RuntimeError:
+            return f"jax {jax.__version__} reports no {self.platform} device"
+        return ""
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """A copy: on the CPU jax may otherwise alias the host's memory."""
+        jax = _jax()
+        return jax.device_put(array.copy(), jax.devices(self.platform)[0])
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """Waits for the value; tracers and foreign types are refused."""
+        jax = _jax()
+        if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
+            raise refuse(array, "jax.Array")
+        return np.array(array)
+
+    def synchronize(self) -> None:
+        """Results are waited for one by one: jax has no device-wide barrier but an effects one."""
+        _jax().effects_barrier()
+
+    def describe(self) -> dict[str, str]:
+        """jax's version and the device's kind."""
+        jax = _jax()
+        return {"jax": jax.__version__, "device": jax.devices(self.platform)[0].device_kind}
+
+
+def jax_arrays(platform: str = "cpu") -> JaxArrays:
+    """The bridge for kernels that take and return jax arrays."""
+    return JaxArrays(platform)

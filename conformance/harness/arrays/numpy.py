@@ -1,0 +1,43 @@
+"""NumPy arrays; bf16 is ml_dtypes.bfloat16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.harness.arrays.base import refuse
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyArrays:
+    """Host arrays as they are."""
+
+    name: str = "numpy"
+
+    def unavailable(self) -> str:
+        """Always available."""
+        return ""
+
+    def from_host(self, array: np.ndarray) -> np.ndarray:
+        """A copy, so that a kernel that writes to its inputs cannot reach anybody else's."""
+        return array.copy()
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """The array itself; a subclass is refused, since it may compute when it is compared."""
+        if type(array) is not np.ndarray:
+            raise refuse(array, "numpy.ndarray")
+        return array
+
+    def synchronize(self) -> None:
+        """Nothing is asynchronous."""
+
+    def describe(self) -> dict[str, str]:
+        """NumPy's version."""
+        return {"numpy": np.__version__}
+
+
+def numpy_arrays() -> NumpyArrays:
+    """The bridge for kernels that take and return NumPy arrays."""
+    return NumpyArrays()

@@ -1,0 +1,72 @@
+"""One thing to verify, and its place in the run."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from conformance.data import Recipe
+from conformance.harness.implementation import Implementation, Kernel
+from conformance.operators import Operator
+from conformance.problems import Problem, Variant
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """An implementation on one variant of one problem. `kernel` is a string, the reason, where there is none."""
+
+    implementation: Implementation
+    operator: Operator
+    problem: Problem
+    variant: Variant
+    seed: int
+    origin: str = ""
+    """What `--impl` must be given to find the implementation again."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What determines the inputs."""
+        return Recipe(self.operator, self.problem.geometry, self.variant.dtype, self.variant.arm, self.seed)
+
+    @property
+    def kernel(self) -> Kernel | str:
+        """The kernel to run, or why there is none."""
+        variant = self.variant
+        return self.implementation.find(self.operator.name, self.problem.geometry, variant.dtype, variant.layout)
+
+    @property
+    def id(self) -> str:
+        """The part of a test's name in brackets."""
+        v = self.variant
+        return "-".join((self.implementation.name, self.problem.name, v.dtype, v.layout, v.arm))
+
+    @property
+    def group(self) -> str:
+        """Cases of a group share references and belong on one worker."""
+        return f"{self.operator.name}:{self.problem.geometry.descriptor}"
+
+    @property
+    def command(self) -> str:
+        """One line that reproduces the case, whatever table it came from."""
+        v = self.variant
+        words = ["pytest", "--impl", self.origin or self.implementation.name, "--operator", self.operator.name]
+        words += ["--problem", self.problem.geometry.descriptor]
+        words += ["--dtype", v.dtype, "--layout", v.layout, "--arm", v.arm, "--seed", str(self.seed)]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Cases of one implementation and operator that cannot run here, counted together."""
+
+    implementation: str
+    operator: str
+    device: str
+    status: str
+    reason: str
+    cases: int
+
+    @property
+    def id(self) -> str:
+        """The part of a test's name in brackets."""
+        return f"{self.implementation}-{self.status}"

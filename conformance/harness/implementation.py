@@ -1,0 +1,183 @@
+"""What a vendor writes: an `Implementation` and the functions it offers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.data import ARMS
+from conformance.dtypes import STORAGE
+from conformance.harness.arrays.base import ArrayBridge
+from conformance.harness.arrays.numpy import numpy_arrays
+from conformance.harness.devices import DEVICES
+from conformance.judge import Contract
+from conformance.operators import OPERATORS
+from conformance.problems import LAYOUTS
+
+Predicate = Callable[[Any], bool]
+"""Takes a problem's geometry."""
+
+
+class ImplementationError(ValueError):
+    """A declaration that cannot be meant; the message names the field and the choices."""
+
+
+class Unsupported(Exception):
+    """Raised by a kernel for a configuration that it declares not to support; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One function of an implementation and the cases it is for."""
+
+    function: Callable[..., Any]
+    operator: str
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    when: Predicate | None
+    contract: Contract
+    keywords: tuple[str, ...] | None
+    """Keyword-only parameters of the function; None where it takes any (`**kwargs`)."""
+
+    def keyword_arguments(self, available: dict[str, Any]) -> dict[str, Any]:
+        """Those of the available arguments that the function asks for."""
+        if self.keywords is None:
+            return available
+        return {name: available[name] for name in self.keywords}
+
+    def refusal(self, geometry: Any, dtype: str, layout: str) -> str:
+        """Why this kernel is not for the case; empty if it is."""
+        if dtype not in self.dtypes:
+            return f"dtype {dtype} is not declared (declared: {', '.join(self.dtypes)})"
+        if layout not in self.layouts:
+            return f"layout {layout} is not declared (declared: {', '.join(self.layouts)})"
+        if self.when is not None and not self.when(geometry):
+            return "outside the declared capability (when=...)"
+        return ""
+
+
+@dataclass(slots=True)
+class Waiver:
+    """An expected failure, with the reason and where it is tracked."""
+
+    operator: str
+    reason: str
+    url: str
+    when: Predicate | None
+    dtypes: tuple[str, ...]
+    arms: tuple[str, ...]
+
+    def covers(self, operator: str, geometry: Any, dtype: str, arm: str) -> bool:
+        """Whether the waiver is about this case."""
+        named = operator == self.operator and dtype in self.dtypes and arm in self.arms
+        return named and (self.when is None or self.when(geometry))
+
+
+@dataclass(slots=True)
+class Implementation:
+    """A named set of kernels on one device.
+
+    `arrays` turns host tensors into what the kernels take (default: NumPy); `contract` is what they promise about their
+    arithmetic unless a kernel declares its own. `version` is free text for the records.
+    """
+
+    name: str
+    device: str = "cpu"
+    arrays: ArrayBridge = field(default_factory=numpy_arrays)
+    contract: Contract = field(default_factory=Contract)
+    version: str = ""
+    kernels: list[Kernel] = field(default_factory=list, init=False)
+    waivers: list[Waiver] = field(default_factory=list, init=False)
+    source: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
+
+    def implements(
+        self,
+        operator: str,
+        *,
+        dtypes: Sequence[str] = ("fp32",),
+        layouts: Sequence[str] = ("nchw",),
+        when: Predicate | None = None,
+        contract: Contract | None = None,
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Offer a function as the kernel of `operator` for these dtypes and layouts, where `when(geometry)` holds.
+
+        The function takes the operator's inputs by position and asks for parameters by naming them keyword-only
+        (`*, stride, padding`). Stack the decorator to declare another contract for some of the dtypes.
+        """
+        _known("operator", [operator], OPERATORS)
+        _known("dtypes", dtypes, STORAGE)
+        _known("layouts", layouts, LAYOUTS)
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.kernels.append(
+                Kernel(
+                    function=function,
+                    operator=operator,
+                    dtypes=tuple(dtypes),
+                    layouts=tuple(layouts),
+                    when=when,
+                    contract=contract or self.contract,
+                    keywords=_keywords(function, operator),
+                )
+            )
+            return function
+
+        return register
+
+    def waive(
+        self,
+        operator: str,
+        *,
+        reason: str,
+        url: str,
+        when: Predicate | None = None,
+        dtypes: Sequence[str] = tuple(STORAGE),
+        arms: Sequence[str] = tuple(ARMS),
+    ) -> None:
+        """Declare an expected failure. A waived case that passes is a failure: the waiver is out of date."""
+        _known("operator", [operator], OPERATORS)
+        _known("dtypes", dtypes, STORAGE)
+        _known("arms", arms, ARMS)
+        if not reason.strip() or not url.strip():
+            raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
+        self.waivers.append(Waiver(operator, reason, url, when, tuple(dtypes), tuple(arms)))
+
+    def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel | str:
+        """The kernel for a case, or the reason why there is none."""
+        refusals = [f"{operator} is not implemented"]
+        for kernel in self.kernels:
+            if kernel.operator == operator:
+                refusal = kernel.refusal(geometry, dtype, layout)
+                if not refusal:
+                    return kernel
+                refusals.append(refusal)
+        return refusals[-1]
+
+    def waiver(self, operator: str, geometry: Any, dtype: str, arm: str) -> Waiver | None:
+        """The first waiver that covers a case."""
+        return next((w for w in self.waivers if w.covers(operator, geometry, dtype, arm)), None)
+
+    def offers(self, operator: str) -> bool:
+        """Whether any kernel is for `operator`."""
+        return any(kernel.operator == operator for kernel in self.kernels)
+
+
+def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
+    for value in values:
+        if value not in choices:
+            raise ImplementationError(f"{field_name}: {value!r} is not one of {', '.join(choices)}")
+
+
+def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...] | None:
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    asked = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    _known(f"keyword parameters of {function.__name__}", asked, OPERATORS[operator].keywords)
+    return asked

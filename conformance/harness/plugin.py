@@ -1,0 +1,225 @@
+"""pytest wiring: options, cases, verdicts as test outcomes, records, summary, exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.harness import options, records
+from conformance.harness.case import Absence, Case
+from conformance.harness.collect import Plan
+from conformance.harness.devices import DEVICES, missing
+from conformance.harness.verify import Verdict, verify
+from conformance.report import terminal
+from conformance.report.tally import Tally
+
+PROPERTY = "conformance"
+"""Name of the user property that carries a record, as a JSON line, from a worker to the controller."""
+
+IMPLS = Path(__file__).parents[2] / "impls"
+
+LETTERS = {"pass": ".", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
+CATEGORIES = {"pass": "passed", "fail": "failed", "error": "failed"}
+"""Status -> pytest's own category; other statuses are categories of their own."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The suite's options and where implementations live."""
+    options.add(parser)
+    parser.addini("impls", "folder of implementations, relative to the root directory", default=str(IMPLS))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Under xdist, keep the cases of a problem on one worker and share the cores among workers."""
+    workers = config.getoption("numprocesses", None)
+    if not workers:
+        return
+    if config.getoption("dist") in ("no", "load"):
+        config.option.dist = "loadgroup"
+    share = str(max(1, (os.cpu_count() or 1) // workers))
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(variable, share)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register markers, check the command line, open the records."""
+    for device in DEVICES:
+        config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
+    config.addinivalue_line("markers", "verifies(operator, when): cases of an operator, where when(geometry) holds")
+    if config.option.help or config.option.markers:
+        return
+    config.pluginmanager.register(Session(config), "conformance-session")
+
+
+class Session:
+    """One run: its plan, its tally, its records. Workers plan and verify, the controller counts and writes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.selection = options.read(config)
+        self.tally = Tally()
+        self.records = None if self._is_worker else _open_records(config)
+        self._plan: Plan | None = None
+        if self.selection.implementations:
+            _ = self.plan
+
+    @property
+    def _is_worker(self) -> bool:
+        return hasattr(self.config, "workerinput")
+
+    @property
+    def plan(self) -> Plan:
+        """Loaded when first needed: the controller of a parallel run usually never needs it."""
+        if self._plan is None:
+            self._plan = Plan(self.selection, self.config.rootpath / self.config.getini("impls"))
+        return self._plan
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """One test per case of the operator that the test function verifies."""
+        mark = metafunc.definition.get_closest_marker("verifies")
+        if mark is not None:
+            due = self.plan.cases(mark.args[0], mark.kwargs.get("when"))
+            metafunc.parametrize("case", [_parameter(case) for case in due])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Add one item per broken file, after deselection: a broken file is nobody's to deselect."""
+        if any(item.get_closest_marker("verifies") for item in items):
+            items += [
+                Broken.from_parent(session, name=path, path_text=path, reason=reason)
+                for path, reason in self.plan.registry.broken.items()
+            ]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count and write a record as soon as its verdict is known."""
+        record = _record_of(report)
+        if record is None or self._is_worker:
+            return
+        self.tally.add(record)
+        if self.records is not None:
+            self.records.write(record)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """A run in which nothing was verified does not end well."""
+        if self.records is not None:
+            self.records.close()
+        if self._is_worker or exitstatus not in (0, 5):
+            return
+        if any(not self.tally.verified_on(device) for device in self.selection.required):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        elif self.tally.cells and not self.tally.verified:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """The matrix, what was not run and why, and what was asked for and is not here."""
+        asked = options.devices_asked(self.config)
+        if not self.tally.cells and not asked:
+            return
+        terminalreporter.section("conformance")
+        width = terminalreporter._tw.fullwidth - 1
+        if self.tally.cells:
+            for line in terminal.summary(self.tally, width):
+                terminalreporter.write_line(line)
+        for device in asked:
+            if not self.tally.verified_on(device):
+                terminalreporter.write_line(f"{device}: nothing verified: {self._why(device)}", yellow=True)
+        if not self.tally.verified:
+            terminalreporter.write_line("NOTHING WAS VERIFIED", red=True)
+
+    def _why(self, device: str) -> str:
+        if missing(device):
+            return missing(device)
+        return (
+            "no implementation of this device could run" if self.tally.devices[device] else "no implementation selected"
+        )
+
+
+class Broken(pytest.Item):
+    """A file in `impls/` that cannot be used: one loud error, and the others still run."""
+
+    def __init__(self, *, path_text: str, reason: str, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.reason = reason
+        self.user_properties.append((PROPERTY, records.line(records.broken_record(path_text, reason))))
+
+    def runtest(self) -> None:
+        """Always fails."""
+        pytest.fail(self.reason, pytrace=False)
+
+    def reportinfo(self) -> tuple[str, None, str]:
+        """The file is the headline."""
+        return self.name, None, self.name
+
+
+@pytest.fixture
+def judged(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
+    """A function that verifies a case and turns its verdict into the test's outcome."""
+
+    def run(case: Case | Absence) -> None:
+        if isinstance(case, Absence):
+            verdict, record = Verdict(case.status, case.reason), records.absence_record(case)
+        else:
+            verdict = verify(case)
+            record = records.record(case, verdict)
+        request.node.user_properties.append((PROPERTY, records.line(record)))
+        _conclude(verdict, record.get("command", ""))
+
+    return run
+
+
+def _conclude(verdict: Verdict, command: str) -> None:
+    if verdict.status in ("fail", "error"):
+        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {command}", pytrace=False)
+    if verdict.status == "waived":
+        pytest.xfail(verdict.reason)
+    if verdict.status in ("unsupported", "unavailable"):
+        pytest.skip(verdict.reason)
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Show the suite's statuses instead of pytest's."""
+    record = _record_of(report)
+    if record is None:
+        return None
+    status = record["status"]
+    return CATEGORIES.get(status, status), LETTERS[status], status.upper()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """What is asked for and which devices are here."""
+    here = [device for device in DEVICES if not missing(device)]
+    level, seed = config.getoption("--level"), config.getoption("--seed")
+    return [f"conformance: level {level}, seed {seed}, devices {', '.join(here)}"]
+
+
+def _parameter(case: Case | Absence) -> Any:
+    device = case.device if isinstance(case, Absence) else case.implementation.device
+    marks = [getattr(pytest.mark, name) for name in ([device] if device else DEVICES)]
+    if isinstance(case, Case):
+        marks.append(pytest.mark.xdist_group(case.group))
+    return pytest.param(case, id=case.id, marks=marks)
+
+
+def _record_of(report: pytest.TestReport) -> dict[str, Any] | None:
+    """The record of a test whose call ended; None for other phases and other tests."""
+    if getattr(report, "when", None) != "call":
+        return None
+    text = dict(report.user_properties).get(PROPERTY)
+    return None if text is None else json.loads(str(text))
+
+
+def _open_records(config: pytest.Config) -> records.Records | None:
+    path = config.getoption("--records")
+    if path is None:
+        return None
+    try:
+        return records.Records(Path(path))
+    except OSError as problem:
+        raise pytest.UsageError(f"--records {path}: cannot be written ({problem.strerror})") from None

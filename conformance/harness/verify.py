@@ -1,0 +1,154 @@
+"""Run one case: tensors to the device, the kernel, tensors back, judgement."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from conformance.data import Expectation, expectation
+from conformance.data.golden import GoldenError, check
+from conformance.dtypes import STORAGE, name_of
+from conformance.harness.arrays import ArrayBridge
+from conformance.harness.case import Case
+from conformance.harness.implementation import Kernel, Unsupported
+from conformance.judge import Judgement, Output, judge
+from conformance.operators import Tensor
+
+TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
+FROM_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The end of one case: exactly one status, why, and the numbers behind it. Seconds are by phase."""
+
+    status: str
+    reason: str = ""
+    judgements: tuple[Judgement, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class MalformedError(Exception):
+    """A result that cannot be compared; the message says what was expected."""
+
+
+def verify(case: Case) -> Verdict:
+    """The verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt."""
+    seconds: dict[str, float] = {}
+    verdict = _attempt(case, seconds)
+    verdict.seconds = seconds
+    waiver = case.implementation.waiver(case.operator.name, case.problem.geometry, case.variant.dtype, case.variant.arm)
+    if waiver is not None and verdict.status in ("fail", "error"):
+        verdict.status = "waived"
+        verdict.reason = f"waived: {waiver.reason} ({waiver.url})\n{verdict.reason}"
+    elif waiver is not None and verdict.status == "pass":
+        verdict.status = "fail"
+        verdict.reason = f"passes, although waived as {waiver.reason!r} ({waiver.url}): remove the waiver"
+    return verdict
+
+
+def _attempt(case: Case, seconds: dict[str, float]) -> Verdict:
+    kernel = case.kernel
+    if isinstance(kernel, str):
+        return Verdict("unsupported", kernel)
+    with _timed(seconds, "reference"):
+        expected = expectation(case.recipe)
+        _ = expected.reference
+    try:
+        with _timed(seconds, "golden"):
+            check(expected)
+        outputs = _outputs(case, kernel, expected, seconds)
+    except Unsupported as refusal:
+        return Verdict("unsupported", str(refusal))
+    except GoldenError as problem:
+        return Verdict("error", str(problem))
+    except MalformedError as problem:
+        return Verdict("fail", str(problem))
+    except Exception as problem:
+        return Verdict("error", _blame(problem))
+    with _timed(seconds, "judge"):
+        judgements = tuple(judge(output, case.variant.arm, kernel.contract) for output in outputs)
+    failed = [judgement for judgement in judgements if not judgement.passed]
+    reason = "\n".join(judgement.explain() for judgement in failed)
+    return Verdict("fail" if failed else "pass", reason, judgements)
+
+
+def _outputs(case: Case, kernel: Kernel, expected: Expectation, seconds: dict[str, float]) -> list[Output]:
+    """Call the kernel and bring its results home, in canonical order."""
+    operator, geometry, layout = case.operator, case.problem.geometry, case.variant.layout
+    bridge = case.implementation.arrays
+    with _timed(seconds, "transfer"):
+        given = [_argument(expected, name, layout) for name in operator.arguments(geometry)]
+        native = [None if array is None else bridge.from_host(array) for array in given]
+        keywords = kernel.keyword_arguments({**operator.parameters(geometry), "layout": layout})
+    with _timed(seconds, "kernel"):
+        result = kernel.function(*native, **keywords)
+        bridge.synchronize()
+    tensors = operator.outputs(geometry)
+    with _timed(seconds, "transfer"):
+        hosts = [_host(bridge, array) for array in _as_tuple(result, tensors)]
+    return [
+        _output(case, expected, name, tensor, host) for (name, tensor), host in zip(tensors.items(), hosts, strict=True)
+    ]
+
+
+def _argument(expected: Expectation, name: str, layout: str) -> np.ndarray | None:
+    array = expected.inputs.get(name)
+    if array is None or array.ndim != 4:
+        return array
+    return np.ascontiguousarray(array.transpose(TO_LAYOUT[layout]))
+
+
+def _as_tuple(result: Any, tensors: dict[str, Tensor]) -> tuple[Any, ...]:
+    results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    if len(results) != len(tensors):
+        raise MalformedError(f"returned {len(results)} results; expected {len(tensors)} ({', '.join(tensors)})")
+    return results
+
+
+def _host(bridge: ArrayBridge, array: Any) -> np.ndarray:
+    try:
+        return bridge.to_host(array)
+    except TypeError as problem:
+        raise MalformedError(str(problem)) from None
+
+
+def _output(case: Case, expected: Expectation, name: str, tensor: Tensor, host: np.ndarray) -> Output:
+    layout, dtype = case.variant.layout, case.variant.dtype
+    four = len(tensor.shape) == 4
+    shape = tuple(tensor.shape[a] for a in TO_LAYOUT[layout]) if four else tensor.shape
+    if host.shape != shape:
+        raise MalformedError(f"{name} has shape {host.shape}; expected {shape} ({layout})")
+    if host.dtype != STORAGE[dtype]:
+        raise MalformedError(f"{name} has dtype {name_of(host.dtype)}; expected {dtype}")
+    return Output(
+        name=name,
+        axes=tensor.axes,
+        dtype=dtype,
+        terms=case.operator.terms(case.problem.geometry)[name],
+        actual=np.ascontiguousarray(host.transpose(FROM_LAYOUT[layout])) if four else host,
+        reference=expected.reference[name],
+        magnitude=lambda: expected.magnitude[name],
+    )
+
+
+def _blame(problem: Exception) -> str:
+    """The error and the last place in it that is not ours."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"raised {type(problem).__name__}: {problem}{where}"
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - start

@@ -1,0 +1,68 @@
+"""What an implementation declares about its arithmetic. Every limit of a verdict follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from conformance.dtypes import FORMATS, Format
+
+_CHOICES = {
+    "inputs": ("exact", "tf32", "bf16", "fp16"),
+    "accumulate": ("auto", "fp64", "fp32", "fp16", "bf16"),
+    "rounding": ("nearest", "zero"),
+    "algorithm": ("direct", "winograd", "fft"),
+    "subnormals": ("kept", "flushed"),
+}
+
+
+class ContractError(ValueError):
+    """A contract field with a value that has no meaning; the message names field and choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """How a kernel computes.
+
+    inputs       rounding applied to the inputs before they are multiplied
+    accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors
+    rounding     of the accumulator: to nearest, or toward zero as some tensor cores do
+    algorithm    direct (any order of the same products), winograd or fft (other products)
+    subnormals   kept, or flushed to zero on the way in or out
+    """
+
+    inputs: str = "exact"
+    accumulate: str = "auto"
+    rounding: str = "nearest"
+    algorithm: str = "direct"
+    subnormals: str = "kept"
+
+    def __post_init__(self) -> None:
+        for field, choices in _CHOICES.items():
+            if getattr(self, field) not in choices:
+                raise ContractError(f"Contract({field}={getattr(self, field)!r}): must be one of {', '.join(choices)}")
+
+    def accumulator(self, dtype: str) -> Format:
+        """The accumulator's format for tensors of `dtype`."""
+        if self.accumulate == "auto":
+            return FORMATS["fp64" if dtype == "fp64" else "fp32"]
+        return FORMATS[self.accumulate]
+
+    @property
+    def exact_on_integers(self) -> bool:
+        """Whether small integers must come out exact: true of every order of a direct sum."""
+        return self.algorithm == "direct"
+
+    def describe(self, dtype: str) -> str:
+        """One phrase for a message or a report."""
+        given = "inputs as given" if self.inputs == "exact" else f"inputs rounded to {self.inputs}"
+        toward = "" if self.rounding == "nearest" else " toward zero"
+        flushed = ", subnormals flushed" if self.subnormals == "flushed" else ""
+        return (
+            f"{self.algorithm}, {given}, {self.accumulator(dtype).name} accumulation{toward}, "
+            f"one rounding to {dtype}{flushed}"
+        )
+
+    def as_record(self) -> dict[str, Any]:
+        """The fields, for records."""
+        return asdict(self)

@@ -1,0 +1,173 @@
+"""The judge: one output against its exact reference, under a contract. Knows nothing of implementations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from conformance.dtypes import STORAGE
+from conformance.judge import residuals
+from conformance.judge.contract import Contract
+from conformance.judge.limits import Limits, limits
+from conformance.judge.locate import locate
+
+EQUALITY_ARMS = frozenset({"integer", "impulse", "special"})
+STATISTICS_ARMS = frozenset({"fixed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One number against its limit."""
+
+    name: str
+    value: float
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        """NaN never passes."""
+        return abs(self.value) <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.4g} {'within' if self.passed else 'beyond'} {self.limit:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The element furthest from where it must be."""
+
+    index: tuple[int, ...]
+    value: float
+    reference: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is known of one output after comparison."""
+
+    output: str
+    compared: int
+    out: int
+    criterion: str
+    checks: tuple[Check, ...]
+    worst: Worst | None = None
+    where: str = ""
+    passport: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """All checks hold."""
+        return all(check.passed for check in self.checks)
+
+    def explain(self) -> str:
+        """Lines for a failure: what was compared, how many are out, the worst one, where errors sit."""
+        lines = [f"{self.output}: {self.out:,} of {self.compared:,} elements out ({self.criterion})"]
+        if self.worst is not None:
+            w = self.worst
+            index = ", ".join(map(str, w.index))
+            lines.append(
+                f"worst {self.output}[{index}] is {w.value!r}, exact {w.reference!r}, "
+                f"error {abs(w.value - w.reference):.3g}, allowed {w.bound:.3g}"
+            )
+        lines.append("; ".join(map(str, self.checks)))
+        if self.where:
+            lines.append(f"errors sit at: {self.where}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output to be judged: the host array and what it must be. `magnitude` is asked for only when needed."""
+
+    name: str
+    axes: str
+    dtype: str
+    terms: int
+    actual: np.ndarray
+    reference: np.ndarray
+    magnitude: Callable[[], np.ndarray]
+
+
+def judge(output: Output, arm: str, contract: Contract) -> Judgement:
+    """Equality where the contract makes the arm exact, else the bound, and on the fixed arm the statistics."""
+    if arm in EQUALITY_ARMS and contract.exact_on_integers:
+        return _by_equality(output)
+    return _by_bound(output, contract, with_statistics=arm in STATISTICS_ARMS)
+
+
+def _by_equality(output: Output) -> Judgement:
+    """Every bit that matters: NaN equals NaN, and the sign of a zero is free (it depends on the order of the sum)."""
+    expected = output.reference.astype(np.float32 if output.dtype != "fp64" else np.float64)
+    expected = expected.astype(STORAGE[output.dtype])
+    wrong = (output.actual != expected) & ~(np.isnan(output.actual) & np.isnan(expected))
+    out = int(np.count_nonzero(wrong))
+    worst = _worst(output, _furthest(output, expected, wrong), 0.0) if out else None
+    checks = (Check("elements unequal", out, 0),)
+    where = locate(wrong, output.axes) + _nan_note(output) if out else ""
+    return Judgement(output.name, wrong.size, out, "must equal the exact result", checks, worst, where)
+
+
+def _furthest(output: Output, expected: np.ndarray, wrong: np.ndarray) -> int:
+    with np.errstate(invalid="ignore"):
+        error = np.abs(output.actual.astype(np.float64) - expected.astype(np.float64))
+    error = np.where(wrong, np.nan_to_num(error, nan=np.inf, posinf=np.inf), -1.0)
+    return int(np.argmax(error))
+
+
+def _by_bound(output: Output, contract: Contract, with_statistics: bool) -> Judgement:
+    allowed = limits(contract, output.dtype, output.terms)
+    s2 = output.magnitude()
+    found = residuals.measure(output.actual, output.reference, s2, allowed)
+    checks = [Check("worst error / bound", found.worst_share, 1.0)]
+    if with_statistics:
+        checks += _statistics(found, allowed)
+    worst, where = None, ""
+    if not all(check.passed for check in checks):
+        worst = _worst(output, found.worst, allowed, s2)
+        if found.out_of_bounds:
+            where = locate(residuals.out_of_bounds(output.actual, output.reference, s2, allowed), output.axes)
+            where += _nan_note(output)
+    passport = _passport(found, allowed, contract, output) if with_statistics else {}
+    criterion = f"bound of the contract: {contract.describe(output.dtype)}"
+    return Judgement(output.name, found.count, found.out_of_bounds, criterion, tuple(checks), worst, where, passport)
+
+
+def _statistics(found: residuals.Residuals, allowed: Limits) -> list[Check]:
+    """Rms always; gain and offset unless the contract itself declares a one-sided or input-dependent error."""
+    checks = [Check("rms", found.rms(allowed), allowed.rms(found.count))]
+    if not allowed.biased:
+        checks += [Check("gain z", found.gain, allowed.z), Check("offset z", found.offset, allowed.z)]
+    return checks
+
+
+def _passport(found: residuals.Residuals, allowed: Limits, contract: Contract, output: Output) -> dict[str, float]:
+    """Measured accuracy: numbers that tell which contract a kernel earns."""
+    unit = contract.accumulator(output.dtype).unit_roundoff * math.sqrt(output.terms)
+    return {
+        "lambda": found.excess / unit,
+        "effective_bits": found.effective_bits,
+        "rms": found.rms(allowed),
+        "gain_z": found.gain,
+        "offset_z": found.offset,
+    }
+
+
+def _worst(output: Output, flat: int, allowed: Limits | float, s2: np.ndarray | None = None) -> Worst:
+    index = tuple(int(i) for i in np.unravel_index(flat, output.actual.shape))
+    reference = float(output.reference[index])
+    bound = 0.0
+    if isinstance(allowed, Limits) and s2 is not None:
+        bound = float(allowed.bound(output.reference[index], s2[index].astype(np.float64)))
+    return Worst(index, float(output.actual[index]), reference, bound)
+
+
+def _nan_note(output: Output) -> str:
+    """Name the commonest accident: a buffer that nobody wrote."""
+    if np.isnan(output.actual).all():
+        return "; all of them are NaN: was the output ever written?"
+    unexpected = int(np.count_nonzero(np.isnan(output.actual) & ~np.isnan(output.reference)))
+    return f"; {unexpected:,} are NaN where the reference is not" if unexpected else ""

@@ -1,0 +1,109 @@
+"""One pass over an output: how far every element is from its exact value, in every unit a limit is stated in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.judge.limits import Limits, spread
+
+_TINY = np.finfo(np.float64).tiny
+BLOCK = 1 << 18
+"""Elements per step: the pass needs 2 MiB a temporary, whatever the size of the output."""
+
+
+@dataclass(slots=True)
+class Residuals:
+    """Sums and extremes over all elements of one output."""
+
+    count: int = 0
+    out_of_bounds: int = 0
+    worst: int = 0
+    worst_share: float = 0.0
+    """Largest |e| / bound; infinite where an element is not finite."""
+    most: float = 0.0
+    """Largest |e| / s2."""
+    excess: float = 0.0
+    """Largest (|e| - u_out*|ref|) / hypot(s2, ref): what the output's own rounding does not explain."""
+    square: float = 0.0
+    total: float = 0.0
+    product: float = 0.0
+    product_square: float = 0.0
+    reference_square: float = 0.0
+    magnitude_square: float = 0.0
+
+    def add(self, start: int, actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> None:
+        """Take in one block of flat arrays, `start` being the index of its first element."""
+        error = actual - reference
+        share = np.abs(error) / limits.bound(reference, s2)
+        share[~np.isfinite(actual)] = math.inf
+        worst = int(np.argmax(share))
+        if share[worst] > self.worst_share:
+            self.worst, self.worst_share = start + worst, float(share[worst])
+        self.out_of_bounds += int(np.count_nonzero(share > 1))
+        self.count += error.size
+        self._add_extremes(error, reference, s2, limits)
+        self._add_moments(error, reference, s2)
+
+    def _add_extremes(self, error: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> None:
+        size = np.abs(error)
+        self.most = max(self.most, float(np.max(size / np.maximum(s2, _TINY))))
+        excess = (size - limits.relative * np.abs(reference)) / np.maximum(spread(reference, s2), _TINY)
+        self.excess = max(self.excess, float(np.max(excess)))
+
+    def _add_moments(self, error: np.ndarray, reference: np.ndarray, s2: np.ndarray) -> None:
+        product = error * reference
+        self.square += float(error @ error)
+        self.total += float(error.sum())
+        self.product += float(product.sum())
+        self.product_square += float(product @ product)
+        self.reference_square += float(reference @ reference)
+        self.magnitude_square += float(s2 @ s2)
+
+    @property
+    def gain(self) -> float:
+        """z of sum(e * ref), normalised by its own root sum of squares."""
+        return self.product / math.sqrt(self.product_square) if self.product_square > 0 else 0.0
+
+    @property
+    def offset(self) -> float:
+        """z of sum(e)."""
+        return self.total / math.sqrt(self.square) if self.square > 0 else 0.0
+
+    def rms(self, limits: Limits) -> float:
+        """Root mean square error in units of what the contract's roundings add up to."""
+        unit = limits.relative * math.sqrt(self.reference_square) + limits.rms_scaled * math.sqrt(self.magnitude_square)
+        return math.sqrt(self.square) / unit if unit > 0 else 0.0
+
+    @property
+    def effective_bits(self) -> float:
+        """-log2 of the largest |e| / s2: the input precision that would explain the error."""
+        return -math.log2(self.most) if 0 < self.most < math.inf else math.inf
+
+
+def measure(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> Residuals:
+    """Residuals of one output; the three arrays have one shape and any layout, `actual` any storage dtype."""
+    found = Residuals()
+    with np.errstate(invalid="ignore", over="ignore"):
+        for start, block in _blocks(actual.size):
+            parts = (array.reshape(-1)[block].astype(np.float64) for array in (actual, reference, s2))
+            values, exact, scale = parts
+            found.add(start, values, exact, scale, limits)
+    return found
+
+
+def _blocks(size: int) -> Iterator[tuple[int, slice]]:
+    return ((start, slice(start, start + BLOCK)) for start in range(0, size, BLOCK))
+
+
+def out_of_bounds(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> np.ndarray:
+    """Mask of the elements beyond their bound (only computed for a failure's report)."""
+    mask = np.empty(actual.size, bool)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for _, block in _blocks(actual.size):
+            a, r, s = (array.reshape(-1)[block].astype(np.float64) for array in (actual, reference, s2))
+            mask[block] = ~(np.abs(a - r) <= limits.bound(r, s))
+    return mask.reshape(actual.shape)

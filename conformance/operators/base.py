@@ -1,0 +1,85 @@
+"""What an operator is: named tensors, exact reference, magnitude, contraction lengths, work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+
+
+class Geometry(Protocol):
+    """The parameters of one problem; immutable, with a canonical descriptor that parses back to it."""
+
+    @property
+    def descriptor(self) -> str:
+        """Canonical text of the problem, see `conformance.operators.descriptor`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One argument or result: its axes in canonical order (`NCHW`, `KCRS`, `K`) and their extents."""
+
+    axes: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+class Operator(Protocol):
+    """The mathematics of one operator. Every array is in canonical order; layouts are the harness's business."""
+
+    name: str
+    data: str
+    """Name of the input that arms scatter impulses and special values over."""
+    operand: str
+    """Name of the input that multiplies it."""
+    free_axis: int
+    """Axis of `operand` that is not summed over: scaling it scales outputs and nothing else."""
+
+    keywords: tuple[str, ...]
+    """Keyword arguments an implementation may ask for: those of `parameters`, and layout."""
+
+    def inputs(self, geometry: Any) -> dict[str, Tensor]:
+        """Arguments in call order; an absent optional argument is not listed."""
+        ...
+
+    def outputs(self, geometry: Any) -> dict[str, Tensor]:
+        """Results in return order."""
+        ...
+
+    def arguments(self, geometry: Any) -> tuple[str, ...]:
+        """All positional arguments of an implementation, absent optional ones (passed as None) included."""
+        ...
+
+    def parameters(self, geometry: Any) -> dict[str, Any]:
+        """Values of the keyword arguments, layout apart."""
+        ...
+
+    def terms(self, geometry: Any) -> dict[str, int]:
+        """Most products (or summands) in one element of each output: the contraction length KS."""
+        ...
+
+    def reference(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """The outputs computed in `dtype`; exact in float64 for data of `conformance.data`."""
+        ...
+
+    def magnitude(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """s2 = sqrt(operator applied to squared inputs), the scale of accumulation errors (Higham and Mary 2019)."""
+        ...
+
+    def flops(self, geometry: Any) -> int:
+        """Required floating-point operations, a multiply-add counted as two."""
+        ...
+
+    def bytes(self, geometry: Any, itemsize: int) -> int:
+        """Least traffic: every input read once, every output written once."""
+        ...

@@ -1,0 +1,76 @@
+"""Shapes at the edges, where kernels that are right on network layers go wrong."""
+
+from __future__ import annotations
+
+from conformance.problems.table import table, variants
+
+FULL_CARE = variants(
+    "fp32 nchw all",
+    "fp32 nhwc integer,fixed,special",
+    "bf16,fp16 nchw integer,fixed,wide",
+    "bf16 nhwc fixed",
+    "fp64 nchw integer,fixed",
+)
+LONG = variants("fp32 nchw integer,fixed", "bf16 nchw fixed")
+
+BASIC = table(
+    "smoke",
+    FULL_CARE,
+    {
+        "edge.plain": "n2 c8 h9 w9 k16 r3 s3 p1 b1",
+        "edge.asymmetric-all": "n2 c6 h11 w8 k10 r3 s2 u2x1 p0:1x2:0 d1x2 g2 b1",
+        "edge.stride2": "n2 c8 h16 w16 k8 r3 s3 u2 p1",
+        "edge.groups": "n2 c12 h10 w10 k8 r3 s3 p1 g4",
+        "edge.depthwise-x2": "n2 c8 h9 w9 k16 r3 s3 p1 g8 b1",
+        "edge.dilation": "n1 c4 h15 w15 k6 r3 s3 p2 d2",
+    },
+)
+
+SHAPES = table(
+    "standard",
+    FULL_CARE,
+    {
+        "edge.image1x1": "n4 c16 h1 w1 k24 r1 s1 b1",
+        "edge.image1x1-padded": "n2 c16 h1 w1 k8 r3 s3 p1",
+        "edge.channel1": "n2 c1 h12 w12 k1 r3 s3 p1 b1",
+        "edge.one-product": "n3 c1 h7 w5 k1 r1 s1",
+        "edge.prime": "n3 c7 h13 w11 k5 r3 s3 p1",
+        "edge.window-tall": "n2 c5 h12 w10 k7 r5 s1 p2x0",
+        "edge.window-wide": "n2 c5 h10 w12 k7 r1 s7 p0x3",
+        "edge.image-wide": "n1 c4 h3 w40 k8 r3 s5 p1x2",
+        "edge.image-tall": "n1 c4 h40 w3 k8 r5 s3 p2x1",
+        "edge.stride-by-axis": "n2 c6 h13 w14 k6 r3 s3 u1x3 p1",
+        "edge.padding-by-axis": "n2 c6 h9 w9 k6 r3 s5 p1x2 b1",
+        "edge.pad-top": "n2 c4 h8 w8 k6 r3 s3 p2:0x0",
+        "edge.pad-right": "n2 c4 h8 w8 k6 r3 s3 p0x0:2",
+        "edge.pad-beyond-window": "n1 c4 h6 w6 k4 r2 s2 p3",
+        "edge.stride-beyond-window": "n2 c6 h17 w16 k6 r2 s2 u3",
+        "edge.stride-gaps-1x1": "n2 c8 h15 w15 k8 r1 s1 u2",
+        "edge.remainder": "n2 c4 h12 w13 k6 r3 s3 u2",
+        "edge.remainder3": "n1 c4 h16 w17 k6 r5 s5 u3 p1",
+        "edge.window-beyond-image": "n2 c6 h3 w4 k8 r5 s5 p2",
+        "edge.window-is-image": "n3 c6 h7 w5 k9 r7 s5 b1",
+        "edge.dilation-by-axis": "n1 c4 h14 w16 k4 r3 s3 p2x3 d2x3",
+        "edge.dilation-stride": "n1 c6 h17 w17 k6 r3 s3 u2 p2 d2",
+        "edge.dilation-stride-coprime": "n1 c4 h19 w19 k4 r3 s3 u3 p2 d2",
+        "edge.depthwise": "n2 c9 h8 w8 k9 r3 s3 p1 g9",
+        "edge.depthwise-even-window": "n2 c6 h9 w9 k6 r4 s4 u2 p1:2x2:1 g6",
+        "edge.groups-uneven": "n2 c6 h7 w9 k15 r3 s3 p1 g3 b1",
+        "edge.batch1": "n1 c8 h8 w8 k8 r3 s3 p1 b1",
+        "edge.batch-odd": "n5 c3 h6 w6 k4 r2 s3",
+    },
+)
+
+TILES = table(
+    "standard",
+    LONG,
+    {
+        "edge.c127-k129": "n1 c127 h6 w6 k129 r3 s3 p1",
+        "edge.c128-k127": "n1 c128 h6 w6 k127 r3 s3 p1",
+        "edge.c129-k128": "n1 c129 h6 w6 k128 r3 s3 p1 b1",
+        "edge.tail-rows": "n1 c16 h65 w17 k33 r3 s3 p1",
+        "edge.wide-row": "n1 c3 h4 w521 k5 r3 s3 p1",
+        "edge.long-contraction": "n1 c12800 h3 w3 k8 r3 s3 p1",
+        "edge.long-pixels": "n1 c2 h325 w323 k3 r3 s3 p1 b1",
+    },
+)

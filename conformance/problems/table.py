@@ -1,0 +1,68 @@
+"""What a problem table is made of, and which of its rows a level runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from conformance.data import ARMS, applies
+from conformance.dtypes import STORAGE
+from conformance.operators import ConvGeometry
+
+LEVELS = ("smoke", "standard", "full")
+LAYOUTS = ("nchw", "nhwc")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run a problem."""
+
+    dtype: str
+    layout: str
+    arm: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A named geometry, the lowest level that runs it, and how it is run there."""
+
+    name: str
+    geometry: ConvGeometry
+    level: str
+    variants: tuple[Variant, ...]
+
+
+def variants(*lines: str) -> tuple[Variant, ...]:
+    """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all."""
+    found = []
+    for line in lines:
+        names = (word.split(",") for word in line.split())
+        dtypes, layouts, arms = (
+            known if words == ["all"] else words
+            for words, known in zip(names, (list(STORAGE), list(LAYOUTS), list(ARMS)), strict=True)
+        )
+        found += [Variant(d, la, a) for d in dtypes for la in layouts for a in arms if applies(a, d)]
+    return tuple(dict.fromkeys(found))
+
+
+EVERYTHING = variants("all all all")
+SMOKE = frozenset(variants("fp32 nchw all", "bf16 nchw fixed"))
+
+
+def table(level: str, how: tuple[Variant, ...], rows: dict[str, str]) -> tuple[Problem, ...]:
+    """Problems from {name: descriptor}."""
+    return tuple(Problem(name, ConvGeometry.parse(text), level, how) for name, text in rows.items())
+
+
+def typed(text: str) -> Problem:
+    """The problem of a descriptor given by hand, in every variant; raises GeometryError."""
+    geometry = ConvGeometry.parse(text)
+    return Problem(geometry.descriptor.replace(" ", "_"), geometry, "smoke", EVERYTHING)
+
+
+def at_level(problems: Iterable[Problem], level: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
+    """Problems that `level` includes with the variants it runs; `smoke` keeps only `SMOKE` variants."""
+    for problem in problems:
+        if LEVELS.index(problem.level) <= LEVELS.index(level):
+            kept = (v for v in problem.variants if level != "smoke" or v in SMOKE)
+            yield problem, tuple(kept)

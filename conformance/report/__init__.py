@@ -1,0 +1,1 @@
+"""What a run says: from records to text and pages."""

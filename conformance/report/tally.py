@@ -1,0 +1,53 @@
+"""Counts by status, from records."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+STATUSES = ("pass", "fail", "error", "unsupported", "waived", "unavailable")
+VERIFIED = frozenset({"pass", "fail", "waived"})
+"""Statuses that say something about a kernel's results."""
+
+
+class Tally:
+    """What a run amounted to."""
+
+    def __init__(self) -> None:
+        self.cells: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        """(implementation, operator) -> cases by status."""
+        self.devices: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Device -> cases by status."""
+        self.absent: dict[str, str] = {}
+        """Implementation -> why it was unavailable."""
+        self.broken: dict[str, str] = {}
+        """File -> why it could not be used."""
+        self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Implementation -> reasons of unsupported cases."""
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count one record."""
+        name, status, cases = record["implementation"], record["status"], record["cases"]
+        self.cells[name, record["operator"]][status] += cases
+        self.devices[record["device"]][status] += cases
+        if not record["operator"]:
+            self.broken[name] = record["reason"]
+        if status == "unavailable":
+            self.absent[name] = record["reason"]
+        elif status == "unsupported":
+            self.refusals[name][record["reason"]] += cases
+
+    @property
+    def totals(self) -> Counter[str]:
+        """Cases by status over everything."""
+        return sum(self.cells.values(), Counter())
+
+    @property
+    def verified(self) -> int:
+        """Cases whose results were compared."""
+        return sum(self.totals[status] for status in VERIFIED)
+
+    def verified_on(self, device: str) -> int:
+        """Cases whose results on `device` were compared."""
+        return sum(self.devices[device][status] for status in VERIFIED)

@@ -1,0 +1,59 @@
+"""The summary at the end of a run: a matrix implementation x operator, and what was not run and why."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+
+from conformance.report.tally import STATUSES, Tally
+
+LETTERS = {"pass": "", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
+LEGEND = "cases that pass; F fail, E error, u unsupported (declared), w waived, - unavailable"
+
+
+def summary(tally: Tally, width: int) -> Iterator[str]:
+    """Lines of at most `width` columns where names allow."""
+    yield from _matrix(tally, width)
+    yield LEGEND
+    yield from _section("broken files", {path: [why] for path, why in tally.broken.items()}, width)
+    yield from _section("unavailable", {name: [why] for name, why in tally.absent.items()}, width)
+    yield from _section("unsupported", {n: _counted(reasons) for n, reasons in tally.refusals.items()}, width)
+    totals = tally.totals
+    counts = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
+    yield f"{sum(totals.values()):,} cases: {counts or 'none'}"
+
+
+def _matrix(tally: Tally, width: int) -> Iterator[str]:
+    """Blocks of as many operator columns as fit."""
+    rows = sorted({name for name, operator in tally.cells if operator})
+    operators = list(dict.fromkeys(operator for _, operator in tally.cells if operator))
+    first = max([len("implementation"), *map(len, rows)]) + 2
+    cells = {key: _cell(counts) for key, counts in tally.cells.items()}
+    column = max([len(o) for o in operators] + [len(c) for c in cells.values()] + [8]) + 2
+    fit = max(1, (width - first) // column)
+    for start in range(0, len(operators), fit):
+        shown = operators[start : start + fit]
+        yield "implementation".ljust(first) + "".join(operator.rjust(column) for operator in shown)
+        for row in rows:
+            texts = (cells.get((row, operator), "") for operator in shown)
+            yield (row.ljust(first) + "".join(text.rjust(column) for text in texts)).rstrip()
+        yield ""
+
+
+def _cell(counts: Counter[str]) -> str:
+    words = [f"{counts[status]}{LETTERS[status]}" for status in STATUSES if counts[status]]
+    return " ".join(words) or "0"
+
+
+def _counted(reasons: Counter[str]) -> list[str]:
+    return [f"{count} x {reason}" for reason, count in reasons.most_common()]
+
+
+def _section(title: str, entries: dict[str, list[str]], width: int) -> Iterator[str]:
+    if not entries:
+        return
+    yield f"{title}:"
+    for name, lines in sorted(entries.items()):
+        for line in lines:
+            yield from textwrap.wrap(f"{name}: {line}", width, initial_indent="  ", subsequent_indent="      ")

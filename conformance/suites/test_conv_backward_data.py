@@ -1,0 +1,13 @@
+"""Convolution, backward-data: dense problems."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.suites.shapes import ungrouped
+
+
+@pytest.mark.verifies("conv_backward_data", when=ungrouped)
+def test_conv_backward_data(judged, case):
+    """dx, the gradient of conv in its input."""
+    judged(case)

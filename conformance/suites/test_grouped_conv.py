@@ -1,0 +1,25 @@
+"""Grouped and depthwise convolution, all three directions."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.suites.shapes import grouped
+
+
+@pytest.mark.verifies("conv_forward", when=grouped)
+def test_grouped_conv_forward(judged, case):
+    """y, each group of output channels from its own group of input channels."""
+    judged(case)
+
+
+@pytest.mark.verifies("conv_backward_data", when=grouped)
+def test_grouped_conv_backward_data(judged, case):
+    """dx, each group from its own group of dy."""
+    judged(case)
+
+
+@pytest.mark.verifies("conv_backward_weight", when=grouped)
+def test_grouped_conv_backward_weight(judged, case):
+    """dw of every group from its own x and dy."""
+    judged(case)

@@ -1,0 +1,3 @@
+"""Loads the plugin; nothing else belongs here."""
+
+pytest_plugins = ["conformance.harness.plugin"]
