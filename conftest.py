@@ -1,3 +1,3 @@
-"""Loads the plugin; nothing else belongs here."""
+"""Loads the plugins; nothing else belongs here."""
 
-pytest_plugins = ["conformance.harness.plugin"]
+pytest_plugins = ["conformance.harness.plugin", "conformance.harness.timing"]

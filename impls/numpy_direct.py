@@ -17,6 +17,11 @@ numpy_direct = Implementation("numpy-direct")
 EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
 
 
+def small(geometry):
+    """Up to half a GFLOP: beyond that a definition in Python takes minutes to say what it says on small problems."""
+    return geometry.y.size * geometry.filter.size // geometry.k < 2**28
+
+
 def _accumulator(array: np.ndarray) -> type:
     return np.float64 if array.dtype == np.float64 else np.float32
 
@@ -45,7 +50,7 @@ def _taps(kernel_size, stride, dilation, output_size):
         yield r, s, (..., rows, columns)
 
 
-@numpy_direct.implements("conv_forward", dtypes=EVERY_DTYPE)
+@numpy_direct.implements("conv_forward", dtypes=EVERY_DTYPE, when=small)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
     """y[n,k,p,q] accumulated tap by tap, channel by channel."""
     kernel_size = w.shape[2:]
@@ -62,7 +67,7 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
     return y.astype(x.dtype)
 
 
-@numpy_direct.implements("conv_backward_data", dtypes=EVERY_DTYPE)
+@numpy_direct.implements("conv_backward_data", dtypes=EVERY_DTYPE, when=small)
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups):
     """dx, each output position adding its share to the inputs that it saw."""
     gradient, weights = _grouped(dy, groups, 1), _grouped(w, groups, 0)
@@ -76,7 +81,7 @@ def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups):
     return dx.reshape(len(dy), -1, height, width).astype(dy.dtype)
 
 
-@numpy_direct.implements("conv_backward_weight", dtypes=EVERY_DTYPE)
+@numpy_direct.implements("conv_backward_weight", dtypes=EVERY_DTYPE, when=small)
 def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups):
     """dw, one sum over batch and output positions per weight; dbias, the sum of dy."""
     image = np.pad(_grouped(x, groups, 1), ((0, 0), (0, 0), (0, 0), *padding))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,14 @@ class Plan:
         if operator not in self.selection.operators:
             return
         rows = [(p, vs) for p, vs in self.selection.rows() if when is None or when(p.geometry)]
+        yield from self._rows(operator, rows)
+
+    def timed(self, operator: str, problems: Iterable[Problem]) -> Iterator[Case | Absence]:
+        """The cases of a benchmark table: dense fp32 data in the canonical layout."""
+        if operator in self.selection.operators:
+            yield from self._rows(operator, [(problem, (Variant("fp32", "nchw", "fixed"),)) for problem in problems])
+
+    def _rows(self, operator: str, rows: list[tuple[Problem, tuple[Variant, ...]]]) -> Iterator[Case | Absence]:
         count = sum(len(variants) for _, variants in rows)
         if not count:
             return

@@ -82,10 +82,15 @@ class Session:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test per case of the operator that the test function verifies."""
-        mark = metafunc.definition.get_closest_marker("verifies")
-        if mark is not None:
-            due = self.plan.cases(mark.args[0], mark.kwargs.get("when"))
-            metafunc.parametrize("case", [_parameter(case) for case in due])
+        verifies = metafunc.definition.get_closest_marker("verifies")
+        times = metafunc.definition.get_closest_marker("times")
+        if verifies is not None:
+            due = self.plan.cases(verifies.args[0], verifies.kwargs.get("when"))
+        elif times is not None:
+            due = self.plan.timed(times.args[0], times.kwargs["problems"])
+        else:
+            return
+        metafunc.parametrize("case", [_parameter(case) for case in due])
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:

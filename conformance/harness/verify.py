@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +41,8 @@ class MalformedError(Exception):
 def verify(case: Case) -> Verdict:
     """The verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt."""
     seconds: dict[str, float] = {}
-    verdict = _attempt(case, seconds)
+    with _timed(seconds, "total"):
+        verdict = _attempt(case, seconds)
     verdict.seconds = seconds
     waiver = case.implementation.waiver(case.operator.name, case.problem.geometry, case.variant.dtype, case.variant.arm)
     if waiver is not None and verdict.status in ("fail", "error"):
@@ -70,7 +71,7 @@ def _attempt(case: Case, seconds: dict[str, float]) -> Verdict:
         return Verdict("error", str(problem))
     except MalformedError as problem:
         return Verdict("fail", str(problem))
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         return Verdict("error", _blame(problem))
     with _timed(seconds, "judge"):
         judgements = tuple(judge(output, case.variant.arm, kernel.contract) for output in outputs)
@@ -81,21 +82,33 @@ def _attempt(case: Case, seconds: dict[str, float]) -> Verdict:
 
 def _outputs(case: Case, kernel: Kernel, expected: Expectation, seconds: dict[str, float]) -> list[Output]:
     """Call the kernel and bring its results home, in canonical order."""
-    operator, geometry, layout = case.operator, case.problem.geometry, case.variant.layout
     bridge = case.implementation.arrays
     with _timed(seconds, "transfer"):
-        given = [_argument(expected, name, layout) for name in operator.arguments(geometry)]
-        native = [None if array is None else bridge.from_host(array) for array in given]
-        keywords = kernel.keyword_arguments({**operator.parameters(geometry), "layout": layout})
+        call = prepare(case, kernel, expected)
     with _timed(seconds, "kernel"):
-        result = kernel.function(*native, **keywords)
-        bridge.synchronize()
-    tensors = operator.outputs(geometry)
+        result = call()
+    tensors = case.operator.outputs(case.problem.geometry)
     with _timed(seconds, "transfer"):
         hosts = [_host(bridge, array) for array in _as_tuple(result, tensors)]
     return [
         _output(case, expected, name, tensor, host) for (name, tensor), host in zip(tensors.items(), hosts, strict=True)
     ]
+
+
+def prepare(case: Case, kernel: Kernel, expected: Expectation) -> Callable[[], Any]:
+    """The kernel bound to fresh device copies of its inputs. A call returns when the device has finished."""
+    operator, geometry, layout = case.operator, case.problem.geometry, case.variant.layout
+    bridge = case.implementation.arrays
+    given = [_argument(expected, name, layout) for name in operator.arguments(geometry)]
+    native = [None if array is None else bridge.from_host(array) for array in given]
+    keywords = kernel.keyword_arguments({**operator.parameters(geometry), "layout": layout})
+
+    def call() -> Any:
+        result = kernel.function(*native, **keywords)
+        bridge.synchronize(result)
+        return result
+
+    return call
 
 
 def _argument(expected: Expectation, name: str, layout: str) -> np.ndarray | None:
@@ -138,7 +151,7 @@ def _output(case: Case, expected: Expectation, name: str, tensor: Tensor, host: 
     )
 
 
-def _blame(problem: Exception) -> str:
+def _blame(problem: BaseException) -> str:
     """The error and the last place in it that is not ours."""
     frames = traceback.extract_tb(problem.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -78,8 +78,8 @@ class Limits:
 
 def spread(reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
     """hypot(s2, ref), the scale of a sum's partial sums. Three times faster than np.hypot; float64 has the range."""
-    square: np.ndarray = np.square(reference) + np.square(s2)
-    return np.sqrt(square)
+    scale: np.ndarray = np.sqrt(np.square(reference) + np.square(s2))
+    return scale
 
 
 def limits(contract: Contract, dtype: str, terms: int) -> Limits:

@@ -27,8 +27,8 @@ class ArrayBridge(Protocol):
         """A plain NumPy copy of a result; raises TypeError for what is not the framework's own array."""
         ...
 
-    def synchronize(self) -> None:
-        """Return when all work submitted to the device has finished."""
+    def synchronize(self, result: Any) -> None:
+        """Return when `result` is computed and all work submitted to the device has finished."""
         ...
 
     def describe(self) -> dict[str, str]:

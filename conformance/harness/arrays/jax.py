@@ -48,9 +48,9 @@ class JaxArrays:
             raise refuse(array, "jax.Array")
         return np.array(array)
 
-    def synchronize(self) -> None:
-        """Results are waited for one by one: jax has no device-wide barrier but an effects one."""
-        _jax().effects_barrier()
+    def synchronize(self, result: Any) -> None:
+        """Waits for the results themselves: jax has no device-wide barrier."""
+        _jax().block_until_ready(result)
 
     def describe(self) -> dict[str, str]:
         """jax's version and the device's kind."""

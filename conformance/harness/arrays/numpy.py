@@ -30,7 +30,7 @@ class NumpyArrays:
             raise refuse(array, "numpy.ndarray")
         return array
 
-    def synchronize(self) -> None:
+    def synchronize(self, result: Any) -> None:
         """Nothing is asynchronous."""
 
     def describe(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ class TorchArrays:
             return np.asarray(tensor.view(torch.int16)).view(ml_dtypes.bfloat16)
         return np.asarray(tensor)
 
-    def synchronize(self) -> None:
+    def synchronize(self, result: Any) -> None:
         """All streams of the device."""
         if self.device != "cpu":
             getattr(_torch(), self.device).synchronize()

@@ -1,0 +1,1 @@
+"""Speed, of implementations and of the suite. Run with `tox -e bench`."""
