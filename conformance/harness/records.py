@@ -67,6 +67,7 @@ def record(case: Case, verdict: Verdict) -> dict[str, Any]:
             for judgement in verdict.judgements
             if judgement.passport
         },
+        "earned": {j.output: {"contract": j.earned, "modest": j.modest} for j in verdict.judgements if j.earned},
         "seconds": {phase: round(value, 6) for phase, value in verdict.seconds.items()},
         "versions": _versions() | ({} if verdict.status == "unavailable" else case.implementation.arrays.describe()),
         "command": case.command,

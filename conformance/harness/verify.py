@@ -71,7 +71,9 @@ def _attempt(case: Case, seconds: dict[str, float]) -> Verdict:
         return Verdict("error", str(problem))
     except MalformedError as problem:
         return Verdict("fail", str(problem))
-    except (Exception, SystemExit) as problem:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # SystemExit, or a pytest.skip that would leave the case uncounted
         return Verdict("error", _blame(problem))
     with _timed(seconds, "judge"):
         judgements = tuple(judge(output, case.variant.arm, kernel.contract) for output in outputs)

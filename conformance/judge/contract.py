@@ -8,10 +8,11 @@ from typing import Any
 from conformance.dtypes import FORMATS, Format
 
 _CHOICES = {
-    "inputs": ("exact", "tf32", "bf16", "fp16"),
+    "inputs": ("exact", "tf32x3", "bf16x3", "tf32", "fp16", "bf16"),
     "accumulate": ("auto", "fp64", "fp32", "fp16", "bf16"),
     "rounding": ("nearest", "zero"),
-    "algorithm": ("direct", "winograd", "fft"),
+    "algorithm": ("direct", "winograd-f2", "winograd-f4", "fft"),
+    "partials": ("fp32", "fp16", "bf16"),
     "subnormals": ("kept", "flushed"),
 }
 
@@ -24,11 +25,13 @@ class ContractError(ValueError):
 class Contract:
     """How a kernel computes.
 
-    inputs       rounding applied to the inputs before they are multiplied
+    inputs       rounding applied to the inputs before they are multiplied; x3: split in two parts, three products
     accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors
     rounding     of the accumulator: to nearest, or toward zero as some tensor cores do
-    algorithm    direct (any order of the same products), winograd or fft (other products)
+    algorithm    direct (any order of the same products), winograd F(2x2,3x3) or F(4x4,3x3), or fft (other products)
     subnormals   kept, or flushed to zero on the way in or out
+    splits       split-K: number of partial sums that are stored before they are added
+    partials     format that they are stored in
     """
 
     inputs: str = "exact"
@@ -36,11 +39,16 @@ class Contract:
     rounding: str = "nearest"
     algorithm: str = "direct"
     subnormals: str = "kept"
+    splits: int = 1
+    partials: str = "fp32"
 
     def __post_init__(self) -> None:
         for field, choices in _CHOICES.items():
             if getattr(self, field) not in choices:
                 raise ContractError(f"Contract({field}={getattr(self, field)!r}): must be one of {', '.join(choices)}")
+
+        if self.splits < 1:
+            raise ContractError(f"Contract(splits={self.splits!r}): must be at least 1")
 
     def accumulator(self, dtype: str) -> Format:
         """The accumulator's format for tensors of `dtype`."""
@@ -50,7 +58,7 @@ class Contract:
 
     @property
     def exact_on_integers(self) -> bool:
-        """Whether small integers must come out exact: true of every order of a direct sum."""
+        """Whether small integers must come out exact: true of every order of a direct sum, partials included."""
         return self.algorithm == "direct"
 
     def describe(self, dtype: str) -> str:
@@ -58,9 +66,10 @@ class Contract:
         given = "inputs as given" if self.inputs == "exact" else f"inputs rounded to {self.inputs}"
         toward = "" if self.rounding == "nearest" else " toward zero"
         flushed = ", subnormals flushed" if self.subnormals == "flushed" else ""
+        split = "" if self.splits == 1 else f", {self.splits} partial sums in {self.partials}"
         return (
             f"{self.algorithm}, {given}, {self.accumulator(dtype).name} accumulation{toward}, "
-            f"one rounding to {dtype}{flushed}"
+            f"one rounding to {dtype}{flushed}{split}"
         )
 
     def as_record(self) -> dict[str, Any]:

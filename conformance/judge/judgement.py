@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from conformance.dtypes import STORAGE
-from conformance.judge import residuals
+from conformance.judge import passport, residuals
 from conformance.judge.contract import Contract
 from conformance.judge.limits import Limits, limits
 from conformance.judge.locate import locate
+from conformance.judge.residuals import Residuals
 
 EQUALITY_ARMS = frozenset({"integer", "impulse", "special"})
 STATISTICS_ARMS = frozenset({"fixed"})
@@ -57,6 +57,10 @@ class Judgement:
     worst: Worst | None = None
     where: str = ""
     passport: dict[str, float] = field(default_factory=dict)
+    earned: str = ""
+    """On the fixed arm: the strictest contract that the errors are consistent with."""
+    modest: bool = False
+    """Whether that is stricter than the declared one."""
 
     @property
     def passed(self) -> bool:
@@ -74,6 +78,8 @@ class Judgement:
                 f"error {abs(w.value - w.reference):.3g}, allowed {w.bound:.3g}"
             )
         lines.append("; ".join(map(str, self.checks)))
+        if self.earned and not self.passed:
+            lines.append(f"earned contract: {self.earned}")
         if self.where:
             lines.append(f"errors sit at: {self.where}")
         return "\n".join(lines)
@@ -119,8 +125,10 @@ def _furthest(output: Output, expected: np.ndarray, wrong: np.ndarray) -> int:
 
 
 def _by_bound(output: Output, contract: Contract, with_statistics: bool) -> Judgement:
-    allowed = limits(contract, output.dtype, output.terms)
+    allowed = limits(contract, output.dtype, output.terms, output.actual.size)
     s2 = output.magnitude()
+    if not allowed.local:
+        s2 = np.broadcast_to(s2.max(), s2.shape)
     found = residuals.measure(output.actual, output.reference, s2, allowed)
     checks = [Check("worst error / bound", found.worst_share, 1.0)]
     if with_statistics:
@@ -131,29 +139,34 @@ def _by_bound(output: Output, contract: Contract, with_statistics: bool) -> Judg
         if found.out_of_bounds:
             where = locate(residuals.out_of_bounds(output.actual, output.reference, s2, allowed), output.axes)
             where += _nan_note(output)
-    passport = _passport(found, allowed, contract, output) if with_statistics else {}
     criterion = f"bound of the contract: {contract.describe(output.dtype)}"
-    return Judgement(output.name, found.count, found.out_of_bounds, criterion, tuple(checks), worst, where, passport)
+    judgement = Judgement(output.name, found.count, found.out_of_bounds, criterion, tuple(checks), worst, where)
+    return _with_passport(judgement, found, contract, output) if with_statistics else judgement
+
+
+def _with_passport(judgement: Judgement, found: Residuals, contract: Contract, output: Output) -> Judgement:
+    """Add the measured accuracy and the contract it earns."""
+    earned = passport.earned(found, output.dtype, output.terms)
+    return replace(
+        judgement,
+        passport=passport.passport(found, contract, output.dtype, output.terms),
+        earned=earned.describe(output.dtype) if earned else "none",
+        modest=earned is not None and _stricter(earned, contract, output),
+    )
+
+
+def _stricter(earned: Contract, declared: Contract, output: Output) -> bool:
+    """Whether a kernel earned better than it declares."""
+    first, second = (passport.strictness(c, output.dtype, output.terms) for c in (earned, declared))
+    return first < second
 
 
 def _statistics(found: residuals.Residuals, allowed: Limits) -> list[Check]:
     """Rms always; gain and offset unless the contract itself declares a one-sided or input-dependent error."""
     checks = [Check("rms", found.rms(allowed), allowed.rms(found.count))]
-    if not allowed.biased:
+    if not allowed.one_sided:
         checks += [Check("gain z", found.gain, allowed.z), Check("offset z", found.offset, allowed.z)]
     return checks
-
-
-def _passport(found: residuals.Residuals, allowed: Limits, contract: Contract, output: Output) -> dict[str, float]:
-    """Measured accuracy: numbers that tell which contract a kernel earns."""
-    unit = contract.accumulator(output.dtype).unit_roundoff * math.sqrt(output.terms)
-    return {
-        "lambda": found.excess / unit,
-        "effective_bits": found.effective_bits,
-        "rms": found.rms(allowed),
-        "gain_z": found.gain,
-        "offset_z": found.offset,
-    }
 
 
 def _worst(output: Output, flat: int, allowed: Limits | float, s2: np.ndarray | None = None) -> Worst:

@@ -1,23 +1,36 @@
 """The limits of a verdict, each derived from the contract. There is no rtol and no atol.
 
-For one output element with exact value `ref`, magnitude s2 = sqrt(sum (x_i w_i)^2) over KS products:
+For one output element with exact value `ref`, magnitude s2 = sqrt(sum (x_i w_i)^2) over KS products and
+spread = hypot(s2, ref):
 
-    |y - ref| <= u_out*|ref| + (1 + u_out) * (c_in*u_in*s2 + acc*hypot(s2, ref)) + tiny
+    |y - ref| <= half_ulp + inputs*s2 + sums*spread + tiny
+
+*Output rounding.* half_ulp is half the spacing of the output format at |ref| plus the other terms: a result that is
+rounded once, after everything else, cannot be further away (IEEE 754-2019, section 4.3.1).
 
 *Accumulation to nearest.* A sum of KS terms in any order makes at most KS - 1 roundings, each an independent
 mean-zero error of at most u times the partial sum at that point (Higham and Mary, "A new approach to probabilistic
 rounding error analysis", SISC 41(5), 2019: the constant KS of worst-case analysis becomes a multiple of sqrt(KS)). For
 terms of random sign the partial sums are a random walk that ends at `ref`; their mean square is (s2^2 + 2 ref^2)/6, so
-hypot(s2, ref) is their scale, and acc = LAMBDA * u_acc * sqrt(KS). With s2 alone an honest sum that happens to end five
+spread is their scale, and sums = LAMBDA * u_acc * sqrt(KS). With s2 alone an honest sum that happens to end five
 standard deviations out is a false alarm, one in about 10^7 elements. Sequential fp32, the least accurate legitimate
 order, needs LAMBDA between 1.2 and 2.3 from KS 4 to 4608 over up to 4 million outputs, and does not grow.
 
-*Accumulation toward zero.* Each rounding loses up to 2u of the partial sum, always toward zero, so errors add:
-acc = 2 * u_acc * KS.
+*Accumulation toward zero.* Each rounding loses up to 2u of the partial sum, always toward zero, so that part adds up
+linearly: 2 * u_acc * KS more.
+
+*Split-K partials.* Each of `splits` partial sums is rounded once to u_part, and so may be their running sum:
+LAMBDA * u_part * sqrt(splits) is added to sums.
 
 *Input rounding.* Two factors rounded to u_in give each product a relative error of at most 2*u_in, independent and
-mean-zero: e / s2 is sub-Gaussian with standard deviation below 2*u_in/sqrt(3) times a spread below 1; c_in = 4 lies
-beyond what 67M elements reach.
+mean-zero: e / s2 is sub-Gaussian with standard deviation below 2*u_in/sqrt(3) times a spread below 1; inputs = 4*u_in
+lies beyond what 67M elements reach. Splitting an input in two parts and dropping the product of the low parts (bf16x3,
+tf32x3) leaves u_in = u^2 of the parts' format.
+
+*Winograd and FFT.* Winograd accumulates KS/9 products of transformed data, after a few additions in each transform;
+`winograd_growth` says by how much the transforms enlarge rounding errors. FFT adds an error of u_acc per stage, log2 of
+the transform's length (Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 24.2). Neighbours outside
+an element's own window take part in both, so that the scale is the largest magnitude of the tensor.
 
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
 subnormals are flushed; by the same square-root law tiny = LAMBDA * sqrt(KS) * eta_acc + eta_out.
@@ -42,27 +55,61 @@ from conformance.judge.contract import Contract
 LAMBDA = 4.0
 INPUT_FACTOR = 4.0
 ALPHA = 1e-8
-"""False alarms of one statistic of one verdict: a hundred thousand verdicts raise less than one in a hundred runs."""
+"""False alarms of one statistic in one verdict: a hundred runs of 10,000 verdicts raise about one."""
 RMS = 0.5
-"""Root mean square error in units of u_out*rms(ref) + acc/LAMBDA*rms(s2): sequential fp32 0.30, one rounding 0.42."""
+"""Root mean square error in units of u_out*rms(ref) + unit*rms(s2): sequential fp32 0.30, one output rounding 0.42."""
+
+SPLIT_INPUTS = {"tf32x3": "tf32", "bf16x3": "bf16"}
+
+WINOGRAD = {
+    "winograd-f2": (
+        ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+        ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+        ((1, 1, 1, 0), (0, 1, -1, -1)),
+    ),
+    "winograd-f4": (
+        (
+            (4, 0, -5, 0, 1, 0),
+            (0, -4, -4, 1, 1, 0),
+            (0, 4, -4, -1, 1, 0),
+            (0, -2, -1, 2, 1, 0),
+            (0, 2, -1, -2, 1, 0),
+            (0, 4, 0, -5, 0, 1),
+        ),
+        (
+            (1 / 4, 0, 0),
+            (-1 / 6, -1 / 6, -1 / 6),
+            (-1 / 6, 1 / 6, -1 / 6),
+            (1 / 24, 1 / 12, 1 / 6),
+            (1 / 24, -1 / 12, 1 / 6),
+            (0, 0, 1),
+        ),
+        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
+    ),
+}
+"""Algorithm -> (B^T, G, A^T) of Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The numbers of the bound for one output (`relative`*|ref| + `inputs`*s2 + `sums`*hypot(s2, ref) + `tiny`) and of
-    its statistics."""
+    """The numbers of one output's bound (see the module) and of its statistics.
 
-    relative: float
+    `format` rounds the output; `unit` is the rms of a declared error in multiples of s2; `one_sided` says that the
+    contract itself has errors of one sign or that follow the inputs, so that gain and offset say nothing.
+    """
+
+    format: Format
     inputs: float
     sums: float
     tiny: float
-    rms_scaled: float
-    biased: bool
+    unit: float
+    one_sided: bool
+    local: bool
 
     def bound(self, reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
         """Largest |y - ref| of a kernel that keeps its contract, element by element."""
-        rounded = self.relative * np.abs(reference)
-        allowed: np.ndarray = rounded + self.inputs * s2 + self.sums * spread(reference, s2) + self.tiny
+        before = self.inputs * s2 + self.sums * spread(reference, s2) + self.tiny
+        allowed: np.ndarray = before + half_ulp(np.abs(reference) + before, self.format)
         return allowed
 
     @property
@@ -82,22 +129,71 @@ def spread(reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
     return scale
 
 
-def limits(contract: Contract, dtype: str, terms: int) -> Limits:
-    """Limits for an output of `dtype` whose elements sum `terms` products (see the module's derivation)."""
+def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
+    """Half the spacing of `format` at the non-negative numbers `size`; `tiny` covers what is below its normal range.
+
+    The exponent is read from the float64 bits: np.frexp would cost as much as the rest of the judgement.
+    """
+    power = (size.view(np.uint64) & np.uint64(0x7FF << 52)).view(np.float64)
+    half: np.ndarray = power * format.unit_roundoff
+    return half
+
+
+def limits(contract: Contract, dtype: str, terms: int, count: int = 1) -> Limits:
+    """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products."""
     out, acc = FORMATS[dtype], contract.accumulator(dtype)
-    u_in = 0.0 if contract.inputs == "exact" else FORMATS[contract.inputs].unit_roundoff
-    root = math.sqrt(terms)
-    nearest = acc.unit_roundoff * root
-    accumulated = LAMBDA * nearest if contract.rounding == "nearest" else 2 * acc.unit_roundoff * terms
-    tiny = LAMBDA * root * _least(contract, acc) + _least(contract, out)
+    roundings, growth = _roundings(contract.algorithm, terms, count)
+    u_in = _input_roundoff(contract.inputs)
+    nearest = acc.unit_roundoff * math.sqrt(roundings) * growth
+    sums = LAMBDA * nearest
+    if contract.rounding == "zero":
+        sums += 2 * acc.unit_roundoff * roundings * growth
+    partials = 0.0
+    if contract.splits > 1:
+        partials = FORMATS[contract.partials].unit_roundoff * math.sqrt(contract.splits)
+    tiny = LAMBDA * math.sqrt(terms) * _least(contract, acc) + _least(contract, out)
     return Limits(
-        relative=out.unit_roundoff,
-        inputs=(1 + out.unit_roundoff) * INPUT_FACTOR * u_in,
-        sums=(1 + out.unit_roundoff) * accumulated,
+        format=out,
+        inputs=INPUT_FACTOR * u_in * growth,
+        sums=sums + LAMBDA * partials,
         tiny=tiny,
-        rms_scaled=nearest + 2 * u_in,
-        biased=contract.rounding == "zero" or u_in > 0,
+        unit=max(nearest, sums / LAMBDA) + 2 * u_in * growth + partials,
+        one_sided=contract.rounding == "zero" or u_in > 0,
+        local=contract.algorithm == "direct",
     )
+
+
+def winograd_growth(algorithm: str) -> float:
+    """Rounding error of F(m x m, 3 x 3) in units of u * sqrt(roundings) * s2.
+
+    With unit-variance data, element t of the transformed product has standard deviation |B_t| |G_t| (row norms), and so
+    its rounding errors scale; output o sums them with weights A[o,t], where a direct sum of three terms has sqrt(3) for
+    s2. Two dimensions square the ratio.
+    """
+    b, g, a = (np.array(matrix, dtype=np.float64) for matrix in WINOGRAD[algorithm])
+    transformed = np.linalg.norm(b, axis=1) * np.linalg.norm(g, axis=1)
+    return float(np.max(np.linalg.norm(a * transformed, axis=1)) / math.sqrt(3)) ** 2
+
+
+TRANSFORM_ADDITIONS = 8
+"""Roundings of an element's two-dimensional Winograd transforms: at most four additions on each axis."""
+
+
+def _roundings(algorithm: str, terms: int, count: int) -> tuple[float, float]:
+    """How many roundings an element collects, and by how much each of them is enlarged."""
+    if algorithm in WINOGRAD:
+        return terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(algorithm)
+    if algorithm == "fft":
+        return (math.sqrt(terms) + math.log2(max(2, count))) ** 2, 1.0
+    return terms, 1.0
+
+
+def _input_roundoff(inputs: str) -> float:
+    if inputs == "exact":
+        return 0.0
+    if inputs in SPLIT_INPUTS:
+        return FORMATS[SPLIT_INPUTS[inputs]].unit_roundoff ** 2
+    return FORMATS[inputs].unit_roundoff
 
 
 def _least(contract: Contract, format: Format) -> float:

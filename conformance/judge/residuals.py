@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judge.limits import Limits, spread
+from conformance.judge.limits import Limits, half_ulp, spread
 
 _TINY = np.finfo(np.float64).tiny
 BLOCK = 1 << 18
@@ -27,7 +27,7 @@ class Residuals:
     most: float = 0.0
     """Largest |e| / s2."""
     excess: float = 0.0
-    """Largest (|e| - u_out*|ref|) / hypot(s2, ref): what the output's own rounding does not explain."""
+    """Largest (|e| - half_ulp) / hypot(s2, ref): what the output's own rounding does not explain."""
     square: float = 0.0
     total: float = 0.0
     product: float = 0.0
@@ -51,7 +51,8 @@ class Residuals:
     def _add_extremes(self, error: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> None:
         size = np.abs(error)
         self.most = max(self.most, float(np.max(size / np.maximum(s2, _TINY))))
-        excess = (size - limits.relative * np.abs(reference)) / np.maximum(spread(reference, s2), _TINY)
+        rounded = half_ulp(np.maximum(np.abs(reference + error), np.abs(reference)), limits.format)
+        excess = (size - rounded) / np.maximum(spread(reference, s2), _TINY)
         self.excess = max(self.excess, float(np.max(excess)))
 
     def _add_moments(self, error: np.ndarray, reference: np.ndarray, s2: np.ndarray) -> None:
@@ -75,7 +76,8 @@ class Residuals:
 
     def rms(self, limits: Limits) -> float:
         """Root mean square error in units of what the contract's roundings add up to."""
-        unit = limits.relative * math.sqrt(self.reference_square) + limits.rms_scaled * math.sqrt(self.magnitude_square)
+        rounded = limits.format.unit_roundoff * math.sqrt(self.reference_square)
+        unit = rounded + limits.unit * math.sqrt(self.magnitude_square)
         return math.sqrt(self.square) / unit if unit > 0 else 0.0
 
     @property
