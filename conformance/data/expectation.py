@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from conformance.data.arms import Recipe
+from conformance.data.probing import Probes
 from conformance.operators import Arrays
 
 
@@ -24,6 +25,11 @@ class Expectation:
         """Exact outputs, float64, canonical order."""
         with np.errstate(invalid="ignore"):
             return self.recipe.operator.reference(self.recipe.geometry, self.inputs)
+
+    @cached_property
+    def probes(self) -> Probes:
+        """Samples and a projection, for outputs too large for an exact reference."""
+        return Probes(self.recipe, self.inputs)
 
     @cached_property
     def magnitude(self) -> Arrays:

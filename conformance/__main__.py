@@ -1,0 +1,51 @@
+"""`python -m conformance`: whatever is not a pytest run. A family's commands live in its room and are wired here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from conformance.data import goldens
+from conformance.selftest import acquittal_campaign
+
+FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "acquittal": acquittal_campaign.declare,
+    "golden": goldens.declare,
+}
+"""Name of a family -> the function that declares its commands and sets `run`, a function of the parsed arguments that
+returns the exit status. The first line of its docstring is the help text."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m conformance", description="Kernel conformance: the tools.")
+    families = parser.add_subparsers(metavar="FAMILY")
+    for name, declare in FAMILIES.items():
+        text = (declare.__doc__ or name).splitlines()[0]
+        declare(families.add_parser(name, help=text, description=text))
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command line; return its exit status: 0 good, 1 bad outcome, 2 bad command line, 130 interrupted."""
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return 0
+    try:
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # whoever read the output has left; Python would complain once more when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
