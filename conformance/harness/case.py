@@ -20,6 +20,8 @@ class Case:
     problem: Problem
     variant: Variant
     seed: int
+    method: str = "auto"
+    """How the verdict is reached: `exact` (full reference), `probes`, or by cost."""
     origin: str = ""
     """What `--impl` must be given to find the implementation again."""
 
@@ -49,8 +51,11 @@ class Case:
     def command(self) -> str:
         """One line that reproduces the case, whatever table it came from."""
         v = self.variant
-        words = ["pytest", "--impl", self.origin or self.implementation.name, "--operator", self.operator.name]
+        # a path after a space would be a test path to pytest; the name, because a file may define several
+        given = [f"--impl={self.origin}"] if self.origin else []
+        words = ["pytest", *given, "--impl", self.implementation.name, "--operator", self.operator.name]
         words += ["--problem", self.problem.geometry.descriptor]
+        words += ["--method", self.method] if self.method != "auto" else []
         words += ["--dtype", v.dtype, "--layout", v.layout, "--arm", v.arm, "--seed", str(self.seed)]
         return shlex.join(words)
 

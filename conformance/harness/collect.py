@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.harness import registry
+from conformance.harness import conduct_cases, registry
 from conformance.harness.case import Absence, Case
+from conformance.harness.conduct_trial import ARM
 from conformance.harness.devices import missing
 from conformance.harness.implementation import Implementation
 from conformance.harness.options import Selection, unknown
 from conformance.operators import OPERATORS
-from conformance.problems import Problem, Variant
+from conformance.problems import Problem, Variant, at_level
 
 Predicate = Callable[[Any], bool]
 
@@ -25,24 +26,29 @@ class Plan:
 
     def __init__(self, selection: Selection, folder: Path) -> None:
         self.selection = selection
-        given = selection.paths
-        found = list(given) if given and not selection.implementations else [*registry.discover(folder), *given]
-        self.registry = registry.load(found)
-        self._origins = {name: path for name, path in self.registry.paths.items() if Path(path) in given}
+        self.registry = registry.load(selection.paths)
+        self._origins = dict(self.registry.paths)
+        if not selection.paths or set(selection.implementations) - self._origins.keys():
+            given = {path.resolve() for path in selection.paths}
+            others = (path for path in registry.discover(folder) if path.resolve() not in given)
+            registry.load(others, self.registry)
         if selection.implementations:
             self._restrict()
 
     def _restrict(self) -> None:
-        """Keep what `--impl` names; files that are nobody's business then are not reported."""
+        """Keep what `--impl` names, and of given files all that they define unless a name singles one out; files that
+        are nobody's business then are not reported."""
         known, wanted = self.registry, set(self.selection.implementations)
         for name in wanted - known.implementations.keys() - known.unavailable.keys():
             trouble = [f"{path} is broken: {why}" for path, why in known.broken.items()]
             trouble += [f"{stem} is unavailable: {why}" for stem, why in known.unavailable.items()]
             error = unknown("--impl", name, known.implementations.keys() | known.unavailable.keys())
             raise pytest.UsageError("\n".join([str(error), *trouble]))
-        wanted |= self._origins.keys()
+        singled_out = {self._origins.get(name) for name in wanted}
+        wanted |= {name for name, path in self._origins.items() if path not in singled_out}
         known.implementations = {n: i for n, i in known.implementations.items() if n in wanted}
-        known.unavailable = {n: why for n, why in known.unavailable.items() if n in wanted}
+        wanted |= {path.stem for path in self.selection.paths}
+        known.unavailable = {stem: why for stem, why in known.unavailable.items() if stem in wanted}
         known.broken = {path: why for path, why in known.broken.items() if Path(path) in self.selection.paths}
 
     def cases(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
@@ -57,11 +63,30 @@ class Plan:
         if operator in self.selection.operators:
             yield from self._rows(operator, [(problem, (Variant("fp32", "nchw", "fixed"),)) for problem in problems])
 
+    def behaviour(self, operators: Sequence[str]) -> Iterator[Case | Absence]:
+        """What a check of behaviour is due on: a few small problems of every implementation and operator."""
+        asked = self.selection
+        for operator in (name for name in operators if name in asked.operators and ARM in asked.arms):
+            problems = conduct_cases.small(operator, (problem for problem, _ in at_level(asked.problems, asked.level)))
+            present: list[Implementation] = []
+            yield from self._absences(operator, min(len(problems), conduct_cases.MOST), present)
+            for implementation in present:
+                due = list(conduct_cases.chosen(implementation, operator, problems, asked.dtypes, asked.layouts))
+                for problem, variant in due:
+                    yield self._case(implementation, operator, problem, variant)
+                if not due:
+                    yield _refusal(implementation, operator)
+
     def _rows(self, operator: str, rows: list[tuple[Problem, tuple[Variant, ...]]]) -> Iterator[Case | Absence]:
         count = sum(len(variants) for _, variants in rows)
         if not count:
             return
-        present = []
+        present: list[Implementation] = []
+        yield from self._absences(operator, count, present)
+        yield from self._due(operator, rows, present)
+
+    def _absences(self, operator: str, count: int, present: list[Implementation]) -> Iterator[Absence]:
+        """Who cannot run `count` cases of an operator; adds the others to `present`."""
         for implementation in self.registry.implementations.values():
             absence = _absence(implementation, operator, count)
             if absence is None:
@@ -70,7 +95,6 @@ class Plan:
                 yield absence
         for stem, reason in self.registry.unavailable.items():
             yield Absence(stem, operator, "", "unavailable", reason, count)
-        yield from self._due(operator, rows, present)
 
     def _due(
         self, operator: str, rows: list[tuple[Problem, tuple[Variant, ...]]], present: list[Implementation]
@@ -81,8 +105,23 @@ class Plan:
                 layouts = list(same_tensors)
                 for implementation in present:
                     for variant in layouts:
-                        origin = self._origins.get(implementation.name, "")
-                        yield Case(implementation, OPERATORS[operator], problem, variant, self.selection.seed, origin)
+                        yield self._case(implementation, operator, problem, variant)
+
+    def _case(self, implementation: Implementation, operator: str, problem: Problem, variant: Variant) -> Case:
+        return Case(
+            implementation=implementation,
+            operator=OPERATORS[operator],
+            problem=problem,
+            variant=variant,
+            seed=self.selection.seed,
+            method=self.selection.method,
+            origin=self._origins.get(implementation.name, ""),
+        )
+
+
+def _refusal(implementation: Implementation, operator: str) -> Absence:
+    reason = "takes no small problem of those asked for, so that its behaviour was not checked"
+    return Absence(implementation.name, operator, implementation.device, "unsupported", reason, 1)
 
 
 def _absence(implementation: Implementation, operator: str, count: int) -> Absence | None:

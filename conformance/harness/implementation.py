@@ -53,7 +53,7 @@ class Kernel:
             return f"dtype {dtype} is not declared (declared: {', '.join(self.dtypes)})"
         if layout not in self.layouts:
             return f"layout {layout} is not declared (declared: {', '.join(self.layouts)})"
-        if self.when is not None and not self.when(geometry):
+        if not _holds(self.when, geometry):
             return "outside the declared capability (when=...)"
         return ""
 
@@ -72,7 +72,7 @@ class Waiver:
     def covers(self, operator: str, geometry: Any, dtype: str, arm: str) -> bool:
         """Whether the waiver is about this case."""
         named = operator == self.operator and dtype in self.dtypes and arm in self.arms
-        return named and (self.when is None or self.when(geometry))
+        return named and _holds(self.when, geometry)
 
 
 @dataclass(slots=True)
@@ -95,6 +95,10 @@ class Implementation:
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
             raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
+        if not hasattr(self.arrays, "from_host"):
+            raise ImplementationError(f"arrays={self.arrays!r}: must be a bridge, such as torch_arrays('cuda')")
+        if not isinstance(self.contract, Contract):
+            raise ImplementationError(f"contract={self.contract!r}: must be a Contract(...)")
 
     def implements(
         self,
@@ -166,6 +170,14 @@ class Implementation:
     def offers(self, operator: str) -> bool:
         """Whether any kernel is for `operator`."""
         return any(kernel.operator == operator for kernel in self.kernels)
+
+
+def _holds(when: Predicate | None, geometry: Any) -> bool:
+    """The answer of a vendor's predicate; its own fault is an ImplementationError."""
+    try:
+        return when is None or bool(when(geometry))
+    except Exception as problem:
+        raise ImplementationError(f"when=... raised {type(problem).__name__}: {problem}") from problem
 
 
 def _known(field_name: str, values: Sequence[str], choices: Any) -> None:

@@ -13,9 +13,12 @@ import pytest
 from conformance.data import ARMS
 from conformance.data.golden import SEED
 from conformance.dtypes import STORAGE
+from conformance.harness.conduct_trial import ARM as CONTRACT
 from conformance.harness.devices import DEVICES, missing
 from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, Problem, Variant, at_level, typed
+
+METHODS = ("auto", "exact", "probes")
 
 
 def add(parser: pytest.Parser) -> None:
@@ -29,6 +32,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--layout", action="append", metavar="NAME", help="only this layout")
     group.addoption("--arm", action="append", metavar="NAME", help="only this way of drawing inputs")
     group.addoption("--seed", default=str(SEED), metavar="N", help="draw fresh data (default: the goldens' seed)")
+    group.addoption("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes, or by cost")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict")
 
@@ -46,6 +50,7 @@ class Selection:
     layouts: tuple[str, ...]
     arms: tuple[str, ...]
     seed: int
+    method: str
     required: tuple[str, ...]
 
     def rows(self) -> Iterable[tuple[Problem, tuple[Variant, ...]]]:
@@ -61,26 +66,36 @@ class Selection:
 def read(config: pytest.Config) -> Selection:
     """The selection of a command line. Raises pytest.UsageError naming the option, the value and the choices."""
     names = tuple(config.getoption("--impl") or ())
-    paths = tuple(Path(name) for name in names if _is_path(name))
+    paths = {path.resolve(): path for path in map(Path, filter(_is_path, names))}.values()
     for path in paths:
         if not path.exists():
             raise pytest.UsageError(f"--impl {path}: no such file")
     level = config.getoption("--level")
     _choice("--level", [level], LEVELS)
+    _choice("--method", [config.getoption("--method")], METHODS)
     _check_markers(config)
     texts = config.getoption("--problem")
     return Selection(
         implementations=tuple(name for name in names if not _is_path(name)),
-        paths=paths,
+        paths=tuple(paths),
         level="full" if texts else level,
         problems=tuple(map(_typed, texts)) if texts else PROBLEMS,
         operators=_subset(config, "--operator", OPERATORS),
         dtypes=_subset(config, "--dtype", STORAGE),
         layouts=_subset(config, "--layout", LAYOUTS),
-        arms=_subset(config, "--arm", ARMS),
+        arms=_subset(config, "--arm", (*ARMS, CONTRACT)),
         seed=_seed(config.getoption("--seed")),
+        method=config.getoption("--method"),
         required=_required(config.getoption("--require") or ()),
     )
+
+
+def folder(config: pytest.Config, selection: Selection) -> Path:
+    """Where implementations live. A missing folder is an error unless files are given instead."""
+    path: Path = config.rootpath / config.getini("impls")
+    if not path.is_dir() and not selection.paths:
+        raise pytest.UsageError(f"impls = {path}: no such folder; set it in the ini file, or give --impl=FILE")
+    return path
 
 
 def devices_asked(config: pytest.Config) -> list[str]:

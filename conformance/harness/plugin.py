@@ -13,8 +13,10 @@ import pytest
 from conformance.harness import options, records
 from conformance.harness.case import Absence, Case
 from conformance.harness.collect import Plan
+from conformance.harness.conduct_trial import Check, Facts, conduct
 from conformance.harness.devices import DEVICES, missing
 from conformance.harness.verify import Verdict, verify
+from conformance.operators import OPERATORS
 from conformance.report import terminal
 from conformance.report.tally import Tally
 
@@ -34,7 +36,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("impls", "folder of implementations, relative to the root directory", default=str(IMPLS))
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Under xdist, keep the cases of a problem on one worker and share the cores among workers."""
     workers = config.getoption("numprocesses", None)
@@ -51,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers, check the command line, open the records."""
     for device in DEVICES:
         config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
+    config.addinivalue_line("markers", "behaves(operators): a few small cases of every implementation and operator")
     config.addinivalue_line("markers", "verifies(operator, when): cases of an operator, where when(geometry) holds")
     if config.option.help or config.option.markers:
         return
@@ -64,8 +66,11 @@ class Session:
         self.config = config
         self.selection = options.read(config)
         self.tally = Tally()
+        self.impls = options.folder(config, self.selection)
         self.records = None if self._is_worker else _open_records(config)
         self._plan: Plan | None = None
+        self._asked = False
+        """Whether any test is here to verify something."""
         if self.selection.implementations:
             _ = self.plan
 
@@ -77,25 +82,30 @@ class Session:
     def plan(self) -> Plan:
         """Loaded when first needed: the controller of a parallel run usually never needs it."""
         if self._plan is None:
-            self._plan = Plan(self.selection, self.config.rootpath / self.config.getini("impls"))
+            self._plan = Plan(self.selection, self.impls)
         return self._plan
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test per case of the operator that the test function verifies."""
         verifies = metafunc.definition.get_closest_marker("verifies")
         times = metafunc.definition.get_closest_marker("times")
+        behaves = metafunc.definition.get_closest_marker("behaves")
         if verifies is not None:
+            self._asked = True
             due = self.plan.cases(verifies.args[0], verifies.kwargs.get("when"))
+        elif behaves is not None:
+            self._asked = True
+            due = self.plan.behaviour(behaves.args or tuple(OPERATORS))
         elif times is not None:
             due = self.plan.timed(times.args[0], times.kwargs["problems"])
         else:
             return
-        metafunc.parametrize("case", [_parameter(case) for case in due])
+        metafunc.parametrize("case", [_parameter(case, behaves is not None) for case in due])
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add one item per broken file, after deselection: a broken file is nobody's to deselect."""
-        if any(item.get_closest_marker("verifies") for item in items):
+        if self._asked:
             items += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
                 for path, reason in self.plan.registry.broken.items()
@@ -103,12 +113,20 @@ class Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
+        self._asked |= not {"verifies", "behaves"}.isdisjoint(report.keywords)
         record = _record_of(report)
         if record is None or self._is_worker:
             return
         self.tally.add(record)
         if self.records is not None:
             self.records.write(record)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+        """A kernel that kills its worker is an error, counted like any other."""
+        report.when = "call"
+        report.user_properties.append((PROPERTY, records.line(records.broken_record(crashitem, str(report.longrepr)))))
+        _forget(crashitem, getattr(sched, "workqueue", {}))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -119,13 +137,13 @@ class Session:
             return
         if any(not self.tally.verified_on(device) for device in self.selection.required):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        elif self.tally.cells and not self.tally.verified:
+        elif self._asked and not self.tally.verified:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The matrix, what was not run and why, and what was asked for and is not here."""
         asked = options.devices_asked(self.config)
-        if not self.tally.cells and not asked:
+        if not (self._asked or self.tally.cells or asked):
             return
         terminalreporter.section("conformance")
         width = terminalreporter._tw.fullwidth - 1
@@ -179,6 +197,22 @@ def judged(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
     return run
 
 
+@pytest.fixture
+def kept(request: pytest.FixtureRequest) -> Callable[[Case | Absence, Check], None]:
+    """A function that makes one check of behaviour on a case and turns its verdict into the test's outcome."""
+
+    def run(case: Case | Absence, check: Check) -> None:
+        if isinstance(case, Absence):
+            verdict, facts = Verdict(case.status, case.reason), Facts()
+        else:
+            verdict, facts = conduct(case, check)
+        record = records.conduct_record(case, verdict, check.__name__, facts)
+        request.node.user_properties.append((PROPERTY, records.line(record)))
+        _conclude(verdict, record.get("command", ""))
+
+    return run
+
+
 def _conclude(verdict: Verdict, command: str) -> None:
     if verdict.status in ("fail", "error"):
         pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {command}", pytrace=False)
@@ -204,12 +238,21 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"conformance: level {level}, seed {seed}, devices {', '.join(here)}"]
 
 
-def _parameter(case: Case | Absence) -> Any:
+def _forget(crashed: str, queue: dict[str, dict[str, bool]]) -> None:
+    """xdist 3.8 would run the crashed test again, and its next worker waits forever if given a group that is done."""
+    for group, tests in list(queue.items()):
+        tests.update({crashed: True} if crashed in tests else {})
+        if all(tests.values()):
+            del queue[group]
+
+
+def _parameter(case: Case | Absence, with_operator: bool) -> Any:
     device = case.device if isinstance(case, Absence) else case.implementation.device
+    operator = case.operator if isinstance(case, Absence) else case.operator.name
     marks = [getattr(pytest.mark, name) for name in ([device] if device else DEVICES)]
     if isinstance(case, Case):
         marks.append(pytest.mark.xdist_group(case.group))
-    return pytest.param(case, id=case.id, marks=marks)
+    return pytest.param(case, id=f"{operator}-{case.id}" if with_operator else case.id, marks=marks)
 
 
 def _record_of(report: pytest.TestReport) -> dict[str, Any] | None:

@@ -12,8 +12,11 @@ from typing import Any, TextIO
 
 from conformance.data.stream import GENERATOR
 from conformance.harness.case import Absence, Case
-from conformance.harness.implementation import Kernel
+from conformance.harness.conduct_trial import ARM, Facts
+from conformance.harness.judging import by_probes
 from conformance.harness.verify import Verdict
+from conformance.judge import Judgement
+from conformance.judge.passport import KNOWN
 
 SCHEMA = 1
 
@@ -43,12 +46,11 @@ def line(record: dict[str, Any]) -> str:
 
 def record(case: Case, verdict: Verdict) -> dict[str, Any]:
     """The record of a case that was attempted."""
-    kernel = case.kernel
     dtype = case.variant.dtype
     return {
         **_head(case.implementation.name, case.operator.name, case.implementation.device, verdict.status, 1),
         "source": case.implementation.source,
-        "contract": kernel.contract.as_record() if isinstance(kernel, Kernel) else None,
+        "contract": verdict.contract.as_record() if verdict.contract else None,
         "problem": case.problem.name,
         "descriptor": case.problem.geometry.descriptor,
         "dtype": dtype,
@@ -56,6 +58,7 @@ def record(case: Case, verdict: Verdict) -> dict[str, Any]:
         "arm": case.variant.arm,
         "seed": case.seed,
         "generator": GENERATOR,
+        "method": "probes" if by_probes(case) else "exact",
         "terms": case.operator.terms(case.problem.geometry),
         "reason": verdict.reason,
         "checks": {
@@ -67,11 +70,19 @@ def record(case: Case, verdict: Verdict) -> dict[str, Any]:
             for judgement in verdict.judgements
             if judgement.passport
         },
-        "earned": {j.output: {"contract": j.earned, "modest": j.modest} for j in verdict.judgements if j.earned},
+        "earned": {j.output: _earned(j) for j in verdict.judgements if j.passport},
         "seconds": {phase: round(value, 6) for phase, value in verdict.seconds.items()},
         "versions": _versions() | ({} if verdict.status == "unavailable" else case.implementation.arrays.describe()),
         "command": case.command,
     }
+
+
+def conduct_record(case: Case | Absence, verdict: Verdict, check: str, facts: Facts) -> dict[str, Any]:
+    """The record of one check of behaviour: the same, with the check's name and what it found."""
+    if isinstance(case, Absence):
+        return {**absence_record(case), "arm": ARM, "check": check}
+    found = record(case, verdict)
+    return {**found, "check": check, **facts, "command": f"{found['command']} -k {check}"}
 
 
 def absence_record(absence: Absence) -> dict[str, Any]:
@@ -93,6 +104,17 @@ def _head(implementation: str, operator: str, device: str, status: str, cases: i
         "device": device,
         "status": status,
         "cases": cases,
+    }
+
+
+def _earned(judgement: Judgement) -> dict[str, Any]:
+    """The contract, its place among the known ones (later is weaker), and whether more was declared than needed."""
+    if judgement.earned is None:
+        return {"contract": "none that is known", "rank": len(KNOWN), "modest": False}
+    return {
+        "contract": judgement.earned.arithmetic,
+        "rank": KNOWN.index(judgement.earned),
+        "modest": judgement.modest,
     }
 
 

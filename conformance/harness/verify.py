@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from conformance.data.golden import GoldenError, check
 from conformance.dtypes import STORAGE, name_of
 from conformance.harness.arrays import ArrayBridge
 from conformance.harness.case import Case
-from conformance.harness.implementation import Kernel, Unsupported
-from conformance.judge import Judgement, Output, judge
-from conformance.operators import Tensor
+from conformance.harness.implementation import ImplementationError, Kernel, Unsupported
+from conformance.harness.judging import judged, prepare_reference
+from conformance.judge import Contract, Judgement
+from conformance.judge.diagnosis import diagnose
+from conformance.operators import Arrays, Tensor
 
 TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
+HARNESS = str(Path(__file__).parent)
 FROM_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}
 
 
@@ -32,6 +36,8 @@ class Verdict:
     reason: str = ""
     judgements: tuple[Judgement, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    contract: Contract | None = None
+    """What the kernel promised, if there was one."""
 
 
 class MalformedError(Exception):
@@ -41,9 +47,18 @@ class MalformedError(Exception):
 def verify(case: Case) -> Verdict:
     """The verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt."""
     seconds: dict[str, float] = {}
-    with _timed(seconds, "total"):
-        verdict = _attempt(case, seconds)
-    verdict.seconds = seconds
+    try:
+        kernel = case.kernel
+        with _timed(seconds, "total"):
+            verdict = Verdict("unsupported", kernel) if isinstance(kernel, str) else _attempt(case, kernel, seconds)
+        verdict.contract = None if isinstance(kernel, str) else kernel.contract
+        verdict.seconds = seconds
+        return _unless_waived(case, verdict)
+    except ImplementationError as problem:
+        return Verdict("error", str(problem), seconds=seconds)
+
+
+def _unless_waived(case: Case, verdict: Verdict) -> Verdict:
     waiver = case.implementation.waiver(case.operator.name, case.problem.geometry, case.variant.dtype, case.variant.arm)
     if waiver is not None and verdict.status in ("fail", "error"):
         verdict.status = "waived"
@@ -54,13 +69,13 @@ def verify(case: Case) -> Verdict:
     return verdict
 
 
-def _attempt(case: Case, seconds: dict[str, float]) -> Verdict:
-    kernel = case.kernel
-    if isinstance(kernel, str):
-        return Verdict("unsupported", kernel)
-    with _timed(seconds, "reference"):
-        expected = expectation(case.recipe)
-        _ = expected.reference
+def _attempt(case: Case, kernel: Kernel, seconds: dict[str, float]) -> Verdict:
+    try:
+        with _timed(seconds, "reference"):
+            expected = expectation(case.recipe)
+            prepare_reference(case, expected)
+    except (MemoryError, ValueError) as problem:
+        return Verdict("error", f"no reference, is the problem too large for this machine? {problem}")
     try:
         with _timed(seconds, "golden"):
             check(expected)
@@ -76,13 +91,15 @@ def _attempt(case: Case, seconds: dict[str, float]) -> Verdict:
     except BaseException as problem:  # SystemExit, or a pytest.skip that would leave the case uncounted
         return Verdict("error", _blame(problem))
     with _timed(seconds, "judge"):
-        judgements = tuple(judge(output, case.variant.arm, kernel.contract) for output in outputs)
+        judgements = judged(case, expected, outputs, kernel.contract)
     failed = [judgement for judgement in judgements if not judgement.passed]
-    reason = "\n".join(judgement.explain() for judgement in failed)
+    with _timed(seconds, "diagnosis"):
+        looks = diagnose(case.operator, case.problem.geometry, expected.inputs, outputs) if failed else None
+    reason = "\n".join([judgement.explain() for judgement in failed] + ([str(looks)] if looks else []))
     return Verdict("fail" if failed else "pass", reason, judgements)
 
 
-def _outputs(case: Case, kernel: Kernel, expected: Expectation, seconds: dict[str, float]) -> list[Output]:
+def _outputs(case: Case, kernel: Kernel, expected: Expectation, seconds: dict[str, float]) -> Arrays:
     """Call the kernel and bring its results home, in canonical order."""
     bridge = case.implementation.arrays
     with _timed(seconds, "transfer"):
@@ -92,9 +109,10 @@ def _outputs(case: Case, kernel: Kernel, expected: Expectation, seconds: dict[st
     tensors = case.operator.outputs(case.problem.geometry)
     with _timed(seconds, "transfer"):
         hosts = [_host(bridge, array) for array in _as_tuple(result, tensors)]
-    return [
-        _output(case, expected, name, tensor, host) for (name, tensor), host in zip(tensors.items(), hosts, strict=True)
-    ]
+        return {
+            name: _canonical(case, name, tensor, host)
+            for (name, tensor), host in zip(tensors.items(), hosts, strict=True)
+        }
 
 
 def prepare(case: Case, kernel: Kernel, expected: Expectation) -> Callable[[], Any]:
@@ -134,7 +152,8 @@ def _host(bridge: ArrayBridge, array: Any) -> np.ndarray:
         raise MalformedError(str(problem)) from None
 
 
-def _output(case: Case, expected: Expectation, name: str, tensor: Tensor, host: np.ndarray) -> Output:
+def _canonical(case: Case, name: str, tensor: Tensor, host: np.ndarray) -> np.ndarray:
+    """An output in canonical order, if it is what was asked for."""
     layout, dtype = case.variant.layout, case.variant.dtype
     four = len(tensor.shape) == 4
     shape = tuple(tensor.shape[a] for a in TO_LAYOUT[layout]) if four else tensor.shape
@@ -142,21 +161,14 @@ def _output(case: Case, expected: Expectation, name: str, tensor: Tensor, host: 
         raise MalformedError(f"{name} has shape {host.shape}; expected {shape} ({layout})")
     if host.dtype != STORAGE[dtype]:
         raise MalformedError(f"{name} has dtype {name_of(host.dtype)}; expected {dtype}")
-    return Output(
-        name=name,
-        axes=tensor.axes,
-        dtype=dtype,
-        terms=case.operator.terms(case.problem.geometry)[name],
-        actual=np.ascontiguousarray(host.transpose(FROM_LAYOUT[layout])) if four else host,
-        reference=expected.reference[name],
-        magnitude=lambda: expected.magnitude[name],
-    )
+    return np.ascontiguousarray(host.transpose(FROM_LAYOUT[layout])) if four else host
 
 
 def _blame(problem: BaseException) -> str:
-    """The error and the last place in it that is not ours."""
-    frames = traceback.extract_tb(problem.__traceback__)
-    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    """The error and the place in the kernel's file that led to it."""
+    frames = [f for f in traceback.extract_tb(problem.__traceback__) if not f.filename.startswith(HARNESS)]
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
     return f"raised {type(problem).__name__}: {problem}{where}"
 
 

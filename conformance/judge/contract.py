@@ -61,6 +61,13 @@ class Contract:
         """Whether small integers must come out exact: true of every order of a direct sum, partials included."""
         return self.algorithm == "direct"
 
+    @property
+    def arithmetic(self) -> str:
+        """Inputs and accumulator, for a table."""
+        given = "" if self.inputs == "exact" else f"{self.inputs} inputs, "
+        accumulator = "fp32 or storage" if self.accumulate == "auto" else self.accumulate
+        return f"{given}{accumulator} accumulation{'' if self.rounding == 'nearest' else ' toward zero'}"
+
     def describe(self, dtype: str) -> str:
         """One phrase for a message or a report."""
         given = "inputs as given" if self.inputs == "exact" else f"inputs rounded to {self.inputs}"

@@ -57,8 +57,8 @@ class Judgement:
     worst: Worst | None = None
     where: str = ""
     passport: dict[str, float] = field(default_factory=dict)
-    earned: str = ""
-    """On the fixed arm: the strictest contract that the errors are consistent with."""
+    earned: Contract | None = None
+    """On the fixed arm: the strictest known contract that the errors are consistent with, if there is one."""
     modest: bool = False
     """Whether that is stricter than the declared one."""
 
@@ -78,8 +78,8 @@ class Judgement:
                 f"error {abs(w.value - w.reference):.3g}, allowed {w.bound:.3g}"
             )
         lines.append("; ".join(map(str, self.checks)))
-        if self.earned and not self.passed:
-            lines.append(f"earned contract: {self.earned}")
+        if self.passport and not self.passed:
+            lines.append(f"contract earned: {self.earned.arithmetic if self.earned else 'none that is known'}")
         if self.where:
             lines.append(f"errors sit at: {self.where}")
         return "\n".join(lines)
@@ -150,7 +150,7 @@ def _with_passport(judgement: Judgement, found: Residuals, contract: Contract, o
     return replace(
         judgement,
         passport=passport.passport(found, contract, output.dtype, output.terms),
-        earned=earned.describe(output.dtype) if earned else "none",
+        earned=earned,
         modest=earned is not None and _stricter(earned, contract, output),
     )
 

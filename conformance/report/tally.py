@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from conformance.report.passport import Passport
+
 STATUSES = ("pass", "fail", "error", "unsupported", "waived", "unavailable")
 VERIFIED = frozenset({"pass", "fail", "waived"})
 """Statuses that say something about a kernel's results."""
@@ -23,6 +25,8 @@ class Tally:
         """Implementation -> why it was unavailable."""
         self.broken: dict[str, str] = {}
         """File -> why it could not be used."""
+        self.passports: defaultdict[tuple[str, str], Passport] = defaultdict(Passport)
+        """(implementation, dtype) -> the worst of every number over its cases."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of unsupported cases."""
 
@@ -31,6 +35,8 @@ class Tally:
         name, status, cases = record["implementation"], record["status"], record["cases"]
         self.cells[name, record["operator"]][status] += cases
         self.devices[record["device"]][status] += cases
+        if "dtype" in record:
+            self.passports[name, record["dtype"]].add(record)
         if not record["operator"]:
             self.broken[name] = record["reason"]
         if status == "unavailable":

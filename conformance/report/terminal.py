@@ -6,39 +6,60 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
+from conformance.report import passport
 from conformance.report.tally import STATUSES, Tally
 
 LETTERS = {"pass": "", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
-LEGEND = "cases that pass; F fail, E error, u unsupported (declared), w waived, - unavailable"
+LEGEND = "numbers pass; F fail, E error, u unsupported, w waived, - unavailable"
 
 
 def summary(tally: Tally, width: int) -> Iterator[str]:
-    """Lines of at most `width` columns where names allow."""
+    """Lines of at most `width` columns."""
     yield from _matrix(tally, width)
-    yield LEGEND
+    yield from textwrap.wrap(LEGEND, width)
+    yield from _passports(tally)
     yield from _section("broken files", {path: [why] for path, why in tally.broken.items()}, width)
     yield from _section("unavailable", {name: [why] for name, why in tally.absent.items()}, width)
     yield from _section("unsupported", {n: _counted(reasons) for n, reasons in tally.refusals.items()}, width)
     totals = tally.totals
     counts = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
-    yield f"{sum(totals.values()):,} cases: {counts or 'none'}"
+    yield from textwrap.wrap(f"{sum(totals.values()):,} cases: {counts or 'none'}", width)
 
 
 def _matrix(tally: Tally, width: int) -> Iterator[str]:
     """Blocks of as many operator columns as fit."""
     rows = sorted({name for name, operator in tally.cells if operator})
     operators = list(dict.fromkeys(operator for _, operator in tally.cells if operator))
-    first = max([len("implementation"), *map(len, rows)]) + 2
     cells = {key: _cell(counts) for key, counts in tally.cells.items()}
     column = max([len(o) for o in operators] + [len(c) for c in cells.values()] + [8]) + 2
+    first = min(max([len("implementation"), *map(len, rows)]) + 2, max(width - column, len("implementation") + 2))
     fit = max(1, (width - first) // column)
     for start in range(0, len(operators), fit):
         shown = operators[start : start + fit]
         yield "implementation".ljust(first) + "".join(operator.rjust(column) for operator in shown)
         for row in rows:
             texts = (cells.get((row, operator), "") for operator in shown)
-            yield (row.ljust(first) + "".join(text.rjust(column) for text in texts)).rstrip()
+            yield (_shortened(row, first - 2).ljust(first) + "".join(text.rjust(column) for text in texts)).rstrip()
         yield ""
+
+
+def _shortened(name: str, width: int) -> str:
+    """A name that is too long keeps its end, where versions and `@simulator` stand."""
+    half = (width - 1) // 2
+    return name if len(name) <= width else f"{name[: width - 1 - half]}~{name[-half:]}"
+
+
+def _passports(tally: Tally) -> Iterator[str]:
+    """One line per implementation and dtype; nothing when no fixed-arm case ran."""
+    rows = list(passport.table(tally.passports))
+    if len(rows) < 2:
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    yield ""
+    yield "accuracy (worst of all cases; error as a share of what the contract allows)"
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    yield ""
 
 
 def _cell(counts: Counter[str]) -> str:

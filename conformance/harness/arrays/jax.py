@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -51,6 +52,22 @@ class JaxArrays:
     def synchronize(self, result: Any) -> None:
         """Waits for the results themselves: jax has no device-wide barrier."""
         _jax().block_until_ready(result)
+
+    def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
+        """jax has no views."""
+        return None
+
+    def overwrite(self, array: Any, host: np.ndarray) -> bool:
+        """jax arrays never change."""
+        return False
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """Sharing memory that never changes cannot be told from a copy."""
+        return False
+
+    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
+        """A jax array knows when it is ready, wherever it is computed."""
+        return None
 
     def describe(self) -> dict[str, str]:
         """jax's version and the device's kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,25 @@ class NumpyArrays:
 
     def synchronize(self, result: Any) -> None:
         """Nothing is asynchronous."""
+
+    def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
+        """A writeable view."""
+        steps = [stride * array.itemsize for stride in strides]
+        return np.ndarray(shape, array.dtype, array.view(np.uint8), offset * array.itemsize, steps)
+
+    def overwrite(self, array: Any, host: np.ndarray) -> bool:
+        """Read-only arrays cannot be given other values."""
+        if array.flags.writeable:
+            array[...] = host
+        return bool(array.flags.writeable)
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """To the element: views of one buffer may interleave."""
+        return np.shares_memory(first, second)
+
+    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
+        """No streams."""
+        return None
 
     def describe(self) -> dict[str, str]:
         """NumPy's version."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -48,10 +50,13 @@ class TorchArrays:
         return tensor.to(self.device)
 
     def to_host(self, array: Any) -> np.ndarray:
-        """A plain copy; tensor subclasses are refused, since they may compute when they are compared."""
+        """Plain memory. Refused are tensor subclasses, since they may compute when they are compared, and tensors of
+        another device, since their results are not this one's."""
         torch = _torch()
         if type(array) is not torch.Tensor:
             raise refuse(array, "torch.Tensor")
+        if array.device.type != self.device:
+            raise TypeError(f"returned a tensor on {array.device.type}; expected one on {self.device}")
         tensor = array.detach().contiguous().cpu()
         if tensor.dtype == torch.bfloat16:
             return np.asarray(tensor.view(torch.int16)).view(ml_dtypes.bfloat16)
@@ -62,11 +67,47 @@ class TorchArrays:
         if self.device != "cpu":
             getattr(_torch(), self.device).synchronize()
 
+    def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
+        """A view of the same storage."""
+        return array.as_strided(tuple(shape), tuple(strides), offset)
+
+    def overwrite(self, array: Any, host: np.ndarray) -> bool:
+        """Always possible."""
+        array.detach().copy_(self.from_host(host))
+        return True
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """By the ranges of addresses: torch cannot tell views that interleave."""
+        (start, end), (other_start, other_end) = _span(first), _span(second)
+        return start < other_end and other_start < end
+
+    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
+        """CUDA and ROCm; on the CPU nothing is left behind but threads."""
+        if self.device != "cuda":
+            return None
+        cuda = _torch().cuda
+        before, after = (cuda.Event(enable_timing=True) for _ in range(2))
+        cuda.synchronize()
+        start = time.perf_counter()
+        before.record()
+        call()
+        after.record()
+        cuda.synchronize()
+        wall = time.perf_counter() - start
+        return before.elapsed_time(after) / 1e3, wall
+
     def describe(self) -> dict[str, str]:
         """torch's version and the device's name."""
         torch = _torch()
         name = torch.cuda.get_device_name() if self.device == "cuda" else self.device
         return {"torch": torch.__version__, "device": name}
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    """First byte of a tensor's memory, and the one after its last."""
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.data_ptr())
+    return start, start + (1 + steps) * tensor.element_size() if tensor.numel() else start
 
 
 def torch_arrays(device: str = "cpu") -> TorchArrays:

@@ -1,0 +1,269 @@
+"""Exact knowledge about a convolution too large to be computed exactly: sampled outputs and a random projection.
+
+Summing an output over channels with random signs r_k needs one output channel of reference work and covers every
+element:
+
+    sum_k r_k y[n,k,p,q] = conv(x, sum_k r_k w_k)
+
+for forward; dx is summed over the input channels, dw over sets of output channels. All three become one matrix product
+per image with as many rows as the window has taps, whose results are shifted and added. The products run in
+`arithmetic`: float64 where the result must be exact, float32 where its rounding (`noise`, below) may join the bound, at
+half the cost of reading the tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.operators.base import Arrays
+from conformance.operators.conv import ConvGeometry
+from conformance.operators.spatial import cropped, padded
+
+_BLOCK = 1 << 20
+"""Elements of an image taken into float64 at a time: 8 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What the projected output must be.
+
+    `signs` is [1, channels], or [groups, sets, K/g] for dw with zeros outside a set; `square` bounds the sum of s2^2
+    over the lanes of any projected element; `noise` is the projection's own rounding error per spread of that sum
+    (sequential summation in `arithmetic`, see `conformance.judge.limits`).
+    """
+
+    output: str
+    signs: np.ndarray
+    expected: np.ndarray
+    square: float
+    lanes: int
+    arithmetic: np.dtype
+    noise: float
+
+
+def summed(weights: np.ndarray, image: np.ndarray, arithmetic: np.dtype) -> np.ndarray:
+    """`weights[T, C] @ image[C, pixels]` by blocks of pixels, `image` in any storage dtype."""
+    channels, pixels = image.shape
+    weights = weights.astype(arithmetic)
+    if image.dtype == arithmetic:
+        whole: np.ndarray = weights @ image
+        return whole
+    out = np.empty((len(weights), pixels), arithmetic)
+    for block in _blocks(pixels, channels):
+        np.matmul(weights, image[:, block].astype(arithmetic), out=out[:, block])
+    return out
+
+
+def _noise(arithmetic: np.dtype, *lengths: int) -> float:
+    """Rms rounding error per spread of sums of these lengths."""
+    u = np.finfo(arithmetic).eps / 2
+    return float(u * math.sqrt(sum(lengths)))
+
+
+def _blocks(pixels: int, channels: int) -> Iterator[slice]:
+    step = max(1, _BLOCK // channels)
+    return (slice(start, min(start + step, pixels)) for start in range(0, pixels, step))
+
+
+def _taps(g: ConvGeometry) -> Iterator[tuple[int, tuple[slice, slice]]]:
+    """Every tap and the part of the padded image that it sees over all output positions."""
+    (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
+    for tap in range(g.r * g.s):
+        r, s = divmod(tap, g.s)
+        rows = slice(r * d, r * d + (p - 1) * u + 1, u)
+        columns = slice(s * e, s * e + (q - 1) * v + 1, v)
+        yield tap, (rows, columns)
+
+
+def _folded(signs: np.ndarray, w: np.ndarray, groups: int, over: int) -> np.ndarray:
+    """Filter [K, C/g, R, S] summed with signs over axis `over` within groups: [taps, channels of the other side]."""
+    kg = len(w) // groups
+    grouped = w.astype(np.float64).reshape(groups, kg, w.shape[1], -1)
+    by_group = signs.reshape(groups, -1)
+    path = "gk,gkct->tgc" if over == 0 else "gc,gkct->tgk"
+    folded: np.ndarray = np.einsum(path, by_group, grouped)
+    return folded.reshape(grouped.shape[3], -1)
+
+
+def _spectrum(w: np.ndarray, taps: int) -> np.ndarray:
+    """Squares of the filter summed over the projected axis, one value per product in an output element."""
+    return np.square(w.astype(np.float64)).reshape(*w.shape[:2], taps)
+
+
+def _square_bound(per_product: np.ndarray, risk: float) -> float:
+    """Bound on sum_i x_i^2 W_i for independent uniform x_i in [-1, 1]: mean sum/3 plus Hoeffding's deviation."""
+    return float(per_product.sum() / 3 + math.sqrt(math.log(1 / risk) / 2 * np.square(per_product).sum()))
+
+
+def forward(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype) -> Projection:
+    """signs[K]; expected [N, P, Q]."""
+    weights = _folded(signs, inputs["w"], g.groups, 0)
+    expected = np.zeros((g.n, *g.output_size))
+    for image, out in zip(inputs["x"], expected, strict=True):
+        parts = summed(weights, image.reshape(g.c, -1), arithmetic).reshape(-1, g.h, g.w)
+        for tap, seen in _taps(g):
+            out += padded(parts[tap], g.padding, np.dtype(np.float64))[seen]
+    if g.bias:
+        expected += signs @ inputs["bias"].astype(np.float64)
+    spectrum = _spectrum(inputs["w"], g.r * g.s)
+    by_group = spectrum.reshape(g.groups, -1, *spectrum.shape[1:])
+    square = _square_bound(by_group.sum(axis=1), risk) + (g.k if g.bias else 0)
+    return Projection("y", signs[None], expected, square, g.k, arithmetic, _noise(arithmetic, g.c, g.k))
+
+
+def backward_data(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype) -> Projection:
+    """signs[C]; expected [N, H, W]."""
+    weights = _folded(signs, inputs["w"], g.groups, 1)
+    expected = np.empty((g.n, g.h, g.w))
+    for dy, out in zip(inputs["dy"], expected, strict=True):
+        parts = summed(weights, dy.reshape(g.k, -1), arithmetic).reshape(-1, *g.output_size)
+        image = padded(np.zeros((g.h, g.w)), g.padding, np.dtype(np.float64))
+        for tap, seen in _taps(g):
+            image[seen] += parts[tap]
+        out[...] = cropped(image, g.padding, (g.h, g.w))
+    square = _square_bound(_spectrum(inputs["w"], g.r * g.s).sum(axis=1), risk)
+    return Projection("dx", signs[None], expected, square, g.c, arithmetic, _noise(arithmetic, g.k, g.c))
+
+
+LANES = 8
+"""Channels of dw summed together: few, because dw has few elements and long sums, which leave each less to show."""
+
+
+def backward_weight(
+    g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
+) -> Projection:
+    """signs[K]; expected [G, sets, C/g, R, S], a set being up to `LANES` output channels of one group.
+
+    Every one of the N*P*Q products x^2 * sum_k dy_k^2 lies in [0, lanes] with mean lanes/9 (Hoeffding again).
+    """
+    picks = _sets(signs.reshape(g.groups, -1))
+    expected = np.zeros((*picks.shape[:2], g.c // g.groups, g.r * g.s))
+    for image, dy in zip(inputs["x"], inputs["dy"], strict=True):
+        pairs = zip(image.reshape(g.groups, -1, g.h * g.w), dy.reshape(g.groups, picks.shape[2], -1), strict=True)
+        for group, (x, gradient) in enumerate(pairs):
+            z = summed(picks[group], gradient, arithmetic).reshape(-1, *g.output_size)
+            expected[group] += _correlated(g, x, z)
+    pixels, lanes = g.y.size // g.k, min(LANES, picks.shape[2])
+    square = lanes * (pixels / 9 + math.sqrt(math.log(1 / risk) / 2 * pixels))
+    shaped = expected.reshape(*expected.shape[:3], g.r, g.s)
+    noise = _noise(arithmetic, _BLOCK // (g.c // g.groups), lanes)
+    return Projection("dw", picks, shaped, square, lanes, arithmetic, noise)
+
+
+def _sets(signs: np.ndarray) -> np.ndarray:
+    """[G, sets, K/g]: each set keeps the signs of its own channels."""
+    lanes = signs.shape[1]
+    sets = -(-lanes // LANES)
+    member = np.arange(lanes) // LANES == np.arange(sets)[:, None]
+    return np.where(member, signs[:, None, :], 0.0)
+
+
+def _correlated(g: ConvGeometry, image: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Sum over pixels of image[C, H*W] and every z[sets, P, Q] shifted to where each tap reads: [sets, C, taps].
+
+    Blocks of pixels are added in float64, so that rounding in z's precision does not grow with the image.
+    """
+    placed = np.empty((len(z), g.r * g.s, g.h, g.w), z.dtype)
+    whole = padded(np.zeros((len(z), g.h, g.w)), g.padding, z.dtype)
+    for tap, seen in _taps(g):
+        whole[...] = 0
+        whole[(..., *seen)] = z
+        placed[:, tap] = cropped(whole, g.padding, (g.h, g.w))
+    flat = placed.reshape(-1, g.h * g.w)
+    out = np.zeros((len(image), len(flat)))
+    for block in _blocks(image.shape[1], len(image)):
+        out += image[:, block].astype(z.dtype, copy=False) @ flat[:, block].T
+    return out.reshape(len(image), len(z), -1).transpose(1, 0, 2)
+
+
+def projected(projection: Projection, output: np.ndarray) -> np.ndarray:
+    """An output [N, K, P, Q] (dx alike) or dw [K, C/g, R, S] summed with the projection's signs."""
+    signs, shape = projection.signs, projection.expected.shape
+    if projection.output == "dw":
+        by_group = output.astype(np.float64).reshape(signs.shape[0], signs.shape[2], -1)
+        return (signs @ by_group).reshape(shape)
+    rows = [summed(signs, image.reshape(signs.shape[1], -1), projection.arithmetic) for image in output]
+    return np.concatenate(rows).reshape(shape)
+
+
+def sums_of_gradient(inputs: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """dbias[K] and its magnitude: sum of dy and root sum of its squares."""
+    by_image = inputs["dy"].reshape(*inputs["dy"].shape[:2], -1)
+    wide = by_image if by_image.dtype == np.float64 else by_image.astype(np.float32, copy=False)
+    squares = np.array([[np.dot(row, row) for row in image] for image in wide], dtype=np.float64)
+    return by_image.sum(axis=(0, 2), dtype=np.float64), np.sqrt(squares.sum(axis=0))
+
+
+def sampled(g: ConvGeometry, operator: str, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Exact values and magnitudes of the main output at `index[T, 4]` (canonical axes)."""
+    return _SAMPLERS[operator](g, inputs, index)
+
+
+def _inside(position: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.clip(position, 0, size - 1), (position >= 0) & (position < size)
+
+
+def _products(factors: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sum and root sum of squares over all but the first axis."""
+    terms = (factors * others).reshape(len(factors), -1)
+    return terms.sum(axis=1), np.sqrt(np.square(terms).sum(axis=1))
+
+
+def _sample_forward(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    n, k, p, q = index.T
+    cg = g.c // g.groups
+    channels = (k // (g.k // g.groups) * cg)[:, None] + np.arange(cg)
+    rows, row_ok = _inside(p[:, None] * g.stride[0] + np.arange(g.r) * g.dilation[0] - g.padding[0][0], g.h)
+    columns, column_ok = _inside(q[:, None] * g.stride[1] + np.arange(g.s) * g.dilation[1] - g.padding[1][0], g.w)
+    grid = (n[:, None, None, None], channels[:, :, None, None], rows[:, None, :, None], columns[:, None, None, :])
+    seen = inputs["x"][grid].astype(np.float64) * (row_ok[:, None, :, None] & column_ok[:, None, None, :])
+    values, magnitudes = _products(seen, inputs["w"][k].astype(np.float64))
+    if g.bias:
+        bias = inputs["bias"].astype(np.float64)[k]
+        return values + bias, np.sqrt(np.square(magnitudes) + np.square(bias))
+    return values, magnitudes
+
+
+def _origin(position: np.ndarray, taps: int, stride: int, dilation: int, before: int) -> np.ndarray:
+    """Output position whose tap reads `position`, -1 where none does: [T, taps]."""
+    shifted = position[:, None] + before - np.arange(taps) * dilation
+    return np.where(shifted % stride == 0, shifted // stride, -1)
+
+
+def _sample_backward_data(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    n, c, h, w = index.T
+    kg, cg = g.k // g.groups, g.c // g.groups
+    channels = (c // cg * kg)[:, None] + np.arange(kg)
+    p, q = g.output_size
+    rows, row_ok = _inside(_origin(h, g.r, g.stride[0], g.dilation[0], g.padding[0][0]), p)
+    columns, column_ok = _inside(_origin(w, g.s, g.stride[1], g.dilation[1], g.padding[1][0]), q)
+    grid = (n[:, None, None, None], channels[:, :, None, None], rows[:, None, :, None], columns[:, None, None, :])
+    seen = inputs["dy"][grid].astype(np.float64) * (row_ok[:, None, :, None] & column_ok[:, None, None, :])
+    return _products(seen, inputs["w"][channels, (c % cg)[:, None]].astype(np.float64))
+
+
+def _sample_backward_weight(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    taps = dict(_taps(g))
+    found = [_weight(g, inputs, k, c, taps[r * g.s + s]) for k, c, r, s in index]
+    values, magnitudes = zip(*found, strict=True)
+    return np.array(values), np.array(magnitudes)
+
+
+def _weight(g: ConvGeometry, inputs: Arrays, k: int, c: int, seen: tuple[slice, slice]) -> tuple[float, float]:
+    channel = k // (g.k // g.groups) * (g.c // g.groups) + c
+    image = padded(inputs["x"][:, channel], g.padding, np.dtype(np.float64))[(..., *seen)]
+    products = image * inputs["dy"][:, k].astype(np.float64)
+    return float(products.sum()), float(np.linalg.norm(products))
+
+
+_SAMPLERS = {
+    "conv_forward": _sample_forward,
+    "conv_backward_data": _sample_backward_data,
+    "conv_backward_weight": _sample_backward_weight,
+}
+
+PROJECTIONS = {"conv_forward": forward, "conv_backward_data": backward_data, "conv_backward_weight": backward_weight}

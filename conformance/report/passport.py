@@ -1,0 +1,71 @@
+"""The accuracy passport of an implementation in one dtype: the worst number of every kind over its verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Passport:
+    """Worst case over fixed-arm verdicts; `lambda_share` is the worst error as a share of what the contract allows."""
+
+    cases: int = 0
+    effective_bits: float = math.inf
+    lambda_share: float = 0.0
+    rms: float = 0.0
+    gain_z: float = 0.0
+    offset_z: float = 0.0
+    rank: int = -1
+    earned: str = ""
+    modest: bool = True
+    repeatable: bool | None = None
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take in one record; those without a passport only say whether calls repeat to the bit."""
+        if "repeatable" in record:
+            self.repeatable = record["repeatable"] and self.repeatable is not False
+        for output, numbers in record.get("passport", {}).items():
+            self._add_numbers({name: float(value) for name, value in numbers.items()})
+            self._add_earned(record["earned"][output])
+
+    def _add_numbers(self, numbers: Mapping[str, float]) -> None:
+        self.cases += 1
+        self.effective_bits = min(self.effective_bits, numbers["effective_bits"])
+        self.lambda_share = max(self.lambda_share, numbers["lambda"] / numbers["lambda_limit"])
+        self.rms = max(self.rms, numbers["rms"])
+        self.gain_z = max(self.gain_z, abs(numbers["gain_z"]))
+        self.offset_z = max(self.offset_z, abs(numbers["offset_z"]))
+
+    def _add_earned(self, earned: Mapping[str, Any]) -> None:
+        self.modest &= earned["modest"]
+        if earned["rank"] > self.rank:
+            self.rank, self.earned = earned["rank"], earned["contract"]
+
+
+HEADINGS = ("implementation", "dtype", "bits", "error", "rms", "gain", "offset", "repeats", "contract earned")
+
+
+def table(passports: Mapping[tuple[str, str], Passport]) -> Iterator[tuple[str, ...]]:
+    """Rows of text, headings first; implementations without a fixed-arm verdict have none."""
+    yield HEADINGS
+    for (name, dtype), passport in sorted(passports.items()):
+        if passport.cases:
+            yield (name, dtype, *_row(passport))
+
+
+def _row(passport: Passport) -> tuple[str, ...]:
+    bits = "exact" if math.isinf(passport.effective_bits) else f"{passport.effective_bits:.1f}"
+    repeats = {None: "?", True: "yes", False: "no"}[passport.repeatable]
+    note = " (declares less)" if passport.modest else ""
+    return (
+        bits,
+        f"{passport.lambda_share:.0%}",
+        f"{passport.rms:.2f}",
+        f"{passport.gain_z:.1f}",
+        f"{passport.offset_z:.1f}",
+        repeats,
+        passport.earned + note,
+    )
