@@ -43,11 +43,6 @@ class Case:
         return "-".join((self.implementation.name, self.problem.name, v.dtype, v.layout, v.arm))
 
     @property
-    def group(self) -> str:
-        """Cases of a group share references and belong on one worker."""
-        return f"{self.operator.name}:{self.problem.geometry.descriptor}"
-
-    @property
     def command(self) -> str:
         """One line that reproduces the case, whatever table it came from."""
         v = self.variant

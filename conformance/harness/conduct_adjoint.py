@@ -66,7 +66,7 @@ def _product(trial: Trial, problem: Problem, arm: str, direction: str, shared: A
     (name, tensor), *_ = draw.outputs.items()
     result = verify._canonical(draw.case, name, tensor, host).astype(np.float64)
     cofactor = shared[COFACTORS[direction]].astype(np.float64)
-    if arm == "integer" and kernel.contract.exact_on_integers:
+    if arm == "integer" and kernel.contract.exact_on_integers(variant.dtype):
         return Product(direction, float(np.vdot(result, cofactor)), 0.0)
     terms = draw.case.operator.terms(problem.geometry)[name]
     allowed = limits(kernel.contract, variant.dtype, terms, result.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -155,11 +156,14 @@ def _end(problem: BaseException) -> tuple[str, str]:
 
 def _unless_waived(case: Case, verdict: Verdict) -> Verdict:
     """A kernel that is waived on a problem's data cannot keep promises about it. Keeping them is no surprise."""
-    waivers = [
-        case.implementation.waiver(case.operator.name, case.problem.geometry, case.variant.dtype, arm) for arm in ARMS
-    ]
-    waiver = next(filter(None, waivers), None)
-    if waiver is not None and verdict.status in ("fail", "error"):
+    find = partial(case.implementation.waiver, case.operator.name, case.problem.geometry, case.variant.dtype)
+    if verdict.status not in ("fail", "error"):
+        return verdict
+    try:
+        waiver = next(filter(None, map(find, ARMS)), None)
+    except ImplementationError as problem:
+        return Verdict("error", f"{problem}\n{verdict.reason}")
+    if waiver is not None:
         verdict.status = "waived"
         verdict.reason = f"waived: {waiver.reason} ({waiver.url})\n{verdict.reason}"
     return verdict

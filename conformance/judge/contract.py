@@ -56,10 +56,31 @@ class Contract:
             return FORMATS["fp64" if dtype == "fp64" else "fp32"]
         return FORMATS[self.accumulate]
 
-    @property
-    def exact_on_integers(self) -> bool:
-        """Whether small integers must come out exact: true of every order of a direct sum, partials included."""
-        return self.algorithm == "direct"
+    def _stages(self, dtype: str) -> list[Format]:
+        """Formats that values pass between the inputs and the output."""
+        inputs = [] if self.inputs == "exact" else [FORMATS[self.inputs.removesuffix("x3")]]
+        partials = [FORMATS[self.partials]] if self.splits > 1 else []
+        return [*inputs, self.accumulator(dtype), *partials]
+
+    def exact_on_integers(self, dtype: str) -> bool:
+        """Whether the small integers of `conformance.data` must come out exact.
+
+        True of every order of a direct sum whose accumulator and partials hold what the storage format (up to fp32's
+        24 bits) holds. Inputs fit in 8 bits, so that no input rounding touches them.
+        """
+        needed = min(FORMATS[dtype].precision, FORMATS["fp32"].precision)
+        held = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
+        return self.algorithm == "direct" and all(format.precision >= needed for format in held)
+
+    def spares(self, arm: str, dtype: str) -> str:
+        """Why a kernel under this contract is not held to an arm; empty if it is."""
+        if arm == "special" and self.algorithm != "direct":
+            return f"{self.algorithm} spreads NaN and Inf over its whole tile (declared)"
+        if arm == "wide" and self.algorithm in ("winograd-f4", "fft"):
+            return f"{self.algorithm} enlarges its data and leaves the range first (declared)"
+        if arm == "wide" and any(format.emax < FORMATS[dtype].emax for format in self._stages(dtype)):
+            return f"the declared arithmetic has less range than {dtype}"
+        return ""
 
     @property
     def arithmetic(self) -> str:

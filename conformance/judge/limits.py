@@ -17,7 +17,8 @@ standard deviations out is a false alarm, one in about 10^7 elements. Sequential
 order, needs LAMBDA between 1.2 and 2.3 from KS 4 to 4608 over up to 4 million outputs, and does not grow.
 
 *Accumulation toward zero.* Each rounding loses up to 2u of the partial sum, always toward zero, so that part adds up
-linearly: 2 * u_acc * KS more.
+linearly: 2 * u_acc * KS more. On average a rounding loses 0.72u, and the partial sums of a random walk add up to
+KS*s2/sqrt(3): an rms of 0.42 of its unit u_acc*KS, the share that a single output rounding has of its own.
 
 *Split-K partials.* Each of `splits` partial sums is rounded once to u_part, and so may be their running sum:
 LAMBDA * u_part * sqrt(splits) is added to sums.
@@ -25,15 +26,18 @@ LAMBDA * u_part * sqrt(splits) is added to sums.
 *Input rounding.* Two factors rounded to u_in give each product a relative error of at most 2*u_in, independent and
 mean-zero: e / s2 is sub-Gaussian with standard deviation below 2*u_in/sqrt(3) times a spread below 1; inputs = 4*u_in
 lies beyond what 67M elements reach. Splitting an input in two parts and dropping the product of the low parts (bf16x3,
-tf32x3) leaves u_in = u^2 of the parts' format.
+tf32x3) leaves u_in = u^2 of the parts' format, and three times the additions.
 
 *Winograd and FFT.* Winograd accumulates KS/9 products of transformed data, after a few additions in each transform;
 `winograd_growth` says by how much the transforms enlarge rounding errors. FFT adds an error of u_acc per stage, log2 of
 the transform's length (Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 24.2). Neighbours outside
-an element's own window take part in both, so that the scale is the largest magnitude of the tensor.
+an element's own window take part in both, so that the scale is the largest magnitude of the tensor. The constants of
+F(4x4,3x3) and of FFT are rounded themselves, alike for every output: a gain of up to u_acc for each of them that a
+result passes, two for F(4x4,3x3) (one on each axis) and 2 + log2 for FFT (1/n on each axis, a twiddle a stage).
 
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
-subnormals are flushed; by the same square-root law tiny = LAMBDA * sqrt(KS) * eta_acc + eta_out.
+subnormals are flushed; so may a rounded input, and a stored partial sum. By the same square-root law
+tiny = LAMBDA * (sqrt(KS) * (eta_acc + eta_in) + sqrt(splits) * eta_part) + eta_out; truncation adds KS * eta_acc.
 
 *Statistics.* With errors of independent random sign, a sum normalised by its own root sum of squares is sub-Gaussian
 whatever the distribution of the errors (Efron, JASA 64, 1969): P(|z| > t) <= 2 exp(-t^2/2). The limit on gain and
@@ -94,8 +98,9 @@ WINOGRAD = {
 class Limits:
     """The numbers of one output's bound (see the module) and of its statistics.
 
-    `format` rounds the output; `unit` is the rms of a declared error in multiples of s2; `one_sided` says that the
-    contract itself has errors of one sign or that follow the inputs, so that gain and offset say nothing.
+    `format` rounds the output; `unit` is the rms of a declared error in multiples of s2; `gain` is what the algorithm's
+    own constants may add to the result, relative to it; `one_sided` says that the contract has errors of one sign or
+    that follow the inputs, so that gain and offset say nothing.
     """
 
     format: Format
@@ -103,6 +108,7 @@ class Limits:
     sums: float
     tiny: float
     unit: float
+    gain: float
     one_sided: bool
     local: bool
 
@@ -141,23 +147,19 @@ def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
 
 def limits(contract: Contract, dtype: str, terms: int, count: int = 1) -> Limits:
     """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products."""
-    out, acc = FORMATS[dtype], contract.accumulator(dtype)
-    roundings, growth = _roundings(contract.algorithm, terms, count)
+    u = contract.accumulator(dtype).unit_roundoff
     u_in = _input_roundoff(contract.inputs)
-    nearest = acc.unit_roundoff * math.sqrt(roundings) * growth
-    sums = LAMBDA * nearest
-    if contract.rounding == "zero":
-        sums += 2 * acc.unit_roundoff * roundings * growth
-    partials = 0.0
-    if contract.splits > 1:
-        partials = FORMATS[contract.partials].unit_roundoff * math.sqrt(contract.splits)
-    tiny = LAMBDA * math.sqrt(terms) * _least(contract, acc) + _least(contract, out)
+    roundings, growth = _roundings(contract, terms, count)
+    nearest = u * math.sqrt(roundings) * growth
+    drift = u * roundings * growth if contract.rounding == "zero" else 0.0
+    partials = FORMATS[contract.partials].unit_roundoff * math.sqrt(contract.splits) if contract.splits > 1 else 0.0
     return Limits(
-        format=out,
+        format=FORMATS[dtype],
         inputs=INPUT_FACTOR * u_in * growth,
-        sums=sums + LAMBDA * partials,
-        tiny=tiny,
-        unit=max(nearest, sums / LAMBDA) + 2 * u_in * growth + partials,
+        sums=LAMBDA * (nearest + partials) + 2 * drift,
+        tiny=_underflow(contract, dtype, terms),
+        unit=nearest + drift + partials + 2 * u_in * growth,
+        gain=u * _rounded_constants(contract.algorithm, count),
         one_sided=contract.rounding == "zero" or u_in > 0,
         local=contract.algorithm == "direct",
     )
@@ -179,13 +181,18 @@ TRANSFORM_ADDITIONS = 8
 """Roundings of an element's two-dimensional Winograd transforms: at most four additions on each axis."""
 
 
-def _roundings(algorithm: str, terms: int, count: int) -> tuple[float, float]:
+def _roundings(contract: Contract, terms: int, count: int) -> tuple[float, float]:
     """How many roundings an element collects, and by how much each of them is enlarged."""
-    if algorithm in WINOGRAD:
-        return terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(algorithm)
-    if algorithm == "fft":
+    if contract.algorithm in WINOGRAD:
+        return terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(contract.algorithm)
+    if contract.algorithm == "fft":
         return (math.sqrt(terms) + math.log2(max(2, count))) ** 2, 1.0
-    return terms, 1.0
+    return (3 if contract.inputs in SPLIT_INPUTS else 1) * terms, 1.0
+
+
+def _rounded_constants(algorithm: str, count: int) -> float:
+    """How many rounded constants of the algorithm every result passes."""
+    return {"winograd-f4": 2.0, "fft": 2 + math.log2(max(2, count))}.get(algorithm, 0.0)
 
 
 def _input_roundoff(inputs: str) -> float:
@@ -194,6 +201,18 @@ def _input_roundoff(inputs: str) -> float:
     if inputs in SPLIT_INPUTS:
         return FORMATS[SPLIT_INPUTS[inputs]].unit_roundoff ** 2
     return FORMATS[inputs].unit_roundoff
+
+
+def _underflow(contract: Contract, dtype: str, terms: int) -> float:
+    """Absolute error from numbers below the smallest normal one: `tiny`."""
+    acc, root = _least(contract, contract.accumulator(dtype)), math.sqrt(terms)
+    lost = root * acc
+    if contract.inputs != "exact":
+        lost += root * _least(contract, FORMATS[SPLIT_INPUTS.get(contract.inputs, contract.inputs)])
+    if contract.splits > 1:
+        lost += math.sqrt(contract.splits) * _least(contract, FORMATS[contract.partials])
+    truncated = terms * acc if contract.rounding == "zero" else 0.0
+    return LAMBDA * lost + truncated + _least(contract, FORMATS[dtype])
 
 
 def _least(contract: Contract, format: Format) -> float:

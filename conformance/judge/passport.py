@@ -48,7 +48,7 @@ def consistent(found: Residuals, allowed: Limits) -> bool:
     """Whether errors keep within the limits, judged from their sums and extremes."""
     if found.excess > _allowed(allowed) or found.rms(allowed) > allowed.rms(found.count):
         return False
-    return allowed.one_sided or max(abs(found.gain), abs(found.offset)) <= allowed.z
+    return allowed.one_sided or max(abs(found.gain(allowed)), abs(found.offset)) <= allowed.z
 
 
 def strictness(contract: Contract, dtype: str, terms: int) -> float:
@@ -69,7 +69,7 @@ def passport(found: Residuals, declared: Contract, dtype: str, terms: int) -> di
         "lambda_limit": _allowed(allowed) / unit,
         "effective_bits": found.effective_bits,
         "rms": found.rms(allowed),
-        "gain_z": found.gain,
+        "gain_z": found.gain(allowed),
         "offset_z": found.offset,
     }
 

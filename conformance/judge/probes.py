@@ -55,7 +55,7 @@ def judge_by_probes(output: Output, evidence: Evidence, arm: str, contract: Cont
     """The judgement on a large output. On the integer arm both probes must be exact."""
     sampled = _judge_samples(output, evidence, arm, contract)
     allowed = limits(contract, output.dtype, output.terms, output.actual.size)
-    exact = arm in EQUALITY_ARMS and contract.exact_on_integers
+    exact = arm in EQUALITY_ARMS and contract.exact_on_integers(output.dtype)
     limit = 0.0 if exact else projection_limit(evidence, allowed, output.dtype)
     error = np.abs(evidence.projected - evidence.expected)
     error[np.isnan(error)] = np.inf

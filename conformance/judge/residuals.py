@@ -38,8 +38,7 @@ class Residuals:
     def add(self, start: int, actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> None:
         """Take in one block of flat arrays, `start` being the index of its first element."""
         error = actual - reference
-        share = np.abs(error) / limits.bound(reference, s2)
-        share[~np.isfinite(actual)] = math.inf
+        share = share_of_bound(actual, reference, s2, limits)
         worst = int(np.argmax(share))
         if share[worst] > self.worst_share:
             self.worst, self.worst_share = start + worst, float(share[worst])
@@ -64,10 +63,12 @@ class Residuals:
         self.reference_square += float(reference @ reference)
         self.magnitude_square += float(s2 @ s2)
 
-    @property
-    def gain(self) -> float:
-        """z of sum(e * ref), normalised by its own root sum of squares."""
-        return self.product / math.sqrt(self.product_square) if self.product_square > 0 else 0.0
+    def gain(self, limits: Limits) -> float:
+        """z of sum(e * ref) beyond the contract's own gain, normalised by its own root sum of squares."""
+        if not self.product_square > 0:
+            return 0.0
+        beyond = max(0.0, abs(self.product) - limits.gain * self.reference_square)
+        return math.copysign(beyond, self.product) / math.sqrt(self.product_square)
 
     @property
     def offset(self) -> float:
@@ -106,6 +107,15 @@ def out_of_bounds(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, lim
     mask = np.empty(actual.size, bool)
     with np.errstate(invalid="ignore", over="ignore"):
         for _, block in _blocks(actual.size):
-            a, r, s = (array.reshape(-1)[block].astype(np.float64) for array in (actual, reference, s2))
-            mask[block] = ~(np.abs(a - r) <= limits.bound(r, s))
+            parts = (array.reshape(-1)[block].astype(np.float64) for array in (actual, reference, s2))
+            values, exact, scale = parts
+            mask[block] = share_of_bound(values, exact, scale, limits) > 1
     return mask.reshape(actual.shape)
+
+
+def share_of_bound(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> np.ndarray:
+    """|e| / bound by element. NaN and infinities must be where and what they are in the reference."""
+    share: np.ndarray = np.abs(actual - reference) / limits.bound(reference, s2)
+    share[~np.isfinite(actual) | ~np.isfinite(reference)] = math.inf
+    share[(actual == reference) | (np.isnan(actual) & np.isnan(reference))] = 0
+    return share

@@ -1,0 +1,201 @@
+"""`python -m conformance acquittal`: the judge tries every legitimate kernel; one conviction is one too many."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from conformance.data import ARMS, Expectation, Recipe
+from conformance.judge import Judgement
+from conformance.operators import OPERATORS, ConvGeometry
+from conformance.selftest.acquittals import ACQUITTALS, Acquittal
+from conformance.selftest.trial import judgements
+
+DTYPES = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A problem, the directions it is run in, and how many seeds lie between two runs of it."""
+
+    text: str
+    operators: tuple[str, ...] = tuple(OPERATORS)
+    every: int = 1
+
+
+ROWS = (
+    Row("n3 c1 h7 w5 k1 r1 s1"),
+    Row("n2 c16 h6 w6 k12 r1 s1 u2 b1"),
+    Row("n1 c9 h8 w8 k9 r3 s3 p1 g9 b1"),
+    Row("n2 c6 h11 w8 k10 r3 s3 u2x1 p0:1x2:0 d1x2 g2 b1", every=2),
+    Row("n1 c4 h15 w15 k6 r5 s5 p2", every=5),
+    Row("n1 c12 h9 w9 k8 r3 s3 p1 g4 b1", every=2),
+    Row("n2 c8 h9 w9 k16 r3 s3 p1 b1", every=5),
+    Row("n1 c64 h6 w6 k16 r3 s3 p1", every=10),
+    Row("n1 c3 h32 w32 k16 r3 s3 p1", ("conv_forward",), 10),
+    Row("n1 c512 h4 w4 k8 r3 s3 p1 b1", ("conv_forward",), 10),
+    Row("n1 c8 h4 w4 k512 r3 s3 p1", ("conv_backward_data",), 10),
+    Row("n1 c2 h65 w65 k4 r3 s3 p1 b1", ("conv_backward_weight",), 10),
+)
+"""Contractions from 1 term to 4,608; the longer, the fewer outputs and the fewer seeds. One row has many outputs, since
+statistics see more of a systematic error then."""
+
+MIDDLING = ("n2 c8 h9 w9 k16 r3 s3 p1 b1", "n1 c64 h6 w6 k16 r3 s3 p1", "n1 c16 h12 w12 k32 r3 s3 p1")
+"""Problems on which a contract that is too good must show."""
+
+STATISTICS = ("lambda", "rms", "gain z", "offset z")
+
+
+class Verdict(NamedTuple):
+    """What became of one output of one subject."""
+
+    subject: str
+    where: str
+    passed: bool
+    shares: dict[str, float]
+    """Check -> how much of its limit the value took."""
+    text: str
+
+
+def verdicts(row: Row, seed: int) -> Iterator[Verdict]:
+    """All that apply to one problem and seed: every direction, dtype and arm draws its tensors once."""
+    geometry = ConvGeometry.parse(row.text)
+    for operator in row.operators:
+        for dtype in DTYPES:
+            subjects = [a for a in ACQUITTALS if a.subject.applies(operator, geometry, dtype)]
+            for arm in ARMS:
+                expected = Expectation(Recipe(OPERATORS[operator], geometry, dtype, arm, seed))
+                for acquittal in subjects:
+                    if arm not in acquittal.spared:
+                        yield from _tried(acquittal, expected)
+
+
+def _tried(acquittal: Acquittal, expected: Expectation) -> Iterator[Verdict]:
+    recipe = expected.recipe
+    where = f"{recipe.geometry.descriptor} {recipe.operator.name} {recipe.dtype} {recipe.arm} seed {recipe.seed}"
+    for judgement in judgements(acquittal.subject, expected):
+        text = "" if judgement.passed else judgement.explain()
+        yield Verdict(acquittal.subject.name, f"{where}: {judgement.output}", judgement.passed, shares(judgement), text)
+
+
+def shares(judgement: Judgement) -> dict[str, float]:
+    """Every check's share of its limit, and that of the fixed arm's lambda."""
+    found = {check.name: _share(abs(check.value), check.limit) for check in judgement.checks}
+    if "lambda" in judgement.passport:
+        found["lambda"] = _share(judgement.passport["lambda"], judgement.passport["lambda_limit"])
+    return found
+
+
+def _share(value: float, limit: float) -> float:
+    if value == 0:
+        return 0.0
+    return value / limit if limit > 0 else float("inf")
+
+
+def found_out(acquittal: Acquittal, text: str) -> bool:
+    """Whether the judge convicts a subject of one problem under the contract that is too good for it.
+
+    On the fixed arm, in the first of its dtypes: a 16-bit result does not tell fp32 from fp64 accumulation.
+    """
+    dtype, operator = acquittal.subject.dtypes[0], OPERATORS["conv_forward"]
+    expected = Expectation(Recipe(operator, ConvGeometry.parse(text), dtype, "fixed", 0))
+    return not all(judgement.passed for judgement in judgements(acquittal.subject, expected, acquittal.too_good))
+
+
+def not_found_out() -> list[str]:
+    """Subjects that pass everywhere under a contract that is too good for them."""
+    tried = (a for a in ACQUITTALS if a.too_good is not None)
+    return [a.subject.name for a in tried if not any(found_out(a, text) for text in MIDDLING)]
+
+
+def _tasks(seeds: int) -> list[tuple[Row, int]]:
+    """Long problems first, so that the last ones to end are short."""
+    return [(row, seed) for row in reversed(ROWS) for seed in range(0, seeds, row.every)]
+
+
+def _chunk(task: tuple[Row, int]) -> list[Verdict]:
+    return list(verdicts(*task))
+
+
+def campaign(seeds: int, jobs: int) -> Iterator[Verdict]:
+    """All verdicts, computed by `jobs` processes."""
+    pool = ProcessPoolExecutor(jobs)
+    try:
+        for found in pool.map(_chunk, _tasks(seeds)):
+            yield from found
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class Closest:
+    """The largest share of a limit that anybody took, by check, and by subject and check."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.alarms: list[Verdict] = []
+        self.by_check: dict[str, tuple[float, Verdict]] = {}
+        self.by_subject: dict[str, dict[str, float]] = {}
+
+    def add(self, verdict: Verdict) -> None:
+        """Take in one verdict."""
+        self.count += 1
+        if not verdict.passed:
+            self.alarms.append(verdict)
+        worst = self.by_subject.setdefault(verdict.subject, {})
+        for check, share in verdict.shares.items():
+            worst[check] = max(worst.get(check, 0.0), share)
+            if check not in self.by_check or share > self.by_check[check][0]:
+                self.by_check[check] = share, verdict
+
+
+def report(closest: Closest) -> Iterator[str]:
+    """Lines: false alarms, margins by check, margins by subject."""
+    for verdict in closest.alarms:
+        yield f"FALSE ALARM {verdict.subject}: {verdict.where}\n  " + verdict.text.replace("\n", "\n  ")
+    yield f"{closest.count:,} verdicts, {len(closest.alarms)} false alarms"
+    yield "closest to each limit (share of it):"
+    for check, (share, verdict) in sorted(closest.by_check.items()):
+        yield f"  {check:22s} {share:7.1%}  {verdict.subject}: {verdict.where}"
+    yield f"{'worst share by subject':24s}" + "".join(f"{name:>10s}" for name in STATISTICS)
+    for subject, worst in closest.by_subject.items():
+        yield f"  {subject:22s}" + "".join(_cell(worst, name) for name in STATISTICS)
+
+
+def _cell(worst: dict[str, float], name: str) -> str:
+    return f"{worst[name]:10.1%}" if name in worst else f"{'-':>10s}"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Acquittals: every legitimate algorithm before the judge, none of which it may convict."""
+    parser.add_argument("--seeds", type=_positive, default=50, metavar="N", help="data sets (default: 50)")
+    parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes (default: 2)")
+    parser.set_defaults(run=_run)
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 9999")
+    return int(text)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return run(arguments.seeds, arguments.jobs)
+
+
+def run(seeds: int, jobs: int) -> int:
+    """Hold the campaign, print what came of it, return the exit status."""
+    start = time.perf_counter()
+    closest = Closest()
+    for verdict in campaign(seeds, jobs):
+        closest.add(verdict)
+    for line in report(closest):
+        print(line)
+    escaped = not_found_out()
+    print(f"one class too good, and not found out: {', '.join(escaped) or 'nobody'}")
+    print(f"{len(ACQUITTALS)} subjects, {time.perf_counter() - start:.1f} s")
+    return 1 if closest.alarms or escaped else 0
