@@ -70,6 +70,9 @@ def _unless_waived(case: Case, verdict: Verdict) -> Verdict:
 
 
 def _attempt(case: Case, kernel: Kernel, seconds: dict[str, float]) -> Verdict:
+    spared = kernel.contract.spares(case.variant.arm, case.variant.dtype)
+    if spared:
+        return Verdict("unsupported", spared)
     try:
         with _timed(seconds, "reference"):
             expected = expectation(case.recipe)

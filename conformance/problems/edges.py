@@ -58,6 +58,12 @@ SHAPES = table(
         "edge.groups-uneven": "n2 c6 h7 w9 k15 r3 s3 p1 g3 b1",
         "edge.batch1": "n1 c8 h8 w8 k8 r3 s3 p1 b1",
         "edge.batch-odd": "n5 c3 h6 w6 k4 r2 s3",
+        "edge.pointwise-by-axis": "n2 c8 h9 w12 k6 r1 s1 u2x3 p1:0x2:1 g2 b1",
+        "edge.window-one-axis": "n2 c8 h11 w16 k6 r3 s1 u2x1 p1:2x0 d2x1 g2 b1",
+        "edge.window-large-by-axis": "n2 c8 h19 w16 k6 r5 s3 u2x1 p2x1 d1x2 g2",
+        "edge.depthwise-by-axis": "n2 c6 h13 w11 k12 r3 s2 u1x2 p1:0x1 d2x1 g6 b1",
+        "edge.unpadded-by-axis": "n2 c8 h13 w12 k6 r3 s2 u2x1 d1x2 g2",
+        "edge.wide-by-axis": "n1 c66 h12 w10 k64 r3 s3 u2x1 p2x1 d1x2",
     },
 )
 
