@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from conformance.data.stream import GENERATOR, Stream, term_bits
 from conformance.dtypes import FORMATS, STORAGE
-from conformance.operators import Arrays, Geometry, Operator
+from conformance.operators import Arrays, Operator
 
 EXACT_BITS = 53
 FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11}
@@ -33,7 +34,8 @@ class Recipe:
     """Everything that determines a problem's inputs. Layouts are not part of it: they permute the same tensors."""
 
     operator: Operator
-    geometry: Geometry
+    geometry: Any
+    """What the operator takes: a `conformance.operators.Geometry`."""
     dtype: str
     arm: str
     seed: int

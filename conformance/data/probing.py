@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ def possible(recipe: Recipe) -> bool:
 
 def worthwhile(recipe: Recipe) -> bool:
     """Whether probes cost much less than the exact reference."""
-    geometry: Any = recipe.geometry
+    geometry = recipe.geometry
     channels = geometry.c if recipe.operator.name == "conv_backward_data" else geometry.k
     large = recipe.operator.flops(geometry) >= WORTHWHILE
     return possible(recipe) and large and channels // geometry.groups >= LANES
@@ -42,7 +41,7 @@ class Probes:
 
     def __init__(self, recipe: Recipe, inputs: Arrays) -> None:
         self.recipe, self.inputs = recipe, inputs
-        self.geometry: Any = recipe.geometry
+        self.geometry = recipe.geometry
         self.output, tensor = next(iter(recipe.operator.outputs(recipe.geometry).items()))
         self.shape = tensor.shape
 

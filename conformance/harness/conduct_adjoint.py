@@ -64,7 +64,7 @@ def _product(trial: Trial, problem: Problem, arm: str, direction: str, shared: A
     other = Trial(draw.case, kernel)
     host = other.hosts(other.call(other.inputs(draw), draw))[0]
     (name, tensor), *_ = draw.outputs.items()
-    result = verify._canonical(draw.case, name, tensor, host).astype(np.float64)
+    result = verify.canonical(draw.case, name, tensor, host).astype(np.float64)
     cofactor = shared[COFACTORS[direction]].astype(np.float64)
     if arm == "integer" and kernel.contract.exact_on_integers(variant.dtype):
         return Product(direction, float(np.vdot(result, cofactor)), 0.0)

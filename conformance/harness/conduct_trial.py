@@ -47,7 +47,7 @@ class Draw:
     @property
     def given(self) -> list[np.ndarray | None]:
         """Their values on the host, in the case's layout."""
-        return [verify._argument(self.expected, name, self.case.variant.layout) for name in self.names]
+        return [verify.argument(self.expected, name, self.case.variant.layout) for name in self.names]
 
     @property
     def outputs(self) -> dict[str, Tensor]:
@@ -96,16 +96,16 @@ class Trial:
 
     def parts(self, result: Any, draw: Draw) -> tuple[Any, ...]:
         """What was returned, one for each output."""
-        return verify._as_tuple(result, draw.outputs)
+        return verify.as_tuple(result, draw.outputs)
 
     def hosts(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Copies of results as they are now."""
-        return [np.array(verify._host(self.bridge, array)) for array in results]
+        return [np.array(verify.to_host(self.bridge, array)) for array in results]
 
     def require_right(self, results: Sequence[Any], draw: Draw, when: str) -> None:
         """Judge results as `verify` does; `when` says in a failure which ones they were."""
         outputs = {
-            name: verify._canonical(draw.case, name, tensor, host)
+            name: verify.canonical(draw.case, name, tensor, host)
             for (name, tensor), host in zip(draw.outputs.items(), self.hosts(results), strict=True)
         }
         failed = [j for j in judged(draw.case, draw.expected, outputs, self.kernel.contract) if not j.passed]
@@ -151,7 +151,7 @@ _ENDS: dict[type[BaseException], str] = {
 
 def _end(problem: BaseException) -> tuple[str, str]:
     status = _ENDS.get(type(problem))
-    return (status, str(problem)) if status else ("error", verify._blame(problem))
+    return (status, str(problem)) if status else ("error", verify.blame(problem))
 
 
 def _unless_waived(case: Case, verdict: Verdict) -> Verdict:

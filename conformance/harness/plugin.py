@@ -37,12 +37,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Under xdist, keep the cases of a problem on one worker and share the cores among workers."""
+    """Under xdist, share the cores among workers."""
     workers = config.getoption("numprocesses", None)
     if not workers:
         return
-    if config.getoption("dist") in ("no", "load"):
-        config.option.dist = "loadgroup"
     share = str(max(1, (os.cpu_count() or 1) // workers))
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(variable, share)
@@ -122,11 +120,19 @@ class Session:
             self.records.write(record)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Keep the cases of a problem together, unless `--dist` says otherwise."""
+        if config.getoption("dist") != "load":
+            return None
+        from conformance.harness.parallel import ByProblem  # xdist is here only if its hook is called
+
+        return ByProblem(config, log, {problem.name for problem in self.selection.problems})
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """A kernel that kills its worker is an error, counted like any other."""
         report.when = "call"
         report.user_properties.append((PROPERTY, records.line(records.broken_record(crashitem, str(report.longrepr)))))
-        _forget(crashitem, getattr(sched, "workqueue", {}))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -238,20 +244,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"conformance: level {level}, seed {seed}, devices {', '.join(here)}"]
 
 
-def _forget(crashed: str, queue: dict[str, dict[str, bool]]) -> None:
-    """xdist 3.8 would run the crashed test again, and its next worker waits forever if given a group that is done."""
-    for group, tests in list(queue.items()):
-        tests.update({crashed: True} if crashed in tests else {})
-        if all(tests.values()):
-            del queue[group]
-
-
 def _parameter(case: Case | Absence, with_operator: bool) -> Any:
     device = case.device if isinstance(case, Absence) else case.implementation.device
     operator = case.operator if isinstance(case, Absence) else case.operator.name
     marks = [getattr(pytest.mark, name) for name in ([device] if device else DEVICES)]
-    if isinstance(case, Case):
-        marks.append(pytest.mark.xdist_group(case.group))
     return pytest.param(case, id=f"{operator}-{case.id}" if with_operator else case.id, marks=marks)
 
 

@@ -92,7 +92,7 @@ def _attempt(case: Case, kernel: Kernel, seconds: dict[str, float]) -> Verdict:
     except KeyboardInterrupt:
         raise
     except BaseException as problem:  # SystemExit, or a pytest.skip that would leave the case uncounted
-        return Verdict("error", _blame(problem))
+        return Verdict("error", blame(problem))
     with _timed(seconds, "judge"):
         judgements = judged(case, expected, outputs, kernel.contract)
     failed = [judgement for judgement in judgements if not judgement.passed]
@@ -111,9 +111,9 @@ def _outputs(case: Case, kernel: Kernel, expected: Expectation, seconds: dict[st
         result = call()
     tensors = case.operator.outputs(case.problem.geometry)
     with _timed(seconds, "transfer"):
-        hosts = [_host(bridge, array) for array in _as_tuple(result, tensors)]
+        hosts = [to_host(bridge, array) for array in as_tuple(result, tensors)]
         return {
-            name: _canonical(case, name, tensor, host)
+            name: canonical(case, name, tensor, host)
             for (name, tensor), host in zip(tensors.items(), hosts, strict=True)
         }
 
@@ -122,7 +122,7 @@ def prepare(case: Case, kernel: Kernel, expected: Expectation) -> Callable[[], A
     """The kernel bound to fresh device copies of its inputs. A call returns when the device has finished."""
     operator, geometry, layout = case.operator, case.problem.geometry, case.variant.layout
     bridge = case.implementation.arrays
-    given = [_argument(expected, name, layout) for name in operator.arguments(geometry)]
+    given = [argument(expected, name, layout) for name in operator.arguments(geometry)]
     native = [None if array is None else bridge.from_host(array) for array in given]
     keywords = kernel.keyword_arguments({**operator.parameters(geometry), "layout": layout})
 
@@ -134,28 +134,31 @@ def prepare(case: Case, kernel: Kernel, expected: Expectation) -> Callable[[], A
     return call
 
 
-def _argument(expected: Expectation, name: str, layout: str) -> np.ndarray | None:
+def argument(expected: Expectation, name: str, layout: str) -> np.ndarray | None:
+    """An input as the layout stores it, None for an absent one."""
     array = expected.inputs.get(name)
     if array is None or array.ndim != 4:
         return array
     return np.ascontiguousarray(array.transpose(TO_LAYOUT[layout]))
 
 
-def _as_tuple(result: Any, tensors: dict[str, Tensor]) -> tuple[Any, ...]:
+def as_tuple(result: Any, tensors: dict[str, Tensor]) -> tuple[Any, ...]:
+    """What a kernel returned, one for each output. Raises MalformedError for another number of results."""
     results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     if len(results) != len(tensors):
         raise MalformedError(f"returned {len(results)} results; expected {len(tensors)} ({', '.join(tensors)})")
     return results
 
 
-def _host(bridge: ArrayBridge, array: Any) -> np.ndarray:
+def to_host(bridge: ArrayBridge, array: Any) -> np.ndarray:
+    """A result on the host. Raises MalformedError for what is not the framework's own array."""
     try:
         return bridge.to_host(array)
     except TypeError as problem:
         raise MalformedError(str(problem)) from None
 
 
-def _canonical(case: Case, name: str, tensor: Tensor, host: np.ndarray) -> np.ndarray:
+def canonical(case: Case, name: str, tensor: Tensor, host: np.ndarray) -> np.ndarray:
     """An output in canonical order, if it is what was asked for."""
     layout, dtype = case.variant.layout, case.variant.dtype
     four = len(tensor.shape) == 4
@@ -167,7 +170,7 @@ def _canonical(case: Case, name: str, tensor: Tensor, host: np.ndarray) -> np.nd
     return np.ascontiguousarray(host.transpose(FROM_LAYOUT[layout])) if four else host
 
 
-def _blame(problem: BaseException) -> str:
+def blame(problem: BaseException) -> str:
     """The error and the place in the kernel's file that led to it."""
     frames = [f for f in traceback.extract_tb(problem.__traceback__) if not f.filename.startswith(HARNESS)]
     own = [frame for frame in frames if frame.filename == frames[0].filename]

@@ -67,9 +67,9 @@ def test_planted_mistakes_are_named(operator: str):
         for place, descriptor in enumerate(HELD_OUT)
         for mutant in structural
     ]
-    answers = [(right, *rest) for right, *rest in found if right is not None]
-    share = sum(right for right, *_ in answers) / len(answers)
-    wrong = [rest for right, *rest in answers if not right]
+    answers = [(right, name, shape) for right, name, shape in found if right is not None]
+    share = sum(right for right, _, _ in answers) / len(answers)
+    wrong = [(name, shape) for right, name, shape in answers if not right]
     print(f"{operator}: {share:.1%} of {len(answers)} planted mistakes named first; not: {wrong}")
     assert len(answers) > 250
     assert share >= 0.9, wrong

@@ -1,0 +1,51 @@
+"""How pytest-xdist distributes cases, and what becomes of the others when a kernel takes its worker down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+
+class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
+    """The cases of a test function on one problem go to one worker, which computes their reference once.
+
+    By name, because xdist 3.8 cannot tell pytest 9.2 about `xdist_group`; and with a recovery of its own, because the
+    inherited one waits forever for a worker that was sent a finished group or a single test.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any, problems: Iterable[str]) -> None:
+        super().__init__(config, log)
+        self._problems = sorted(problems, key=len, reverse=True)
+        self._scopes: dict[str, str] = {}
+
+    def _split_scope(self, nodeid: str) -> str:
+        """The longest problem name in the test's brackets, where names are joined by hyphens."""
+        if nodeid not in self._scopes:
+            test, _, case = nodeid.partition("[")
+            problem = next((name for name in self._problems if f"-{name}-" in case), None)
+            self._scopes[nodeid] = nodeid if problem is None else f"{test}[{problem}]"
+        return self._scopes[nodeid]
+
+    def remove_node(self, node: Any) -> str | None:
+        """Hand what a worker left undone to the others, but for the test that took it down, which is returned."""
+        work = self.assigned_work.pop(node)
+        undone = [test for unit in work.values() for test, done in unit.items() if not done]
+        for test in undone[1:]:
+            self.workqueue.setdefault(self._split_scope(test), {})[test] = False
+        for other in self.nodes if undone else ():
+            self._reschedule(other)
+        return undone[0] if undone else None
+
+    def schedule(self) -> None:
+        """Twice, because a worker starts a test only when it knows the next one."""
+        super().schedule()
+        for node in self.nodes:
+            self._reschedule(node)
+
+    def _reschedule(self, node: Any) -> None:
+        """Leave out workers that are still collecting."""
+        if node in self.registered_collections:
+            super()._reschedule(node)
