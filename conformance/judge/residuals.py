@@ -49,9 +49,11 @@ class Residuals:
 
     def _add_extremes(self, error: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> None:
         size = np.abs(error)
+        size[np.isnan(size)] = math.inf
         self.most = max(self.most, float(np.max(size / np.maximum(s2, _TINY))))
         rounded = half_ulp(np.maximum(np.abs(reference + error), np.abs(reference)), limits.format)
         excess = (size - rounded) / np.maximum(spread(reference, s2), _TINY)
+        excess[np.isnan(excess)] = math.inf
         self.excess = max(self.excess, float(np.max(excess)))
 
     def _add_moments(self, error: np.ndarray, reference: np.ndarray, s2: np.ndarray) -> None:
@@ -84,7 +86,7 @@ class Residuals:
     @property
     def effective_bits(self) -> float:
         """-log2 of the largest |e| / s2: the input precision that would explain the error."""
-        return -math.log2(self.most) if 0 < self.most < math.inf else math.inf
+        return -math.log2(self.most) if self.most > 0 else math.inf
 
 
 def measure(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> Residuals:

@@ -103,7 +103,6 @@ def test_what_is_not_finite_never_passes(bad: float, arm: str, contract: Contrac
     assert (judgement.out, worst(judgement).index) == (1, (17,))
 
 
-@pytest.mark.xfail(strict=True, reason="NaN is dropped from the extremes that the earned contract is read from")
 def test_nothing_is_earned_by_nan():
     judgement = judge(output(np.full(50, np.nan), np.ones(50), np.ones(50)), "fixed", Contract())
     assert judgement.earned is None
