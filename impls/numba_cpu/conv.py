@@ -1,0 +1,99 @@
+"""2-D convolution and its two gradients on the CPU: argument handling around the kernels.
+
+Layouts: "nchw" is x[N, C, H, W], w[K, C/g, R, S], y[N, K, P, Q]; "nhwc" is x[N, H, W, C], w[K, R, S, C/g],
+y[N, P, Q, K].  Half-precision inputs are widened exactly to float32 and each result is rounded once.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from . import direct, gather, wgrad
+from .geometry import (
+    Padding,
+    Pair,
+    backward_axes,
+    forward_axis,
+    image_shape,
+    image_sizes,
+    image_strides,
+    windows,
+)
+
+NARROW_TARGETS = 3
+NARROW_PAIRS = 24
+
+
+def compute_dtype(dtype: np.dtype) -> np.dtype:
+    """The type a problem is computed and accumulated in."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def flat(array: np.ndarray) -> np.ndarray:
+    """Flat, widened, read-only view or copy: one array type reaches the kernels, so each compiles once."""
+    view = np.ascontiguousarray(array, compute_dtype(array.dtype)).reshape(-1).view()
+    view.flags.writeable = False
+    return view
+
+
+def conv_forward(
+    x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, *, stride: Pair, padding: Padding, dilation: Pair,
+    groups: int, layout: str,
+) -> np.ndarray:  # fmt: skip
+    """y = x cross-correlated with w, plus bias[K]."""
+    n, c, size = image_sizes(x.shape, layout)
+    k, _, kernel = image_sizes(w.shape, layout)
+    axes = tuple(forward_axis(window) for window in windows(size, kernel, stride, padding, dilation))
+    shape = image_shape(n, k, (axes[0].count, axes[1].count), layout)
+    y = np.empty(shape, compute_dtype(x.dtype))
+    w_strides = image_strides(w.shape, layout)
+    engine = direct if k // groups < NARROW_TARGETS else gather
+    offsets = np.zeros(k, x.dtype) if bias is None else bias
+    engine.gather(
+        y.reshape(-1), image_strides(shape, layout), flat(x), image_strides(x.shape, layout), flat(w),
+        w_strides, k // groups * w_strides[0], flat(offsets), (n, groups, c // groups, k // groups), axes,
+    )  # fmt: skip
+    return y.astype(x.dtype, copy=False)
+
+
+def conv_backward_data(
+    dy: np.ndarray, w: np.ndarray, *, input_size: Pair, stride: Pair, padding: Padding, dilation: Pair,
+    groups: int, layout: str,
+) -> np.ndarray:  # fmt: skip
+    """dx: every input pixel gathers from the outputs whose window covers it."""
+    n, k, _ = image_sizes(dy.shape, layout)
+    _, c, kernel = image_sizes(w.shape, layout)
+    rows, columns = windows(input_size, kernel, stride, padding, dilation)
+    shape = image_shape(n, c * groups, input_size, layout)
+    dx = np.zeros(shape, compute_dtype(dy.dtype))
+    by_k, by_c, by_r, by_s = image_strides(w.shape, layout)
+    source, weights, bias = flat(dy), flat(w), flat(np.zeros(c * groups, dy.dtype))
+    engine = direct if c < NARROW_TARGETS else gather
+    for axes in product(backward_axes(rows), backward_axes(columns)):
+        engine.gather(
+            dx.reshape(-1), image_strides(shape, layout), source, image_strides(dy.shape, layout), weights,
+            (by_c, by_k, by_r, by_s), k // groups * by_k, bias, (n, groups, k // groups, c), axes,
+        )  # fmt: skip
+    return dx.astype(dy.dtype, copy=False)
+
+
+def conv_backward_weight(
+    x: np.ndarray, dy: np.ndarray, *, kernel_size: Pair, with_bias: bool, stride: Pair, padding: Padding,
+    dilation: Pair, groups: int, layout: str,
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """dw, or (dw, dbias): sums over all images and output pixels."""
+    n, c, size = image_sizes(x.shape, layout)
+    _, k, _ = image_sizes(dy.shape, layout)
+    shape = image_shape(k, c // groups, kernel_size, layout)
+    dw = np.empty(shape, compute_dtype(x.dtype))
+    axes = windows(size, kernel_size, stride, padding, dilation)
+    narrow = (c // groups) * (k // groups) < NARROW_PAIRS
+    engine = direct if narrow else wgrad
+    dbias = engine.weight_gradient(
+        dw.reshape(-1), image_strides(shape, layout), flat(x), image_strides(x.shape, layout), flat(dy),
+        image_strides(dy.shape, layout), (n, groups, c // groups, k // groups), axes, with_bias,
+    )  # fmt: skip
+    dw = dw.astype(x.dtype, copy=False)
+    return (dw, dbias.astype(x.dtype, copy=False)) if with_bias else dw
