@@ -79,15 +79,21 @@ def _strides(shape, layout):
     return (c * h * w, h * w, w, 1) if layout == "nchw" else (c * h * w, 1, w * c, c)
 
 
-# Findings on the CPU: the bf16 dot-product instructions flush subnormals, and oneDNN's fp16 gradients keep
-# overlaps and partial sums in fp16.
-CPU_CONTRACTS = {
-    ("conv_forward", "bf16"): Contract(subnormals="flushed"),
-    ("conv_backward_data", "bf16"): Contract(subnormals="flushed"),
-    ("conv_backward_weight", "bf16"): Contract(subnormals="flushed"),
-    ("conv_backward_data", "fp16"): Contract(accumulate="fp16"),
-    ("conv_backward_weight", "fp16"): Contract(accumulate="fp16"),
-}
+GRADIENTS = ("conv_backward_data", "conv_backward_weight")
+
+
+def _cpu_contracts() -> dict[tuple[str, str], Contract]:
+    """Findings on the CPU. oneDNN's bf16 dot products flush subnormals; torch's own gradients, which run where oneDNN
+    does not support a 16-bit format on this processor, keep overlaps and partial sums in that format."""
+    contracts = {("conv_forward", "bf16"): Contract(subnormals="flushed")}
+    supported = {
+        "bf16": torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        "fp16": torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+    }
+    for name, (dtype, by_onednn) in itertools.product(GRADIENTS, supported.items()):
+        flushed = "flushed" if dtype == "bf16" else "kept"
+        contracts[name, dtype] = Contract(accumulate="auto" if by_onednn else dtype, subnormals=flushed)
+    return contracts
 
 
 def _register(device: str, contracts: dict[tuple[str, str], Contract]) -> Implementation:
@@ -99,5 +105,5 @@ def _register(device: str, contracts: dict[tuple[str, str], Contract]) -> Implem
     return implementation
 
 
-torch_cpu = _register("cpu", CPU_CONTRACTS)
+torch_cpu = _register("cpu", _cpu_contracts())
 torch_cuda = _register("cuda", {})
