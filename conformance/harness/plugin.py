@@ -117,7 +117,10 @@ class Session:
             return
         self.tally.add(record)
         if self.records is not None:
-            self.records.write(record)
+            try:
+                self.records.write(record)
+            except OSError as problem:
+                raise _unwritable(self.records.path, problem) from None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -266,4 +269,8 @@ def _open_records(config: pytest.Config) -> records.Records | None:
     try:
         return records.Records(Path(path))
     except OSError as problem:
-        raise pytest.UsageError(f"--records {path}: cannot be written ({problem.strerror})") from None
+        raise _unwritable(path, problem) from None
+
+
+def _unwritable(path: str | Path, problem: OSError) -> pytest.UsageError:
+    return pytest.UsageError(f"--records {path}: cannot be written ({problem.strerror})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,8 +36,9 @@ class Records:
         self._file.flush()
 
     def close(self) -> None:
-        """Idempotent."""
-        self._file.close()
+        """Idempotent. What cannot be written was reported when it was due."""
+        with suppress(OSError):
+            self._file.close()
 
 
 def line(record: dict[str, Any]) -> str:

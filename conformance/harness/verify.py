@@ -54,7 +54,7 @@ def verify(case: Case) -> Verdict:
         verdict.contract = None if isinstance(kernel, str) else kernel.contract
         verdict.seconds = seconds
         return _unless_waived(case, verdict)
-    except ImplementationError as problem:
+    except (ImplementationError, GoldenError) as problem:  # no waiver of a kernel's failures covers these
         return Verdict("error", str(problem), seconds=seconds)
 
 
@@ -85,11 +85,9 @@ def _attempt(case: Case, kernel: Kernel, seconds: dict[str, float]) -> Verdict:
         outputs = _outputs(case, kernel, expected, seconds)
     except Unsupported as refusal:
         return Verdict("unsupported", str(refusal))
-    except GoldenError as problem:
-        return Verdict("error", str(problem))
     except MalformedError as problem:
         return Verdict("fail", str(problem))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, GoldenError):
         raise
     except BaseException as problem:  # SystemExit, or a pytest.skip that would leave the case uncounted
         return Verdict("error", blame(problem))

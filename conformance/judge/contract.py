@@ -47,8 +47,8 @@ class Contract:
             if getattr(self, field) not in choices:
                 raise ContractError(f"Contract({field}={getattr(self, field)!r}): must be one of {', '.join(choices)}")
 
-        if self.splits < 1:
-            raise ContractError(f"Contract(splits={self.splits!r}): must be at least 1")
+        if not isinstance(self.splits, int) or self.splits < 1:
+            raise ContractError(f"Contract(splits={self.splits!r}): must be a whole number, at least 1")
 
     def accumulator(self, dtype: str) -> Format:
         """The accumulator's format for tensors of `dtype`."""

@@ -29,6 +29,8 @@ class Tally:
         """(implementation, dtype) -> the worst of every number over its cases."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of unsupported cases."""
+        self.waivers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Implementation -> reasons of waived cases."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Count one record."""
@@ -43,6 +45,8 @@ class Tally:
             self.absent[name] = record["reason"]
         elif status == "unsupported":
             self.refusals[name][record["reason"]] += cases
+        elif status == "waived":
+            self.waivers[name][record["reason"].partition("\n")[0].removeprefix("waived: ")] += cases
 
     @property
     def totals(self) -> Counter[str]:

@@ -17,10 +17,11 @@ def summary(tally: Tally, width: int) -> Iterator[str]:
     """Lines of at most `width` columns."""
     yield from _matrix(tally, width)
     yield from textwrap.wrap(LEGEND, width)
-    yield from _passports(tally)
+    yield from _passports(tally, width)
     yield from _section("broken files", {path: [why] for path, why in tally.broken.items()}, width)
     yield from _section("unavailable", {name: [why] for name, why in tally.absent.items()}, width)
     yield from _section("unsupported", {n: _counted(reasons) for n, reasons in tally.refusals.items()}, width)
+    yield from _section("waived", {n: _counted(reasons) for n, reasons in tally.waivers.items()}, width)
     totals = tally.totals
     counts = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
     yield from textwrap.wrap(f"{sum(totals.values()):,} cases: {counts or 'none'}", width)
@@ -49,16 +50,18 @@ def _shortened(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: width - 1 - half]}~{name[-half:]}"
 
 
-def _passports(tally: Tally) -> Iterator[str]:
+def _passports(tally: Tally, width: int) -> Iterator[str]:
     """One line per implementation and dtype; nothing when no fixed-arm case ran."""
-    rows = list(passport.table(tally.passports))
+    rows = [(_shortened(name, width // 3), *rest) for name, *rest in passport.table(tally.passports)]
     if len(rows) < 2:
         return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     yield ""
-    yield "accuracy (worst of all cases; error as a share of what the contract allows)"
+    yield from textwrap.wrap("accuracy (worst of all cases; error as a share of what the contract allows)", width)
+    indent = sum(widths[:-1]) + len(widths) - 1
     for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        line = " ".join(text.ljust(column) for text, column in zip(row, widths, strict=True)).rstrip()
+        yield from textwrap.wrap(line, width, subsequent_indent=" " * (indent if indent < width - 16 else 6))
     yield ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from conformance.selftest.conftest import Project, no_traceback_of_ours
@@ -36,6 +38,15 @@ def test_option(project: Project, option: str, message: str):
     outcome = project.run(option)
     assert (outcome.exit, outcome.records) == (4, [])
     assert message in outcome.text
+    assert no_traceback_of_ours(outcome.text)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_records_on_a_full_disk(project: Project):
+    project.kernel()
+    outcome = project.run("--records=/dev/full")
+    assert outcome.exit == 4
+    assert "--records /dev/full: cannot be written (No space left on device)" in outcome.text
     assert no_traceback_of_ours(outcome.text)
 
 

@@ -171,7 +171,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "algorithm": ("gemm", "Contract(algorithm='gemm'): must be one of direct, "),
     "subnormals": (True, "Contract(subnormals=True): must be one of kept, flushed"),
     "partials": ("int8", "Contract(partials='int8'): must be one of fp32, "),
-    "splits": (0, "Contract(splits=0): must be at least 1"),
+    "splits": (0, "Contract(splits=0): must be a whole number, at least 1"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -14,19 +15,27 @@ LONG = "an-implementation-with-a-very-long-name@simulator"
 REASON = "no Neuron device (/dev/neuron* is missing) and whatever else a driver says at length when it is asked"
 
 
-def record(implementation: str, operator: str, status: str, cases: int = 1, reason: str = "") -> dict:
+def record(implementation: str, operator: str, status: str, cases: int = 1, reason: str = "") -> dict[str, Any]:
     head = {"implementation": implementation, "operator": operator, "device": "cpu"}
     return {**head, "status": status, "cases": cases, "reason": reason}
 
 
-def lines(records: list[dict], width: int = 80) -> list[str]:
+def measured(implementation: str) -> dict[str, Any]:
+    """A verdict with every number of a passport."""
+    names = ("effective_bits", "lambda", "lambda_limit", "rms", "gain_z", "offset_z")
+    earned = {"contract": "bf16 inputs, fp32 accumulation toward zero", "modest": True, "rank": 3}
+    passport = {"dtype": "fp32", "passport": {"y": dict.fromkeys(names, 123.456)}, "earned": {"y": earned}}
+    return record(implementation, "conv_forward", "pass") | passport
+
+
+def lines(records: list[dict[str, Any]], width: int = 80) -> list[str]:
     tally = Tally()
     for entry in records:
         tally.add(entry)
     return list(summary(tally, width))
 
 
-def crowded(name: str) -> list[dict]:
+def crowded(name: str) -> list[dict[str, Any]]:
     """An implementation with thousands of cases of every status on eight operators."""
     return [record(name, operator, status, 1234, REASON) for operator in OPERATORS for status in STATUSES]
 
@@ -35,7 +44,7 @@ def crowded(name: str) -> list[dict]:
 @pytest.mark.parametrize("name", ["a", LONG, LONG * 2], ids=["short", "long", "longer"])
 def test_lines_fit(name: str, width: int):
     broken = record("/a/very/long/path" * 8 + "/acme.py", "", "error", reason=REASON)
-    shown = lines([*crowded(name), *crowded("b"), broken], width)
+    shown = lines([*crowded(name), *crowded("b"), measured(name), broken], width)
     assert [line for line in shown if len(line) > width] == []
     assert all(operator in "\n".join(shown) for operator in OPERATORS)
 
@@ -53,6 +62,7 @@ def test_every_operator_and_count_is_in_the_matrix():
         ("broken files:", record("impls/acme.py", "", "error", reason=REASON)),
         ("unavailable:", record("acme", "conv_forward", "unavailable", reason=REASON)),
         ("unsupported:", record("acme", "conv_forward", "unsupported", reason=REASON)),
+        ("waived:", record("acme", "conv_forward", "waived", reason=f"waived: {REASON}\ny: 1 of 9 elements out")),
     ],
 )
 def test_reasons_wrap_and_are_whole(title: str, entry: dict):
@@ -67,6 +77,11 @@ def test_reasons_wrap_and_are_whole(title: str, entry: dict):
 def test_refusals_are_counted_by_reason():
     shown = lines([record("a", "f", "unsupported", 2, "x"), record("a", "g", "unsupported", 3, "x")])
     assert "  a: 5 x x" in shown
+
+
+def test_accuracy_is_shown_in_full():
+    shown = " ".join(" ".join(lines([measured(LONG)])).split())
+    assert "fp32 123.5 100% 123.46 123.5 123.5 ? bf16 inputs, fp32 accumulation toward zero (declares less)" in shown
 
 
 def test_letters_are_explained():
