@@ -64,7 +64,7 @@ class Probes:
     def index(self) -> np.ndarray:
         """[T, 4]: all corners, and places drawn uniformly; each once, or the statistics would see one error twice."""
         corners = np.array(list(itertools.product(*({0, extent - 1} for extent in self.shape))))
-        count = max(16, min(2048, _GATHERED // self.recipe.terms))
+        count = max(8, min(2048, _GATHERED // self.recipe.terms))
         drawn = self.recipe.stream("samples").below(math.prod(self.shape), count)
         flat = np.union1d(np.ravel_multi_index(tuple(corners.T), self.shape), drawn)
         return np.stack(np.unravel_index(flat, self.shape), axis=1)

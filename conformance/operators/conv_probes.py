@@ -79,6 +79,26 @@ def _taps(g: ConvGeometry) -> Iterator[tuple[int, tuple[slice, slice]]]:
         yield tap, (rows, columns)
 
 
+def _inner(g: ConvGeometry, r: int, s: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    """Where tap (r, s) reads the unpadded image, and the output positions that do not read padding."""
+    rows, columns = (
+        _overlap(size, count, tap * dilation - before, stride)
+        for size, count, tap, dilation, (before, _), stride in zip(
+            (g.h, g.w), g.output_size, (r, s), g.dilation, g.padding, g.stride, strict=True
+        )
+    )
+    return (rows[0], columns[0]), (rows[1], columns[1])
+
+
+def _overlap(size: int, count: int, offset: int, stride: int) -> tuple[slice, slice]:
+    """On one axis: what a tap at `offset` reads of the image over output positions 0..count-1, and which of them."""
+    first = max(0, -(offset // stride))
+    last = min(count, (size - 1 - offset) // stride + 1)
+    start = first * stride + offset
+    stop = start + max(0, last - first - 1) * stride + 1 if last > first else start
+    return slice(start, stop, stride), slice(first, max(first, last))
+
+
 def _folded(signs: np.ndarray, w: np.ndarray, groups: int, over: int) -> np.ndarray:
     """Filter [K, C/g, R, S] summed with signs over axis `over` within groups: [taps, channels of the other side]."""
     kg = len(w) // groups
@@ -142,11 +162,12 @@ def backward_weight(
     """
     picks = _sets(signs.reshape(g.groups, -1))
     expected = np.zeros((*picks.shape[:2], g.c // g.groups, g.r * g.s))
+    placed = np.zeros((picks.shape[1], g.r * g.s, g.h, g.w), arithmetic)
     for image, dy in zip(inputs["x"], inputs["dy"], strict=True):
         pairs = zip(image.reshape(g.groups, -1, g.h * g.w), dy.reshape(g.groups, picks.shape[2], -1), strict=True)
         for group, (x, gradient) in enumerate(pairs):
             z = summed(picks[group], gradient, arithmetic).reshape(-1, *g.output_size)
-            expected[group] += _correlated(g, x, z)
+            expected[group] += _correlated(g, x, z, placed)
     pixels, lanes = g.y.size // g.k, min(LANES, picks.shape[2])
     square = lanes * (pixels / 9 + math.sqrt(math.log(1 / risk) / 2 * pixels))
     shaped = expected.reshape(*expected.shape[:3], g.r, g.s)
@@ -162,17 +183,15 @@ def _sets(signs: np.ndarray) -> np.ndarray:
     return np.where(member, signs[:, None, :], 0.0)
 
 
-def _correlated(g: ConvGeometry, image: np.ndarray, z: np.ndarray) -> np.ndarray:
+def _correlated(g: ConvGeometry, image: np.ndarray, z: np.ndarray, placed: np.ndarray) -> np.ndarray:
     """Sum over pixels of image[C, H*W] and every z[sets, P, Q] shifted to where each tap reads: [sets, C, taps].
 
-    Blocks of pixels are added in float64, so that rounding in z's precision does not grow with the image.
+    `placed[sets, taps, H, W]` is zero where no tap reads. Blocks of pixels are added in float64, so that rounding in
+    z's precision does not grow with the image.
     """
-    placed = np.empty((len(z), g.r * g.s, g.h, g.w), z.dtype)
-    whole = padded(np.zeros((len(z), g.h, g.w)), g.padding, z.dtype)
-    for tap, seen in _taps(g):
-        whole[...] = 0
-        whole[(..., *seen)] = z
-        placed[:, tap] = cropped(whole, g.padding, (g.h, g.w))
+    for tap in range(g.r * g.s):
+        seen, given = _inner(g, *divmod(tap, g.s))
+        placed[(slice(None), tap, *seen)] = z[(slice(None), *given)]
     flat = placed.reshape(-1, g.h * g.w)
     out = np.zeros((len(image), len(flat)))
     for block in _blocks(image.shape[1], len(image)):
@@ -247,17 +266,17 @@ def _sample_backward_data(g: ConvGeometry, inputs: Arrays, index: np.ndarray) ->
 
 
 def _sample_backward_weight(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    taps = dict(_taps(g))
-    found = [_weight(g, inputs, k, c, taps[r * g.s + s]) for k, c, r, s in index]
-    values, magnitudes = zip(*found, strict=True)
+    values, magnitudes = zip(*(_weight(g, inputs, *map(int, place)) for place in index), strict=True)
     return np.array(values), np.array(magnitudes)
 
 
-def _weight(g: ConvGeometry, inputs: Arrays, k: int, c: int, seen: tuple[slice, slice]) -> tuple[float, float]:
+def _weight(g: ConvGeometry, inputs: Arrays, k: int, c: int, r: int, s: int) -> tuple[float, float]:
+    """One element of dw and its magnitude: the part of dy whose tap lies inside the image, times what it sees."""
     channel = k // (g.k // g.groups) * (g.c // g.groups) + c
-    image = padded(inputs["x"][:, channel], g.padding, np.dtype(np.float64))[(..., *seen)]
-    products = image * inputs["dy"][:, k].astype(np.float64)
-    return float(products.sum()), float(np.linalg.norm(products))
+    seen, given = _inner(g, r, s)
+    image, dy = inputs["x"][(slice(None), channel, *seen)], inputs["dy"][(slice(None), k, *given)]
+    products = np.multiply(image, dy, dtype=np.float64).reshape(-1)
+    return float(products.sum()), math.sqrt(float(products @ products))
 
 
 _SAMPLERS = {

@@ -1,0 +1,120 @@
+"""Probes at full UNet size: what they cost beside torch's own kernel, and what they see."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+
+from conformance.data import Expectation, Recipe
+from conformance.data.probing import Probes
+from conformance.judge import Contract, Judgement, Output
+from conformance.judge.probes import Evidence, judge_by_probes
+from conformance.operators import OPERATORS, ConvGeometry
+from conformance.selftest.mutants import MUTANTS, Mutant
+
+torch = pytest.importorskip("torch")
+
+LAYER = ConvGeometry.parse("n4 c64 h512 w512 k64 r3 s3 p1 b1")
+"""67,108,864 outputs."""
+DEEP = ConvGeometry.parse("n4 c512 h64 w64 k512 r3 s3 p1 b1")
+"""A full-size layer that is quick to compute wrongly in a hundred ways."""
+STRUCTURAL = [m for m in MUTANTS if m.family in ("index", "groups", "bias", "gradients")]
+ROUNDS = 5
+
+
+@cache
+def expectation(operator: str, geometry: ConvGeometry) -> Expectation:
+    return Expectation(Recipe(OPERATORS[operator], geometry, "fp32", "fixed", 0))
+
+
+def judged(known: Expectation, actual: np.ndarray) -> Judgement:
+    """Everything that a verdict by probes computes, from the inputs on."""
+    probes, recipe = Probes(known.recipe, known.inputs), known.recipe
+    exact, magnitude = probes.samples
+    terms = recipe.operator.terms(recipe.geometry)[probes.output]
+    axes = recipe.operator.outputs(recipe.geometry)[probes.output].axes
+    output = Output(probes.output, axes, "fp32", terms, actual, exact, lambda: magnitude)
+    p = probes.projection
+    evidence = Evidence(probes.index, exact, magnitude, probes.project(actual), p.expected, p.square, p.lanes, p.noise)
+    return judge_by_probes(output, evidence, recipe.arm, Contract())
+
+
+def by_torch(known: Expectation) -> Callable[[], np.ndarray]:
+    """torch's kernel on the same inputs."""
+    g, given = known.recipe.geometry, {name: torch.from_numpy(array) for name, array in known.inputs.items()}
+    if known.recipe.operator.name == "conv_forward":
+        return lambda: torch.nn.functional.conv2d(given["x"], given["w"], given["bias"], padding=1).numpy()
+    wanted = (False, True, False) if known.recipe.operator.name == "conv_backward_weight" else (True, False, False)
+    x = given.get("x", torch.empty(g.x.shape))
+    w = given.get("w", torch.empty(g.filter.shape))
+    arguments = (given["dy"], x, w, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1, wanted)
+    return lambda: torch.ops.aten.convolution_backward(*arguments)[wanted.index(True)].numpy()
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_cost_beside_torch(operator: str, capsys: pytest.CaptureFixture[str]):
+    expectation.cache_clear()
+    known = expectation(operator, LAYER)
+    kernel = by_torch(known)
+    actual = kernel()
+    tracemalloc.start()
+    assert judged(known, actual).passed
+    beyond = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    pairs = [(seconds(lambda: judged(known, actual)), seconds(kernel)) for _ in range(ROUNDS)]
+    ratio = statistics.median(probe / own for probe, own in pairs)
+    with capsys.disabled():
+        print(
+            f"\n{operator}: probes {statistics.median(p for p, _ in pairs) * 1e3:.0f} ms, "
+            f"torch {statistics.median(t for _, t in pairs) * 1e3:.0f} ms, ratio {ratio:.2f} (target 0.5); "
+            f"{beyond / 2**30:.2f} GiB beyond the tensors; {os.cpu_count()} cores"
+        )
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_one_element_among_millions(operator: str):
+    expectation.cache_clear()
+    known = expectation(operator, LAYER)
+    wrong = by_torch(known)().copy()
+    flat = wrong.reshape(-1)
+    places = np.argsort(np.abs(np.abs(flat[:100_000]) - np.sqrt(np.mean(np.square(flat[:100_000])))))[:5]
+    for place in places:
+        right = flat[place]
+        flat[place] = right * np.float32(1.004)
+        assert not judged(known, wrong).passed, f"{operator}: element {place} off by 0.4% goes unseen"
+        flat[place] = right
+    assert judged(known, wrong).passed
+
+
+@pytest.mark.parametrize("mutant", STRUCTURAL, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_structural_mutants_at_full_size(operator: str, mutant: Mutant):
+    if not mutant.applies(operator, DEEP, "fp32"):
+        pytest.skip("does not apply")
+    known = expectation(operator, DEEP)
+    with np.errstate(all="ignore"):
+        outputs = mutant.run(known.recipe.operator, DEEP, dict(known.inputs), "fp32")
+    main, *_ = outputs
+    if np.array_equal(outputs[main], honest(operator)):
+        pytest.skip("equal to the reference here, or wrong in another output")
+    assert not judged(known, outputs[main]).passed
+
+
+@cache
+def honest(operator: str) -> np.ndarray:
+    """The main output of an unmutated fp32 kernel."""
+    known = expectation(operator, DEEP)
+    return next(iter(known.recipe.operator.reference(DEEP, known.inputs, np.float32).values()))
