@@ -102,7 +102,11 @@ class Session:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Add one item per broken file, after deselection: a broken file is nobody's to deselect."""
+        """Drop tests that no case is due for, which pytest would report as skipped, and add one item per broken file.
+
+        After deselection: a broken file is nobody's to deselect.
+        """
+        items[:] = filter(_has_case, items)
         if self._asked:
             items += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
@@ -252,6 +256,12 @@ def _parameter(case: Case | Absence, with_operator: bool) -> Any:
     operator = case.operator if isinstance(case, Absence) else case.operator.name
     marks = [getattr(pytest.mark, name) for name in ([device] if device else DEVICES)]
     return pytest.param(case, id=f"{operator}-{case.id}" if with_operator else case.id, marks=marks)
+
+
+def _has_case(item: pytest.Item) -> bool:
+    """False for a test whose parameters were empty."""
+    parameters = getattr(item, "callspec", None)
+    return parameters is None or isinstance(parameters.params.get("case"), (Case, Absence, type(None)))
 
 
 def _record_of(report: pytest.TestReport) -> dict[str, Any] | None:

@@ -56,16 +56,21 @@ def table(passports: Mapping[tuple[str, str], Passport]) -> Iterator[tuple[str, 
             yield (name, dtype, *_row(passport))
 
 
+def _short(value: float, digits: int) -> str:
+    """A column's width, whatever a wrong kernel does."""
+    return f"{value:.{digits}f}" if value < 1000 else f"{value:.0e}"
+
+
 def _row(passport: Passport) -> tuple[str, ...]:
     bits = "exact" if math.isinf(passport.effective_bits) else f"{passport.effective_bits:.1f}"
     repeats = {None: "?", True: "yes", False: "no"}[passport.repeatable]
     note = " (declares less)" if passport.modest else ""
     return (
         bits,
-        f"{passport.lambda_share:.0%}",
-        f"{passport.rms:.2f}",
-        f"{passport.gain_z:.1f}",
-        f"{passport.offset_z:.1f}",
+        f"{passport.lambda_share:.0%}" if passport.lambda_share < 10 else "> 999%",
+        _short(passport.rms, 2),
+        _short(passport.gain_z, 1),
+        _short(passport.offset_z, 1),
         repeats,
         passport.earned + note,
     )
