@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -15,9 +16,7 @@ from conformance.harness.arrays.base import refuse
 
 
 def _torch() -> ModuleType:
-    import torch
-
-    return torch
+    return import_module("torch")
 
 
 @dataclass(frozen=True, slots=True)
