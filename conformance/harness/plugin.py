@@ -146,7 +146,7 @@ class Session:
         """A run in which nothing was verified does not end well."""
         if self.records is not None:
             self.records.close()
-        if self._is_worker or exitstatus not in (0, 5):
+        if self._is_worker or exitstatus not in (0, 5) or self.config.option.collectonly:
             return
         if any(not self.tally.verified_on(device) for device in self.selection.required):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -156,7 +156,7 @@ class Session:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The matrix, what was not run and why, and what was asked for and is not here."""
         asked = options.devices_asked(self.config)
-        if not (self._asked or self.tally.cells or asked):
+        if self.config.option.collectonly or not (self._asked or self.tally.cells or asked):
             return
         terminalreporter.section("conformance")
         width = terminalreporter._tw.fullwidth - 1

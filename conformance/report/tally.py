@@ -27,6 +27,10 @@ class Tally:
         """File -> why it could not be used."""
         self.passports: defaultdict[tuple[str, str], Passport] = defaultdict(Passport)
         """(implementation, dtype) -> the worst of every number over its cases."""
+        self.seconds: Counter[str] = Counter()
+        """Phase -> seconds over all cases."""
+        self.own: list[float] = []
+        """Seconds of each verdict that are neither the kernel's nor the reference's."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of unsupported cases."""
         self.waivers: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -37,6 +41,8 @@ class Tally:
         name, status, cases = record["implementation"], record["status"], record["cases"]
         self.cells[name, record["operator"]][status] += cases
         self.devices[record["device"]][status] += cases
+        if "kernel" in record.get("seconds", {}):
+            self._add_seconds(record["seconds"])
         if "dtype" in record:
             self.passports[name, record["dtype"]].add(record)
         if not record["operator"]:
@@ -47,6 +53,10 @@ class Tally:
             self.refusals[name][record["reason"]] += cases
         elif status == "waived":
             self.waivers[name][record["reason"].partition("\n")[0].removeprefix("waived: ")] += cases
+
+    def _add_seconds(self, seconds: Mapping[str, float]) -> None:
+        self.seconds.update(seconds)
+        self.own.append(seconds["total"] - seconds["kernel"] - seconds.get("reference", 0.0))
 
     @property
     def totals(self) -> Counter[str]:

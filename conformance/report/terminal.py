@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +26,15 @@ def summary(tally: Tally, width: int) -> Iterator[str]:
     totals = tally.totals
     counts = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
     yield from textwrap.wrap(f"{sum(totals.values()):,} cases: {counts or 'none'}", width)
+    if tally.own:
+        yield from textwrap.wrap(_time(tally), width)
+
+
+def _time(tally: Tally) -> str:
+    """Where the time went, and what a verdict costs beside its kernel and its reference."""
+    kernels, references = tally.seconds["kernel"], tally.seconds["reference"]
+    own = statistics.median(tally.own) * 1e3
+    return f"kernels {kernels:.1f} s, references {references:.1f} s, and {own:.2f} ms a verdict (median) for the rest"
 
 
 def _matrix(tally: Tally, width: int) -> Iterator[str]:
