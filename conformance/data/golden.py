@@ -42,9 +42,10 @@ def differences(pinned: Entry, computed: Entry) -> Iterator[str]:
     """What two entries of a recipe disagree about, one sentence a tensor."""
     for half, digests in computed.items():
         for name in sorted(pinned[half].keys() | digests.keys()):
-            before, now = (found.get(name, "absent")[:12] for found in (pinned[half], digests))
-            if pinned[half].get(name) != digests.get(name):
-                yield f"{half}.{name} is {before} there and {now} here"
+            before, now = (found.get(name, "absent") for found in (pinned[half], digests))
+            if before != now:
+                shown = 12 if before[:12] != now[:12] else None
+                yield f"{half}.{name} is {before[:shown]} there and {now[:shown]} here"
 
 
 @cache
