@@ -13,12 +13,9 @@ import numpy as np
 import pytest
 
 from conformance.data import Expectation, Recipe
-from conformance.data.probing import Probes
-from conformance.judge import Contract, Judgement, Output
-from conformance.judge.probes import Evidence, judge_by_probes
 from conformance.operators import OPERATORS, ConvGeometry
 from conformance.selftest.mutants import MUTANTS, Mutant
-from conformance.selftest.trial import Run
+from conformance.selftest.trial import Run, judged_by_probes
 
 torch = pytest.importorskip("torch")
 
@@ -33,18 +30,6 @@ ROUNDS = 5
 @cache
 def expectation(operator: str, geometry: ConvGeometry) -> Expectation:
     return Expectation(Recipe(OPERATORS[operator], geometry, "fp32", "fixed", 0))
-
-
-def judged(known: Expectation, actual: np.ndarray) -> Judgement:
-    """Everything that a verdict by probes computes, from the inputs on."""
-    probes, recipe = Probes(known.recipe, known.inputs), known.recipe
-    exact, magnitude = probes.samples
-    terms = recipe.operator.terms(recipe.geometry)[probes.output]
-    axes = recipe.operator.outputs(recipe.geometry)[probes.output].axes
-    output = Output(probes.output, axes, "fp32", terms, actual, exact, lambda: magnitude)
-    p = probes.projection
-    evidence = Evidence(probes.index, exact, magnitude, probes.project(actual), p.expected, p.square, p.lanes, p.noise)
-    return judge_by_probes(output, evidence, recipe.arm, Contract())
 
 
 def by_torch(known: Expectation) -> Callable[[], np.ndarray]:
@@ -72,10 +57,10 @@ def test_cost_beside_torch(operator: str, capsys: pytest.CaptureFixture[str]):
     kernel = by_torch(known)
     actual = kernel()
     tracemalloc.start()
-    assert judged(known, actual).passed
+    assert judged_by_probes(known, actual).passed
     beyond = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    pairs = [(seconds(lambda: judged(known, actual)), seconds(kernel)) for _ in range(ROUNDS)]
+    pairs = [(seconds(lambda: judged_by_probes(known, actual)), seconds(kernel)) for _ in range(ROUNDS)]
     ratio = statistics.median(probe / own for probe, own in pairs)
     with capsys.disabled():
         print(
@@ -95,9 +80,9 @@ def test_one_element_among_millions(operator: str):
     for place in places:
         right = flat[place]
         flat[place] = right * np.float32(1.004)
-        assert not judged(known, wrong).passed, f"{operator}: element {place} off by 0.4% goes unseen"
+        assert not judged_by_probes(known, wrong).passed, f"{operator}: element {place} off by 0.4% goes unseen"
         flat[place] = right
-    assert judged(known, wrong).passed
+    assert judged_by_probes(known, wrong).passed
 
 
 @pytest.mark.parametrize("mutant", STRUCTURAL, ids=lambda mutant: mutant.name)
@@ -111,7 +96,7 @@ def test_structural_mutants_at_full_size(operator: str, mutant: Mutant):
     main, *_ = outputs
     if np.array_equal(outputs[main], unmutated(operator, mutant.base)):
         pytest.skip("equal to the good kernel here, or wrong in another output")
-    assert not judged(known, outputs[main]).passed
+    assert not judged_by_probes(known, outputs[main]).passed
 
 
 @cache

@@ -10,11 +10,10 @@ import pytest
 from conformance.data import Expectation, Recipe
 from conformance.data.probing import RISK, Probes
 from conformance.dtypes import FP32
-from conformance.judge import Contract, Judgement, Output
-from conformance.judge.probes import Evidence, judge_by_probes
 from conformance.operators import OPERATORS, ConvGeometry
 from conformance.operators.conv_probes import PROJECTIONS, projected
 from conformance.problems import PROBLEMS, Problem, at_level
+from conformance.selftest.trial import judged_by_probes
 
 STANDARD = [problem for problem, _ in at_level(PROBLEMS, "standard")]
 LAYER = ConvGeometry.parse("n2 c24 h20 w18 k32 r3 s3 p1")
@@ -23,18 +22,6 @@ GROUPED = ConvGeometry.parse("n2 c24 h15 w13 k48 r3 s3 u2 p1 g3")
 
 def expected(operator: str, geometry: ConvGeometry, arm: str = "fixed", seed: int = 0) -> Expectation:
     return Expectation(Recipe(OPERATORS[operator], geometry, "fp32", arm, seed))
-
-
-def judged(known: Expectation, actual: np.ndarray) -> Judgement:
-    """A verdict on the main output by probes alone."""
-    probes, recipe = Probes(known.recipe, known.inputs), known.recipe
-    exact, magnitude = probes.samples
-    axes = recipe.operator.outputs(recipe.geometry)[probes.output].axes
-    terms = recipe.operator.terms(recipe.geometry)[probes.output]
-    output = Output(probes.output, axes, "fp32", terms, actual, exact, lambda: magnitude)
-    p = probes.projection
-    evidence = Evidence(probes.index, exact, magnitude, probes.project(actual), p.expected, p.square, p.lanes, p.noise)
-    return judge_by_probes(output, evidence, recipe.arm, Contract())
 
 
 def honest(known: Expectation) -> np.ndarray:
@@ -68,7 +55,7 @@ def test_probes_know_what_the_reference_knows(operator: str, problem: Problem):
 def test_honest_kernel_passes(operator: str, geometry: ConvGeometry, arm: str):
     for seed in range(8):
         known = expected(operator, geometry, arm, seed)
-        judgement = judged(known, honest(known))
+        judgement = judged_by_probes(known, honest(known))
         assert judgement.passed, judgement.explain()
 
 
@@ -109,7 +96,7 @@ DEFECTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_defects_are_seen(operator: str, defect: str, arm: str):
     known = expected(operator, LAYER, arm)
-    judgement = judged(known, np.ascontiguousarray(DEFECTS[defect](honest(known))))
+    judgement = judged_by_probes(known, np.ascontiguousarray(DEFECTS[defect](honest(known))))
     assert not judgement.passed
     assert "projection error" in judgement.explain()
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.data import Expectation
+from conformance.data.probing import Probes
 from conformance.judge import Contract, Judgement, Output, judge
+from conformance.judge.probes import Evidence, judge_by_probes
 from conformance.operators import Arrays, ConvGeometry, Operator
 
 DEFAULT = Contract()
@@ -51,3 +53,21 @@ def judgements(subject: Subject, expected: Expectation, contract: Contract | Non
             magnitude=lambda name=name: expected.magnitude[name],  # type: ignore[misc]
         )
         yield judge(output, recipe.arm, contract or subject.contract)
+
+
+def judged_by_probes(expected: Expectation, actual: np.ndarray, contract: Contract = DEFAULT) -> Judgement:
+    """What the judge says of a main output by probes alone, all of which are computed here."""
+    recipe, probes = expected.recipe, Probes(expected.recipe, expected.inputs)
+    exact, magnitude = probes.samples
+    output = Output(
+        name=probes.output,
+        axes=recipe.operator.outputs(recipe.geometry)[probes.output].axes,
+        dtype=recipe.dtype,
+        terms=recipe.operator.terms(recipe.geometry)[probes.output],
+        actual=actual,
+        reference=exact,
+        magnitude=lambda: magnitude,
+    )
+    p = probes.projection
+    evidence = Evidence(probes.index, exact, magnitude, probes.project(actual), p.expected, p.square, p.lanes, p.noise)
+    return judge_by_probes(output, evidence, recipe.arm, contract)
