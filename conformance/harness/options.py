@@ -109,7 +109,7 @@ def unknown(option: str, value: str, choices: Iterable[str]) -> pytest.UsageErro
     """The error of a value that is none of the choices, with the nearest one."""
     names = sorted(choices)
     near = difflib.get_close_matches(value, names, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else "."
     return pytest.UsageError(f"{option} {value}: unknown{hint} Choices: {', '.join(names)}")
 
 
