@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.data.arms import ARMS, Recipe, applies
+from conformance.data.arms import ARMS, Recipe
 from conformance.data.expectation import Expectation, expectation
 
-__all__ = ["ARMS", "Expectation", "Recipe", "applies", "expectation"]
+__all__ = ["ARMS", "Expectation", "Recipe", "expectation"]

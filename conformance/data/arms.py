@@ -152,11 +152,6 @@ def _wide(recipe: Recipe) -> Arrays:
     return inputs
 
 
-def applies(arm: str, dtype: str) -> bool:
-    """Whether an arm exists for a dtype."""
-    return not (arm == "wide" and dtype == "fp64")
-
-
 ARMS: dict[str, Callable[[Recipe], Arrays]] = {
     "integer": _integer,
     "fixed": _fixed,
