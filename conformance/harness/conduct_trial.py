@@ -125,7 +125,7 @@ Check = Callable[[Trial], Facts | None]
 def conduct(case: Case, check: Check) -> tuple[Verdict, Facts]:
     """The verdict of one check on a case, and what it found. Raises nothing that an implementation does."""
     start = time.perf_counter()
-    verdict, facts = Verdict("pass"), Facts()
+    verdict, facts, excusable = Verdict("pass"), Facts(), True
     try:
         kernel = case.kernel
         if isinstance(kernel, str):
@@ -136,8 +136,10 @@ def conduct(case: Case, check: Check) -> tuple[Verdict, Facts]:
         raise
     except BaseException as problem:  # SystemExit, or a pytest.skip that would leave the case uncounted
         verdict.status, verdict.reason = _end(problem)
+        # a broken golden or declaration is no failure of the kernel, so that no waiver covers it
+        excusable = not isinstance(problem, (GoldenError, ImplementationError))
     verdict.seconds = {"total": time.perf_counter() - start}
-    return _unless_waived(case, verdict), facts
+    return (_unless_waived(case, verdict) if excusable else verdict), facts
 
 
 _ENDS: dict[type[BaseException], str] = {
@@ -160,10 +162,6 @@ def _unless_waived(case: Case, verdict: Verdict) -> Verdict:
     if verdict.status not in ("fail", "error"):
         return verdict
     try:
-        waiver = next(filter(None, map(find, ARMS)), None)
+        return verify.excused(verdict, next(filter(None, map(find, ARMS)), None))
     except ImplementationError as problem:
         return Verdict("error", f"{problem}\n{verdict.reason}")
-    if waiver is not None:
-        verdict.status = "waived"
-        verdict.reason = f"waived: {waiver.reason} ({waiver.url})\n{verdict.reason}"
-    return verdict

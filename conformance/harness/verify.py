@@ -17,14 +17,14 @@ from conformance.data.golden import GoldenError, check
 from conformance.dtypes import STORAGE, name_of
 from conformance.harness.arrays import ArrayBridge
 from conformance.harness.case import Case
-from conformance.harness.implementation import ImplementationError, Kernel, Unsupported
+from conformance.harness.implementation import ImplementationError, Kernel, Unsupported, Waiver
 from conformance.harness.judging import judged, prepare_reference
 from conformance.judge import Contract, Judgement
 from conformance.judge.diagnosis import diagnose
 from conformance.operators import Arrays, Tensor
 
-TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
 HARNESS = str(Path(__file__).parent)
+TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
 FROM_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}
 
 
@@ -60,12 +60,18 @@ def verify(case: Case) -> Verdict:
 
 def _unless_waived(case: Case, verdict: Verdict) -> Verdict:
     waiver = case.implementation.waiver(case.operator.name, case.problem.geometry, case.variant.dtype, case.variant.arm)
+    if waiver is not None and verdict.status == "pass":
+        verdict.status = "fail"
+        verdict.reason = f"passes, although waived as {waiver.reason!r} ({waiver.url}): remove the waiver"
+        return verdict
+    return excused(verdict, waiver)
+
+
+def excused(verdict: Verdict, waiver: Waiver | None) -> Verdict:
+    """A failure that a waiver covers is waived, and says why; every other verdict stays."""
     if waiver is not None and verdict.status in ("fail", "error"):
         verdict.status = "waived"
         verdict.reason = f"waived: {waiver.reason} ({waiver.url})\n{verdict.reason}"
-    elif waiver is not None and verdict.status == "pass":
-        verdict.status = "fail"
-        verdict.reason = f"passes, although waived as {waiver.reason!r} ({waiver.url}): remove the waiver"
     return verdict
 
 

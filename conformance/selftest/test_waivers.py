@@ -7,22 +7,33 @@ import pytest
 
 from conformance import Implementation
 from conformance.data.golden import GoldenError
-from conformance.harness import verify
+from conformance.harness import conduct_trial, verify
 from conformance.harness.case import Case
+from conformance.harness.conduct import inputs_are_unchanged
 from conformance.operators import OPERATORS
 from conformance.problems import Variant
 from conformance.problems.table import typed
 
 
-def test_a_golden_that_does_not_hold_is_not_waived(monkeypatch: pytest.MonkeyPatch):
+def waived_case() -> Case:
+    """A kernel that is wrong everywhere, and says so."""
     acme = Implementation("acme")
     acme.implements("conv_forward")(lambda x, w, bias: np.zeros((1, 1, 1, 1), np.float32))
     acme.waive("conv_forward", reason="known", url="https://example.org/1")
-    case = Case(acme, OPERATORS["conv_forward"], typed("n1 c1 h1 w1 k1 r1 s1"), Variant("fp32", "nchw", "fixed"), 0)
-    assert verify.verify(case).status == "waived"
+    return Case(acme, OPERATORS["conv_forward"], typed("n1 c1 h1 w1 k1 r1 s1"), Variant("fp32", "nchw", "fixed"), 0)
 
-    def spoiled(expected):
-        raise GoldenError("spoiled")
 
+def spoiled(expected):
+    raise GoldenError("spoiled")
+
+
+def test_a_golden_that_does_not_hold_is_not_waived(monkeypatch: pytest.MonkeyPatch):
+    assert verify.verify(waived_case()).status == "waived"
     monkeypatch.setattr(verify, "check", spoiled)
-    assert verify.verify(case).status == "error"
+    assert verify.verify(waived_case()).status == "error"
+
+
+def test_a_golden_that_does_not_hold_is_not_waived_in_a_check_of_behaviour(monkeypatch: pytest.MonkeyPatch):
+    assert conduct_trial.conduct(waived_case(), inputs_are_unchanged)[0].status == "waived"
+    monkeypatch.setattr(conduct_trial, "check_golden", spoiled)
+    assert conduct_trial.conduct(waived_case(), inputs_are_unchanged)[0].status == "error"
