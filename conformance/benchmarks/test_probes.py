@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conformance.data import Expectation, Recipe
-from conformance.operators import OPERATORS, ConvGeometry
+from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
 from conformance.selftest.mutants import MUTANTS, Mutant
 from conformance.selftest.trial import Run, judged_by_probes
 
@@ -50,7 +50,7 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_cost_beside_torch(operator: str, capsys: pytest.CaptureFixture[str]):
     expectation.cache_clear()
     known = expectation(operator, LAYER)
@@ -70,7 +70,7 @@ def test_cost_beside_torch(operator: str, capsys: pytest.CaptureFixture[str]):
         )
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_one_element_among_millions(operator: str):
     expectation.cache_clear()
     known = expectation(operator, LAYER)
@@ -86,7 +86,7 @@ def test_one_element_among_millions(operator: str):
 
 
 @pytest.mark.parametrize("mutant", STRUCTURAL, ids=lambda mutant: mutant.name)
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_structural_mutants_at_full_size(operator: str, mutant: Mutant):
     if not mutant.applies(operator, DEEP, "fp32"):
         pytest.skip("does not apply")

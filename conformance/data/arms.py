@@ -1,16 +1,18 @@
-"""The arms: five ways of drawing a problem's inputs, each blind to something that another one sees.
+"""The arms: ways of drawing a problem's inputs, each blind to something that another one sees.
 
 integer   small integers, exact in any order and in every format's accumulator: index, edge, flip and group bugs
 fixed     fixed-point fractions that use all the bits the format has: precision bugs, by bound and statistics
 impulse   one 1 an image, everything else 0: the exact index map
 special   one NaN and one infinity: who reads what, and whether padding or masks leak
 wide      channels scaled by powers of two to the ends of the format's range: overflow, subnormals
+scaled    channels scaled so that their variances lie above, at and below epsilon: where and how it is added
+shifted   large means with small variances, and constant channels: cancellation in the statistics
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +25,16 @@ from conformance.operators import Arrays, Operator
 EXACT_BITS = 53
 FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11}
 """Most bits of a fixed-point input. 19 is more than TF32's 11 and few enough for long exact sums."""
+SUMMAND_BITS = {"fp32": 24, "bf16": 8, "fp16": 11, "fp64": 30}
+"""Bits of an input that is added, not multiplied: all that the format has, so that sums have to be rounded."""
 FP64_DATA_BITS = 27
 """fp64 data has more bits than fp32 holds; its operand gets what is left of the 53."""
+SCALES = (0, -4, -8, -12)
+"""Exponents of filters on the scaled arm: variances from about 1 to 1e-7."""
+SHIFT_BITS = {"fp32": 12, "bf16": 7, "fp16": 10, "fp64": 20}
+"""On the shifted arm data are 1 and what lies 2^-bits beside it."""
+CONSTANT = 4
+"""On the shifted arm every fourth input channel is constant, and every fourth filter sees nothing else."""
 LARGEST_INTEGER = 127
 """Every integer input fits in the 8 bits of the narrowest input rounding, so no contract makes it inexact."""
 
@@ -51,6 +61,11 @@ class Recipe:
         """Longest contraction among the outputs."""
         return max(self.operator.terms(self.geometry).values())
 
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Of fixed-point data and operands."""
+        return fixed_point_bits(self.dtype, self.operator.span(self.geometry), self.operator.factors)
+
     def stream(self, purpose: str) -> Stream:
         """Random numbers for one tensor or decision."""
         return Stream(f"{self.key}|{purpose}")
@@ -60,9 +75,12 @@ class Recipe:
         return ARMS[self.arm](self)
 
 
-def fixed_point_bits(dtype: str, terms: int) -> tuple[int, int]:
-    """Bits of the data and of the operand, so that every sum of `terms` products is exact in float64."""
-    spare = EXACT_BITS - term_bits(terms)
+def fixed_point_bits(dtype: str, span: int, factors: int = 2) -> tuple[int, int]:
+    """Bits of the data and of the operand, so that sums of `span` terms of one or two factors are exact in float64."""
+    spare = EXACT_BITS - term_bits(span)
+    if factors == 1:
+        bits = min(SUMMAND_BITS[dtype], spare)
+        return bits, bits
     if dtype == "fp64":
         return FP64_DATA_BITS, spare - FP64_DATA_BITS
     bits = min(FIXED_POINT_BITS[dtype], spare // 2)
@@ -70,12 +88,14 @@ def fixed_point_bits(dtype: str, terms: int) -> tuple[int, int]:
 
 
 def _fixed(recipe: Recipe) -> Arrays:
-    data, operand = fixed_point_bits(recipe.dtype, recipe.terms)
+    data, operand = recipe.bits
     bits = {recipe.operator.data: data}
-    return {
-        name: recipe.stream(name).fixed_point(tensor.shape, bits.get(name, operand), STORAGE[recipe.dtype])
-        for name, tensor in recipe.operator.inputs(recipe.geometry).items()
-    }
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        dtype = STORAGE[tensor.stored_as(recipe.dtype)]
+        drawn = recipe.stream(name).fixed_point(tensor.shape, bits.get(name, operand), dtype)
+        inputs[name] = np.abs(drawn) if tensor.positive else drawn
+    return inputs
 
 
 def _room(recipe: Recipe) -> int:
@@ -86,12 +106,13 @@ def _room(recipe: Recipe) -> int:
 def _integer(recipe: Recipe) -> Arrays:
     """Integers whose products cannot sum beyond `_room`.
 
-    Long contractions of narrow formats get sparse -1, 0, 1: a quarter of the room is the expected number of products
-    other than zero, and filling it is out of reach (24 standard deviations for bf16).
+    Long contractions of narrow formats get sparse -1, 0, 1: a quarter of the room is the expected number of terms other
+    than zero, and filling it is out of reach (24 standard deviations for bf16).
     """
-    room, dtype = _room(recipe), STORAGE[recipe.dtype]
-    largest = min(math.isqrt(room // recipe.terms), LARGEST_INTEGER)
-    density = min(1.0, math.sqrt(room / 4 / recipe.terms))
+    room, dtype, factors = _room(recipe), STORAGE[recipe.dtype], recipe.operator.factors
+    most = room // recipe.terms
+    largest = min(math.isqrt(most) if factors == 2 else most, LARGEST_INTEGER)
+    density = min(1.0, (room / 4 / recipe.terms) ** (1 / factors))
     inputs = {}
     for name, tensor in recipe.operator.inputs(recipe.geometry).items():
         stream = recipe.stream(name)
@@ -120,16 +141,18 @@ def _impulse(recipe: Recipe) -> Arrays:
 def _special(recipe: Recipe) -> Arrays:
     """Sparse -1, 0, 1 with NaN in the first element of the data and +Inf in the last (last image, last channel).
 
-    Every other input is -1 or 1: Inf * 0 would ask an implementation to tell a tap from an absent one.
+    Every other input is -1 or 1: Inf * 0 would ask an implementation to tell a tap from an absent one. No infinity
+    where statistics are taken: whether it becomes Inf or NaN there depends on the order of correct operations.
     """
-    dtype = STORAGE[recipe.dtype]
     density = {recipe.operator.data: min(1.0, _room(recipe) / 4 / recipe.terms)}
-    inputs = {
-        name: recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
-        for name, tensor in recipe.operator.inputs(recipe.geometry).items()
-    }
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        dtype = STORAGE[tensor.stored_as(recipe.dtype)]
+        drawn = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
+        inputs[name] = np.abs(drawn) if tensor.positive else drawn
     data = inputs[recipe.operator.data].reshape(-1)
-    data[-1] = np.inf
+    if recipe.operator.infinities:
+        data[-1] = np.inf
     data[0] = np.nan
     return inputs
 
@@ -142,14 +165,45 @@ def _wide(recipe: Recipe) -> Arrays:
     """
     inputs = _fixed(recipe)
     format = FORMATS[recipe.dtype]
-    _, bits = fixed_point_bits(recipe.dtype, recipe.terms)
-    top = format.emax - term_bits(recipe.terms) - 1
+    _, bits = recipe.bits
+    top = format.emax - term_bits(recipe.operator.span(recipe.geometry)) - 1
     bottom = format.emin - format.precision + 1 + bits
+    return _with_scales(recipe, inputs, (top, bottom, 0))
+
+
+def _with_scales(recipe: Recipe, inputs: Arrays, exponents: Sequence[int]) -> Arrays:
+    """The operand's free axis multiplied by these powers of two in turn."""
     operand = inputs[recipe.operator.operand].astype(np.float64)
     axis = recipe.operator.free_axis
-    exponents = np.resize([top, bottom, 0], operand.shape[axis]).reshape([-1] + [1] * (operand.ndim - 1 - axis))
-    inputs[recipe.operator.operand] = np.ldexp(operand, exponents).astype(STORAGE[recipe.dtype])
-    return inputs
+    shape = [-1] + [1] * (operand.ndim - 1 - axis)
+    scaled = np.ldexp(operand, np.resize(exponents, operand.shape[axis]).reshape(shape))
+    return inputs | {recipe.operator.operand: scaled.astype(STORAGE[recipe.dtype])}
+
+
+def _scaled(recipe: Recipe) -> Arrays:
+    return _with_scales(recipe, _fixed(recipe), SCALES)
+
+
+def _shifted(recipe: Recipe) -> Arrays:
+    """Images close to 1, so that means are large and variances small.
+
+    A filter of constant channels has a variance of zero where there is no padding. The root has no derivative there, so
+    that gradients of problems which add epsilon to it are drawn as on the fixed arm.
+    """
+    inputs, geometry = _fixed(recipe), recipe.geometry
+    if geometry.eps_outside and "dy" in inputs:
+        return inputs
+    x = recipe.stream("shift").ternary(geometry.x.shape, 1.0, np.dtype(np.float64))
+    x *= 2.0 ** -SHIFT_BITS[recipe.dtype]
+    x[:, ::CONSTANT] = 0
+    w = inputs["w"].reshape(geometry.groups, -1, *inputs["w"].shape[1:])
+    seen = np.arange(geometry.c).reshape(geometry.groups, 1, -1) % CONSTANT == 0
+    blind = np.arange(geometry.k).reshape(geometry.groups, -1, 1) % CONSTANT == 0
+    kept = np.where(blind & ~seen, 0, 1).astype(w.dtype)
+    return inputs | {
+        "x": (1 + x).astype(inputs["x"].dtype),
+        "w": (w * kept[..., None, None]).reshape(inputs["w"].shape),
+    }
 
 
 ARMS: dict[str, Callable[[Recipe], Arrays]] = {
@@ -158,4 +212,6 @@ ARMS: dict[str, Callable[[Recipe], Arrays]] = {
     "impulse": _impulse,
     "special": _special,
     "wide": _wide,
+    "scaled": _scaled,
+    "shifted": _shifted,
 }

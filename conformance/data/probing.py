@@ -30,10 +30,12 @@ def possible(recipe: Recipe) -> bool:
 
 def worthwhile(recipe: Recipe) -> bool:
     """Whether probes cost much less than the exact reference."""
+    if not possible(recipe):
+        return False
     geometry = recipe.geometry
     channels = geometry.c if recipe.operator.name == "conv_backward_data" else geometry.k
     large = recipe.operator.flops(geometry) >= WORTHWHILE
-    return possible(recipe) and large and channels // geometry.groups >= LANES
+    return large and channels // geometry.groups >= LANES
 
 
 class Probes:

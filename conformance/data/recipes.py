@@ -20,7 +20,7 @@ from conformance.data.expectation import Expectation
 from conformance.data.golden import entry
 from conformance.data.manifest import SEED, Entry, GoldenError
 from conformance.dtypes import STORAGE
-from conformance.operators import OPERATORS
+from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 
 Item = TypeVar("Item")
@@ -42,6 +42,13 @@ STORED = (
     "conv_backward_weight edge.dilation fp32 special",
     "conv_backward_weight edge.depthwise fp16 fixed",
     "conv_backward_weight edge.prime bf16 integer",
+    "conv_bn_forward bn.plain fp32 scaled",
+    "conv_bn_forward bn.tutorial fp32 shifted",
+    "conv_bn_backward bn.groups-stride fp32 fixed",
+    "conv_bn_inference bn.plain bf16 fixed",
+    "avg_pool_forward pool.tutorial bf16 integer",
+    "avg_pool_forward pool.3x3s2-ceil fp32 fixed",
+    "avg_pool_backward pool.valid fp32 fixed",
 )
 """Recipes whose tensors are kept as files: operator, problem, dtype, arm."""
 
@@ -49,11 +56,12 @@ STORED = (
 def from_rows(
     rows: Iterable[tuple[Problem, tuple[Variant, ...]]], seed: int = SEED, operators: Sequence[str] = tuple(OPERATORS)
 ) -> list[Recipe]:
-    """Every operator on every row, each recipe once: layouts share tensors, and so do problems of one geometry."""
+    """Every operator on the rows of its family, each recipe once: layouts share tensors, and so do problems of one
+    geometry."""
     found = {}
     for problem, variants in rows:
-        for variant in variants:
-            for name in operators:
+        for name in (name for name in operators if takes(name, problem.geometry)):
+            for variant in variants:
                 recipe = Recipe(OPERATORS[name], problem.geometry, variant.dtype, variant.arm, seed)
                 found[recipe.key] = recipe
     return list(found.values())
@@ -70,7 +78,8 @@ def stored() -> list[Recipe]:
     found = {}
     for line in STORED:
         operator, problem, dtype, arm = line.split()
-        if operator not in OPERATORS or problem not in geometries or dtype not in STORAGE or arm not in ARMS:
+        known = operator in OPERATORS and problem in geometries and dtype in STORAGE and arm in ARMS
+        if not known or not takes(operator, geometries[problem]):
             raise GoldenError(f"{__file__}: STORED asks for {line!r}, which no table has any more; edit that line")
         recipe = Recipe(OPERATORS[operator], geometries[problem], dtype, arm, SEED)
         found[recipe.key] = recipe

@@ -15,7 +15,7 @@ from conformance.harness.conduct_trial import ARM
 from conformance.harness.devices import missing
 from conformance.harness.implementation import Implementation
 from conformance.harness.options import Selection, unknown
-from conformance.operators import OPERATORS
+from conformance.operators import OPERATORS, takes
 from conformance.problems import Problem, Variant, at_level
 
 Predicate = Callable[[Any], bool]
@@ -55,7 +55,8 @@ class Plan:
         """Everything due for an operator on the problems for which `when(geometry)` holds."""
         if operator not in self.selection.operators:
             return
-        rows = [(p, vs) for p, vs in self.selection.rows() if when is None or when(p.geometry)]
+        due = (row for row in self.selection.rows() if takes(operator, row[0].geometry))
+        rows = [(problem, variants) for problem, variants in due if when is None or when(problem.geometry)]
         yield from self._rows(operator, rows)
 
     def timed(self, operator: str, problems: Iterable[Problem]) -> Iterator[Case | Absence]:
@@ -68,6 +69,8 @@ class Plan:
         asked = self.selection
         for operator in (name for name in operators if name in asked.operators and ARM in asked.arms):
             problems = conduct_cases.small(operator, (problem for problem, _ in at_level(asked.problems, asked.level)))
+            if not problems:
+                continue
             present: list[Implementation] = []
             yield from self._absences(operator, min(len(problems), conduct_cases.MOST), present)
             for implementation in present:

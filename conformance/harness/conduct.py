@@ -19,7 +19,7 @@ from conformance.harness.case import Case
 from conformance.harness.conduct_trial import BrokenPromise, Check, Draw, Facts, Trial
 from conformance.harness.implementation import Kernel, Unsupported
 from conformance.harness.verify import MalformedError
-from conformance.operators import Arrays
+from conformance.operators import Arrays, takes
 from conformance.problems import PROBLEMS, Problem, at_level
 
 HELD = 4
@@ -223,7 +223,8 @@ def _other_problem(case: Case) -> Problem:
     """A problem of another shape that the implementation takes: one image more, or else one of the tables'."""
     geometry = case.problem.geometry
     larger = replace(case.problem, geometry=replace(geometry, n=geometry.n + 1))
-    for problem in (larger, *(problem for problem, _ in at_level(PROBLEMS, "smoke"))):
+    others = (problem for problem, _ in at_level(PROBLEMS, "smoke") if takes(case.operator.name, problem.geometry))
+    for problem in (larger, *others):
         found = case.implementation.find(case.operator.name, problem.geometry, case.variant.dtype, case.variant.layout)
         if isinstance(found, Kernel) and problem.geometry != geometry:
             return problem

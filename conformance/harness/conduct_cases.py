@@ -7,7 +7,7 @@ from itertools import chain, islice
 
 from conformance.harness.conduct_trial import ARM
 from conformance.harness.implementation import Implementation, ImplementationError, Kernel
-from conformance.operators import OPERATORS
+from conformance.operators import OPERATORS, takes
 from conformance.problems import Problem, Variant
 
 SMALL = 1 << 28
@@ -18,8 +18,9 @@ MOST = sum(QUOTA.values())
 
 
 def small(operator: str, problems: Iterable[Problem]) -> list[Problem]:
-    """The problems that are small enough."""
-    return [problem for problem in problems if OPERATORS[operator].flops(problem.geometry) < SMALL]
+    """The problems of the operator's family that are small enough."""
+    taken = (problem for problem in problems if takes(operator, problem.geometry))
+    return [problem for problem in taken if OPERATORS[operator].flops(problem.geometry) < SMALL]
 
 
 def chosen(

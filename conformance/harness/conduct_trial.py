@@ -19,7 +19,7 @@ from conformance.harness.implementation import ImplementationError, Kernel, Unsu
 from conformance.harness.judging import judged
 from conformance.harness.verify import MalformedError, Verdict
 from conformance.operators import Arrays, Tensor
-from conformance.problems import Problem
+from conformance.problems import FAMILY_ARMS, Problem
 
 ARM = "contract"
 """What records and `--arm` call the checks of behaviour."""
@@ -69,9 +69,12 @@ class Trial:
         self.kernel = kernel
         self.bridge = case.implementation.arrays
 
-    def draw(self, number: int = 0, arm: str = "integer", problem: Problem | None = None) -> Draw:
-        """The inputs of the case's seed, or the `number`-th others; of another problem if one is given."""
-        variant = replace(self.case.variant, arm=arm)
+    def draw(self, number: int = 0, arm: str = "", problem: Problem | None = None) -> Draw:
+        """The inputs of the case's seed, or the `number`-th others; of another problem if one is given.
+
+        On the first arm of the operator's family, unless another one is asked for.
+        """
+        variant = replace(self.case.variant, arm=arm or FAMILY_ARMS[self.case.operator.family][0])
         problem = problem or self.case.problem
         case = replace(self.case, problem=problem, variant=variant, seed=self.case.seed + number)
         expected = Expectation(case.recipe)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from conformance.data import Expectation
-from conformance.data.probing import possible, worthwhile
+from conformance.data.probing import Probes, possible, worthwhile
 from conformance.harness.case import Case
-from conformance.judge import Contract, Judgement, Output, judge
+from conformance.judge import Contract, Judgement, judge, outputs_of
 from conformance.judge.probes import Evidence, judge_by_probes
 from conformance.operators import Arrays
 
@@ -30,47 +30,42 @@ def prepare_reference(case: Case, expected: Expectation) -> None:
 
 def judged(case: Case, expected: Expectation, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
     """One judgement per output."""
-    one = _probed if by_probes(case) else _compared
-    return tuple(one(case, expected, name, array, contract) for name, array in outputs.items())
+    return (_probed if by_probes(case) else _compared)(case, expected, outputs, contract)
 
 
-def _compared(case: Case, expected: Expectation, name: str, array: np.ndarray, contract: Contract) -> Judgement:
-    tensor = case.operator.outputs(case.problem.geometry)[name]
-    output = Output(
-        name=name,
-        axes=tensor.axes,
-        dtype=case.variant.dtype,
-        terms=case.operator.terms(case.problem.geometry)[name],
-        actual=array,
-        reference=expected.reference[name],
-        magnitude=lambda: expected.magnitude[name],
+def _compared(case: Case, expected: Expectation, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
+    geometry, variant = case.problem.geometry, case.variant
+    found = outputs_of(
+        case.operator, geometry, variant.dtype, expected.inputs, outputs, expected.reference, lambda: expected.magnitude
     )
-    return judge(output, case.variant.arm, contract)
+    return tuple(judge(output, variant.arm, contract) for output in found)
 
 
-def _probed(case: Case, expected: Expectation, name: str, array: np.ndarray, contract: Contract) -> Judgement:
-    probes = expected.probes
-    reference, magnitude = probes.small.get(name, probes.samples)
-    output = Output(
-        name=name,
-        axes=case.operator.outputs(case.problem.geometry)[name].axes,
-        dtype=case.variant.dtype,
-        terms=case.operator.terms(case.problem.geometry)[name],
-        actual=array,
-        reference=reference,
-        magnitude=lambda: magnitude,
+def _probed(case: Case, expected: Expectation, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
+    """The main output by probes, which stand for its reference; the others are small."""
+    probes, geometry, variant = expected.probes, case.problem.geometry, case.variant
+    known = dict.fromkeys(outputs, probes.samples) | probes.small
+    reference, magnitude = ({name: pair[half] for name, pair in known.items()} for half in (0, 1))
+    found = outputs_of(case.operator, geometry, variant.dtype, expected.inputs, outputs, reference, lambda: magnitude)
+    return tuple(
+        judge(output, variant.arm, contract)
+        if output.name in probes.small
+        else judge_by_probes(output, evidence(probes, output.actual), variant.arm, contract)
+        for output in found
     )
-    if name in probes.small:
-        return judge(output, case.variant.arm, contract)
+
+
+def evidence(probes: Probes, actual: np.ndarray) -> Evidence:
+    """What the probes know of a main output, and what they find in it."""
+    exact, magnitude = probes.samples
     projection = probes.projection
-    evidence = Evidence(
+    return Evidence(
         index=probes.index,
-        exact=reference,
+        exact=exact,
         magnitude=magnitude,
-        projected=probes.project(array),
+        projected=probes.project(actual),
         expected=projection.expected,
         square=projection.square,
         lanes=projection.lanes,
         noise=projection.noise,
     )
-    return judge_by_probes(output, evidence, case.variant.arm, contract)

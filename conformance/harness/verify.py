@@ -164,7 +164,7 @@ def to_host(bridge: ArrayBridge, array: Any) -> np.ndarray:
 
 def canonical(case: Case, name: str, tensor: Tensor, host: np.ndarray) -> np.ndarray:
     """An output in canonical order, if it is what was asked for."""
-    layout, dtype = case.variant.layout, case.variant.dtype
+    layout, dtype = case.variant.layout, tensor.stored_as(case.variant.dtype)
     four = len(tensor.shape) == 4
     shape = tuple(tensor.shape[a] for a in TO_LAYOUT[layout]) if four else tensor.shape
     if host.shape != shape:

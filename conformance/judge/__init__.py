@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from conformance.judge.contract import Contract, ContractError
-from conformance.judge.judgement import Check, Judgement, Output, Worst, judge
+from conformance.judge.judgement import Check, Judgement, Output, Worst, judge, outputs_of
 
-__all__ = ["Check", "Contract", "ContractError", "Judgement", "Output", "Worst", "judge"]
+__all__ = ["Check", "Contract", "ContractError", "Judgement", "Output", "Worst", "judge", "outputs_of"]

@@ -14,6 +14,8 @@ _CHOICES = {
     "algorithm": ("direct", "winograd-f2", "winograd-f4", "fft"),
     "partials": ("fp32", "fp16", "bf16"),
     "subnormals": ("kept", "flushed"),
+    "between": ("accumulator", "storage"),
+    "variance": ("centred", "raw"),
 }
 
 
@@ -32,6 +34,9 @@ class Contract:
     subnormals   kept, or flushed to zero on the way in or out
     splits       split-K: number of partial sums that are stored before they are added
     partials     format that they are stored in
+    between      where a fused operator keeps what lies between its parts: in the accumulator's format, or rounded to
+                 that of the tensors, as separate kernels do
+    variance     of distances from the mean, or the mean of squares less the square of the mean
     """
 
     inputs: str = "exact"
@@ -41,6 +46,8 @@ class Contract:
     subnormals: str = "kept"
     splits: int = 1
     partials: str = "fp32"
+    between: str = "accumulator"
+    variance: str = "centred"
 
     def __post_init__(self) -> None:
         for field, choices in _CHOICES.items():
@@ -95,6 +102,8 @@ class Contract:
         toward = "" if self.rounding == "nearest" else " toward zero"
         flushed = ", subnormals flushed" if self.subnormals == "flushed" else ""
         split = "" if self.splits == 1 else f", {self.splits} partial sums in {self.partials}"
+        split += f", rounded to {dtype} in between" if self.between == "storage" else ""
+        split += ", variance from raw moments" if self.variance == "raw" else ""
         return (
             f"{self.algorithm}, {given}, {self.accumulator(dtype).name} accumulation{toward}, "
             f"one rounding to {dtype}{flushed}{split}"

@@ -46,14 +46,15 @@ def diagnose(
 
     Elements that are not finite anywhere are left aside. `reference` saves computing the exact outputs once more.
     """
-    if not isinstance(geometry, ConvGeometry) or operator.flops(geometry) > 2 * AFFORDABLE:
+    if operator.flops(geometry) > 2 * AFFORDABLE:
         return None
     with np.errstate(all="ignore"):
-        exact = reference or operator.reference(geometry, inputs)
-        actual = {name: array.astype(np.float64) for name, array in outputs.items()}
-        if not _notable(actual, exact):
+        reference = reference or operator.reference(geometry, inputs)
+        units = {name: _norm(array) or 1.0 for name, array in reference.items()}
+        exact = _in_units(reference, units)
+        if not _notable(_in_units(outputs, units), exact):
             return None
-        scored = sorted(_scores(operator, geometry, inputs, outputs, exact), key=lambda score: score[0])
+        scored = sorted(_scores(operator, geometry, inputs, outputs, exact, units), key=lambda score: score[0])
     if not scored or not scored[0][0] <= EXPLAINED:
         return None
     best = scored[0][0]
@@ -62,23 +63,31 @@ def diagnose(
     return Diagnosis(tuple(sorted(names, key=order.index)), best)
 
 
+def _norm(array: np.ndarray) -> float:
+    """Of the finite elements."""
+    return float(np.linalg.norm(array[np.isfinite(array)]))
+
+
+def _in_units(arrays: Arrays, units: Mapping[str, float]) -> Arrays:
+    """Each output in units of its reference's norm: an error in dbeta counts as one in dx, which may be far smaller."""
+    return {name: array.astype(np.float64) / units[name] for name, array in arrays.items()}
+
+
 def _notable(actual: Arrays, exact: Arrays) -> bool:
     """Whether there is a finite error beyond arithmetic."""
-    error, count = _distance(actual, exact)
-    size, _ = _distance(exact, {name: np.zeros_like(array) for name, array in exact.items()})
-    return count > 0 and error > NEGLIGIBLE * size
+    return any(_norm(actual[name] - array) > NEGLIGIBLE for name, array in exact.items())
 
 
 def _scores(
-    operator: Operator, geometry: ConvGeometry, inputs: Arrays, outputs: Arrays, exact: Arrays
+    operator: Operator, geometry: Any, inputs: Arrays, outputs: Arrays, exact: Arrays, units: Mapping[str, float]
 ) -> Iterator[tuple[float, Mistake]]:
     """Residual ||actual - mistaken|| / ||actual - reference|| of every mistake that exists here."""
-    actual = {name: array.astype(np.float64) for name, array in outputs.items()}
+    actual = _in_units(outputs, units)
     for mistake in LIBRARY:
         mistaken = mistake.outputs(operator, geometry, inputs)
         if mistaken is not None:
-            stored = {name: mistaken[name].astype(outputs[name].dtype).astype(np.float64) for name in outputs}
-            residual = _residual(actual, stored, exact)
+            stored = {name: mistaken[name].astype(array.dtype) for name, array in outputs.items()}
+            residual = _residual(actual, _in_units(stored, units), exact)
             if math.isfinite(residual):
                 yield residual, mistake
 
@@ -92,12 +101,11 @@ def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:
     return left / whole if whole > 0 and 2 * count >= size else math.inf
 
 
-def _distance(first: Arrays, second: Arrays, mask: Mapping[str, np.ndarray] | None = None) -> tuple[float, int]:
-    """Root of the summed squared differences over finite elements, and their number."""
+def _distance(first: Arrays, second: Arrays, mask: Mapping[str, np.ndarray]) -> tuple[float, int]:
+    """Root of the summed squared differences over the elements of the mask, and their number."""
     total, count = 0.0, 0
     for name, array in second.items():
-        error = first[name] - array
-        kept = error[np.isfinite(error) if mask is None else mask[name]]
+        kept = (first[name] - array)[mask[name]]
         total += float(kept @ kept)
         count += kept.size
     return math.sqrt(total), count

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
 from conformance.dtypes import STORAGE
 from conformance.judge import passport, residuals
 from conformance.judge.contract import Contract
-from conformance.judge.limits import Limits, limits
+from conformance.judge.limits import Limits, limits, propagated_limits
 from conformance.judge.locate import locate
+from conformance.judge.propagation import PROPAGATIONS
 from conformance.judge.residuals import Residuals
+from conformance.operators import Arrays, Operator
 
 EQUALITY_ARMS = frozenset({"integer", "impulse", "special"})
 STATISTICS_ARMS = frozenset({"fixed"})
@@ -87,7 +91,12 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output to be judged: the host array and what it must be. `magnitude` is asked for only when needed."""
+    """One output to be judged: the host array and what it must be. `magnitude` is asked for only when needed.
+
+    exact       whether integers have results that every format holds
+    constants   rounded constants that the operator allows for
+    propagated  contract -> bound by element before the output's own rounding, where the output is no plain sum
+    """
 
     name: str
     axes: str
@@ -96,11 +105,62 @@ class Output:
     actual: np.ndarray
     reference: np.ndarray
     magnitude: Callable[[], np.ndarray]
+    exact: bool = True
+    constants: int = 0
+    propagated: Callable[[Contract], np.ndarray] | None = None
+
+    def limits(self, contract: Contract) -> tuple[Limits, np.ndarray]:
+        """What a contract allows, and the scale s2 of every element that it allows it in."""
+        if self.propagated is not None:
+            return propagated_limits(contract, self.dtype), self.propagated(contract)
+        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants)
+        s2 = self.magnitude()
+        return allowed, s2 if allowed.local else np.broadcast_to(s2.max(), s2.shape)
+
+
+def outputs_of(
+    operator: Operator,
+    geometry: Any,
+    dtype: str,
+    inputs: Arrays,
+    actual: Arrays,
+    reference: Arrays,
+    magnitude: Callable[[], Arrays],
+) -> list[Output]:
+    """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs."""
+    propagation = PROPAGATIONS.get(operator.name)
+    bounds = None
+    if propagation is not None:
+        bounds = cache(lambda contract: propagation(geometry, inputs, magnitude(), contract, dtype))
+    return [
+        Output(
+            name=name,
+            axes=tensor.axes,
+            dtype=tensor.stored_as(dtype),
+            terms=operator.terms(geometry)[name],
+            actual=actual[name],
+            reference=reference[name],
+            magnitude=partial(_named, name, magnitude),
+            exact=operator.exact_on_integers(geometry),
+            constants=operator.constants,
+            propagated=None if bounds is None else partial(_bound, name, bounds),
+        )
+        for name, tensor in operator.outputs(geometry).items()
+        if name in actual
+    ]
+
+
+def _named(name: str, arrays: Callable[[], Arrays]) -> np.ndarray:
+    return arrays()[name]
+
+
+def _bound(name: str, bounds: Callable[[Contract], Arrays], contract: Contract) -> np.ndarray:
+    return bounds(contract)[name]
 
 
 def judge(output: Output, arm: str, contract: Contract) -> Judgement:
     """Equality where the contract makes the arm exact, else the bound, and on the fixed arm the statistics."""
-    if arm in EQUALITY_ARMS and contract.exact_on_integers(output.dtype):
+    if arm in EQUALITY_ARMS and output.exact and contract.exact_on_integers(output.dtype):
         return _by_equality(output, contract)
     return _by_bound(output, contract, with_statistics=arm in STATISTICS_ARMS)
 
@@ -129,10 +189,7 @@ def _furthest(output: Output, expected: np.ndarray, wrong: np.ndarray) -> int:
 
 
 def _by_bound(output: Output, contract: Contract, with_statistics: bool) -> Judgement:
-    allowed = limits(contract, output.dtype, output.terms, output.actual.size)
-    s2 = output.magnitude()
-    if not allowed.local:
-        s2 = np.broadcast_to(s2.max(), s2.shape)
+    allowed, s2 = output.limits(contract)
     found = residuals.measure(output.actual, output.reference, s2, allowed)
     checks = [Check("worst error / bound", found.worst_share, 1.0)]
     if with_statistics:
@@ -150,13 +207,24 @@ def _by_bound(output: Output, contract: Contract, with_statistics: bool) -> Judg
 
 def _with_passport(judgement: Judgement, found: Residuals, contract: Contract, output: Output) -> Judgement:
     """Add the measured accuracy and the contract it earns."""
-    earned = passport.earned(found, output.dtype, output.terms)
-    return replace(
-        judgement,
-        passport=passport.passport(found, contract, output.dtype, output.terms),
-        earned=earned,
-        modest=earned is not None and _stricter(earned, contract, output),
-    )
+    if output.propagated is not None:
+        earned = _earned_by_propagation(output)
+        numbers = passport.propagated(found, contract, output.dtype)
+    else:
+        earned = passport.earned(found, output.dtype, output.terms, output.constants)
+        numbers = passport.passport(found, contract, output.dtype, output.terms)
+    modest = earned is not None and _stricter(earned, contract, output)
+    return replace(judgement, passport=numbers, earned=earned, modest=modest)
+
+
+def _earned_by_propagation(output: Output) -> Contract | None:
+    """The strictest known contract whose propagated bound and rms hold."""
+    for contract in passport.ladder(output.dtype, output.terms):
+        allowed, s2 = output.limits(contract)
+        found = residuals.measure(output.actual, output.reference, s2, allowed)
+        if found.worst_share <= 1 and found.rms(allowed) <= allowed.rms(found.count):
+            return contract
+    return None
 
 
 def _stricter(earned: Contract, declared: Contract, output: Output) -> bool:

@@ -145,8 +145,11 @@ def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
     return half
 
 
-def limits(contract: Contract, dtype: str, terms: int, count: int = 1) -> Limits:
-    """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products."""
+def limits(contract: Contract, dtype: str, terms: int, count: int = 1, constants: int = 0) -> Limits:
+    """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products.
+
+    `constants` is the number of rounded constants, such as reciprocals of a divisor, that the operator allows for.
+    """
     u = contract.accumulator(dtype).unit_roundoff
     u_in = _input_roundoff(contract.inputs)
     roundings, growth = _roundings(contract, terms, count)
@@ -159,10 +162,20 @@ def limits(contract: Contract, dtype: str, terms: int, count: int = 1) -> Limits
         sums=LAMBDA * (nearest + partials) + 2 * drift,
         tiny=_underflow(contract, dtype, terms),
         unit=nearest + drift + partials + 2 * u_in * growth,
-        gain=u * _rounded_constants(contract.algorithm, count),
+        gain=u * (constants + _rounded_constants(contract.algorithm, count)),
         one_sided=contract.rounding == "zero" or u_in > 0,
         local=contract.algorithm == "direct",
     )
+
+
+def propagated_limits(contract: Contract, dtype: str) -> Limits:
+    """Limits for an output in `dtype` whose bound before its rounding is known by element, and takes the place of s2.
+
+    That bound is LAMBDA deviations wide. Errors of a channel's statistics are common to all its elements, so that gain
+    and offset say nothing.
+    """
+    tiny = _least(contract, FORMATS[dtype])
+    return Limits(FORMATS[dtype], 1.0, 0.0, tiny, 1 / LAMBDA, 0.0, one_sided=True, local=True)
 
 
 def winograd_growth(algorithm: str) -> float:

@@ -6,7 +6,7 @@ import math
 from functools import cache
 
 from conformance.judge.contract import Contract
-from conformance.judge.limits import Limits, limits
+from conformance.judge.limits import LAMBDA, Limits, limits, propagated_limits
 from conformance.judge.residuals import Residuals
 
 KNOWN = (
@@ -36,10 +36,10 @@ def ladder(dtype: str, terms: int) -> tuple[Contract, ...]:
     return tuple(sorted(rungs, key=lambda contract: strictness(contract, dtype, terms)))
 
 
-def earned(found: Residuals, dtype: str, terms: int) -> Contract | None:
+def earned(found: Residuals, dtype: str, terms: int, constants: int = 0) -> Contract | None:
     """The strictest contract that the errors of a fixed-arm output are consistent with; None if none is."""
     for contract in ladder(dtype, terms):
-        if consistent(found, limits(contract, dtype, terms, found.count)):
+        if consistent(found, limits(contract, dtype, terms, found.count, constants)):
             return contract
     return None
 
@@ -71,6 +71,16 @@ def passport(found: Residuals, declared: Contract, dtype: str, terms: int) -> di
         "rms": found.rms(allowed),
         "gain_z": found.gain(allowed),
         "offset_z": found.offset,
+    }
+
+
+def propagated(found: Residuals, declared: Contract, dtype: str) -> dict[str, float]:
+    """Those that have a meaning where the bound is known by element: lambda is the share of LAMBDA deviations."""
+    allowed = propagated_limits(declared, dtype)
+    return {
+        "lambda": LAMBDA * max(found.excess_share, 0.0),
+        "lambda_limit": LAMBDA,
+        "rms": found.rms(allowed),
     }
 
 

@@ -27,7 +27,9 @@ class Residuals:
     most: float = 0.0
     """Largest |e| / s2."""
     excess: float = 0.0
-    """Largest (|e| - half_ulp) / hypot(s2, ref): what the output's own rounding does not explain."""
+    """Largest (|e| - half_ulp - tiny) / hypot(s2, ref): what the output's own rounding does not explain."""
+    excess_share: float = 0.0
+    """Largest (|e| - half_ulp - tiny) / s2."""
     square: float = 0.0
     total: float = 0.0
     product: float = 0.0
@@ -52,9 +54,9 @@ class Residuals:
         size[np.isnan(size)] = math.inf
         self.most = max(self.most, float(np.max(size / np.maximum(s2, _TINY))))
         rounded = half_ulp(np.maximum(np.abs(reference + error), np.abs(reference)), limits.format)
-        excess = (size - rounded) / np.maximum(spread(reference, s2), _TINY)
-        excess[np.isnan(excess)] = math.inf
-        self.excess = max(self.excess, float(np.max(excess)))
+        beyond = size - rounded - limits.tiny
+        self.excess = max(self.excess, _most(beyond / np.maximum(spread(reference, s2), _TINY)))
+        self.excess_share = max(self.excess_share, _most(beyond / np.maximum(s2, _TINY)))
 
     def _add_moments(self, error: np.ndarray, reference: np.ndarray, s2: np.ndarray) -> None:
         product = error * reference
@@ -89,6 +91,12 @@ class Residuals:
         return -math.log2(self.most) if self.most > 0 else math.inf
 
 
+def _most(values: np.ndarray) -> float:
+    """The largest; infinite where one is no number."""
+    values[np.isnan(values)] = math.inf
+    return float(np.max(values))
+
+
 def measure(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> Residuals:
     """Residuals of one output; the three arrays have one shape and any layout, `actual` any storage dtype."""
     found = Residuals()
@@ -116,8 +124,12 @@ def out_of_bounds(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, lim
 
 
 def share_of_bound(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> np.ndarray:
-    """|e| / bound by element. NaN and infinities must be where and what they are in the reference."""
-    share: np.ndarray = np.abs(actual - reference) / limits.bound(reference, s2)
-    share[~np.isfinite(actual) | ~np.isfinite(reference)] = math.inf
+    """|e| / bound by element. NaN and infinities must be where and what they are in the reference.
+
+    A bound that is not finite where the reference is would let everything pass, and lets nothing.
+    """
+    bound = limits.bound(reference, s2)
+    share: np.ndarray = np.abs(actual - reference) / bound
+    share[~np.isfinite(actual) | ~np.isfinite(reference) | ~np.isfinite(bound)] = math.inf
     share[(actual == reference) | (np.isnan(actual) & np.isnan(reference))] = 0
     return share

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from conformance.operators import descriptor, spatial
 from conformance.operators.base import Arrays, Tensor
 from conformance.operators.spatial import GeometryError, Padding, Pair
 
-_LETTERS = {
+LETTERS = {
     "n": "batch",
     "c": "input channels",
     "h": "height",
@@ -53,44 +53,30 @@ class ConvGeometry:
     groups: int = 1
     bias: bool = False
 
+    family: ClassVar[str] = "conv"
+
     def __post_init__(self) -> None:
         positive = {name: getattr(self, name) for name in ("n", "c", "h", "w", "k", "r", "s", "groups")}
         positive |= {"stride": min(self.stride), "dilation": min(self.dilation)}
-        for name, value in positive.items():
-            if value < 1:
-                raise GeometryError(f"{name} is {value}; it must be at least 1")
-        if min(*self.padding[0], *self.padding[1]) < 0:
-            raise GeometryError(f"padding is {self.padding}; it must not be negative")
+        spatial.require_positive(positive)
+        spatial.require_padding(self.padding)
         for name, channels in (("c", self.c), ("k", self.k)):
             if channels % self.groups:
                 raise GeometryError(f"{name} is {channels}, which {self.groups} groups do not divide")
-        self._check_window_fits()
-
-    def _check_window_fits(self) -> None:
-        axes = (("h", self.h, self.r, 0), ("w", self.w, self.s, 1))
-        for name, size, window, axis in axes:
-            extent = self.dilation[axis] * (window - 1) + 1
-            if extent > size + sum(self.padding[axis]):
-                raise GeometryError(
-                    f"the window spans {extent} on axis {name}, more than the padded image's "
-                    f"{size + sum(self.padding[axis])}; enlarge {name} or p, or shrink the window or d"
-                )
+        spatial.require_window_fits((self.h, self.w), (self.r, self.s), self.padding, self.dilation)
 
     @classmethod
     def parse(cls, text: str) -> ConvGeometry:
         """Read a descriptor such as `n4 c64 h56 w56 k64 r3 s3 u2 p1 g1 b1`; raises GeometryError."""
-        found = descriptor.fields(text, _LETTERS)
+        found = descriptor.fields(text, LETTERS)
         sizes = {letter: descriptor.integer(found, letter) for letter in "nchwkrs"}
-        bias = descriptor.integer(found, "b", 0)
-        if bias not in (0, 1):
-            raise GeometryError(f"field 'b{bias}' must be b0 or b1")
         return cls(
             **sizes,
             stride=descriptor.pair(found, "u", (1, 1)),
             padding=descriptor.padding(found),
             dilation=descriptor.pair(found, "d", (1, 1)),
             groups=descriptor.integer(found, "g", 1),
-            bias=bool(bias),
+            bias=descriptor.flag(found, "b"),
         )
 
     @property
@@ -154,8 +140,12 @@ class _Conv:
     """What the three directions share."""
 
     name: str
+    family = "conv"
+    infinities = True
     data: str
     operand: str
+    factors = 2
+    constants = 0
     keywords: tuple[str, ...] = _KEYWORDS
 
     def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
@@ -179,6 +169,17 @@ class _Conv:
             "dilation": geometry.dilation,
             "groups": geometry.groups,
         }
+
+    def terms(self, geometry: ConvGeometry) -> dict[str, int]:
+        raise NotImplementedError
+
+    def span(self, geometry: ConvGeometry) -> int:
+        """The longest contraction."""
+        return max(self.terms(geometry).values())
+
+    def exact_on_integers(self, geometry: ConvGeometry) -> bool:
+        """Sums of integers are integers."""
+        return True
 
     def magnitude(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(operator applied to squared inputs), by output."""

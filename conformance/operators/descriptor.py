@@ -43,6 +43,14 @@ def integer(found: Mapping[str, str], letter: str, default: int | None = None) -
     return int(text)
 
 
+def flag(found: Mapping[str, str], letter: str, default: int = 0) -> bool:
+    """The value of a field that is 0 or 1."""
+    value = integer(found, letter, default)
+    if value not in (0, 1):
+        raise GeometryError(f"field '{letter}{value}' must be {letter}0 or {letter}1")
+    return bool(value)
+
+
 def pair(found: Mapping[str, str], letter: str, default: Pair) -> Pair:
     """The value of a field by axis, `2` or `2x1`."""
     text = found.get(letter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -18,6 +18,30 @@ reference of a 67M-element layer needs little beyond its inputs and output."""
 
 class GeometryError(ValueError):
     """A problem that no kernel could compute; the message names the field and what it must be."""
+
+
+def require_positive(values: Mapping[str, int]) -> None:
+    """Raises GeometryError that names the first value below one."""
+    for name, value in values.items():
+        if value < 1:
+            raise GeometryError(f"{name} is {value}; it must be at least 1")
+
+
+def require_padding(padding: Padding) -> None:
+    """Raises GeometryError for a negative padding."""
+    if min(*padding[0], *padding[1]) < 0:
+        raise GeometryError(f"padding is {padding}; it must not be negative")
+
+
+def require_window_fits(size: Pair, window: Pair, padding: Padding, dilation: Pair) -> None:
+    """Raises GeometryError for a window that is larger than the padded image."""
+    for axis, name in enumerate("hw"):
+        extent, room = dilation[axis] * (window[axis] - 1) + 1, size[axis] + sum(padding[axis])
+        if extent > room:
+            raise GeometryError(
+                f"the window spans {extent} on axis {name}, more than the padded image's {room}; "
+                f"enlarge {name} or p, or shrink the window or its dilation"
+            )
 
 
 def output_extent(size: int, window: int, stride: int, padding: Pair, dilation: int) -> int:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from conformance.problems import edges, networks
-from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
+from conformance.problems import edges, networks, normalised, pooling
+from conformance.problems.table import FAMILY_ARMS, LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
 PROBLEMS: tuple[Problem, ...] = (
     *edges.BASIC,
+    *normalised.BASIC,
+    *pooling.BASIC,
     *edges.SHAPES,
     *edges.TILES,
     *networks.UNET_TWINS,
     *networks.CLASSIFIERS,
+    *normalised.SHAPES,
+    *normalised.LAYERS,
+    *pooling.SHAPES,
+    *pooling.LAYERS,
     *networks.UNET,
     *networks.CLASSIFIERS_FULL,
+    *normalised.FULL,
+    *pooling.FULL,
 )
 
-__all__ = ["LAYOUTS", "LEVELS", "PROBLEMS", "Problem", "Variant", "at_level", "typed"]
+__all__ = ["FAMILY_ARMS", "LAYOUTS", "LEVELS", "PROBLEMS", "Problem", "Variant", "at_level", "typed"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from conformance.dtypes import STORAGE
-from conformance.operators import ConvGeometry
+from conformance.operators import parse
 
 LEVELS = ("smoke", "standard", "full")
 LAYOUTS = ("nchw", "nhwc")
-ARMS = ("integer", "fixed", "impulse", "special", "wide")
+_LINEAR = ("integer", "fixed", "impulse", "special", "wide")
+FAMILY_ARMS = {"conv": _LINEAR, "pool": _LINEAR, "conv_bn": ("fixed", "scaled", "shifted", "special")}
+"""Family of a geometry -> the ways of drawing its inputs that mean anything there."""
+ARMS = tuple(dict.fromkeys(arm for arms in FAMILY_ARMS.values() for arm in arms))
 """Ways of drawing a problem's inputs; `conformance.data.arms` has one function for each."""
 
 
@@ -28,7 +32,8 @@ class Problem:
     """A named geometry, the lowest level that runs it, and how it is run there."""
 
     name: str
-    geometry: ConvGeometry
+    geometry: Any
+    """A `conformance.operators.Geometry`."""
     level: str
     variants: tuple[Variant, ...]
 
@@ -38,32 +43,32 @@ def applies(arm: str, dtype: str) -> bool:
     return not (arm == "wide" and dtype == "fp64")
 
 
-def variants(*lines: str) -> tuple[Variant, ...]:
+def variants(*lines: str, family: str = "conv") -> tuple[Variant, ...]:
     """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all."""
+    every = (list(STORAGE), list(LAYOUTS), list(FAMILY_ARMS[family]))
     found = []
     for line in lines:
         names = (word.split(",") for word in line.split())
         dtypes, layouts, arms = (
-            known if words == ["all"] else words
-            for words, known in zip(names, (list(STORAGE), list(LAYOUTS), list(ARMS)), strict=True)
+            known if words == ["all"] else words for words, known in zip(names, every, strict=True)
         )
         found += [Variant(d, la, a) for d in dtypes for la in layouts for a in arms if applies(a, d)]
     return tuple(dict.fromkeys(found))
 
 
-EVERYTHING = variants("all all all")
-SMOKE = frozenset(variants("fp32 nchw all", "bf16 nchw fixed"))
+SMOKE = frozenset(Variant("fp32", "nchw", arm) for arm in ARMS) | {Variant("bf16", "nchw", "fixed")}
 
 
 def table(level: str, how: tuple[Variant, ...], rows: dict[str, str]) -> tuple[Problem, ...]:
     """Problems from {name: descriptor}."""
-    return tuple(Problem(name, ConvGeometry.parse(text), level, how) for name, text in rows.items())
+    return tuple(Problem(name, parse(text), level, how) for name, text in rows.items())
 
 
 def typed(text: str) -> Problem:
     """The problem of a descriptor given by hand, in every variant; raises GeometryError."""
-    geometry = ConvGeometry.parse(text)
-    return Problem(geometry.descriptor.replace(" ", "_"), geometry, "smoke", EVERYTHING)
+    geometry = parse(text)
+    every = variants("all all all", family=geometry.family)
+    return Problem(geometry.descriptor.replace(" ", "_"), geometry, "smoke", every)
 
 
 def at_level(problems: Iterable[Problem], level: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:

@@ -32,12 +32,13 @@ class Passport:
             self._add_earned(record["earned"][output])
 
     def _add_numbers(self, numbers: Mapping[str, float]) -> None:
+        """Bits, gain and offset are known of plain sums only."""
         self.cases += 1
-        self.effective_bits = min(self.effective_bits, numbers["effective_bits"])
+        self.effective_bits = min(self.effective_bits, numbers.get("effective_bits", math.inf))
         self.lambda_share = max(self.lambda_share, numbers["lambda"] / numbers["lambda_limit"])
         self.rms = max(self.rms, numbers["rms"])
-        self.gain_z = max(self.gain_z, abs(numbers["gain_z"]))
-        self.offset_z = max(self.offset_z, abs(numbers["offset_z"]))
+        self.gain_z = max(self.gain_z, abs(numbers.get("gain_z", 0.0)))
+        self.offset_z = max(self.offset_z, abs(numbers.get("offset_z", 0.0)))
 
     def _add_earned(self, earned: Mapping[str, Any]) -> None:
         self.modest &= earned["modest"]

@@ -17,7 +17,7 @@ OPTIONS = {
     "marker": ("-mtrn9", "-m trn9: unknown; did you mean trn3? Choices: cpu, cuda"),
     "marker-in-expression": ("-mcpu or cudda", "-m cudda: unknown; did you mean cuda? Choices: "),
     "operator": ("--operator=conv", "--operator conv: unknown"),
-    "operator-near": ("--operator=conv_foward", "did you mean conv_forward? Choices: conv_backward_data"),
+    "operator-near": ("--operator=conv_foward", "did you mean conv_forward? Choices: avg_pool_backward"),
     "dtype": ("--dtype=float32", "--dtype float32: unknown"),
     "dtype-near": ("--dtype=fp31", "did you mean fp32? Choices: bf16, fp16, fp32, fp64"),
     "layout": ("--layout=nhcw", "--layout nhcw: unknown; did you mean nhwc? Choices: nchw, nhwc"),

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.data import ARMS
 from conformance.harness.case import Case
 from conformance.harness.implementation import Implementation
 from conformance.harness.verify import Verdict, verify
 from conformance.judge import Contract
 from conformance.operators import OPERATORS
-from conformance.problems import Variant, typed
+from conformance.problems import FAMILY_ARMS, Variant, typed
 from conformance.selftest import kernels
 
 SMALL = "n2 c8 h9 w9 k16 r3 s3 p1 b1"
@@ -202,7 +201,7 @@ def test_defect_is_found_and_described(defect: Defect, problem: str, arm: str):
     assert re.search(defect.says, verdict.reason), verdict.reason
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", FAMILY_ARMS["conv"])
 @pytest.mark.parametrize("problem", [SMALL, MIDDLE, GROUPED, REMAINDER])
 @pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
 def test_unmodified_kernel_passes(operator: str, problem: str, arm: str):
@@ -210,7 +209,7 @@ def test_unmodified_kernel_passes(operator: str, problem: str, arm: str):
     assert (verdict.status, verdict.reason) == ("pass", "")
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", FAMILY_ARMS["conv"])
 def test_rounding_that_is_declared_passes(arm: str):
     planted = DEFECTS["TF32 inputs"].plant(kernels.conv_forward)
     verdict = verdict_on(planted, "conv_forward", MIDDLE, arm, Contract(inputs="tf32"))
@@ -226,7 +225,7 @@ CONTRACTS = {
 }
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", FAMILY_ARMS["conv"])
 @pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
 def test_no_contract_covers_a_constant(contract: Contract, arm: str):
     planted = after(lambda y: np.full_like(y, 7))(kernels.conv_forward)

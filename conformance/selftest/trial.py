@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from conformance.data import Expectation
 from conformance.data.probing import Probes
-from conformance.judge import Contract, Judgement, Output, judge
-from conformance.judge.probes import Evidence, judge_by_probes
-from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.harness.judging import evidence
+from conformance.judge import Contract, Judgement, Output, judge, outputs_of
+from conformance.judge.probes import judge_by_probes
+from conformance.operators import Arrays, Operator
 
 DEFAULT = Contract()
 
-Run = Callable[[Operator, ConvGeometry, Arrays, str], Arrays]
+Run = Callable[[Operator, Any, Arrays, str], Arrays]
 """(operator, geometry, inputs in storage dtype, dtype) -> outputs in storage dtype, canonical order."""
 
 
@@ -28,10 +30,10 @@ class Subject:
     run: Run
     contract: Contract = DEFAULT
     operators: tuple[str, ...] = ("conv_forward", "conv_backward_data", "conv_backward_weight")
-    when: Callable[[ConvGeometry], bool] = lambda geometry: True
+    when: Callable[[Any], bool] = lambda geometry: True
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16")
 
-    def applies(self, operator: str, geometry: ConvGeometry, dtype: str) -> bool:
+    def applies(self, operator: str, geometry: Any, dtype: str) -> bool:
         """Whether the subject computes this problem at all."""
         return operator in self.operators and dtype in self.dtypes and self.when(geometry)
 
@@ -42,32 +44,22 @@ def judgements(subject: Subject, expected: Expectation, contract: Contract | Non
     with np.errstate(all="ignore"):
         given = {name: array.copy() for name, array in expected.inputs.items()}
         outputs = subject.run(recipe.operator, recipe.geometry, given, recipe.dtype)
-    for name, tensor in recipe.operator.outputs(recipe.geometry).items():
-        output = Output(
-            name=name,
-            axes=tensor.axes,
-            dtype=recipe.dtype,
-            terms=recipe.operator.terms(recipe.geometry)[name],
-            actual=outputs[name],
-            reference=expected.reference[name],
-            magnitude=lambda name=name: expected.magnitude[name],  # type: ignore[misc]
-        )
+    for output in _described(expected, outputs, expected.reference, lambda: expected.magnitude):
         yield judge(output, recipe.arm, contract or subject.contract)
+
+
+def _described(
+    expected: Expectation, outputs: Arrays, reference: Arrays, magnitude: Callable[[], Arrays]
+) -> list[Output]:
+    recipe = expected.recipe
+    operator, geometry, dtype = recipe.operator, recipe.geometry, recipe.dtype
+    return outputs_of(operator, geometry, dtype, expected.inputs, outputs, reference, magnitude)
 
 
 def judged_by_probes(expected: Expectation, actual: np.ndarray, contract: Contract = DEFAULT) -> Judgement:
     """What the judge says of a main output by probes alone, all of which are computed here."""
-    recipe, probes = expected.recipe, Probes(expected.recipe, expected.inputs)
+    probes = Probes(expected.recipe, expected.inputs)
     exact, magnitude = probes.samples
-    output = Output(
-        name=probes.output,
-        axes=recipe.operator.outputs(recipe.geometry)[probes.output].axes,
-        dtype=recipe.dtype,
-        terms=recipe.operator.terms(recipe.geometry)[probes.output],
-        actual=actual,
-        reference=exact,
-        magnitude=lambda: magnitude,
-    )
-    p = probes.projection
-    evidence = Evidence(probes.index, exact, magnitude, probes.project(actual), p.expected, p.square, p.lanes, p.noise)
-    return judge_by_probes(output, evidence, recipe.arm, contract)
+    name = probes.output
+    (output,) = _described(expected, {name: actual}, {name: exact}, lambda: {name: magnitude})
+    return judge_by_probes(output, evidence(probes, actual), expected.recipe.arm, contract)

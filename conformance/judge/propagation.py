@@ -1,0 +1,303 @@
+"""Bounds of convolution fused with batch normalisation, propagated from those of its parts under one contract.
+
+Every quantity below carries a bound of LAMBDA standard deviations (`conformance.judge.limits`). Bounds of independent
+errors add in squares under a sum; those of one error that many elements share add as they stand. u is the
+accumulator's unit roundoff, sums_M the bound of a sum of M terms in units of its spread, b = |gamma|.
+
+*Convolution.* z_ = inputs*s2 + sums*spread + tiny, as for a convolution alone (an underscore marks a bound); and half a
+spacing of the storage format where the contract says that z is rounded `between` the parts.
+
+*Mean.* mean_ = average(z_) + sums_M*hypot(|z|, sum z)/M + u*|mean|. No credit is taken for z's errors averaging out:
+on constant channels they are one error.
+
+*Variance.* With d = z - mean, d_ = z_ + mean_ + u*|d|: var_ = average(2*|d|*d_ + d_^2) + 2*u*var +
+sums_M*hypot(|d^2|, sum d^2)/M. This is what two passes, or Welford's updates, keep to (Chan, Golub and LeVeque, The
+American Statistician 37, 1983); raw moments, where declared, have the same with z for d, and 2*|mean|*mean_ + mean_^2
+for the square of the mean.
+
+*Inverse deviation.* inv is convex and falls, so inv_ = inv(max(var - var_, 0)) - inv(var) + 4*u*inv: not linearised,
+since var_ may exceed var.
+
+*Forward.* y = (z - mean)*inv*gamma + beta, or z*scale + shift with rounded scale and shift, which are as good:
+y_ = b*(inv*(z_ + mean_) + (|d| + d_)*inv_) + u*(4*b*inv*(|z| + |mean|) + |beta| + |y|).
+
+*Backward.* total = sum dy and product = sum dy*d: total_ = sums_M*hypot(|dy|, total); dy is drawn apart from x and w
+with random signs, so that Hoeffding's inequality bounds what d_ does to product: product_ = t*sqrt(sum (dy*d_)^2) +
+sums_M*hypot(|dy*d|, product) + 2*u*|product|, t the limit of a statistic. In dz = b*inv*(dy - total/M - d*pull):
+
+  shared by a channel   a = b*inv*(total_/M + |pull|*mean_), times 1; c = b*inv*pull_, times d; e = inv_/inv, times dz
+  of each element       i = b*inv*(|pull|*z_ + 4*u*(|dy| + |total/M| + |d*pull|)) + half a spacing where rounded between
+
+A gradient of the convolution is linear in dz: of what a channel shares, dw makes a*|dw(1)| + c*|dw(d)| + e*|dw|,
+exactly; dx sums it over channels, where it is independent, and over at most R*S taps, where it is not (Cauchy and
+Schwarz): sqrt(R*S * dx2(shared^2)), dx2 being the operator on squares. Independent errors make sqrt(dx2(i^2)). The
+gradient's own rounding comes on top, as for a convolution alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from conformance.dtypes import FORMATS
+from conformance.judge.contract import Contract
+from conformance.judge.limits import Limits, half_ulp, limits, spread
+from conformance.operators import OPERATORS, Arrays, ConvBnGeometry, Operator
+from conformance.operators.conv_bn import as_image, by_channel, column
+from conformance.operators.conv_bn_backward import pull
+
+Propagation = Callable[[ConvBnGeometry, Arrays, Arrays, Contract, str], Arrays]
+"""(geometry, inputs, magnitude, contract, storage dtype) -> bound of every output before its rounding."""
+
+FOLDED = 4.0
+"""Roundings of scale, shift and what they are made of, each of up to u times the largest number in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What is bounded before the outputs are: [K, M] for z and d, [K] for the rest."""
+
+    z: np.ndarray
+    d: np.ndarray
+    mean: np.ndarray
+    var: np.ndarray
+    inverse: np.ndarray
+    """The inverse deviation itself."""
+    inverse_bound: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Arithmetic:
+    """A contract at work on tensors of `dtype`."""
+
+    contract: Contract
+    dtype: str
+
+    @property
+    def u(self) -> float:
+        return self.contract.accumulator(self.dtype).unit_roundoff
+
+    def limits(self, terms: int, count: int = 1) -> Limits:
+        """Of a sum of products that stays in the accumulator."""
+        wide = "fp64" if self.dtype == "fp64" else "fp32"
+        return limits(self.contract, wide, terms, count)
+
+    def product(self, exact: np.ndarray, s2: np.ndarray, terms: int) -> np.ndarray:
+        """The bound of a convolution's elements."""
+        allowed = self.limits(terms, exact.size)
+        scale = s2 if allowed.local else np.broadcast_to(np.max(s2), s2.shape)
+        bound: np.ndarray = allowed.inputs * scale + allowed.sums * spread(exact, scale) + allowed.tiny
+        return bound
+
+    def sum(self, elements: np.ndarray) -> np.ndarray:
+        """The bound of sums over the last axis of exact elements [K, M]."""
+        plain = replace(self.contract, algorithm="direct", inputs="exact")
+        sums = _Arithmetic(plain, self.dtype).limits(elements.shape[-1]).sums
+        bound: np.ndarray = sums * np.hypot(np.linalg.norm(elements, axis=-1), elements.sum(axis=-1))
+        return bound
+
+    def between(self, values: np.ndarray) -> np.ndarray | float:
+        """What rounding to storage adds to values that have a bound of their own."""
+        if self.contract.between == "accumulator":
+            return 0.0
+        format = FORMATS[self.dtype]
+        return half_ulp(np.abs(values), format) + format.smallest_subnormal
+
+
+def _statistics(geometry: ConvBnGeometry, scales: Arrays, arithmetic: _Arithmetic) -> _Bounds:
+    z, d, mean, var, u = scales["z"], scales["d"], scales["mean"], scales["var"], arithmetic.u
+    z_bound = _of_z(geometry, scales, arithmetic)
+    mean_bound = z_bound.mean(axis=1) + arithmetic.sum(z) / geometry.count + u * np.abs(mean)
+    d_bound = z_bound + mean_bound[:, None] + u * np.abs(d)
+    var_bound = _of_variance(geometry, scales, arithmetic, z_bound, mean_bound, d_bound)
+    inverse = geometry.inverse(var)
+    lowest = geometry.inverse(np.maximum(var - var_bound, 0))
+    return _Bounds(z_bound, d_bound, mean_bound, var_bound, inverse, lowest - inverse + FOLDED * u * inverse)
+
+
+def _of_z(geometry: ConvBnGeometry, scales: Arrays, arithmetic: _Arithmetic) -> np.ndarray:
+    bound = arithmetic.product(scales["z"], scales["s2"], geometry.filter.size // geometry.k)
+    return bound + arithmetic.between(np.abs(scales["z"]) + bound)
+
+
+def _of_variance(
+    geometry: ConvBnGeometry,
+    scales: Arrays,
+    arithmetic: _Arithmetic,
+    z_bound: np.ndarray,
+    mean_bound: np.ndarray,
+    d_bound: np.ndarray,
+) -> np.ndarray:
+    bound = _of_squares(geometry, scales["d"], d_bound, arithmetic) + 2 * arithmetic.u * scales["var"]
+    if arithmetic.contract.variance == "raw":
+        bound = bound + _of_squares(geometry, scales["z"], z_bound, arithmetic)
+        bound += 2 * np.abs(scales["mean"]) * mean_bound + mean_bound**2 + 2 * arithmetic.u * scales["mean"] ** 2
+    return bound
+
+
+def _of_squares(geometry: ConvBnGeometry, values: np.ndarray, bound: np.ndarray, arithmetic: _Arithmetic) -> np.ndarray:
+    """The bound of sum(values^2) over the degrees of freedom."""
+    errors = (2 * np.abs(values) * bound + bound**2).sum(axis=1)
+    found: np.ndarray = (errors + arithmetic.sum(values**2)) / geometry.freedom
+    return found
+
+
+def _of_y(
+    geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: _Arithmetic, found: _Bounds, mean: np.ndarray
+) -> np.ndarray:
+    """y_ as [N, K, P, Q]; `mean` is what is subtracted from z."""
+    z, u, gamma = scales["z"], arithmetic.u, np.abs(column(inputs.get("gamma")))
+    d, inverse = np.abs(z - mean[:, None]), found.inverse[:, None]
+    errors = inverse * (found.z + found.mean[:, None]) + (d + found.d) * found.inverse_bound[:, None]
+    shift = np.abs(column(inputs["beta"])) if geometry.affine else 0.0
+    rounded = FOLDED * gamma * inverse * (np.abs(z) + np.abs(mean)[:, None]) + 2 * shift + gamma * inverse * d
+    return as_image(gamma * errors + u * rounded, geometry)
+
+
+def forward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, contract: Contract, dtype: str) -> Arrays:
+    """Bounds of y and of the statistics."""
+    arithmetic = _Arithmetic(contract, dtype)
+    found = _statistics(geometry, scales, arithmetic)
+    bounds = {
+        "y": _of_y(geometry, inputs, scales, arithmetic, found, scales["mean"]),
+        "mean": found.mean,
+        "var": found.var,
+    }
+    if geometry.running:
+        unbiased = geometry.freedom / (geometry.count - 1)
+        moved = (
+            ("running_mean", scales["mean"], found.mean),
+            ("running_var", scales["var"] * unbiased, found.var * unbiased),
+        )
+        for name, new, bound in moved:
+            size = np.abs(inputs[name].astype(np.float64)) + geometry.momentum * np.abs(new)
+            bounds[name] = geometry.momentum * bound + FOLDED * arithmetic.u * size
+    return bounds
+
+
+def inference(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, contract: Contract, dtype: str) -> Arrays:
+    """The bound of y: the statistics are given, the scale may be folded into the filters."""
+    arithmetic = _Arithmetic(contract, dtype)
+    z = _of_z(geometry, scales, arithmetic)
+    none = np.zeros(geometry.k)
+    inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
+    found = _Bounds(z, z, none, none, inverse, FOLDED * arithmetic.u * inverse)
+    mean = inputs["running_mean"].astype(np.float64)
+    return {"y": _of_y(geometry, inputs, scales, arithmetic, found, mean)}
+
+
+def backward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, contract: Contract, dtype: str) -> Arrays:
+    """Bounds of the four gradients."""
+    arithmetic = _Arithmetic(contract, dtype)
+    found = _statistics(geometry, scales, arithmetic)
+    dy = by_channel(inputs["dy"].astype(np.float64))
+    total = arithmetic.sum(dy)
+    product = _of_product(dy, scales, arithmetic, found)
+    if contract.variance == "raw":
+        product = product + arithmetic.sum(dy * scales["z"]) + np.abs(scales["mean"]) * total
+    shared, own = _of_dz(geometry, inputs, scales, arithmetic, found, (dy, total, product))
+    bounds = {
+        "dx": _of_dx(geometry, inputs["w"], scales, arithmetic, shared, own),
+        "dw": _of_dw(geometry, inputs["x"], scales, arithmetic, shared, own),
+    }
+    if geometry.affine:
+        size = np.abs(scales["product"])
+        bounds["dgamma"] = product * found.inverse + (size + product) * found.inverse_bound
+        bounds["dbeta"] = total
+    return bounds
+
+
+def _of_product(dy: np.ndarray, scales: Arrays, arithmetic: _Arithmetic, found: _Bounds) -> np.ndarray:
+    z = arithmetic.limits(1).z
+    hoeffding = z * np.linalg.norm(dy * found.d, axis=1)
+    bound: np.ndarray = hoeffding + arithmetic.sum(dy * scales["d"]) + 2 * arithmetic.u * np.abs(scales["product"])
+    return bound
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Errors of dz that a channel shares, [K]: in units of 1, of d and of dz."""
+
+    one: np.ndarray
+    d: np.ndarray
+    dz: np.ndarray
+
+
+def _of_dz(
+    geometry: ConvBnGeometry,
+    inputs: Arrays,
+    scales: Arrays,
+    arithmetic: _Arithmetic,
+    found: _Bounds,
+    sums: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> tuple[_Shared, np.ndarray]:
+    """What a channel shares, and each element's own, [K, M]. `sums` are dy and the bounds of total and product."""
+    dy, total, product = sums
+    u, scale = arithmetic.u, np.abs(column(inputs.get("gamma"))) * found.inverse[:, None]
+    slope = pull(geometry, scales["var"], scales["product"])
+    slope_bound = _of_pull(geometry, scales, arithmetic, found, product)
+    average = np.abs(scales["total"]) / geometry.count
+    steep = np.abs(slope)
+    one = scale[:, 0] * (total / geometry.count + steep * found.mean)
+    rounded = np.abs(dy) + average[:, None] + np.abs(scales["d"]) * steep[:, None]
+    if arithmetic.contract.variance == "raw":
+        rounded = rounded + np.abs(scales["z"]) * steep[:, None]
+    own = scale * (steep[:, None] * found.z + FOLDED * u * rounded)
+    shared = _Shared(one, scale[:, 0] * slope_bound, found.inverse_bound / found.inverse)
+    return shared, own + arithmetic.between(np.abs(scales["dz"]) + own)
+
+
+def _of_pull(
+    geometry: ConvBnGeometry, scales: Arrays, arithmetic: _Arithmetic, found: _Bounds, product: np.ndarray
+) -> np.ndarray:
+    """The difference to what the largest product and the smallest variance make of it."""
+    least = np.maximum(scales["var"] - found.var, 0)
+    size = np.abs(scales["product"])
+    exact, most = pull(geometry, scales["var"], size), pull(geometry, least, size + product)
+    bound: np.ndarray = most - exact + FOLDED * arithmetic.u * exact
+    return bound
+
+
+def _linear(operator: str, geometry: ConvBnGeometry, inputs: Arrays, output: str) -> np.ndarray:
+    """A convolution's gradient at other tensors, in float32: it scales a bound, no more."""
+    return OPERATORS[operator].reference(geometry.conv, inputs, np.float32)[output].astype(np.float64)
+
+
+def _of_dx(
+    geometry: ConvBnGeometry, w: np.ndarray, scales: Arrays, arithmetic: _Arithmetic, shared: _Shared, own: np.ndarray
+) -> np.ndarray:
+    taps = geometry.r * geometry.s
+    common = shared.one[:, None] + shared.d[:, None] * np.abs(scales["d"]) + shared.dz[:, None] * np.abs(scales["dz"])
+    squares = as_image(taps * common**2 + own**2, geometry)
+    given = {"dy": squares, "w": np.square(w.astype(np.float64))}
+    propagated = np.sqrt(_linear("conv_backward_data", geometry, given, "dx"))
+    terms = _terms("conv_backward_data", geometry, "dx")
+    bound: np.ndarray = propagated + arithmetic.product(scales["dx"], scales["s2_dx"], terms)
+    return bound
+
+
+def _of_dw(
+    geometry: ConvBnGeometry, x: np.ndarray, scales: Arrays, arithmetic: _Arithmetic, shared: _Shared, own: np.ndarray
+) -> np.ndarray:
+    patterns = ((shared.one, scales["ones"]), (shared.d, scales["distances"]), (shared.dz, scales["dw"]))
+    common = sum((each.reshape(-1, 1, 1, 1) * np.abs(pattern) for each, pattern in patterns), start=np.zeros(()))
+    given = {"x": np.square(x.astype(np.float64)), "dy": as_image(own**2, geometry)}
+    independent = np.sqrt(_linear("conv_backward_weight", geometry, given, "dw"))
+    terms = _terms("conv_backward_weight", geometry, "dw")
+    bound: np.ndarray = common + independent + arithmetic.product(scales["dw"], scales["s2_dw"], terms)
+    return bound
+
+
+def _terms(name: str, geometry: ConvBnGeometry, output: str) -> int:
+    operator: Operator = OPERATORS[name]
+    return operator.terms(geometry.conv)[output]
+
+
+PROPAGATIONS: dict[str, Propagation] = {
+    "conv_bn_forward": forward,
+    "conv_bn_backward": backward,
+    "conv_bn_inference": inference,
+}
+"""Operators whose outputs are no plain sums."""

@@ -1,0 +1,151 @@
+"""The gradients of convolution and batch normalisation together, through the batch's own statistics.
+
+With total = sum dy and product = sum dy*d over a channel, d = z - mean (Ioffe and Szegedy 2015, section 3):
+
+    dz = gamma * inv * (dy - total/M - d * pull),   pull = product * inv^2 / M,   dgamma = product * inv
+
+dbeta = total, and dx, dw are the gradients of the convolution at dz. Where eps is outside of the root, the derivative
+of inv = 1 / (s + eps), s = sqrt(sum d^2 / (M - 1)), makes pull = product * inv / (s * (M - 1)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.operators import extended
+from conformance.operators.base import Arrays, Tensor
+from conformance.operators.conv import ConvBackwardData, ConvBackwardWeight
+from conformance.operators.conv_bn import (
+    CONV,
+    ConvBn,
+    ConvBnGeometry,
+    Statistics,
+    as_image,
+    by_channel,
+    column,
+    intermediate,
+)
+from conformance.operators.extended import Double
+
+_GRADIENT, _WEIGHT = ConvBackwardData(), ConvBackwardWeight()
+
+
+class ConvBnBackward(ConvBn):
+    """dy, x, w, gamma? -> dx, dw, dgamma[K]?, dbeta[K]?: gradients through the batch's own statistics."""
+
+    name = "conv_bn_backward"
+
+    def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
+        """dy, x, w and, where the problem is affine, gamma."""
+        gamma = {"gamma": geometry.statistic()} if geometry.affine else {}
+        return {"dy": geometry.y, "x": geometry.x, "w": geometry.filter, **gamma}
+
+    def arguments(self, geometry: ConvBnGeometry) -> tuple[str, ...]:
+        """gamma is always passed, None when absent."""
+        return ("dy", "x", "w", "gamma")
+
+    def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
+        """dx, dw and, where the problem is affine, dgamma and dbeta."""
+        affine = {"dgamma": geometry.statistic(), "dbeta": geometry.statistic()} if geometry.affine else {}
+        return {"dx": geometry.x, "dw": geometry.filter, **affine}
+
+    def terms(self, geometry: ConvBnGeometry) -> dict[str, int]:
+        """As in the gradients of a convolution; M in those of the parameters."""
+        gradients = _GRADIENT.terms(geometry) | {"dw": geometry.count}
+        return dict.fromkeys(self.outputs(geometry), geometry.count) | gradients
+
+    def flops(self, geometry: ConvBnGeometry) -> int:
+        """z again, and both gradients."""
+        return 3 * CONV.flops(geometry)
+
+    def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """dz by the chain rule through mean and variance, then the gradients of the convolution."""
+        found = Gradient.of(geometry, inputs, dtype)
+        dz = as_image(found.dz, geometry)
+        outputs = {"dx": _dx(geometry, dz, inputs["w"], dtype), "dw": _dw(geometry, inputs["x"], dz, dtype)}
+        if geometry.affine:
+            outputs |= {"dgamma": found.product[0] * found.inverse, "dbeta": found.total[0]}
+        return outputs
+
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """What forward has; dz as [K, M]; sums of dy and dy*d as [K]; dx, dw and their s2; dw for dz = 1 and dz = d."""
+        found = Gradient.of(geometry, inputs, np.float64)
+        dz = as_image(found.dz, geometry)
+        conv, x, w = geometry.conv, inputs["x"], inputs["w"]
+        patterns = {"ones": np.ones(geometry.y.shape, np.float32), "distances": as_image(found.statistics.d, geometry)}
+        return intermediate(geometry, inputs, dtype) | {
+            "dz": found.dz,
+            "total": found.total[0],
+            "product": found.product[0],
+            **_GRADIENT.reference(conv, {"dy": dz, "w": w}, dtype),
+            **_WEIGHT.reference(conv, {"x": x, "dy": dz}, dtype),
+            "s2_dx": _GRADIENT.magnitude(conv, {"dy": dz, "w": w}, dtype)["dx"].astype(np.float64),
+            "s2_dw": _WEIGHT.magnitude(conv, {"x": x, "dy": dz}, dtype)["dw"].astype(np.float64),
+            **{name: _WEIGHT.reference(conv, {"x": x, "dy": dy})["dw"] for name, dy in patterns.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """dz [K, M], and per channel the sums of dy and of dy*d, and the inverse deviation."""
+
+    statistics: Statistics
+    dz: np.ndarray
+    total: Double
+    product: Double
+    inverse: np.ndarray
+
+    @classmethod
+    def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Gradient:
+        """From dy, x, w and gamma: dz = gamma * inv * (dy - sum(dy)/M - d * pull)."""
+        found = Statistics.of(geometry, inputs, dtype)
+        dy = by_channel(inputs["dy"].astype(np.float64))
+        sums = extended.summed(dy), extended.dot(dy, found.d)
+        var = found.variance(geometry.freedom)
+        mean, rest = extended.divided(sums[0], float(geometry.count))
+        centred = (dy - mean[:, None]) - rest[:, None]
+        inner = centred - found.d * pull(geometry, var, sums[1][0])[:, None]
+        inverse = geometry.inverse(var)
+        return cls(found, inner * inverse[:, None] * column(inputs.get("gamma")), *sums, inverse)
+
+
+def pull(geometry: ConvBnGeometry, var: np.ndarray, product: np.ndarray) -> np.ndarray:
+    """What the variance's own gradient takes from dy for each unit of d, [K]; `product` is the sum of dy*d.
+
+    sum(dy*d) * inv^2 / M, or sum(dy*d) * inv / (sqrt(var) * (M - 1)) where eps is outside of the root. A constant
+    channel has d = 0, so that nothing is taken.
+    """
+    inverse = geometry.inverse(var)
+    other = inverse
+    if geometry.eps_outside:
+        other = np.divide(1, np.sqrt(var), out=np.zeros_like(var), where=var != 0)
+    taken: np.ndarray = product * inverse * other / geometry.freedom
+    return taken
+
+
+def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> np.ndarray:
+    """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
+    scale = np.frexp(np.abs(w.astype(np.float64)).max(axis=(1, 2, 3)))[1]
+    level = np.ldexp(w.astype(np.float64), -scale[:, None, None, None])
+    raised = np.ldexp(dz, scale[:, None, None])
+    bits = extended.room(level, _GRADIENT.terms(geometry)["dx"])
+    slices = extended.sliced(raised, bits, (0, 1, 2, 3))
+    parts = [_GRADIENT.reference(geometry.conv, {"dy": part, "w": level}, dtype)["dx"] for part in slices]
+    return _from_the_smallest(parts)
+
+
+def _dw(geometry: ConvBnGeometry, x: np.ndarray, dz: np.ndarray, dtype: Any) -> np.ndarray:
+    """backward-weight of dz."""
+    slices = extended.sliced(dz, extended.room(x.astype(np.float64), geometry.count), (0, 2, 3))
+    return _from_the_smallest([_WEIGHT.reference(geometry.conv, {"x": x, "dy": part}, dtype)["dw"] for part in slices])
+
+
+def _from_the_smallest(parts: list[np.ndarray]) -> np.ndarray:
+    found: np.ndarray = parts[-1]
+    for part in reversed(parts[:-1]):
+        found = found + part
+    return found

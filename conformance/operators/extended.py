@@ -1,0 +1,113 @@
+"""Sums in twice the precision of float64, and exact products of matrices: the same bits on every machine.
+
+Only elementwise IEEE operations in a fixed order are used, and matrix products whose every partial sum is exact, so
+that neither a BLAS nor a vector unit can show.
+
+Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971; Ogita, Rump and
+Oishi, "Accurate sum and dot product", SISC 26(6), 2005; Ozaki, Ogita, Oishi and Rump, "Error-free transformations of
+matrix multiplication", Numer. Algorithms 59, 2012.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+Double = tuple[np.ndarray, np.ndarray]
+"""A number as the unevaluated sum of a float64 and a much smaller one."""
+
+_SPLITTER = 2.0**27 + 1
+SIGNIFICAND = 53
+COVERED = 64
+"""Bits below the largest element that slices reach down to: what lies beyond is less than float64 itself resolves."""
+_NARROWEST = 8
+"""Bits of a slice where data leave no room for more; the products are then accurate, no longer exact."""
+
+
+def two_sum(a: np.ndarray, b: np.ndarray) -> Double:
+    """a + b and its rounding error."""
+    total = a + b
+    shifted = total - a
+    return total, (a - (total - shifted)) + (b - shifted)
+
+
+def two_product(a: np.ndarray, b: np.ndarray) -> Double:
+    """a * b and its rounding error."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return product, error
+
+
+def _halves(a: np.ndarray) -> Double:
+    scaled = _SPLITTER * a
+    high = scaled - (scaled - a)
+    return high, a - high
+
+
+def added(a: Double, b: Double) -> Double:
+    """a + b, correct to about 2^-104."""
+    total, error = two_sum(a[0], b[0])
+    error = error + (a[1] + b[1])
+    high = total + error
+    return high, error - (high - total)
+
+
+def total(terms: Double) -> Double:
+    """The sum along the last axis, by halves: the order depends on the length alone."""
+    high, low = terms
+    while (count := high.shape[-1]) > 1:
+        if count % 2:
+            high, low = (np.concatenate([part, np.zeros_like(part[..., :1])], axis=-1) for part in (high, low))
+        half = (count + 1) // 2
+        high, low = added((high[..., :half], low[..., :half]), (high[..., half:], low[..., half:]))
+    return high[..., 0], low[..., 0]
+
+
+def summed(terms: np.ndarray) -> Double:
+    """The sum of float64 numbers along the last axis."""
+    return total((terms, np.zeros_like(terms)))
+
+
+def dot(a: np.ndarray, b: np.ndarray) -> Double:
+    """The sum of products along the last axis."""
+    return total(two_product(a, b))
+
+
+def divided(a: Double, by: float) -> Double:
+    """a / by, correct to about 2^-104."""
+    quotient = a[0] / by
+    product, error = two_product(quotient, np.full_like(quotient, by))
+    rest = (((a[0] - product) - error) + a[1]) / by
+    high = quotient + rest
+    return high, rest - (high - quotient)
+
+
+def width(array: np.ndarray) -> int:
+    """Bits from the largest to the lowest one set in any element: what fixed-point data have."""
+    finite = array[np.isfinite(array) & (array != 0)]
+    if not finite.size:
+        return 1
+    fractions, exponents = np.frexp(finite)
+    significands = np.abs(np.ldexp(fractions, SIGNIFICAND)).astype(np.int64)
+    lowest = np.frexp((significands & -significands).astype(np.float64))[1] - 1
+    return int(exponents.max() - (exponents - SIGNIFICAND + lowest).min())
+
+
+def room(factor: np.ndarray, terms: int) -> int:
+    """Bits that the other factor of a product may have, so that every sum of `terms` products is exact."""
+    return max(_NARROWEST, SIGNIFICAND - width(factor) - math.ceil(math.log2(max(2, terms))))
+
+
+def sliced(array: np.ndarray, bits: int, axes: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Slices of `bits` bits that add up to `array`, from the highest; their grid is one along `axes`."""
+    largest = np.max(np.abs(array), axis=axes, keepdims=True, where=np.isfinite(array), initial=0.0)
+    grid = np.ldexp(1.0, np.frexp(largest)[1] - bits)
+    rest = array
+    for _ in range(math.ceil(COVERED / bits)):
+        part = np.rint(rest / grid) * grid
+        yield part
+        rest = rest - part
+        grid = np.ldexp(grid, -bits)
