@@ -24,7 +24,7 @@ from conformance.problems import FAMILY_ARMS, Problem
 ARM = "contract"
 """What records and `--arm` call the checks of behaviour."""
 
-Facts = dict[str, bool]
+Facts = dict[str, Any]
 """What a check found out without judging it, for the record."""
 
 

@@ -33,6 +33,8 @@ class Tally:
         """Seconds of each verdict that are neither the kernel's nor the reference's."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of unsupported cases."""
+        self.answered: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Implementation -> impossible requests that it does not refuse, and how often it was asked."""
         self.waivers: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of waived cases."""
 
@@ -45,6 +47,8 @@ class Tally:
             self._add_seconds(record["seconds"])
         if "dtype" in record:
             self.passports[name, record["dtype"]].add(record)
+        for request in record.get("not_refused", ()):
+            self.answered[name][f"{record['operator']}: {request}"] += 1
         if not record["operator"]:
             self.broken[name] = record["reason"]
         if status == "unavailable":

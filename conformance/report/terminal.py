@@ -22,6 +22,8 @@ def summary(tally: Tally, width: int) -> Iterator[str]:
     yield from _section("broken files", {path: [why] for path, why in tally.broken.items()}, width)
     yield from _section("unavailable", {name: [why] for name, why in tally.absent.items()}, width)
     yield from _section("unsupported", {n: _counted(reasons) for n, reasons in tally.refusals.items()}, width)
+    answered = {name: sorted(requests) for name, requests in tally.answered.items()}
+    yield from _section("computes what it should refuse", answered, width)
     yield from _section("waived", {n: _counted(reasons) for n, reasons in tally.waivers.items()}, width)
     totals = tally.totals
     counts = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
