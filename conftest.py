@@ -1,3 +1,3 @@
 """Loads the plugins; nothing else belongs here."""
 
-pytest_plugins = ["conformance.harness.plugin", "conformance.harness.timing"]
+pytest_plugins = ["conformance.harness.plugin", "conformance.harness.timing", "conformance.training.plugin"]

@@ -17,6 +17,7 @@ from conformance.harness.conduct_trial import ARM as CONTRACT
 from conformance.harness.devices import DEVICES, missing
 from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, Problem, Variant, at_level, typed
+from conformance.training.tables import ARM as TRAINING
 
 METHODS = ("auto", "exact", "probes")
 
@@ -83,7 +84,7 @@ def read(config: pytest.Config) -> Selection:
         operators=_subset(config, "--operator", OPERATORS),
         dtypes=_subset(config, "--dtype", STORAGE),
         layouts=_subset(config, "--layout", LAYOUTS),
-        arms=_subset(config, "--arm", (*ARMS, CONTRACT)),
+        arms=_subset(config, "--arm", (*ARMS, CONTRACT, TRAINING)),
         seed=_seed(config.getoption("--seed")),
         method=config.getoption("--method"),
         required=_required(config.getoption("--require") or ()),

@@ -67,7 +67,7 @@ class Session:
         self.impls = options.folder(config, self.selection)
         self.records = None if self._is_worker else _open_records(config)
         self._plan: Plan | None = None
-        self._asked = False
+        self.asked = False
         """Whether any test is here to verify something."""
         if self.selection.implementations:
             _ = self.plan
@@ -89,10 +89,10 @@ class Session:
         times = metafunc.definition.get_closest_marker("times")
         behaves = metafunc.definition.get_closest_marker("behaves")
         if verifies is not None:
-            self._asked = True
+            self.asked = True
             due = self.plan.cases(verifies.args[0], verifies.kwargs.get("when"))
         elif behaves is not None:
-            self._asked = True
+            self.asked = True
             due = self.plan.behaviour(behaves.args or tuple(OPERATORS))
         elif times is not None:
             due = self.plan.timed(times.args[0], times.kwargs["problems"])
@@ -107,7 +107,7 @@ class Session:
         After deselection: a broken file is nobody's to deselect.
         """
         items[:] = filter(_has_case, items)
-        if self._asked:
+        if self.asked:
             items += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
                 for path, reason in self.plan.registry.broken.items()
@@ -115,7 +115,7 @@ class Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
-        self._asked |= not {"verifies", "behaves"}.isdisjoint(report.keywords)
+        self.asked |= not {"verifies", "behaves", "trains"}.isdisjoint(report.keywords)
         record = _record_of(report)
         if record is None or self._is_worker:
             return
@@ -150,13 +150,13 @@ class Session:
             return
         if any(not self.tally.verified_on(device) for device in self.selection.required):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        elif self._asked and not self.tally.verified:
+        elif self.asked and not self.tally.verified:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The matrix, what was not run and why, and what was asked for and is not here."""
         asked = options.devices_asked(self.config)
-        if self.config.option.collectonly or not (self._asked or self.tally.cells or asked):
+        if self.config.option.collectonly or not (self.asked or self.tally.cells or asked):
             return
         terminalreporter.section("conformance")
         width = terminalreporter._tw.fullwidth - 1
@@ -205,7 +205,7 @@ def judged(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
             verdict = verify(case)
             record = records.record(case, verdict)
         request.node.user_properties.append((PROPERTY, records.line(record)))
-        _conclude(verdict, record.get("command", ""))
+        conclude(verdict, record.get("command", ""))
 
     return run
 
@@ -221,12 +221,13 @@ def kept(request: pytest.FixtureRequest) -> Callable[[Case | Absence, Check], No
             verdict, facts = conduct(case, check)
         record = records.conduct_record(case, verdict, check.__name__, facts)
         request.node.user_properties.append((PROPERTY, records.line(record)))
-        _conclude(verdict, record.get("command", ""))
+        conclude(verdict, record.get("command", ""))
 
     return run
 
 
-def _conclude(verdict: Verdict, command: str) -> None:
+def conclude(verdict: Verdict, command: str) -> None:
+    """Turn a verdict into the test's outcome."""
     if verdict.status in ("fail", "error"):
         pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {command}", pytrace=False)
     if verdict.status == "waived":

@@ -64,11 +64,11 @@ def record(case: Case, verdict: Verdict) -> dict[str, Any]:
         "terms": case.operator.terms(case.problem.geometry),
         "reason": verdict.reason,
         "checks": {
-            judgement.output: {check.name: [_number(check.value), check.limit] for check in judgement.checks}
+            judgement.output: {check.name: [number(check.value), check.limit] for check in judgement.checks}
             for judgement in verdict.judgements
         },
         "passport": {
-            judgement.output: {name: _number(value) for name, value in judgement.passport.items()}
+            judgement.output: {name: number(value) for name, value in judgement.passport.items()}
             for judgement in verdict.judgements
             if judgement.passport
         },
@@ -120,7 +120,7 @@ def _earned(judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def _number(value: float) -> float | str:
+def number(value: float) -> float | str:
     """JSON has no infinity; a record must stay readable by strict parsers."""
     return float(value) if math.isfinite(value) else str(value)
 

@@ -1,0 +1,127 @@
+"""The autograd bridge: a convolution whose forward and gradients all come from an implementation's kernels."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+from conformance.operators import ConvGeometry
+from conformance.training.kernels import Call, Kernels
+
+
+class Observer(Protocol):
+    """Watches the calls of a layer. A call's role in it is forward, backward-data or backward-weight."""
+
+    def begins(self, site: Site, role: str, direction: str, geometry: ConvGeometry) -> None:
+        """A kernel is about to be called."""
+        ...
+
+    def returned(self, site: Site, role: str, call: Call) -> None:
+        """It has returned."""
+        ...
+
+
+class TwiceError(NotImplementedError):
+    """The gradient of a gradient was asked for."""
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """One layer of a network: what it is called, which kernels it uses, who watches them."""
+
+    kernels: Kernels
+    what: str
+    """The layer's configuration in words."""
+    transposed: bool = False
+    name: str = ""
+    """Its path in the model."""
+    observer: Observer | None = field(default=None, repr=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Site:
+        """A copied layer calls the same kernels; nobody watches it yet."""
+        return replace(copy.copy(self), observer=None)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}" if self.name else self.what
+
+    def call(self, role: str, direction: str, geometry: ConvGeometry, given: dict[str, Any]) -> dict[str, Any]:
+        """The results of a kernel, after the observer has seen them."""
+        if self.observer is not None:
+            self.observer.begins(self, role, direction, geometry)
+        made = self.kernels.call(direction, geometry, given, f"{self} ({geometry.descriptor})")
+        if self.observer is not None:
+            self.observer.returned(self, role, made)
+        return made.outputs
+
+    def forward(self, geometry: ConvGeometry, image: Any, w: Any, bias: Any) -> Any:
+        """The layer's output. A transposed convolution is the backward-data of the convolution `geometry`."""
+        if self.transposed:
+            return self.call("forward", "conv_backward_data", geometry, {"dy": image, "w": w})["dx"]
+        return self.call("forward", "conv_forward", geometry, {"x": image, "w": w, "bias": bias})["y"]
+
+    def backward_data(self, geometry: ConvGeometry, gradient: Any, w: Any) -> Any:
+        """The gradient in the layer's input."""
+        geometry = replace(geometry, bias=False)
+        if self.transposed:
+            return self.call("backward-data", "conv_forward", geometry, {"x": gradient, "w": w, "bias": None})["y"]
+        return self.call("backward-data", "conv_backward_data", geometry, {"dy": gradient, "w": w})["dx"]
+
+    def backward_weight(self, geometry: ConvGeometry, image: Any, gradient: Any) -> tuple[Any, Any]:
+        """The gradients in weight and bias; the latter None where `geometry` has no bias."""
+        x, dy = (gradient, image) if self.transposed else (image, gradient)
+        found = self.call("backward-weight", "conv_backward_weight", geometry, {"x": x, "dy": dy})
+        return found["dw"], found.get("dbias")
+
+
+class _Gradients(torch.autograd.Function):
+    """The gradients, a function of its own so that differentiating it says what cannot be done."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, site: Site, geometry: ConvGeometry, wanted: tuple[bool, ...], gradient: Any, image: Any, w: Any
+    ) -> Any:
+        ctx.site = site
+        dx = site.backward_data(geometry, gradient, w) if wanted[0] else None
+        geometry = replace(geometry, bias=wanted[2])
+        dw, dbias = site.backward_weight(geometry, image, gradient) if any(wanted[1:]) else (None, None)
+        return dx, dw, dbias
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise TwiceError(
+            f"{ctx.site}: the gradient of a gradient is not available through kernels; "
+            "use torch's own layer where create_graph=True is differentiated again"
+        )
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, site: Site, geometry: ConvGeometry, image: Any, w: Any, bias: Any) -> Any:
+        ctx.site, ctx.geometry = site, geometry
+        ctx.save_for_backward(image, w)
+        return site.forward(geometry, image, w, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        image, w = ctx.saved_tensors
+        wanted = tuple(ctx.needs_input_grad[2:])
+        return None, None, *_Gradients.apply(ctx.site, ctx.geometry, wanted, gradient, image, w)
+
+
+def convolution(site: Site, geometry: ConvGeometry, image: Any, w: Any, bias: Any = None) -> Any:
+    """A differentiable convolution (or, at a transposed site, its transpose) through the site's kernels.
+
+    Raises RefusedError before anything is computed if a kernel is missing that this call or its gradients need.
+    """
+    training = torch.is_grad_enabled()
+    needs_data = training and image.requires_grad
+    needs_weight = training and (w.requires_grad or (bias is not None and bias.requires_grad))
+    forward, data = ("conv_forward", "conv_backward_data")[:: -1 if site.transposed else 1]
+    for direction, needed in ((forward, True), (data, needs_data), ("conv_backward_weight", needs_weight)):
+        if needed:
+            asked = replace(geometry, bias=False) if direction == "conv_backward_data" else geometry
+            site.kernels.find(direction, asked, image.dtype, f"{site} ({geometry.descriptor})")
+    return _Convolution.apply(site, geometry, image, w, bias)

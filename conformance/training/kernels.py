@@ -1,0 +1,114 @@
+"""Calling the convolution kernels of an implementation, of any framework, on torch tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from conformance.harness.arrays import torch_arrays
+from conformance.harness.arrays.torch import TorchArrays
+from conformance.harness.implementation import Implementation, Kernel, Unsupported
+from conformance.harness.verify import FROM_LAYOUT, TO_LAYOUT, MalformedError, as_tuple, to_host
+from conformance.judge import Contract
+from conformance.operators import OPERATORS, ConvGeometry, Operator
+
+DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
+
+Tensors = dict[str, Any]
+"""Name -> torch tensor in canonical order, detached; an absent bias is None."""
+
+
+class RefusedError(Unsupported):
+    """A configuration that the implementation has no kernel for; the message names both and the reason."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One finished call of a kernel: what it was given, what it returned, what it promises."""
+
+    operator: Operator
+    geometry: ConvGeometry
+    dtype: str
+    contract: Contract
+    inputs: Tensors
+    outputs: Tensors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernels:
+    """The convolution kernels of one implementation, called in one layout."""
+
+    implementation: Implementation
+    layout: str = "nchw"
+
+    def find(self, direction: str, geometry: Any, dtype: Any, what: str) -> Kernel:
+        """The kernel for a case. Raises RefusedError; `what` is the layer that asks."""
+        name = DTYPES.get(dtype, str(dtype))
+        found = self.implementation.find(direction, geometry, name, self.layout)
+        if isinstance(found, str):
+            raise RefusedError(f"{what}: {self.implementation.name} has no {direction} for it: {found}")
+        return found
+
+    def call(self, direction: str, geometry: ConvGeometry, given: Mapping[str, Any], what: str) -> Call:
+        """Run a kernel on tensors of one dtype and device; its results come back to that device.
+
+        Raises RefusedError without a kernel, MalformedError for results of another shape, dtype or kind. What a kernel
+        raises gets a note that names the layer.
+        """
+        operator, like = OPERATORS[direction], next(iter(given.values()))
+        kernel = self.find(direction, geometry, like.dtype, what)
+        inputs = {name: None if tensor is None else tensor.detach() for name, tensor in given.items()}
+        native = [self._given(inputs.get(name)) for name in operator.arguments(geometry)]
+        keywords = kernel.keyword_arguments({**operator.parameters(geometry), "layout": self.layout})
+        result = self._finished(kernel, native, keywords, f"{what}: {direction} of {self.implementation.name}")
+        tensors = operator.outputs(geometry)
+        outputs = {
+            name: self._received(array, name, tensor.shape, like)
+            for (name, tensor), array in zip(tensors.items(), as_tuple(result, tensors), strict=True)
+        }
+        return Call(operator, geometry, DTYPES[like.dtype], kernel.contract, inputs, outputs)
+
+    def _finished(self, kernel: Kernel, native: list[Any], keywords: dict[str, Any], what: str) -> Any:
+        try:
+            result = kernel.function(*native, **keywords)
+            self.implementation.arrays.synchronize(result)
+        except Unsupported as refusal:
+            raise RefusedError(f"{what}: {refusal}") from None
+        except Exception as problem:
+            problem.add_note(f"in {what}")
+            raise
+        return result
+
+    def _is_native(self, tensor: Any) -> bool:
+        """Whether the kernels take this very tensor."""
+        arrays = self.implementation.arrays
+        return isinstance(arrays, TorchArrays) and arrays.device == tensor.device.type
+
+    def _given(self, tensor: Any) -> Any:
+        """A tensor as the kernels take it: in the layout, contiguous."""
+        if tensor is None:
+            return None
+        stored = (tensor.permute(TO_LAYOUT[self.layout]) if tensor.dim() == 4 else tensor).contiguous()
+        if self._is_native(tensor):
+            return stored
+        return self.implementation.arrays.from_host(host(stored))
+
+    def _received(self, array: Any, name: str, shape: tuple[int, ...], like: Any) -> Any:
+        """A result as a tensor in canonical order beside `like`, if it is what was asked for."""
+        if not self._is_native(like) or type(array) is not torch.Tensor or array.device != like.device:
+            found = torch_arrays(like.device.type).from_host(to_host(self.implementation.arrays, array)).to(like.device)
+        else:
+            found = array.detach()
+        stored = tuple(shape[axis] for axis in TO_LAYOUT[self.layout]) if len(shape) == 4 else shape
+        if tuple(found.shape) != stored or found.dtype != like.dtype:
+            expected = f"{DTYPES[like.dtype]} {stored} ({self.layout})"
+            raise MalformedError(f"{name} is {DTYPES.get(found.dtype)} {tuple(found.shape)}; expected {expected}")
+        return found.permute(FROM_LAYOUT[self.layout]).contiguous() if len(shape) == 4 else found
+
+
+def host(tensor: Any) -> Any:
+    """A torch tensor of any storage dtype as a NumPy array, without a copy where it lies on the CPU."""
+    return torch_arrays(tensor.device.type).to_host(tensor.detach())

@@ -1,0 +1,181 @@
+"""torch.nn.Conv2d and ConvTranspose2d through an implementation's kernels, with torch's parameters and names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.harness.implementation import Implementation, ImplementationError
+from conformance.operators import ConvGeometry, Tensor
+from conformance.training.bridge import Site, convolution
+from conformance.training.kernels import Kernels, RefusedError
+
+
+class Conv2d(torch.nn.Conv2d):
+    """torch.nn.Conv2d, computed by `implementation`. Raises RefusedError for what it is known not to compute."""
+
+    site: Site
+
+    def __init__(self, *sizes: Any, implementation: Implementation, layout: str = "nchw", **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        adopt(self, implementation, layout)
+
+    def forward(self, x: Any) -> Any:
+        """x[N,C,H,W] or [C,H,W] -> y[N,K,P,Q] or [K,P,Q]."""
+        if x.dim() == 3:
+            return self.forward(x.unsqueeze(0)).squeeze(0)
+        _require_alike(self, x)
+        return convolution(self.site, _geometry(self, x), x, self.weight, self.bias)
+
+
+class ConvTranspose2d(torch.nn.ConvTranspose2d):
+    """torch.nn.ConvTranspose2d: its forward is backward-data of a convolution, its gradients the other two directions.
+
+    The kernels have no bias to add there; torch adds it.
+    """
+
+    site: Site
+
+    def __init__(self, *sizes: Any, implementation: Implementation, layout: str = "nchw", **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        adopt(self, implementation, layout)
+
+    def forward(self, x: Any, output_size: list[int] | None = None) -> Any:
+        """x[N,C,H,W] or [C,H,W] -> y[N,K,P,Q] or [K,P,Q]."""
+        if x.dim() == 3:
+            return self.forward(x.unsqueeze(0), output_size).squeeze(0)
+        _require_alike(self, x)
+        more = self._output_padding(x, output_size, self.stride, self.padding, self.kernel_size, 2, self.dilation)
+        y = convolution(self.site, _transposed_geometry(self, x, more), x, self.weight)
+        return y if self.bias is None else y + self.bias[:, None, None]
+
+
+REPLACED: dict[type, type] = {torch.nn.Conv2d: Conv2d, torch.nn.ConvTranspose2d: ConvTranspose2d}
+
+
+def replace_convolutions(module: Any, implementation: Implementation, layout: str = "nchw") -> Any:
+    """Send every two-dimensional convolution of a model through `implementation`; returns the model.
+
+    In place, so that parameters, hooks, optimisers and shared layers stay what they are. Raises RefusedError, which
+    names the layer, before anything is changed.
+    """
+    found = {path: part for path, part in module.named_modules() if _is_convolution(part)}
+    for path, part in found.items():
+        if type(part) not in REPLACED:
+            raise RefusedError(
+                f"{path or 'the model'}: {type(part).__name__} cannot be replaced; "
+                f"only {' and '.join(kind.__name__ for kind in REPLACED)} of torch.nn can, not their subclasses"
+            )
+        _site(part, implementation, layout, path)
+    for path, part in found.items():
+        part.__class__ = REPLACED[type(part)]
+        adopt(part, implementation, layout, path)
+    return module
+
+
+def adopt(module: Any, implementation: Implementation, layout: str, name: str = "") -> None:
+    """Give a layer its kernels, if it can have them."""
+    module.site = _site(module, implementation, layout, name)
+
+
+def _is_convolution(module: Any) -> bool:
+    """Any kind of convolution that is not through kernels yet."""
+    return isinstance(module, torch.nn.modules.conv._ConvNd) and not isinstance(module, tuple(REPLACED.values()))
+
+
+def _site(module: Any, implementation: Implementation, layout: str, name: str) -> Site:
+    """The layer's site. Raises RefusedError if no input could make the layer one that the kernels compute."""
+    transposed = isinstance(module, torch.nn.ConvTranspose2d)
+    site = Site(Kernels(implementation, layout), _words(module), transposed, name)
+    if module.padding_mode != "zeros":
+        raise RefusedError(f"{site}: padding_mode={module.padding_mode!r}; kernels pad with zeros and nothing else")
+    forward = "conv_backward_data" if transposed else "conv_forward"
+    for direction in (forward, "conv_backward_weight"):
+        try:
+            site.kernels.find(direction, Known(module), module.weight.dtype, str(site))
+        except ImplementationError as problem:
+            if not isinstance(problem.__cause__, NotKnownYet):
+                raise
+    return site
+
+
+class NotKnownYet(Exception):
+    """A predicate asked for what only an input tells."""
+
+
+class Known:
+    """What is known of a layer's geometry before it has seen an input, for the `when=` of a kernel."""
+
+    def __init__(self, module: Any) -> None:
+        transposed = isinstance(module, torch.nn.ConvTranspose2d)
+        self.k, in_group, self.r, self.s = module.weight.shape
+        self.c = in_group * module.groups
+        self.stride, self.dilation, self.groups = module.stride, module.dilation, module.groups
+        self.padding = _padding(module)
+        self.bias = module.bias is not None and not transposed
+        self.filter = Tensor("KCRS", tuple(module.weight.shape))
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotKnownYet(name)
+
+
+def _words(module: Any) -> str:
+    """A layer in words."""
+    kind = "ConvTranspose2d" if isinstance(module, torch.nn.ConvTranspose2d) else "Conv2d"
+    window = "x".join(map(str, module.kernel_size))
+    bias = "no bias" if module.bias is None else "bias"
+    return (
+        f"{kind} {module.in_channels}->{module.out_channels} {window}, stride {module.stride}, "
+        f"padding {module.padding}, dilation {module.dilation}, groups {module.groups}, {bias}, "
+        f"{str(module.weight.dtype).removeprefix('torch.')}"
+    )
+
+
+def _padding(module: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """((top, bottom), (left, right)); `same` may be asymmetric."""
+    if isinstance(module, torch.nn.ConvTranspose2d):
+        rows, columns = module.padding
+        return (rows, rows), (columns, columns)
+    left, right, top, bottom = module._reversed_padding_repeated_twice
+    return (top, bottom), (left, right)
+
+
+def _require_alike(module: Any, x: Any) -> None:
+    if x.dtype != module.weight.dtype or x.device != module.weight.device:
+        raise RefusedError(
+            f"{module.site}: the input is {x.dtype} on {x.device}, the weight {module.weight.dtype} on "
+            f"{module.weight.device}; kernels take one dtype on one device (autocast does not reach them)"
+        )
+    if x.dim() != 4 or x.shape[1] != module.in_channels:
+        raise ValueError(
+            f"{module.site}: the input has shape {tuple(x.shape)}; expected [N, {module.in_channels}, H, W]"
+        )
+
+
+def _geometry(module: Any, x: Any) -> ConvGeometry:
+    n, c, h, w = x.shape
+    r, s = module.kernel_size
+    return ConvGeometry(n, c, h, w, module.out_channels, r, s, **_parameters(module), bias=module.bias is not None)
+
+
+def _transposed_geometry(module: Any, x: Any, more: list[int]) -> ConvGeometry:
+    """The convolution from the layer's output to its input; `more` is torch's output_padding."""
+    n, k, p, q = x.shape
+    r, s = module.kernel_size
+    h, w = (
+        (count - 1) * u - 2 * pad + d * (window - 1) + 1 + extra
+        for count, u, pad, d, window, extra in zip(
+            (p, q), module.stride, module.padding, module.dilation, (r, s), more, strict=True
+        )
+    )
+    return ConvGeometry(n, module.out_channels, h, w, k, r, s, **_parameters(module))
+
+
+def _parameters(module: Any) -> dict[str, Any]:
+    return {
+        "stride": module.stride,
+        "padding": _padding(module),
+        "dilation": module.dilation,
+        "groups": module.groups,
+    }

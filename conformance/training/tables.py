@@ -1,0 +1,69 @@
+"""What is trained at which level, as data: full width where there is an accelerator, narrow and small on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from conformance.problems import LEVELS
+
+ARM = "training"
+"""What `--arm`, the records and the judge call training data: held to the elementwise bound and to nothing else."""
+OPERATOR = "training"
+"""The column of a training in the matrix."""
+DIRECTIONS = ("conv_forward", "conv_backward_data", "conv_backward_weight")
+"""What a network is trained through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One training: a network, its data, how long. Every epoch sees `images` images in batches of `batch`.
+
+    `falls_to` is the share of its first value that the loss must have fallen to: the mean over the last epoch against
+    the first step, which is the untrained network's.
+    """
+
+    network: str
+    images: int
+    batch: int
+    epochs: int
+    held: int
+    rate: float
+    falls_to: float
+    side: int = 28
+    width: int = 0
+    bilinear: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Steps in all."""
+        return self.epochs * (self.images // self.batch)
+
+
+NETWORKS = ("digits", "unet")
+
+CPU: dict[tuple[str, str], Course] = {
+    ("digits", "smoke"): Course("digits", 16, 4, 3, 16, 5e-4, 0.5),
+    ("digits", "standard"): Course("digits", 32, 4, 3, 64, 5e-4, 0.5),
+    ("digits", "full"): Course("digits", 1024, 32, 3, 512, 1e-3, 0.1),
+    ("unet", "smoke"): Course("unet", 4, 4, 30, 4, 2e-2, 0.1, 16, 8),
+    ("unet", "standard"): Course("unet", 4, 4, 40, 8, 2e-2, 0.1, 16, 8),
+    ("unet", "full"): Course("unet", 8, 4, 80, 8, 1e-2, 0.1, 64, 16),
+}
+"""(network, level) -> course, for implementations whose device is the CPU."""
+
+ACCELERATOR: dict[tuple[str, str], Course] = {
+    ("digits", "smoke"): Course("digits", 256, 32, 2, 128, 1e-3, 0.5),
+    ("digits", "standard"): Course("digits", 1024, 32, 3, 512, 1e-3, 0.1),
+    ("digits", "full"): Course("digits", 1280, 32, 5, 512, 1e-3, 0.1),
+    ("unet", "smoke"): Course("unet", 4, 4, 40, 4, 1e-3, 0.1, 32, 64),
+    ("unet", "standard"): Course("unet", 4, 4, 60, 8, 1e-3, 0.1, 64, 64),
+    ("unet", "full"): Course("unet", 8, 4, 80, 8, 1e-3, 0.1, 64, 64),
+}
+"""The same for every other device."""
+
+
+def course(network: str, level: str, device: str) -> Course:
+    """What is due on a device."""
+    if network not in NETWORKS or level not in LEVELS:
+        raise KeyError(f"no course for network {network!r} at level {level!r}")
+    return (CPU if device == "cpu" else ACCELERATOR)[network, level]
