@@ -1,4 +1,4 @@
-"""Convolution in Numba on all cores: packed panels, register tiles, one micro-kernel for the three directions."""
+"""Convolution, its fusion with batch normalisation, and average pooling in Numba on all cores."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import numba
 from conformance import Implementation
 
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
+from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
+from .pool import avg_pool_backward, avg_pool_forward
 
 numba_cpu = Implementation("numba-cpu", version=numba.__version__)
 
-for kernel in (conv_forward, conv_backward_data, conv_backward_weight):
+KERNELS = (
+    conv_forward, conv_backward_data, conv_backward_weight, conv_bn_forward, conv_bn_backward, conv_bn_inference,
+    avg_pool_forward, avg_pool_backward,
+)  # fmt: skip
+
+for kernel in KERNELS:
     numba_cpu.implements(kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), layouts=("nchw", "nhwc"))(kernel)

@@ -21,19 +21,15 @@ from .geometry import (
     image_strides,
     windows,
 )
+from .storage import compute_dtype, converted, widened
 
 NARROW_TARGETS = 3
 NARROW_PAIRS = 24
 
 
-def compute_dtype(dtype: np.dtype) -> np.dtype:
-    """The type a problem is computed and accumulated in."""
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
 def flat(array: np.ndarray) -> np.ndarray:
     """Flat, widened, read-only view or copy: one array type reaches the kernels, so each compiles once."""
-    view = np.ascontiguousarray(array, compute_dtype(array.dtype)).reshape(-1).view()
+    view = np.ascontiguousarray(widened(array)).reshape(-1).view()
     view.flags.writeable = False
     return view
 
@@ -55,7 +51,7 @@ def conv_forward(
         y.reshape(-1), image_strides(shape, layout), flat(x), image_strides(x.shape, layout), flat(w),
         w_strides, k // groups * w_strides[0], flat(offsets), (n, groups, c // groups, k // groups), axes,
     )  # fmt: skip
-    return y.astype(x.dtype, copy=False)
+    return converted(y, x.dtype)
 
 
 def conv_backward_data(
@@ -76,7 +72,7 @@ def conv_backward_data(
             dx.reshape(-1), image_strides(shape, layout), source, image_strides(dy.shape, layout), weights,
             (by_c, by_k, by_r, by_s), k // groups * by_k, bias, (n, groups, k // groups, c), axes,
         )  # fmt: skip
-    return dx.astype(dy.dtype, copy=False)
+    return converted(dx, dy.dtype)
 
 
 def conv_backward_weight(
@@ -95,5 +91,5 @@ def conv_backward_weight(
         dw.reshape(-1), image_strides(shape, layout), flat(x), image_strides(x.shape, layout), flat(dy),
         image_strides(dy.shape, layout), (n, groups, c // groups, k // groups), axes, with_bias,
     )  # fmt: skip
-    dw = dw.astype(x.dtype, copy=False)
-    return (dw, dbias.astype(x.dtype, copy=False)) if with_bias else dw
+    dw = converted(dw, x.dtype)
+    return (dw, converted(dbias, x.dtype)) if with_bias else dw

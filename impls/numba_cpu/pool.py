@@ -1,0 +1,331 @@
+"""Average pooling and its gradient.
+
+Window q of an axis covers the pixels [low[q], high[q]) of the image; pixel h lies in the consecutive windows
+[low[h], high[h]).  So in both directions a target adds a rectangle of sources, and nothing outside the image is read
+or tested for.  Forward scales what it has added, backward what it adds.
+
+nhwc: every target pixel adds the channels of its sources, four pixels in one contiguous loop.
+nchw: whole source rows are added to a buffer, then columns of that buffer: R + S additions an output instead of R * S.
+Columns are added in the longer of two loops: over the windows for one tap, or over the pixels of one window.
+
+Reciprocals of divisors are fp64: a product with one is as exact as the quotient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numba import get_num_threads, prange
+
+from .geometry import Array, Padding, Pair, image_shape, image_sizes
+from .launch import cached_kernel, index, launch, njit_inner, njit_launcher
+from .packing import aligned, row_total
+from .storage import add_row, add_rows, compute_dtype, narrow_row, store_row, stored, widen_row
+
+UNITS_PER_WORKER = 4
+MERGED_PLANES = 64
+LINE = 16
+
+Sizes = tuple[int, int, int, int, int, int]  # planes, source rows and width, target rows and width, channels
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of a pooling."""
+
+    size: int
+    kernel: int
+    stride: int
+    before: int
+    after: int
+    ceil: bool
+
+    @property
+    def outputs(self) -> int:
+        """In ceil mode without a window that would start behind the image and the padding before it."""
+        room = self.size + self.before + self.after - self.kernel
+        if not self.ceil:
+            return room // self.stride + 1
+        return min(-(-room // self.stride), (self.size + self.before - 1) // self.stride) + 1
+
+    @property
+    def starts(self) -> Array:
+        return np.arange(self.outputs) * self.stride - self.before
+
+    @property
+    def windows(self) -> Array:
+        """Pixels of the image that each window covers: first and one past the last."""
+        return np.stack((np.maximum(self.starts, 0), np.minimum(self.starts + self.kernel, self.size)))
+
+    @property
+    def owners(self) -> Array:
+        """Windows that hold each pixel: first and one past the last."""
+        starts, pixels = self.starts, np.arange(self.size)
+        return np.stack(
+            (np.searchsorted(starts + self.kernel, pixels, "right"), np.searchsorted(starts, pixels, "right"))
+        )
+
+    @property
+    def taps(self) -> Array:
+        """For each position in the window: the first output that finds it inside the image, how many do, and where."""
+        positions = np.arange(self.kernel)[:, None] + self.starts
+        held = (positions >= 0) & (positions < self.size)
+        first = held.argmax(axis=1)
+        return np.stack((first, held.sum(axis=1), first * self.stride + positions[:, 0]), axis=1)
+
+    def divisors(self, count_include_pad: bool) -> Array:
+        """Positions of each window that count."""
+        low, high = (-self.before, self.size + self.after) if count_include_pad else (0, self.size)
+        return np.minimum(self.starts + self.kernel, high) - np.maximum(self.starts, low)
+
+
+@dataclass(frozen=True)
+class _Pooling:
+    """Both axes, and the reciprocals of the windows' divisors by row and by column."""
+
+    axes: tuple[_Axis, _Axis]
+    shares: tuple[Array, Array]
+
+
+@njit_inner()
+def _clear(row: Array, at: int, count: int) -> None:
+    for j in range(count):
+        row[index(at + j)] = 0
+
+
+@njit_inner()
+def _scale(row: Array, at: int, count: int, share: float) -> None:
+    for j in range(count):
+        row[index(at + j)] = row[index(at + j)] * share
+
+
+@njit_inner()
+def _scale_columns(row: Array, share: float, shares: Array) -> None:
+    for j in range(shares.size):
+        row[index(j)] = row[index(j)] * (share * shares[index(j)])
+
+
+@njit_inner()
+def _add_strided(row: Array, row_at: int, row_step: int, src: Array, at: int, step: int, count: int) -> None:
+    for j in range(count):
+        row[index(row_at + j * row_step)] += src[index(at + j * step)]
+
+
+@njit_inner()
+def _add_value(row: Array, at: int, count: int, value: float) -> None:
+    for j in range(count):
+        row[index(at + j)] += value
+
+
+@njit_inner()
+def _add_taps(row: Array, buffer: Array, taps: Array, step: int, forward: bool) -> None:
+    """One position of the window at a time: forward gathers from the columns, backward scatters to them."""
+    for tap in range(taps.shape[0]):
+        q, count, w = taps[tap]
+        if forward:
+            _add_strided(row, q, 1, buffer, w, step, count)
+        else:
+            _add_strided(row, w, step, buffer, q, 1, count)
+
+
+@njit_inner()
+def _add_totals(row: Array, src: Array, at: int, columns: Array) -> None:
+    """Every window adds its part of a source row."""
+    for q in range(columns.shape[1]):
+        row[q] += row_total(src, at + columns[0, q], 1, columns[1, q] - columns[0, q])
+
+
+@njit_inner(forceinline=True)
+def _sum_row(
+    row: Array, elements: Array, bits: Array, fp16: bool, rows: Pair, at: int, pitch: int, windows: Array, taps: Array,
+    step: int, row_shares: Array, shares: Array, t: int, forward: bool, buffer: Array,
+) -> None:  # fmt: skip
+    """One target row of a plane from the source rows of a range; large windows have no taps."""
+    for r in range(rows[0], rows[1]):
+        start = at + r * pitch
+        if taps.size or not forward:
+            add_row(buffer, 0, elements, bits, fp16, start, buffer.dtype.type(1 if forward else row_shares[r]), pitch)
+        elif bits.size:
+            widen_row(buffer, 0, bits, start, pitch, fp16)
+            _add_totals(row, buffer, 0, windows)
+        else:
+            _add_totals(row, elements, start, windows)
+    if not forward:
+        _scale_columns(buffer, 1.0, shares)
+    if taps.size:
+        _add_taps(row, buffer, taps, step, forward)
+    elif not forward:
+        for q in range(windows.shape[1]):
+            _add_value(row, windows[0, q], windows[1, q] - windows[0, q], buffer[q])
+    if forward:
+        _scale_columns(row, row_shares[t], shares)
+
+
+@cached_kernel
+def _pool_planes(
+    worker: int, workers: int, target: Array, target_bits: Array, source: Array, source_bits: Array, fp16: bool,
+    sizes: Sizes, rows: Array, columns: Array, windows: Array, taps: Array, step: int, row_shares: Array,
+    shares: Array, forward: bool, bands: int, lines: Array, buffers: Array, starts_of: Array,
+    scales_of: Array,
+) -> None:  # fmt: skip
+    """nchw: bands worker, worker + workers, ... of target rows; backward computes rows in the same windows once."""
+    planes, source_rows, pitch, target_rows, width, _ = sizes
+    row, buffer = lines[worker], buffers[worker]
+    for unit in range(worker, planes * bands, workers):
+        plane, band = unit // bands, unit % bands
+        first = band * target_rows // bands
+        for t in range(first, (band + 1) * target_rows // bands):
+            low, high = rows[0, t], rows[1, t]
+            if forward or t == first or low != rows[0, t - 1] or high != rows[1, t - 1]:
+                _clear(row, 0, width)
+                _clear(buffer, 0, pitch)
+                _sum_row(
+                    row, source, source_bits, fp16, (low, high), plane * source_rows * pitch, pitch, windows, taps,
+                    step, row_shares, shares, t, forward, buffer,
+                )  # fmt: skip
+            store_row(target, target_bits, fp16, (plane * target_rows + t) * width, row, width)
+
+
+@njit_inner(forceinline=True)
+def _sum_pixels(
+    row: Array, row_at: int, elements: Array, bits: Array, fp16: bool, at: int, pitch: int, rows: Pair,
+    columns: Array, channels: int, row_shares: Array, shares: Array, t: int, forward: bool, starts: Array,
+    scales: Array,
+) -> None:  # fmt: skip
+    """A target row of pixels; each adds the channels of a rectangle of source pixels."""
+    for pixel in range(columns.shape[1]):
+        start = row_at + pixel * channels
+        _clear(row, start, channels)
+        count = 0
+        for r in range(rows[0], rows[1]):
+            for c in range(columns[0, pixel], columns[1, pixel]):
+                starts[count] = at + r * pitch + c * channels
+                scales[count] = 1 if forward else row_shares[r] * shares[c]
+                count += 1
+        add_rows(row, start, elements, bits, fp16, starts, scales, count, channels)
+        if forward:
+            _scale(row, start, channels, row_shares[t] * shares[pixel])
+
+
+@cached_kernel
+def _pool_pixels(
+    worker: int, workers: int, target: Array, target_bits: Array, source: Array, source_bits: Array, fp16: bool,
+    sizes: Sizes, rows: Array, columns: Array, windows: Array, taps: Array, step: int, row_shares: Array,
+    shares: Array, forward: bool, bands: int, lines: Array, buffers: Array, starts_of: Array,
+    scales_of: Array,
+) -> None:  # fmt: skip
+    """nhwc: bands worker, worker + workers, ... of target rows, in place where no narrowing is needed."""
+    planes, source_rows, pitch, target_rows, width, channels = sizes
+    row, starts, scales = lines[worker], starts_of[worker], scales_of[worker]
+    for unit in range(worker, planes * bands, workers):
+        plane, band = unit // bands, unit % bands
+        at = plane * source_rows * pitch
+        for t in range(band * target_rows // bands, (band + 1) * target_rows // bands):
+            pixels, out = (rows[0, t], rows[1, t]), (plane * target_rows + t) * width
+            if target_bits.size:
+                _sum_pixels(
+                    row, 0, source, source_bits, fp16, at, pitch, pixels, columns, channels, row_shares, shares, t,
+                    forward, starts, scales,
+                )  # fmt: skip
+                narrow_row(target_bits, out, row, 0, width, fp16)
+            else:
+                _sum_pixels(
+                    target, out, source, source_bits, fp16, at, pitch, pixels, columns, channels, row_shares, shares,
+                    t, forward, starts, scales,
+                )  # fmt: skip
+
+
+@njit_launcher
+def _launcher(
+    kernel: Any, workers: int, target: Array, target_bits: Array, source: Array, source_bits: Array, fp16: bool,
+    sizes: Sizes, rows: Array, columns: Array, windows: Array, taps: Array, step: int, row_shares: Array,
+    shares: Array, forward: bool, bands: int, lines: Array, buffers: Array, starts_of: Array,
+    scales_of: Array,
+) -> None:  # fmt: skip
+    for worker in prange(workers):
+        kernel(
+            np.int64(worker), np.int64(workers), target, target_bits, source, source_bits, fp16, sizes, rows, columns,
+            windows, taps, step, row_shares, shares, forward, bands, lines, buffers, starts_of, scales_of,
+        )  # fmt: skip
+
+
+def _run(
+    target: Array, source: Array, planes: int, channels: int, pooling: _Pooling, layout: str, forward: bool
+) -> None:
+    """Fills `target`; both tensors are [planes, rows, columns, channels]."""
+    dtype, workers, axes = compute_dtype(source.dtype), get_num_threads(), pooling.axes
+    image, pooled = tuple(axis.size for axis in axes), tuple(axis.outputs for axis in axes)
+    (source_rows, source_columns), (target_rows, target_columns) = (image, pooled) if forward else (pooled, image)
+    sizes = planes, source_rows, source_columns * channels, target_rows, target_columns * channels, channels
+    rows, columns = (axis.windows if forward else axis.owners for axis in axes)
+    sources = int(np.prod([np.diff(ranges, axis=0).max() for ranges in (rows, columns)]))
+    taps = axes[1].taps if axes[1].kernel <= axes[1].outputs else np.empty((0, 3), np.int64)
+    bands = min(target_rows, max(1, UNITS_PER_WORKER * workers // planes))
+    lines, buffers = (aligned((workers, -(-width // LINE) * LINE), dtype) for width in (sizes[4], sizes[2]))
+    launch(
+        _launcher, _pool_planes if layout == "nchw" else _pool_pixels, dtype, workers, *stored(target, True),
+        *stored(source), source.dtype == np.float16, sizes, rows, columns, axes[1].windows, taps, axes[1].stride,
+        *pooling.shares, forward, bands, lines, buffers, np.empty((workers, sources), np.int64),
+        np.empty((workers, sources), dtype),
+    )  # fmt: skip
+
+
+def _pooling(
+    size: Pair, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool, count_include_pad: bool,
+    divisor_override: int | None,
+) -> _Pooling:  # fmt: skip
+    """Where all rows have the same divisor, only columns are scaled."""
+    rows, columns = (_Axis(size[i], kernel_size[i], stride[i], *padding[i], ceil_mode) for i in (0, 1))
+    if min(rows.outputs, columns.outputs) < 1:
+        raise ValueError(f"the window {kernel_size} is larger than the padded image of {size}; enlarge the padding")
+    by_row, by_column = (axis.divisors(count_include_pad) for axis in (rows, columns))
+    if divisor_override is not None:
+        by_row, by_column = np.full(rows.outputs, divisor_override), np.ones(columns.outputs)
+    if np.all(by_row == by_row[0]):
+        by_row, by_column = np.ones(rows.outputs), by_row[0] * by_column
+    return _Pooling((rows, columns), (1 / by_row, 1 / by_column))
+
+
+def _merged(pooling: _Pooling, merged: int) -> _Pooling:
+    """Windows as large as the image are windows of one long row, in which planes lie one behind the other."""
+    (rows, columns), (by_row, by_column) = pooling.axes, pooling.shares
+    pixels = rows.size * columns.size
+    axes = _Axis(1, 1, 1, 0, 0, False), _Axis(merged * pixels, pixels, pixels, 0, 0, False)
+    return _Pooling(axes, (by_row, np.repeat(by_column, merged)))
+
+
+def _filled(target: Array, source: Array, pooling: _Pooling, layout: str, forward: bool) -> Array:
+    n, c, _ = image_sizes(source.shape, layout)
+    planes, channels = (n * c, 1) if layout == "nchw" else (n, c)
+    if layout == "nchw" and all(axis.outputs == 1 and np.ptp(axis.windows) == axis.size for axis in pooling.axes):
+        merged = gcd(planes, MERGED_PLANES)
+        planes, pooling = planes // merged, _merged(pooling, merged)
+    _run(target, source, planes, channels, pooling, layout, forward)
+    return target
+
+
+def avg_pool_forward(
+    x: Array, *, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool, count_include_pad: bool,
+    divisor_override: int | None, layout: str,
+) -> Array:  # fmt: skip
+    """y: window sums in fp32 (fp64 for fp64), scaled, rounded once."""
+    n, c, size = image_sizes(x.shape, layout)
+    pooling = _pooling(size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    y = np.empty(image_shape(n, c, (pooling.axes[0].outputs, pooling.axes[1].outputs), layout), x.dtype)
+    return _filled(y, x, pooling, layout, True)
+
+
+def avg_pool_backward(
+    dy: Array, *, input_size: Pair, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool,
+    count_include_pad: bool, divisor_override: int | None, layout: str,
+) -> Array:  # fmt: skip
+    """dx: every pixel adds the shares of the windows that hold it."""
+    n, c, outputs = image_sizes(dy.shape, layout)
+    pooling = _pooling(input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    if outputs != (pooling.axes[0].outputs, pooling.axes[1].outputs):
+        raise ValueError(f"dy has {outputs} pixels; the windows of an image of {input_size} are others")
+    dx = np.empty(image_shape(n, c, input_size, layout), dy.dtype)
+    return _filled(dx, dy, pooling, layout, False)
