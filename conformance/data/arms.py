@@ -88,14 +88,19 @@ def fixed_point_bits(dtype: str, span: int, factors: int = 2) -> tuple[int, int]
 
 
 def _fixed(recipe: Recipe) -> Arrays:
-    data, operand = recipe.bits
-    bits = {recipe.operator.data: data}
     inputs = {}
     for name, tensor in recipe.operator.inputs(recipe.geometry).items():
-        dtype = STORAGE[tensor.stored_as(recipe.dtype)]
-        drawn = recipe.stream(name).fixed_point(tensor.shape, bits.get(name, operand), dtype)
+        stored = tensor.stored_as(recipe.dtype)
+        drawn = recipe.stream(name).fixed_point(tensor.shape, _bits(recipe, name, stored), STORAGE[stored])
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
     return inputs
+
+
+def _bits(recipe: Recipe, name: str, stored: str) -> int:
+    """Parameters that are wider than the other tensors use what they have, or a kernel could read them as narrow."""
+    if name == recipe.operator.data:
+        return recipe.bits[0]
+    return fixed_point_bits(stored, recipe.operator.span(recipe.geometry), recipe.operator.factors)[1]
 
 
 def _room(recipe: Recipe) -> int:

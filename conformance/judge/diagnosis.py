@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from conformance.judge.mistakes import LIBRARY, Mistake
-from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.operators import Arrays, Operator
 
 EXPLAINED = 0.05
 """Largest share of the error that a named mistake may leave unexplained."""

@@ -95,6 +95,7 @@ class Output:
 
     exact       whether integers have results that every format holds
     constants   rounded constants that the operator allows for
+    copies      most elements that are one number by definition
     propagated  contract -> bound by element before the output's own rounding, where the output is no plain sum
     """
 
@@ -107,13 +108,14 @@ class Output:
     magnitude: Callable[[], np.ndarray]
     exact: bool = True
     constants: int = 0
+    copies: int = 1
     propagated: Callable[[Contract], np.ndarray] | None = None
 
     def limits(self, contract: Contract) -> tuple[Limits, np.ndarray]:
         """What a contract allows, and the scale s2 of every element that it allows it in."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype), self.propagated(contract)
-        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants)
+        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.copies)
         s2 = self.magnitude()
         return allowed, s2 if allowed.local else np.broadcast_to(s2.max(), s2.shape)
 
@@ -143,6 +145,7 @@ def outputs_of(
             magnitude=partial(_named, name, magnitude),
             exact=operator.exact_on_integers(geometry),
             constants=operator.constants,
+            copies=operator.copies(geometry),
             propagated=None if bounds is None else partial(_bound, name, bounds),
         )
         for name, tensor in operator.outputs(geometry).items()
@@ -211,7 +214,7 @@ def _with_passport(judgement: Judgement, found: Residuals, contract: Contract, o
         earned = _earned_by_propagation(output)
         numbers = passport.propagated(found, contract, output.dtype)
     else:
-        earned = passport.earned(found, output.dtype, output.terms, output.constants)
+        earned = passport.earned(found, output.dtype, output.terms, output.constants, output.copies)
         numbers = passport.passport(found, contract, output.dtype, output.terms)
     modest = earned is not None and _stricter(earned, contract, output)
     return replace(judgement, passport=numbers, earned=earned, modest=modest)

@@ -43,7 +43,8 @@ tiny = LAMBDA * (sqrt(KS) * (eta_acc + eta_in) + sqrt(splits) * eta_part) + eta_
 whatever the distribution of the errors (Efron, JASA 64, 1969): P(|z| > t) <= 2 exp(-t^2/2). The limit on gain and
 offset is the t at which that is ALPHA. The mean square of T such errors stays below (1 + 2 sqrt(x/T) + 2x/T) of its
 expectation except with probability exp(-x) (Laurent and Massart, Ann. Statist. 28, 2000), which gives the limit on
-rms at x = ln 1/ALPHA.
+rms at x = ln 1/ALPHA. Where up to c elements are copies of one number, only T/c errors are independent, and a sum of
+copies has up to sqrt(c) times the deviation: z grows by that factor, and T shrinks by c.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class Limits:
 
     `format` rounds the output; `unit` is the rms of a declared error in multiples of s2; `gain` is what the algorithm's
     own constants may add to the result, relative to it; `one_sided` says that the contract has errors of one sign or
-    that follow the inputs, so that gain and offset say nothing.
+    that follow the inputs, so that gain and offset say nothing; `copies` is the number of elements that may share one
+    error.
     """
 
     format: Format
@@ -111,6 +113,7 @@ class Limits:
     gain: float
     one_sided: bool
     local: bool
+    copies: int = 1
 
     def bound(self, reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
         """Largest |y - ref| of a kernel that keeps its contract, element by element."""
@@ -121,11 +124,11 @@ class Limits:
     @property
     def z(self) -> float:
         """Limit on |gain| and |offset|."""
-        return math.sqrt(2 * math.log(2 / ALPHA))
+        return math.sqrt(self.copies * 2 * math.log(2 / ALPHA))
 
     def rms(self, count: int) -> float:
         """Limit on the rms of `count` errors."""
-        x = math.log(1 / ALPHA) / count
+        x = math.log(1 / ALPHA) * self.copies / count
         return RMS * math.sqrt(1 + 2 * math.sqrt(x) + 2 * x)
 
 
@@ -145,10 +148,11 @@ def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
     return half
 
 
-def limits(contract: Contract, dtype: str, terms: int, count: int = 1, constants: int = 0) -> Limits:
+def limits(contract: Contract, dtype: str, terms: int, count: int = 1, constants: int = 0, copies: int = 1) -> Limits:
     """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products.
 
-    `constants` is the number of rounded constants, such as reciprocals of a divisor, that the operator allows for.
+    `constants` is the number of rounded constants, such as reciprocals of a divisor, that the operator allows for;
+    `copies` the most elements that are one number by definition.
     """
     u = contract.accumulator(dtype).unit_roundoff
     u_in = _input_roundoff(contract.inputs)
@@ -165,17 +169,25 @@ def limits(contract: Contract, dtype: str, terms: int, count: int = 1, constants
         gain=u * (constants + _rounded_constants(contract.algorithm, count)),
         one_sided=contract.rounding == "zero" or u_in > 0,
         local=contract.algorithm == "direct",
+        copies=copies,
     )
 
 
 def propagated_limits(contract: Contract, dtype: str) -> Limits:
     """Limits for an output in `dtype` whose bound before its rounding is known by element, and takes the place of s2.
 
-    That bound is LAMBDA deviations wide. Errors of a channel's statistics are common to all its elements, so that gain
-    and offset say nothing.
+    That bound is LAMBDA times the unit of rms for accumulation to nearest, twice the unit for rounded inputs and drift;
+    of a rounding in between it is half a spacing, of which a uniform error's deviation is 1/sqrt(3), and a raw variance
+    may cancel to anything within it. Errors of a channel's statistics are common to all its elements, so that gain and
+    offset say nothing.
     """
     tiny = _least(contract, FORMATS[dtype])
-    return Limits(FORMATS[dtype], 1.0, 0.0, tiny, 1 / LAMBDA, 0.0, one_sided=True, local=True)
+    unit = 1 / LAMBDA
+    if contract.inputs != "exact" or contract.rounding == "zero":
+        unit = 1 / 2
+    if contract.between == "storage" or contract.variance == "raw":
+        unit = 1 / (RMS * math.sqrt(3))
+    return Limits(FORMATS[dtype], 1.0, 0.0, tiny, unit, 0.0, one_sided=True, local=True)
 
 
 def winograd_growth(algorithm: str) -> float:

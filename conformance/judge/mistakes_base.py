@@ -2,7 +2,7 @@
 
 Most mistakes are a kernel that sees other parameters than it was given, or that reads or writes a tensor in another
 order. Such a kernel is the reference on a mutated geometry and rearranged inputs; an output is rearranged by the
-adjoint, so that one statement covers the three directions of a convolution.
+adjoint, so that one statement covers all directions of an operator.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import Arrays, ConvGeometry, GeometryError, Operator
+from conformance.operators import Arrays, GeometryError, Operator
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = "conv_forward", "conv_backward_data", "conv_backward_weight"
 CONVOLUTIONS = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT)
+CONVOLVING = (*CONVOLUTIONS, "conv_bn_forward", "conv_bn_backward", "conv_bn_inference")
+"""Operators with a convolution in them, whose reference can be asked for on other parameters."""
 
-Compute = Callable[[Operator, ConvGeometry, Arrays, Any], Arrays]
+POOLING = ("avg_pool_forward", "avg_pool_backward")
+
+Compute = Callable[[Operator, Any, Arrays, Any], Arrays]
 """(operator, geometry, inputs, dtype) -> outputs computed in dtype."""
-Sees = Callable[[ConvGeometry], ConvGeometry]
-Change = Callable[[np.ndarray, ConvGeometry], np.ndarray]
+Sees = Callable[[Any], Any]
+"""From a geometry to the one that the kernel takes it for."""
+Change = Callable[[np.ndarray, Any], np.ndarray]
 """Moves, copies or zeroes elements of a tensor. It never computes with them, so that it can be applied to indices."""
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias", "dbias": "bias"}
@@ -39,11 +44,9 @@ class Mistake:
     family: str
     compute: Compute
     operators: tuple[str, ...] = CONVOLUTIONS
-    when: Callable[[ConvGeometry], bool] = lambda geometry: True
+    when: Callable[[Any], bool] = lambda geometry: True
 
-    def outputs(
-        self, operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any = np.float64
-    ) -> Arrays | None:
+    def outputs(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: Any = np.float64) -> Arrays | None:
         """What a kernel with this mistake computes; None where the mistake does not exist."""
         if operator.name not in self.operators or not self.when(geometry):
             return None
@@ -57,20 +60,20 @@ class Mistake:
 def misread(sees: Sees = lambda geometry: geometry, **changes: Change) -> Compute:
     """The reference on the geometry that the kernel sees; `changes` rearrange x, w, y or bias, in or out."""
 
-    def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
         seen = sees(geometry)
-        changed = {name: changes.get(_ROLES[name], _same)(array, geometry) for name, array in inputs.items()}
+        changed = {name: changes.get(_ROLES.get(name, name), _same)(array, geometry) for name, array in inputs.items()}
         given = {name: fitted(changed[name], tensor.shape) for name, tensor in operator.inputs(seen).items()}
         found = operator.reference(seen, given, dtype)
         return {
-            name: restored(found[name], changes.get(_ROLES[name]), tensor.shape, geometry)
+            name: restored(found[name], changes.get(_ROLES.get(name, name)), tensor.shape, geometry)
             for name, tensor in operator.outputs(geometry).items()
         }
 
     return compute
 
 
-def _same(array: np.ndarray, _: ConvGeometry) -> np.ndarray:
+def _same(array: np.ndarray, _: Any) -> np.ndarray:
     return array
 
 
@@ -84,7 +87,7 @@ def fitted(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
-def restored(found: np.ndarray, change: Change | None, shape: tuple[int, ...], geometry: ConvGeometry) -> np.ndarray:
+def restored(found: np.ndarray, change: Change | None, shape: tuple[int, ...], geometry: Any) -> np.ndarray:
     """The adjoint of `fitted(change(...))`: every element of `found` added where the change takes it from."""
     if change is None:
         return fitted(found, shape)
@@ -97,7 +100,7 @@ def restored(found: np.ndarray, change: Change | None, shape: tuple[int, ...], g
 def zeroed(*where: Any) -> Change:
     """The tensor with zeros at an index such as `..., -1`."""
 
-    def change(array: np.ndarray, _: ConvGeometry) -> np.ndarray:
+    def change(array: np.ndarray, _: Any) -> np.ndarray:
         out = array.copy()
         out[where] = 0
         return out
@@ -110,10 +113,10 @@ def rolled(axis: int, by: int = 1) -> Change:
     return lambda array, _: np.roll(array, by, axis)
 
 
-def on_outputs(change: Callable[[np.ndarray, ConvGeometry], np.ndarray], *names: str) -> Compute:
+def on_outputs(change: Change, *names: str) -> Compute:
     """The reference with something done to the outputs of these names."""
 
-    def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
         outputs = operator.reference(geometry, inputs, dtype)
         present = [name for name in names if name in outputs]
         return outputs | {name: change(outputs[name], geometry).astype(outputs[name].dtype) for name in present}

@@ -12,7 +12,9 @@ import numpy as np
 from conformance.judge.mistakes_base import (
     BACKWARD_DATA,
     BACKWARD_WEIGHT,
+    CONVOLVING,
     FORWARD,
+    POOLING,
     Compute,
     InapplicableError,
     Mistake,
@@ -25,7 +27,7 @@ from conformance.operators import Arrays, ConvGeometry, Operator
 
 TILES = (4, 8, 16, 32, 64, 128)
 
-_MISREAD_TENSORS: dict[str, Compute] = {
+_MISREAD_KERNELS: dict[str, Compute] = {
     "kernel flipped in H": misread(w=lambda w, g: w[:, :, ::-1]),
     "kernel flipped in W": misread(w=lambda w, g: w[..., ::-1]),
     "kernel flipped in H and W": misread(w=lambda w, g: w[:, :, ::-1, ::-1]),
@@ -39,13 +41,19 @@ _MISREAD_TENSORS: dict[str, Compute] = {
     "kernel rotated by one in H": misread(w=rolled(2)),
     "kernel rotated by one in W": misread(w=rolled(3)),
     "K and C of the kernel exchanged": misread(w=lambda w, g: _exchanged(w, g)),
+    "last row of the kernel left out": misread(w=zeroed(..., -1, slice(None))),
+    "last column of the kernel left out": misread(w=zeroed(..., -1)),
+    "last tap of the kernel left out": misread(w=zeroed(..., -1, -1)),
+}
+
+_MISREAD_IMAGES: dict[str, Compute] = {
     "image transposed (H and W swapped)": misread(lambda g: replace(g, h=g.w, w=g.h), x=lambda x, g: x.swapaxes(2, 3)),
     "image strides of H and W swapped": misread(x=lambda x, g: x.reshape(g.n, g.c, g.w, g.h).swapaxes(2, 3)),
     "image read as NHWC instead of NCHW": misread(
         x=lambda x, g: x.reshape(g.n, g.h, g.w, g.c).transpose(0, 3, 1, 2),
     ),
     "y (dy) laid out as NHWC instead of NCHW": misread(
-        y=lambda y, g: y.reshape(g.n, *g.output_size, g.k).transpose(0, 3, 1, 2),
+        y=lambda y, g: y.reshape(g.n, *g.output_size, -1).transpose(0, 3, 1, 2),
     ),
     "image n uses image n-1": misread(x=rolled(0)),
     "image n uses image n+1": misread(x=rolled(0, -1)),
@@ -62,9 +70,6 @@ _MISREAD_TENSORS: dict[str, Compute] = {
     "last row of x (dx) left out": misread(x=zeroed(..., -1, slice(None))),
     "last column of x (dx) left out": misread(x=zeroed(..., -1)),
     "last input channel left out": misread(x=zeroed(slice(None), -1)),
-    "last row of the kernel left out": misread(w=zeroed(..., -1, slice(None))),
-    "last column of the kernel left out": misread(w=zeroed(..., -1)),
-    "last tap of the kernel left out": misread(w=zeroed(..., -1, -1)),
 }
 
 
@@ -75,22 +80,17 @@ def _exchanged(w: np.ndarray, g: ConvGeometry) -> np.ndarray:
     return grouped.swapaxes(1, 2).reshape(w.shape)
 
 
-def _padded(g: ConvGeometry, top: int = 0, bottom: int = 0, left: int = 0, right: int = 0) -> ConvGeometry:
+def _padded(g: Any, top: int = 0, bottom: int = 0, left: int = 0, right: int = 0) -> Any:
     """Padding changed by so much; a side that is asked to give more than it has is a GeometryError."""
     (t, b), (le, ri) = g.padding
     return replace(g, padding=((t + top, b + bottom), (le + left, ri + right)))
 
 
-_MISREAD_PARAMETERS: dict[str, Sees] = {
+_MISREAD_WINDOWS: dict[str, Sees] = {
     "strides swapped": lambda g: replace(g, stride=g.stride[::-1]),
     "stride ignored": lambda g: replace(g, stride=(1, 1)),
     "stride of H used for both axes": lambda g: replace(g, stride=(g.stride[0],) * 2),
     "stride of W used for both axes": lambda g: replace(g, stride=(g.stride[1],) * 2),
-    "dilations swapped": lambda g: replace(g, dilation=g.dilation[::-1]),
-    "dilation ignored": lambda g: replace(g, dilation=(1, 1)),
-    "dilation of H used for both axes": lambda g: replace(g, dilation=(g.dilation[0],) * 2),
-    "dilation of W used for both axes": lambda g: replace(g, dilation=(g.dilation[1],) * 2),
-    "stride and dilation exchanged": lambda g: replace(g, stride=g.dilation, dilation=g.stride),
     "padding swapped between H and W": lambda g: replace(g, padding=g.padding[::-1]),
     "padding mirrored (before and after exchanged)": lambda g: replace(
         g, padding=(g.padding[0][::-1], g.padding[1][::-1])
@@ -104,6 +104,14 @@ _MISREAD_PARAMETERS: dict[str, Sees] = {
     "padding of W one too small before": lambda g: _padded(g, left=-1, right=1),
     "padding of H one too small after": lambda g: _padded(g, bottom=-1),
     "padding of W one too small after": lambda g: _padded(g, right=-1),
+}
+
+_MISREAD_DILATIONS: dict[str, Sees] = {
+    "dilations swapped": lambda g: replace(g, dilation=g.dilation[::-1]),
+    "dilation ignored": lambda g: replace(g, dilation=(1, 1)),
+    "dilation of H used for both axes": lambda g: replace(g, dilation=(g.dilation[0],) * 2),
+    "dilation of W used for both axes": lambda g: replace(g, dilation=(g.dilation[1],) * 2),
+    "stride and dilation exchanged": lambda g: replace(g, stride=g.dilation, dilation=g.stride),
 }
 
 
@@ -129,8 +137,14 @@ _FILLED: dict[str, Compute] = {
 
 Where = Mapping[str, tuple[str, tuple[int, ...]]]
 
-_CHANNELS: Where = {FORWARD: ("y", (1,)), BACKWARD_DATA: ("dx", (1,)), BACKWARD_WEIGHT: ("dw", (0,))}
-_PLACES: Where = {FORWARD: ("y", (2, 3)), BACKWARD_DATA: ("dx", (2, 3)), BACKWARD_WEIGHT: ("dw", (1, 2, 3))}
+_CHANNELS: Where = {
+    **{FORWARD: ("y", (1,)), BACKWARD_DATA: ("dx", (1,)), BACKWARD_WEIGHT: ("dw", (0,))},
+    **{"avg_pool_forward": ("y", (1,)), "avg_pool_backward": ("dx", (1,))},
+}
+_PLACES: Where = {
+    **{FORWARD: ("y", (2, 3)), BACKWARD_DATA: ("dx", (2, 3)), BACKWARD_WEIGHT: ("dw", (1, 2, 3))},
+    **{"avg_pool_forward": ("y", (2, 3)), "avg_pool_backward": ("dx", (2, 3))},
+}
 _SUMMED: Where = {FORWARD: ("w", (2, 3, 4)), BACKWARD_DATA: ("w", (1, 3, 4)), BACKWARD_WEIGHT: ("dy", (0, 2, 3))}
 """Operator -> tensor and axes; w is seen as [G, K/g, C/g, R, S]."""
 
@@ -147,7 +161,7 @@ def within_tiles(array: np.ndarray, axes: tuple[int, ...], tile: int) -> np.ndar
 
 
 def _tail_of_output(where: Where, tile: int) -> Compute:
-    def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
         name, axes = where[operator.name]
         within_tiles(np.empty(operator.outputs(geometry)[name].shape, bool), axes, tile)
         outputs = operator.reference(geometry, inputs, dtype)
@@ -172,14 +186,28 @@ def _tail_of_sum(tile: int) -> Compute:
 
 def _tails() -> Iterator[Mistake]:
     for tile in TILES:
-        yield Mistake(f"tail of the channels beyond tiles of {tile} dropped", "index", _tail_of_output(_CHANNELS, tile))
-        yield Mistake(f"tail of the places beyond tiles of {tile} dropped", "index", _tail_of_output(_PLACES, tile))
+        yield Mistake(
+            f"tail of the channels beyond tiles of {tile} dropped",
+            "index",
+            _tail_of_output(_CHANNELS, tile),
+            tuple(_CHANNELS),
+        )
+        yield Mistake(
+            f"tail of the places beyond tiles of {tile} dropped",
+            "index",
+            _tail_of_output(_PLACES, tile),
+            tuple(_PLACES),
+        )
         yield Mistake(f"tail of the sum beyond tiles of {tile} dropped", "index", _tail_of_sum(tile))
 
 
+_WITH_WINDOWS = (*CONVOLVING, *POOLING)
+
 INDEX: tuple[Mistake, ...] = (
-    *(Mistake(name, "index", compute) for name, compute in _MISREAD_TENSORS.items()),
-    *(Mistake(name, "index", misread(sees)) for name, sees in _MISREAD_PARAMETERS.items()),
-    *(Mistake(name, "index", compute) for name, compute in _FILLED.items()),
+    *(Mistake(name, "index", compute, CONVOLVING) for name, compute in _MISREAD_KERNELS.items()),
+    *(Mistake(name, "index", compute, _WITH_WINDOWS) for name, compute in _MISREAD_IMAGES.items()),
+    *(Mistake(name, "index", misread(sees), _WITH_WINDOWS) for name, sees in _MISREAD_WINDOWS.items()),
+    *(Mistake(name, "index", misread(sees), CONVOLVING) for name, sees in _MISREAD_DILATIONS.items()),
+    *(Mistake(name, "index", compute, CONVOLVING) for name, compute in _FILLED.items()),
     *_tails(),
 )

@@ -11,6 +11,7 @@ import numpy as np
 from conformance.judge.mistakes_base import (
     BACKWARD_DATA,
     BACKWARD_WEIGHT,
+    CONVOLVING,
     FORWARD,
     Change,
     Compute,
@@ -178,7 +179,7 @@ _GRADIENTS: dict[str, tuple[Compute, str]] = {
 }
 
 SUMS: tuple[Mistake, ...] = (
-    *(Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _GROUPS.items()),
+    *(Mistake(name, "groups", compute, CONVOLVING, lambda g: g.groups > 1) for name, compute in _GROUPS.items()),
     *(Mistake(name, "bias", compute, where, lambda g: g.bias) for name, (compute, where) in _BIAS.items()),
     *(Mistake(name, "gradients", compute, (where,)) for name, (compute, where) in _GRADIENTS.items()),
 )

@@ -36,10 +36,10 @@ def ladder(dtype: str, terms: int) -> tuple[Contract, ...]:
     return tuple(sorted(rungs, key=lambda contract: strictness(contract, dtype, terms)))
 
 
-def earned(found: Residuals, dtype: str, terms: int, constants: int = 0) -> Contract | None:
+def earned(found: Residuals, dtype: str, terms: int, constants: int = 0, copies: int = 1) -> Contract | None:
     """The strictest contract that the errors of a fixed-arm output are consistent with; None if none is."""
     for contract in ladder(dtype, terms):
-        if consistent(found, limits(contract, dtype, terms, found.count, constants)):
+        if consistent(found, limits(contract, dtype, terms, found.count, constants, copies)):
             return contract
     return None
 

@@ -7,43 +7,56 @@ accumulator's unit roundoff, sums_M the bound of a sum of M terms in units of it
 *Convolution.* z_ = inputs*s2 + sums*spread + tiny, as for a convolution alone (an underscore marks a bound); and half a
 spacing of the storage format where the contract says that z is rounded `between` the parts.
 
-*Mean.* mean_ = average(z_) + sums_M*hypot(|z|, sum z)/M + u*|mean|. No credit is taken for z's errors averaging out:
-on constant channels they are one error.
+*Sums.* Roundings of a sum are independent as long as what is added differs by more than the accumulator's spacing. Of
+the R elements of a channel that do not - a constant channel has no others - each may lose the same u of the partial
+sum: u*R*(1 - R/2M)*|sum| is added, which is where sequential addition of a constant arrives.
+
+*Mean.* mean_ = average(z_) + sums_M(z)/M + u*|mean|. No credit is taken for z's errors averaging out: on constant
+channels they are one error.
 
 *Variance.* With d = z - mean, d_ = z_ + mean_ + u*|d|: var_ = average(2*|d|*d_ + d_^2) + 2*u*var +
-sums_M*hypot(|d^2|, sum d^2)/M. This is what two passes, or Welford's updates, keep to (Chan, Golub and LeVeque, The
-American Statistician 37, 1983); raw moments, where declared, have the same with z for d, and 2*|mean|*mean_ + mean_^2
-for the square of the mean.
+sums_M((|d| + d_)^2)/M. This is what two passes, or Welford's updates, keep to (Chan, Golub and LeVeque, The American
+Statistician 37, 1983); raw moments, where declared, about zero or about any element, have the same with |d| + reach for
+d, reach = max(|mean|, max|d|), and 2*reach*mean_ + mean_^2 + 2*u*reach^2 for the square of the mean.
 
-*Inverse deviation.* inv is convex and falls, so inv_ = inv(max(var - var_, 0)) - inv(var) + 4*u*inv: not linearised,
-since var_ may exceed var.
+*Inverse deviation.* inv falls: inv_ = max(inv(var - var_) - inv, inv - inv(var + var_)) + 4*u*inv, no variance below
+zero. It is not linearised, since var_ may exceed var, where the first of the two ends at 1/sqrt(eps) and the second is
+the larger one.
 
 *Forward.* y = (z - mean)*inv*gamma + beta, or z*scale + shift with rounded scale and shift, which are as good:
 y_ = b*(inv*(z_ + mean_) + (|d| + d_)*inv_) + u*(4*b*inv*(|z| + |mean|) + |beta| + |y|).
 
-*Backward.* total = sum dy and product = sum dy*d: total_ = sums_M*hypot(|dy|, total); dy is drawn apart from x and w
-with random signs, so that Hoeffding's inequality bounds what d_ does to product: product_ = t*sqrt(sum (dy*d_)^2) +
-sums_M*hypot(|dy*d|, product) + 2*u*|product|, t the limit of a statistic. In dz = b*inv*(dy - total/M - d*pull):
+*Backward.* total = sum dy and product = sum dy*d: total_ = sums_M(dy). What d_ does to product: the mean's error meets
+total itself; that of z and of rounding d, own_ = z_ + u*|d|, is weighed with dy of random sign and adds in squares, but
+windows with equal data share one: product_ = f*sqrt(sum (dy*own_)^2) + |total|*(mean_ + max own_) + sums_M(dy*d) +
+2*u*|product|, f = 2, or LAMBDA where z is rounded between; and the bound of sum dy*z - mean*total where moments are raw.
+pull_ is the furthest that product_ and var_ take pull = product*inv^2/M, or product*inv/(s*(M - 1)). The latter has a
+pole at s = 0; by Cauchy and Schwarz it stays below |dy|*inv/sqrt(M - 1), |dy| the root of the sum of squares, which is
+used where var_ reaches var. In dz = b*inv*(dy - total/M - d*pull), or a*dy + b*z + c with three rounded coefficients,
+which are as good, with |pull| + pull_ for pull and inv + inv_ for inv below:
 
-  shared by a channel   a = b*inv*(total_/M + |pull|*mean_), times 1; c = b*inv*pull_, times d; e = inv_/inv, times dz
-  of each element       i = b*inv*(|pull|*z_ + 4*u*(|dy| + |total/M| + |d*pull|)) + half a spacing where rounded between
+  shared by a channel   a = b*inv*(total_/M + pull*mean_), times 1; c = b*inv*pull_, times d; e = inv_/inv, times dz
+  of each element       i = b*inv*(pull*z_ + 4*u*(|dy| + |total/M| + (|d| + |z|)*pull)); where rounded between, also
+                        half a spacing times LAMBDA/sqrt(3): its error is uniform, and the bound is LAMBDA deviations
 
 A gradient of the convolution is linear in dz: of what a channel shares, dw makes a*|dw(1)| + c*|dw(d)| + e*|dw|,
 exactly; dx sums it over channels, where it is independent, and over at most R*S taps, where it is not (Cauchy and
-Schwarz): sqrt(R*S * dx2(shared^2)), dx2 being the operator on squares. Independent errors make sqrt(dx2(i^2)). The
-gradient's own rounding comes on top, as for a convolution alone.
+Schwarz): sqrt(R*S * dx2(shared^2)), dx2 being the operator on squares. Independent errors make sqrt(dx2(i^2)). What
+rounding between does to the exact dz itself is known, and no chance where 16-bit data leave it few values: its gradient
+is added. The gradient's own rounding comes on top, as for a convolution alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.dtypes import FORMATS
+from conformance.dtypes import FORMATS, STORAGE
 from conformance.judge.contract import Contract
-from conformance.judge.limits import Limits, half_ulp, limits, spread
+from conformance.judge.limits import LAMBDA, Limits, half_ulp, limits, spread
 from conformance.operators import OPERATORS, Arrays, ConvBnGeometry, Operator
 from conformance.operators.conv_bn import as_image, by_channel, column
 from conformance.operators.conv_bn_backward import pull
@@ -51,6 +64,10 @@ from conformance.operators.conv_bn_backward import pull
 Propagation = Callable[[ConvBnGeometry, Arrays, Arrays, Contract, str], Arrays]
 """(geometry, inputs, magnitude, contract, storage dtype) -> bound of every output before its rounding."""
 
+UNIFORM = LAMBDA / math.sqrt(3)
+"""Deviations in half a spacing, for errors of a rounding that are added in squares."""
+CLUSTERS = 2.0
+"""For errors of z weighed by dy: windows with the same data share one, and their dy need not cancel."""
 FOLDED = 4.0
 """Roundings of scale, shift and what they are made of, each of up to u times the largest number in between."""
 
@@ -95,7 +112,10 @@ class _Arithmetic:
         """The bound of sums over the last axis of exact elements [K, M]."""
         plain = replace(self.contract, algorithm="direct", inputs="exact")
         sums = _Arithmetic(plain, self.dtype).limits(elements.shape[-1]).sums
-        bound: np.ndarray = sums * np.hypot(np.linalg.norm(elements, axis=-1), elements.sum(axis=-1))
+        total = np.abs(elements.sum(axis=-1))
+        alike = _alike(elements, 2 * self.u * total)
+        together = self.u * alike * (1 - alike / (2 * elements.shape[-1])) * total
+        bound: np.ndarray = sums * np.hypot(np.linalg.norm(elements, axis=-1), total) + together
         return bound
 
     def between(self, values: np.ndarray) -> np.ndarray | float:
@@ -103,18 +123,42 @@ class _Arithmetic:
         if self.contract.between == "accumulator":
             return 0.0
         format = FORMATS[self.dtype]
-        return half_ulp(np.abs(values), format) + format.smallest_subnormal
+        return half_ulp(np.abs(values), format) + format.smallest_subnormal / 2
+
+    def stored(self, values: np.ndarray) -> np.ndarray:
+        """Values as the next part reads them."""
+        if self.contract.between == "accumulator":
+            return values
+        return values.astype(STORAGE[self.dtype]).astype(np.float64)
+
+
+def _alike(elements: np.ndarray, spacing: np.ndarray) -> np.ndarray:
+    """How many elements of a row [K, M] lie within one spacing of each other at most; none, if that is one."""
+    ordered = np.sort(elements, axis=-1)
+    places = np.arange(1, elements.shape[-1] + 1)
+    pairs = zip(ordered, spacing, strict=True)
+    counts = [int(np.max(np.searchsorted(row, row + reach, "right") - places + 1)) for row, reach in pairs]
+    found = np.array(counts, np.float64)
+    return np.where(found > 1, found, 0)
 
 
 def _statistics(geometry: ConvBnGeometry, scales: Arrays, arithmetic: _Arithmetic) -> _Bounds:
-    z, d, mean, var, u = scales["z"], scales["d"], scales["mean"], scales["var"], arithmetic.u
+    d, mean, var, u = scales["d"], scales["mean"], scales["var"], arithmetic.u
     z_bound = _of_z(geometry, scales, arithmetic)
-    mean_bound = z_bound.mean(axis=1) + arithmetic.sum(z) / geometry.count + u * np.abs(mean)
+    mean_bound = z_bound.mean(axis=1) + arithmetic.sum(_summed(scales, arithmetic)) / geometry.count + u * np.abs(mean)
     d_bound = z_bound + mean_bound[:, None] + u * np.abs(d)
     var_bound = _of_variance(geometry, scales, arithmetic, z_bound, mean_bound, d_bound)
     inverse = geometry.inverse(var)
-    lowest = geometry.inverse(np.maximum(var - var_bound, 0))
-    return _Bounds(z_bound, d_bound, mean_bound, var_bound, inverse, lowest - inverse + FOLDED * u * inverse)
+    inverse_bound = _furthest(geometry.inverse, var, var_bound) + FOLDED * u * inverse
+    return _Bounds(z_bound, d_bound, mean_bound, var_bound, inverse, inverse_bound)
+
+
+def _furthest(falling: Callable[[np.ndarray], np.ndarray], var: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """How far a falling function of the variance gets from its value."""
+    exact = falling(var)
+    least, most = falling(var + bound), falling(np.maximum(var - bound, 0))
+    furthest: np.ndarray = np.maximum(most - exact, exact - least)
+    return furthest
 
 
 def _of_z(geometry: ConvBnGeometry, scales: Arrays, arithmetic: _Arithmetic) -> np.ndarray:
@@ -132,15 +176,30 @@ def _of_variance(
 ) -> np.ndarray:
     bound = _of_squares(geometry, scales["d"], d_bound, arithmetic) + 2 * arithmetic.u * scales["var"]
     if arithmetic.contract.variance == "raw":
-        bound = bound + _of_squares(geometry, scales["z"], z_bound, arithmetic)
-        bound += 2 * np.abs(scales["mean"]) * mean_bound + mean_bound**2 + 2 * arithmetic.u * scales["mean"] ** 2
+        bound = bound + _of_squares(geometry, _summed(scales, arithmetic), z_bound, arithmetic)
+        reach = _reach(scales)
+        bound += 2 * reach * mean_bound + mean_bound**2 + 2 * arithmetic.u * reach**2
     return bound
+
+
+def _reach(scales: Arrays) -> np.ndarray:
+    """How far from the mean raw moments may be taken: zero, or any of the elements."""
+    reach: np.ndarray = np.maximum(np.abs(scales["mean"]), np.max(np.abs(scales["d"]), axis=1))
+    return reach
+
+
+def _summed(scales: Arrays, arithmetic: _Arithmetic) -> np.ndarray:
+    """What is added up for the mean [K, M], or something larger."""
+    if arithmetic.contract.variance == "centred":
+        return scales["z"]
+    larger: np.ndarray = np.abs(scales["d"]) + _reach(scales)[:, None]
+    return larger
 
 
 def _of_squares(geometry: ConvBnGeometry, values: np.ndarray, bound: np.ndarray, arithmetic: _Arithmetic) -> np.ndarray:
     """The bound of sum(values^2) over the degrees of freedom."""
     errors = (2 * np.abs(values) * bound + bound**2).sum(axis=1)
-    found: np.ndarray = (errors + arithmetic.sum(values**2)) / geometry.freedom
+    found: np.ndarray = (errors + arithmetic.sum((np.abs(values) + bound) ** 2)) / geometry.freedom
     return found
 
 
@@ -198,9 +257,13 @@ def backward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, contract:
     if contract.variance == "raw":
         product = product + arithmetic.sum(dy * scales["z"]) + np.abs(scales["mean"]) * total
     shared, own = _of_dz(geometry, inputs, scales, arithmetic, found, (dy, total, product))
+    stored = as_image(arithmetic.stored(scales["dz"]) - scales["dz"], geometry)
+    given = {"dy": stored, "w": inputs["w"], "x": inputs["x"]}
     bounds = {
-        "dx": _of_dx(geometry, inputs["w"], scales, arithmetic, shared, own),
-        "dw": _of_dw(geometry, inputs["x"], scales, arithmetic, shared, own),
+        "dx": np.abs(_linear("conv_backward_data", geometry, given, "dx"))
+        + _of_dx(geometry, inputs["w"], scales, arithmetic, shared, own),
+        "dw": np.abs(_linear("conv_backward_weight", geometry, given, "dw"))
+        + _of_dw(geometry, inputs["x"], scales, arithmetic, shared, own),
     }
     if geometry.affine:
         size = np.abs(scales["product"])
@@ -210,9 +273,13 @@ def backward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, contract:
 
 
 def _of_product(dy: np.ndarray, scales: Arrays, arithmetic: _Arithmetic, found: _Bounds) -> np.ndarray:
-    z = arithmetic.limits(1).z
-    hoeffding = z * np.linalg.norm(dy * found.d, axis=1)
-    bound: np.ndarray = hoeffding + arithmetic.sum(dy * scales["d"]) + 2 * arithmetic.u * np.abs(scales["product"])
+    d, u = scales["d"], arithmetic.u
+    own = found.z + u * np.abs(d)
+    common = np.abs(scales["total"]) * (found.mean + own.max(axis=1))
+    factor = CLUSTERS if arithmetic.contract.between == "accumulator" else LAMBDA
+    errors = factor * np.linalg.norm(dy * own, axis=1) + common
+    summed = arithmetic.sum(dy * (d + np.copysign(found.d, d)))
+    bound: np.ndarray = errors + summed + 2 * u * np.abs(scales["product"])
     return bound
 
 
@@ -235,28 +302,35 @@ def _of_dz(
 ) -> tuple[_Shared, np.ndarray]:
     """What a channel shares, and each element's own, [K, M]. `sums` are dy and the bounds of total and product."""
     dy, total, product = sums
-    u, scale = arithmetic.u, np.abs(column(inputs.get("gamma"))) * found.inverse[:, None]
-    slope = pull(geometry, scales["var"], scales["product"])
-    slope_bound = _of_pull(geometry, scales, arithmetic, found, product)
+    u, scale = arithmetic.u, np.abs(column(inputs.get("gamma"))) * (found.inverse + found.inverse_bound)[:, None]
+    slope_bound = _of_pull(geometry, scales, arithmetic, found, dy, product)
     average = np.abs(scales["total"]) / geometry.count
-    steep = np.abs(slope)
+    steep = np.abs(pull(geometry, scales["var"], scales["product"])) + slope_bound
     one = scale[:, 0] * (total / geometry.count + steep * found.mean)
-    rounded = np.abs(dy) + average[:, None] + np.abs(scales["d"]) * steep[:, None]
-    if arithmetic.contract.variance == "raw":
-        rounded = rounded + np.abs(scales["z"]) * steep[:, None]
+    rounded = np.abs(dy) + average[:, None] + (np.abs(scales["d"]) + np.abs(scales["z"])) * steep[:, None]
     own = scale * (steep[:, None] * found.z + FOLDED * u * rounded)
     shared = _Shared(one, scale[:, 0] * slope_bound, found.inverse_bound / found.inverse)
-    return shared, own + arithmetic.between(np.abs(scales["dz"]) + own)
+    return shared, own + UNIFORM * arithmetic.between(np.abs(scales["dz"]) + own)
 
 
 def _of_pull(
-    geometry: ConvBnGeometry, scales: Arrays, arithmetic: _Arithmetic, found: _Bounds, product: np.ndarray
+    geometry: ConvBnGeometry,
+    scales: Arrays,
+    arithmetic: _Arithmetic,
+    found: _Bounds,
+    dy: np.ndarray,
+    product: np.ndarray,
 ) -> np.ndarray:
-    """The difference to what the largest product and the smallest variance make of it."""
-    least = np.maximum(scales["var"] - found.var, 0)
-    size = np.abs(scales["product"])
-    exact, most = pull(geometry, scales["var"], size), pull(geometry, least, size + product)
-    bound: np.ndarray = most - exact + FOLDED * arithmetic.u * exact
+    """How far the slope gets with the largest and the smallest product and variance."""
+    var, size = scales["var"], np.abs(scales["product"])
+    least, most = np.maximum(var - found.var, 0), var + found.var
+    exact = pull(geometry, var, size)
+    high = pull(geometry, least, size + product)
+    low = pull(geometry, np.where(size < product, least, most), size - product)
+    if geometry.eps_outside:
+        cap = np.linalg.norm(dy, axis=1) * geometry.inverse(least) / np.sqrt(geometry.freedom)
+        high, low = np.where(least > 0, high, cap), np.where(least > 0, low, -cap)
+    bound: np.ndarray = np.maximum(high - exact, exact - low) + FOLDED * arithmetic.u * exact
     return bound
 
 

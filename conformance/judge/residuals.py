@@ -82,7 +82,7 @@ class Residuals:
     def rms(self, limits: Limits) -> float:
         """Root mean square error in units of what the contract's roundings add up to."""
         rounded = limits.format.unit_roundoff * math.sqrt(self.reference_square)
-        unit = rounded + limits.unit * math.sqrt(self.magnitude_square)
+        unit = rounded + limits.unit * math.sqrt(self.magnitude_square) + limits.tiny * math.sqrt(self.count)
         return math.sqrt(self.square) / unit if unit > 0 else 0.0
 
     @property
@@ -131,5 +131,12 @@ def share_of_bound(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, li
     bound = limits.bound(reference, s2)
     share: np.ndarray = np.abs(actual - reference) / bound
     share[~np.isfinite(actual) | ~np.isfinite(reference) | ~np.isfinite(bound)] = math.inf
-    share[(actual == reference) | (np.isnan(actual) & np.isnan(reference))] = 0
+    share[(actual == reference) | (np.isnan(actual) & np.isnan(reference)) | _overflowed(actual, reference, limits)] = 0
     return share
+
+
+def _overflowed(actual: np.ndarray, reference: np.ndarray, limits: Limits) -> np.ndarray:
+    """Infinities where the exact result rounds to one."""
+    largest = (2 - 2 * limits.format.unit_roundoff) * 2.0**limits.format.emax
+    found: np.ndarray = np.isinf(actual) & (np.copysign(1, actual) * reference > largest)
+    return found

@@ -93,6 +93,10 @@ class Operator(Protocol):
         """Largest quotient of an exact intermediate result and one term: what must fit in float64 beside the data."""
         ...
 
+    def copies(self, geometry: Any) -> int:
+        """Most elements of an output that are one number by definition, and so have one rounding error."""
+        ...
+
     def exact_on_integers(self, geometry: Any) -> bool:
         """Whether small integers have results that every format holds."""
         ...

@@ -177,6 +177,10 @@ class _Conv:
         """The longest contraction."""
         return max(self.terms(geometry).values())
 
+    def copies(self, geometry: ConvGeometry) -> int:
+        """None."""
+        return 1
+
     def exact_on_integers(self, geometry: ConvGeometry) -> bool:
         """Sums of integers are integers."""
         return True

@@ -193,6 +193,10 @@ class ConvBn:
         """z must be exact; what follows is not."""
         return geometry.filter.size // geometry.k
 
+    def copies(self, geometry: ConvBnGeometry) -> int:
+        """None."""
+        return 1
+
     def exact_on_integers(self, geometry: ConvBnGeometry) -> bool:
         """There is a root in it."""
         return False

@@ -236,6 +236,10 @@ class AvgPoolForward(_Pool):
         """The window, and one more rounding for the division."""
         return {"y": geometry.r * geometry.s + 1}
 
+    def copies(self, geometry: PoolGeometry) -> int:
+        """None."""
+        return 1
+
     def span(self, geometry: PoolGeometry) -> int:
         """The window."""
         return geometry.r * geometry.s
@@ -275,6 +279,11 @@ class AvgPoolBackward(_Pool):
     def _windows(self, geometry: PoolGeometry) -> int:
         rows = spatial.taps_per_input(geometry.r, geometry.stride[0], 1)
         return rows * spatial.taps_per_input(geometry.s, geometry.stride[1], 1)
+
+    def copies(self, geometry: PoolGeometry) -> int:
+        """Neighbours within a stride lie in the same windows; a window shares one number among those it alone holds."""
+        rows, columns = min(geometry.r, geometry.stride[0]), min(geometry.s, geometry.stride[1])
+        return min(rows, geometry.h) * min(columns, geometry.w)
 
     def span(self, geometry: PoolGeometry) -> int:
         """Windows that hold an element, in units of the least common multiple of their divisors."""

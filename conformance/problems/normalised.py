@@ -16,6 +16,13 @@ FULL_CARE = variants(
     "fp64 nchw fixed,shifted",
     family="conv_bn",
 )
+SHAPE = variants(
+    "fp32 nchw all",
+    "bf16 nhwc fixed,scaled",
+    "fp16 nchw fixed,scaled",
+    "fp64 nchw fixed,shifted",
+    family="conv_bn",
+)
 LAYER = variants("fp32 nchw fixed,scaled", "fp32 nhwc fixed", "bf16,fp16 nchw fixed", family="conv_bn")
 
 BASIC = table(
@@ -30,7 +37,7 @@ BASIC = table(
 
 SHAPES = table(
     "standard",
-    FULL_CARE,
+    SHAPE,
     {
         "bn.unpadded": "bn n2 c8 h8 w9 k12 r3 s3",
         "bn.pointwise": "bn n2 c12 h6 w5 k8 r1 s1",
@@ -56,6 +63,7 @@ SHAPES = table(
         "bn.remainder-outside": "bn n2 c4 h12 w13 k6 r3 s3 u2 eps3 outside1",
         "bn.channel1": "bn n2 c1 h8 w8 k1 r3 s3",
         "bn.c127-k129": "bn n1 c127 h6 w6 k129 r3 s3 p1",
+        "bn.pointwise-k129": "bn n2 c5 h5 w5 k129 r1 s1",
         "bn.long-statistics": "bn n2 c4 h65 w67 k4 r3 s3 p1",
     },
 )

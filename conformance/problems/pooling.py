@@ -16,6 +16,13 @@ FULL_CARE = variants(
     "fp64 nchw fixed",
     family="pool",
 )
+SHAPE = variants(
+    "fp32 nchw all",
+    "bf16 nhwc integer,fixed,wide",
+    "fp16 nchw integer,fixed,wide",
+    "fp64 nchw fixed",
+    family="pool",
+)
 LAYER = variants("fp32 nchw integer,fixed", "fp32,bf16 nhwc fixed", "bf16,fp16 nchw fixed", family="pool")
 
 BASIC = table(
@@ -31,7 +38,7 @@ BASIC = table(
 
 SHAPES = table(
     "standard",
-    FULL_CARE,
+    SHAPE,
     {
         "pool.window1": "pool n2 c3 h5 w4 r1 s1",
         "pool.identity-gaps": "pool n2 c3 h7 w8 r1 s1 u2x3",
@@ -56,11 +63,12 @@ SHAPES = table(
         "pool.divisor-over-valid": "pool n2 c3 h9 w8 r3 s3 u2 p1 ceil1 valid1 div5",
         "pool.power-of-two": "pool n2 c5 h16 w16 r4 s4 u2",
         "pool.window-beyond-image": "pool n2 c3 h3 w2 r4 s3 u1 p1",
-        "pool.batch1-channel1": "pool n1 c1 h9 w9 r3 s3 u2",
+        "pool.batch1-channel1": "pool n1 c1 h9 w9 r3 s3 u2 p1",
         "pool.c127": "pool n1 c127 h8 w8 r3 s3 u2 p1",
         "pool.c128": "pool n1 c128 h8 w8 r2 s2",
         "pool.c129": "pool n1 c129 h8 w9 r3 s2 u2 ceil1",
         "pool.tail-row": "pool n1 c3 h5 w259 r3 s3 u2 p1",
+        "pool.large-window": "pool n2 c3 h50 w57 r45 s51 u5x6",
         "pool.long-window": "pool n2 c8 h56 w56 r56 s56",
     },
 )

@@ -6,13 +6,12 @@ import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
 from conformance.data import ARMS, Expectation, Recipe
 from conformance.data.manifest import SEED
-from conformance.operators import OPERATORS, ConvGeometry
+from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, at_level
 from conformance.selftest.mutants import FAMILIES, MUTANTS, Mutant
 from conformance.selftest.trial import judgements
@@ -68,7 +67,8 @@ def rows(operator: str, level: str, names: Iterable[str] = ()) -> Rows:
     chosen = frozenset(names)
     found: dict[Recipe, str] = {}
     for problem, variants in at_level(PROBLEMS, level):
-        if _small(operator, problem) and (not chosen or problem.name in chosen):
+        wanted = takes(operator, problem.geometry) and (not chosen or problem.name in chosen)
+        if wanted and _small(operator, problem):
             for variant in variants:
                 recipe = Recipe(OPERATORS[operator], problem.geometry, variant.dtype, variant.arm, SEED)
                 found.setdefault(recipe, problem.name)
@@ -79,17 +79,12 @@ def _small(operator: str, problem: Problem) -> bool:
     return OPERATORS[operator].flops(problem.geometry) < 2 * AFFORDABLE
 
 
-def geometry(recipe: Recipe) -> ConvGeometry:
-    """A recipe's geometry as what it is in the tables of convolutions."""
-    return cast(ConvGeometry, recipe.geometry)
-
-
 def try_all(mutants: Iterable[Mutant], operator: str, rows: Rows, without: frozenset[str] = frozenset()) -> list[Trial]:
     """Every mutant on the rows of one operator, each until it is convicted."""
     suspects = [_Suspect(mutant) for mutant in mutants if operator in mutant.operators]
     done: list[Trial] = []
     for name, recipe in rows:
-        concerned = [s for s in suspects if s.mutant.applies(operator, geometry(recipe), recipe.dtype)]
+        concerned = [s for s in suspects if s.mutant.applies(operator, recipe.geometry, recipe.dtype)]
         if not concerned:
             continue
         expected = Expectation(recipe)
@@ -115,7 +110,7 @@ def convictions(suspect: _Suspect, expected: Expectation, without: frozenset[str
     failed = () if recipe.arm in without else _failed(suspect.mutant, expected, without)
     if suspect.differs and not failed:
         return ()
-    if suspect.mutant.equivalent(recipe.operator, geometry(recipe), expected.inputs, recipe.dtype):
+    if suspect.mutant.equivalent(recipe.operator, recipe.geometry, expected.inputs, recipe.dtype):
         return ()
     suspect.differs = True
     return failed
@@ -128,12 +123,24 @@ def _failed(mutant: Mutant, expected: Expectation, without: frozenset[str]) -> t
     return tuple(dict.fromkeys(str(check) for check in found if not check.passed and check.name not in off))
 
 
-def run(level: str, families: frozenset[str], without: frozenset[str] = frozenset(), jobs: int = JOBS) -> list[Trial]:
-    """All mutants of the families (or of every one) on all operators, on several processes."""
-    indices = [i for i, mutant in enumerate(MUTANTS) if not families or mutant.family in families]
-    shares = [(level, without, operator, indices[i::SHARES]) for operator in OPERATORS for i in range(SHARES)]
+def run(
+    level: str,
+    families: frozenset[str],
+    without: frozenset[str] = frozenset(),
+    operators: Iterable[str] = tuple(OPERATORS),
+    jobs: int = JOBS,
+) -> list[Trial]:
+    """All mutants of the families (or of every one) on the operators, on several processes."""
+    shares = [(level, without, *share) for operator in operators for share in _shares(operator, families)]
     with ProcessPoolExecutor(jobs) as pool:
         return [trial for part in pool.map(_share, shares) for trial in part]
+
+
+def _shares(operator: str, families: frozenset[str]) -> Iterator[tuple[str, Sequence[int]]]:
+    """An operator's mutants, as their places in the collection."""
+    concerned = (i for i, mutant in enumerate(MUTANTS) if operator in mutant.operators)
+    indices = [i for i in concerned if not families or MUTANTS[i].family in families]
+    return ((operator, indices[i::SHARES]) for i in range(min(SHARES, len(indices))))
 
 
 def _share(task: tuple[str, frozenset[str], str, Sequence[int]]) -> list[Trial]:
@@ -176,12 +183,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """How many known-bad kernels the judge convicts; exits 1 if one survives or is reached by no case."""
     parser.add_argument("--level", choices=("smoke", "standard"), default="standard", help="tables (default: standard)")
     parser.add_argument("--family", action="append", choices=FAMILIES, help="only these mutants")
+    parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's mutants")
     parser.add_argument("--without", action="append", choices=PARTS, help="switch an arm or a statistic off")
     parser.set_defaults(run=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    trials = run(arguments.level, frozenset(arguments.family or ()), frozenset(arguments.without or ()))
+    families, without = frozenset(arguments.family or ()), frozenset(arguments.without or ())
+    trials = run(arguments.level, families, without, arguments.operator or tuple(OPERATORS))
     for line in lines(trials):
         print(line)
     return 0 if arguments.level == "smoke" or all(trial.killed for trial in trials) else 1

@@ -12,7 +12,7 @@ import pytest
 from conformance.data import Expectation, Recipe
 from conformance.judge.diagnosis import Diagnosis, diagnose
 from conformance.judge.mistakes import LIBRARY
-from conformance.operators import OPERATORS, Arrays, ConvGeometry
+from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, ConvGeometry
 from conformance.selftest.mutants import MUTANTS, Mutant
 from conformance.selftest.mutants.base import plain
 from conformance.selftest.mutants.structure import planted
@@ -59,7 +59,7 @@ def same(first: Arrays, second: Arrays) -> bool:
     return all(np.array_equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_planted_mistakes_are_named(operator: str):
     structural = [planted(mistake) for mistake in LIBRARY]
     found = [
@@ -139,7 +139,7 @@ def by_hand(operator: str, g: ConvGeometry, inputs: Arrays, place: Place) -> Arr
     return {name: out.astype(np.float32)}
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 @pytest.mark.parametrize("mistake", BY_HAND)
 def test_mistakes_written_by_hand_are_named(operator: str, mistake: str):
     expected = case(operator, "n3 c6 h7 w6 k9 r2 s3 u2x1 p1:2x2:1 d1x2 g3", "fp32")
@@ -150,7 +150,7 @@ def test_mistakes_written_by_hand_are_named(operator: str, mistake: str):
     assert mistake in diagnosis.names
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_loops_written_by_hand_are_right(operator: str):
     expected = case(operator, "n3 c6 h7 w6 k9 r2 s3 u2x1 p1:2x2:1 d1x2 g3", "fp32")
     outputs = by_hand(operator, expected.recipe.geometry, expected.inputs, right)
@@ -159,7 +159,7 @@ def test_loops_written_by_hand_are_right(operator: str):
 
 
 @pytest.mark.parametrize("family", ["precision", "scale", "memory"])
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_no_structure_is_named_where_it_is_right(operator: str, family: str):
     """Errors of arithmetic must not be taken for a wrong index: a wrong name costs its reader a day."""
     expected = case(operator, HELD_OUT[0], "fp32")
@@ -174,7 +174,7 @@ def test_no_structure_is_named_where_it_is_right(operator: str, family: str):
     assert not named
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 @pytest.mark.parametrize("arm", ["integer", "fixed", "special"])
 def test_right_outputs_have_no_diagnosis(operator: str, arm: str):
     expected = case(operator, HELD_OUT[1], "fp32", arm)

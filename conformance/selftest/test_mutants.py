@@ -8,7 +8,7 @@ import pytest
 
 from conformance.data import Expectation, Recipe
 from conformance.data.manifest import SEED
-from conformance.operators import OPERATORS, ConvGeometry
+from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
 from conformance.selftest import mutation
 from conformance.selftest.mutants import FAMILIES, MUTANTS, Mutant
 from conformance.selftest.mutants.arithmetic import HONEST
@@ -24,6 +24,8 @@ SOLE = {
     "impulse": ("rows of data that begin with zeros skipped", "conv_forward", "edge.plain"),
     "special": ("NaN in the result becomes zero", "conv_forward", "edge.plain"),
     "wide": ("subnormal inputs flushed", "conv_forward", "edge.plain"),
+    "scaled": ("bn: filters in fixed point", "conv_bn_forward", "bn.plain"),
+    "shifted": ("bn: raw moments", "conv_bn_forward", "bn.tutorial"),
     "bound": ("one element summed in 19 bits", "conv_forward", "edge.plain"),
     "rms": ("fp32 result packed in 22 bits", "conv_forward", "edge.one-product"),
     "gain": ("fp32 result truncated", "conv_backward_weight", "edge.c129-k128"),
@@ -37,7 +39,7 @@ def named(name: str) -> Mutant:
 
 
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_good_kernels_pass_every_arm(operator: str, base: str):
     subject = Subject(base, "good", BASES[base])
     for _, recipe in rows(operator, "smoke"):
@@ -49,10 +51,10 @@ def test_collection_is_complete():
     assert len(MUTANTS) >= 80
     assert max(Counter(mutant.name for mutant in MUTANTS).values()) == 1
     required = {"index", "groups", "bias", "gradients", "precision", "scale", "memory", "subtle", "paths"}
-    assert required == set(FAMILIES)
+    assert required | {"batchnorm", "pooling", "divisor"} == set(FAMILIES)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_mutants_are_convicted_at_smoke(operator: str):
     trials = try_all(MUTANTS, operator, rows(operator, "smoke"))
     killed, counted = score(trials)

@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from conformance.data import ARMS
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
-from conformance.operators import ConvGeometry
+from conformance.operators import OPERATORS, ConvGeometry
+from conformance.problems import FAMILY_ARMS
 from conformance.selftest.acquittals import sums
 from conformance.selftest.acquittals.sums import Sum, Total, direct
 from conformance.selftest.acquittals.transforms import fft, three_by_three, unit_steps, winograd
@@ -42,9 +42,14 @@ class Acquittal:
     spared: Mapping[str, str]
 
     @property
+    def family(self) -> str:
+        """Of the geometries that it computes."""
+        return OPERATORS[self.subject.operators[0]].family
+
+    @property
     def arms(self) -> tuple[str, ...]:
         """The arms that apply."""
-        return tuple(arm for arm in ARMS if arm not in self.spared)
+        return tuple(arm for arm in FAMILY_ARMS[self.family] if arm not in self.spared)
 
 
 def _summed(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from conformance.data.stream import Stream
-from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.operators import CONVOLUTIONS, POOLINGS, Arrays, ConvGeometry, Operator
 from conformance.selftest.lowering import lowered
 from conformance.selftest.mutants.base import Mutant, exact, stored
 from conformance.selftest.trial import Run
@@ -21,7 +22,7 @@ TAIL = 0.03
 def _tail(leftover: Callable[[np.ndarray], np.ndarray]) -> Run:
     """The last few elements hold what was in the buffer before."""
 
-    def run(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         outputs = exact(operator, geometry, inputs, dtype)
         for array in outputs.values():
             flat = array.reshape(-1)
@@ -52,7 +53,7 @@ def _racing(chunk_of: Callable[[int], int]) -> Run:
 def _masked_reads(shift: int, axis: int) -> Run:
     """Elements of the data beside the window are read and multiplied by zero, so that NaN and Inf leak."""
 
-    def run(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         beside = inputs | {operator.data: np.roll(inputs[operator.data], shift, axis)}
         outputs, leak = (operator.reference(geometry, given) for given in (inputs, beside))
         return stored({name: outputs[name] + 0 * leak[name] for name in outputs}, dtype)
@@ -60,7 +61,7 @@ def _masked_reads(shift: int, axis: int) -> Run:
     return run
 
 
-def _masked_padding(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+def _masked_padding(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
     """Padding is read from the nearest element of the next image and multiplied by zero."""
     outputs = operator.reference(geometry, inputs)
     stray = np.roll(inputs[operator.data], 1, 0)
@@ -71,7 +72,7 @@ def _masked_padding(operator: Operator, geometry: ConvGeometry, inputs: Arrays, 
 
 
 def _on_stored(change: Callable[[np.ndarray], np.ndarray]) -> Run:
-    def run(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         outputs = operator.reference(geometry, inputs)
         return stored({name: change(array) for name, array in outputs.items()}, dtype)
 
@@ -79,7 +80,7 @@ def _on_stored(change: Callable[[np.ndarray], np.ndarray]) -> Run:
 
 
 def _on_inputs(change: Callable[[np.ndarray], np.ndarray]) -> Run:
-    def run(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         return exact(operator, geometry, {name: change(array) for name, array in inputs.items()}, dtype)
 
     return run
@@ -98,9 +99,6 @@ _RUNS: dict[str, Run] = {
     "tail of the output never written (NaN)": _tail(lambda flat: np.full_like(flat, np.nan)),
     "tail of the output never written (zeros)": _tail(np.zeros_like),
     "tail of the output never written (other results)": _tail(lambda flat: flat[::-1].copy()),
-    "updates lost: first chunk of the sum": _racing(lambda chunks: 0),
-    "updates lost: last chunk of the sum": _racing(lambda chunks: chunks - 1),
-    "updates lost: a chunk in the middle": _racing(lambda chunks: chunks // 2),
     "reads beside the row, times zero": _masked_reads(1, 3),
     "reads beside the column, times zero": _masked_reads(1, 2),
     "reads of another channel, times zero": _masked_reads(1, 1),
@@ -113,4 +111,14 @@ _RUNS: dict[str, Run] = {
     "infinite results become NaN": _on_stored(lambda y: y + 0 * y),
 }
 
-MEMORY: tuple[Mutant, ...] = tuple(Mutant(name, "memory", run, base=exact) for name, run in _RUNS.items())
+_RACES: dict[str, Run] = {
+    "updates lost: first chunk of the sum": _racing(lambda chunks: 0),
+    "updates lost: last chunk of the sum": _racing(lambda chunks: chunks - 1),
+    "updates lost: a chunk in the middle": _racing(lambda chunks: chunks // 2),
+}
+"""Of convolutions, whose sums are long enough to be split."""
+
+MEMORY: tuple[Mutant, ...] = (
+    *(Mutant(name, "memory", run, operators=(*CONVOLUTIONS, *POOLINGS), base=exact) for name, run in _RUNS.items()),
+    *(Mutant(name, "memory", run, operators=CONVOLUTIONS, base=exact) for name, run in _RACES.items()),
+)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from conformance.judge.mistakes import LIBRARY, Mistake
+from conformance.judge.mistakes_base import CONVOLUTIONS
 from conformance.operators import ConvGeometry
 from conformance.selftest.mutants.base import Mutant
 from conformance.selftest.mutants.structure import planted
@@ -57,7 +58,9 @@ def _forgetful() -> Iterator[Mutant]:
 def _on_path(path: str, taken: Callable[[ConvGeometry], bool], mistake: Mistake) -> Mutant:
     mutant = planted(mistake)
     when = _both(taken, mistake.when)
-    return replace(mutant, name=f"{mistake.name}, on the {path} path", family="paths", when=when)
+    operators = tuple(operator for operator in mistake.operators if operator in CONVOLUTIONS)
+    name = f"{mistake.name}, on the {path} path"
+    return replace(mutant, name=name, family="paths", operators=operators, when=when)
 
 
 def _both(

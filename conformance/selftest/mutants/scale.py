@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.operators import CONVOLUTIONS, POOLINGS, Arrays, Operator
 from conformance.selftest.mutants.base import Mutant, exact, stored
 
 Deviation = Callable[[np.ndarray], np.ndarray]
@@ -89,11 +89,11 @@ _DEVIATIONS: dict[str, Deviation] = {
 def deviating(name: str, deviation: Deviation) -> Mutant:
     """The exact result, changed and then rounded."""
 
-    def run(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         outputs = operator.reference(geometry, inputs)
         return stored({key: deviation(array) for key, array in outputs.items()}, dtype)
 
-    return Mutant(name, "scale", run, base=exact)
+    return Mutant(name, "scale", run, operators=(*CONVOLUTIONS, *POOLINGS), base=exact)
 
 
 SCALE: tuple[Mutant, ...] = tuple(deviating(name, deviation) for name, deviation in _DEVIATIONS.items())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from conformance.judge.mistakes import LIBRARY, Mistake
 from conformance.operators import Arrays, ConvGeometry, Operator
-from conformance.selftest.mutants.base import Mutant, exact, stored
+from conformance.selftest.mutants.base import Mutant, exact, of_operator
 
 
 def planted(mistake: Mistake) -> Mutant:
@@ -15,7 +15,11 @@ def planted(mistake: Mistake) -> Mutant:
 
     def run(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
         outputs = mistake.outputs(operator, geometry, inputs)
-        return exact(operator, geometry, inputs, dtype) if outputs is None else stored(outputs, dtype)
+        return (
+            exact(operator, geometry, inputs, dtype)
+            if outputs is None
+            else of_operator(operator, geometry, outputs, dtype)
+        )
 
     return Mutant(mistake.name, mistake.family, run, operators=mistake.operators, when=mistake.when, base=exact)
 

@@ -1,0 +1,203 @@
+"""Batch normalisation of a convolution step by step, in float64, so that a mistake can exchange one of the steps.
+
+With the steps as they are this is what `conformance.operators.conv_bn` computes, without its extra digits. Images are
+[N, K, P, Q]; statistics are arrays that broadcast to them, so that a mistake may take them over other elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.operators import OPERATORS, Arrays, ConvBnGeometry
+
+FORWARD, BACKWARD, INFERENCE = "conv_bn_forward", "conv_bn_backward", "conv_bn_inference"
+EVERYWHERE = (1, -1, 1, 1)
+"""Shape in which numbers [K] broadcast to an image."""
+
+Average = Callable[[np.ndarray, ConvBnGeometry], np.ndarray]
+"""The mean of an image over the elements that share a statistic, broadcasting to the image."""
+
+
+def over_batch(values: np.ndarray, _: ConvBnGeometry) -> np.ndarray:
+    """The mean of every channel. Distances from the first element are averaged: constants come out exact."""
+    first = values[:1, :, :1, :1]
+    mean: np.ndarray = first + (values - first).mean((0, 2, 3), keepdims=True)
+    return mean
+
+
+def convolved(geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
+    """z."""
+    given = {"x": inputs["x"], "w": inputs["w"]}
+    z: np.ndarray = OPERATORS["conv_forward"].reference(geometry.conv, given)["y"]
+    return z
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What lies between inputs and outputs."""
+
+    steps: Steps
+    geometry: ConvBnGeometry
+    inputs: Arrays
+    z: np.ndarray
+    mean: np.ndarray
+    var: np.ndarray
+
+    def given(self, name: str, absent: float = 1.0) -> Any:
+        """An input [K] that broadcasts to images; `absent` where there is none."""
+        found = self.inputs.get(name)
+        return absent if found is None else found.astype(np.float64).reshape(EVERYWHERE)
+
+    @property
+    def gamma(self) -> Any:
+        """One where the problem is not affine."""
+        return self.given("gamma")
+
+    @property
+    def beta(self) -> Any:
+        """Zero where the problem is not affine."""
+        return self.given("beta", 0.0)
+
+    @property
+    def d(self) -> np.ndarray:
+        """z - mean."""
+        d: np.ndarray = self.z - self.mean
+        return d
+
+    @property
+    def inverse(self) -> np.ndarray:
+        """The inverse deviation."""
+        return self.steps.inverse(self.var, self.geometry)
+
+    @property
+    def dy(self) -> np.ndarray:
+        """The gradient that comes in."""
+        return self.inputs["dy"].astype(np.float64)
+
+    @property
+    def mean_dy(self) -> np.ndarray:
+        """What the mean's own gradient takes from dy."""
+        return self.average(self.dy)
+
+    @property
+    def pull(self) -> np.ndarray:
+        """What the variance's own gradient takes from dy, for each unit of d."""
+        pull: np.ndarray = self.average(self.dy * self.d) * self.inverse * self.steps.slope(self)
+        return pull
+
+    def scaled(self, inverse: np.ndarray) -> np.ndarray:
+        """y, with this inverse deviation."""
+        y: np.ndarray = self.d * inverse * self.gamma + self.beta
+        return y
+
+    def average(self, values: np.ndarray) -> np.ndarray:
+        """Over the elements that share a statistic."""
+        return self.steps.average(values, self.geometry)
+
+    def by_channel(self, values: np.ndarray) -> np.ndarray:
+        """A statistic as [K], averaged where there is more than one a channel."""
+        n, k = self.z.shape[:2]
+        found: np.ndarray = np.broadcast_to(values, (n, k, *values.shape[2:])).mean((0, 2, 3))
+        return found
+
+    @property
+    def bessel(self) -> float:
+        """The unbiased variance in units of the one that y is divided by."""
+        return self.geometry.freedom / (self.geometry.count - 1)
+
+
+Step = Callable[[Parts], Any]
+Statistics = tuple[np.ndarray, np.ndarray]
+"""Mean and variance."""
+
+
+def of_batch(steps: Steps, z: np.ndarray, geometry: ConvBnGeometry, inputs: Arrays) -> Statistics:
+    """Mean and variance of what was just computed."""
+    mean = steps.average(z, geometry)
+    return mean, steps.average((z - mean) ** 2, geometry) * geometry.count / steps.freedom(geometry)
+
+
+def of_running(steps: Steps, z: np.ndarray, geometry: ConvBnGeometry, inputs: Arrays) -> Statistics:
+    """Mean and variance as they were learned."""
+    mean, var = (inputs[name].astype(np.float64).reshape(EVERYWHERE) for name in ("running_mean", "running_var"))
+    return mean, var
+
+
+def slope(parts: Parts) -> np.ndarray:
+    """The second factor of the variance's gradient: the inverse deviation, or M / (M - 1) of the inverse root."""
+    if not parts.geometry.eps_outside:
+        return parts.inverse
+    root = np.sqrt(parts.var) * parts.geometry.freedom / parts.geometry.count
+    found: np.ndarray = np.divide(1, root, out=np.zeros_like(root), where=root != 0)
+    return found
+
+
+def moved(parts: Parts, share: float, mean: np.ndarray, var: np.ndarray) -> Arrays:
+    """The running statistics after `share` of the way to `mean` and `var`."""
+    news = {"running_mean": mean, "running_var": var}
+    return {
+        name: (1 - share) * parts.inputs[name].astype(np.float64) + share * parts.by_channel(new)
+        for name, new in news.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Each step as it should be."""
+
+    convolution: Callable[[ConvBnGeometry, Arrays], np.ndarray] = convolved
+    statistics: Callable[[Steps, np.ndarray, ConvBnGeometry, Arrays], Statistics] | None = None
+    seen: Callable[[np.ndarray], np.ndarray] = lambda statistic: statistic
+    average: Average = over_batch
+    freedom: Callable[[ConvBnGeometry], float] = lambda geometry: geometry.freedom
+    inverse: Callable[[np.ndarray, ConvBnGeometry], np.ndarray] = lambda var, geometry: geometry.inverse(var)
+    y: Step = lambda parts: parts.scaled(parts.inverse)
+    returned: Step = lambda parts: (parts.mean, parts.var)
+    running: Step = lambda parts: moved(parts, parts.geometry.momentum, parts.mean, parts.var * parts.bessel)
+    slope: Step = slope
+    dz: Step = lambda parts: parts.gamma * parts.inverse * (parts.dy - parts.mean_dy - parts.d * parts.pull)
+    dgamma: Step = lambda parts: (parts.dy * parts.d * parts.inverse).sum((0, 2, 3))
+    dbeta: Step = lambda parts: parts.dy.sum((0, 2, 3))
+    dz_of_dx: Step = lambda parts: parts.steps.dz(parts)
+    dz_of_dw: Step = lambda parts: parts.steps.dz(parts)
+    w_of_dx: Callable[[np.ndarray], np.ndarray] = lambda w: w
+
+    def outputs(self, operator: str, geometry: ConvBnGeometry, inputs: Arrays) -> Arrays:
+        """What a kernel of these steps returns."""
+        z = self.convolution(geometry, inputs)
+        statistics = self.statistics or (of_running if operator == INFERENCE else of_batch)
+        mean, var = statistics(self, z, geometry, inputs)
+        parts = Parts(self, geometry, inputs, z, self.seen(mean), self.seen(var))
+        return _OUTPUTS[operator](self, parts)
+
+
+def _forward(steps: Steps, parts: Parts) -> Arrays:
+    mean, var = (parts.by_channel(values) for values in steps.returned(parts))
+    outputs = {"y": steps.y(parts), "mean": mean, "var": var}
+    return outputs | (steps.running(parts) if parts.geometry.running else {})
+
+
+def _inference(steps: Steps, parts: Parts) -> Arrays:
+    return {"y": steps.y(parts)}
+
+
+def _backward(steps: Steps, parts: Parts) -> Arrays:
+    conv, inputs = parts.geometry.conv, parts.inputs
+    of_dx = {"dy": steps.dz_of_dx(parts), "w": steps.w_of_dx(inputs["w"])}
+    of_dw = {"x": inputs["x"], "dy": steps.dz_of_dw(parts)}
+    outputs = OPERATORS["conv_backward_data"].reference(conv, of_dx)
+    outputs |= OPERATORS["conv_backward_weight"].reference(conv, of_dw)
+    if parts.geometry.affine:
+        outputs |= {"dgamma": steps.dgamma(parts), "dbeta": steps.dbeta(parts)}
+    return outputs
+
+
+_OUTPUTS: dict[str, Callable[[Steps, Parts], Arrays]] = {
+    FORWARD: _forward,
+    BACKWARD: _backward,
+    INFERENCE: _inference,
+}

@@ -1,0 +1,43 @@
+"""The definitions, written down: one fp32 multiply-add per tap, in a fixed order, no BLAS.
+
+Slow and plain on purpose; the other implementations are compared with the exact reference, not with this one.
+16-bit inputs are widened, accumulated in fp32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from conformance import Implementation
+
+from .conv import conv_backward_data, conv_backward_weight, conv_forward
+from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
+from .pool import avg_pool_backward, avg_pool_forward
+
+numpy_direct = Implementation("numpy-direct")
+
+EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
+LARGEST = 2**28
+"""Half a GFLOP: beyond that a definition in Python takes minutes to say what it says on small problems."""
+
+
+def small_conv(geometry):
+    """By products in one direction."""
+    return geometry.y.size * geometry.filter.size // geometry.k < LARGEST
+
+
+def small_pool(geometry):
+    """By summands."""
+    p, q = geometry.output_size
+    return geometry.n * geometry.c * p * q * geometry.r * geometry.s < LARGEST
+
+
+for kernel in (
+    conv_forward,
+    conv_backward_data,
+    conv_backward_weight,
+    conv_bn_forward,
+    conv_bn_backward,
+    conv_bn_inference,
+):
+    numpy_direct.implements(kernel.__name__, dtypes=EVERY_DTYPE, when=small_conv)(kernel)
+for kernel in (avg_pool_forward, avg_pool_backward):
+    numpy_direct.implements(kernel.__name__, dtypes=EVERY_DTYPE, when=small_pool)(kernel)

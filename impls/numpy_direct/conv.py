@@ -1,0 +1,66 @@
+"""Convolution and its gradients, tap by tap, channel by channel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .windows import accumulator, cropped, empty_image, output_size, padded, taps
+
+
+def _grouped(array: np.ndarray, groups: int, axis: int) -> np.ndarray:
+    """Split channel axis `axis` into (groups, channels of a group), in accumulator precision."""
+    shape = (*array.shape[:axis], groups, array.shape[axis] // groups, *array.shape[axis + 1 :])
+    return array.astype(accumulator(array)).reshape(shape)
+
+
+def convolved(x, w, stride, padding, dilation, groups):
+    """y[n,k,p,q] in accumulator precision."""
+    size = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
+    image, weights = padded(_grouped(x, groups, 1), padding), _grouped(w, groups, 0)
+    y = np.zeros((len(x), groups, weights.shape[1], *size), image.dtype)
+    for r, s, seen in taps(w.shape[2:], stride, dilation, size):
+        for c in range(w.shape[1]):
+            y += weights[:, :, c, r, s, None, None] * image[:, :, c][seen][:, :, None]
+    return y.reshape(len(x), len(w), *size)
+
+
+def image_gradient(dy, w, input_size, stride, padding, dilation, groups):
+    """dx in accumulator precision, each output position adding its share to the inputs that it saw."""
+    gradient, weights = _grouped(dy, groups, 1), _grouped(w, groups, 0)
+    image = empty_image((len(dy), groups, w.shape[1]), input_size, padding, gradient.dtype)
+    for r, s, seen in taps(w.shape[2:], stride, dilation, dy.shape[2:]):
+        for k in range(weights.shape[1]):
+            image[seen] += weights[:, k, :, r, s, None, None] * gradient[:, :, k, None]
+    return cropped(image, padding, input_size).reshape(len(dy), -1, *input_size)
+
+
+def weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups):
+    """dw in accumulator precision, one sum over batch and output positions per weight."""
+    image, gradient = padded(_grouped(x, groups, 1), padding), _grouped(dy, groups, 1)
+    dw = np.empty((groups, gradient.shape[2], image.shape[2], *kernel_size), image.dtype)
+    for r, s, seen in taps(kernel_size, stride, dilation, dy.shape[2:]):
+        for c in range(image.shape[2]):
+            products = image[:, :, c][seen][:, :, None] * gradient
+            dw[:, :, c, r, s] = products.sum(axis=(0, 3, 4))
+    return dw.reshape(dy.shape[1], -1, *kernel_size)
+
+
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+    """y; the bias is added before the rounding."""
+    y = convolved(x, w, stride, padding, dilation, groups)
+    if bias is not None:
+        y += bias.astype(y.dtype)[:, None, None]
+    return y.astype(x.dtype)
+
+
+def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups):
+    """dx."""
+    return image_gradient(dy, w, input_size, stride, padding, dilation, groups).astype(dy.dtype)
+
+
+def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups):
+    """dw; dbias, the sum of dy."""
+    dw = weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups).astype(x.dtype)
+    if not with_bias:
+        return dw
+    return dw, dy.astype(accumulator(dy)).sum(axis=(0, 2, 3)).astype(dy.dtype)

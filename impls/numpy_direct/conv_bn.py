@@ -1,0 +1,96 @@
+"""Convolution and batch norm as one: z is never rounded to storage, its variance is that of centred values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .conv import convolved, image_gradient, weight_gradient
+
+OVER = (0, 2, 3)
+
+
+def _column(vector):
+    """A vector [K] against [N,K,P,Q]."""
+    return vector[:, None, None]
+
+
+def _deviation(var, eps, eps_outside):
+    return np.sqrt(var) + var.dtype.type(eps) if eps_outside else np.sqrt(var + var.dtype.type(eps))
+
+
+def _statistics(z):
+    """mean[K], z - mean, and the sum of the squares of that. Raises ValueError where there is no variance."""
+    elements = z.size // z.shape[1]
+    if elements < 2:
+        raise ValueError(f"z has shape {z.shape}, one element a channel: its variance is undefined")
+    mean = z.sum(axis=OVER) / z.dtype.type(elements)
+    centred = z - _column(mean)
+    return mean, centred, (centred * centred).sum(axis=OVER)
+
+
+def _variance(squares, centred, unbiased):
+    elements = centred.size // len(squares)
+    return squares / squares.dtype.type(elements - 1 if unbiased else elements)
+
+
+def _scaled(normal, gamma, beta):
+    return normal if gamma is None else normal * _column(gamma) + _column(beta)
+
+
+def _blended(running, batch, momentum):
+    momentum = batch.dtype.type(momentum)
+    return (1 - momentum) * running + momentum * batch
+
+
+def conv_bn_forward(
+    x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps, eps_outside, momentum
+):
+    """y, mean, var and, where they are given, new running statistics, whose variance is unbiased."""
+    z = convolved(x, w, stride, padding, dilation, groups)
+    mean, centred, squares = _statistics(z)
+    var = _variance(squares, centred, unbiased=eps_outside)
+    y = _scaled(centred / _column(_deviation(var, eps, eps_outside)), gamma, beta).astype(x.dtype)
+    if running_mean is None:
+        return y, mean, var
+    unbiased = _variance(squares, centred, unbiased=True)
+    return y, mean, var, _blended(running_mean, mean, momentum), _blended(running_var, unbiased, momentum)
+
+
+def conv_bn_inference(
+    x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps, eps_outside
+):
+    """y with the running statistics."""
+    z = convolved(x, w, stride, padding, dilation, groups)
+    normal = (z - _column(running_mean)) / _column(_deviation(running_var, eps, eps_outside))
+    return _scaled(normal, gamma, beta).astype(x.dtype)
+
+
+def _z_gradient(dy, centred, var, gamma, eps, eps_outside):
+    """dz: with t = dy*gamma/deviation, what is left of t without its mean and without its share along z - mean.
+
+    d(deviation)/dz is (z - mean) / (freedom * root), where the root is what the variance went through: the deviation
+    itself, or sqrt(var) where eps is added outside. A constant channel then has no slope, and takes none.
+    """
+    elements = centred.size // len(var)
+    freedom = var.dtype.type(elements - 1 if eps_outside else elements)
+    deviation = _deviation(var, eps, eps_outside)
+    root = np.sqrt(var) if eps_outside else deviation
+    t = dy / _column(deviation) * (1 if gamma is None else _column(gamma))
+    along = (t * centred).sum(axis=OVER) / freedom
+    slope = np.divide(along, root * deviation, out=np.zeros_like(along), where=root != 0)
+    return t - _column(t.sum(axis=OVER) / var.dtype.type(elements)) - centred * _column(slope)
+
+
+def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps, eps_outside):
+    """dx, dw and, with gamma, dgamma, dbeta. z is computed again; dz stays in accumulator precision."""
+    geometry = (stride, padding, dilation, groups)
+    _, centred, squares = _statistics(convolved(x, w, *geometry))
+    var = _variance(squares, centred, unbiased=eps_outside)
+    dy = dy.astype(centred.dtype)
+    dz = _z_gradient(dy, centred, var, gamma, eps, eps_outside)
+    dx = image_gradient(dz, w, x.shape[2:], *geometry).astype(x.dtype)
+    dw = weight_gradient(x, dz, w.shape[2:], *geometry).astype(w.dtype)
+    if gamma is None:
+        return dx, dw
+    dgamma = (dy * centred).sum(axis=OVER) / _deviation(var, eps, eps_outside)
+    return dx, dw, dgamma, dy.sum(axis=OVER)

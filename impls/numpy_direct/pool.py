@@ -1,0 +1,69 @@
+"""Average pooling and its gradient: one addition per tap, then one division."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .windows import accumulator, cropped, empty_image, padded, require_fit, taps
+
+UNDILATED = (1, 1)
+
+
+def _output_extent(size, window, stride, pad, ceil_mode):
+    """Windows of one axis. In ceil mode one may overhang, unless it starts behind the image and its padding before."""
+    room = size + sum(pad) - window
+    if not ceil_mode:
+        return room // stride + 1
+    extent = -(-room // stride) + 1
+    return extent - 1 if (extent - 1) * stride >= size + pad[0] else extent
+
+
+def _output_size(size, kernel_size, stride, padding, ceil_mode):
+    require_fit(size, kernel_size, padding, UNDILATED)
+    axes = zip(size, kernel_size, stride, padding, strict=True)
+    return tuple(_output_extent(*axis, ceil_mode) for axis in axes)
+
+
+def _overhang(size, kernel_size, stride, padding, output_size):
+    """Padding after the padded image, so that every window lies within."""
+    axes = zip(size, kernel_size, stride, padding, output_size, strict=True)
+    return [(0, max(0, (count - 1) * u + window - extent - sum(pad))) for extent, window, u, pad, count in axes]
+
+
+def _window_sums(image, kernel_size, stride, output_size):
+    sums = np.zeros((*image.shape[:-2], *output_size), image.dtype)
+    for _, _, seen in taps(kernel_size, stride, UNDILATED, output_size):
+        sums += image[seen]
+    return sums
+
+
+def _divisor(size, kernel_size, stride, padding, overhang, output_size, count_include_pad):
+    """[P, Q]: how many positions of each window count, as the sum over an image of ones."""
+    ones = np.ones(size)
+    counted = np.pad(ones, padding, constant_values=1.0 if count_include_pad else 0.0)
+    return _window_sums(padded(counted, overhang), kernel_size, stride, output_size)
+
+
+def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
+    """y, the sum over the window by the divisor."""
+    size = x.shape[2:]
+    count = _output_size(size, kernel_size, stride, padding, ceil_mode)
+    overhang = _overhang(size, kernel_size, stride, padding, count)
+    image = padded(padded(x.astype(accumulator(x)), padding), overhang)
+    y = _window_sums(image, kernel_size, stride, count)
+    divisor = divisor_override or _divisor(size, kernel_size, stride, padding, overhang, count, count_include_pad)
+    return (y / np.asarray(divisor, y.dtype)).astype(x.dtype)
+
+
+def avg_pool_backward(dy, *, input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
+    """dx, each window giving every element its share of dy; what falls on padding is dropped."""
+    count = _output_size(input_size, kernel_size, stride, padding, ceil_mode)
+    overhang = _overhang(input_size, kernel_size, stride, padding, count)
+    divisor = divisor_override or _divisor(input_size, kernel_size, stride, padding, overhang, count, count_include_pad)
+    wide = accumulator(dy)
+    shares = dy.astype(wide) / np.asarray(divisor, wide)
+    reach = [(before, after + over) for (before, after), (_, over) in zip(padding, overhang, strict=True)]
+    image = empty_image(dy.shape[:2], input_size, reach, wide)
+    for _, _, seen in taps(kernel_size, stride, UNDILATED, count):
+        image[seen] += shares
+    return cropped(image, reach, input_size).astype(dy.dtype)

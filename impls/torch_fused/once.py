@@ -1,0 +1,30 @@
+"""Gradients that cannot be differentiated again, and say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+class _Once(torch.autograd.Function):
+    """Computes a gradient. In the graph of a second derivative it stands for what is not there."""
+
+    @staticmethod
+    def forward(ctx, name: str, compute: Callable[..., tuple], *tensors):
+        ctx.name = name
+        return compute(*tensors)
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError(
+            f"{ctx.name} has no second derivative: what it would take is not kept. Use torch.nn.functional.conv2d and "
+            "batch_norm where a gradient is differentiated again"
+        )
+
+
+def differentiable_once(name: str, compute: Callable[..., tuple], *tensors) -> tuple:
+    """compute(*tensors), the gradients of the function `name`. Differentiating them raises NotImplementedError."""
+    if not torch.is_grad_enabled():
+        return compute(*tensors)
+    return _Once.apply(name, compute, *tensors)

@@ -1,0 +1,86 @@
+"""What torch itself offers, on the CPU and on CUDA: conv2d, batch_norm, avg_pool2d and their gradients."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import torch
+
+from conformance import Contract, Implementation, torch_arrays
+
+from .conv import conv_backward_data, conv_backward_weight, conv_forward
+from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
+from .pool import avg_pool_backward, avg_pool_forward, overlapping, overlapping_and_composed
+
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+
+KERNELS = (
+    conv_forward,
+    conv_backward_data,
+    conv_backward_weight,
+    conv_bn_forward,
+    conv_bn_backward,
+    conv_bn_inference,
+    avg_pool_forward,
+)
+GRADIENTS = ("conv_backward_data", "conv_backward_weight", "conv_bn_backward")
+PAIRS = ("conv_bn_forward", "conv_bn_backward", "conv_bn_inference")
+BARE = {
+    "conv_bn_forward": lambda p: not (p.affine or p.running or p.eps_outside),
+    "conv_bn_backward": lambda p: not (p.affine or p.eps_outside),
+}
+"""Where batch_norm is given no fp32 tensor, so that it keeps mean and inverse deviation in the 16-bit format."""
+EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
+HALVES = ("bf16", "fp16")
+BOTH_LAYOUTS = ("nchw", "nhwc")
+
+
+def _cpu_fields() -> dict[tuple[str, str], dict[str, str]]:
+    """Findings on the CPU. oneDNN's bf16 dot products flush subnormals; torch's own gradients, which run where oneDNN
+    does not support a 16-bit format on this processor, keep overlaps and partial sums in that format."""
+    fields = {(name, "bf16"): {"subnormals": "flushed"} for name in ("conv_forward", *PAIRS)}
+    supported = {
+        "bf16": torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        "fp16": torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+    }
+    for name, (dtype, by_onednn) in itertools.product(GRADIENTS, supported.items()):
+        accumulate = {"accumulate": "auto" if by_onednn else dtype}
+        fields[name, dtype] = accumulate | ({"subnormals": "flushed"} if dtype == "bf16" else {})
+    return fields
+
+
+def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled_in_storage) -> Implementation:
+    """`fields` are what contracts of an operator and dtype declare on this device, beyond what they do everywhere;
+    `pooled_in_storage(geometry)` is where shares of a pooled gradient are rounded before they are added."""
+    name = f"torch-{device}"
+    implementation = Implementation(name, device=device, arrays=torch_arrays(device), version=torch.__version__)
+    for kernel, dtype in itertools.product(KERNELS, EVERY_DTYPE):
+        between = {"between": "storage"} if kernel.__name__ in PAIRS and dtype in HALVES else {}
+        contract = Contract(**between, **fields.get((kernel.__name__, dtype), {}))
+        if bare := between and BARE.get(kernel.__name__):
+            kept = replace(contract, accumulate=dtype)
+            implementation.implements(kernel.__name__, dtypes=(dtype,), layouts=BOTH_LAYOUTS, when=bare, contract=kept)(
+                kernel
+            )
+        implementation.implements(kernel.__name__, dtypes=(dtype,), layouts=BOTH_LAYOUTS, contract=contract)(kernel)
+    _register_pool_gradient(implementation, pooled_in_storage)
+    return implementation
+
+
+def _register_pool_gradient(implementation: Implementation, pooled_in_storage) -> None:
+    for dtype in HALVES:
+        implementation.implements(
+            "avg_pool_backward",
+            dtypes=(dtype,),
+            layouts=BOTH_LAYOUTS,
+            when=pooled_in_storage,
+            contract=Contract(accumulate=dtype),
+        )(avg_pool_backward)
+    implementation.implements("avg_pool_backward", dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(avg_pool_backward)
+
+
+# On the CPU torch adds up the shares of overlapping windows in the storage format.
+torch_cpu = _register("cpu", _cpu_fields(), overlapping)
+torch_cuda = _register("cuda", {}, overlapping_and_composed)

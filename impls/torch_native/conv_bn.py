@@ -1,0 +1,99 @@
+"""Convolution and batch norm as torch runs the pair: conv2d, then batch_norm, each on its own.
+
+What the convolution returns is stored, in the storage format, before batch_norm reads it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import batch_norm
+
+from .conv import conv_forward
+from .layout import nchw, restored, wide
+
+CHANNEL = (slice(None), None, None)
+"""Index that lines a per-channel vector up with NCHW."""
+POSITIONS = (0, 2, 3)
+
+
+def conv_bn_forward(
+    x,
+    w,
+    gamma,
+    beta,
+    running_mean,
+    running_var,
+    *,
+    stride,
+    padding,
+    dilation,
+    groups,
+    eps,
+    eps_outside,
+    momentum,
+    layout,
+):
+    """y and the statistics of the batch; running statistics as new tensors, if they are given."""
+    z = _convolved(x, w, stride, padding, dilation, groups, layout)
+    mean, unbiased = _statistics(z.detach())
+    moved = () if running_mean is None else (running_mean.clone(), running_var.clone())
+    y = _trained(z, gamma, beta, moved, momentum, eps, eps_outside)
+    elements = z.numel() // z.shape[1]
+    var = unbiased if eps_outside else unbiased * ((elements - 1) / elements)
+    return restored(y, layout), mean, var, *moved
+
+
+def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps, eps_outside, layout):
+    """dx, dw, dgamma, dbeta through torch's own autograd of the pair."""
+    affine = () if gamma is None else (gamma, torch.zeros_like(gamma))
+    leaves = [tensor.detach().requires_grad_() for tensor in (x, w, *affine)]
+    gamma, beta = leaves[2:] or (None, None)
+    with torch.enable_grad():
+        z = _convolved(*leaves[:2], stride, padding, dilation, groups, layout)
+        y = _trained(z, gamma, beta, (), 0.0, eps, eps_outside)
+    # from strided memory batch_norm's gradient on the CPU sums dy to a 16-bit dbeta
+    return torch.autograd.grad(y, leaves, nchw(dy.contiguous(), layout))
+
+
+def conv_bn_inference(
+    x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps, eps_outside, layout
+):
+    """y by the running statistics."""
+    z = _convolved(x, w, stride, padding, dilation, groups, layout)
+    if eps_outside:
+        y = _normalized(z.to(running_mean.dtype), running_mean, running_var.sqrt(), gamma, beta, eps)
+        return restored(y.to(z.dtype), layout)
+    return restored(batch_norm(z, running_mean, running_var, gamma, beta, False, 0.0, eps), layout)
+
+
+def _convolved(x, w, stride, padding, dilation, groups, layout):
+    z = conv_forward(x, w, None, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout)
+    return nchw(z, layout)
+
+
+def _statistics(z):
+    """Mean and unbiased variance, by batch_norm itself: what it blends into running statistics at momentum 1."""
+    mean, var = (torch.zeros(z.shape[1], dtype=wide(z.dtype), device=z.device) for _ in range(2))
+    batch_norm(z, mean, var, None, None, True, 1.0)
+    return mean, var
+
+
+def _trained(z, gamma, beta, moved, momentum, eps, eps_outside):
+    """y by the statistics of the batch; batch_norm updates `moved`, running statistics or none, in place.
+
+    Where eps stands beside the root, for which torch has no primitive, fp32 is kept between the steps.
+    """
+    if not eps_outside:
+        return batch_norm(z, *(moved or (None, None)), gamma, beta, True, momentum, eps)
+    if moved:
+        batch_norm(z.detach(), *moved, None, None, True, momentum)
+    if z.numel() == z.shape[1]:
+        raise ValueError(f"one element a channel in {tuple(z.shape)}: its variance is undefined")
+    values = z.to(wide(z.dtype))
+    deviation, mean = torch.std_mean(values, POSITIONS, correction=1)
+    return _normalized(values, mean, deviation, gamma, beta, eps).to(z.dtype)
+
+
+def _normalized(values, mean, deviation, gamma, beta, eps):
+    y = (values - mean[CHANNEL]) / (deviation + eps)[CHANNEL]
+    return y if gamma is None else y * gamma[CHANNEL] + beta[CHANNEL]
