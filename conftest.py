@@ -1,3 +1,8 @@
 """Loads the plugins; nothing else belongs here."""
 
-pytest_plugins = ["conformance.harness.plugin", "conformance.harness.timing", "conformance.training.plugin"]
+pytest_plugins = [
+    "conformance.harness.plugin",
+    "conformance.harness.timing",
+    "conformance.harness.memory_table",
+    "conformance.training.plugin",
+]

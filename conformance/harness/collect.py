@@ -64,6 +64,14 @@ class Plan:
         if operator in self.selection.operators:
             yield from self._rows(operator, [(problem, (Variant("fp32", "nchw", "fixed"),)) for problem in problems])
 
+    def measured(self, operator: str, problems: Iterable[Problem], dtypes: Sequence[str]) -> Iterator[Case | Absence]:
+        """The cases of a check of memory: its own problems at the level asked for, in the canonical layout."""
+        asked = self.selection
+        variants = tuple(Variant(dtype, "nchw", ARM) for dtype in dtypes if dtype in asked.dtypes)
+        if operator in asked.operators and ARM in asked.arms and "nchw" in asked.layouts:
+            rows = [(problem, variants) for problem, _ in at_level(problems, asked.level)]
+            yield from self._rows(operator, rows)
+
     def behaviour(self, operators: Sequence[str]) -> Iterator[Case | Absence]:
         """What a check of behaviour is due on: a few small problems of every implementation and operator."""
         asked = self.selection

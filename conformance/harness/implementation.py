@@ -43,9 +43,7 @@ class Kernel:
 
     def keyword_arguments(self, available: dict[str, Any]) -> dict[str, Any]:
         """Those of the available arguments that the function asks for."""
-        if self.keywords is None:
-            return available
-        return {name: available[name] for name in self.keywords}
+        return _asked(self.keywords, available)
 
     def refusal(self, geometry: Any, dtype: str, layout: str) -> str:
         """Why this kernel is not for the case; empty if it is."""
@@ -56,6 +54,22 @@ class Kernel:
         if not _holds(self.when, geometry):
             return "outside the declared capability (when=...)"
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A function with a kernel's signature that the framework's autodiff goes through."""
+
+    function: Callable[..., Any]
+    operator: str
+    label: str
+    saves: int
+    """Activations, buffers of the size of an image, that it keeps for its backward."""
+    keywords: tuple[str, ...] | None
+
+    def keyword_arguments(self, available: dict[str, Any]) -> dict[str, Any]:
+        """Those of the available arguments that the function asks for."""
+        return _asked(self.keywords, available)
 
 
 @dataclass(slots=True)
@@ -90,6 +104,7 @@ class Implementation:
     version: str = ""
     kernels: list[Kernel] = field(default_factory=list, init=False)
     waivers: list[Waiver] = field(default_factory=list, init=False)
+    forms: list[Form] = field(default_factory=list, init=False)
     source: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -130,6 +145,26 @@ class Implementation:
                     keywords=_keywords(function, operator),
                 )
             )
+            return function
+
+        return register
+
+    def differentiates(
+        self, operator: str, *, label: str, saves: int
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Offer a function that takes and returns what a kernel of `operator` does and that can be differentiated.
+
+        `saves` is how many activations, buffers of the size of an image, it keeps for its backward; `label` names the
+        way it does that. A function may be a kernel as well, and an implementation may offer several.
+        """
+        _known("operator", [operator], OPERATORS)
+        if any(form.label == label and form.operator == operator for form in self.forms) or not label.strip():
+            raise ImplementationError(f"label={label!r}: each form of {operator} needs a name of its own")
+        if not isinstance(saves, int) or saves < 0:
+            raise ImplementationError(f"saves={saves!r}: must be a number of buffers")
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.forms.append(Form(function, operator, label, saves, _keywords(function, operator)))
             return function
 
         return register
@@ -184,6 +219,10 @@ def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
     for value in values:
         if value not in choices:
             raise ImplementationError(f"{field_name}: {value!r} is not one of {', '.join(choices)}")
+
+
+def _asked(keywords: tuple[str, ...] | None, available: dict[str, Any]) -> dict[str, Any]:
+    return available if keywords is None else {name: available[name] for name in keywords}
 
 
 def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...] | None:

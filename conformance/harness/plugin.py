@@ -51,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for device in DEVICES:
         config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
     config.addinivalue_line("markers", "behaves(operators): a few small cases of every implementation and operator")
+    config.addinivalue_line("markers", "measures(operator, problems, dtypes): cases of a check of memory")
     config.addinivalue_line("markers", "verifies(operator, when): cases of an operator, where when(geometry) holds")
     if config.option.help or config.option.markers:
         return
@@ -88,12 +89,16 @@ class Session:
         verifies = metafunc.definition.get_closest_marker("verifies")
         times = metafunc.definition.get_closest_marker("times")
         behaves = metafunc.definition.get_closest_marker("behaves")
+        measures = metafunc.definition.get_closest_marker("measures")
         if verifies is not None:
             self.asked = True
             due = self.plan.cases(verifies.args[0], verifies.kwargs.get("when"))
         elif behaves is not None:
             self.asked = True
             due = self.plan.behaviour(behaves.args or tuple(OPERATORS))
+        elif measures is not None:
+            self.asked = True
+            due = self.plan.measured(measures.args[0], measures.kwargs["problems"], measures.kwargs["dtypes"])
         elif times is not None:
             due = self.plan.timed(times.args[0], times.kwargs["problems"])
         else:
@@ -115,7 +120,7 @@ class Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
-        self.asked |= not {"verifies", "behaves", "trains"}.isdisjoint(report.keywords)
+        self.asked |= not {"verifies", "behaves", "trains", "measures"}.isdisjoint(report.keywords)
         record = _record_of(report)
         if record is None or self._is_worker:
             return

@@ -39,6 +39,7 @@ KERNELS = {
     "conv_bn_backward": conv_bn_backward,
     "conv_bn_inference": conv_bn_inference,
 }
+FORMS = ((conv_bn_plain, "plain", 2), (conv_bn_checkpointed, "checkpoint", 1), (conv_bn_recomputing, "custom_vjp", 1))
 
 
 def _register(name: str, device: str, platform: str, contract: Contract) -> Implementation:
@@ -47,6 +48,8 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
     )
     for operator, kernel in KERNELS.items():
         implementation.implements(operator, dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(kernel)
+    for form, label, saves in FORMS:
+        implementation.differentiates("conv_bn_forward", label=label, saves=saves)(form)
     return implementation
 
 

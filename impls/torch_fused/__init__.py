@@ -34,6 +34,7 @@ def _register(device: str) -> Implementation:
         implementation.implements(kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), layouts=("nchw", "nhwc"))(
             kernel
         )
+    implementation.differentiates("conv_bn_forward", label="fused", saves=1)(conv_bn_forward)
     return implementation
 
 

@@ -66,6 +66,7 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
             )
         implementation.implements(kernel.__name__, dtypes=(dtype,), layouts=BOTH_LAYOUTS, contract=contract)(kernel)
     _register_pool_gradient(implementation, pooled_in_storage)
+    implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     return implementation
 
 

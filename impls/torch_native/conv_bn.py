@@ -51,8 +51,7 @@ def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps,
     with torch.enable_grad():
         z = _convolved(*leaves[:2], stride, padding, dilation, groups, layout)
         y = _trained(z, gamma, beta, (), 0.0, eps, eps_outside)
-    # from strided memory batch_norm's gradient on the CPU sums dy to a 16-bit dbeta
-    return torch.autograd.grad(y, leaves, nchw(dy.contiguous(), layout))
+    return torch.autograd.grad(y, leaves, _in_memory_like(y, nchw(dy, layout)))
 
 
 def conv_bn_inference(
@@ -64,6 +63,11 @@ def conv_bn_inference(
         y = _normalized(z.to(running_mean.dtype), running_mean, running_var.sqrt(), gamma, beta, eps)
         return restored(y.to(z.dtype), layout)
     return restored(batch_norm(z, running_mean, running_var, gamma, beta, False, 0.0, eps), layout)
+
+
+def _in_memory_like(y, dy):
+    """dy with the strides of y: on the CPU batch_norm's gradient otherwise sums a 16-bit dy to a 16-bit dbeta."""
+    return dy if dy.stride() == y.stride() else torch.empty_like(y).copy_(dy)
 
 
 def _convolved(x, w, stride, padding, dilation, groups, layout):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from conformance.harness.arrays.base import refuse
+from conformance.harness.arrays.tape import Saved, Tape, first
 
 
 def _jax() -> ModuleType:
@@ -67,6 +68,20 @@ class JaxArrays:
     def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
         """A jax array knows when it is ready, wherever it is computed."""
         return None
+
+    def differentiate(self, call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
+        """What jax.vjp keeps: the arrays in the function that it returns, each buffer once."""
+        jax = _jax()
+
+        def with_all(*given: Any) -> tuple[Any, Any]:
+            result = call(*given)
+            return first(result), result
+
+        _, pull, result = jax.vjp(with_all, *arrays, has_aux=True)
+        leaves = (leaf for leaf in jax.tree_util.tree_leaves(pull) if isinstance(leaf, jax.Array))
+        buffers = {id(leaf): leaf for leaf in leaves if leaf.size}
+        saved = (Saved(a.shape, str(a.dtype), a.nbytes, a.dtype.itemsize) for a in buffers.values())
+        return Tape(result, tuple(saved), pull)
 
     def describe(self) -> dict[str, str]:
         """jax's version and the device's kind."""

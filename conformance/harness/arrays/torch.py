@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from conformance.harness.arrays.base import refuse
+from conformance.harness.arrays.tape import Tape
 
 
 def _torch() -> ModuleType:
@@ -94,6 +95,15 @@ class TorchArrays:
         cuda.synchronize()
         wall = time.perf_counter() - start
         return before.elapsed_time(after) / 1e3, wall
+
+    def differentiate(self, call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
+        """What torch's autograd keeps for the backward of call(*arrays)."""
+        tape: Tape = import_module("conformance.harness.arrays.torch_memory").differentiate(call, arrays)
+        return tape
+
+    def footprint(self, pair: Callable[[Any, Any], Any], batch: int) -> Any:
+        """Bytes of a training step of the tutorial's network, see `conformance.harness.arrays.torch_network`."""
+        return import_module("conformance.harness.arrays.torch_network").footprint(pair, batch, self.device)
 
     def describe(self) -> dict[str, str]:
         """torch's version and the device's name."""
