@@ -12,7 +12,7 @@ import numpy as np
 from conformance.dtypes import STORAGE
 from conformance.judge import passport, residuals
 from conformance.judge.contract import Contract
-from conformance.judge.limits import Limits, limits, propagated_limits
+from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.locate import locate
 from conformance.judge.propagation import PROPAGATIONS
 from conformance.judge.residuals import Residuals
@@ -95,7 +95,7 @@ class Output:
 
     exact       whether integers have results that every format holds
     constants   rounded constants that the operator allows for
-    copies      most elements that are one number by definition
+    sharing     most elements that one rounding may reach
     propagated  contract -> bound by element before the output's own rounding, where the output is no plain sum
     """
 
@@ -107,15 +107,15 @@ class Output:
     reference: np.ndarray
     magnitude: Callable[[], np.ndarray]
     exact: bool = True
-    constants: int = 0
-    copies: int = 1
+    constants: Constants = NONE
+    sharing: int = 1
     propagated: Callable[[Contract], np.ndarray] | None = None
 
     def limits(self, contract: Contract) -> tuple[Limits, np.ndarray]:
         """What a contract allows, and the scale s2 of every element that it allows it in."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype), self.propagated(contract)
-        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.copies)
+        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.sharing)
         s2 = self.magnitude()
         return allowed, s2 if allowed.local else np.broadcast_to(s2.max(), s2.shape)
 
@@ -144,8 +144,8 @@ def outputs_of(
             reference=reference[name],
             magnitude=partial(_named, name, magnitude),
             exact=operator.exact_on_integers(geometry),
-            constants=operator.constants,
-            copies=operator.copies(geometry),
+            constants=Constants(operator.constants(geometry), operator.alike(geometry)),
+            sharing=operator.sharing(geometry),
             propagated=None if bounds is None else partial(_bound, name, bounds),
         )
         for name, tensor in operator.outputs(geometry).items()
@@ -214,8 +214,9 @@ def _with_passport(judgement: Judgement, found: Residuals, contract: Contract, o
         earned = _earned_by_propagation(output)
         numbers = passport.propagated(found, contract, output.dtype)
     else:
-        earned = passport.earned(found, output.dtype, output.terms, output.constants, output.copies)
-        numbers = passport.passport(found, contract, output.dtype, output.terms)
+        earned = passport.earned(found, output.dtype, output.terms, output.constants, output.sharing)
+        allowed, _ = output.limits(contract)
+        numbers = passport.passport(found, contract, output.dtype, output.terms, allowed)
     modest = earned is not None and _stricter(earned, contract, output)
     return replace(judgement, passport=numbers, earned=earned, modest=modest)
 
@@ -225,7 +226,7 @@ def _earned_by_propagation(output: Output) -> Contract | None:
     for contract in passport.ladder(output.dtype, output.terms):
         allowed, s2 = output.limits(contract)
         found = residuals.measure(output.actual, output.reference, s2, allowed)
-        if found.worst_share <= 1 and found.rms(allowed) <= allowed.rms(found.count):
+        if found.worst_share <= 1 and found.rms(allowed) <= found.rms_limit(allowed):
             return contract
     return None
 
@@ -238,9 +239,9 @@ def _stricter(earned: Contract, declared: Contract, output: Output) -> bool:
 
 def _statistics(found: residuals.Residuals, allowed: Limits) -> list[Check]:
     """Rms always; gain and offset unless the contract itself declares a one-sided or input-dependent error."""
-    checks = [Check("rms", found.rms(allowed), allowed.rms(found.count))]
+    checks = [Check("rms", found.rms(allowed), found.rms_limit(allowed))]
     if not allowed.one_sided:
-        checks += [Check("gain z", found.gain(allowed), allowed.z), Check("offset z", found.offset, allowed.z)]
+        checks += [Check("gain z", found.gain(allowed), allowed.z), Check("offset z", found.offset(allowed), allowed.z)]
     return checks
 
 

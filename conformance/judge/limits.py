@@ -43,8 +43,17 @@ tiny = LAMBDA * (sqrt(KS) * (eta_acc + eta_in) + sqrt(splits) * eta_part) + eta_
 whatever the distribution of the errors (Efron, JASA 64, 1969): P(|z| > t) <= 2 exp(-t^2/2). The limit on gain and
 offset is the t at which that is ALPHA. The mean square of T such errors stays below (1 + 2 sqrt(x/T) + 2x/T) of its
 expectation except with probability exp(-x) (Laurent and Massart, Ann. Statist. 28, 2000), which gives the limit on
-rms at x = ln 1/ALPHA. Where up to c elements are copies of one number, only T/c errors are independent, and a sum of
-copies has up to sqrt(c) times the deviation: z grows by that factor, and T shrinks by c.
+rms at x = ln 1/ALPHA.
+
+*Shared errors.* Where elements have intermediate results in common, e_i = sum a_ij d_j of independent roundings d_j. If
+each of these reaches c elements at most, the variance of sum e_i, sum_j (sum_i a_ij)^2 var d_j, is at most c times the
+expectation of sum e_i^2 (Cauchy-Schwarz): z grows by sqrt(c), and T shrinks by c. Elements with the same exact result,
+up to its sign, are rounded alike by a deterministic kernel whatever they come from, as the few numbers of a narrow
+format over one divisor are: in z they count as one error, the sum of theirs; T = n^2 / (sum of m^2) for groups of m.
+
+*Rounded constants.* One that every result is multiplied with adds up to u_acc*ref to its error: c*sum(ref^2) to
+sum(e*ref), c*sum(ref) to sum(e), and to the errors a multiple of ref that is taken off before their rms. Where elements
+have constants of their own, sum |ref| takes the place of |sum ref|, and rms(e) <= rms(other errors) + c*rms(ref).
 """
 
 from __future__ import annotations
@@ -100,9 +109,9 @@ class Limits:
     """The numbers of one output's bound (see the module) and of its statistics.
 
     `format` rounds the output; `unit` is the rms of a declared error in multiples of s2; `gain` is what the algorithm's
-    own constants may add to the result, relative to it; `one_sided` says that the contract has errors of one sign or
-    that follow the inputs, so that gain and offset say nothing; `copies` is the number of elements that may share one
-    error.
+    own constants may add to the result, relative to it, and `alike` whether they add it to every result; `one_sided`
+    says that the contract has errors of one sign or that follow the inputs, so that gain and offset say nothing;
+    `sharing` is the number of elements that one rounding may reach.
     """
 
     format: Format
@@ -113,7 +122,8 @@ class Limits:
     gain: float
     one_sided: bool
     local: bool
-    copies: int = 1
+    alike: bool = True
+    sharing: int = 1
 
     def bound(self, reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
         """Largest |y - ref| of a kernel that keeps its contract, element by element."""
@@ -124,12 +134,23 @@ class Limits:
     @property
     def z(self) -> float:
         """Limit on |gain| and |offset|."""
-        return math.sqrt(self.copies * 2 * math.log(2 / ALPHA))
+        return math.sqrt(self.sharing * 2 * math.log(2 / ALPHA))
 
-    def rms(self, count: int) -> float:
+    def rms(self, count: float) -> float:
         """Limit on the rms of `count` errors."""
-        x = math.log(1 / ALPHA) * self.copies / count
+        x = math.log(1 / ALPHA) * self.sharing / count
         return RMS * math.sqrt(1 + 2 * math.sqrt(x) + 2 * x)
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Rounded constants that an operator allows for, such as reciprocals; `alike`: the same for every element."""
+
+    count: int
+    alike: bool
+
+
+NONE = Constants(0, alike=True)
 
 
 def spread(reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
@@ -148,11 +169,12 @@ def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
     return half
 
 
-def limits(contract: Contract, dtype: str, terms: int, count: int = 1, constants: int = 0, copies: int = 1) -> Limits:
+def limits(
+    contract: Contract, dtype: str, terms: int, count: int = 1, constants: Constants = NONE, sharing: int = 1
+) -> Limits:
     """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products.
 
-    `constants` is the number of rounded constants, such as reciprocals of a divisor, that the operator allows for;
-    `copies` the most elements that are one number by definition.
+    `sharing` is the most elements that one rounding may reach.
     """
     u = contract.accumulator(dtype).unit_roundoff
     u_in = _input_roundoff(contract.inputs)
@@ -166,10 +188,11 @@ def limits(contract: Contract, dtype: str, terms: int, count: int = 1, constants
         sums=LAMBDA * (nearest + partials) + 2 * drift,
         tiny=_underflow(contract, dtype, terms),
         unit=nearest + drift + partials + 2 * u_in * growth,
-        gain=u * (constants + _rounded_constants(contract.algorithm, count)),
+        gain=u * (constants.count + _rounded_constants(contract.algorithm, count)),
         one_sided=contract.rounding == "zero" or u_in > 0,
         local=contract.algorithm == "direct",
-        copies=copies,
+        alike=constants.alike,
+        sharing=sharing,
     )
 
 

@@ -6,7 +6,7 @@ import math
 from functools import cache
 
 from conformance.judge.contract import Contract
-from conformance.judge.limits import LAMBDA, Limits, limits, propagated_limits
+from conformance.judge.limits import LAMBDA, NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.residuals import Residuals
 
 KNOWN = (
@@ -36,19 +36,19 @@ def ladder(dtype: str, terms: int) -> tuple[Contract, ...]:
     return tuple(sorted(rungs, key=lambda contract: strictness(contract, dtype, terms)))
 
 
-def earned(found: Residuals, dtype: str, terms: int, constants: int = 0, copies: int = 1) -> Contract | None:
+def earned(found: Residuals, dtype: str, terms: int, constants: Constants = NONE, sharing: int = 1) -> Contract | None:
     """The strictest contract that the errors of a fixed-arm output are consistent with; None if none is."""
     for contract in ladder(dtype, terms):
-        if consistent(found, limits(contract, dtype, terms, found.count, constants, copies)):
+        if consistent(found, limits(contract, dtype, terms, found.count, constants, sharing)):
             return contract
     return None
 
 
 def consistent(found: Residuals, allowed: Limits) -> bool:
     """Whether errors keep within the limits, judged from their sums and extremes."""
-    if found.excess > _allowed(allowed) or found.rms(allowed) > allowed.rms(found.count):
+    if found.excess > _allowed(allowed) or found.rms(allowed) > found.rms_limit(allowed):
         return False
-    return allowed.one_sided or max(abs(found.gain(allowed)), abs(found.offset)) <= allowed.z
+    return allowed.one_sided or max(abs(found.gain(allowed)), abs(found.offset(allowed))) <= allowed.z
 
 
 def strictness(contract: Contract, dtype: str, terms: int) -> float:
@@ -56,13 +56,12 @@ def strictness(contract: Contract, dtype: str, terms: int) -> float:
     return _allowed(limits(contract, dtype, terms))
 
 
-def passport(found: Residuals, declared: Contract, dtype: str, terms: int) -> dict[str, float]:
+def passport(found: Residuals, declared: Contract, dtype: str, terms: int, allowed: Limits) -> dict[str, float]:
     """Numbers in the contract's own units.
 
     lambda, lambda_limit: worst error that output rounding does not explain, in units of u_acc*sqrt(KS)*spread;
     effective_bits: -log2(max|e|/s2); rms, gain_z, offset_z: the statistics of the tensor.
     """
-    allowed = limits(declared, dtype, terms, found.count)
     unit = declared.accumulator(dtype).unit_roundoff * math.sqrt(terms)
     return {
         "lambda": found.excess / unit,
@@ -70,7 +69,7 @@ def passport(found: Residuals, declared: Contract, dtype: str, terms: int) -> di
         "effective_bits": found.effective_bits,
         "rms": found.rms(allowed),
         "gain_z": found.gain(allowed),
-        "offset_z": found.offset,
+        "offset_z": found.offset(allowed),
     }
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from conformance.judge.limits import Limits, half_ulp, spread
+from conformance.judge.limits import RMS, Limits, half_ulp, spread
 
 _TINY = np.finfo(np.float64).tiny
 BLOCK = 1 << 18
 """Elements per step: the pass needs 2 MiB a temporary, whatever the size of the output."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Residuals:
     """Sums and extremes over all elements of one output."""
 
+    actual: np.ndarray
+    reference: np.ndarray
     count: int = 0
     out_of_bounds: int = 0
     worst: int = 0
@@ -34,6 +37,8 @@ class Residuals:
     total: float = 0.0
     product: float = 0.0
     product_square: float = 0.0
+    reference_total: float = 0.0
+    reference_sizes: float = 0.0
     reference_square: float = 0.0
     magnitude_square: float = 0.0
 
@@ -64,31 +69,89 @@ class Residuals:
         self.total += float(error.sum())
         self.product += float(product.sum())
         self.product_square += float(product @ product)
+        self.reference_total += float(reference.sum())
+        self.reference_sizes += float(np.abs(reference).sum())
         self.reference_square += float(reference @ reference)
         self.magnitude_square += float(s2 @ s2)
 
+    @cached_property
+    def groups(self) -> Groups:
+        """Elements with the same exact result taken together; asked for only where they are not seen to be innocent."""
+        return grouped(self.actual, self.reference)
+
     def gain(self, limits: Limits) -> float:
         """z of sum(e * ref) beyond the contract's own gain, normalised by its own root sum of squares."""
-        if not self.product_square > 0:
-            return 0.0
-        beyond = max(0.0, abs(self.product) - limits.gain * self.reference_square)
-        return math.copysign(beyond, self.product) / math.sqrt(self.product_square)
+        beyond = _beyond(self.product, limits.gain * self.reference_square)
+        z = _normalised(beyond, self.product_square)
+        return z if abs(z) <= limits.z else _normalised(beyond, self.groups.product_square)
 
-    @property
-    def offset(self) -> float:
-        """z of sum(e)."""
-        return self.total / math.sqrt(self.square) if self.square > 0 else 0.0
+    def offset(self, limits: Limits) -> float:
+        """z of sum(e) beyond what the contract's own gain makes of the results."""
+        results = abs(self.reference_total) if limits.alike else self.reference_sizes
+        beyond = _beyond(self.total, limits.gain * results)
+        z = _normalised(beyond, self.square)
+        return z if abs(z) <= limits.z else _normalised(beyond, self.groups.square)
 
     def rms(self, limits: Limits) -> float:
-        """Root mean square error in units of what the contract's roundings add up to."""
-        rounded = limits.format.unit_roundoff * math.sqrt(self.reference_square)
+        """Root mean square error, less the contract's own gain, in units of what its roundings add up to."""
+        uneven = 0.0 if limits.alike else limits.gain / RMS
+        rounded = (limits.format.unit_roundoff + uneven) * math.sqrt(self.reference_square)
         unit = rounded + limits.unit * math.sqrt(self.magnitude_square) + limits.tiny * math.sqrt(self.count)
-        return math.sqrt(self.square) / unit if unit > 0 else 0.0
+        return math.sqrt(self._square_beyond(limits.gain)) / unit if unit > 0 else 0.0
+
+    def _square_beyond(self, most: float) -> float:
+        """Sum of squared errors without the gain, up to `most`, that makes it least."""
+        if not (most > 0 and self.reference_square > 0 and math.isfinite(self.product)):
+            return self.square
+        gain = min(max(self.product / self.reference_square, -most), most)
+        return max(0.0, self.square - 2 * gain * self.product + gain**2 * self.reference_square)
+
+    def rms_limit(self, limits: Limits) -> float:
+        """Of as many errors as there are elements, or, if that is too few, as there are different results."""
+        limit = limits.rms(self.count)
+        return limit if self.rms(limits) <= limit else limits.rms(self.groups.count)
 
     @property
     def effective_bits(self) -> float:
         """-log2 of the largest |e| / s2: the input precision that would explain the error."""
         return -math.log2(self.most) if self.most > 0 else math.inf
+
+
+def _beyond(total: float, allowed: float) -> float:
+    """What is left of a sum, with its sign. NaN stays NaN."""
+    return total if math.isnan(total) else math.copysign(max(0.0, abs(total) - allowed), total)
+
+
+def _normalised(total: float, square: float) -> float:
+    return total / math.sqrt(square) if square > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Errors of elements with the same exact result, up to its sign, added up.
+
+    count           how many errors of one size are as uncertain, taken together
+    square          sum over groups of (sum of e)^2
+    product_square  sum over groups of (sum of e*ref)^2
+    """
+
+    count: float
+    square: float
+    product_square: float
+
+
+def grouped(actual: np.ndarray, reference: np.ndarray) -> Groups:
+    """The groups of one output. Results that are zero are exact, and no group."""
+    exact = reference.reshape(-1).astype(np.float64)
+    order = np.argsort(np.abs(exact))
+    exact = exact[order]
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = actual.reshape(-1)[order].astype(np.float64) - exact
+        first = np.flatnonzero(np.append(True, np.diff(np.abs(exact)) != 0))
+        sums, products = np.add.reduceat(error, first), np.add.reduceat(error * exact, first)
+    members = np.diff(np.append(first, exact.size))[exact[first] != 0].astype(np.float64)
+    count = members.sum() ** 2 / max(1.0, members @ members)
+    return Groups(max(1.0, float(count)), float(sums @ sums), float(products @ products))
 
 
 def _most(values: np.ndarray) -> float:
@@ -99,7 +162,7 @@ def _most(values: np.ndarray) -> float:
 
 def measure(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> Residuals:
     """Residuals of one output; the three arrays have one shape and any layout, `actual` any storage dtype."""
-    found = Residuals()
+    found = Residuals(actual, reference)
     with np.errstate(invalid="ignore", over="ignore"):
         for start, block in _blocks(actual.size):
             parts = (array.reshape(-1)[block].astype(np.float64) for array in (actual, reference, s2))

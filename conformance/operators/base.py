@@ -63,9 +63,6 @@ class Operator(Protocol):
     """Inputs that are multiplied in one term of a sum."""
     infinities: bool
     """Whether an infinity among the data has one right result."""
-    constants: int
-    """Rounded constants, such as the reciprocal of a divisor, that a result may be multiplied with."""
-
     keywords: tuple[str, ...]
     """Keyword arguments an implementation may ask for: those of `parameters`, and layout."""
 
@@ -93,8 +90,16 @@ class Operator(Protocol):
         """Largest quotient of an exact intermediate result and one term: what must fit in float64 beside the data."""
         ...
 
-    def copies(self, geometry: Any) -> int:
-        """Most elements of an output that are one number by definition, and so have one rounding error."""
+    def constants(self, geometry: Any) -> int:
+        """Rounded constants, such as the reciprocal of a divisor, that a result may be multiplied with."""
+        ...
+
+    def alike(self, geometry: Any) -> bool:
+        """Whether these constants are the same for every element."""
+        ...
+
+    def sharing(self, geometry: Any) -> int:
+        """Most elements of an output that one rounding may reach, by way of an intermediate result that they share."""
         ...
 
     def exact_on_integers(self, geometry: Any) -> bool:

@@ -145,7 +145,6 @@ class _Conv:
     data: str
     operand: str
     factors = 2
-    constants = 0
     keywords: tuple[str, ...] = _KEYWORDS
 
     def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
@@ -177,8 +176,16 @@ class _Conv:
         """The longest contraction."""
         return max(self.terms(geometry).values())
 
-    def copies(self, geometry: ConvGeometry) -> int:
+    def constants(self, geometry: ConvGeometry) -> int:
         """None."""
+        return 0
+
+    def alike(self, geometry: ConvGeometry) -> bool:
+        """There is none."""
+        return True
+
+    def sharing(self, geometry: ConvGeometry) -> int:
+        """Every element has a sum of its own."""
         return 1
 
     def exact_on_integers(self, geometry: ConvGeometry) -> bool:

@@ -174,7 +174,6 @@ class ConvBn:
     operand = "w"
     free_axis = 0
     factors = 2
-    constants = 0
     keywords: tuple[str, ...] = ("stride", "padding", "dilation", "groups", "eps", "eps_outside", "layout")
 
     def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
@@ -193,8 +192,16 @@ class ConvBn:
         """z must be exact; what follows is not."""
         return geometry.filter.size // geometry.k
 
-    def copies(self, geometry: ConvBnGeometry) -> int:
+    def constants(self, geometry: ConvBnGeometry) -> int:
         """None."""
+        return 0
+
+    def alike(self, geometry: ConvBnGeometry) -> bool:
+        """There is none."""
+        return True
+
+    def sharing(self, geometry: ConvBnGeometry) -> int:
+        """Every element has a sum of its own."""
         return 1
 
     def exact_on_integers(self, geometry: ConvBnGeometry) -> bool:

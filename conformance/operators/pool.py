@@ -137,6 +137,13 @@ class PoolGeometry:
         return counts
 
     @property
+    def rounded_reciprocals(self) -> int:
+        """Factors of the divisors, one for each axis, with reciprocals that no binary format holds."""
+        given = self.divisor_override
+        factors = [self._counted(0), self._counted(1)] if given is None else [np.array(given)]
+        return sum(bool(np.any(divisors & (divisors - 1))) for divisors in factors)
+
+    @property
     def common_multiple(self) -> int:
         """The least one of all divisors."""
         return math.lcm(*np.unique(self.divisors).tolist())
@@ -173,8 +180,6 @@ class _Pool:
     family = "pool"
     infinities = True
     factors = 1
-    constants = 2
-    """A separable kernel scales each axis by a rounded reciprocal."""
     keywords: tuple[str, ...] = (
         "kernel_size",
         "stride",
@@ -206,6 +211,14 @@ class _Pool:
             "divisor_override": geometry.divisor_override,
         }
 
+    def constants(self, geometry: PoolGeometry) -> int:
+        """Reciprocals: of a given divisor, or one for each axis in a separable kernel; none of powers of two."""
+        return geometry.rounded_reciprocals
+
+    def alike(self, geometry: PoolGeometry) -> bool:
+        """Whether there is one divisor."""
+        return np.unique(geometry.divisors).size == 1
+
     def exact_on_integers(self, geometry: PoolGeometry) -> bool:
         """Quotients by powers of two."""
         return all(divisor & (divisor - 1) == 0 for divisor in np.unique(geometry.divisors).tolist())
@@ -236,9 +249,9 @@ class AvgPoolForward(_Pool):
         """The window, and one more rounding for the division."""
         return {"y": geometry.r * geometry.s + 1}
 
-    def copies(self, geometry: PoolGeometry) -> int:
-        """None."""
-        return 1
+    def sharing(self, geometry: PoolGeometry) -> int:
+        """The windows that hold an element, whose share of the average, or sum with another one, they may share."""
+        return _holding(geometry)
 
     def span(self, geometry: PoolGeometry) -> int:
         """The window."""
@@ -274,20 +287,15 @@ class AvgPoolBackward(_Pool):
 
     def terms(self, geometry: PoolGeometry) -> dict[str, int]:
         """The windows that hold an element, and one more rounding for the division."""
-        return {"dx": self._windows(geometry) + 1}
+        return {"dx": _holding(geometry) + 1}
 
-    def _windows(self, geometry: PoolGeometry) -> int:
-        rows = spatial.taps_per_input(geometry.r, geometry.stride[0], 1)
-        return rows * spatial.taps_per_input(geometry.s, geometry.stride[1], 1)
-
-    def copies(self, geometry: PoolGeometry) -> int:
-        """Neighbours within a stride lie in the same windows; a window shares one number among those it alone holds."""
-        rows, columns = min(geometry.r, geometry.stride[0]), min(geometry.s, geometry.stride[1])
-        return min(rows, geometry.h) * min(columns, geometry.w)
+    def sharing(self, geometry: PoolGeometry) -> int:
+        """The elements of a window, which all get the same share."""
+        return min(geometry.r, geometry.h) * min(geometry.s, geometry.w)
 
     def span(self, geometry: PoolGeometry) -> int:
         """Windows that hold an element, in units of the least common multiple of their divisors."""
-        return self._windows(geometry) * geometry.common_multiple
+        return _holding(geometry) * geometry.common_multiple
 
     def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """dy in units of the least common multiple of all divisors, added where it came from, divided once."""
@@ -299,6 +307,12 @@ class AvgPoolBackward(_Pool):
         """s2 = sqrt(sum of (dy/divisor)^2)."""
         shares = np.square(inputs["dy"].astype(dtype) / geometry.divisors.astype(dtype))
         return {"dx": np.sqrt(_scattered(geometry, shares))}
+
+
+def _holding(geometry: PoolGeometry) -> int:
+    """Most windows that hold one element."""
+    rows = spatial.taps_per_input(geometry.r, geometry.stride[0], 1)
+    return rows * spatial.taps_per_input(geometry.s, geometry.stride[1], 1)
 
 
 def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:

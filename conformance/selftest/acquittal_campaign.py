@@ -72,6 +72,10 @@ ROWS = (
     Row("pool n1 c16 h30 w30 r3 s3 u2 p1", every=5),
     Row("pool n1 c8 h28 w30 r5 s7 u5x7", every=5),
     Row("pool n1 c24 h28 w28 r28 s28", every=10),
+    Row("pool n2 c8 h32 w32 r8 s8 u2", every=10),
+    Row("pool n2 c4 h20 w20 r7 s7 u1 p3 valid1", every=5),
+    Row("pool n2 c512 h7 w7 r7 s7", ("avg_pool_backward",), every=10),
+    Row("pool n2 c32 h30 w30 r5 s3", ("avg_pool_backward",), every=10),
 )
 """Contractions from 1 term to 4,608; the longer, the fewer outputs and the fewer seeds. One row has many outputs, since
 statistics see more of a systematic error then."""

@@ -268,7 +268,7 @@ _PATHS: dict[str, tuple[Taken, tuple[str, ...]]] = {
     "valid": (lambda g: not g.count_include_pad, (*_ALWAYS, *_STRIDES, *_VALID, "divisors transposed")),
     "ceil": (lambda g: g.ceil_mode, (*_ALWAYS, *_STRIDES, *_CEIL)),
     "ceil and padded": (lambda g: g.ceil_mode and g.padding != ((0, 0), (0, 0)), (*_ALWAYS, *_PADDINGS, *_CEIL)),
-    "ceil and valid": (lambda g: g.ceil_mode and not g.count_include_pad, (*_ALWAYS, *_VALID, *_CEIL)),
+    "ceil and valid": (lambda g: g.ceil_mode and not g.count_include_pad, (*_ALWAYS, "padding counted", *_CEIL)),
     "given-divisor": (
         lambda g: g.divisor_override is not None,
         ("image n uses image n-1", "divisor override ignored", "divisor override applied twice"),
