@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.harness import conduct, conduct_refusals
+from conformance.harness import conduct
 
 pytestmark = pytest.mark.behaves
 
@@ -62,8 +62,3 @@ def test_work_is_finished(kept, case):
 def test_results_are_plain(kept, case):
     """What is returned is the framework's own array, not one that computes when it is read."""
     kept(case, conduct.results_are_plain)
-
-
-def test_impossible_requests(kept, case):
-    """What no kernel can compute should be refused; what is answered with a result is reported, not judged."""
-    kept(case, conduct_refusals.impossible_requests)
