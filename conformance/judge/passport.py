@@ -60,7 +60,8 @@ def passport(found: Residuals, declared: Contract, dtype: str, terms: int, allow
     """Numbers in the contract's own units.
 
     lambda, lambda_limit: worst error that output rounding does not explain, in units of u_acc*sqrt(KS)*spread;
-    effective_bits: -log2(max|e|/s2); rms, gain_z, offset_z: the statistics of the tensor.
+    effective_bits: -log2(max|e|/s2); rms, gain_z, offset_z: the statistics of the tensor, where roundings are shared
+    in units of that many.
     """
     unit = declared.accumulator(dtype).unit_roundoff * math.sqrt(terms)
     return {
@@ -68,8 +69,8 @@ def passport(found: Residuals, declared: Contract, dtype: str, terms: int, allow
         "lambda_limit": _allowed(allowed) / unit,
         "effective_bits": found.effective_bits,
         "rms": found.rms(allowed),
-        "gain_z": found.gain(allowed),
-        "offset_z": found.offset(allowed),
+        "gain_z": found.gain(allowed) / math.sqrt(allowed.sharing),
+        "offset_z": found.offset(allowed) / math.sqrt(allowed.sharing),
     }
 
 

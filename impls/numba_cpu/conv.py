@@ -19,6 +19,7 @@ from .geometry import (
     image_shape,
     image_sizes,
     image_strides,
+    require_same,
     windows,
 )
 from .storage import compute_dtype, converted, widened
@@ -40,7 +41,8 @@ def conv_forward(
 ) -> np.ndarray:  # fmt: skip
     """y = x cross-correlated with w, plus bias[K]."""
     n, c, size = image_sizes(x.shape, layout)
-    k, _, kernel = image_sizes(w.shape, layout)
+    k, per_group, kernel = image_sizes(w.shape, layout)
+    require_same("channels of x", (c,), (per_group * groups,))
     axes = tuple(forward_axis(window) for window in windows(size, kernel, stride, padding, dilation))
     shape = image_shape(n, k, (axes[0].count, axes[1].count), layout)
     y = np.empty(shape, compute_dtype(x.dtype))
@@ -59,9 +61,10 @@ def conv_backward_data(
     groups: int, layout: str,
 ) -> np.ndarray:  # fmt: skip
     """dx: every input pixel gathers from the outputs whose window covers it."""
-    n, k, _ = image_sizes(dy.shape, layout)
-    _, c, kernel = image_sizes(w.shape, layout)
+    n, k, seen = image_sizes(dy.shape, layout)
+    filters, c, kernel = image_sizes(w.shape, layout)
     rows, columns = windows(input_size, kernel, stride, padding, dilation)
+    require_same("channels and size of dy", (k, *seen), (filters, rows.outputs, columns.outputs))
     shape = image_shape(n, c * groups, input_size, layout)
     dx = np.zeros(shape, compute_dtype(dy.dtype))
     by_k, by_c, by_r, by_s = image_strides(w.shape, layout)
@@ -81,10 +84,11 @@ def conv_backward_weight(
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """dw, or (dw, dbias): sums over all images and output pixels."""
     n, c, size = image_sizes(x.shape, layout)
-    _, k, _ = image_sizes(dy.shape, layout)
+    images, k, seen = image_sizes(dy.shape, layout)
     shape = image_shape(k, c // groups, kernel_size, layout)
     dw = np.empty(shape, compute_dtype(x.dtype))
     axes = windows(size, kernel_size, stride, padding, dilation)
+    require_same("images and size of dy", (images, *seen), (n, axes[0].outputs, axes[1].outputs))
     narrow = (c // groups) * (k // groups) < NARROW_PAIRS
     engine = direct if narrow else wgrad
     dbias = engine.weight_gradient(

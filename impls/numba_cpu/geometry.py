@@ -73,9 +73,17 @@ class Axis:
 
 
 def windows(size: Pair, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair) -> tuple[Window, Window]:
-    """The two axes of a convolution over an image of `size`."""
+    """The two axes of a convolution over an image of `size`. Raises ValueError where the window does not fit in."""
     first, second = (Window(size[i], kernel[i], stride[i], padding[i][0], padding[i][1], dilation[i]) for i in (0, 1))
+    if min(first.outputs, second.outputs) < 1:
+        raise ValueError(f"a window of {kernel}, dilation {dilation}, is larger than the image {size} with {padding}")
     return first, second
+
+
+def require_same(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Raises ValueError for sizes that do not match: a kernel would read behind the end of an array."""
+    if found != expected:
+        raise ValueError(f"{what}: {found}, but {expected} is needed")
 
 
 def forward_axis(window: Window) -> Axis:
