@@ -26,14 +26,14 @@ the larger one.
 *Forward.* y = (z - mean)*inv*gamma + beta, or z*scale + shift with rounded scale and shift, which are as good:
 y_ = b*(inv*(z_ + mean_) + (|d| + d_)*inv_) + u*(4*b*inv*(|z| + |mean|) + |beta| + |y|).
 
-*Backward.* total = sum dy and product = sum dy*d: total_ = sums_M(dy). What d_ does to product: the mean's error meets
-total itself; that of z and of rounding d, own_ = z_ + u*|d|, is weighed with dy of random sign and adds in squares, but
-windows with equal data share one: product_ = f*sqrt(sum (dy*own_)^2) + |total|*(mean_ + max own_) + sums_M(dy*d) +
-2*u*|product|, f = 2, or LAMBDA where z is rounded between; and the bound of sum dy*z - mean*total where moments are raw.
-pull_ is the furthest that product_ and var_ take pull = product*inv^2/M, or product*inv/(s*(M - 1)). The latter has a
-pole at s = 0; by Cauchy and Schwarz it stays below |dy|*inv/sqrt(M - 1), |dy| the root of the sum of squares; that
-is used where var_ reaches var. In dz = b*inv*(dy - total/M - d*pull), or a*dy + b*z + c with three rounded coefficients,
-which are as good, with |pull| + pull_ for pull and inv + inv_ for inv below:
+*Backward.* total = sum dy and product = sum dy*d: total_ = sums_M(dy). What d_ does to product: the mean's error
+meets total itself; that of z and of rounding d, own_ = z_ + u*|d|, is weighed with dy of random sign and adds in
+squares, but windows with equal data share one: product_ = f*sqrt(sum (dy*own_)^2) + |total|*(mean_ + max own_) +
+sums_M(dy*d) + 2*u*|product|, f = 2, or LAMBDA where z is rounded between; and the bound of sum dy*z - mean*total
+where moments are raw. pull_ is the furthest that product_ and var_ take pull = product*inv^2/M, or
+product*inv/(s*(M - 1)). The latter has a pole at s = 0; by Cauchy and Schwarz it stays below |dy|*inv/sqrt(M - 1), |dy| the root of the
+sum of squares; that is used where var_ reaches var. In dz = b*inv*(dy - total/M - d*pull), or a*dy + b*z + c with
+three rounded coefficients, which are as good, with |pull| + pull_ for pull and inv + inv_ for inv below:
 
   shared by a channel   a = b*inv*(total_/M + pull*mean_), times 1; c = b*inv*pull_, times d; e = inv_/inv, times dz
   of each element       i = b*inv*(pull*z_ + 4*u*(|dy| + |total/M| + (|d| + |z|)*pull)); where rounded between, also
