@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from conformance.harness.arrays import jax_arrays, numpy_arrays, torch_arrays
+from conformance.harness.arrays import jax_arrays, numba_cuda_arrays, numpy_arrays, torch_arrays
 from conformance.harness.implementation import Implementation, Unsupported
 from conformance.judge import Contract
 
 __version__ = "0.1.0"
 
-__all__ = ["Contract", "Implementation", "Unsupported", "jax_arrays", "numpy_arrays", "torch_arrays"]
+__all__ = [
+    "Contract",
+    "Implementation",
+    "Unsupported",
+    "jax_arrays",
+    "numba_cuda_arrays",
+    "numpy_arrays",
+    "torch_arrays",
+]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from conformance.harness.arrays.base import ArrayBridge
 from conformance.harness.arrays.jax import jax_arrays
+from conformance.harness.arrays.numba_cuda import numba_cuda_arrays
 from conformance.harness.arrays.numpy import numpy_arrays
 from conformance.harness.arrays.torch import torch_arrays
 
-__all__ = ["ArrayBridge", "jax_arrays", "numpy_arrays", "torch_arrays"]
+__all__ = ["ArrayBridge", "jax_arrays", "numba_cuda_arrays", "numpy_arrays", "torch_arrays"]

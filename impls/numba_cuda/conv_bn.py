@@ -1,0 +1,210 @@
+"""Convolution with batch normalisation over its outputs: training forward and backward, inference.
+
+z = conv(x, w) stays in fp32 (fp64 for fp64) until the result is rounded. Statistics are sums in fp64 about a mean that
+is known before: E[z^2] - E[z]^2 would lose what the mean has more of than the deviation. Numbers of channels, a few
+hundred, are finished on the host. With D = sqrt(var + eps), var biased, or D = sqrt(var) + eps, var unbiased, and
+d = z - mean,
+
+    y = d / D * gamma + beta
+    dz = gamma / D * (dy - mean(dy) - d * pull), pull = sum(dy * d) / (M * D^2) or / ((M - 1) * D * sqrt(var))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .address import whose
+from .conv import Convolution
+from .engine import Engine
+from .memory import Tensor, download, empty, launch, tensor, upload
+from .plan import grid_for
+from .product import Padding, Pair, axes
+from .reduce import channel_sums, itself
+from .storage import Format, inline
+from .target import cuda
+
+Vector = np.ndarray
+"""[K], fp64, on the host."""
+
+
+@inline
+def _deviation(first: float, second: float, center: float) -> float:
+    return first - center
+
+
+@inline
+def _square(first: float, second: float, center: float) -> float:
+    return (first - center) * (first - center)
+
+
+@inline
+def _covariance(first: float, second: float, center: float) -> float:
+    return (first - center) * second
+
+
+@cache
+def _affine_kernel(one: Format, other: Format, result: Format, both: bool) -> Any:
+    """out = (first - center) * scale + shift, and + second * slope if `both`; elements in fp64."""
+    widen, widen_other, narrow, wide = one.widen, other.widen, result.narrow, result.wide
+
+    @cuda.jit
+    def affine(
+        out: Any, first: Any, second: Any, center: Any, scale: Any, shift: Any, slope: Any, sizes: tuple[int, ...],
+        to: tuple[int, ...], by: tuple[int, ...], by_other: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        images, channels, height, width = sizes
+        for element in range(cuda.grid(1), images * channels * height * width, cuda.gridsize(1)):
+            c, pixel = whose(element, channels, images * height * width, to[1] == 1)
+            n, i, j = pixel // width // height, pixel // width % height, pixel % width
+            value = np.float64(widen(first[n * by[0] + c * by[1] + i * by[2] + j * by[3]]))
+            value = (value - center[c]) * scale[c] + shift[c]
+            if both:
+                at = n * by_other[0] + c * by_other[1] + i * by_other[2] + j * by_other[3]
+                value += np.float64(widen_other(second[at])) * slope[c]
+            out[n * to[0] + c * to[1] + i * to[2] + j * to[3]] = narrow(wide(value))
+
+    return affine
+
+
+def _affine(
+    first: Tensor, center: Vector, scale: Vector, shift: Vector, dtype: np.dtype, layout: str,
+    second: Tensor | None = None, slope: Vector | None = None,
+) -> Tensor:  # fmt: skip
+    out, other = empty(first.shape, dtype), second or first
+    vectors = [upload(vector) for vector in (center, scale, shift, scale if slope is None else slope)]
+    kernel = _affine_kernel(first.format, other.format, out.format, second is not None)
+    steps = [axes(given.strides, layout) for given in (out, first, other)]
+    launch(kernel, *grid_for(out.size), out, first, other, *vectors, axes(first.shape, layout), *steps)
+    return out
+
+
+def _widened(array: Any, layout: str) -> Any:
+    """The tensor in the accumulator's type: itself where it has it."""
+    given = tensor(array)
+    if given.format.memory == np.dtype(given.format.wide):
+        return array
+    channels = axes(given.shape, layout)[1]
+    zero, one = np.zeros(channels), np.ones(channels)
+    return _affine(given, zero, one, zero, np.dtype(given.format.wide), layout).array
+
+
+def _sums(term: Callable[..., float], first: Tensor, second: Tensor, centers: Vector, layout: str) -> Vector:
+    out = empty(centers.shape, np.dtype(np.float64))
+    channel_sums(out, first, second, upload(centers), layout, term)
+    return download(out.array)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Statistics of the channels of z; `squares` is the sum of squared deviations of `count` elements."""
+
+    mean: Vector
+    squares: Vector
+    count: int
+
+    def variance(self, unbiased: bool) -> Vector:
+        return self.squares / (self.count - unbiased)
+
+
+def _moments(z: Tensor, layout: str) -> _Moments:
+    channels = axes(z.shape, layout)[1]
+    count = z.size // channels
+    if count < 2:
+        raise ValueError(f"a channel has {count} elements; a variance needs at least 2")
+    mean = _sums(itself, z, z, np.zeros(channels), layout) / count
+    # What the rounded mean left over; without it the second pass would be about a point beside the mean.
+    rest, squares = (_sums(term, z, z, mean, layout) for term in (_deviation, _square))
+    return _Moments(mean + rest / count, np.maximum(squares - rest * rest / count, 0), count)
+
+
+def _divisor(variance: Vector, eps: float, eps_outside: bool) -> Vector:
+    return np.sqrt(variance) + eps if eps_outside else np.sqrt(variance + eps)
+
+
+def _factors(gamma: Any, beta: Any, channels: int) -> tuple[Vector, Vector]:
+    scale = np.ones(channels) if gamma is None else download(gamma)
+    return scale, np.zeros(channels) if beta is None else download(beta)
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """The operators, z and its gradients by one engine."""
+
+    engine: Engine
+
+    def _z(self, x: Any, w: Any, window: dict[str, Any]) -> Tensor:
+        wide = np.dtype(tensor(x).format.wide)
+        return tensor(Convolution(self.engine, wide).forward(x, w, None, **window))
+
+    def forward(
+        self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, stride: Pair,
+        padding: Padding, dilation: Pair, groups: int, eps: float, eps_outside: bool, momentum: float, layout: str,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """(y, mean, var), and the new running statistics where they are given."""
+        z = self._z(x, w, _window(stride, padding, dilation, groups, layout))
+        moments = _moments(z, layout)
+        variance = moments.variance(eps_outside)
+        scale, shift = _factors(gamma, beta, variance.size)
+        scale = scale / _divisor(variance, eps, eps_outside)
+        y = _affine(z, moments.mean, scale, shift, tensor(x).dtype, layout).array
+        results = [moments.mean, variance]
+        if running_mean is not None and running_var is not None:
+            new = (running_mean, moments.mean), (running_var, moments.variance(unbiased=True))
+            results += [(1 - momentum) * download(old) + momentum * now for old, now in new]
+        return y, *(_finished(vector, z) for vector in results)
+
+    def backward(
+        self, dy: Any, x: Any, w: Any, gamma: Any, *, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+        eps: float, eps_outside: bool, layout: str,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """(dx, dw), and (dgamma, dbeta) where gamma is given; z is computed again."""
+        window = _window(stride, padding, dilation, groups, layout)
+        z, outputs = self._z(x, w, window), tensor(dy)
+        if outputs.shape != z.shape:
+            raise ValueError(f"dy is {outputs.shape}; it must have the shape of y, {z.shape}")
+        moments = _moments(z, layout)
+        variance = moments.variance(eps_outside)
+        divisor = _divisor(variance, eps, eps_outside)
+        total = _sums(itself, outputs, outputs, np.zeros(variance.size), layout)
+        product = _sums(_covariance, z, outputs, moments.mean, layout)
+        slope = (moments.count - 1) * np.sqrt(variance) if eps_outside else moments.count * divisor
+        # A constant channel has no deviations to spread the gradient over.
+        pull = np.divide(product, divisor * slope, out=np.zeros_like(product), where=slope != 0)
+        factor = _factors(gamma, None, variance.size)[0] / divisor
+        shift = -factor * total / moments.count
+        dz = _affine(z, moments.mean, -factor * pull, shift, z.dtype, layout, outputs, factor)
+        results = self._gradients(dz.array, x, w, window)
+        return results if gamma is None else (*results, _finished(product / divisor, z), _finished(total, z))
+
+    def _gradients(self, dz: Any, x: Any, w: Any, window: dict[str, Any]) -> tuple[Any, Any]:
+        """dx and dw, rounded once, from a dz that is not."""
+        layout, convolution = window["layout"], Convolution(self.engine, tensor(x).dtype)
+        sizes = [axes(tensor(given).shape, layout)[2:] for given in (x, w)]
+        image, weights = _widened(x, layout), _widened(w, layout)
+        dx = convolution.backward_data(dz, weights, input_size=sizes[0], **window)
+        return dx, convolution.backward_weight(image, dz, kernel_size=sizes[1], with_bias=False, **window)
+
+    def inference(
+        self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, stride: Pair,
+        padding: Padding, dilation: Pair, groups: int, eps: float, eps_outside: bool, layout: str,
+    ) -> Any:  # fmt: skip
+        """y by the running statistics; weights are not scaled, so that none of them is rounded again."""
+        z = self._z(x, w, _window(stride, padding, dilation, groups, layout))
+        mean, variance = download(running_mean), download(running_var)
+        scale, shift = _factors(gamma, beta, variance.size)
+        scale = scale / _divisor(variance, eps, eps_outside)
+        return _affine(z, mean, scale, shift, tensor(x).dtype, layout).array
+
+
+def _window(stride: Pair, padding: Padding, dilation: Pair, groups: int, layout: str) -> dict[str, Any]:
+    return {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": layout}
+
+
+def _finished(vector: Vector, z: Tensor) -> Any:
+    """In the accumulator's type, on the device."""
+    return upload(vector.astype(z.format.wide)).array

@@ -1,0 +1,88 @@
+"""Every element of the result by one thread: nothing is shared, every element is read where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from .address import digits, inside, place, whose
+from .memory import Tensor, launch
+from .plan import grid_for
+from .product import Product, Table
+from .storage import Format
+from .target import cuda
+
+
+@cache
+def kernel(stored: Format, result: Format) -> Any:
+    """The kernel for a storage format; `result` is that format, or that of partial sums."""
+    widen, narrow, wide = stored.widen, result.narrow, stored.wide
+
+    @cuda.jit
+    def direct(
+        out: Any,
+        a: Any,
+        b: Any,
+        bias: Any,
+        columns: Table,
+        depth: Table,
+        scalars: tuple[int, ...],
+        cut: tuple[int, ...],
+    ) -> None:
+        counts, addresses, lines, spots, targets = columns
+        lengths, reads, reach_lines, reach_spots, weights = depth
+        rows, groups, a_row, a_group, b_group, out_row, out_group, height, width = scalars
+        along_channels, share, partial, bias_step = cut
+        split = cuda.blockIdx.y
+        for element in range(cuda.grid(1), rows * groups * counts[0], cuda.gridsize(1)):
+            channel, column = whose(element, rows * groups, counts[0], along_channels)
+            group, row = channel // rows, channel % rows
+            first, second, third = digits(column, counts)
+            read = group * b_group + place(addresses, first, second, third)
+            line, spot = place(lines, first, second, third), place(spots, first, second, third)
+            weight = group * a_group + row * a_row
+            total = wide(0)
+            for i in range(split * share, min((split + 1) * share, lengths[1])):
+                for j in range(lengths[2]):
+                    for k in range(lengths[3]):
+                        if inside(
+                            line + place(reach_lines, i, j, k), spot + place(reach_spots, i, j, k), height, width
+                        ):
+                            factor = widen(a[weight + place(weights, i, j, k)])
+                            total += factor * widen(b[read + place(reads, i, j, k)])
+            if bias_step and split == 0:
+                total += widen(bias[channel * bias_step])
+            at = group * out_group + row * out_row + place(targets, first, second, third)
+            out[split * partial + at] = narrow(total)
+
+    return direct
+
+
+class Direct:
+    """The engine."""
+
+    def blocks(self, products: Sequence[Product], operands: tuple[Tensor, Tensor]) -> int:
+        """Of all products together."""
+        return sum(grid_for(_elements(product))[0] for product in products)
+
+    def run(
+        self,
+        products: Sequence[Product],
+        out: Tensor,
+        operands: tuple[Tensor, Tensor],
+        bias: Tensor | None,
+        splits: int,
+    ) -> None:
+        """All products; the depth is cut by its first digit."""
+        a, b = operands
+        for product in products:
+            share = -(-product.depth.digits[0][0] // splits)
+            blocks, threads = grid_for(_elements(product))
+            cut = int(product.out_along_rows), share, out.size // splits, bias.strides[0] if bias else 0
+            arguments = out, a, b, bias or b, *product.arguments, cut
+            launch(kernel(b.format, out.format), (blocks, splits), threads, *arguments)
+
+
+def _elements(product: Product) -> int:
+    return product.rows * product.groups * product.columns.total

@@ -1,0 +1,133 @@
+"""One table of tile sizes, and how a product is cut: nothing about sizes is decided elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .product import Product
+from .storage import Format
+from .target import SIMULATED
+
+PROCESSORS = 132
+"""Of an H200. Devices with fewer take more turns over the same blocks."""
+LEAST_DEPTH = 64
+"""Products in a split: fewer do not pay for writing and reading a partial sum."""
+MOST_SPLITS = 64
+GRID = (2, 32) if SIMULATED else (16 * PROCESSORS, 128)
+"""Most blocks, and threads of each, where threads share nothing and go on to the next element. The simulator starts a
+thread of Python for each."""
+MOST_WIDE = 32
+"""Accumulators a thread has registers for in fp64."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's part of the result, a thread's part of that, and how much of the depth is in shared memory at once."""
+
+    rows: int
+    columns: int
+    thread_rows: int
+    thread_columns: int
+    depth: int = 8
+
+    @property
+    def threads(self) -> int:
+        return self.rows * self.columns // self.results
+
+    @property
+    def results(self) -> int:
+        """Accumulators of a thread."""
+        return self.thread_rows * self.thread_columns
+
+    def blocks(self, product: Product) -> int:
+        """Tiles of all groups."""
+        return product.groups * -(-product.rows // self.rows) * -(-product.columns.total // self.columns)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tile and the rows of a group that it is for."""
+
+    least_rows: int
+    most_rows: int
+    tile: Tile
+
+
+ANY = 1 << 62
+CHOICES = (
+    # 64 products for 16 reads of shared memory: 256 threads of 200 registers, one block a processor.
+    Choice(96, ANY, Tile(128, 128, 8, 8)),
+    # 32 products for 12 reads, a quarter of the waste: 64 rows, or too few of the tiles above.
+    Choice(48, ANY, Tile(64, 64, 4, 8)),
+    # 32 rows: as many threads as the tile above, for half the results.
+    Choice(17, ANY, Tile(32, 64, 4, 4)),
+    # ResNeXt's groups of up to 16 rows, and products so small that only many blocks fill the device.
+    Choice(5, ANY, Tile(16, 32, 4, 4)),
+    # Groups of up to 4 rows: one warp, each of whose lanes has a column.
+    Choice(1, 4, Tile(4, 32, 4, 1)),
+)
+"""The first that fills the device, else the last: large tiles read less, small ones are more."""
+
+
+def tile_for(products: Sequence[Product], layout: Format) -> Tile:
+    """The tile for all products of a call, which have their rows in common."""
+    rows, wide = products[0].rows, layout.accumulator.bitwidth == 64
+    fit = [c.tile for c in CHOICES if c.least_rows <= rows <= c.most_rows and not (wide and c.tile.results > MOST_WIDE)]
+    return next((tile for tile in fit if _possible(tile, products) >= PROCESSORS), fit[-1])
+
+
+def _possible(tile: Tile, products: Sequence[Product]) -> int:
+    """Blocks with every split that pays."""
+    return sum(tile.blocks(product) * _splits(product.depth.total) for product in products)
+
+
+def _splits(depth: int) -> int:
+    return max(1, min(depth // LEAST_DEPTH, MOST_SPLITS))
+
+
+def splits_for(products: Sequence[Product], blocks: int) -> int:
+    """Parts of the depth: as few as fill the device twice. `blocks` are those without splits."""
+    depth = max(product.depth.total for product in products)
+    return max(1, min(_splits(depth), 2 * PROCESSORS // max(1, blocks)))
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A block's pixels, how many of them are each thread's, and the rows of the window whose input is there at once."""
+
+    rows: int
+    columns: int
+    each: int
+    taps: int
+
+    @property
+    def threads(self) -> int:
+        return self.rows * self.columns // self.each
+
+
+TARGETS = 4
+"""Channels of the result that a thread computes for each of its pixels: one read of the input for so many products."""
+SHARED = 48 << 10
+"""Bytes of shared memory that every device gives without being asked."""
+SHAPES = ((16, 8, 32, 4), (1, 4, 8, 1))
+"""From so many columns of the result on: rows, columns and pixels a thread. A warp's lanes are neighbours in a row;
+small images get blocks of one warp, four pixels high, instead of mostly idle ones."""
+
+
+def patch_for(columns: int, taps: int, fits: Callable[[Patch], bool]) -> Patch:
+    """The largest whose input fits; any row of pixels with one row of the window does, or nothing."""
+    shapes = [shape for least, *shape in SHAPES if columns >= least]
+    whole = (Patch(rows, wide, each, taps) for rows, wide, each in shapes)
+    return next(filter(fits, whole), Patch(1, 32, 1, 1))
+
+
+def grid_for(elements: int) -> tuple[int, int]:
+    """Blocks and threads for so many elements."""
+    most, threads = GRID
+    return min(-(-elements // threads), most), threads
+
+
+def slices_for(pixels: int) -> int:
+    """Parts of a channel's pixels, each a thread's: some dozens for a thread, as many for the thread that adds up."""
+    return max(1, min(-(-pixels // 32), 1024))

@@ -1,0 +1,86 @@
+"""Sums in an order that does not change: partial results, and the pixels of each channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .address import Form, digits, place
+from .memory import Tensor, empty, launch
+from .plan import grid_for, slices_for
+from .product import axes
+from .storage import Format, inline
+from .target import cuda
+
+
+@cache
+def _partials_kernel(stored: Format, result: Format) -> Any:
+    wide, narrow = stored.wide, result.narrow
+
+    @cuda.jit
+    def partials(out: Any, parts: Any, size: int, count: int) -> None:
+        for element in range(cuda.grid(1), size, cuda.gridsize(1)):
+            total = wide(0)
+            for part in range(count):
+                total += parts[part * size + element]
+            out[element] = narrow(total)
+
+    return partials
+
+
+def add_partials(out: Tensor, parts: Tensor, count: int) -> None:
+    """out[i] = sum over p < count of parts[p * out.size + i], first to last, rounded once."""
+    launch(_partials_kernel(parts.format, out.format), *grid_for(out.size), out, parts, out.size, count)
+
+
+@inline
+def itself(first: float, second: float, center: float) -> float:
+    """The term of a plain sum."""
+    return first
+
+
+Term = Callable[[float, float, float], float]
+"""What is added up of an element of one tensor, that of another, and a number of the channel."""
+
+
+@cache
+def _channels_kernel(term: Term, one: Format, other: Format, sums: Format) -> Any:
+    widen, widen_other, wide = one.widen, other.widen, sums.wide
+
+    @cuda.jit
+    def channels(
+        parts: Any, first: Any, second: Any, centers: Any, counts: Form, at: Form, at_other: Form,
+        steps: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        channel_count, slices, by_channel, by_channel_other, along_channels = steps
+        for thread in range(cuda.grid(1), channel_count * slices, cuda.gridsize(1)):
+            channel = thread % channel_count if along_channels else thread // slices
+            part = thread // channel_count if along_channels else thread % slices
+            center, total = wide(centers[channel]), wide(0)
+            for pixel in range(part, counts[0], slices):
+                n, row, column = digits(pixel, counts)
+                u = wide(widen(first[channel * by_channel + place(at, n, row, column)]))
+                v = wide(widen_other(second[channel * by_channel_other + place(at_other, n, row, column)]))
+                total += term(u, v, center)
+            parts[part * channel_count + channel] = total
+
+    return channels
+
+
+def channel_sums(out: Tensor, first: Tensor, second: Tensor, centers: Tensor, layout: str, term: Term = itself) -> None:
+    """out[c] = sum over pixels of term(first, second, centers[c]); each slice takes every `slices`-th pixel, so that
+    neighbouring threads read neighbouring memory whichever axis is the last."""
+    images, channels, *size = axes(first.shape, layout)
+    by, other = axes(first.strides, layout), axes(second.strides, layout)
+    pixels = images * size[0] * size[1]
+    slices = slices_for(pixels)
+    parts = empty((slices * channels,), np.dtype(centers.format.wide))
+    steps = channels, slices, by[1], other[1], int(by[1] < by[3])
+    counts = pixels, images, *size
+    forms = (0, by[0], *by[2:]), (0, other[0], *other[2:])
+    kernel = _channels_kernel(term, first.format, second.format, centers.format)
+    launch(kernel, *grid_for(channels * slices), parts, first, second, centers, counts, *forms, steps)
+    add_partials(out, parts, slices)

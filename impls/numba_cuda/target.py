@@ -1,0 +1,16 @@
+"""numba.cuda as this process has it, on a device or simulated: kernels import it from here, so that it is settled which
+of the two before anything imports the module itself."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from conformance.harness.arrays.numba_cuda import numba_cuda, simulated
+
+cuda = numba_cuda()
+types = import_module("numba.cuda.types")
+if not hasattr(types, "float32"):  # numba's own numba.cuda, where numba-cuda is not installed: good for simulating
+    types = import_module("numba.types")
+SIMULATED = simulated()
+
+__all__ = ["SIMULATED", "cuda", "types"]
