@@ -31,9 +31,10 @@ meets total itself; that of z and of rounding d, own_ = z_ + u*|d|, is weighed w
 squares, but windows with equal data share one: product_ = f*sqrt(sum (dy*own_)^2) + |total|*(mean_ + max own_) +
 sums_M(dy*d) + 2*u*|product|, f = 2, or LAMBDA where z is rounded between; and the bound of sum dy*z - mean*total
 where moments are raw. pull_ is the furthest that product_ and var_ take pull = product*inv^2/M, or
-product*inv/(s*(M - 1)). The latter has a pole at s = 0; by Cauchy and Schwarz it stays below |dy|*inv/sqrt(M - 1), |dy| the root of the
-sum of squares; that is used where var_ reaches var. In dz = b*inv*(dy - total/M - d*pull), or a*dy + b*z + c with
-three rounded coefficients, which are as good, with |pull| + pull_ for pull and inv + inv_ for inv below:
+product*inv/(s*(M - 1)). The latter has a pole at s = 0; by Cauchy and Schwarz it stays below |dy|*inv/sqrt(M - 1), |dy|
+the root of the sum of squares; that is used where var_ reaches var. In dz = b*inv*(dy - total/M - d*pull), or
+a*dy + b*z + c with three rounded coefficients, which are as good, with |pull| + pull_ for pull and inv + inv_ for inv
+below:
 
   shared by a channel   a = b*inv*(total_/M + pull*mean_), times 1; c = b*inv*pull_, times d; e = inv_/inv, times dz
   of each element       i = b*inv*(pull*z_ + 4*u*(|dy| + |total/M| + (|d| + |z|)*pull)); where rounded between, also
