@@ -95,11 +95,8 @@ def _answered(trial: Trial) -> Iterator[str]:
 
 def _call(trial: Trial, request: Request, names: tuple[str, ...]) -> None:
     layout = trial.case.variant.layout
-    stored = {
-        name: np.ascontiguousarray(array.transpose(verify.TO_LAYOUT[layout])) if array.ndim == 4 else array
-        for name, array in request.inputs.items()
-    }
-    native = [trial.bridge.from_host(stored[name]) if name in stored else None for name in names]
+    stored = [verify.in_layout(request.inputs.get(name), layout) for name in names]
+    native = [None if array is None else trial.bridge.from_host(array) for array in stored]
     available = {**request.parameters, "layout": layout}
     result = trial.kernel.function(*native, **trial.kernel.keyword_arguments(available))
     trial.bridge.synchronize(result)

@@ -140,7 +140,11 @@ def prepare(case: Case, kernel: Kernel, expected: Expectation) -> Callable[[], A
 
 def argument(expected: Expectation, name: str, layout: str) -> np.ndarray | None:
     """An input as the layout stores it, None for an absent one."""
-    array = expected.inputs.get(name)
+    return in_layout(expected.inputs.get(name), layout)
+
+
+def in_layout(array: np.ndarray | None, layout: str) -> np.ndarray | None:
+    """A canonical tensor as the layout stores it; vectors and absent ones stay."""
     if array is None or array.ndim != 4:
         return array
     return np.ascontiguousarray(array.transpose(TO_LAYOUT[layout]))
