@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.problems import edges, networks, normalised, pooling
+from conformance.problems import edges, miniatures, networks, normalised, pooling
 from conformance.problems.table import FAMILY_ARMS, LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
 PROBLEMS: tuple[Problem, ...] = (
@@ -11,6 +11,7 @@ PROBLEMS: tuple[Problem, ...] = (
     *pooling.BASIC,
     *edges.SHAPES,
     *edges.TILES,
+    *miniatures.MINIATURES,
     *networks.UNET_TWINS,
     *networks.CLASSIFIERS,
     *normalised.SHAPES,
