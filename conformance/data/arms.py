@@ -3,7 +3,7 @@
 integer   small integers, exact in any order and in every format's accumulator: index, edge, flip and group bugs
 fixed     fixed-point fractions that use all the bits the format has: precision bugs, by bound and statistics
 impulse   one 1 an image, everything else 0: the exact index map
-special   one NaN and one infinity: who reads what, and whether padding or masks leak
+special   NaN and infinity: who reads what, and whether padding, masks or groups leak
 wide      channels scaled by powers of two to the ends of the format's range: overflow, subnormals
 scaled    channels scaled so that their variances lie above, at and below epsilon: where and how it is added
 shifted   large means with small variances, and constant channels: cancellation in the statistics
@@ -147,7 +147,8 @@ def _special(recipe: Recipe) -> Arrays:
     """Sparse -1, 0, 1 with NaN in the first element of the data and +Inf in the last (last image, last channel).
 
     Every other input is -1 or 1: Inf * 0 would ask an implementation to tell a tap from an absent one. No infinity
-    where statistics are taken: whether it becomes Inf or NaN there depends on the order of correct operations.
+    where statistics are taken: whether it becomes Inf or NaN there depends on the order of correct operations. A second
+    NaN in the operand, where that is a gradient, shows what leaks between filters and groups.
     """
     density = {recipe.operator.data: min(1.0, _room(recipe) / 4 / recipe.terms)}
     inputs = {}
@@ -159,6 +160,8 @@ def _special(recipe: Recipe) -> Arrays:
     if recipe.operator.infinities:
         data[-1] = np.inf
     data[0] = np.nan
+    if (place := recipe.operator.nan_place(recipe.geometry)) is not None:
+        inputs[recipe.operator.operand][place] = np.nan
     return inputs
 
 

@@ -102,6 +102,11 @@ class Operator(Protocol):
         """Most elements of an output that one rounding may reach, by way of an intermediate result that they share."""
         ...
 
+    def nan_place(self, geometry: Any) -> tuple[int, ...] | None:
+        """Index of an element of `operand` that may be NaN: no algorithm multiplies it with an element of padding, and
+        results that it does not reach remain. None where there is no such element."""
+        ...
+
     def exact_on_integers(self, geometry: Any) -> bool:
         """Whether small integers have results that every format holds."""
         ...

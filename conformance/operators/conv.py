@@ -188,6 +188,10 @@ class _Conv:
         """Every element has a sum of its own."""
         return 1
 
+    def nan_place(self, geometry: ConvGeometry) -> tuple[int, ...] | None:
+        """None: taps on padding exist in some algorithms and not in others."""
+        return None
+
     def exact_on_integers(self, geometry: ConvGeometry) -> bool:
         """Sums of integers are integers."""
         return True
@@ -311,6 +315,14 @@ class ConvBackwardWeight(_Conv):
         """N*P*Q, whatever the output."""
         return dict.fromkeys(self.outputs(geometry), geometry.y.size // geometry.k)
 
+    def nan_place(self, geometry: ConvGeometry) -> tuple[int, ...] | None:
+        """In the middle filter of the first image, a pixel whose window lies within the image. Neither the first group,
+        which holds the NaN of x, nor the last, which holds its infinity, is lost to it where there are three."""
+        pixels = [_inner(geometry, axis) for axis in (0, 1)]
+        if geometry.k < 3 or None in pixels:
+            return None
+        return 0, geometry.k // 2, *(pixel for pixel in pixels if pixel is not None)
+
     def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """dw = sum over images of dy @ windows(x)^T; dbias = sum of dy."""
         g, k = geometry.groups, geometry.k
@@ -322,3 +334,12 @@ class ConvBackwardWeight(_Conv):
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, 2, 3), dtype=dtype)
         return outputs
+
+
+def _inner(geometry: ConvGeometry, axis: int) -> int | None:
+    """The first output along an axis whose window does not touch padding."""
+    size, taps = ((geometry.h, geometry.r), (geometry.w, geometry.s))[axis]
+    before, stride = geometry.padding[axis][0], geometry.stride[axis]
+    output = -(-before // stride)
+    end = output * stride - before + geometry.dilation[axis] * (taps - 1)
+    return output if end < size else None

@@ -204,6 +204,10 @@ class ConvBn:
         """Every element has a sum of its own."""
         return 1
 
+    def nan_place(self, geometry: ConvBnGeometry) -> tuple[int, ...] | None:
+        """None: statistics spread it over its channel."""
+        return None
+
     def exact_on_integers(self, geometry: ConvBnGeometry) -> bool:
         """There is a root in it."""
         return False

@@ -219,6 +219,10 @@ class _Pool:
         """Whether there is one divisor."""
         return np.unique(geometry.divisors).size == 1
 
+    def nan_place(self, geometry: PoolGeometry) -> tuple[int, ...] | None:
+        """None: there is no operand."""
+        return None
+
     def exact_on_integers(self, geometry: PoolGeometry) -> bool:
         """Quotients by powers of two."""
         return all(divisor & (divisor - 1) == 0 for divisor in np.unique(geometry.divisors).tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,12 @@ def _racing(chunk_of: Callable[[int], int]) -> Run:
     return run
 
 
-def _masked_reads(shift: int, axis: int) -> Run:
-    """Elements of the data beside the window are read and multiplied by zero, so that NaN and Inf leak."""
+def _masked_reads(shift: int, axis: int, of: Callable[[Operator], str] = attrgetter("data")) -> Run:
+    """Elements of an input beside the window are read and multiplied by zero, so that NaN and Inf leak."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        beside = inputs | {operator.data: np.roll(inputs[operator.data], shift, axis)}
+        name = of(operator)
+        beside = inputs | {name: np.roll(inputs[name], shift, axis)}
         outputs, leak = (operator.reference(geometry, given) for given in (inputs, beside))
         return stored({name: outputs[name] + 0 * leak[name] for name in outputs}, dtype)
 
@@ -111,6 +113,14 @@ _RUNS: dict[str, Run] = {
     "infinite results become NaN": _on_stored(lambda y: y + 0 * y),
 }
 
+_GRADIENTS: dict[str, Run] = {
+    "reads of another filter's gradient, times zero": _masked_reads(1, 1, attrgetter("operand")),
+    "NaN in a filter's gradient becomes zero": lambda operator, geometry, inputs, dtype: exact(
+        operator, geometry, inputs | {"dy": _without_nan(inputs["dy"])}, dtype
+    ),
+}
+"""Of weights, where the gradient is the operand."""
+
 _RACES: dict[str, Run] = {
     "updates lost: first chunk of the sum": _racing(lambda chunks: 0),
     "updates lost: last chunk of the sum": _racing(lambda chunks: chunks - 1),
@@ -121,4 +131,5 @@ _RACES: dict[str, Run] = {
 MEMORY: tuple[Mutant, ...] = (
     *(Mutant(name, "memory", run, operators=(*CONVOLUTIONS, *POOLINGS), base=exact) for name, run in _RUNS.items()),
     *(Mutant(name, "memory", run, operators=CONVOLUTIONS, base=exact) for name, run in _RACES.items()),
+    *(Mutant(name, "memory", run, operators=CONVOLUTIONS[2:], base=exact) for name, run in _GRADIENTS.items()),
 )
