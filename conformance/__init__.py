@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from conformance.harness.arrays import jax_arrays, numba_cuda_arrays, numpy_arrays, torch_arrays
+from conformance.harness.arrays import (
+    jax_arrays,
+    jax_neuron_arrays,
+    neuron_device,
+    nki_arrays,
+    numba_cuda_arrays,
+    numpy_arrays,
+    torch_arrays,
+    torch_neuron_arrays,
+)
 from conformance.harness.implementation import Implementation, Unsupported
 from conformance.judge import Contract
 
@@ -13,7 +22,11 @@ __all__ = [
     "Implementation",
     "Unsupported",
     "jax_arrays",
+    "jax_neuron_arrays",
+    "neuron_device",
+    "nki_arrays",
     "numba_cuda_arrays",
     "numpy_arrays",
     "torch_arrays",
+    "torch_neuron_arrays",
 ]

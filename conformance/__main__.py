@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 
 from conformance.data import goldens
 from conformance.selftest import acquittal_campaign, mutation
+from conformance.speed import unet
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "acquittal": acquittal_campaign.declare,
     "golden": goldens.declare,
     "mutation": mutation.declare,
+    "unet": unet.declare,
 }
 """Name of a family -> the function that declares its commands and sets `run`, a function of the parsed arguments that
 returns the exit status. The first line of its docstring is the help text."""

@@ -88,6 +88,18 @@ class Plan:
                 if not due:
                     yield _refusal(implementation, operator)
 
+    def stand_ins(self, device: str) -> dict[str, list[str]]:
+        """Marker -> implementations that could run here and execute kernels of `device` on another one.
+
+        A bridge says of which devices: `stands_for`.
+        """
+        found: dict[str, list[str]] = {}
+        for name, implementation in self.registry.implementations.items():
+            meant = getattr(implementation.arrays, "stands_for", ())
+            if device in meant and not (missing(implementation.device) or implementation.arrays.unavailable()):
+                found.setdefault(implementation.device, []).append(name)
+        return found
+
     def _rows(self, operator: str, rows: list[tuple[Problem, tuple[Variant, ...]]]) -> Iterator[Case | Absence]:
         count = sum(len(variants) for _, variants in rows)
         if not count:

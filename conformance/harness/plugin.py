@@ -171,6 +171,8 @@ class Session:
         for device in asked:
             if not self.tally.verified_on(device):
                 terminalreporter.write_line(f"{device}: nothing verified: {self._why(device)}", yellow=True)
+                for line in terminal.elsewhere(device, self.plan.stand_ins(device), width):
+                    terminalreporter.write_line(line, yellow=True)
         if not self.tally.verified:
             terminalreporter.write_line("NOTHING WAS VERIFIED", red=True)
 

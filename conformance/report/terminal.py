@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from conformance.report import passport
 from conformance.report.tally import STATUSES, Tally
@@ -30,6 +30,12 @@ def summary(tally: Tally, width: int) -> Iterator[str]:
     yield from textwrap.wrap(f"{sum(totals.values()):,} cases: {counts or 'none'}", width)
     if tally.own:
         yield from textwrap.wrap(_time(tally), width)
+
+
+def elsewhere(device: str, stand_ins: Mapping[str, list[str]], width: int) -> list[str]:
+    """Lines on how to run a device's kernels without it. `stand_ins` is marker -> implementations that can do so."""
+    ways = [f"pytest -m {marker} ({', '.join(names)})" for marker, names in sorted(stand_ins.items())]
+    return textwrap.wrap(f"{device}: the same kernels run on the CPU: {', '.join(ways)}", width) if ways else []
 
 
 def _time(tally: Tally) -> str:

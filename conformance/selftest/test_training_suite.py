@@ -99,7 +99,7 @@ STATUSES = {
     "refuses": ("conv_forward=refusing", "", "unsupported", 5, "conv_forward of acme: needs c % 4 == 0"),
     "when": ("when=lambda p: p.k % 64 == 0", "", "unsupported", 5, "acme has no conv_forward for it: outside the"),
     "direction": ("conv_backward_data=None", "", "unsupported", 5, "conv_backward_data is not implemented; training"),
-    "simulator": ("", "acme.device = 'simulator'", "unsupported", 5, "a simulator is too slow to train a network on"),
+    "simulator": ("", "acme.device = 'simulator'", "unsupported", 5, "the simulator is too slow to train a network on"),
     "waived": (DOUBLED, WAIVER, "waived", 0, "waived: sums in fp16 (https://example.org/1)"),
 }
 """What an implementation does -> status, exit code, reason."""

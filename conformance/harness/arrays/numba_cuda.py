@@ -108,6 +108,11 @@ class NumbaCudaArrays:
     simulator: bool
     name: str = "numba-cuda"
 
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        """What the simulator executes is what the device does."""
+        return ("cuda",) if self.simulator else ()
+
     def unavailable(self) -> str:
         """numba.cuda not importable, or the other of its two kinds in this process, or its context lost."""
         try:

@@ -1,0 +1,51 @@
+"""Tensors of torch-neuronx, where the vendor's kernel can be imported and computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+from conformance.harness.arrays.neuron import TorchNeuronArrays, lacking, release, torch_neuron_arrays
+
+KERNELS = "neuronxcc.nki._private_kernels.conv"
+NAME = "conv2d_dw_fb01_io01_01bf_rep_nhwc_Pcinh"
+TAPS = [[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]]
+"""How many taps of a window of 3 lie inside an image of 3 by 3, padded by 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateKernelArrays(TorchNeuronArrays):
+    """The bridge of torch-neuronx for this kernel."""
+
+    def unavailable(self) -> str:
+        """torch-neuronx or the kernel missing, or a toolchain whose results are wrong."""
+        reason = TorchNeuronArrays.unavailable(self) or lacking(KERNELS, "neuronx-cc")
+        if reason:
+            return reason
+        if not hasattr(import_module(KERNELS), NAME):
+            return f"neuronx-cc {release('neuronxcc')} has no {KERNELS}.{NAME}; SDK 2.26 has"
+        return _fault(self.device)
+
+    def describe(self) -> dict[str, str]:
+        """And the version of the compiler, which the kernel is a part of."""
+        return TorchNeuronArrays.describe(self) | {"neuronx-cc": release("neuronxcc")}
+
+
+@cache
+def _fault(device: str) -> str:
+    """What is wrong with the toolchain, from a small convolution of ones; empty if nothing is."""
+    torch = import_module("torch")
+    try:
+        image, weights = (torch.ones((1, 1, 3, 3)).to(device) for _ in range(2))
+        result = import_module(".kernel", __package__).convolved(image, weights, (1, 1, 3, 3)).cpu()
+    except Exception as problem:  # whatever a toolchain raises is its answer
+        return f"the canary convolution failed ({type(problem).__name__}: {str(problem).partition(chr(10))[0]})"
+    if not result.any():
+        return "the canary convolution returned zeros: this toolchain does not compute"
+    return "" if result.tolist() == [[TAPS]] else "the canary convolution returned wrong values"
+
+
+def private_kernel_arrays() -> PrivateKernelArrays:
+    """The bridge, for the device of the torch-neuronx that is here."""
+    return PrivateKernelArrays(torch_neuron_arrays().device)
