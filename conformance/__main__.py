@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Sequence
 
 from conformance.data import goldens
-from conformance.selftest import acquittal_campaign, mutation
+from conformance.selftest import acquittal_campaign, cuda_compile, mutation
 from conformance.speed import unet
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "acquittal": acquittal_campaign.declare,
     "golden": goldens.declare,
     "mutation": mutation.declare,
+    "ptx": cuda_compile.declare,
     "unet": unet.declare,
 }
 """Name of a family -> the function that declares its commands and sets `run`, a function of the parsed arguments that

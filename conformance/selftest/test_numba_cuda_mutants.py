@@ -36,7 +36,6 @@ class Mutant:
 
 DIRECT, TILED, IGEMM = "numba-cuda-direct@sim", "numba-cuda-tiled@sim", "numba-cuda-igemm@sim"
 BARRIER = "cuda.syncthreads()"
-FINISH = "            for element in range(thread, TARGETS * window, THREADS):\n                target, r"
 
 MUTANTS = {
     "halo one row short": Mutant(
@@ -59,79 +58,54 @@ MUTANTS = {
         "n1 c2 h8 w9 k4 r3 s3 p2 d2",
     ),
     "patch used before it is there": Mutant(
-        "tiled.py",
-        f"{BARRIER}\n                for tap in range(taps)",
-        "for tap in range(taps)",
-        TILED,
-        FORWARD,
-        PLAIN,
+        "tiled.py", f"{BARRIER}\n                weight =", "weight =", TILED, FORWARD, PLAIN
     ),
     "patch replaced while it is used": Mutant(
-        "tiled.py",
-        f"                {BARRIER}\n\n        for target in range(TARGETS)",
-        "\n        for target in range(TARGETS)",
-        TILED,
-        FORWARD,
-        PLAIN,
+        "tiled.py", f"                {BARRIER}\n\n        to =", "\n        to =", TILED, FORWARD, PLAIN
     ),
     "gradient replaced while it is used": Mutant(
-        "tiled.py",
-        f"                {BARRIER}\n{FINISH}",
-        FINISH,
-        TILED,
-        WEIGHT,
-        MANY,
+        "tiled.py", f"                {BARRIER}\n            to =", "            to =", TILED, WEIGHT, MANY
     ),
     "tail of a tile not masked": Mutant(
-        "tiled.py",
-        "for q in range(min(COLUMNS, columns))",
-        "for q in range(COLUMNS)",
-        TILED,
-        WEIGHT,
-        "n1 c2 h4 w9 k3 r3 s3",
-        "special",
+        "tiled.py", "min(COLUMNS, columns)", "COLUMNS", TILED, WEIGHT, "n1 c2 h4 w9 k3 r3 s3", "special"
     ),
-    "tail tile written": Mutant("tiled.py", "if p < counts[2] and q < counts[3]:", "if True:", TILED, FORWARD, PLAIN),
+    "tail tile written": Mutant("tiled.py", "if p < ends[0] and q < ends[1]:", "if True:", TILED, FORWARD, PLAIN),
     "tail columns written": Mutant(
-        "igemm.py", "at if column_start + column < counts[0] else NOWHERE", "at", IGEMM, FORWARD, PLAIN
+        "blocks.py", "at if start + column < columns[0][0] else NOWHERE", "at", IGEMM, FORWARD, PLAIN
     ),
     "tail of the depth not masked": Mutant(
-        "igemm.py", "if number < end:", "if True:", IGEMM, FORWARD, "n2 c3 h5 w5 k5 r3 s3"
+        "blocks.py", "if number < end:", "if True:", IGEMM, FORWARD, "n2 c3 h5 w5 k5 r3 s3"
     ),
     "steps without a barrier": Mutant(
-        "igemm.py",
-        f"            {BARRIER}\n\n        for i in range(MINE)",
-        "\n        for i in range(MINE)",
-        IGEMM,
-        FORWARD,
-        PLAIN,
+        "igemm.py", f"                {BARRIER}\n        bias_step", "        bias_step", IGEMM, FORWARD, PLAIN
+    ),
+    "depth used before it is known": Mutant(
+        "igemm.py", f"            {BARRIER}\n            for step", "            for step", IGEMM, FORWARD, PLAIN
+    ),
+    "depth looked up once": Mutant(
+        "igemm.py", "thread, begin + known * DEPTH + thread", "thread, begin + thread", IGEMM, FORWARD, DEEP
+    ),
+    "depth read by its number": Mutant(
+        "igemm.py", "first, now, last = (step - known)", "first, now, last = (step % 2)", IGEMM, FORWARD, DEEP
     ),
     "double buffer swapped too early": Mutant(
-        "igemm.py",
-        "now, after = step & 1, (step + 1) & 1",
-        "now, after = (step + 1) & 1, (step + 1) & 1",
-        IGEMM,
-        FORWARD,
-        PLAIN,
+        "igemm.py", "step & 1, step + 1 & 1", "step & 1, step & 1", IGEMM, FORWARD, PLAIN
     ),
-    "one buffer for both": Mutant(
-        "igemm.py", "now, after = step & 1, (step + 1) & 1", "now, after = 0, 0", IGEMM, FORWARD, PLAIN
+    "one buffer for both": Mutant("igemm.py", "step & 1, step + 1 & 1", "0, 0", IGEMM, FORWARD, PLAIN),
+    "columns written far apart": Mutant(
+        "blocks.py", "nth(j, lane, WIDE, LANES)", "lane + j * LANES", IGEMM, FORWARD, PLAIN
+    ),
+    "rows written far apart": Mutant(
+        "blocks.py", "row_start + nth(i, line, TALL, LINES)", "row_start + line + i * LINES", IGEMM, FORWARD, PLAIN
     ),
     "last step left out": Mutant(
-        "igemm.py",
-        "steps = (end - begin + DEPTH - 1) // DEPTH",
-        "steps = (end - begin) // DEPTH",
-        IGEMM,
-        FORWARD,
-        PLAIN,
+        "igemm.py", "(end - begin + DEPTH - 1) // DEPTH", "(end - begin) // DEPTH", IGEMM, FORWARD, PLAIN
     ),
     "partial sum dropped": Mutant(
         "reduce.py", "for part in range(count):", "for part in range(1, count):", IGEMM, WEIGHT, MANY
     ),
-    "bias in every part": Mutant(
-        "igemm.py", "if bias_step and split == 0 else", "if bias_step else", IGEMM, FORWARD, DEEP
-    ),
-    "parts overlap": Mutant("igemm.py", "begin = split * share", "begin = 0", IGEMM, WEIGHT, MANY),
+    "bias in every part": Mutant("igemm.py", "bias_step if split == 0 else 0", "bias_step", IGEMM, FORWARD, DEEP),
+    "parts overlap": Mutant("igemm.py", "begin, end = split * share", "begin, end = 0", IGEMM, WEIGHT, MANY),
     "slice of the bias gradient dropped": Mutant(
         "reduce.py", "range(part, counts[0], slices)", "range(part + slices, counts[0], slices)", DIRECT, WEIGHT, MANY
     ),

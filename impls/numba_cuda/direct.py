@@ -10,6 +10,7 @@ from .address import digits, inside, place, whose
 from .memory import Tensor, launch
 from .plan import grid_for
 from .product import Product, Table
+from .static import natural
 from .storage import Format
 from .target import cuda
 
@@ -45,12 +46,13 @@ def kernel(stored: Format, result: Format) -> Any:
             total = wide(0)
             for i in range(split * share, min((split + 1) * share, lengths[1])):
                 for j in range(lengths[2]):
-                    for k in range(lengths[3]):
-                        if inside(
-                            line + place(reach_lines, i, j, k), spot + place(reach_spots, i, j, k), height, width
-                        ):
-                            factor = widen(a[weight + place(weights, i, j, k)])
-                            total += factor * widen(b[read + place(reads, i, j, k)])
+                    tap_line, tap_spot = line + place(reach_lines, i, j, 0), spot + place(reach_spots, i, j, 0)
+                    at, other, k = weight + place(weights, i, j, 0), read + place(reads, i, j, 0), 0
+                    while k < lengths[3]:
+                        if inside(tap_line, tap_spot, height, width):
+                            total += widen(a[natural(at)]) * widen(b[natural(other)])
+                        tap_line, tap_spot = tap_line + reach_lines[3], tap_spot + reach_spots[3]
+                        at, other, k = at + weights[3], other + reads[3], k + 1
             if bias_step and split == 0:
                 total += widen(bias[channel * bias_step])
             at = group * out_group + row * out_row + place(targets, first, second, third)

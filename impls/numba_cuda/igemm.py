@@ -2,8 +2,8 @@
 
 A block has one tile of the result. Along the depth it goes in steps; while it multiplies one step's tiles, the next
 step's elements are on their way into registers, to be stored into the other of two buffers: one barrier a step. Where
-depth leads in memory, `looked_up` knows for a step ahead, so that a number is taken apart once, not once an element.
-Threads' rows and columns lie `rows / thread_rows` apart, so that the lanes of a warp read neighbouring words.
+depth leads in memory is looked up by all threads for as many numbers, so that a number is taken apart once, not once
+an element.
 """
 
 from __future__ import annotations
@@ -12,156 +12,77 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from .address import digits, inside, place
+import numpy as np
+
+from .blocks import PAD, bringing_a, bringing_b, clearing, finishing, locate, look_up, multiplying, storing, way
 from .direct import Direct
 from .engine import Engine
 from .memory import Tensor, launch
 from .plan import Tile, tile_for
 from .product import Product, Table
-from .storage import Format, inline
-from .target import cuda, types
+from .storage import Format
+from .target import SIMULATED, cuda, types
 from .tiled import Tiled
-
-OUTSIDE = -(1 << 30)
-"""An image row that no tap brings back into the image."""
-NOWHERE = -(1 << 61)
-"""An address that nothing added to it makes one."""
-PAD = 4
-"""Words between rows of a tile: lanes that store a column of it then hit different banks."""
-
-
-@inline
-def _start(thread: int, extent: int, depth: int, threads: int, along_depth: bool) -> tuple[int, int, int, int]:
-    """Of the elements that a thread brings: the first's place along rows and along depth, and steps to the next."""
-    if along_depth:
-        return thread // depth, thread % depth, threads // depth, 0
-    return thread % extent, thread // extent, 0, threads // extent
 
 
 @cache
 def kernel(stored: Format, result: Format, tile: Tile) -> Any:
     """The kernel for a storage format and a tile; `result` is the format, or that of partial sums."""
-    widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
-    ROWS, COLUMNS, DEPTH, THREADS = tile.rows, tile.columns, tile.depth, tile.threads  # noqa: N806
-    MINE, OURS = tile.thread_rows, tile.thread_columns  # noqa: N806
-    A_EACH, B_EACH = ROWS * DEPTH // THREADS, COLUMNS * DEPTH // THREADS  # noqa: N806
-    LANES, LINES = COLUMNS // OURS, ROWS // MINE  # noqa: N806
-    A_SHAPE, B_SHAPE, LOOKED_UP = (2, DEPTH, ROWS + PAD), (2, DEPTH, COLUMNS + PAD), (2, 4, DEPTH)  # noqa: N806
-    RESULTS = tile.results  # noqa: N806
-
-    @inline
-    def look_up(found: Any, buffer: int, lane: int, number: int, end: int, depth: Table) -> None:
-        """Where depth `number` is: addresses in b and a, image row and column; nowhere from `end` on."""
-        if number < end:
-            first, second, third = digits(number, depth[0])
-            found[buffer, 0, lane] = place(depth[1], first, second, third)
-            found[buffer, 1, lane] = place(depth[2], first, second, third)
-            found[buffer, 2, lane] = place(depth[3], first, second, third)
-            found[buffer, 3, lane] = place(depth[4], first, second, third)
-        else:
-            found[buffer, 1, lane] = OUTSIDE
-            found[buffer, 3, lane] = NOWHERE
-
-    @inline
-    def multiply(sums: Any, tile_a: Any, tile_b: Any, buffer: int, line: int, lane: int, mine: Any, ours: Any) -> None:
-        """One step's contribution to a thread's results."""
-        for k in range(DEPTH):
-            for i in range(MINE):
-                mine[i] = tile_a[buffer, k, line + i * LINES]
-            for j in range(OURS):
-                ours[j] = tile_b[buffer, k, lane + j * LANES]
-            for i in range(MINE):
-                for j in range(OURS):
-                    sums[i * OURS + j] += mine[i] * ours[j]
+    accumulator, A_EACH, B_EACH = stored.accumulator, tile.each(tile.rows), tile.each(tile.columns)  # noqa: N806
+    ROWS, COLUMNS, DEPTH, THREADS, LANES = tile.rows, tile.columns, tile.depth, tile.threads, tile.lanes  # noqa: N806
+    A_WIDTH, B_WIDTH, MINE, OURS = ROWS + PAD, COLUMNS + PAD, tile.thread_rows, tile.thread_columns  # noqa: N806
+    A_SIZE, B_SIZE, RESULTS, REACH = DEPTH * A_WIDTH, DEPTH * B_WIDTH, tile.results, THREADS // DEPTH  # noqa: N806
+    CELLS = 2 * (A_SIZE + B_SIZE)  # noqa: N806
+    (start_a, bring_a), (start_b, bring_b) = bringing_a(stored, A_EACH), bringing_b(stored, B_EACH)
+    store_a, store_b, multiply = storing(A_EACH), storing(B_EACH), multiplying(tile)
+    clear, finish = clearing(tile, stored.wide(0)), finishing(stored, result, tile)
 
     @cuda.jit
     def igemm(
-        out: Any,
-        a: Any,
-        b: Any,
-        bias: Any,
-        columns: Table,
-        depth: Table,
-        scalars: tuple[int, ...],
+        out: Any, a: Any, b: Any, bias: Any, columns: Table, depth: Table, scalars: tuple[int, ...],
         cut: tuple[int, ...],
-    ) -> None:
-        counts, addresses, lines, spots, targets = columns
+    ) -> None:  # fmt: skip
         rows, _, a_row, a_group, b_group, out_row, out_group, height, width = scalars
         a_along_depth, b_along_depth, share, splits, tiles, partial, bias_step = cut
-        thread = cuda.threadIdx.x
+        # aligned, for reads of 16 bytes; the simulator aligns nothing
+        cells = cuda.shared.array(CELLS, accumulator) if SIMULATED else cuda.shared.array(CELLS, accumulator, 16)
+        far = cuda.shared.array((2, THREADS), types.int64)
+        near = cuda.shared.array((2, THREADS), types.int32)
+        placed = cuda.shared.array(COLUMNS, types.int64)
+        a_next, b_next = cuda.local.array(A_EACH, accumulator), cuda.local.array(B_EACH, accumulator)
+        a_from, b_at = cuda.local.array(A_EACH, types.int64), cuda.local.array(B_EACH, types.int64)
+        b_from = b_at, cuda.local.array(B_EACH, types.int32), cuda.local.array(B_EACH, types.int32)
+        sums = cuda.local.array(RESULTS, accumulator)
+        mine, ours = cuda.local.array(MINE, accumulator), cuda.local.array(OURS, accumulator)
+
+        thread, line, lane = cuda.threadIdx.x, cuda.threadIdx.x // LANES, cuda.threadIdx.x % LANES
         block, row_start = cuda.blockIdx.x // tiles, cuda.blockIdx.y * ROWS
         column_start, group, split = cuda.blockIdx.x % tiles * COLUMNS, block // splits, block % splits
-        begin = split * share
-        end = min(begin + share, depth[0][0])
+        begin, end = split * share, min((split + 1) * share, depth[0][0])
+        a_way = way(thread, ROWS, DEPTH, THREADS, a_along_depth)
+        b_way = way(thread, COLUMNS, DEPTH, THREADS, b_along_depth)
+        start_a(a_from, a_way, row_start, rows, group * a_group, a_row)
+        start_b(b_from, b_way, column_start, columns, group * b_group)
+        locate(placed, thread, THREADS, column_start, columns, split * partial + group * out_group)
+        clear(sums)
 
-        tile_a = cuda.shared.array(A_SHAPE, accumulator)
-        tile_b = cuda.shared.array(B_SHAPE, accumulator)
-        found = cuda.shared.array(LOOKED_UP, types.int64)
-        placed = cuda.shared.array(COLUMNS, types.int64)
-        a_next = cuda.local.array(A_EACH, accumulator)
-        b_next = cuda.local.array(B_EACH, accumulator)
-        a_at = cuda.local.array(A_EACH, types.int64)
-        b_at = cuda.local.array(B_EACH, types.int64)
-        b_line = cuda.local.array(B_EACH, types.int32)
-        b_spot = cuda.local.array(B_EACH, types.int32)
-        sums = cuda.local.array(RESULTS, accumulator)
-        mine = cuda.local.array(MINE, accumulator)
-        ours = cuda.local.array(OURS, accumulator)
-
-        a_i, a_k, a_i_step, a_k_step = _start(thread, ROWS, DEPTH, THREADS, a_along_depth)
-        b_i, b_k, b_i_step, b_k_step = _start(thread, COLUMNS, DEPTH, THREADS, b_along_depth)
-        for e in range(A_EACH):
-            row = row_start + a_i + e * a_i_step
-            a_at[e] = group * a_group + row * a_row if row < rows else NOWHERE
-        for e in range(B_EACH):
-            column = column_start + b_i + e * b_i_step
-            first, second, third = digits(column, counts)
-            b_at[e] = group * b_group + place(addresses, first, second, third)
-            b_line[e] = place(lines, first, second, third) if column < counts[0] else OUTSIDE
-            b_spot[e] = place(spots, first, second, third)
-        for column in range(thread, COLUMNS, THREADS):
-            first, second, third = digits(column_start + column, counts)
-            at = split * partial + group * out_group + place(targets, first, second, third)
-            placed[column] = at if column_start + column < counts[0] else NOWHERE
-        for i in range(MINE):
-            for j in range(OURS):
-                sums[i * OURS + j] = wide(0)
-        if thread < DEPTH:
-            look_up(found, 0, thread, begin + thread, end, depth)
-            look_up(found, 1, thread, begin + DEPTH + thread, end, depth)
-        cuda.syncthreads()
-
-        steps = (end - begin + DEPTH - 1) // DEPTH
-        for step in range(-1, steps):
-            now, after = step & 1, (step + 1) & 1
-            if step + 1 < steps:
-                for e in range(A_EACH):
-                    k = a_k + e * a_k_step
-                    at = a_at[e] + found[after, 3, k]
-                    a_next[e] = widen(a[at]) if at >= 0 else wide(0)
-                for e in range(B_EACH):
-                    k = b_k + e * b_k_step
-                    here = inside(b_line[e] + found[after, 1, k], b_spot[e] + found[after, 2, k], height, width)
-                    b_next[e] = widen(b[b_at[e] + found[after, 0, k]]) if here else wide(0)
-            if step >= 0:
-                multiply(sums, tile_a, tile_b, now, thread // LANES, thread % LANES, mine, ours)
-            if step + 1 < steps:
-                for e in range(A_EACH):
-                    tile_a[after, a_k + e * a_k_step, a_i + e * a_i_step] = a_next[e]
-                for e in range(B_EACH):
-                    tile_b[after, b_k + e * b_k_step, b_i + e * b_i_step] = b_next[e]
-            if step >= 0 and thread < DEPTH:
-                look_up(found, now, thread, begin + (step + 2) * DEPTH + thread, end, depth)
+        steps, image = (end - begin + DEPTH - 1) // DEPTH, (np.int32(height), np.int32(width))
+        for known in range(0, steps + 1, REACH):
+            look_up(far, near, thread, begin + known * DEPTH + thread, end, depth)
             cuda.syncthreads()
-
-        for i in range(MINE):
-            row = row_start + thread // LANES + i * LINES
-            if row < rows:
-                offset = widen(bias[(group * rows + row) * bias_step]) if bias_step and split == 0 else wide(0)
-                for j in range(OURS):
-                    at = placed[thread % LANES + j * LANES]
-                    if at >= 0:
-                        out[at + row * out_row] = narrow(sums[i * OURS + j] + offset)
+            for step in range(known, min(known + REACH, steps + 1)):
+                first, now, last = (step - known) * DEPTH, step & 1, step + 1 & 1
+                if step < steps:
+                    bring_a(a_next, a, a_from, far, first + a_way[1], a_way[3])
+                    bring_b(b_next, b, b_from, far, near, first + b_way[1], b_way[3], image)
+                if step > 0:
+                    multiply(sums, cells, last * A_SIZE, 2 * A_SIZE + last * B_SIZE, line, lane, mine, ours)
+                if step < steps:
+                    store_a(cells, now * A_SIZE, a_way, A_WIDTH, a_next)
+                    store_b(cells, 2 * A_SIZE + now * B_SIZE, b_way, B_WIDTH, b_next)
+                cuda.syncthreads()
+        bias_step = bias_step if split == 0 else 0
+        finish(out, sums, placed, line, lane, row_start, rows, out_row, bias, group * rows, bias_step)
 
     return igemm
 

@@ -31,6 +31,9 @@ class Tile:
     thread_columns: int
     depth: int = 8
 
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns} by {self.thread_rows}x{self.thread_columns}"
+
     @property
     def threads(self) -> int:
         return self.rows * self.columns // self.results
@@ -39,6 +42,20 @@ class Tile:
     def results(self) -> int:
         """Accumulators of a thread."""
         return self.thread_rows * self.thread_columns
+
+    @property
+    def lines(self) -> int:
+        """Threads along the rows."""
+        return self.rows // self.thread_rows
+
+    @property
+    def lanes(self) -> int:
+        """Threads along the columns."""
+        return self.columns // self.thread_columns
+
+    def each(self, extent: int) -> int:
+        """Elements that a thread brings for a step, of so many rows or columns."""
+        return extent * self.depth // self.threads
 
     def blocks(self, product: Product) -> int:
         """Tiles of all groups."""
@@ -56,9 +73,9 @@ class Choice:
 
 ANY = 1 << 62
 CHOICES = (
-    # 64 products for 16 reads of shared memory: 256 threads of 200 registers, one block a processor.
+    # 64 products for 16 words of shared memory, four reads: 256 threads of 167 registers, one block a processor.
     Choice(96, ANY, Tile(128, 128, 8, 8)),
-    # 32 products for 12 reads, a quarter of the waste: 64 rows, or too few of the tiles above.
+    # 32 products for 12 words, a quarter of the waste: 64 rows, or too few of the tiles above.
     Choice(48, ANY, Tile(64, 64, 4, 8)),
     # 32 rows: as many threads as the tile above, for half the results.
     Choice(17, ANY, Tile(32, 64, 4, 4)),
@@ -92,6 +109,10 @@ def splits_for(products: Sequence[Product], blocks: int) -> int:
     return max(1, min(_splits(depth), 2 * PROCESSORS // max(1, blocks)))
 
 
+TARGETS = 4
+"""Channels of the result that a thread computes for each of its pixels: one read of the input for so many products."""
+
+
 @dataclass(frozen=True)
 class Patch:
     """A block's pixels, how many of them are each thread's, and the rows of the window whose input is there at once."""
@@ -100,14 +121,17 @@ class Patch:
     columns: int
     each: int
     taps: int
+    targets: int = TARGETS
+    """1 where there is one channel a group, as in depthwise convolution."""
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns} by {self.each}x{self.targets}, {self.taps} taps"
 
     @property
     def threads(self) -> int:
         return self.rows * self.columns // self.each
 
 
-TARGETS = 4
-"""Channels of the result that a thread computes for each of its pixels: one read of the input for so many products."""
 SHARED = 48 << 10
 """Bytes of shared memory that every device gives without being asked."""
 SHAPES = ((16, 8, 32, 4), (1, 4, 8, 1))
@@ -115,11 +139,12 @@ SHAPES = ((16, 8, 32, 4), (1, 4, 8, 1))
 small images get blocks of one warp, four pixels high, instead of mostly idle ones."""
 
 
-def patch_for(columns: int, taps: int, fits: Callable[[Patch], bool]) -> Patch:
-    """The largest whose input fits; any row of pixels with one row of the window does, or nothing."""
-    shapes = [shape for least, *shape in SHAPES if columns >= least]
-    whole = (Patch(rows, wide, each, taps) for rows, wide, each in shapes)
-    return next(filter(fits, whole), Patch(1, 32, 1, 1))
+def patch_for(columns: int, taps: int, rows: int, fits: Callable[[Patch], bool]) -> Patch:
+    """The largest whose input fits; any row of pixels with one row of the window does, or nothing. `rows` are those of
+    the result in a group."""
+    shapes, targets = [shape for least, *shape in SHAPES if columns >= least], 1 if rows == 1 else TARGETS
+    whole = (Patch(high, wide, each, taps, targets) for high, wide, each in shapes)
+    return next(filter(fits, whole), Patch(1, 32, 1, 1, targets))
 
 
 def grid_for(elements: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import conv_bn, direct, igemm, pool, reduce, tiled
-from .plan import CHOICES, MOST_WIDE, SHAPES, Patch, Tile
+from .plan import CHOICES, MOST_WIDE, SHAPES, TARGETS, Patch, Tile
 from .storage import FORMATS, FP32, FP64, Format
 from .target import types
 
@@ -54,6 +54,12 @@ def tiles(stored: Format) -> list[Tile]:
     return [c.tile for c in CHOICES if stored is not FP64 or c.tile.results <= MOST_WIDE]
 
 
+def patches() -> list[Patch]:
+    """Those of the table for a window of three rows, and the least."""
+    shapes = [(*shape, 3) for _, *shape in SHAPES] + [(1, 32, 1, 1)]
+    return [Patch(*shape, targets) for shape in shapes for targets in (1, TARGETS)]
+
+
 def products(stored: Format, result: Format) -> Iterator[Specialisation]:
     """The three kernels of convolution."""
     arrays = _array(result), *[_array(stored)] * 3
@@ -62,7 +68,7 @@ def products(stored: Format, result: Format) -> Iterator[Specialisation]:
     for tile in tiles(stored):
         kernel = igemm.kernel(stored, result, tile)
         yield _named(kernel, (*arrays, TABLE, TABLE, _integers(9), _integers(7)), what, tile)
-    for patch in [Patch(*shape, 3) for _, *shape in SHAPES] + [Patch(1, 32, 1, 1)]:
+    for patch in patches():
         for family in (tiled.gather_kernel, tiled.scatter_kernel):
             kernel = family(stored, result, patch)
             yield _named(kernel, (*arrays, TABLE, TABLE, _integers(9), _integers(9), _integers(4)), what, patch)

@@ -2,7 +2,8 @@
 
 A patch is the part of an image that the windows of a block's pixels cover, of all rows of the window or, where that
 does not fit, of one row after the other. Forward and backward-data sum over channels and taps at fixed pixels;
-backward-weight sums over pixels at fixed channel and taps.
+backward-weight sums over pixels at fixed channel and taps. The innermost loops are `while` with addresses that go
+along: numba's `range` of a number that only the launch knows costs several instructions a round, products more.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 
 from .address import inside
 from .memory import Tensor, launch
-from .plan import SHARED, TARGETS, Patch, patch_for
+from .plan import SHARED, Patch, patch_for
 from .product import Product, Table
+from .static import divide, natural
 from .storage import Format, inline
 from .target import cuda
 
@@ -66,25 +68,69 @@ def fill(
     """Bring a patch whose first cell is image row `line` and column `spot`, and zeros where there is no image."""
     high, wide, by_row, by_column = shape
     for cell in range(thread, high * wide, threads):
-        row, column = cell // wide, cell % wide
+        row, column = divide(cell, wide)
         here = inside(line + row, spot + column, bounds[0], bounds[1])
-        cells[cell] = widen(image[at + row * by_row + column * by_column]) if here else zero
+        cells[natural(cell)] = widen(image[natural(at + row * by_row + column * by_column)]) if here else zero
+
+
+def _adding(stored: Format, patch: Patch) -> Any:
+    """add_window(sums, cells, a, cell, weight, taps, cell_steps, weight_steps, left, below): what the taps of one
+    channel add to a thread's pixels; `left` rows of the result are not beyond the last."""
+    widen, wide, TARGETS, EACH = stored.widen, stored.wide, patch.targets, patch.each  # noqa: N806
+
+    @inline
+    def add(sums: Any, cells: Any, a: Any, weight: int, left: int, a_row: int, at: int, below: int) -> None:
+        for target in range(TARGETS):
+            factor = widen(a[natural(weight + target * a_row)]) if target < left else wide(0)
+            for pixel in range(EACH):
+                sums[target * EACH + pixel] += factor * cells[natural(at + pixel * below)]
+
+    @inline
+    def add_window(
+        sums: Any, cells: Any, a: Any, cell: int, weight: int, taps: tuple[int, int], cell_steps: tuple[int, int],
+        weight_steps: tuple[int, int, int], left: int, below: int,
+    ) -> None:  # fmt: skip
+        by_row, by_column, a_row = weight_steps
+        for tap in range(taps[0]):
+            at, factor = cell + tap * cell_steps[0], weight + tap * by_row
+            end = at + taps[1] * cell_steps[1]
+            while at != end:
+                add(sums, cells, a, factor, left, a_row, at, below)
+                at, factor = at + cell_steps[1], factor + by_column
+
+    return add_window
+
+
+def _writing(stored: Format, result: Format, patch: Patch) -> Any:
+    """write(out, sums, to, left, out_row, first, ends, steps, bias, bias_first, bias_step): a thread's pixels of the
+    rows that are left, plus bias where its step is not 0."""
+    widen, narrow, wide = stored.widen, result.narrow, stored.wide
+    TARGETS, EACH, LINES = patch.targets, patch.each, patch.rows // patch.each  # noqa: N806
+
+    @inline
+    def write(
+        out: Any, sums: Any, to: int, left: int, out_row: int, first: tuple[int, int], ends: tuple[int, int],
+        steps: tuple[int, int], bias: Any, bias_first: int, bias_step: int,
+    ) -> None:  # fmt: skip
+        for target in range(TARGETS):
+            if target < left:
+                offset = widen(bias[natural((bias_first + target) * bias_step)]) if bias_step else wide(0)
+                for pixel in range(EACH):
+                    p, q = first[0] + pixel * LINES, first[1]
+                    if p < ends[0] and q < ends[1]:
+                        at = to + target * out_row + p * steps[0] + q * steps[1]
+                        out[natural(at)] = narrow(sums[target * EACH + pixel] + offset)
+
+    return write
 
 
 @cache
 def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
     """Forward and backward-data. Blocks are tiles of one image, groups of rows, and parts of the channels."""
-    widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
-    COLUMNS, EACH, TAPS, THREADS = patch.columns, patch.each, patch.taps, patch.threads  # noqa: N806
-    LINES, HIGH, SUMS = patch.rows // patch.each, patch.rows, TARGETS * patch.each  # noqa: N806
-
-    @inline
-    def add(sums: Any, cells: Any, a: Any, weight: int, left: int, at: int, below: int, a_row: int) -> None:
-        """One tap of one channel: `left` rows of the result are not beyond the last."""
-        for target in range(TARGETS):
-            factor = widen(a[weight + target * a_row]) if target < left else wide(0)
-            for pixel in range(EACH):
-                sums[target * EACH + pixel] += factor * cells[at + pixel * below]
+    widen, wide, accumulator, SUMS = stored.widen, stored.wide, stored.accumulator, patch.targets * patch.each  # noqa: N806
+    HIGH, COLUMNS, TAPS, THREADS = patch.rows, patch.columns, patch.taps, patch.threads  # noqa: N806
+    TARGETS, LINES = patch.targets, patch.rows // patch.each  # noqa: N806
+    add_window, write = _adding(stored, patch), _writing(stored, result, patch)
 
     @cuda.jit
     def gather(
@@ -98,6 +144,8 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
         share, partial_size, bias_step, splits = cut
         cells = cuda.shared.array(0, accumulator)
         sums = cuda.local.array(SUMS, accumulator)
+        for r in range(SUMS):
+            sums[r] = wide(0)
 
         thread, block = cuda.threadIdx.x, cuda.blockIdx.x
         i, j = thread // COLUMNS, thread % COLUMNS
@@ -107,66 +155,105 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
         line0 = lines[0] + i0 * lines[2] + low_line
         spot0 = spots[0] + j0 * spots[3] + low_spot
         image = group * b_group + n * addresses[1] + line0 * by_line + spot0 * by_spot
-        for r in range(SUMS):
-            sums[r] = wide(0)
+        cell = (i * lines[2] - low_line) * across + j * spots[3] - low_spot
+        steps, by_tap = (reach_lines[2] * across, reach_spots[3]), (weights[2], weights[3], a_row)
 
         for channel in range(split * share, min((split + 1) * share, lengths[1])):
             for tap0 in range(0, lengths[2], TAPS):
-                taps = min(TAPS, lengths[2] - tap0)
                 line = line0 + tap0 * reach_lines[2]
                 at = image + channel * reads[1] + tap0 * reads[2]
-                fill(
-                    cells, b, widen, wide(0), at, line, spot0, (high, across, by_line, by_spot), (height, width),
-                    thread, THREADS,
-                )  # fmt: skip
+                shape, taps = (high, across, by_line, by_spot), (min(TAPS, lengths[2] - tap0), lengths[3])
+                fill(cells, b, widen, wide(0), at, line, spot0, shape, (height, width), thread, THREADS)
                 cuda.syncthreads()
-                for tap in range(taps):
-                    for s in range(lengths[3]):
-                        weight = group * a_group + row0 * a_row + weights[0] + channel * weights[1]
-                        weight += (tap0 + tap) * weights[2] + s * weights[3]
-                        cell = (i * lines[2] - low_line + tap * reach_lines[2]) * across
-                        cell += j * spots[3] - low_spot + s * reach_spots[3]
-                        add(sums, cells, a, weight, rows - row0, cell, LINES * lines[2] * across, a_row)
+                weight = group * a_group + row0 * a_row + weights[0] + channel * weights[1] + tap0 * weights[2]
+                add_window(sums, cells, a, cell, weight, taps, steps, by_tap, rows - row0, LINES * lines[2] * across)
                 cuda.syncthreads()
 
-        for target in range(TARGETS):
-            row = row0 + target
-            if row >= rows:
-                break
-            offset = widen(bias[(group * rows + row) * bias_step]) if bias_step and split == 0 else wide(0)
-            to = split * partial_size + group * out_group + row * out_row + targets[0] + n * targets[1]
-            for pixel in range(EACH):
-                p, q = i0 + i + pixel * LINES, j0 + j
-                if p < counts[2] and q < counts[3]:
-                    out[to + p * targets[2] + q * targets[3]] = narrow(sums[target * EACH + pixel] + offset)
+        to = split * partial_size + group * out_group + row0 * out_row + targets[0] + n * targets[1]
+        ends, by_pixel, bias_step = (counts[2], counts[3]), (targets[2], targets[3]), bias_step if split == 0 else 0
+        first, bias_first = (i0 + i, j0 + j), group * rows + row0
+        write(out, sums, to, rows - row0, out_row, first, ends, by_pixel, bias, bias_first, bias_step)
 
     return gather
+
+
+def _bringing(stored: Format, patch: Patch) -> Any:
+    """bring(cells, first, a, at, left, inner, thread): the gradient of a tile's pixels, for the rows of the result that
+    are left; zeros beyond the last pixel and row."""
+    widen, wide, CELLS = stored.widen, stored.wide, patch.targets * patch.rows * patch.columns  # noqa: N806
+    HIGH, COLUMNS, THREADS = patch.rows, patch.columns, patch.threads  # noqa: N806
+
+    @inline
+    def bring(cells: Any, first: int, a: Any, at: int, left: int, inner: tuple[int, ...], thread: int) -> None:
+        down, across, by_row, by_column, a_row = inner
+        for cell in range(thread, CELLS, THREADS):
+            target, p, q = cell // COLUMNS // HIGH, cell // COLUMNS % HIGH, cell % COLUMNS
+            here = target < left and p < down and q < across
+            value = widen(a[natural(at + target * a_row + p * by_row + q * by_column)]) if here else wide(0)
+            cells[natural(first + cell)] = value
+
+    return bring
+
+
+def _correlating(stored: Format, patch: Patch) -> Any:
+    """correlate(cells, first, gradient, window, inner, steps, thread): add a tile's part of the gradients of a window's
+    weights, which begin at `first`; a thread has some of them. `inner` is how many pixels down and across there are."""
+    wide, PIXELS, TARGETS, THREADS = stored.wide, patch.rows * patch.columns, patch.targets, patch.threads  # noqa: N806
+    HIGH, COLUMNS = patch.rows, patch.columns  # noqa: N806
+
+    @inline
+    def product(cells: Any, gradient: int, cell: int, steps: tuple[int, ...], rows: int, columns: int) -> float:
+        """Of one weight. Beyond the last pixel may be a NaN, which zero does not mask."""
+        total, across = wide(0), min(COLUMNS, columns)
+        for p in range(min(HIGH, rows)):
+            at, other = gradient + p * COLUMNS, cell + p * steps[2]
+            end = at + across
+            while at < end:
+                total += cells[natural(at)] * cells[natural(other)]
+                at, other = at + 1, other + steps[3]
+        return total
+
+    @inline
+    def correlate(
+        cells: Any, first: int, gradient: int, window: tuple[int, int], inner: tuple[int, ...], steps: tuple[int, ...],
+        thread: int,
+    ) -> None:  # fmt: skip
+        for element in range(thread, TARGETS * window[0] * window[1], THREADS):
+            above, s = divide(element, window[1])
+            target, r = divide(above, window[0])
+            cell = r * steps[0] + s * steps[1]
+            part = product(cells, gradient + target * PIXELS, cell, steps, inner[0], inner[1])
+            cells[natural(first + element)] += part
+
+    return correlate
+
+
+def _emptying(result: Format, patch: Patch) -> Any:
+    """empty(out, cells, first, window, to, left, steps, thread): the gradients of a window's weights into the result,
+    for the rows of it that are left."""
+    narrow, TARGETS, THREADS = result.narrow, patch.targets, patch.threads  # noqa: N806
+
+    @inline
+    def empty(
+        out: Any, cells: Any, first: int, window: tuple[int, int], to: int, left: int, steps: tuple[int, int, int],
+        thread: int,
+    ) -> None:  # fmt: skip
+        for element in range(thread, TARGETS * window[0] * window[1], THREADS):
+            above, s = divide(element, window[1])
+            target, r = divide(above, window[0])
+            if target < left:
+                at = to + target * steps[0] + r * steps[1] + s * steps[2]
+                out[natural(at)] = narrow(cells[natural(first + element)])
+
+    return empty
 
 
 @cache
 def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
     """Backward-weight. Blocks are channels of all groups, groups of rows, and parts of the tiles."""
-    widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
+    widen, wide, accumulator, TARGETS = stored.widen, stored.wide, stored.accumulator, patch.targets  # noqa: N806
     HIGH, COLUMNS, TAPS, THREADS = patch.rows, patch.columns, patch.taps, patch.threads  # noqa: N806
-    PIXELS = HIGH * COLUMNS  # noqa: N806
-
-    @inline
-    def bring(cells: Any, first: int, a: Any, at: int, left: int, inner: tuple[int, ...], thread: int) -> None:
-        """The gradient of a tile's pixels, for the rows of the result; zeros beyond the last pixel and row."""
-        down, across, by_row, by_column, a_row = inner
-        for cell in range(thread, TARGETS * PIXELS, THREADS):
-            target, p, q = cell // PIXELS, cell // COLUMNS % HIGH, cell % COLUMNS
-            here = target < left and p < down and q < across
-            cells[first + cell] = widen(a[at + target * a_row + p * by_row + q * by_column]) if here else wide(0)
-
-    @inline
-    def product(cells: Any, gradient: int, cell: int, down: int, across: int, rows: int, columns: int) -> float:
-        """A tile's part of one weight's gradient. Beyond the last pixel may be a NaN, which zero does not mask."""
-        total = wide(0)
-        for p in range(min(HIGH, rows)):
-            for q in range(min(COLUMNS, columns)):
-                total += cells[gradient + p * COLUMNS + q] * cells[cell + p * down + q * across]
-        return total
+    bring, correlate, empty = _bringing(stored, patch), _correlating(stored, patch), _emptying(result, patch)
 
     @cuda.jit
     def scatter(
@@ -182,40 +269,29 @@ def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
         thread = cuda.threadIdx.x
         channel, group = cuda.blockIdx.x % counts[1], cuda.blockIdx.x // counts[1]
         row0, split = cuda.blockIdx.y // splits * TARGETS, cuda.blockIdx.y % splits
-        gradient, first = high * across, high * across + TARGETS * PIXELS
+        gradient, first = high * across, high * across + TARGETS * HIGH * COLUMNS
+        steps = lines[2] * across, spots[3], at_lines[2] * across, at_spots[3]
 
         for tap0 in range(0, counts[2], TAPS):
-            taps = min(TAPS, counts[2] - tap0)
-            window = taps * counts[3]
-            for element in range(thread, TARGETS * window, THREADS):
-                cells[first + element] = wide(0)
+            window = min(TAPS, counts[2] - tap0), counts[3]
+            for element in range(thread, TARGETS * window[0] * window[1], THREADS):
+                cells[natural(first + element)] = wide(0)
             for tile in range(split * share, min((split + 1) * share, images * tiles_down * tiles_across)):
                 i0, j0 = tile // tiles_across % tiles_down * HIGH, tile % tiles_across * COLUMNS
                 n = tile // tiles_across // tiles_down
                 line = at_lines[0] + i0 * at_lines[2] + tap0 * lines[2]
                 spot = at_spots[0] + j0 * at_spots[3]
                 at = group * b_group + channel * addresses[1] + n * reads[1] + line * by_line + spot * by_spot
-                fill(
-                    cells, b, widen, wide(0), at, line, spot, (high, across, by_line, by_spot), (height, width),
-                    thread, THREADS,
-                )  # fmt: skip
+                shape = high, across, by_line, by_spot
+                fill(cells, b, widen, wide(0), at, line, spot, shape, (height, width), thread, THREADS)
                 at = group * a_group + row0 * a_row + n * gradients[1] + i0 * gradients[2] + j0 * gradients[3]
                 inner = lengths[2] - i0, lengths[3] - j0, gradients[2], gradients[3], a_row
                 bring(cells, gradient, a, at, rows - row0, inner, thread)
                 cuda.syncthreads()
-                for element in range(thread, TARGETS * window, THREADS):
-                    target, r, s = element // window, element % window // counts[3], element % counts[3]
-                    cell = r * lines[2] * across + s * spots[3]
-                    cells[first + element] += product(
-                        cells, gradient + target * PIXELS, cell, at_lines[2] * across, at_spots[3], inner[0], inner[1]
-                    )
+                correlate(cells, first, gradient, window, inner, steps, thread)
                 cuda.syncthreads()
-            for element in range(thread, TARGETS * window, THREADS):
-                target, r, s = element // window, element % window // counts[3], element % counts[3]
-                to = group * out_group + (row0 + target) * out_row + channel * targets[1]
-                to += (tap0 + r) * targets[2] + s * targets[3]
-                if row0 + target < rows:
-                    out[split * partial_size + to] = narrow(cells[first + element])
+            to = split * partial_size + group * out_group + row0 * out_row + channel * targets[1] + tap0 * targets[2]
+            empty(out, cells, first, window, to, rows - row0, (out_row, targets[2], targets[3]), thread)
 
     return scatter
 
@@ -253,14 +329,15 @@ def _geometry(product: Product, layout: Format) -> Geometry:
     def fits(patch: Patch) -> bool:
         return _shared(Geometry(patch, product), layout) <= SHARED
 
-    return Geometry(patch_for(product.pixels.digits[2][0], max(1, product.window.digits[1][0]), fits), product)
+    columns, taps = product.pixels.digits[2][0], max(1, product.window.digits[1][0])
+    return Geometry(patch_for(columns, taps, product.rows, fits), product)
 
 
 def _shared(geometry: Geometry, layout: Format) -> int:
     """Bytes: the input, and for backward-weight the gradient of the pixels and sums for the window."""
     patch, cells = geometry.patch, prod(geometry.size)
     if geometry.product.over_pixels:
-        cells += TARGETS * (patch.rows * patch.columns + patch.taps * geometry.product.window.digits[2][0])
+        cells += patch.targets * (patch.rows * patch.columns + patch.taps * geometry.product.window.digits[2][0])
     return cells * layout.accumulator.bitwidth // 8
 
 
@@ -274,4 +351,4 @@ def _grid(geometry: Geometry, splits: int) -> tuple[int, int]:
     product = geometry.product
     images, channels = product.pixels.digits[0][0], product.window.digits[0][0]
     blocks = channels if product.over_pixels else images * prod(geometry.tiles)
-    return blocks * product.groups, -(-product.rows // TARGETS) * splits
+    return blocks * product.groups, -(-product.rows // geometry.patch.targets) * splits

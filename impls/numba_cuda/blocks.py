@@ -1,0 +1,206 @@
+"""Parts of the matrix product of `igemm`: what a block's threads bring, keep, multiply and write, as device functions.
+
+Cells are the shared memory of a block: two buffers of tile a, then two of tile b, depth by depth. A thread's rows and
+columns are chunks of neighbours, which one instruction reads, and the chunks of a warp's lanes are neighbours too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .address import Form, digits, inside, place
+from .plan import Tile
+from .product import Table
+from .static import natural, unrolled
+from .storage import Format, inline
+
+OUTSIDE = -(1 << 30)
+"""An image row that no tap brings back into the image."""
+NOWHERE = -(1 << 61)
+"""An address that nothing added to it makes one."""
+PAD = 4
+"""Words between rows of a tile: lanes that store a column of it then hit different banks, and rows stay aligned."""
+CHUNK = 4
+"""Neighbouring rows, or columns, of a thread."""
+
+Parts = Callable[..., None]
+
+
+@inline
+def way(thread: int, extent: int, depth: int, threads: int, along_depth: bool) -> tuple[int, int, int, int]:
+    """Of the elements that a thread brings: the first's place along rows and along depth, and steps to the next."""
+    if along_depth:
+        return thread // depth, thread % depth, threads // depth, 0
+    return thread % extent, thread // extent, 0, threads // extent
+
+
+@inline
+def look_up(far: Any, near: Any, lane: int, number: int, end: int, depth: Table) -> None:
+    """Where depth `number` is: addresses in b and a, image row and column; nowhere from `end` on."""
+    if number < end:
+        first, second, third = digits(number, depth[0])
+        far[0, lane] = place(depth[1], first, second, third)
+        near[0, lane] = place(depth[2], first, second, third)
+        near[1, lane] = place(depth[3], first, second, third)
+        far[1, lane] = place(depth[4], first, second, third)
+    else:
+        near[0, lane] = OUTSIDE
+        far[1, lane] = NOWHERE
+
+
+@inline
+def locate(placed: Any, thread: int, threads: int, start: int, columns: tuple[Form, ...], base: int) -> None:
+    """Where a block's columns are in the result; nowhere behind the last."""
+    for column in range(thread, placed.size, threads):
+        first, second, third = digits(start + column, columns[0])
+        at = base + place(columns[4], first, second, third)
+        placed[column] = at if start + column < columns[0][0] else NOWHERE
+
+
+@cache
+def bringing_a(stored: Format, each: int) -> tuple[Parts, Parts]:
+    """start(at, way, row_start, rows, base, a_row): where a thread's elements of a lie but for the depth.
+    bring(values, a, at, far, first, depth_step): those of a step, whose depths begin at `first` of what is known."""
+    widen, wide = stored.widen, stored.wide
+
+    @inline
+    def start(e: int, at: Any, way: tuple[int, ...], row_start: int, rows: int, base: int, a_row: int) -> None:
+        row = row_start + way[0] + e * way[2]
+        at[e] = base + row * a_row if row < rows else NOWHERE
+
+    @inline
+    def bring(e: int, values: Any, a: Any, at: Any, far: Any, first: int, step: int) -> None:
+        address = at[e] + far[1, natural(first + e * step)]
+        values[e] = widen(a[natural(address)]) if address >= 0 else wide(0)
+
+    return unrolled(each, start), unrolled(each, bring)
+
+
+@cache
+def bringing_b(stored: Format, each: int) -> tuple[Parts, Parts]:
+    """The same of b: start(begins, way, column_start, columns, base), where `begins` is addresses, image rows and image
+    columns; bring(values, b, begins, far, near, first, depth_step, image)."""
+    widen, wide = stored.widen, stored.wide
+
+    @inline
+    def start(e: int, begins: Any, way: tuple[int, ...], column_start: int, columns: Any, base: int) -> None:
+        at, line, spot = begins
+        column = column_start + way[0] + e * way[2]
+        first, second, third = digits(column, columns[0])
+        at[e] = base + place(columns[1], first, second, third)
+        line[e] = place(columns[2], first, second, third) if column < columns[0][0] else OUTSIDE
+        spot[e] = place(columns[3], first, second, third)
+
+    @inline
+    def bring(
+        e: int, values: Any, b: Any, begins: Any, far: Any, near: Any, first: int, step: int, image: tuple[int, int]
+    ) -> None:
+        at, line, spot = begins
+        k = natural(first + e * step)
+        here = inside(np.int32(line[e] + near[0, k]), np.int32(spot[e] + near[1, k]), image[0], image[1])
+        values[e] = widen(b[natural(at[e] + far[0, k])]) if here else wide(0)
+
+    return unrolled(each, start), unrolled(each, bring)
+
+
+@cache
+def storing(each: int) -> Parts:
+    """store(cells, first, way, width, values): what a thread has brought, into a tile whose rows are `width` apart."""
+
+    @inline
+    def store(e: int, cells: Any, first: int, way: tuple[int, ...], width: int, values: Any) -> None:
+        cells[natural(first + (way[1] + e * way[3]) * width + way[0] + e * way[2])] = values[e]
+
+    return unrolled(each, store)
+
+
+@inline
+def nth(i: int, own: int, chunk: int, others: int) -> int:
+    """Place in a tile of a thread's i-th row or column; `others` is how many threads have rows."""
+    return i // chunk * (others * chunk) + own * chunk + i % chunk
+
+
+@cache
+def multiplying(tile: Tile) -> Parts:
+    """multiply(sums, cells, a_first, b_first, line, lane, mine, ours): one step's contribution to a thread's results;
+    `mine` and `ours` are registers for its rows and columns."""
+    MINE, OURS, LINES, LANES = tile.thread_rows, tile.thread_columns, tile.lines, tile.lanes  # noqa: N806
+    TALL, WIDE = min(CHUNK, MINE), min(CHUNK, OURS)  # noqa: N806
+
+    @inline
+    def take(i: int, cells: Any, first: int, own: int, into: Any, chunk: int, others: int) -> None:
+        into[i] = cells[natural(first + nth(i, own, chunk, others))]
+
+    @inline
+    def add(j: int, i: int, sums: Any, mine: Any, ours: Any) -> None:
+        sums[i * OURS + j] += mine[i] * ours[j]
+
+    add_row = unrolled(OURS, add)
+
+    @inline
+    def row(i: int, sums: Any, mine: Any, ours: Any) -> None:
+        add_row(i, sums, mine, ours)
+
+    take_mine, take_ours, add_rows = unrolled(MINE, take), unrolled(OURS, take), unrolled(MINE, row)
+    A_WIDTH, B_WIDTH = tile.rows + PAD, tile.columns + PAD  # noqa: N806
+
+    @inline
+    def at_depth(
+        k: int, sums: Any, cells: Any, a_first: int, b_first: int, line: int, lane: int, mine: Any, ours: Any
+    ) -> None:
+        take_mine(cells, a_first + k * A_WIDTH, line, mine, TALL, LINES)
+        take_ours(cells, b_first + k * B_WIDTH, lane, ours, WIDE, LANES)
+        add_rows(sums, mine, ours)
+
+    return unrolled(tile.depth, at_depth)
+
+
+@cache
+def clearing(tile: Tile, zero: float) -> Parts:
+    """clear(sums)."""
+    OURS = tile.thread_columns  # noqa: N806
+
+    @inline
+    def clear(j: int, i: int, sums: Any) -> None:
+        sums[i * OURS + j] = zero
+
+    clear_row = unrolled(OURS, clear)
+
+    @inline
+    def row(i: int, sums: Any) -> None:
+        clear_row(i, sums)
+
+    return unrolled(tile.thread_rows, row)
+
+
+@cache
+def finishing(stored: Format, result: Format, tile: Tile) -> Parts:
+    """finish(out, sums, placed, line, lane, row_start, rows, out_row, bias, bias_first, bias_step): write a thread's
+    results, plus bias where its step is not 0."""
+    widen, narrow, wide = stored.widen, result.narrow, stored.wide
+    MINE, OURS, LINES, LANES = tile.thread_rows, tile.thread_columns, tile.lines, tile.lanes  # noqa: N806
+    TALL, WIDE = min(CHUNK, MINE), min(CHUNK, OURS)  # noqa: N806
+
+    @inline
+    def write(j: int, i: int, out: Any, sums: Any, offset: float, placed: Any, lane: int, to: int) -> None:
+        at = placed[natural(nth(j, lane, WIDE, LANES))]
+        if at >= 0:
+            out[natural(at + to)] = narrow(sums[i * OURS + j] + offset)
+
+    write_row = unrolled(OURS, write)
+
+    @inline
+    def row(
+        i: int, out: Any, sums: Any, placed: Any, line: int, lane: int, row_start: int, rows: int, out_row: int,
+        bias: Any, bias_first: int, bias_step: int,
+    ) -> None:  # fmt: skip
+        number = row_start + nth(i, line, TALL, LINES)
+        if number < rows:
+            offset = widen(bias[natural((bias_first + number) * bias_step)]) if bias_step else wide(0)
+            write_row(i, out, sums, offset, placed, lane, number * out_row)
+
+    return unrolled(MINE, row)

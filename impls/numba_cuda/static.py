@@ -1,0 +1,75 @@
+"""What the compiler has to be told so that arrays of a thread become registers and indexes cost nothing.
+
+A local array is registers only where every index is a constant, which NVVM finds out too late where loops are long (for
+compute capability 10.0 always): so they are written out before it sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .storage import inline
+from .target import SIMULATED
+
+if SIMULATED:
+
+    def natural(number: int) -> int:
+        """An index that is not negative: numba asks of any other whether to count from the end."""
+        return number
+
+    def divide(number: int, size: int) -> tuple[int, int]:
+        """divmod of natural numbers below 2^32: in 64 bits a division is dozens of instructions."""
+        return number // size, number % size
+
+else:
+
+    @inline
+    def natural(number: int) -> int:
+        """An index that is not negative: numba asks of any other whether to count from the end."""
+        return np.uint64(number)
+
+    @inline
+    def divide(number: int, size: int) -> tuple[int, int]:
+        """divmod of natural numbers below 2^32: in 64 bits a division is dozens of instructions."""
+        quotient = np.int64(np.uint32(number) // np.uint32(size))
+        return quotient, number - quotient * size
+
+
+def unrolled(count: int, body: Callable[..., None]) -> Callable[..., None]:
+    """`for number in range(count): body(number, *arguments)`, written out with constants, as a device function."""
+    if SIMULATED:
+
+        def counted(*arguments: Any) -> None:
+            for number in range(count):
+                body(number, *arguments)
+
+        return counted
+    return _written_out(0, count, body)
+
+
+def _written_out(first: int, end: int, body: Callable[..., None]) -> Callable[..., None]:
+    """From `first` up to `end`, by halves: one level for each number is more than the compiler's recursion takes."""
+    middle, last = (first + end) // 2, end - 1
+    if end - first <= 2:
+
+        @inline
+        def one(*arguments: Any) -> None:
+            body(first, *arguments)
+
+        @inline
+        def two(*arguments: Any) -> None:
+            body(first, *arguments)
+            body(last, *arguments)
+
+        return one if first == last else two
+    before, after = _written_out(first, middle, body), _written_out(middle, end, body)
+
+    @inline
+    def all_of_them(*arguments: Any) -> None:
+        before(*arguments)
+        after(*arguments)
+
+    return all_of_them
