@@ -19,6 +19,7 @@ FULL_CARE = variants(
 SHAPE = variants(
     "fp32 nchw all",
     "bf16 nhwc integer,fixed,wide",
+    "bf16 nchw fixed",
     "fp16 nchw integer,fixed,wide",
     "fp64 nchw fixed",
     family="pool",

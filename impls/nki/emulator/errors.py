@@ -1,0 +1,57 @@
+"""What a refused kernel raises: which kernel, which line of its source, which rule."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+SOURCES: set[str] = set()
+"""File names of the kernels loaded so far, as their code objects carry them."""
+
+
+class EmulationError(Exception):
+    """A kernel broke a rule of the device, or of what this emulator can say about it.
+
+    `kernel` is the jitted function, `file` and `line` the place in its source, `rule` an identifier such as
+    "psum-uninitialised", `message` what was found there.
+    """
+
+    def __init__(self, kernel: str, file: str, line: int, rule: str, message: str) -> None:
+        super().__init__(kernel, file, line, rule, message)
+        self.kernel, self.file, self.line, self.rule, self.message = kernel, file, line, rule, message
+
+    def __str__(self) -> str:
+        return f"kernel {self.kernel}, {Path(self.file).name}:{self.line}: rule {self.rule}: {self.message}"
+
+
+class Refusal(Exception):
+    """A broken rule before it is known whose: the loader and `refuse` turn it into an `EmulationError`."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(rule, message)
+        self.rule, self.message = rule, message
+
+
+def refuse(rule: str, message: str) -> NoReturn:
+    """Raise a `Refusal`. Its place is read from the traceback when it leaves the kernel, so checks cost nothing."""
+    raise Refusal(rule, message)
+
+
+def outside(rule: str, message: str) -> NoReturn:
+    """Raise for code of a kernel's file that runs in no kernel."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename not in SOURCES:
+        frame = frame.f_back
+    raise EmulationError("(none)", frame.f_code.co_filename, frame.f_lineno, rule, message)
+
+
+def place(traceback: TracebackType | None) -> tuple[str, int]:
+    """File and line of the innermost frame that belongs to a kernel's source, ("", 0) without one."""
+    found = "", 0
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename in SOURCES:
+            found = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return found

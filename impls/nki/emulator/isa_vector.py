@@ -1,0 +1,304 @@
+"""Instructions of the Vector Engine. Page of each: "nki.isa.<name>", Neuron SDK 2.32.
+
+All arithmetic is in float32, each operator rounded once, and the result once more to dst.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .dtypes import INT32, UINT32
+from .engines import ISSUED, Engine, NkiInstruction, engine_of, no_psum
+from .errors import refuse
+from .machine import Machine, begin
+from .operands import (
+    alike,
+    apart,
+    flat,
+    not_both_in_psum,
+    operand,
+    read,
+    read_float,
+    tile,
+    write,
+)
+from .operators import Operator, applied, arithmetic, operator_of
+from .storage import Region
+from .targets import BN_STATS_FREE
+from .tensor import NkiTensor
+
+_ELEMENTWISE = (Engine.vector, Engine.gpsimd)
+
+
+def tensor_tensor(
+    dst: NkiTensor,
+    data1: NkiTensor,
+    data2: NkiTensor,
+    op: Any,
+    engine: Engine = Engine.unknown,
+    name: str | None = None,
+) -> NkiInstruction:
+    """dst = data1 <op> data2, element by element, without broadcasting and not both in PSUM."""
+    machine = begin("tensor_tensor")
+    dst, data1, data2 = tile(dst, "dst"), tile(data1, "data1"), tile(data2, "data2")
+    engine_of(machine, engine, _ELEMENTWISE, dst, data1, data2)
+    found = _binary(machine, op)
+    if found.on_gpsimd:
+        no_psum(machine, dst, data1, data2)
+    alike(dst, data1, "data1")
+    alike(dst, data2, "data2")
+    not_both_in_psum(data1, data2, "data1 and data2")
+    apart(dst, data1, "data1")
+    apart(dst, data2, "data2")
+    reader = read if found.bits or _native(engine, dst, data1, data2) else read_float
+    a, b = reader(data1, "data1"), reader(data2, "data2")
+    if found.bits:
+        _check_bits(machine, dst, data1, data2)
+    if a.shape != b.shape:
+        b = b.reshape(a.shape)
+    write(machine, dst, found.function(a, b))
+    return ISSUED
+
+
+def _binary(machine: Machine, op: Any) -> Operator:
+    found = operator_of(machine, op)
+    if found.arity != 2:
+        refuse("operator", f"nl.{found.name} takes one operand; {machine.operation} has two")
+    return found
+
+
+def _native(engine: Engine, dst: NkiTensor, *data: NkiTensor) -> bool:
+    """Whether GpSimd computes in 32-bit integers: all tiles are of one such type and none is in PSUM."""
+    if dst.dtype not in (INT32, UINT32) or engine is Engine.vector:
+        return False
+    return all(found.dtype is dst.dtype and found.storage.region is Region.sbuf for found in (dst, *data))
+
+
+def _check_bits(machine: Machine, *tiles: NkiTensor) -> None:
+    if any(found.dtype.is_float or found.dtype is not tiles[0].dtype for found in tiles):
+        refuse("operand-dtype", f"bit operators of {machine.operation} take integers of one type, not {list(tiles)}")
+
+
+def tensor_scalar(
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Any,
+    operand0: Any,
+    reverse0: bool = False,
+    op1: Any = None,
+    operand1: Any = None,
+    reverse1: bool = False,
+    engine: Engine = Engine.unknown,
+    name: str | None = None,
+) -> NkiInstruction:
+    """dst = (data <op0> operand0) <op1> operand1; operands are numbers or (P, 1) tiles of float32."""
+    machine = begin("tensor_scalar")
+    dst, data = tile(dst, "dst"), tile(data, "data")
+    first = operator_of(machine, op0, "op0")
+    second = None if op1 is None else operator_of(machine, op1, "op1")
+    _check_scalar_engine(machine, engine, first, second, dst, data)
+    alike(dst, data)
+    apart(dst, data, "data")
+    if first.bits or (second is not None and second.bits):
+        values = _bits(machine, dst, data, (first, operand0, reverse0), (second, operand1, reverse1))
+    else:
+        values = _step(read_float(data, "data"), first, operand0, reverse0, data, "operand0")
+        if second is not None:
+            values = _step(values, second, operand1, reverse1, data, "operand1")
+        elif operand1 is not None:
+            refuse("operand", "operand1 needs op1")
+    write(machine, dst, values)
+    return ISSUED
+
+
+def _step(values: np.ndarray, found: Operator, value: Any, reverse: bool, data: NkiTensor, what: str) -> np.ndarray:
+    if found.arity == 1:
+        if value is not None and (isinstance(value, NkiTensor) or value != 0):
+            refuse("operand", f"{what} of the unary nl.{found.name} must be None or 0")
+        return found.function(values)
+    return applied(found, values, operand(value, data, what), reverse)
+
+
+def _check_scalar_engine(
+    machine: Machine, engine: Engine, first: Operator, second: Operator | None, *tiles: NkiTensor
+) -> None:
+    """Scalar has multiply-add, multiply and add from gen3 on; GpSimd has rsqrt, which runs nowhere else."""
+    names = (first.name, None if second is None else second.name)
+    on_gpsimd = "rsqrt" in names
+    if on_gpsimd:
+        no_psum(machine, *tiles)
+    allowed = [Engine.gpsimd] if on_gpsimd else [Engine.vector]
+    if machine.generation > 2 and names in (("multiply", "add"), ("multiply", None), ("add", None)):
+        allowed.append(Engine.scalar)
+    engine_of(machine, engine, tuple(allowed), *tiles)
+
+
+def _bits(machine: Machine, dst: NkiTensor, data: NkiTensor, *steps: tuple[Operator | None, Any, bool]) -> np.ndarray:
+    """Both operators on bit patterns, with integers of the kernel as operands."""
+    _check_bits(machine, dst, data)
+    values = read(data, "data")
+    for found, value, reverse in steps:
+        if found is None:
+            continue
+        if not found.bits:
+            refuse("operator", "op0 and op1 must both be bit operators or both arithmetic")
+        if found.arity == 2 and type(value) is not int:
+            refuse("operand", f"nl.{found.name} takes an integer constant here, not {value!r}")
+        values = applied(found, values, values.dtype.type(value or 0), reverse)
+    return values
+
+
+def scalar_tensor_tensor(
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Any,
+    operand0: Any,
+    op1: Any,
+    operand1: NkiTensor,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    name: str | None = None,
+) -> NkiInstruction:
+    """dst = (data <op0> operand0) <op1> operand1 with a number or (P, 1) first and a tile second."""
+    machine = begin("scalar_tensor_tensor")
+    dst, data, other = tile(dst, "dst"), tile(data, "data"), tile(operand1, "operand1")
+    for found, what in ((data, "data"), (other, "operand1")):
+        alike(dst, found, what)
+        apart(dst, found, what)
+    not_both_in_psum(data, other, "data and operand1")
+    values = _step(read_float(data, "data"), arithmetic(machine, op0, "op0"), operand0, reverse0, data, "operand0")
+    second = read_float(other, "operand1").reshape(values.shape)
+    write(machine, dst, applied(arithmetic(machine, op1, "op1"), values, second, reverse1))
+    return ISSUED
+
+
+def reduced_axes(data: NkiTensor, axis: Any) -> int:
+    """How many trailing dimensions `axis` names; it must be the last ones, without the partition."""
+    named = sorted(a + data.ndim if a < 0 else a for a in ([axis] if type(axis) is int else axis))
+    if not named or named[0] < 1 or named != list(range(data.ndim - len(named), data.ndim)):
+        refuse("reduce-axis", f"axis {axis} of {data}: only the last free dimensions are reduced")
+    return len(named)
+
+
+def tensor_reduce(
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    axis: Any,
+    negate: bool = False,
+    keepdims: bool = False,
+    name: str | None = None,
+) -> NkiInstruction:
+    """dst = data reduced over its last dimensions, in float32."""
+    machine = begin("tensor_reduce")
+    dst, data = tile(dst, "dst"), tile(data, "data")
+    found = _reduction(machine, op)
+    kept = data.shape[: data.ndim - reduced_axes(data, axis)]
+    if dst.shape[0] != data.shape[0] or dst.size != int(np.prod(kept)):
+        refuse("shape", f"dst {dst} must have the elements of {kept}")
+    apart(dst, data, "data", in_place=False)
+    if found.bits:
+        _check_bits(machine, dst, data)
+    values = read(data, "data") if found.bits else read_float(data, "data")
+    result = found.reduction(values.reshape((*kept, -1)), axis=-1)  # type: ignore[misc]
+    write(machine, dst, -result if negate else result)
+    return ISSUED
+
+
+def _reduction(machine: Machine, op: Any) -> Operator:
+    found = operator_of(machine, op)
+    if found.reduction is None:
+        refuse("operator", f"nl.{found.name} does not reduce in {machine.operation} here")
+    return found
+
+
+_IDENTITIES = {"add": 0.0, "multiply": 1.0, "maximum": -np.inf, "minimum": np.inf}
+
+
+def tensor_scalar_reduce(
+    dst: NkiTensor,
+    data: NkiTensor,
+    op0: Any,
+    operand0: Any,
+    reduce_op: Any,
+    reduce_res: NkiTensor | None = None,
+    *unsupported: Any,
+    **options: Any,
+) -> NkiInstruction:
+    """dst = data <op0> operand0 and reduce_res(P, 1) = the reduction of it; registers are reset first."""
+    machine = begin("tensor_scalar_reduce")
+    if unsupported or set(options) - {"name"}:
+        refuse("not-implemented", "tensor_scalar_reduce with a reduce_cmd, reduce_init or a reversed operand")
+    dst, data = tile(dst, "dst"), tile(data, "data")
+    alike(dst, data)
+    apart(dst, data, "data")
+    values = _step(read_float(data, "data"), arithmetic(machine, op0, "op0"), operand0, False, data, "operand0")
+    found = _reduction(machine, reduce_op)
+    if found.name not in _IDENTITIES:
+        refuse("operator", f"reduce_op nl.{found.name}; add, multiply, maximum and minimum are documented")
+    machine.vector_registers.write(found.reduction(flat(values), axis=-1))  # type: ignore[misc]
+    write(machine, dst, values)
+    if reduce_res is not None:
+        write_registers(machine, reduce_res, machine.vector_registers.read(data.shape[0]), data)
+    return ISSUED
+
+
+def write_registers(machine: Machine, reduce_res: NkiTensor, values: np.ndarray, data: NkiTensor) -> None:
+    """Read accumulators out into a (P, 1) tile."""
+    if tile(reduce_res, "reduce_res").shape[0] != data.shape[0] or reduce_res.free != 1:
+        refuse("operand-shape", f"reduce_res {reduce_res} must be ({data.shape[0]}, 1)")
+    write(machine, reduce_res, values)
+
+
+def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
+    """dst = 1 / data in float32."""
+    machine = begin("reciprocal")
+    alike(tile(dst, "dst"), tile(data, "data"))
+    apart(dst, data, "data")
+    write(machine, dst, np.float32(1) / read_float(data, "data"))
+    return ISSUED
+
+
+def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
+    """dst[P, 6] = count, mean and variance * count of the even elements a partition, then of the odd ones."""
+    machine = begin("bn_stats")
+    dst, data = tile(dst, "dst"), tile(data, "data")
+    if data.free > BN_STATS_FREE:
+        refuse("bn-stats-size", f"data {data} has {data.free} elements a partition, at most {BN_STATS_FREE} are taken")
+    if dst.shape[0] != data.shape[0] or dst.free != 6:
+        refuse("shape", f"dst {dst} must be ({data.shape[0]}, 6)")
+    apart(dst, data, "data", in_place=False)
+    values = flat(read_float(data, "data"))
+    halves = [_statistics(values[:, start::2]) for start in (0, 1)]
+    write(machine, dst, np.stack([part for half in halves for part in half], axis=1))
+    return ISSUED
+
+
+def _statistics(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Count, mean and sum of squared distances from it, [P] each, in float32; zeros where there is no element."""
+    partitions, count = values.shape
+    if count == 0:
+        nothing = np.zeros(partitions, np.float32)
+        return nothing, nothing, nothing
+    mean = values.sum(axis=1, dtype=np.float32) / np.float32(count)
+    squares = np.square(values - mean[:, None]).sum(axis=1, dtype=np.float32)
+    return np.full(partitions, count, np.float32), mean, squares
+
+
+def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
+    """dst[P, 2] = mean and variance of the elements behind any number of (count, mean, variance * count)."""
+    machine = begin("bn_aggr")
+    dst, data = tile(dst, "dst"), tile(data, "data")
+    if data.free % 3:
+        refuse("shape", f"data {data} has {data.free} elements a partition, which is no multiple of 3")
+    if dst.shape[0] != data.shape[0] or dst.free != 2:
+        refuse("shape", f"dst {dst} must be ({data.shape[0]}, 2)")
+    apart(dst, data, "data", in_place=False)
+    count, mean, squares = np.moveaxis(read_float(data, "data").reshape(data.shape[0], -1, 3), 2, 0)
+    total = count.sum(axis=1, dtype=np.float32)
+    average = (count * mean).sum(axis=1, dtype=np.float32) / total
+    spread = squares + count * np.square(mean - average[:, None])
+    write(machine, dst, np.stack([average, spread.sum(axis=1, dtype=np.float32) / total], axis=1))
+    return ISSUED

@@ -1,0 +1,182 @@
+"""Convolution and batch norm: axes and tiles planned, kernels called. z is fp32 from the convolution to the result."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from conformance import Unsupported
+
+from .host_axes import Padding, Pair, Window, windows
+from .host_conv import Convolution, matching, tensors
+from .host_plan import Operand
+
+CAPABILITIES = (
+    ("conv_bn_forward", "conv_bn_forward", None),
+    ("conv_bn_backward", "conv_bn_backward", None),
+    ("conv_bn_inference", "conv_bn_inference", None),
+)
+"""(operator, method, which problems or None for all)."""
+PARTITIONS, BANK, PIXELS, MOMENTS = 128, 512, 2048, 24
+"""Partitions; elements of a PSUM bank; pixels whose windows are loaded at once, or which need no PSUM;
+bytes that bn_stats returns."""
+SBUF, WINDOWS, KEPT = 160 << 10, 40 << 10, 88 << 10
+"""Bytes of SBUF a partition, of which gen2 has 192 KiB: what is planned for one step of the convolution, of that the
+windows of a place, which are there twice while the next ones are loaded; z and dy for their gradient."""
+
+Axes = tuple[Window, Window]
+
+
+class _Plan(NamedTuple):
+    """Images, rows and columns of a place, groups of a block on the Vector Engine or 0, and blocks together on the
+    Tensor Engine; and whether z stays in SBUF."""
+
+    tile: tuple[int, int, int, int, int]
+    held: bool
+
+
+def _every(axes: Axes) -> Pair:
+    """The distance of the rows and columns that a window holds; columns are loaded in runs, needed or not."""
+    rows = axes[0]
+    return gcd(rows.stride, rows.dilation) if rows.kernel > 1 else rows.stride, 1
+
+
+def _lattice(axis: Window, every: int) -> tuple[int, ...]:
+    """An axis as the kernel takes it."""
+    return axis.stride, axis.before, axis.dilation, axis.kernel, every, axis.outputs
+
+
+def _place(images: int, axes: Axes, bytes_each: int) -> tuple[int, int, int]:
+    """As many images as fill a PSUM bank, or rows of one, that have windows that fit."""
+    rows, columns = axes[0].outputs, min(axes[1].outputs, BANK)
+    some_images = max(1, min(images, BANK // (rows * columns)))
+    place = [some_images, rows if some_images > 1 else min(rows, PIXELS // columns), columns]
+    while prod(place) > 1 and _held(place, axes) * bytes_each > WINDOWS:
+        place[next(i for i, count in enumerate(place) if count > 1)] -= 1
+    return place[0], place[1], place[2]
+
+
+def _held(tile: list[int], axes: Axes) -> int:
+    """Elements of a window."""
+    spans = zip(tile[1:], axes, _every(axes), strict=True)
+    return tile[0] * prod(
+        ((count - 1) * axis.stride + (axis.kernel - 1) * axis.dilation) // every + 1 for count, axis, every in spans
+    )
+
+
+def _plan(x: np.ndarray, w: np.ndarray, axes: Axes, groups: int) -> _Plan:
+    """Raises Unsupported where the weights or one window do not fit."""
+    k, sources, *kernel = w.shape
+    operand = Operand(sources, k // groups, groups, prod(kernel), x.itemsize)
+    if operand.by_channel:
+        parts, at_once, weights = sources, PARTITIONS // operand.targets, sources * operand.taps * 4
+    else:
+        filters = min(operand.targets, PARTITIONS)
+        parts, at_once, weights = operand.parts, 0, operand.parts * operand.taps * filters * x.itemsize
+    place = _place(len(x), axes, parts * x.itemsize)
+    window = _held(list(place), axes) * parts * x.itemsize
+    weights, room = weights + MOMENTS * _runs(len(x), axes, place), SBUF - 2 * window
+    if weights > room or window > WINDOWS:
+        raise Unsupported(f"{sources} channels and {operand.taps} taps: the weights or a window exceed SBUF")
+    z = len(x) * axes[0].outputs * axes[1].outputs * 4
+    held = weights + z <= room
+    return _Plan((*place, at_once, room // (weights + held * z)), held)
+
+
+def _runs(images: int, axes: Axes, place: tuple[int, int, int]) -> int:
+    """Tiles of z."""
+    rows = BANK // (place[0] * place[2])
+    each = sum(-(-min(place[1], axes[0].outputs - first) // rows) for first in range(0, axes[0].outputs, place[1]))
+    return -(-images // place[0]) * each * -(-axes[1].outputs // place[2])
+
+
+def _vectors(size: int, *vectors: Any) -> list[np.ndarray | None]:
+    """In fp32, where they are given."""
+    for vector in vectors:
+        if vector is not None:
+            matching("elements of a parameter", vector.size, size)
+    return [None if vector is None else np.ascontiguousarray(vector, np.float32) for vector in vectors]
+
+
+class Normalised(Convolution):
+    """x[N, C, H, W], w[K, C/groups, R, S], y[N, K, P, Q], parameters [K]; keywords as everywhere in the suite."""
+
+    def conv_bn_forward(
+        self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, stride: Pair,
+        padding: Padding, dilation: Pair, groups: int, eps: float, eps_outside: bool, momentum: float,
+    ) -> tuple[np.ndarray, ...]:  # fmt: skip
+        """y, mean, var and, where they are given, new running statistics."""
+        vectors = _vectors(len(w), gamma, beta, running_mean, running_var)
+        (images, weights), shape, lattices, plan = _prepared(x, w, stride, padding, dilation, groups)
+        how = eps, eps_outside, momentum, _varied(shape)
+        given, kernel = (gamma is not None, running_mean is not None), self.load("conv_bn").train
+        return kernel(images, weights, *vectors, given, shape, lattices, groups, plan.tile, plan.held, how)
+
+    def conv_bn_inference(
+        self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, stride: Pair,
+        padding: Padding, dilation: Pair, groups: int, eps: float, eps_outside: bool,
+    ) -> np.ndarray:  # fmt: skip
+        """y with the running statistics."""
+        vectors = _vectors(len(w), gamma, beta, running_mean, running_var)
+        (images, weights), shape, lattices, plan = _prepared(x, w, stride, padding, dilation, groups)
+        how = shape, lattices, groups, plan.tile, eps, eps_outside
+        return self.load("conv_bn").infer(images, weights, *vectors, gamma is not None, *how)
+
+    def conv_bn_backward(
+        self, dy: Any, x: Any, w: Any, gamma: Any, *, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+        eps: float, eps_outside: bool,
+    ) -> tuple[np.ndarray, ...]:  # fmt: skip
+        """dx, dw and, with gamma, dgamma, dbeta. z is computed again; gradients are those of the convolution at dz, in
+        fp32 until they are rounded to storage."""
+        (images, weights), shape, lattices, plan = _prepared(x, w, stride, padding, dilation, groups)
+        outputs = tensors(dy, images)[0]
+        for name, found, expected in zip(("images", "channels", "rows", "columns"), outputs.shape, shape, strict=True):
+            matching(f"{name} of dy", found, expected)
+        how, (scale,) = (eps, eps_outside, _varied(shape)), _vectors(len(weights), gamma)
+        measured = self.load("conv_bn").measure(images, weights, shape, lattices, groups, plan.tile)
+        dz, *parameters = self._normalisation_gradients(outputs, measured, scale, how)
+        geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return (*self._convolution_gradients(dz, images, weights, geometry), *parameters)
+
+    def _normalisation_gradients(
+        self, dy: np.ndarray, measured: tuple[np.ndarray, ...], gamma: np.ndarray | None, how: tuple[Any, ...]
+    ) -> list[np.ndarray]:
+        """dz and, with gamma, dgamma, dbeta; measured are z, its mean and its variance."""
+        area = dy.shape[2] * dy.shape[3]
+        tile = max(1, PIXELS // area), min(area, PIXELS)
+        held = len(dy) * area * (4 + dy.itemsize) <= KEPT
+        found = self.load("conv_bn_gradient").gradient(dy, *measured, gamma, gamma is not None, tile, held, how)
+        return [found] if gamma is None else list(found)
+
+    def _convolution_gradients(
+        self, dz: np.ndarray, x: np.ndarray, w: np.ndarray, geometry: dict[str, Any]
+    ) -> list[np.ndarray]:
+        """dx and dw. The Tensor Engine pairs fp32 with fp32 only."""
+        wide = np.float32
+        dx = self.conv_backward_data(dz, w.astype(wide), input_size=x.shape[2:], **geometry)
+        dw = self.conv_backward_weight(x.astype(wide), dz, kernel_size=w.shape[2:], with_bias=False, **geometry)
+        return [dx.astype(x.dtype), dw.astype(w.dtype)]
+
+
+def _varied(shape: tuple[int, ...]) -> int:
+    """Elements of a channel. Raises ValueError where they have no variance."""
+    elements = shape[0] * shape[2] * shape[3]
+    if elements < 2:
+        raise ValueError(f"z has shape {shape}, one element a channel: its variance is undefined")
+    return elements
+
+
+def _prepared(
+    x: Any, w: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int
+) -> tuple[list[np.ndarray], tuple[int, ...], tuple[tuple[int, ...], ...], _Plan]:
+    """Tensors, the shape of y, the axes as the kernel takes them, and a plan."""
+    images, weights = tensors(x, w)
+    k, sources, *kernel = weights.shape
+    matching("channels of x", images.shape[1], sources * groups)
+    matching("filters beyond whole groups", k % groups, 0)
+    axes = windows(images.shape[2:], kernel, stride, padding, dilation)
+    every, shape = _every(axes), (len(images), k, axes[0].outputs, axes[1].outputs)
+    lattices = _lattice(axes[0], every[0]), _lattice(axes[1], every[1])
+    return [images, weights], shape, lattices, _plan(images, weights, axes, groups)

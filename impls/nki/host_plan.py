@@ -1,0 +1,177 @@
+"""How much of a convolution is done at once. Budgets are bytes of SBUF a partition, of which gen2 has 192 KiB.
+
+A plan decides instructions and traffic, never which products are summed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, prod
+
+from conformance import Unsupported
+
+from .host_axes import Axis, Pair
+
+Axes = tuple[Axis, Axis]
+Tile = tuple[int, int, int]
+
+PARTITIONS, BANK, BANKS = 128, 512, 8
+"""Partitions; fp32 sums of a PSUM bank; banks."""
+POSITIONS = 4096
+"""Of a tile, unless it holds several images: several banks of one window, or sums on the Vector Engine."""
+WINDOWS, WEIGHTS, RESULTS = 56 << 10, 88 << 10, 20 << 10
+SMALLEST = 32
+"""Positions of the smallest tile whose windows are held; below that every tap loads its own part of them."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Channels of a group, and bytes of an element."""
+
+    sources: int
+    targets: int
+    groups: int
+    taps: int
+    itemsize: int
+
+    @property
+    def parts(self) -> int:
+        """Tiles of source channels in a group."""
+        return -(-self.sources // PARTITIONS)
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether the Vector Engine, with the targets of many groups side by side, takes fewer instructions."""
+        if self.groups == 1 or self.targets > PARTITIONS:
+            return False
+        return self.sources * -(-self.groups // (PARTITIONS // self.targets)) < self.groups * self.parts
+
+
+@dataclass(frozen=True)
+class GatherPlan:
+    """Images, row and column positions of a tile, targets (or groups) at once, and whether windows are held."""
+
+    by_channel: bool
+    tile: tuple[int, int, int, int]
+    held: bool
+
+
+def _largest_tile(images: int, rows: int, columns: int, limit: int) -> Tile:
+    """Whole rows, then whole images, up to a limit of positions."""
+    columns = min(columns, limit)
+    some = min(rows, limit // columns)
+    return (min(images, limit // (rows * columns)) if some == rows else 1), some, columns
+
+
+def _smaller(tile: Tile, run: int) -> Tile:
+    """About half, of rows in whole runs as long as there is more than one."""
+    images, rows, columns = tile
+    if images > 1:
+        return -(-images // 2), rows, columns
+    if rows > run:
+        return 1, max(run, rows // 2 // run * run), columns
+    return (1, -(-rows // 2), columns) if rows > 1 else (1, 1, -(-columns // 2))
+
+
+def _held_bytes(tile: Tile, axes: Axes, size: int) -> int:
+    """Of one window."""
+    return tile[0] * axes[0].held(tile[1]) * axes[1].held(tile[2]) * size
+
+
+def _whole_tile(images: int, axes: Axes, by_channel: bool) -> tuple[Tile, int]:
+    """The largest tile, and how many of its rows are summed at once: for PSUM, as many as fill a bank."""
+    rows, columns = axes[0].positions, axes[1].positions
+    if by_channel:
+        return _largest_tile(images, rows, columns, POSITIONS), 1
+    some_images, run, columns = _largest_tile(images, rows, columns, BANK)
+    return (some_images, rows if run == rows else min(rows, POSITIONS // (run * columns) * run), columns), run
+
+
+def _fitting(whole: tuple[Tile, int], axes: Axes, windows: int, sums: int, size: int) -> Tile:
+    """The tile, halved until `windows` windows, `sums` fp32 sums and the result fit."""
+    tile, run = whole
+    for_result = axes[0].spacing * axes[1].spacing * size + sums * 4
+    while prod(tile) > 1 and (windows * _held_bytes(tile, axes, size) > WINDOWS or prod(tile) * for_result > RESULTS):
+        tile = _smaller(tile, run)
+    return tile
+
+
+def _alone(axis: Axis) -> Axis:
+    """The axis of a window that one tap has for itself."""
+    return axis._replace(every=axis.step, low=0, high=0)
+
+
+def gather_plan(images: int, axes: Axes, operand: Operand) -> GatherPlan:
+    """Raises Unsupported where not even the weights of one target fit."""
+    by_channel = operand.by_channel
+    whole = _whole_tile(images, axes, by_channel)
+    windows = operand.sources if by_channel else operand.parts
+    tile = _fitting(whole, axes, windows, by_channel, operand.itemsize)
+    fits = windows * _held_bytes(tile, axes, operand.itemsize) <= WINDOWS
+    held = fits and (tile == whole[0] or prod(tile) >= SMALLEST)
+    if not held:
+        alone = _alone(axes[0]), _alone(axes[1])
+        tile = _fitting(whole, alone, 1, by_channel, operand.itemsize)
+    return GatherPlan(by_channel, (*tile, _at_once(operand)), held)
+
+
+def _at_once(operand: Operand) -> int:
+    """Groups whose targets fit on the partitions, or targets whose weights fit in SBUF."""
+    if operand.by_channel:
+        return min(operand.groups, PARTITIONS // operand.targets)
+    count = WEIGHTS // (operand.parts * operand.taps * operand.itemsize)
+    if count < 1:
+        raise Unsupported(f"{operand.sources} channels and {operand.taps} taps: the weights of one filter exceed SBUF")
+    return min(operand.targets, count - count % PARTITIONS if count > PARTITIONS else count)
+
+
+@dataclass(frozen=True)
+class WeightPlan:
+    """A strip is images, rows, columns, and whether its rows are turns; a block is tap rows, tap columns, channels."""
+
+    strip: tuple[int, int, int, bool]
+    block: tuple[int, int, int]
+    at_once: Pair
+    """Targets and blocks."""
+    held: bool
+    every: int
+
+
+def weight_plan(
+    images: int, size: Pair, kernel: Pair, operand: Operand, stride: Pair, dilation: Pair, with_bias: bool
+) -> WeightPlan:
+    """`size` is that of dy.
+
+    Where rows take turns, x is read S times, not R * S times, by at most three times as many products if a row fills a
+    third of the partitions. It has to save more than dy costs, and so is not for few channels.
+    """
+    block = _block(kernel, operand.sources)
+    targets = min(operand.targets, BANKS // 2 * PARTITIONS)
+    parts = -(-targets // PARTITIONS)
+    blocks = (BANKS - parts * with_bias) // parts
+    columns, every = min(size[1], PARTITIONS), gcd(stride[0], dilation[0])
+    saved = (kernel[0] - 1) * kernel[1] * operand.sources
+    if 3 * columns < PARTITIONS or saved <= operand.targets:
+        tile = _largest_tile(images, *size, PARTITIONS)
+        strip, turns = (*tile, False), 1
+    else:
+        turns = size[0]
+        while turns > 1 and turns * (_turn(block, stride, every) * blocks + targets) * operand.itemsize > WINDOWS:
+            turns = -(-turns // 2)
+        strip = (1, turns, columns, True)
+    steps = -(-images // strip[0]) * -(-size[0] // strip[1]) * -(-size[1] // columns) * turns
+    held = steps * targets * operand.itemsize <= WINDOWS
+    return WeightPlan(strip, block, (targets, blocks), held, every)
+
+
+def _block(kernel: Pair, channels: int) -> Tile:
+    """Taps and channels whose sums fill a bank."""
+    if kernel[1] > BANK:
+        return 1, BANK, 1
+    rows = min(kernel[0], BANK // kernel[1])
+    return rows, kernel[1], min(channels, BANK // (rows * kernel[1]))
+
+
+def _turn(block: Tile, stride: Pair, every: int) -> int:
+    """Elements of x that one more turn adds to a tile."""
+    return stride[0] // every * block[1] * block[2]

@@ -1,0 +1,135 @@
+"""Which NKI toolchain is here, and whether it computes. Nothing is imported before it is asked."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from conformance.harness.arrays.neuron import INSTALL, lacking, release
+
+MINIMUM = (0, 6)
+"""Of the `nki` package. Earlier simulators accumulate overlapping PSUM tiles and reshape operands wrongly."""
+TARGET, PRECISE = "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP"
+GENERATIONS = {"gen2": 2, "gen3": 3, "gen4": 4}
+TARGETS = {"trn1": "gen2", "inf2": "gen2", "trn2": "gen3", "trn3": "gen4"} | {name: name for name in GENERATIONS}
+"""What the variable may say -> generation of the NeuronCore."""
+SAMPLE = np.float32([[1 + 2**-9, -2.5, 3, 1 / 3], [1 + 3 * 2**-9, 2**-20, 448, -1 / 7]])
+"""Mostly values that bfloat16 does not hold."""
+
+Launch = Callable[[Any], Callable[..., Any]]
+"""From a kernel of the toolchain to what runs it on NumPy arrays."""
+
+
+def missing() -> str:
+    """Why there is no toolchain that these kernels are written for; empty if there is one."""
+    reason = lacking("nki", "nki")
+    if reason:
+        return reason
+    found = release("nki")
+    if not _at_least(found, MINIMUM):
+        return f"nki {found} is too old, {'.'.join(map(str, MINIMUM))} is needed; {INSTALL} --upgrade nki"
+    return "" if hasattr(import_module("nki"), "simulate") else f"nki {found} has no nki.simulate"
+
+
+def _at_least(text: str, minimum: tuple[int, ...]) -> bool:
+    """Of `0.6.0+abc`; a text that begins with no numbers is not."""
+    numbers = re.match(r"\d+(\.\d+)*", text)
+    return numbers is not None and tuple(map(int, numbers[0].split("."))) >= minimum
+
+
+def asked_target() -> str:
+    """The generation that the variable names, or what it says where that is unknown; empty if it is not set."""
+    text = os.environ.get(TARGET, "")
+    return TARGETS.get(text, text)
+
+
+@contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Variables with these values, and as they were afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def loaded(path: Path, launch: Launch) -> ModuleType:
+    """A file of kernels, imported with the real toolchain, in which every kernel runs on NumPy arrays.
+
+    Each call imports the file anew, so that nothing that one target compiled is taken for another.
+    """
+    spec = importlib.util.spec_from_file_location(f"nki_kernels_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    own, module = importlib.util.module_from_spec(spec), ModuleType(spec.name)
+    spec.loader.exec_module(own)
+    vars(module).update(vars(own))
+    vars(module).update({name: launch(getattr(own, name)) for name in kernels(path)})
+    return module
+
+
+def kernels(path: Path) -> list[str]:
+    """Functions of a file that are decorated with `nki.jit`: no toolchain's type of kernel has to be known."""
+    functions = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef))
+    return [function.name for function in functions if any(map(_is_jit, function.decorator_list))]
+
+
+def _is_jit(decorator: ast.expr) -> bool:
+    named = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(named) == "nki.jit"
+
+
+def fault(canary: ModuleType, *, generation: str = "", precise: bool = True) -> str:
+    """What is wrong with a toolchain, from what it computes; empty if nothing is.
+
+    `generation` is that of the NeuronCore which it must compute for; where it is empty, it is not asked. `precise` is
+    whether bfloat16 tiles round.
+    """
+    try:
+        tripled = canary.tripled(SAMPLE.copy())
+        made_for = canary.generation(SAMPLE.copy()) if generation else None
+    except Exception as problem:  # whatever a toolchain raises is its answer
+        return f"the canary kernel failed ({type(problem).__name__}: {_first_line(problem)})"
+    return _wrong_result(tripled, precise) or (_wrong_target(made_for, generation) if generation else "")
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).partition("\n")[0]
+
+
+def _wrong_result(result: Any, precise: bool) -> str:
+    if not isinstance(result, np.ndarray) or result.shape != SAMPLE.shape:
+        return f"the canary kernel returned {type(result).__name__}, not an array of shape {SAMPLE.shape}"
+    right = {kept: 3 * (_rounded(SAMPLE) if kept else SAMPLE) for kept in (True, False)}
+    if not result.any():
+        return "the canary kernel returned zeros: this toolchain does not compute"
+    if np.array_equal(result, right[not precise]):
+        return f"bfloat16 tiles {'do not round' if precise else 'round'} (see {PRECISE})"
+    return "" if np.array_equal(result, right[precise]) else "the canary kernel returned wrong values"
+
+
+def _rounded(array: np.ndarray) -> np.ndarray:
+    """To bfloat16, half to even."""
+    bits = array.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+
+
+def _wrong_target(result: Any, generation: str) -> str:
+    made_for = int(np.asarray(result).flat[0])
+    if made_for == GENERATIONS[generation]:
+        return ""
+    names = {number: name for name, number in GENERATIONS.items()}
+    what = names.get(made_for, "an unknown NeuronCore")
+    return f"the toolchain works for {what}: start the process with {TARGET}={generation}"
