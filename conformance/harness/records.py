@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from conformance.data.stream import GENERATOR
+from conformance.dtypes import STORAGE
 from conformance.harness.case import Absence, Case
 from conformance.harness.conduct_trial import ARM, Facts
 from conformance.harness.judging import by_probes
@@ -74,9 +75,15 @@ def record(case: Case, verdict: Verdict) -> dict[str, Any]:
         },
         "earned": {j.output: _earned(j) for j in verdict.judgements if j.passport},
         "seconds": {phase: round(value, 6) for phase, value in verdict.seconds.items()},
+        **({"work": verdict.work, "least_bytes": _least_bytes(case)} if verdict.work else {}),
         "versions": _versions() | ({} if verdict.status == "unavailable" else case.implementation.arrays.describe()),
         "command": case.command,
     }
+
+
+def _least_bytes(case: Case) -> int:
+    """Every tensor moved once."""
+    return case.operator.bytes(case.problem.geometry, STORAGE[case.variant.dtype].itemsize)
 
 
 def conduct_record(case: Case | Absence, verdict: Verdict, check: str, facts: Facts) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class Verdict:
     seconds: dict[str, float] = field(default_factory=dict)
     contract: Contract | None = None
     """What the kernel promised, if there was one."""
+    work: dict[str, int] = field(default_factory=dict)
+    """What its one call did, where a bridge can count: see `metered`."""
 
 
 class MalformedError(Exception):
@@ -47,12 +49,15 @@ class MalformedError(Exception):
 def verify(case: Case) -> Verdict:
     """The verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt."""
     seconds: dict[str, float] = {}
+    work: dict[str, int] = {}
     try:
         kernel = case.kernel
         with _timed(seconds, "total"):
-            verdict = Verdict("unsupported", kernel) if isinstance(kernel, str) else _attempt(case, kernel, seconds)
+            verdict = (
+                Verdict("unsupported", kernel) if isinstance(kernel, str) else _attempt(case, kernel, seconds, work)
+            )
         verdict.contract = None if isinstance(kernel, str) else kernel.contract
-        verdict.seconds = seconds
+        verdict.seconds, verdict.work = seconds, work
         return _unless_waived(case, verdict)
     except (ImplementationError, GoldenError) as problem:  # no waiver of a kernel's failures covers these
         return Verdict("error", str(problem), seconds=seconds)
@@ -75,7 +80,7 @@ def excused(verdict: Verdict, waiver: Waiver | None) -> Verdict:
     return verdict
 
 
-def _attempt(case: Case, kernel: Kernel, seconds: dict[str, float]) -> Verdict:
+def _attempt(case: Case, kernel: Kernel, seconds: dict[str, float], work: dict[str, int]) -> Verdict:
     spared = kernel.contract.spares(case.variant.arm, case.variant.dtype)
     if spared:
         return Verdict("unsupported", spared)
@@ -88,7 +93,7 @@ def _attempt(case: Case, kernel: Kernel, seconds: dict[str, float]) -> Verdict:
     try:
         with _timed(seconds, "golden"):
             check(expected)
-        outputs = _outputs(case, kernel, expected, seconds)
+        outputs = _outputs(case, kernel, expected, seconds, work)
     except Unsupported as refusal:
         return Verdict("unsupported", str(refusal))
     except MalformedError as problem:
@@ -106,13 +111,16 @@ def _attempt(case: Case, kernel: Kernel, seconds: dict[str, float]) -> Verdict:
     return Verdict("fail" if failed else "pass", reason, judgements)
 
 
-def _outputs(case: Case, kernel: Kernel, expected: Expectation, seconds: dict[str, float]) -> Arrays:
+def _outputs(
+    case: Case, kernel: Kernel, expected: Expectation, seconds: dict[str, float], work: dict[str, int]
+) -> Arrays:
     """Call the kernel and bring its results home, in canonical order."""
     bridge = case.implementation.arrays
     with _timed(seconds, "transfer"):
         call = prepare(case, kernel, expected)
-    with _timed(seconds, "kernel"):
+    with _timed(seconds, "kernel"), metered(bridge) as counted:
         result = call()
+    work.update(counted)
     tensors = case.operator.outputs(case.problem.geometry)
     with _timed(seconds, "transfer"):
         hosts = [to_host(bridge, array) for array in as_tuple(result, tensors)]
@@ -120,6 +128,15 @@ def _outputs(case: Case, kernel: Kernel, expected: Expectation, seconds: dict[st
             name: canonical(case, name, tensor, host)
             for (name, tensor), host in zip(tensors.items(), hosts, strict=True)
         }
+
+
+def metered(bridge: ArrayBridge) -> AbstractContextManager[dict[str, int]]:
+    """Counts of what kernels do inside the block, by name, complete when it ends; none unless the bridge has `metered`.
+
+    An emulator counts exactly what a device would move and issue, which tells more than its time on a CPU.
+    """
+    meter = getattr(bridge, "metered", None)
+    return nullcontext({}) if meter is None else meter()
 
 
 def prepare(case: Case, kernel: Kernel, expected: Expectation) -> Callable[[], Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from conformance.report.passport import Passport
+from conformance.report.traffic import Moved
 
 STATUSES = ("pass", "fail", "error", "unsupported", "waived", "unavailable")
 VERIFIED = frozenset({"pass", "fail", "waived"})
@@ -27,6 +28,8 @@ class Tally:
         """File -> why it could not be used."""
         self.passports: defaultdict[tuple[str, str], Passport] = defaultdict(Passport)
         """(implementation, dtype) -> the worst of every number over its cases."""
+        self.moved: defaultdict[tuple[str, str], list[Moved]] = defaultdict(list)
+        """(implementation, operator) -> what was counted of its cases."""
         self.seconds: Counter[str] = Counter()
         """Phase -> seconds over all cases."""
         self.own: list[float] = []
@@ -47,6 +50,8 @@ class Tally:
             self._add_seconds(record["seconds"])
         if "dtype" in record:
             self.passports[name, record["dtype"]].add(record)
+        if (moved := Moved.of(record)) is not None:
+            self.moved[name, record["operator"]].append(moved)
         for request in record.get("not_refused", ()):
             self.answered[name][f"{record['operator']}: {request}"] += 1
         if not record["operator"]:

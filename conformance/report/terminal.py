@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from conformance.report import passport
+from conformance.report import passport, traffic
 from conformance.report.tally import STATUSES, Tally
 
 LETTERS = {"pass": "", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
@@ -19,6 +19,7 @@ def summary(tally: Tally, width: int) -> Iterator[str]:
     yield from _matrix(tally, width)
     yield from textwrap.wrap(LEGEND, width)
     yield from _passports(tally, width)
+    yield from _traffic(tally, width)
     yield from _section("broken files", {path: [why] for path, why in tally.broken.items()}, width)
     yield from _section("unavailable", {name: [why] for name, why in tally.absent.items()}, width)
     yield from _section("unsupported", {n: _counted(reasons) for n, reasons in tally.refusals.items()}, width)
@@ -73,14 +74,28 @@ def _passports(tally: Tally, width: int) -> Iterator[str]:
     rows = [(_shortened(name, width // 3), *rest) for name, *rest in passport.table(tally.passports)]
     if len(rows) < 2:
         return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     yield ""
     yield from textwrap.wrap("accuracy (worst of all cases; error as a share of what the contract allows)", width)
+    yield from _columns(rows, width)
+    yield ""
+
+
+def _traffic(tally: Tally, width: int) -> Iterator[str]:
+    rows = list(traffic.table(tally.moved))
+    if rows:
+        yield "traffic as counted by emulators"
+        yield from _columns(rows, width)
+        yield from textwrap.wrap(traffic.LEGEND, width)
+        yield ""
+
+
+def _columns(rows: list[tuple[str, ...]], width: int) -> Iterator[str]:
+    """Aligned; what does not fit goes on below the last column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     indent = sum(widths[:-1]) + len(widths) - 1
     for row in rows:
         line = " ".join(text.ljust(column) for text, column in zip(row, widths, strict=True)).rstrip()
         yield from textwrap.wrap(line, width, subsequent_indent=" " * (indent if indent < width - 16 else 6))
-    yield ""
 
 
 def _cell(counts: Counter[str]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -59,6 +60,10 @@ class Device:
             return f"{toolchain.TARGET}={os.environ[toolchain.TARGET]}, but the device is {neuron_device()}"
         return toolchain.missing() or _fault(self, generation=self.target)
 
+    def metered(self) -> AbstractContextManager[dict[str, int]]:
+        """Nothing: neither says what a kernel moved."""
+        return nullcontext({})
+
     def describe(self) -> dict[str, str]:
         """The device's marker, and what compiled for it."""
         return {"tier": "device", "device": neuron_device(), "target": self.target, "nki": release("nki")}
@@ -101,6 +106,10 @@ class Simulator:
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             return "the nki package is for Linux on x86_64 only"
         return toolchain.missing() or _fault(self, generation=self.target, precise=self.precise)
+
+    def metered(self) -> AbstractContextManager[dict[str, int]]:
+        """Nothing: neither says what a kernel moved."""
+        return nullcontext({})
 
     def describe(self) -> dict[str, str]:
         """The simulator's version and its two settings."""
@@ -148,6 +157,22 @@ class Emulator:
     def unavailable(self) -> str:
         """It needs nothing but NumPy; its results are checked like the others'."""
         return _fault(self, generation=self.target)
+
+    @contextmanager
+    def metered(self) -> Iterator[dict[str, int]]:
+        """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition."""
+        from .emulator import counting
+
+        counts: dict[str, int] = {}
+        with counting() as counters:
+            yield counts
+        counts |= {
+            "dma_bytes": counters.dma_bytes_in + counters.dma_bytes_out,
+            "instructions": counters.instructions.total(),
+            "matmuls": counters.matmuls,
+            "sbuf_peak": counters.sbuf_peak,
+            "psum_peak": counters.psum_peak,
+        }
 
     def describe(self) -> dict[str, str]:
         """No toolchain; which source it is stands in every record."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -65,6 +66,10 @@ class Tier(Protocol):
         """Why it cannot run kernels here; empty if it can."""
         ...
 
+    def metered(self) -> AbstractContextManager[dict[str, int]]:
+        """What kernels move and issue inside the block; nothing where it cannot be counted."""
+        ...
+
     def describe(self) -> dict[str, str]:
         """Tier, toolchain with its version, target and rounding, for the records."""
         ...
@@ -85,6 +90,10 @@ class NkiArrays(NumpyArrays):
     def unavailable(self) -> str:
         """The tier's reason."""
         return self.tier.unavailable()
+
+    def metered(self) -> AbstractContextManager[dict[str, int]]:
+        """What the tier counts: see `conformance.harness.verify.metered`."""
+        return self.tier.metered()
 
     def describe(self) -> dict[str, str]:
         """NumPy's version, and the tier's facts."""
