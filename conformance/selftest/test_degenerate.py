@@ -98,7 +98,7 @@ DEGENERATE: dict[str, tuple[Callable[[np.ndarray], np.ndarray], set[str]]] = {
 """Kind of data -> what it cannot show."""
 
 
-@pytest.mark.parametrize("operator", map(OPERATORS.__getitem__, CONVOLUTIONS), ids=CONVOLUTIONS)
+@pytest.mark.parametrize("operator", [OPERATORS[name] for name in CONVOLUTIONS], ids=CONVOLUTIONS)
 @pytest.mark.parametrize(("spoil", "blind"), DEGENERATE.values(), ids=DEGENERATE)
 def test_degenerate_data_is_found_out(operator: Operator, spoil: Callable[[np.ndarray], np.ndarray], blind: set[str]):
     geometry = ConvGeometry.parse("n2 c4 h16 w14 k4 r3 s3 p1")
