@@ -8,15 +8,22 @@ import sys
 from collections.abc import Callable, Sequence
 
 from conformance.data import goldens
+from conformance.history import compare
+from conformance.report import command as report
 from conformance.selftest import acquittal_campaign, cuda_compile, mutation
 from conformance.speed import unet
+from conformance.submission import check, pack
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "acquittal": acquittal_campaign.declare,
+    "compare": compare.declare,
     "golden": goldens.declare,
     "mutation": mutation.declare,
     "ptx": cuda_compile.declare,
+    "report": report.declare,
+    "submit": pack.declare,
     "unet": unet.declare,
+    "verify": check.declare,
 }
 """Name of a family -> the function that declares its commands and sets `run`, a function of the parsed arguments that
 returns the exit status. The first line of its docstring is the help text."""

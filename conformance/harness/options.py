@@ -36,6 +36,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes, or by cost")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict")
+    group.addoption("--report", metavar="DIR", help="write a page there, a summary in Markdown, JUnit XML and CSV")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from conformance.harness.conduct_trial import Check, Facts, conduct
 from conformance.harness.devices import DEVICES, missing
 from conformance.harness.verify import Verdict, verify
 from conformance.operators import OPERATORS
-from conformance.report import terminal
+from conformance.report import command, terminal
 from conformance.report.tally import Tally
 
 PROPERTY = "conformance"
@@ -175,6 +175,9 @@ class Session:
                     terminalreporter.write_line(line, yellow=True)
         if not self.tally.verified:
             terminalreporter.write_line("NOTHING WAS VERIFIED", red=True)
+        if self.records is not None and (folder := self.config.getoption("--report")):
+            for line in command.said(self.records.path, Path(folder)):
+                terminalreporter.write_line(line)
 
     def _why(self, device: str) -> str:
         if missing(device):
@@ -281,13 +284,30 @@ def _record_of(report: pytest.TestReport) -> dict[str, Any] | None:
 
 
 def _open_records(config: pytest.Config) -> records.Records | None:
-    path = config.getoption("--records")
+    """The file that `--records` names, or one beside the report that is made from it."""
+    path, folder = config.getoption("--records"), _report_folder(config)
+    if path is None and folder is not None:
+        path = folder / "records.jsonl"
     if path is None:
         return None
     try:
         return records.Records(Path(path))
     except OSError as problem:
         raise _unwritable(path, problem) from None
+
+
+def _report_folder(config: pytest.Config) -> Path | None:
+    """There, with what a report needs, before minutes are spent on what belongs in it."""
+    folder = config.getoption("--report")
+    if folder is None:
+        return None
+    if lacking := command.missing():
+        raise pytest.UsageError(f"--report: {lacking}")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise pytest.UsageError(f"--report {folder}: cannot be written ({problem.strerror})") from None
+    return Path(folder)
 
 
 def _unwritable(path: str | Path, problem: OSError) -> pytest.UsageError:
