@@ -1,4 +1,4 @@
-"""The ten UNet layers at full size, each implementation against torch on the same device in the same run.
+"""The UNet's layers and their small twins, each implementation against torch on the same device in the same run.
 
 Targets, as geometric means over the layers in each direction: numba-cuda-igemm at least 0.5 of cuDNN (goal 0.8),
 numba-cuda-tiled at least 0.2; numba-cpu at least 0.5 of torch on the same threads. They are printed, not asserted: a
@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.problems.networks import UNET
+from conformance.problems.networks import UNET, UNET_TWINS
+
+LAYERS = (*UNET_TWINS, *UNET)
 
 
-@pytest.mark.times("conv_forward", problems=UNET)
+@pytest.mark.benchmarks("conv_forward", problems=LAYERS)
 def test_unet_forward(timed, case):
     """Forward with bias."""
     timed(case)
 
 
-@pytest.mark.times("conv_backward_data", problems=UNET)
+@pytest.mark.benchmarks("conv_backward_data", problems=LAYERS)
 def test_unet_backward_data(timed, case):
     """The gradient in the input."""
     timed(case)
 
 
-@pytest.mark.times("conv_backward_weight", problems=UNET)
+@pytest.mark.benchmarks("conv_backward_weight", problems=LAYERS)
 def test_unet_backward_weight(timed, case):
     """The gradients in weight and bias."""
     timed(case)

@@ -1,105 +1,190 @@
-"""Timing what was verified: the `timed` fixture and the table of ratios at the end of a run."""
+"""Timing what was verified: the `timed` fixture and the table at the end of a run."""
 
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import pytest
 
-from conformance.data import expectation
+from conformance.harness import records
 from conformance.harness.case import Absence, Case
-from conformance.harness.implementation import Kernel
-from conformance.harness.plugin import PROPERTY
-from conformance.harness.verify import prepare
-from conformance.speed.measure import known_ceilings, share
-from conformance.speed.relative import Timing, baseline, means, ratios
-from conformance.speed.table import figures
+from conformance.harness.collect import Plan
+from conformance.harness.implementation import Kernel, Unsupported
+from conformance.harness.plugin import PROPERTY, _parameter, conclude
+from conformance.harness.verify import MalformedError, Verdict, blame, excused, verify
+from conformance.problems import Problem
+from conformance.speed import lane, machine
+from conformance.speed.due import due
+from conformance.speed.facts import RATES, Facts, doubt
+from conformance.speed.measure import known_ceilings
+from conformance.speed.roofline import Ceilings, better, measured
+from conformance.speed.rotation import CheatError, Rounds, rotate
 
-ROUNDS, LEAST = 7, 3
-SLOW = 3.0
-"""Seconds of a first call from which the fewer rounds are enough."""
+PATIENCE, MOST = 2, 6
+"""Measurements of the ceilings before one time is called impossible, and in one run."""
 
-_TIMINGS = pytest.StashKey[list[Timing]]()
-_VERIFIED = pytest.StashKey[list[bool]]()
+
+@dataclass(slots=True)
+class _Run:
+    """What a run has timed."""
+
+    asked: bool = False
+    verified: bool = False
+    threads: str = ""
+    ceilings: dict[str, Ceilings | None] = field(default_factory=dict)
+    """The best that each device has shown."""
+    again: int = 0
+    """How often ceilings were measured once more."""
+    facts: list[Facts] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """What pytest-benchmark keeps of each, in the same order."""
+
+    def facts_of(self, case: Case, rounds: Rounds, first: float) -> Facts:
+        """What a time means. Before it is called impossible, ceilings get another chance."""
+        kernel, device = case.kernel, case.implementation.device
+        assert isinstance(kernel, Kernel)
+        known = self.ceilings.setdefault(device, known_ceilings(device))
+        for _ in range(PATIENCE):
+            if known is None or self.again >= MOST or not doubt(case, kernel.contract, rounds, known):
+                break
+            self.again += 1
+            more = measured(device)
+            self.ceilings[device] = known = known if isinstance(more, str) else better(known, more)
+        return Facts(case, kernel.contract, rounds, first, known, doubt(case, kernel.contract, rounds, known))
+
+    def settled(self) -> list[Facts]:
+        """All times by what is known in the end: the ceilings, and torch's."""
+        found = []
+        for facts in self.facts:
+            known = self.ceilings[facts.timing.device]
+            finding = doubt(facts.case, facts.contract, facts.rounds, known)
+            found.append(replace(facts, ceilings=known, finding=finding))
+        ratios = lane.compared(found)
+        return [replace(f, ratio=ratios.get(f.timing.key)) for f in found]
+
+
+_RUN = pytest.StashKey[_Run]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A run starts without timings."""
     config.addinivalue_line("markers", "times(operator, problems): fixed-arm fp32 nchw cases of a table, to be timed")
-    config.stash[_TIMINGS] = []
-    config.stash[_VERIFIED] = []
+    config.addinivalue_line("markers", "benchmarks(operator, problems): those that device and level are due, timed")
+    config.stash[_RUN] = _Run()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per case of a table that is due on its device at the level of the run."""
+    marker = metafunc.definition.get_closest_marker("benchmarks")
+    if marker is None:
+        return
+    session: Any = metafunc.config.pluginmanager.get_plugin("conformance-session")
+    level = metafunc.config.getoption("--level")
+    cases = _due(session.plan, level, marker.args[0], marker.kwargs["problems"])
+    metafunc.parametrize("case", [_parameter(case, with_operator=False) for case in cases])
+
+
+def _due(plan: Plan, level: str, operator: str, problems: tuple[Problem, ...]) -> Iterator[Case | Absence]:
+    for case in plan.timed(operator, problems):
+        device = case.device if isinstance(case, Absence) else case.implementation.device
+        wanted = due(problems, device or "cpu", level)
+        if isinstance(case, Absence) and wanted:
+            yield replace(case, cases=len(wanted))
+        elif isinstance(case, Case) and case.problem in wanted:
+            yield case
 
 
 @pytest.fixture
-def timed(
-    request: pytest.FixtureRequest, judged: Callable[[Case | Absence], None], benchmark: Any
-) -> Callable[[Case | Absence], None]:
-    """A function that verifies a case and, only if it passes, times the kernel on those very inputs."""
+def timed(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Absence], None]:
+    """A function that verifies a case and, only if it passes, times the kernel on inputs that are new to it."""
 
     def run(case: Case | Absence) -> None:
-        verified = request.config.stash[_VERIFIED]
-        verified.append(False)
-        judged(case)  # ends the test unless the verdict is `pass`
-        verified[-1] = True
-        assert isinstance(case, Case)
-        kernel = case.kernel
-        assert isinstance(kernel, Kernel)
-        call = prepare(case, kernel, expectation(case.recipe))
-        benchmark.group = f"{case.operator.name} {case.problem.name}"
-        record = json.loads(str(dict(request.node.user_properties)[PROPERTY]))
-        benchmark.extra_info.update(record)
-        slow = record["seconds"]["kernel"] > SLOW
-        benchmark.pedantic(call, rounds=LEAST if slow else ROUNDS, warmup_rounds=1)
-        if benchmark.stats is not None:
-            request.config.stash[_TIMINGS].append(_timing(case, benchmark.stats.stats.median))
+        state = request.config.stash[_RUN]
+        state.asked = True
+        state.threads = state.threads or machine.share_threads()
+        if isinstance(case, Absence):
+            benchmark.skipped = True
+            verdict, record, rounds = Verdict(case.status, case.reason), records.absence_record(case), None
+        else:
+            verdict, rounds = _tried(case, wanted=benchmark.enabled)
+            record = records.record(case, verdict)
+        request.node.user_properties.append((PROPERTY, records.line(record)))
+        benchmark.skipped = rounds is None  # nothing is wrong with a benchmark that was not used
+        conclude(verdict, record.get("command", ""))
+        state.verified = True
+        if rounds is not None and isinstance(case, Case):
+            _keep(state, benchmark, case, rounds, record)
 
     return run
 
 
-def _timing(case: Case, seconds: float) -> Timing:
-    device = case.implementation.device
-    names = device, case.operator.name, case.problem.name, case.implementation.name
-    return Timing(*names, seconds, share(case, seconds, known_ceilings(device)))
+def _tried(case: Case, *, wanted: bool) -> tuple[Verdict, Rounds | None]:
+    """The verdict on a case, and its time if it passes and keeps passing while it is timed."""
+    verdict, kernel = verify(case), case.kernel
+    if verdict.status != "pass" or not wanted or not isinstance(kernel, Kernel):
+        return verdict, None
+    try:
+        return verdict, rotate(case, kernel)
+    except (CheatError, MalformedError) as problem:
+        verdict.status, verdict.reason = "fail", f"no time: {problem}"
+    except Unsupported as refusal:
+        verdict.status, verdict.reason = "unsupported", str(refusal)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # SystemExit, or a pytest.skip that would leave the case uncounted
+        verdict.status, verdict.reason = "error", blame(problem)
+    variant, find = case.variant, case.implementation.waiver
+    return excused(verdict, find(case.operator.name, case.problem.geometry, variant.dtype, variant.arm)), None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A run that was asked for times and could verify nothing does not end well."""
-    verified = session.config.stash[_VERIFIED]
-    if verified and not any(verified) and exitstatus == 0:
+def _keep(state: _Run, benchmark: Any, case: Case, rounds: Rounds, record: dict[str, Any]) -> None:
+    """Hand a time to pytest-benchmark, and keep what it means for the table."""
+    facts = state.facts_of(case, rounds, record["seconds"]["kernel"])
+    benchmark.group = f"{case.operator.name} {case.problem.name}"
+    benchmark.extra_info.update(json.loads(records.line(record)) | facts.record())
+    _report(benchmark, rounds)
+    state.facts.append(facts)
+    state.records.append(benchmark.extra_info)
+
+
+def _report(benchmark: Any, rounds: Rounds) -> None:
+    """pytest-benchmark counts rounds that have been timed already: its clock shows what the rotation's did.
+
+    It cannot be given a device's time, nor rounds whose results are looked at before they count.
+    """
+    clock = chain.from_iterable((0.0, seconds) for seconds in rounds.seconds)
+    benchmark._timer = clock.__next__
+    benchmark.pedantic(lambda: None, rounds=len(rounds.seconds))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Iterator[None]:
+    """A run that was asked for times and could verify nothing does not end well.
+
+    Ratios are known now, and pytest-benchmark has not written its file yet.
+    """
+    state = session.config.stash[_RUN]
+    state.facts = state.settled()
+    for facts, record in zip(state.facts, state.records, strict=True):
+        for name in RATES:
+            record.pop(name, None)
+        record.update(facts.record())
+    if state.asked and not state.verified and exitstatus == 0:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Speed relative to torch on the same device: by problem, and the geometric mean by operator."""
-    timings = config.stash[_TIMINGS]
-    if timings:
-        terminalreporter.section("speed relative to torch on the same device (higher is faster), share of the roofline")
-        for line in lines(timings, terminalreporter._tw.fullwidth - 1):
+    """Times, rates, ratios to torch on the same device, findings."""
+    state = config.stash[_RUN]
+    if state.facts:
+        terminalreporter.section("speed of what was verified")
+        terminalreporter.write_line(f"threads: {state.threads}")
+        for device in dict.fromkeys(facts.timing.device for facts in state.facts):
+            terminalreporter.write_line(f"ceilings of {device}: {state.ceilings[device] or 'not known'}")
+        for line in lane.lines(state.facts, terminalreporter._tw.fullwidth - 1):
             terminalreporter.write_line(line)
-
-
-def lines(timings: Sequence[Timing], width: int) -> Iterator[str]:
-    """An entry per operator, problem and device, baseline first, and one of geometric means per operator."""
-    found = ratios(timings)
-    for operator, problem, device in dict.fromkeys((t.operator, t.problem, t.device) for t in timings):
-        here = [t for t in timings if (t.operator, t.problem, t.device) == (operator, problem, device)]
-        here.sort(key=lambda t: t.implementation != baseline(device))
-        words = "; ".join(_entry(t, found.get((operator, problem, t.implementation))) for t in here)
-        yield from _wrapped(f"{operator} {problem}: {words}", width)
-    for operator in dict.fromkeys(t.operator for t in timings):
-        own = {name: pair for (of, name), pair in means(found).items() if of == operator}
-        words = ", ".join(f"{name} {mean:.2f}x of {count}" for name, (mean, count) in own.items())
-        yield from _wrapped(f"{operator} geometric mean: {words}", width) if words else ()
-
-
-def _entry(timing: Timing, ratio: float | None) -> str:
-    told = f"{timing.seconds * 1e3:.3g} ms" if ratio is None else f"{figures(ratio)}x"
-    return f"{timing.implementation} {told}" + ("" if timing.share is None else f" ({timing.share:.0%})")
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent="    ", break_on_hyphens=False)

@@ -7,6 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+Key = tuple[str, str, str]
+"""Operator, problem, implementation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -19,9 +22,10 @@ class Timing:
     seconds: float
     share: float | None = None
 
-
-Key = tuple[str, str, str]
-"""Operator, problem, implementation."""
+    @property
+    def key(self) -> Key:
+        """What it is a time of."""
+        return self.operator, self.problem, self.implementation
 
 
 def baseline(device: str) -> str:
@@ -34,7 +38,7 @@ def ratios(timings: Iterable[Timing]) -> dict[Key, float]:
     timings = list(timings)
     base = {(t.device, t.operator, t.problem): t.seconds for t in timings if t.implementation == baseline(t.device)}
     return {
-        (t.operator, t.problem, t.implementation): base[place] / t.seconds
+        t.key: base[place] / t.seconds
         for t in timings
         if (place := (t.device, t.operator, t.problem)) in base and t.implementation != baseline(t.device)
     }

@@ -7,11 +7,11 @@ lie above them, and one that saves multiplications (Winograd) may by far.
 
 from __future__ import annotations
 
-import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -23,20 +23,24 @@ from conformance.operators import Operator
 
 TORCH = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "mps": "mps"}
 """Device -> what torch calls it."""
-SIZES = {"cpu": (2048, 1 << 28)}
-"""Device -> rows of the square matrices, and bytes copied: far more than its caches hold."""
-LARGE = (8192, 1 << 30)
+SIZES = {"cpu": ((512, 2048), 1 << 28)}
+"""Device -> rows of the square matrices, of which the fastest counts, and bytes copied: far more than caches hold."""
+LARGE = ((2048, 8192), 1 << 30)
 SECONDS = 1.5
 """Of each measurement: enough to see a machine undisturbed at least once, where other work comes and goes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Operations and bytes a second; `source` is how they were measured."""
+    """Operations and bytes a second; `source` is how they were measured.
+
+    `spread` is how far the median round lay from the fastest, which is the ceiling, as a share of it: the larger one's.
+    """
 
     flops: float
     bandwidth: float
     source: str
+    spread: float = 0.0
 
     def floor(self, operator: Operator, geometry: Any, dtype: str) -> float:
         """Least seconds of a problem: its operations, or its inputs read and its outputs written once."""
@@ -49,9 +53,10 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A product of matrices and a copy, each finished when it returns."""
+    """Products of matrices and a copy, each finished when it returns."""
 
-    product: Callable[[], object]
+    products: tuple[Callable[[], object], ...]
+    """By `rows`."""
     copy: Callable[[], object]
     source: str
 
@@ -59,18 +64,32 @@ class _Work:
 @cache
 def ceilings(device: str) -> Ceilings | str:
     """The ceilings of a device, or why there are none. TF32 is off while they are measured."""
+    return measured(device)
+
+
+def measured(device: str) -> Ceilings | str:
+    """The same, measured now."""
     rows, size = SIZES.get(device, LARGE)
     try:
         work = _work(device, rows, size)
         if isinstance(work, str):
             return work
         # bytes are read and written
-        return Ceilings(2 * rows**3 / _best(work.product), 2 * size / _best(work.copy), work.source)
+        found = [_rates(2 * count**3, call) for count, call in zip(rows, work.products, strict=True)]
+        (flops, noise), (bandwidth, other) = max(found), _rates(2 * size, work.copy)
+        return Ceilings(flops, bandwidth, work.source, max(noise, other))
     except (RuntimeError, MemoryError) as problem:
         return f"not measured: {problem}".partition("\n")[0]
 
 
-def _work(device: str, rows: int, size: int) -> _Work | str:
+def better(first: Ceilings, second: Ceilings) -> Ceilings:
+    """What a device has reached in either of two measurements, and how far these lie apart at least."""
+    flops, bandwidth = max(first.flops, second.flops), max(first.bandwidth, second.bandwidth)
+    apart = max(flops / min(first.flops, second.flops), bandwidth / min(first.bandwidth, second.bandwidth)) - 1
+    return Ceilings(flops, bandwidth, first.source, max(first.spread, second.spread, apart))
+
+
+def _work(device: str, rows: tuple[int, ...], size: int) -> _Work | str:
     if device not in TORCH:
         return f"no ceilings are known for {device}"
     reason = torch_arrays(TORCH[device]).unavailable()
@@ -79,31 +98,39 @@ def _work(device: str, rows: int, size: int) -> _Work | str:
     return _by_numpy(rows, size) if device == "cpu" else reason
 
 
-def _by_torch(device: str, rows: int, size: int) -> _Work:
+def _by_torch(device: str, rows: tuple[int, ...], size: int) -> _Work:
     torch, bridge = import_module("torch"), torch_arrays(device)
     torch.backends.cuda.matmul.allow_tf32 = False
-    a, b, c = (torch.ones(rows, rows, device=device) for _ in range(3))
+    squares = [[torch.ones(count, count, device=device) for _ in range(3)] for count in rows]
     source, target = (torch.ones(size // 4, device=device) for _ in range(2))
 
     def finished(call: Callable[[], object]) -> Callable[[], None]:
         return lambda: bridge.synchronize(call())
 
-    product, copy = finished(lambda: torch.matmul(a, b, out=c)), finished(lambda: target.copy_(source))
-    return _Work(product, copy, f"torch, {rows} x {rows}, {size >> 20} MiB")
+    products = tuple(finished(partial(torch.matmul, a, b, out=c)) for a, b, c in squares)
+    return _Work(products, finished(lambda: target.copy_(source)), _source("torch", rows, size))
 
 
-def _by_numpy(rows: int, size: int) -> _Work:
-    a, b, c = (np.ones((rows, rows), np.float32) for _ in range(3))
+def _by_numpy(rows: tuple[int, ...], size: int) -> _Work:
+    squares = [[np.ones((count, count), np.float32) for _ in range(3)] for count in rows]
     source, target = (np.ones(size // 4, np.float32) for _ in range(2))
-    text = f"NumPy, {rows} x {rows}, {size >> 20} MiB"
-    return _Work(lambda: np.matmul(a, b, out=c), lambda: np.copyto(target, source), text)
+    products = tuple(partial(np.matmul, a, b, out=c) for a, b, c in squares)
+    return _Work(products, lambda: np.copyto(target, source), _source("NumPy", rows, size))
 
 
-def _best(call: Callable[[], object]) -> float:
-    """Seconds of the fastest round: a ceiling is not what other work on the machine leaves of it."""
+def _source(framework: str, rows: tuple[int, ...], size: int) -> str:
+    return f"{framework}, {' or '.join(f'{count} x {count}' for count in rows)}, {size >> 20} MiB"
+
+
+def _rates(work: int, call: Callable[[], object]) -> tuple[float, float]:
+    """Work a second of the fastest round, and how much longer the median one took, as a share.
+
+    A ceiling is not what other work on the machine leaves of it.
+    """
     call()
-    best, start = math.inf, time.perf_counter()
+    found: list[float] = []
+    start = time.perf_counter()
     while (begun := time.perf_counter()) < start + SECONDS:
         call()
-        best = min(best, time.perf_counter() - begun)
-    return best
+        found.append(time.perf_counter() - begun)
+    return work / min(found), statistics.median(found) / min(found) - 1

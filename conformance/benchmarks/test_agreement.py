@@ -1,0 +1,68 @@
+"""The lane's clock beside torch's own: the same kernel on the same problem in the same run, in turn.
+
+Target: within 5% on a machine that does nothing else. Printed, not asserted. torch's timer loops over buffers that
+rotate as the lane's do. Beside it stands what it says of one set of inputs, which stays in the cache as far as it fits.
+"""
+
+from __future__ import annotations
+
+import statistics
+from importlib import import_module
+from itertools import cycle
+from typing import Any
+
+import pytest
+
+from conformance.data import expectation
+from conformance.harness.case import Case
+from conformance.harness.implementation import Kernel
+from conformance.harness.verify import prepare
+from conformance.operators import OPERATORS
+from conformance.problems import PROBLEMS, Variant
+from conformance.speed import machine
+from conformance.speed.rotation import FLOOD, rotate
+
+torch = pytest.importorskip("torch")
+LAYERS = ("unet-twin.64x64", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56", "unet.512x512@64")
+TURNS = 5
+SECONDS = 0.3
+"""Least time that torch's timer calls for."""
+TOGETHER = FLOOD
+"""Bytes of buffers that it rotates through."""
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_agreement_with_torch(name: str, request: pytest.FixtureRequest, benchmark, capsys: pytest.CaptureFixture[str]):
+    """Ratios of medians, one a turn, and their median; in the file of pytest-benchmark as well."""
+    utilities = import_module("torch.utils.benchmark")
+    machine.share_threads()
+    session: Any = request.config.pluginmanager.get_plugin("conformance-session")
+    implementation = session.plan.registry.implementations.get("torch-cpu")
+    if implementation is None:
+        pytest.skip("torch-cpu is not selected")
+    problem = next(problem for problem in PROBLEMS if problem.name == name)
+    case = Case(implementation, OPERATORS["conv_forward"], problem, Variant("fp32", "nchw", "fixed"), 0)
+    kernel = case.kernel
+    assert isinstance(kernel, Kernel)
+    first = prepare(case, kernel, expectation(case.recipe))
+    count = 1 + TOGETHER // case.operator.bytes(problem.geometry, 4)
+    calls = cycle([first, *(prepare(case, kernel, expectation(case.recipe)) for _ in range(count))])
+    timers = [
+        utilities.Timer("next(calls)()", globals={"calls": some}, num_threads=torch.get_num_threads())
+        for some in (calls, cycle([first]))
+    ]
+    turns = [(rotate(case, kernel).median, *map(_median, timers)) for _ in range(TURNS)]
+    ratios = sorted(lane / own for lane, own, _ in turns)
+    benchmark.extra_info["lane_over_torch"] = ratios
+    benchmark.pedantic(first, rounds=TURNS)
+    lane, own, cached = (statistics.median(found) * 1e3 for found in zip(*turns, strict=True))
+    with capsys.disabled():
+        print(
+            f"\n{name}: lane {lane:.3g} ms, torch.utils.benchmark {own:.3g} ms, on one set of inputs {cached:.3g} ms; "
+            f"paired ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+        )
+
+
+def _median(timer: Any) -> float:
+    found: float = timer.blocked_autorange(min_run_time=SECONDS).median
+    return found
