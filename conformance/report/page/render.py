@@ -45,7 +45,8 @@ def page(digest: Digest, title: str) -> str:
     shown = context.overview(digest) | context.matrix(digest) | context.findings(digest) | numbers
     sections = _sections(bool(digest.failures), numbers)
     template = _environment().get_template("page.html")
-    return template.render(title=title, version=__version__, sections=sections, **own, **shown)
+    rendered: str = template.render(title=title, version=__version__, sections=sections, **own, **shown)
+    return rendered
 
 
 def _own(name: str) -> Markup:
