@@ -118,3 +118,9 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 def no_traceback_of_ours(text: str) -> bool:
     """Whether a message speaks about the user's files and nobody else's."""
     return not any(mark in text for mark in ("Traceback", "INTERNALERROR", str(ROOT / "conformance" / "harness")))
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many threads as a worker of pytest-xdist lets numba have; the lane gives everybody the same number."""
+    monkeypatch.setattr("conformance.speed.machine.cores", lambda: 1)

@@ -25,6 +25,7 @@ from conformance.speed import measure, roofline, rotation
 from conformance.speed.rotation import CheatError, rotate
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("one_core")
 
 DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
 WORK = 0.003

@@ -21,6 +21,7 @@ from conformance.speed.rotation import Rounds
 from conformance.speed.table import figures
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("one_core")
 
 OPERATIONS = 2 * 2 * 4 * 6 * 6 * 4 * 9
 READ = 4 * (2 * 4 * 36 + 4 * 4 * 9 + 4)

@@ -15,6 +15,7 @@ from conformance.speed import measure, roofline
 from conformance.speed.relative import Timing, means, ratios
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("one_core")
 
 SUITE = """
 import pytest
