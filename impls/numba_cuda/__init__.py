@@ -16,7 +16,7 @@ from .igemm import Igemm
 from .pool import avg_pool_backward, avg_pool_forward
 from .tiled import Tiled
 
-PRODUCTS, ELEMENTS = 24_000, 1_500
+PRODUCTS, ELEMENTS = 16_000, 1_500
 """Of the largest problem that is simulated, where each product takes 2 microseconds and each thread 20: a tenth of a
 second a call, so that all of the simulator's cases take two minutes on two cores."""
 
