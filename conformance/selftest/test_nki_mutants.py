@@ -3,15 +3,13 @@ all cases pass."""
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from conformance.selftest.nki_kernels import FOLDER, implementation, tried
+from conformance.selftest.nki_kernels import implementation, tried
+from conformance.selftest.nki_mutants import Mutant, assert_convicted, cases
 
-KERNELS = FOLDER / "kernels"
 FORWARD, DATA, WEIGHT = "conv_forward", "conv_backward_data", "conv_backward_weight"
 PLAIN = "n2 c5 h6 w7 k4 r3 s3 p1 b1"
 BEYOND = "n1 c130 h5 w6 k140 r3 s3 p1 b1"
@@ -24,19 +22,6 @@ HIGH = "n1 c3 h70 w70 k2 r3 s3 u2 p1"
 FAR = "n1 c2 h3 w4 k3 r3 s3 p70 d70"
 TURNING = "n1 c2 h9 w50 k3 r3 s2 u2x1 p1"
 ASYMMETRIC = "n1 c3 h6 w7 k4 r3 s3 p2:0x0:1"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A text that a file has once, what replaces it, and a case that must fail."""
-
-    file: str
-    text: str
-    instead: str
-    operator: str
-    problem: str
-    arm: str = "integer"
-    dtype: str = "fp32"
 
 
 def _windows(*what: str) -> Mutant:
@@ -180,19 +165,10 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_mistake_fails(name: str, tmp_path: Path):
-    mutant, copy = MUTANTS[name], tmp_path / "kernels"
-    shutil.copytree(KERNELS, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    text = (copy / mutant.file).read_text()
-    assert text.count(mutant.text) == 1
-    (copy / mutant.file).write_text(text.replace(mutant.text, mutant.instead))
-    verdict = tried(implementation(copy), mutant.operator, mutant.problem, mutant.arm, mutant.dtype)
-    assert verdict.status in ("fail", "error"), verdict.reason
+    assert_convicted(MUTANTS[name], tmp_path)
 
 
-CASES = sorted({(m.operator, m.problem, m.arm, m.dtype) for m in MUTANTS.values()})
-
-
-@pytest.mark.parametrize(("operator", "problem", "arm", "dtype"), CASES)
+@pytest.mark.parametrize(("operator", "problem", "arm", "dtype"), cases(MUTANTS.values()))
 def test_without_it_the_case_passes(operator: str, problem: str, arm: str, dtype: str):
     verdict = tried(implementation(), operator, problem, arm, dtype)
     assert verdict.status == "pass", verdict.reason
