@@ -103,7 +103,7 @@ class Session:
             due = self.plan.timed(times.args[0], times.kwargs["problems"])
         else:
             return
-        metafunc.parametrize("case", [_parameter(case, behaves is not None) for case in due])
+        metafunc.parametrize("case", [parameter(case, behaves is not None) for case in due])
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -262,7 +262,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"conformance: level {level}, seed {seed}, devices {', '.join(here)}"]
 
 
-def _parameter(case: Case | Absence, with_operator: bool) -> Any:
+def parameter(case: Case | Absence, with_operator: bool) -> Any:
+    """A case for `parametrize`, with its name and the marker of its device."""
     device = case.device if isinstance(case, Absence) else case.implementation.device
     operator = case.operator if isinstance(case, Absence) else case.operator.name
     marks = [getattr(pytest.mark, name) for name in ([device] if device else DEVICES)]

@@ -14,7 +14,7 @@ from conformance.harness import records
 from conformance.harness.case import Absence, Case
 from conformance.harness.collect import Plan
 from conformance.harness.implementation import Kernel, Unsupported
-from conformance.harness.plugin import PROPERTY, _parameter, conclude
+from conformance.harness.plugin import PROPERTY, conclude, parameter
 from conformance.harness.verify import MalformedError, Verdict, blame, excused, verify
 from conformance.problems import Problem
 from conformance.speed import lane, machine
@@ -85,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     session: Any = metafunc.config.pluginmanager.get_plugin("conformance-session")
     level = metafunc.config.getoption("--level")
     cases = _due(session.plan, level, marker.args[0], marker.kwargs["problems"])
-    metafunc.parametrize("case", [_parameter(case, with_operator=False) for case in cases])
+    metafunc.parametrize("case", [parameter(case, with_operator=False) for case in cases])
 
 
 def _due(plan: Plan, level: str, operator: str, problems: tuple[Problem, ...]) -> Iterator[Case | Absence]:

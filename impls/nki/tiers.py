@@ -27,8 +27,21 @@ def _path(name: str) -> Path:
     return HERE / f"{name}.py" if name == CANARY else HERE / "kernels" / f"{name}.py"
 
 
+class Tier:
+    """What the three have in common."""
+
+    def open(self, path: Path) -> ModuleType:
+        """The kernels of any file."""
+        raise NotImplementedError
+
+    @cache  # noqa: B019 - tiers live as long as the process
+    def load(self, name: str) -> ModuleType:
+        """The kernels of a file here."""
+        return self.open(_path(name))
+
+
 @dataclass(frozen=True)
-class Device:
+class Device(Tier):
     """The device that is here. The toolchain compiles a kernel for each call and copies NumPy arrays there and back."""
 
     wide = False
@@ -42,11 +55,6 @@ class Device:
     def target(self) -> str:
         """Generation of its NeuronCore."""
         return toolchain.TARGETS[neuron_device()]
-
-    @cache  # noqa: B019 - tiers live as long as the process
-    def load(self, name: str) -> ModuleType:
-        """The kernels of a file here."""
-        return self.open(_path(name))
 
     def open(self, path: Path) -> ModuleType:
         """The kernels of any file."""
@@ -70,7 +78,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Simulator:
+class Simulator(Tier):
     """nki.simulate for one generation of the NeuronCore, on the CPU.
 
     `precise` rounds to bfloat16 as the device does; without it bfloat16 tensors are kept in fp32 throughout, which
@@ -89,11 +97,6 @@ class Simulator:
     def stands_for(self) -> tuple[str, ...]:
         """The device of this generation."""
         return (TRAINIUM_OF[self.target],)
-
-    @cache  # noqa: B019
-    def load(self, name: str) -> ModuleType:
-        """The kernels of a file here."""
-        return self.open(_path(name))
 
     def open(self, path: Path) -> ModuleType:
         """The kernels of any file."""
@@ -131,7 +134,7 @@ class Simulator:
 
 
 @dataclass(frozen=True)
-class Emulator:
+class Emulator(Tier):
     """The emulator in this folder for one generation of the NeuronCore."""
 
     target: str
@@ -141,11 +144,6 @@ class Emulator:
     def stands_for(self) -> tuple[str, ...]:
         """The device of this generation."""
         return (TRAINIUM_OF[self.target],)
-
-    @cache  # noqa: B019
-    def load(self, name: str) -> ModuleType:
-        """The kernels of a file here."""
-        return self.open(_path(name))
 
     def open(self, path: Path) -> ModuleType:
         """The kernels of any file."""
