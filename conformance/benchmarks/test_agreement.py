@@ -7,8 +7,9 @@ rotate as the lane's do. Beside it stands what it says of one set of inputs, whi
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from importlib import import_module
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -17,22 +18,25 @@ from conformance.data import expectation
 from conformance.harness.case import Case
 from conformance.harness.implementation import Kernel
 from conformance.harness.verify import prepare
-from conformance.operators import OPERATORS
+from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import PROBLEMS, Variant
 from conformance.speed import machine
 from conformance.speed.rotation import FLOOD, rotate
 
 torch = pytest.importorskip("torch")
-LAYERS = ("unet-twin.64x64", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56", "unet.512x512@64")
+LAYERS = ("unet-twin.64x64", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56")
+PLACES = (*product(LAYERS, CONVOLUTIONS), ("unet.512x512@64", "conv_forward"))
 TURNS = 5
-SECONDS = 0.3
-"""Least time that torch's timer calls for."""
+SECONDS, CALLS = 0.3, 7
+"""Least time and least number of calls of torch's timer in a turn."""
 TOGETHER = FLOOD
 """Bytes of buffers that it rotates through."""
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_agreement_with_torch(name: str, request: pytest.FixtureRequest, benchmark, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(("name", "operator"), PLACES)
+def test_agreement_with_torch(
+    name: str, operator: str, request: pytest.FixtureRequest, benchmark, capsys: pytest.CaptureFixture[str]
+):
     """Ratios of medians, one a turn, and their median; in the file of pytest-benchmark as well."""
     utilities = import_module("torch.utils.benchmark")
     machine.share_threads()
@@ -41,7 +45,7 @@ def test_agreement_with_torch(name: str, request: pytest.FixtureRequest, benchma
     if implementation is None:
         pytest.skip("torch-cpu is not selected")
     problem = next(problem for problem in PROBLEMS if problem.name == name)
-    case = Case(implementation, OPERATORS["conv_forward"], problem, Variant("fp32", "nchw", "fixed"), 0)
+    case = Case(implementation, OPERATORS[operator], problem, Variant("fp32", "nchw", "fixed"), 0)
     kernel = case.kernel
     assert isinstance(kernel, Kernel)
     first = prepare(case, kernel, expectation(case.recipe))
@@ -51,18 +55,18 @@ def test_agreement_with_torch(name: str, request: pytest.FixtureRequest, benchma
         utilities.Timer("next(calls)()", globals={"calls": some}, num_threads=torch.get_num_threads())
         for some in (calls, cycle([first]))
     ]
-    turns = [(rotate(case, kernel).median, *map(_median, timers)) for _ in range(TURNS)]
+    turns = [_turn(rotate(case, kernel).median, timers) for _ in range(TURNS)]
     ratios = sorted(lane / own for lane, own, _ in turns)
     benchmark.extra_info["lane_over_torch"] = ratios
     benchmark.pedantic(first, rounds=TURNS)
     lane, own, cached = (statistics.median(found) * 1e3 for found in zip(*turns, strict=True))
     with capsys.disabled():
         print(
-            f"\n{name}: lane {lane:.3g} ms, torch.utils.benchmark {own:.3g} ms, on one set of inputs {cached:.3g} ms; "
-            f"paired ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+            f"\n{operator} {name}: lane {lane:.3g} ms, torch.utils.benchmark {own:.3g} ms, on one set of inputs "
+            f"{cached:.3g} ms; paired ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
         )
 
 
-def _median(timer: Any) -> float:
-    found: float = timer.blocked_autorange(min_run_time=SECONDS).median
-    return found
+def _turn(lane: float, timers: Iterable[Any]) -> tuple[float, ...]:
+    """Median seconds by the lane and by torch's timers."""
+    return lane, *(timer.blocked_autorange(min_run_time=max(SECONDS, CALLS * lane)).median for timer in timers)

@@ -193,7 +193,7 @@ class Broken(pytest.Item):
     def __init__(self, *, path_text: str, reason: str, **rest: Any) -> None:
         super().__init__(**rest)
         self.reason = reason
-        self.user_properties.append((PROPERTY, records.line(records.broken_record(path_text, reason))))
+        publish(self, records.broken_record(path_text, reason))
 
     def runtest(self) -> None:
         """Always fails."""
@@ -214,7 +214,7 @@ def judged(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
         else:
             verdict = verify(case)
             record = records.record(case, verdict)
-        request.node.user_properties.append((PROPERTY, records.line(record)))
+        publish(request.node, record)
         conclude(verdict, record.get("command", ""))
 
     return run
@@ -230,10 +230,16 @@ def kept(request: pytest.FixtureRequest) -> Callable[[Case | Absence, Check], No
         else:
             verdict, facts = conduct(case, check)
         record = records.conduct_record(case, verdict, check.__name__, facts)
-        request.node.user_properties.append((PROPERTY, records.line(record)))
+        publish(request.node, record)
         conclude(verdict, record.get("command", ""))
 
     return run
+
+
+def publish(item: pytest.Item, record: dict[str, Any]) -> None:
+    """Hand a record, with the level of the run, to whoever counts and writes."""
+    record["run_level"] = item.config.getoption("--level")
+    item.user_properties.append((PROPERTY, records.line(record)))
 
 
 def conclude(verdict: Verdict, command: str) -> None:

@@ -15,6 +15,7 @@ from conformance.data.stream import GENERATOR
 from conformance.dtypes import STORAGE
 from conformance.harness.case import Absence, Case
 from conformance.harness.conduct_trial import ARM, Facts
+from conformance.harness.host import processor
 from conformance.harness.judging import by_probes
 from conformance.harness.verify import Verdict
 from conformance.judge import Judgement
@@ -134,7 +135,12 @@ def number(value: float) -> float | str:
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}
+    found = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "processor": processor(),
+    }
     for package in ("kernel-conformance", "numpy", "ml_dtypes"):
         try:
             found[package] = version(package)

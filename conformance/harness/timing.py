@@ -14,7 +14,7 @@ from conformance.harness import records
 from conformance.harness.case import Absence, Case
 from conformance.harness.collect import Plan
 from conformance.harness.implementation import Kernel, Unsupported
-from conformance.harness.plugin import PROPERTY, conclude, parameter
+from conformance.harness.plugin import conclude, parameter, publish
 from conformance.harness.verify import MalformedError, Verdict, blame, excused, verify
 from conformance.problems import Problem
 from conformance.speed import lane, machine
@@ -112,7 +112,7 @@ def timed(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Ab
         else:
             verdict, rounds = _tried(case, wanted=benchmark.enabled)
             record = records.record(case, verdict)
-        request.node.user_properties.append((PROPERTY, records.line(record)))
+        publish(request.node, record)
         benchmark.skipped = rounds is None  # nothing is wrong with a benchmark that was not used
         conclude(verdict, record.get("command", ""))
         state.verified = True

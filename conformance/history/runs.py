@@ -23,7 +23,7 @@ PLACES = {
 DECISIVE = ("CPU", "cores", "architecture", "device")
 """Facts without which times say nothing about each other."""
 
-REPEATED = ("python", "machine", "system")
+REPEATED = ("python", "machine", "system", "processor")
 """Facts that a record tells as well."""
 
 

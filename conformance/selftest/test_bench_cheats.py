@@ -196,10 +196,13 @@ def test_no_two_timed_calls_are_given_the_same():
         return cheaters.honest(x, w, bias, **parameters)
 
     rounds = len(timed(kernel).seconds)
-    due = seen[2 : 2 + rounds]  # the first call and that whose memory is measured go before
+    turn = rotation.BEFORE + 1
+    waves = seen[2 : 2 + rounds * turn]  # the first call and that whose memory is measured go before
+    due = waves[rotation.BEFORE :: turn]
     assert len({content for content, _ in due}) == rounds
     assert len({address for _, address in due}) == rounds
     assert seen[0][0] not in {content for content, _ in due}
+    assert {call for place, call in enumerate(waves) if place % turn < rotation.BEFORE} == {seen[0]}
 
 
 CACHED = """

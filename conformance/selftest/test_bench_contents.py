@@ -139,13 +139,13 @@ def test_memory_is_what_a_call_takes_at_its_peak():
 
 @pytest.mark.skipif(allocator._library() is None, reason="the allocator is not glibc")
 @pytest.mark.skipif(not memory.STATUS.exists(), reason="resident memory is read from Linux")
-def test_freed_memory_is_kept_until_it_is_returned():
+@pytest.mark.parametrize("size", [1 << 24, 1 << 26])
+def test_freed_memory_is_kept_until_it_is_returned(size: int):
     def resident() -> int:
         found = memory._resident("VmRSS")
         assert found is not None
         return found
 
-    size = 1 << 24
     assert allocator.keep_pages()
     allocator.return_pages()
     before = resident()
@@ -173,6 +173,7 @@ def test_memory_of_a_device_is_what_its_framework_says(monkeypatch: pytest.Monke
 
 def test_slow_kernels_have_fewer_rounds():
     assert [rotation.rounds_due(seconds) for seconds in (2.0, 0.9, 0.02, 0.0)] == [3, 7, 25, 40]
+    assert [rotation.calls_before(seconds) for seconds in (2.0, 0.4, 0.2, 0.0)] == [0, 1, 2, 2]
 
 
 def test_other_draws_have_seeds_of_their_own():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.harness.devices import DEVICES, missing
+from conformance.harness.host import processor
 from conformance.selftest.conftest import TINY, Project
 
 pytest_plugins = ["pytester"]
@@ -167,6 +168,20 @@ def test_kernel_that_kills_its_worker_is_an_error_and_the_others_run(project: Pr
     assert (outcome.exit, outcome.statuses) == (1, {"pass": 4, "error": 2})
     deadly = [record for record in outcome.records if record["status"] == "error"]
     assert all("deadly" in record["implementation"] and "crashed while" in record["reason"] for record in deadly)
+
+
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
+def test_every_record_tells_the_level_of_its_run_and_the_processor(project: Project, workers: tuple[str, ...]):
+    project.kernel()
+    project.kernel("lacks", head="import not_installed")
+    project.write("impls/broken.py", "1 / 0")
+    outcome = project.run(*workers, "--level=smoke", subprocess=bool(workers))
+    assert {(record["status"], record["run_level"]) for record in outcome.records} == {
+        ("pass", "smoke"),
+        ("unavailable", "smoke"),
+        ("error", "smoke"),
+    }
+    assert {record["versions"]["processor"] for record in outcome.records} == {processor()}
 
 
 COMMANDS = {

@@ -84,6 +84,38 @@ def test_machines_whose_devices_have_one_name_are_told_apart_by_the_rest(tmp_pat
     assert [digest.name(row) for row in digest.rows] == ["acme on cpu, arm64 Darwin", "acme on cpu, x86_64 Linux"]
 
 
+def test_processors_are_kept_apart(tmp_path: Path):
+    torch, old, new = (
+        {"implementation": "t", "device": "cpu"},
+        VERSIONS | {"processor": "i7"},
+        VERSIONS | {"processor": "i9"},
+    )
+    own = VERSIONS | {"device": "cpu"}
+    results = merged(
+        tmp_path,
+        [sample(**torch, versions=old | own), absent(**torch, versions=old)],
+        [sample(**torch, versions=new | own)],
+    )
+    assert Counter(v.machine.name for v in results.verdicts) == {"i7": 2, "i9": 1}
+    assert not results.conflicts
+
+
+def test_a_processor_does_not_tell_other_devices_apart(tmp_path: Path):
+    cuda, host = {"implementation": "torch-cuda", "device": "cuda"}, {"processor": "i9"}
+    absence = absent(**cuda, versions=VERSIONS | host)
+    results = merged(
+        tmp_path, [sample(**cuda, versions=H100 | host), absence], [sample(problem="b", **cuda, versions=H100)]
+    )
+    assert {v.machine.name for v in results.verdicts} == {"NVIDIA H100"}
+
+
+def test_levels_of_runs_are_told(tmp_path: Path):
+    results = merged(
+        tmp_path, [sample(run_level="full"), sample(problem="b", run_level="smoke")], [sample(problem="c")]
+    )
+    assert Digest(results).levels == ["smoke", "full"]
+
+
 def test_numpy_and_torch_share_a_cpu(tmp_path: Path):
     results = merged(tmp_path, [sample(), sample(implementation="t", versions=VERSIONS | {"device": "cpu"})])
     assert len({v.machine for v in results.verdicts}) == 1

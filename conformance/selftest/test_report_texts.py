@@ -41,6 +41,12 @@ def test_the_summary_says_what_happened(tmp_path: Path):
     assert "| acme | 1 1F 1E 1w | 18u |" in text
 
 
+def test_the_summary_tells_the_level(tmp_path: Path):
+    text = markdown.summary(digest(tmp_path, [sample(run_level="smoke"), sample(problem="b")]), "t")
+    assert "2 cases, level smoke: **2** pass." in text
+    assert "level" not in markdown.summary(digest(tmp_path, [sample()]), "t").partition("## ")[0]
+
+
 def test_nothing_from_outside_is_markdown(tmp_path: Path):
     names = ("implementation", "operator", "problem", "reason", "command")
     records = [

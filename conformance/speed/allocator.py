@@ -1,7 +1,8 @@
 """The C library's allocator, where it is glibc: what it returns to the system is cleared when it is touched again.
 
 Whether a large result costs a kernel fresh pages depends on what else the process has allocated before, and made times
-of the same kernel differ by half. So freed memory is kept while kernels are timed, up to glibc's own limit for a block.
+of the same kernel differ by half. So freed memory is kept while kernels are timed, and no block is mapped for itself:
+one of 32 MiB or more was, or was not, by what happened to be free, which was worth a tenth.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import ctypes
 from functools import cache
 from typing import Any
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+TRIM_THRESHOLD, MMAP_MAX = -1, -4
 """Parameters of mallopt(3)."""
-KEPT, LARGEST = (1 << 31) - 1, 1 << 25
-"""Most bytes it accepts for them: free memory that is kept, and a block that is not mapped for itself."""
+KEPT = (1 << 31) - 1
+"""Most bytes of free memory that it accepts to be kept."""
 
 
 @cache
@@ -31,7 +32,7 @@ def keep_pages() -> bool:
     library = _library()
     if library is None:
         return False
-    return bool(library.mallopt(MMAP_THRESHOLD, LARGEST)) and bool(library.mallopt(TRIM_THRESHOLD, KEPT))
+    return bool(library.mallopt(MMAP_MAX, 0)) and bool(library.mallopt(TRIM_THRESHOLD, KEPT))
 
 
 def return_pages() -> None:

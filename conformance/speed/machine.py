@@ -6,14 +6,11 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from conformance.harness.implementation import Implementation
-
-CPUINFO = Path("/proc/cpuinfo")
 
 
 class ThreadsError(RuntimeError):
@@ -25,13 +22,6 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def processor() -> str:
-    """The CPU's model."""
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
 
 
 def share_threads() -> str:

@@ -1,9 +1,10 @@
 """Timing a kernel so that only its work is timed: every call on inputs that are new to it, every result judged.
 
 Calls go in waves: buffers are filled, the cache is flooded, then each buffer is used once, in the order of filling. A
-call is timed until the device is idle, by events on the caller's stream as well where the framework has them. Its
-result is copied at once and judged; some are kept to the end, and must still be the same then. At last calls are
-repeated: a kernel that is then many times as fast answers from memory, and has no time.
+call follows others that nobody times, on inputs of their own, as it would in a loop. It is timed until the device is
+idle, by events on the caller's stream as well where the framework has them. Its result is copied at once and judged;
+some are kept to the end, and must still be the same then. At last calls are repeated: a kernel that is then many times
+as fast answers from memory, and has no time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ LEAST, USUAL, MOST = 3, 7, 40
 """Rounds of a kernel slower than `SLOW`, of others, and of those that are fast."""
 SLOW, BUDGET = 1.0, 0.5
 """Seconds of a call from which the fewest rounds are enough, and that rounds may take together if they are many."""
+BEFORE = 2
+"""Calls just before a timed one, as far as they fit into `BUDGET`: while results are copied, threads fall asleep, and
+to wake them made a call of half a millisecond slower by a tenth."""
 WINDOW, FLOOD = 1 << 30, 1 << 27
 """Most bytes of inputs and results in a wave, two rounds apart, and most bytes that flood the cache."""
 BEYOND = 1.25
@@ -122,6 +126,8 @@ class _Rotation:
         self.judge = _Judge(kernel)
         self.size = case.operator.bytes(case.problem.geometry, STORAGE[case.variant.dtype].itemsize)
         self.cache = last_level(case.implementation.device)
+        self.before: tuple[_Slot, ...] = ()
+        """What is called on before a timed call."""
 
     def slot(self, content: Content) -> _Slot:
         """New buffers."""
@@ -140,6 +146,8 @@ class _Rotation:
 
     def call(self, slot: _Slot) -> None:
         """The kernel, timed."""
+        for other in self.before:
+            self.bridge.synchronize(self.kernel.function(*other.native, **self.keywords))
         slot.result = None  # freeing it is not this call's work
 
         def call() -> Any:
@@ -207,13 +215,19 @@ def rotate(case: Case, kernel: Kernel) -> Rounds:
         copy_out, _ = _clocked(rotation.home, slot.result, slot.early)
         memory = growth(partial(rotation.call, slot), rotation.bridge)
         due = list(islice(rotation.contents, rounds_due(slot.wall)))
-        del slot  # frees its buffers
+        slot.result, rotation.before = None, (slot,) * calls_before(slot.wall)
+        del slot  # frees its buffers, unless they are called on
         slots, rotated = _waves(rotation, due, base)
     events = slots[0].seconds != slots[0].wall
     if events:
         _require_whole(slots)
     times = tuple(s.seconds for s in slots), tuple(s.wall for s in slots)
     return Rounds(*times, "events" if events else "wall", copy_in, copy_out, rotated, rotation.cache, memory)
+
+
+def calls_before(seconds: float) -> int:
+    """How often a kernel of these seconds a call is called just before a timed call."""
+    return min(BEFORE, int(BUDGET / max(seconds, 1e-9)))
 
 
 def rounds_due(seconds: float) -> int:

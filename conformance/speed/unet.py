@@ -18,6 +18,7 @@ from conformance.data import expectation
 from conformance.data.manifest import SEED
 from conformance.harness.case import Absence, Case
 from conformance.harness.collect import Plan
+from conformance.harness.host import processor
 from conformance.harness.implementation import Implementation
 from conformance.harness.options import Selection
 from conformance.harness.plugin import IMPLS
@@ -161,7 +162,7 @@ def header(present: Sequence[Implementation], layers: Sequence[Problem], threads
     """What all numbers depend on."""
     found = ", ".join(f"{name} {version}" for name, version in machine.versions(present).items())
     yield f"U-Net, {len(layers)} of {len(UNET)} layers at full size, fp32, NCHW; TF32 {machine.tf32()}"
-    yield f"{machine.processor()}, {machine.cores()} cores; {found}"
+    yield f"{processor()}, {machine.cores()} cores; {found}"
     yield f"threads: {threads}"
     for device in dict.fromkeys(implementation.device for implementation in present):
         yield f"ceilings of {device}: {ceilings(device)}"

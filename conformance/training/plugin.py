@@ -13,7 +13,7 @@ from conformance.harness import records
 from conformance.harness.case import Absence
 from conformance.harness.devices import DEVICES
 from conformance.harness.implementation import Implementation
-from conformance.harness.plugin import PROPERTY, conclude
+from conformance.harness.plugin import PROPERTY, conclude, publish
 from conformance.harness.verify import Verdict
 from conformance.training.due import Training, due
 from conformance.training.tables import ARM, DIRECTIONS, OPERATOR
@@ -119,7 +119,7 @@ def trained(request: pytest.FixtureRequest) -> Callable[[Training | Absence], No
 
             outcome = concluded(training)
             verdict, record = outcome.verdict, _record(training, outcome)
-        request.node.user_properties.append((PROPERTY, records.line(record)))
+        publish(request.node, record)
         conclude(verdict, record.get("command", ""))
 
     return run

@@ -41,6 +41,7 @@ def overview(digest: Digest) -> dict[str, Any]:
         "spans": _spans(digest),
         "cases": f"{digest.cases:,}",
         "verified": f"{digest.verified:,}",
+        "levels": ", ".join(digest.levels),
         "generators": "; ".join(digest.generators) or "none",
         "hosts": ", ".join(digest.results.hosts),
         "notices": list(notices(digest)),

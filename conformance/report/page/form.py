@@ -73,7 +73,7 @@ REQUIRED: dict[str, tuple[Test, str]] = {
 }
 OPTIONAL: dict[str, tuple[Test, str]] = {
     **dict.fromkeys(("problem", "descriptor", "dtype", "layout", "arm", "generator", "method"), (_text, "text")),
-    **dict.fromkeys(("source", "command", "check", "level"), (_text, "text")),
+    **dict.fromkeys(("source", "command", "check", "level", "run_level"), (_text, "text")),
     "seed": (_whole, "a whole number"),
     "contract": (_optional(_mapping(lambda value: _text(value) or _real(value))), "names with values"),
     "terms": (lambda value: _whole(value) or _mapping(_whole)(value), "whole numbers"),

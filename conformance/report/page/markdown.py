@@ -58,7 +58,8 @@ def _code(text: str) -> str:
 
 def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     counts = ", ".join(f"**{digest.totals[s]:,}** {s}" for s in STATUSES if digest.totals[s])
-    yield "counts", f"{escaped(lead(digest))}\n\n{digest.cases:,} cases: {counts or 'none'}.\n"
+    of = f"{digest.cases:,} cases" + (f", level {escaped(', '.join(digest.levels))}" if digest.levels else "")
+    yield "counts", f"{escaped(lead(digest))}\n\n{of}: {counts or 'none'}.\n"
     for notice in notices(digest):
         lines = "".join(f"- {escaped(line)}\n" for line in notice.lines[:SHOWN])
         yield "notices", f"**{escaped(notice.title)}**\n\n{lines}"

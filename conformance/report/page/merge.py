@@ -75,9 +75,11 @@ class _Places:
 
 def _machine(record: Record) -> Machine:
     versions, device = record["versions"], record["device"]
-    name = versions.get("device", "")
-    shown = versions.get("processor", "") if name in ("", device) else name
-    return Machine(device, shown, versions.get("machine", ""), versions.get("system", ""))
+    told = versions.get("device", "")
+    name = "" if told == device else told
+    if device == "cpu":
+        name = name or versions.get("processor", "")
+    return Machine(device, name, versions.get("machine", ""), versions.get("system", ""))
 
 
 def _nameless(machine: Machine) -> Machine:

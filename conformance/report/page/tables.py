@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from conformance.problems import LEVELS
 from conformance.report import passport, traffic
 from conformance.report.page.model import Clocked, Machine, Results, Row, Verdict, dtype_place, operator_place
 from conformance.report.tally import STATUSES, VERIFIED, Tally
@@ -142,6 +143,12 @@ class Digest:
         """Generators of data and seeds, e.g. "splitmix64-v1, seed 0"."""
         found = {(v.text("generator"), v.text("seed")) for v in self.results.verdicts if "seed" in v.record}
         return [f"{name or 'sampled images'}, seed {seed}" for name, seed in sorted(found)]
+
+    @property
+    def levels(self) -> list[str]:
+        """What runs were asked for, the least first."""
+        found = {v.text("run_level") for v in self.results.verdicts} - {""}
+        return sorted(found, key=lambda name: (LEVELS.index(name) if name in LEVELS else len(LEVELS), name))
 
 
 def passports(digest: Digest) -> Table | None:
