@@ -21,7 +21,8 @@ from conformance.harness.verify import prepare
 from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import PROBLEMS, Variant
 from conformance.speed import machine
-from conformance.speed.rotation import FLOOD, rotate
+from conformance.speed.cache import FLOOD, last_level
+from conformance.speed.rotation import BEYOND, rotate
 
 torch = pytest.importorskip("torch")
 LAYERS = ("unet-twin.64x64", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56")
@@ -29,7 +30,7 @@ PLACES = (*product(LAYERS, CONVOLUTIONS), ("unet.512x512@64", "conv_forward"))
 TURNS = 5
 SECONDS, CALLS = 0.3, 7
 """Least time and least number of calls of torch's timer in a turn."""
-TOGETHER = FLOOD
+TOGETHER = min(FLOOD, int(BEYOND * (last_level("cpu") or 0)))
 """Bytes of buffers that it rotates through."""
 
 

@@ -197,7 +197,7 @@ def text(found: Comparison) -> Iterator[str]:
     yield from (f"note: {note}" for note in found.notes)
     if found.machine:
         for device, drift in found.machine.drifts.items():
-            yield f"drift of {device} (its baseline): {_percent(drift)}"
+            yield f"drift of {device} (its baseline): {percent(drift)}"
         if math.isfinite(found.machine.scale):
             yield f"ratios of single benchmarks scatter by {math.expm1(found.machine.scale):.1%}"
     for outcome in reversed(ORDER):
@@ -219,8 +219,8 @@ def _lists(found: Comparison) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _row(answer: Answer) -> str:
     measured, relative = answer.bounds.measured, answer.bounds.relative
-    beside = "" if relative == measured else f"; measured {_percent(measured)}"
-    return shown(f"{answer.implementation} {answer.name}: {_percent(relative)}{beside}", 200)
+    beside = "" if relative == measured else f"; measured {percent(measured)}"
+    return shown(f"{answer.implementation} {answer.name}: {percent(relative)}{beside}", 200)
 
 
 def _rank(answer: Answer) -> tuple[str, bool, float]:
@@ -228,7 +228,7 @@ def _rank(answer: Answer) -> tuple[str, bool, float]:
     return answer.implementation, not answer.overall, -abs(answer.bounds.relative.middle)
 
 
-def _percent(interval: Interval) -> str:
+def percent(interval: Interval) -> str:
     """Change of the time, and the interval that holds it with 95%."""
     low, middle, high = (
         f"{math.expm1(value):+.1%}" if math.isfinite(value) else "?"

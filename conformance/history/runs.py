@@ -65,11 +65,19 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A file: where it was made, and what was timed there."""
+    """A file: where and when it was made, of which commit, and what was timed there."""
 
     name: str
     machine: Mapping[str, str]
     benchmarks: Mapping[Key, Timed] = field(repr=False)
+    when: str = ""
+    commit: str = ""
+
+    @property
+    def label(self) -> str:
+        """The file, and what it tells about its origin."""
+        told = ", ".join(filter(None, (self.when[:16].replace("T", " "), self.commit[:10])))
+        return f"{self.name} ({told})" if told else self.name
 
     def facts(self, keys: Iterable[Key]) -> dict[str, str]:
         """The machine, and what the records of these benchmarks say about versions and devices."""
@@ -107,7 +115,8 @@ def understood(content: bytes, name: str) -> Run:
         raise RunError(f"{shown(name)}: {problem}") from None
     if not found:
         raise RunError(f"{shown(name)}: times no verified kernel (no benchmark holds a record)")
-    return Run(name, {fact: _at(machine, place) for fact, place in PLACES.items()}, found)
+    origin = _told(document, "datetime"), _told(document, "commit_info", "id")
+    return Run(name, {fact: _at(machine, place) for fact, place in PLACES.items()}, found, *origin)
 
 
 def pooled(runs: Sequence[Run]) -> Run:
@@ -161,6 +170,12 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise StrictError(f"{where} is missing or is not an object")
     return value
+
+
+def _told(document: Mapping[str, Any], *place: str) -> str:
+    """Text that a file may lack."""
+    found = _at(document, place)
+    return "" if found == "unknown" else found
 
 
 def _at(machine: Mapping[str, Any], place: tuple[str, ...]) -> str:

@@ -118,7 +118,7 @@ def test_buffers_rotate_through_more_than_the_cache(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(rotation, "last_level", lambda _, size=size: size)
         found = rotation.rotate(case, kernel)
         cold.append(found.cold)
-        assert found.rotated <= rotation.FLOOD + len(found.seconds) * case.operator.bytes(case.problem.geometry, 4)
+        assert found.rotated <= cache.FLOOD + len(found.seconds) * case.operator.bytes(case.problem.geometry, 4)
         assert size != 1 << 20 or found.rotated >= rotation.BEYOND * size
     assert cold == [True, False, False]
 

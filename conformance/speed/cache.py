@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+FLOOD = 1 << 30
+"""Most bytes that are written to fill a cache with others."""
 SYSCONF = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
+
+
+def touch(count: int) -> None:
+    """Write to so many bytes of the host's memory, `FLOOD` at most, always the same: fresh pages would take longer than
+    a benchmark."""
+    memory = _memory()[:count]
+    np.add(memory, 1, out=memory)
+
+
+@cache
+def _memory() -> np.ndarray:
+    """Pages that exist once they are touched, whatever the allocator has been told."""
+    return np.frombuffer(mmap.mmap(-1, FLOOD), np.uint8)
 
 
 def last_level(device: str) -> int | None:

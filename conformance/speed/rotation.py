@@ -29,7 +29,7 @@ from conformance.harness.implementation import Kernel
 from conformance.harness.verify import MalformedError, as_tuple, canonical, to_host
 from conformance.operators import Arrays
 from conformance.speed.allocator import keep_pages
-from conformance.speed.cache import last_level
+from conformance.speed.cache import FLOOD, last_level, touch
 from conformance.speed.contents import Content, contents, unjudged
 from conformance.speed.memory import Growth, growth
 
@@ -40,8 +40,8 @@ SLOW, BUDGET = 1.0, 0.5
 BEFORE = 2
 """Calls just before a timed one, as far as they fit into `BUDGET`: while results are copied, threads fall asleep, and
 to wake them made a call of half a millisecond slower by a tenth."""
-WINDOW, FLOOD = 1 << 30, 1 << 27
-"""Most bytes of inputs and results in a wave, two rounds apart, and most bytes that flood the cache."""
+WINDOW = 1 << 30
+"""Most bytes of inputs and results in a wave, two rounds apart."""
 BEYOND = 1.25
 """Bytes touched between two uses of a buffer, over those of the cache."""
 REPEATS, FASTER, JITTER = 1, 4.0, 5e-5
@@ -200,7 +200,10 @@ class _Rotation:
         rest = min(FLOOD, math.ceil(BEYOND * (self.cache or 0)) - filled)
         if rest <= 0:
             return filled
-        self.bridge.synchronize(self.bridge.from_host(np.zeros(rest, np.uint8)))
+        if self.case.implementation.device == "cpu":
+            touch(rest)
+        else:
+            self.bridge.synchronize(self.bridge.from_host(np.zeros(rest, np.uint8)))
         return filled + rest
 
 

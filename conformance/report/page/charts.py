@@ -214,11 +214,24 @@ def _speeds(title: str, limit: float, axis: Mapping[str, Any]) -> Callable[[_Cas
     return layers
 
 
+def _runs(cast: _Cast) -> tuple[Layers, int]:
+    channels = _channels(cast, legend=True)
+    whole = {"type": "ordinal", "axis": {"labelAngle": 0}}
+    axes = {"x": {"field": "x", "title": "run", **whole}, "y": _axis("y", "times torch", **LOG)}
+    line = {"color": channels["color"], "detail": {"field": "implementation"}}
+    return [
+        _LIMIT | {"encoding": {"y": {"datum": 1}}},
+        {"mark": {"type": "line", "strokeWidth": 1, "opacity": 0.5}, "encoding": axes | line},
+        {"mark": {"type": "point", "filled": True, "size": 42, "opacity": 1}, "encoding": axes | channels},
+    ], PANEL[1]
+
+
 KINDS: Mapping[str, Callable[[_Cast], tuple[Layers, int]]] = {
     "terms": _terms,
     "bits": _bits,
     "quantiles": _quantiles,
     "ratio": _speeds("times torch", 1.0, LOG),
+    "runs": _runs,
     "roofline": _speeds("share of the roofline", 1.0, {"scale": {"domainMin": 0}, "axis": {"format": "%"}}),
 }
 """Kind of a plot -> its layers and the height of a panel, from the names of implementations."""

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from conformance.report.page import tables
+from conformance.report.page import since, tables
 from conformance.report.page.context import lead, notices
 from conformance.report.page.tables import Digest, Table, Tile
 from conformance.report.tally import STATUSES
@@ -68,6 +68,8 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     speeds = tables.speed_tables(digest, tables.speeds(digest))
     passport, trained = tables.passports(digest), tables.training(digest)
     yield from ((t.title, f"## {escaped(t.title)}\n\n{_grid(t)}") for t in (passport, *reversed(speeds), trained) if t)
+    for step in since.changes(list(since.steps(digest.results.runs))):
+        yield "history", f"## {escaped(step.title)}\n\n{_grid(step)}\n{escaped(step.note)}.\n"
     for status in ("waived", "unavailable", "unsupported"):
         lines = "".join(f"- {escaped(n)}: {count:,} x {escaped(why)}\n" for n, count, why in digest.reasons(status))
         if lines:

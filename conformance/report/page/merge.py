@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from conformance.history.runs import Run
 from conformance.report.page.model import Clocked, Conflict, Machine, Results, Verdict, operator_place
 from conformance.report.page.reading import TIMED, Source, read
 
@@ -40,7 +41,14 @@ def merged(sources: Sequence[Source]) -> Results:
         tuple(sorted(conflicts)),
         tuple(trouble for source in sources for trouble in source.troubles),
         tuple(sorted({host for source in sources for host in source.hosts if host})),
+        tuple(_repeated([source.run for source in sources if source.run is not None])),
     )
+
+
+def _repeated(runs: Sequence[Run]) -> Iterator[Run]:
+    """Those that timed what another one did: the others are parts of a run."""
+    counts = Counter(key for run in runs for key in run.benchmarks)
+    return (run for run in runs if any(counts[key] > 1 for key in run.benchmarks))
 
 
 class _Places:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.history.runs import Run
 from conformance.operators import OPERATORS
 from conformance.training.tables import OPERATOR as TRAINING
 
@@ -125,6 +126,8 @@ class Results:
     """Lines that could not be read: file, line, why."""
     hosts: tuple[str, ...] = ()
     """Processors that benchmark files name."""
+    runs: tuple[Run, ...] = ()
+    """Benchmark files of which another one timed something as well, in the order in which they were given."""
 
 
 def operator_place(name: str) -> tuple[int, str]:

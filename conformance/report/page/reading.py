@@ -8,11 +8,13 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from conformance.harness.records import SCHEMA
+from conformance.history.runs import Run, RunError, understood
 from conformance.report.page.form import fault
 from conformance.report.page.model import ReportError
 
@@ -36,6 +38,8 @@ class Source:
     and `finding`."""
     troubles: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
+    run: Run | None = None
+    """The rounds of a benchmark file, where they can be compared with those of another one."""
 
 
 def read(paths: Iterable[Path]) -> Iterator[Source]:
@@ -120,6 +124,8 @@ def _read_benchmarks(source: Source, content: bytes) -> None:
         source.troubles.append(f"{source.name}: broken or cut off, or not written by --benchmark-json; left out")
         return
     source.hosts.append(_host(document))
+    with suppress(RunError):  # of other projects, or without rounds
+        source.run = understood(content, source.name)
     for number, (info, seconds) in enumerate(benchmarks, 1):
         if "implementation" not in info:
             continue

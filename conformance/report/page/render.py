@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from conformance import __version__
 from conformance.harness.memory_table import PUBLISHED
-from conformance.report.page import charts, context, plots, tables
+from conformance.report.page import charts, context, plots, since, tables
 from conformance.report.page.columns import packed
 from conformance.report.page.tables import Digest
 
@@ -93,6 +93,7 @@ def _sections(failures: bool, numbers: dict[str, Any]) -> list[tuple[str, str]]:
         "findings": True,
         "accuracy": numbers["passport"] or numbers["accuracy_charts"],
         "speed": numbers["speed_tables"] or numbers["traffic"],
+        "history": numbers["history"],
         "memory": numbers["memory"],
         "training": numbers["training"],
         "verdicts": True,
@@ -103,11 +104,15 @@ def _sections(failures: bool, numbers: dict[str, Any]) -> list[tuple[str, str]]:
 def _numbers(digest: Digest) -> dict[str, Any]:
     speeds = tables.speeds(digest)
     speed_tables = tables.speed_tables(digest, speeds)
+    steps = list(since.steps(digest.results.runs))
+    trend = since.trend(steps)
     return {
         "passport": tables.passports(digest),
         "accuracy_charts": _drawn(digest, plots.accuracy(digest), 0),
         "speed_tables": speed_tables,
         "speed_charts": _drawn(digest, plots.speed(digest, speeds, speed_tables), 10),
+        "history": list(since.changes(steps)),
+        "history_charts": _drawn(digest, [trend] if trend else [], 20),
         "traffic": tables.moved(digest),
         "memory": tables.memory(digest),
         "published": PUBLISHED[0].upper() + PUBLISHED[1:] + ".",
@@ -116,5 +121,6 @@ def _numbers(digest: Digest) -> dict[str, Any]:
 
 
 def _drawn(digest: Digest, found: Sequence[plots.Plot], first: int) -> list[Drawn]:
-    names = sorted({digest.name(row) for row in (*digest.rows, *(c.row for c in digest.results.clocked))})
+    rows = {digest.name(row) for row in (*digest.rows, *(c.row for c in digest.results.clocked))}
+    names = sorted(rows | {point["implementation"] for plot in found for point in plot.points})
     return [Drawn(plot, Markup(charts.svg(plot, place, names))) for place, plot in enumerate(found, first)]
