@@ -60,9 +60,20 @@ class Plan:
         yield from self._rows(operator, rows)
 
     def timed(self, operator: str, problems: Iterable[Problem]) -> Iterator[Case | Absence]:
-        """The cases of a benchmark table: dense fp32 data in the canonical layout."""
-        if operator in self.selection.operators:
-            yield from self._rows(operator, [(problem, (Variant("fp32", "nchw", "fixed"),)) for problem in problems])
+        """The cases of a benchmark table: dense fp32 data in the canonical layout.
+
+        A bridge says why a call through it is not its kernel's time: `untimed`.
+        """
+        variants: tuple[Variant, ...] = (Variant("fp32", "nchw", "fixed"),)
+        rows = [(problem, variants) for problem in problems]
+        if operator not in self.selection.operators or not rows:
+            return
+        present: list[Implementation] = []
+        yield from self._absences(operator, len(rows), present)
+        untimed = {one.name: reason for one in present if (reason := getattr(one.arrays, "untimed", ""))}
+        for one in (one for one in present if one.name in untimed):
+            yield Absence(one.name, operator, one.device, "unsupported", f"no time: {untimed[one.name]}", len(rows))
+        yield from self._due(operator, rows, [one for one in present if one.name not in untimed])
 
     def measured(self, operator: str, problems: Iterable[Problem], dtypes: Sequence[str]) -> Iterator[Case | Absence]:
         """The cases of a check of memory: its own problems at the level asked for, in the canonical layout."""

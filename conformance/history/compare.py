@@ -180,6 +180,11 @@ def _limits(timed: Sequence[Pair], machine: Machine | None) -> Iterator[str]:
             )
     if math.isinf(machine.scale):
         yield "fewer than six ratios tell how runs scatter, so that no single benchmark can be called slower or faster"
+    elif any(min(len(pair.before.runs), len(pair.after.runs)) == 1 for pair in timed):
+        yield (
+            "one run on each side does not tell how runs of a single benchmark scatter, so that none alone is called "
+            "slower or faster: give three runs or more of each with --and"
+        )
 
 
 def _name(key: Key) -> str:

@@ -3,8 +3,12 @@
 Two things make unchanged code look changed, and each has its own guard.
 
 - Noise. A benchmark's ratio is uncertain by the scatter of its rounds (`noise.shift`) and by that of whole runs, which
-  rounds taken one after the other do not see: it is measured on all ratios that two runs share. An interval covers
-  both. The ratio of an implementation and operator is the centre of its problems' ratios, which scatter as runs do.
+  rounds taken one after the other do not see: most scatter by a few percent, which is measured on all ratios that two
+  runs share, but some have two speeds (threads on one core or on two, say) of which a run has one, and unchanged code
+  differed by 68%. So a single benchmark is called slower or faster only where runs of its own tell how they scatter,
+  two or more on each side; that one with two speeds happens to have another on each side is 3% with three runs a side,
+  0.2% with five. The ratio of an implementation, and of one of its operators, is the centre of its
+  problems' ratios, which scatter as runs do: one run on each side can tell.
 - Drift of the machine. The baseline, where its sources and versions are the same, tells how much the machine itself
   changed. A load slows one kernel more than another, so that its ratio is no exact correction: slower is what is
   slower both as measured and beside the baseline.
@@ -19,6 +23,7 @@ the false discovery rate instead would let one alarm in twenty be false, and a g
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +35,9 @@ from conformance.history.runs import Key, Timed
 from conformance.speed.relative import baseline
 
 LEVEL = 0.05
+RANKED = 12
+"""Values from which ranks are used: of fewer, none is rare enough to be certain among many questions."""
+EVERYTHING = "all operators"
 SLOWER, FASTER, SAME, UNKNOWN = "slower", "faster", "no change", "cannot tell"
 
 
@@ -49,6 +57,13 @@ class Pair:
         """Logarithm of the seconds after over those before, as the rounds tell it."""
         before, after = ([math.log(seconds) for seconds in run.rounds] for run in (self.before, self.after))
         return noise.shift(before, after, level)
+
+    def between(self, level: float, scale: float) -> float:
+        """Within what runs of unchanged code would differ; the ratio of one to another scatters by `scale` or more."""
+        before, after = (
+            [math.log(statistics.median(rounds)) for rounds in side.runs] for side in (self.before, self.after)
+        )
+        return noise.apart(before, after, level, scale / math.sqrt(1 / len(before) + 1 / len(after)))
 
     @property
     def ratio(self) -> float:
@@ -87,6 +102,10 @@ class Question(Protocol):
     def name(self) -> str:
         """What it is about."""
 
+    @property
+    def decisive(self) -> bool:
+        """Whether enough is known to call it slower or faster."""
+
     def bounds(self, level: float) -> Bounds:
         """What is known, but for a probability of `level`."""
 
@@ -104,9 +123,16 @@ class One:
         """Operator, problem, and what is not usual."""
         return f"{self.pair.key.operator} {self.pair.key.problem}"
 
+    @property
+    def decisive(self) -> bool:
+        """Where each side has runs enough to tell how they scatter."""
+        return min(len(self.pair.before.runs), len(self.pair.after.runs)) > 1
+
     def bounds(self, level: float) -> Bounds:
         """Rounds and runs both have their say: the interval covers what either leaves open."""
         rounds, reach = self.pair.shift(level), noise.reach(level) * self.scale
+        if self.decisive:
+            reach = max(reach, self.pair.between(level, self.scale))
         low, high = min(rounds.low, rounds.middle - reach), max(rounds.high, rounds.middle + reach)
         measured = Interval(low, rounds.middle, high)
         if self.drift is None:
@@ -117,23 +143,32 @@ class One:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """The question about an implementation's ratios in one operator. `base` has the baseline's on the same problems."""
+    """The question about an implementation's ratios in one operator, or in all. `base` has the baseline's on the same
+    problems; `scale` is the scatter of runs."""
 
-    operator: str
+    what: str
     ratios: tuple[float, ...]
     base: tuple[float, ...]
+    scale: float
+    decisive: bool = True
 
     @property
     def name(self) -> str:
         """Operator and how many problems."""
-        return f"{self.operator}, geometric mean of {len(self.ratios)}"
+        return f"{self.what}, geometric mean of {len(self.ratios)}"
 
     def bounds(self, level: float) -> Bounds:
         """Of the centre of the ratios, which is their geometric mean where no run was disturbed."""
-        measured = noise.centre(self.ratios, level)
+        measured = _centre(self.ratios, level, self.scale)
         if not self.base:
             return Bounds(measured, measured)
-        return Bounds(measured, noise.centre([a - b for a, b in zip(self.ratios, self.base, strict=True)], level))
+        beside = [a - b for a, b in zip(self.ratios, self.base, strict=True)]
+        return Bounds(measured, _centre(beside, level, self.scale * math.sqrt(2)))
+
+
+def _centre(values: Sequence[float], level: float, scale: float) -> Interval:
+    """By ranks, unless there are too few of them to reach the level of one question among many."""
+    return noise.centre(values, level) if len(values) >= RANKED else noise.mean(values, level, scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +212,9 @@ def answers(pairs: Sequence[Pair], machine: Machine, threshold: float) -> Iterat
             p for p in pairs if p.key[:2] == (device, implementation) and not (p.steady and device in machine.drifts)
         ]
         families: tuple[list[Question], ...] = list(_overall(own, pairs, machine)), list(_single(own, machine))
+        deciding = sum(any(question.decisive for question in asked) for asked in families)
         for asked in families:
-            found = settled(asked, math.log1p(threshold), LEVEL / len(families))
+            found = settled(asked, math.log1p(threshold), LEVEL / max(deciding, 1))
             for question, outcome in zip(asked, found, strict=True):
                 overall = isinstance(question, All)
                 yield Answer(implementation, device, question.name, outcome, question.bounds(LEVEL), overall)
@@ -190,7 +226,7 @@ def settled(questions: Sequence[Question], limit: float, error: float) -> list[s
     Each round of Holm's method asks about what is left, less strictly.
     """
     found = [UNKNOWN] * len(questions)
-    left = set(range(len(questions)))
+    left = {i for i, question in enumerate(questions) if question.decisive}
     while left:
         now = {i: questions[i].bounds(error / len(left)).outcome(limit) for i in left}
         changed = {i for i in left if now[i] in (SLOWER, FASTER)}
@@ -199,7 +235,7 @@ def settled(questions: Sequence[Question], limit: float, error: float) -> list[s
         for i in changed:
             found[i] = now[i]
         left -= changed
-    for i in left:
+    for i in (i for i in range(len(questions)) if found[i] == UNKNOWN):
         found[i] = SAME if questions[i].bounds(LEVEL).outcome(limit) == SAME else UNKNOWN
     return found
 
@@ -210,9 +246,11 @@ def _single(own: Iterable[Pair], machine: Machine) -> Iterator[One]:
 
 
 def _overall(own: Sequence[Pair], pairs: Sequence[Pair], machine: Machine) -> Iterator[All]:
-    """One for each operator; beside the baseline where it was timed on every one of the problems."""
+    """One for each operator and one for all; beside the baseline where it was timed on every one of the problems."""
     base = {p.key._replace(implementation=""): p.ratio for p in pairs if p.steady and p.key.device in machine.drifts}
-    for operator in dict.fromkeys(pair.key.operator for pair in own):
-        here = {pair.key._replace(implementation=""): pair.ratio for pair in own if pair.key.operator == operator}
+    ratios = {pair.key._replace(implementation=""): pair.ratio for pair in own}
+    operators = dict.fromkeys(key.operator for key in ratios)
+    for what in (*operators, *([EVERYTHING] if len(operators) > 1 else [])):
+        here = {key: ratio for key, ratio in ratios.items() if what in (key.operator, EVERYTHING)}
         beside = tuple(base[key] for key in here if key in base)
-        yield All(operator, tuple(here.values()), beside if len(beside) == len(here) else ())
+        yield All(what, tuple(here.values()), beside if len(beside) == len(here) else (), machine.scale)

@@ -74,21 +74,51 @@ def scale(groups: Sequence[Sequence[float]]) -> float:
     return statistics.median(deviations) / FREEDOM_MAD * lost
 
 
-def reach(level: float) -> float:
-    """How many scales unchanged code stays within, but for `level`: of Student's t of 3 degrees of freedom.
+def mean(values: Sequence[float], level: float, least: float) -> Interval:
+    """The mean of values that scatter by `least` or more, and Student's interval.
 
-    Times have bursts, so that the tails of a normal distribution would promise too much.
+    For values too few for ranks to reach a level. One that lies far out makes it wide, so that it raises no alarm.
     """
-    low, high = 0.0, 1e6
+    middle = statistics.fmean(values)
+    if len(values) < 2:
+        return Interval(-math.inf, middle, math.inf)
+    own = max(statistics.stdev(values), least) / math.sqrt(len(values))
+    return Interval(middle, middle, middle).widened(reach(level, len(values) - 1) * own)
+
+
+def apart(before: Sequence[float], after: Sequence[float], level: float, least: float) -> float:
+    """Within what two groups of runs of unchanged code differ, but for `level`, where runs scatter by their own
+    deviation about their group or by `least`: Student's t with pooled variance. Infinite without two runs of one."""
+    freedom = len(before) + len(after) - 2
+    if not freedom:
+        return math.inf
+    own = sum((value - statistics.fmean(group)) ** 2 for group in (before, after) for value in group)
+    deviation = max(math.sqrt(own / freedom), least)
+    return reach(level, freedom) * deviation * math.sqrt(1 / len(before) + 1 / len(after))
+
+
+def reach(level: float, freedom: int = 3) -> float:
+    """How many scales unchanged code stays within, but for `level`: the quantile of Student's t.
+
+    Times have bursts, so that the tails of a normal distribution would promise too much: 3 degrees of freedom where
+    nothing tells their number.
+    """
+    low, high = 0.0, 1e9
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if _beyond(middle) > level / 2 else (low, middle)
+        low, high = (middle, high) if 1 - _within(middle, freedom) > level else (low, middle)
     return high
 
 
-def _beyond(t: float) -> float:
-    """P(T > t) for 3 degrees of freedom."""
-    return 0.5 - (t / math.sqrt(3) / (1 + t * t / 3) + math.atan(t / math.sqrt(3))) / math.pi
+def _within(t: float, freedom: int) -> float:
+    """P(-t < T < t) (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle, odd = math.atan(t / math.sqrt(freedom)), freedom % 2
+    term, total = math.cos(angle) ** odd, 0.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
+    found = math.sin(angle) * total
+    return 2 / math.pi * (angle + found) if odd else found
 
 
 def _thinned(values: Sequence[float]) -> np.ndarray:

@@ -45,11 +45,16 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One benchmark: seconds of its rounds, and the record of the verdict before them."""
+    """One benchmark: seconds of the rounds of each run, and the record of the verdict before them."""
 
     key: Key
-    rounds: tuple[float, ...]
+    runs: tuple[tuple[float, ...], ...]
     record: Mapping[str, Any]
+
+    @property
+    def rounds(self) -> tuple[float, ...]:
+        """Of all runs."""
+        return tuple(second for run in self.runs for second in run)
 
     @property
     def status(self) -> str:
@@ -128,8 +133,8 @@ def pooled(runs: Sequence[Run]) -> Run:
             raise RunError(
                 f"{first.name} and {run.name} cannot be taken together: {what} {shown(one)} and {shown(two)}"
             )
-    rounds = {key: tuple(second for run in runs for second in run.benchmarks[key].rounds) for key in shared}
-    found = {key: replace(first.benchmarks[key], rounds=rounds[key]) for key in shared}
+    timed = {key: tuple(rounds for run in runs for rounds in run.benchmarks[key].runs) for key in shared}
+    found = {key: replace(first.benchmarks[key], runs=timed[key]) for key in shared}
     return replace(first, benchmarks=found)
 
 
@@ -154,7 +159,7 @@ def _timed(rows: list[Any]) -> Iterator[Timed]:
         if missing:
             raise StrictError(f"{where}: the record in extra_info has no {', '.join(missing)}")
         _mapping(record.get("timing", {}), f"{where}, timing")
-        yield Timed(Key(*(record[name] for name in Key._fields)), _rounds(row, where), record)
+        yield Timed(Key(*(record[name] for name in Key._fields)), (_rounds(row, where),), record)
 
 
 def _rounds(row: Mapping[str, Any], where: str) -> tuple[float, ...]:

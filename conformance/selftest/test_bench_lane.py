@@ -201,3 +201,15 @@ def test_cases_that_cannot_run_are_counted_as_often_as_they_are_due(project: Pro
     project.kernel("far", construct=", device='trn1'")
     outcome = project.run("--benchmark-only")
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 9})
+
+
+def test_what_is_not_the_kernels_time_is_not_taken(project: Project):
+    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
+    project.write("suite/test_suite.py", TABLE)
+    project.kernel("right")
+    tail = "acme.arrays = type('Compiling', (type(acme.arrays),), {'untimed': 'compiles each call'})()"
+    project.kernel(tail=tail)
+    outcome = project.run("--benchmark-only", "--level=smoke")
+    assert (outcome.exit, outcome.statuses) == (0, {"pass": 2, "unsupported": 2})
+    told = [record for record in outcome.records if record["implementation"] == "acme"]
+    assert [record["reason"] for record in told] == ["no time: compiles each call"]

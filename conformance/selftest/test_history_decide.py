@@ -20,6 +20,7 @@ class Sure:
     middle: float
     needed: float
     name: str = "a question"
+    decisive: bool = True
 
     def bounds(self, level: float) -> Bounds:
         room = 0.01 if level >= self.needed else math.inf
@@ -28,6 +29,7 @@ class Sure:
 
 
 UP, DOWN, FLAT = Sure(0.2, 0.02), Sure(-0.2, 0.02), Sure(0.0, 0.02)
+VAGUE = [Sure(middle, 0.02, decisive=False) for middle in (0.2, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,8 @@ UP, DOWN, FLAT = Sure(0.2, 0.02), Sure(-0.2, 0.02), Sure(0.0, 0.02)
         ([Sure(0.03, 0.001)], [SAME]),
         ([Sure(0.045, 0.001)], [UNKNOWN]),
         ([Sure(0.2, 0.06)], [UNKNOWN]),
+        (VAGUE, [UNKNOWN, SAME]),
+        ([UP, *VAGUE], [SLOWER, UNKNOWN, SAME]),
     ],
 )
 def test_holm(questions, outcomes):

@@ -53,6 +53,8 @@ def test_centre_of_six_reaches_from_the_smallest_to_the_largest():
 def test_reach_is_the_quantile_of_student(level: float):
     stats = pytest.importorskip("scipy.stats")
     assert noise.reach(level) == pytest.approx(stats.t(3).ppf(1 - level / 2), rel=1e-6)
+    for freedom in (1, 2, 4, 5, 10, 31):
+        assert noise.reach(level, freedom) == pytest.approx(stats.t(freedom).ppf(1 - level / 2), rel=1e-6)
     assert pytest.approx(stats.t(3).ppf(0.75), rel=1e-4) == noise.FREEDOM_MAD
 
 

@@ -30,6 +30,8 @@ def _path(name: str) -> Path:
 class Tier:
     """What the three have in common."""
 
+    untimed = "it executes the kernel on another device"
+
     def open(self, path: Path) -> ModuleType:
         """The kernels of any file."""
         raise NotImplementedError
@@ -45,6 +47,7 @@ class Device(Tier):
     """The device that is here. The toolchain compiles a kernel for each call and copies NumPy arrays there and back."""
 
     wide = False
+    untimed = "the toolchain compiles the kernel in each call and copies arrays to the device and back"
 
     @property
     def stands_for(self) -> tuple[str, ...]:

@@ -62,6 +62,11 @@ class Tier(Protocol):
         """Devices whose kernels it executes on another one; empty for a device."""
         ...
 
+    @property
+    def untimed(self) -> str:
+        """Why the time of a call is not that of the kernel; empty if it is."""
+        ...
+
     def unavailable(self) -> str:
         """Why it cannot run kernels here; empty if it can."""
         ...
@@ -86,6 +91,11 @@ class NkiArrays(NumpyArrays):
     def stands_for(self) -> tuple[str, ...]:
         """Devices whose kernels run here on the CPU."""
         return self.tier.stands_for
+
+    @property
+    def untimed(self) -> str:
+        """Why the time of a call is not that of the kernel."""
+        return self.tier.untimed
 
     def unavailable(self) -> str:
         """The tier's reason."""
