@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -21,6 +22,7 @@ from conformance.speed import lane, machine
 from conformance.speed.due import due
 from conformance.speed.facts import RATES, Facts, doubt
 from conformance.speed.measure import known_ceilings
+from conformance.speed.order import shuffled
 from conformance.speed.roofline import Ceilings, better, measured
 from conformance.speed.rotation import CheatError, Rounds, rotate
 
@@ -32,6 +34,8 @@ PATIENCE, MOST = 2, 6
 class _Run:
     """What a run has timed."""
 
+    order: int
+    """Seed of the order."""
     asked: bool = False
     verified: bool = False
     threads: str = ""
@@ -42,6 +46,10 @@ class _Run:
     facts: list[Facts] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     """What pytest-benchmark keeps of each, in the same order."""
+    places: dict[str, int] = field(default_factory=dict)
+    """Test -> where it stands in its table."""
+    found: list[str] = field(default_factory=list)
+    """The tests of all times, in the same order."""
 
     def facts_of(self, case: Case, rounds: Rounds, first: float) -> Facts:
         """What a time means. Before it is called impossible, ceilings get another chance."""
@@ -70,11 +78,18 @@ class _Run:
 _RUN = pytest.StashKey[_Run]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The order can be repeated."""
+    group = parser.getgroup("conformance", "kernel conformance")
+    group.addoption("--order", type=int, metavar="N", help="time in the order of an earlier run (default: by chance)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """A run starts without timings."""
     config.addinivalue_line("markers", "times(operator, problems): fixed-arm fp32 nchw cases of a table, to be timed")
     config.addinivalue_line("markers", "benchmarks(operator, problems): those that device and level are due, timed")
-    config.stash[_RUN] = _Run()
+    seed = config.getoption("--order")
+    config.stash[_RUN] = _Run(random.SystemRandom().randrange(10**6) if seed is None else seed)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -98,6 +113,25 @@ def _due(plan: Plan, level: str, operator: str, problems: tuple[Problem, ...]) -
             yield case
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Shuffle what is timed, among the places that it has, when all others have had their say: two shards that shuffle
+    before they are split have other cases than one run."""
+    yield
+    if hasattr(config, "workerinput"):
+        return  # workers must agree on an order, and do not time
+    state = config.stash[_RUN]
+    due = [item for item in items if item.get_closest_marker("benchmarks") is not None]
+    state.places = {item.nodeid: place for place, item in enumerate(due)}
+    chance = iter(shuffled(due, _place, state.order))
+    items[:] = [next(chance) if item.nodeid in state.places else item for item in items]
+
+
+def _place(item: Any) -> tuple[Any, ...]:
+    case = item.callspec.params["case"]
+    return item.originalname, case.problem.name if isinstance(case, Case) else case.id
+
+
 @pytest.fixture
 def timed(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Absence], None]:
     """A function that verifies a case and, only if it passes, times the kernel on inputs that are new to it."""
@@ -118,6 +152,7 @@ def timed(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Ab
         state.verified = True
         if rounds is not None and isinstance(case, Case):
             _keep(state, benchmark, case, rounds, record)
+            state.found.append(request.node.nodeid)
 
     return run
 
@@ -183,8 +218,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     state = config.stash[_RUN]
     if state.facts:
         terminalreporter.section("speed of what was verified")
-        terminalreporter.write_line(f"threads: {state.threads}")
+        terminalreporter.write_line(f"threads: {state.threads}; order: --order {state.order}")
         for device in dict.fromkeys(facts.timing.device for facts in state.facts):
             terminalreporter.write_line(f"ceilings of {device}: {state.ceilings[device] or 'not known'}")
-        for line in lane.lines(state.facts, terminalreporter._tw.fullwidth - 1):
+        shown = sorted(zip(state.found, state.facts, strict=True), key=lambda pair: state.places.get(pair[0], 0))
+        for line in lane.lines([facts for _, facts in shown], terminalreporter._tw.fullwidth - 1):
             terminalreporter.write_line(line)

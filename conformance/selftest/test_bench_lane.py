@@ -94,7 +94,7 @@ def test_ceilings_get_another_chance(monkeypatch: pytest.MonkeyPatch):
     case.implementation.implements("conv_forward")(lambda x, w, bias: x)
     monkeypatch.setattr(measure, "ceilings", lambda device: Ceilings(1e6, 1e15, "slow"))
     monkeypatch.setattr(timing, "measured", lambda device: Ceilings(1e9, 1e15, "fast"))
-    state = timing._Run()
+    state = timing._Run(0)
     assert state.facts_of(case, rounds(FLOOR * 2), 1.0).finding == ""
     assert state.again == 1
     assert "work is left out" in state.facts_of(case, rounds(FLOOR * 1e-9), 1.0).finding
@@ -105,7 +105,7 @@ def test_ceilings_get_another_chance(monkeypatch: pytest.MonkeyPatch):
 
 def test_better_ceilings_acquit_in_the_end():
     early, late = facts("acme", FLOOR * 0.5, finding="?"), Ceilings(4e9, 1e15, "late")
-    state = timing._Run(ceilings={"cpu": late}, facts=[early, facts("torch-cpu", FLOOR)])
+    state = timing._Run(0, ceilings={"cpu": late}, facts=[early, facts("torch-cpu", FLOOR)])
     found = state.settled()
     assert [f.finding for f in found] == ["", ""]
     assert found[0].share == pytest.approx(FLOOR / 4 / (FLOOR * 0.5))
@@ -213,3 +213,46 @@ def test_what_is_not_the_kernels_time_is_not_taken(project: Project):
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 2, "unsupported": 2})
     told = [record for record in outcome.records if record["implementation"] == "acme"]
     assert [record["reason"] for record in told] == ["no time: compiles each call"]
+
+
+def collected(project: Project, *arguments: str) -> list[str]:
+    text = project.run("--collect-only", "-q", "--level=standard", *arguments).text
+    return [line.partition("test_table[")[2].rstrip("]") for line in text.splitlines() if "test_table[" in line]
+
+
+def test_the_order_is_by_chance_and_can_be_repeated(project: Project):
+    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
+    project.write("suite/test_suite.py", TABLE)
+    for name in ("acme", "right", "third"):
+        project.kernel(name)
+    first, again, other = (collected(project, f"--order={seed}") for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert sorted(first) == sorted(other)
+    problems = [name.partition("-")[2] for name in first]
+    assert all(len(set(problems[start : start + 3])) == 1 for start in range(0, len(problems), 3))
+    assert len({tuple(name.partition("-")[0] for name in first[start : start + 3]) for start in range(0, 72, 3)}) > 1
+    assert len({tuple(collected(project)) for _ in range(3)}) > 1
+
+
+def test_shards_of_benchmarks_are_parts_of_one_run(project: Project):
+    pytest.importorskip("pytest_split", reason="no pytest-split (extra: shard)")
+    project.pytester.makeconftest(f"pytest_plugins = {(*PLUGINS, 'pytest_split.plugin')}")
+    project.write("suite/test_suite.py", TABLE)
+    project.kernel()
+    shards = [name for group in (1, 2) for name in collected(project, "--splits=2", f"--group={group}")]
+    assert len(shards) == 24
+    assert sorted(shards) == sorted(collected(project))
+
+
+def test_the_table_has_an_order_of_its_own(project: Project):
+    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
+    project.write("suite/test_suite.py", TABLE)
+    project.kernel()
+    places = []
+    for seed in (1, 2, 3):
+        text = project.run("--benchmark-only", "--level=smoke", f"--order={seed}").text
+        assert f"order: --order {seed}" in text
+        places.append([line.split()[0] for line in text.splitlines() if "flop/byte" in line])
+    assert places[0] == places[1] == places[2]
+    assert len(places[0]) == 2
