@@ -71,6 +71,27 @@ def test_intervals_miss_as_often_as_they_say_and_no_more(draw: str):
     assert abs(misses - exact * tries) < 3.5 * math.sqrt(exact * (1 - exact) * tries)
 
 
+def test_students_intervals_miss_as_often_as_they_say():
+    rng, tries, level = np.random.default_rng(5), 2000, 0.1
+    missed = [0, 0]
+    for _ in range(tries):
+        values, others = rng.normal(size=5), rng.normal(size=4)
+        found = noise.mean(values, level, 0.0)
+        missed[0] += not found.low <= 0 <= found.high
+        missed[1] += abs(np.mean(values) - np.mean(others)) > noise.apart(values, others, level, 0.0)
+    assert all(abs(count - level * tries) < 3.5 * math.sqrt(level * (1 - level) * tries) for count in missed)
+
+
+def test_values_that_happen_to_agree_scatter_as_others_do():
+    found = noise.mean([0.2, 0.2, 0.2], 0.05, 0.1)
+    assert (found.low, found.high) == pytest.approx(
+        (0.2 - 4.3027 * 0.1 / 3**0.5, 0.2 + 4.3027 * 0.1 / 3**0.5), rel=1e-4
+    )
+    assert noise.apart([0.2, 0.2], [0.3, 0.3], 0.05, 0.1) == pytest.approx(4.3027 * 0.1, rel=1e-4)
+    assert math.isinf(noise.mean([0.2], 0.05, 0.1).high)
+    assert math.isinf(noise.apart([0.2], [0.3], 0.05, 0.1))
+
+
 def test_scale_is_not_moved_by_the_few_that_changed():
     rng = np.random.default_rng(4)
     same = rng.standard_t(3, size=300) * 0.02

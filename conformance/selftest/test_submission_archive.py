@@ -159,6 +159,7 @@ FORGED: dict[str, Spoil] = {
     "records of generator other-v1": changed(generator="other-v1"),
     "source is not the same in all records": changed(source="0" * 64),
     "device is not the same in all records": changed(device="cuda"),
+    "run_level is not the same in all records": changed(run_level="full"),
     "numpy is not the same in all records": changed(versions={"numpy": "1.0"}),
     "records of other, which the statement does not name": changed(implementation="other"),
     "conv_forward output_is_written has verdicts on other cases": without(

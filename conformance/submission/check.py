@@ -179,7 +179,7 @@ def _alike(records: list[Record]) -> Iterator[str]:
     """One implementation is one set of sources, on one device, in one environment, at one level."""
     facts: dict[str, set[str]] = {}
     for record in records:
-        own = {"source": record.get("source"), "device": record["device"], **record["versions"]}
+        own = {name: record.get(name) for name in ("source", "device", "run_level")} | record["versions"]
         for name, value in own.items():
             facts.setdefault(name, set()).update({str(value)} if value else ())
     for name, values in sorted(facts.items()):
