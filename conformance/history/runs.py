@@ -80,9 +80,8 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The file, and what it tells about its origin."""
-        told = ", ".join(filter(None, (self.when[:16].replace("T", " "), self.commit[:10])))
-        return f"{self.name} ({told})" if told else self.name
+        """When, and of which commit; the file's name where it does not say."""
+        return ", ".join(filter(None, (self.when[:19].replace("T", " "), self.commit[:10]))) or self.name
 
     def facts(self, keys: Iterable[Key]) -> dict[str, str]:
         """The machine, and what the records of these benchmarks say about versions and devices."""

@@ -20,6 +20,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="what pytest --records=FILE, pytest --benchmark-json=FILE or conformance unet --csv FILE wrote; of two "
         "verdicts on one case the later file's counts",
     )  # fmt: skip
+    parser.add_argument(
+        "--history", nargs="+", type=Path, default=[], metavar="PATH",
+        help="earlier benchmark files, or folders of them as pytest --benchmark-autosave --benchmark-save-data writes: "
+        "what became faster or slower since",
+    )  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the report")
     parser.add_argument("--title", default=TITLE, help="headline of the report")
     parser.set_defaults(run=_run)
@@ -31,12 +36,17 @@ def missing() -> str:
     return f"needs {' and '.join(lacking)}: pip install 'kernel-conformance[report]'" if lacking else ""
 
 
-def write(paths: Sequence[Path], folder: Path, title: str = TITLE) -> tuple[Path, tuple[str, ...]]:
-    """Write a report of some files; return its page, and what could not be read. Raises ReportError."""
+def write(
+    paths: Sequence[Path], folder: Path, title: str = TITLE, before: Sequence[Path] = ()
+) -> tuple[Path, tuple[str, ...]]:
+    """Write a report of some files, with those `before` for their history; return its page, and what could not be read.
+
+    Raises ReportError.
+    """
     # what draws charts takes a second to load, which a run that makes no report need not wait for
     from conformance.report.page.build import build
 
-    return build(paths, folder, title)
+    return build(paths, folder, title, before)
 
 
 def said(records: Path, folder: Path) -> list[str]:
@@ -57,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         if lacking := missing():
             raise ReportError(lacking)
-        page, troubles = write(arguments.results, arguments.output, arguments.title)
+        page, troubles = write(arguments.results, arguments.output, arguments.title, arguments.history)
     except ReportError as problem:
         print(f"report: {problem}", file=sys.stderr)
         return 2

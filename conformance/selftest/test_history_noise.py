@@ -75,7 +75,7 @@ def test_students_intervals_miss_as_often_as_they_say():
     rng, tries, level = np.random.default_rng(5), 2000, 0.1
     missed = [0, 0]
     for _ in range(tries):
-        values, others = rng.normal(size=5), rng.normal(size=4)
+        values, others = rng.normal(size=5).tolist(), rng.normal(size=4).tolist()
         found = noise.mean(values, level, 0.0)
         missed[0] += not found.low <= 0 <= found.high
         missed[1] += abs(np.mean(values) - np.mean(others)) > noise.apart(values, others, level, 0.0)

@@ -13,8 +13,10 @@ import pytest
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
+from conformance.__main__ import main
 from conformance.report.page import charts, markdown, since
 from conformance.report.page.merge import load
+from conformance.report.page.model import ReportError
 from conformance.report.page.render import page
 from conformance.report.page.tables import Digest
 from conformance.selftest.noisy_runs import MACHINE, OPERATORS, Bench, Factor
@@ -55,7 +57,7 @@ def steps(files: list[Path]) -> list[since.Step]:
 
 def test_each_run_stands_beside_the_one_before(three: list[Path]):
     first, second = since.changes(steps(three))
-    assert first.title == "From a.json (2026-11-01 18:16, 0000000000) to b.json (2026-11-02 18:16, 0000000000)"
+    assert first.title == "From 2026-11-01 18:16:40, 0000000000 to 2026-11-02 18:16:40, 0000000000"
     assert {row[2] for row in first.rows} == {"no change"}
     outcomes = {(row[0], row[1]): row[2] for row in second.rows}
     for operator in OPERATORS:
@@ -82,7 +84,7 @@ def test_the_page_and_the_summary_tell_it(three: list[Path]):
     text = page(digest, "t")
     assert '<section id="history"' in text
     assert "Speed run by run" in text
-    assert "## From b.json (2026-11-02 18:16, 0000000000) to c.json" in markdown.summary(digest, "t")
+    assert "## From 2026-11-02 18:16:40, 0000000000 to 2026-11-03" in markdown.summary(digest, "t")
     assert '<section id="history"' not in page(Digest(load(three[:1])), "t")
 
 
@@ -120,10 +122,37 @@ def test_without_rounds_there_is_a_time_and_no_history(tmp_path: Path):
     assert len(results.clocked) == len(Bench().keys())
 
 
-def test_labels_from_outside_are_no_markup(tmp_path: Path):
-    hostile = "<img src=x onerror=alert(1)>"
-    files = [written(tmp_path / f"{hostile}{n}.json", document(n, commit_info={"id": "<b>|x"})) for n in (1, 2)]
+@pytest.mark.parametrize("when", ["<i>", ""])
+def test_labels_from_outside_are_no_markup(tmp_path: Path, when: str):
+    hostile, commit = "<img src=x onerror=alert(1)>", {"id": when and "<b>|x"}
+    files = [written(tmp_path / f"{hostile}{n}.json", document(n, datetime=when, commit_info=commit)) for n in (1, 2)]
     text = page(Digest(load(files)), "t")
     assert "<img" not in text
     assert "<b>|x" not in text
-    assert "&lt;img src=x" in text
+    assert ("&lt;i&gt;, &lt;b&gt;|x" if when else "&lt;img src=x") in text
+
+
+def test_what_is_only_looked_back_at_is_nothing_else(three: list[Path]):
+    """A problem that only an earlier run has is no time of today; a saved copy of the run itself is no other run."""
+    old = json.loads(three[0].read_text())
+    gone = next(entry for entry in old["benchmarks"] if entry["extra_info"]["problem"] == "p3")
+    gone["extra_info"]["problem"] = "gone"
+    saved = three[0].parent / "saved" / "machine"
+    saved.mkdir(parents=True)
+    written(saved / "0001.json", old)
+    written(saved / "0002.json", json.loads(three[1].read_text()) | {"more": 1})
+    (saved / "0003.json").write_text("of another project")
+    results = load(three[1:2], [saved.parent])
+    assert [run.name for run in results.runs] == ["0001.json", "b.json"]
+    assert "gone" not in {clocked.problem for clocked in results.clocked}
+    assert len(results.verdicts) == len(Bench().keys())
+    with pytest.raises(ReportError, match=r"0003\.json"):
+        load(three[1:2], [saved / "0003.json"])
+
+
+def test_the_command_takes_a_history(three: list[Path], capsys: pytest.CaptureFixture[str]):
+    folder = three[0].parent
+    assert main(["report", str(three[2]), "--history", str(three[0]), str(three[1]), "-o", str(folder / "out")]) == 0
+    assert '<section id="history"' in (folder / "out" / "index.html").read_text()
+    assert main(["report", str(three[2]), "--history", str(folder / "none"), "-o", str(folder / "out")]) == 2
+    assert "none: cannot be read" in capsys.readouterr().err

@@ -20,12 +20,12 @@ FILES: Mapping[str, Callable[[Digest, str], str]] = {
 """Name -> what makes its text from results and a title."""
 
 
-def build(paths: Sequence[Path], folder: Path, title: str) -> tuple[Path, tuple[str, ...]]:
+def build(paths: Sequence[Path], folder: Path, title: str, before: Sequence[Path] = ()) -> tuple[Path, tuple[str, ...]]:
     """Write the report of some files; return its page, and what could not be read. Raises ReportError.
 
     All texts are made before the first is written: a report is never half an old one.
     """
-    digest = Digest(load(paths))
+    digest = Digest(load(paths, before))
     title = title.encode("utf-8", "replace").decode("utf-8")
     texts = {name: make(digest, title) for name, make in FILES.items()}
     try:

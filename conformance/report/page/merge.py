@@ -14,7 +14,7 @@ from typing import Any
 
 from conformance.history.runs import Run
 from conformance.report.page.model import Clocked, Conflict, Machine, Results, Verdict, operator_place
-from conformance.report.page.reading import TIMED, Source, read
+from conformance.report.page.reading import TIMED, Source, looked_back_at, read
 
 Record = Mapping[str, Any]
 CASE = (
@@ -25,14 +25,16 @@ GROUP = ("implementation", "operator", "device", "status", "arm", "check")
 """What tells apart those that could not be attempted, which are counted and not named."""
 
 
-def load(paths: Iterable[Path]) -> Results:
-    """Files as one. Raises ReportError."""
-    return merged(list(read(paths)))
+def load(paths: Iterable[Path], before: Iterable[Path] = ()) -> Results:
+    """Files as one, and those before them only for their history. Raises ReportError."""
+    return merged(list(read(paths)), list(looked_back_at(before)))
 
 
-def merged(sources: Sequence[Source]) -> Results:
+def merged(sources: Sequence[Source], before: Sequence[Run] = ()) -> Results:
     """Sources in the order in which they were given: the later one wins."""
     places = _Places(sources)
+    runs = [source.run for source in sources if source.run is not None]
+    saved = [run for run in before if all(run.benchmarks != other.benchmarks for other in runs)]
     verdicts, conflicts = _attempted(sources, places)
     verdicts += [Verdict(places.of(record), record) for record in _absences(sources)]
     return Results(
@@ -41,7 +43,7 @@ def merged(sources: Sequence[Source]) -> Results:
         tuple(sorted(conflicts)),
         tuple(trouble for source in sources for trouble in source.troubles),
         tuple(sorted({host for source in sources for host in source.hosts if host})),
-        tuple(_repeated([source.run for source in sources if source.run is not None])),
+        tuple(_repeated([*saved, *runs])),
     )
 
 

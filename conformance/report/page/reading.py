@@ -9,12 +9,13 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from conformance.harness.records import SCHEMA
 from conformance.history.runs import Run, RunError, understood
+from conformance.history.runs import read as read_run
 from conformance.report.page.form import fault
 from conformance.report.page.model import ReportError
 
@@ -22,6 +23,8 @@ TABLE = b"operator,problem,descriptor,implementation,device,verdict,"
 """How the CSV of `python -m conformance unet` begins."""
 TIMED = ("implementation", "operator", "problem", "dtype", "layout")
 """What is timed."""
+KEPT = 10
+"""Runs of a folder that are looked back at."""
 SHARE = "roofline_share"
 MEASURED = frozenset({SHARE, "flops", "timing"})
 """What a benchmark adds to its record."""
@@ -51,6 +54,20 @@ def read(paths: Iterable[Path]) -> Iterator[Source]:
         if digest not in seen:
             seen.add(digest)
             yield _source(path.name, content)
+
+
+def looked_back_at(paths: Iterable[Path]) -> Iterator[Run]:
+    """Benchmark files that are only looked back at; of a folder the last `KEPT` by name. Raises ReportError.
+
+    A folder may hold the benchmarks of other projects as well.
+    """
+    for path in paths:
+        for file in sorted(path.rglob("*.json"))[-KEPT:] if path.is_dir() else [path]:
+            try:
+                yield replace(read_run(file), name=_clean(file.name))
+            except RunError as problem:
+                if file is path:
+                    raise ReportError(str(problem)) from None
 
 
 def _content(path: Path) -> bytes:
