@@ -246,11 +246,13 @@ def _single(own: Iterable[Pair], machine: Machine) -> Iterator[One]:
 
 
 def _overall(own: Sequence[Pair], pairs: Sequence[Pair], machine: Machine) -> Iterator[All]:
-    """One for each operator and one for all; beside the baseline where it was timed on every one of the problems."""
+    """One for all operators and one for each that has several problems; beside the baseline where it was timed on every
+    one of the problems."""
     base = {p.key._replace(implementation=""): p.ratio for p in pairs if p.steady and p.key.device in machine.drifts}
     ratios = {pair.key._replace(implementation=""): pair.ratio for pair in own}
     operators = dict.fromkeys(key.operator for key in ratios)
-    for what in (*operators, *([EVERYTHING] if len(operators) > 1 else [])):
+    for what in (*([EVERYTHING] if len(operators) > 1 else []), *operators):
         here = {key: ratio for key, ratio in ratios.items() if what in (key.operator, EVERYTHING)}
         beside = tuple(base[key] for key in here if key in base)
-        yield All(what, tuple(here.values()), beside if len(beside) == len(here) else (), machine.scale)
+        if len(here) > 1:
+            yield All(what, tuple(here.values()), beside if len(beside) == len(here) else (), machine.scale)

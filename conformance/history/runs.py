@@ -152,7 +152,7 @@ def _timed(rows: list[Any]) -> Iterator[Timed]:
     for number, row in enumerate(rows):
         where = f"benchmark {number}"
         record = _mapping(_mapping(row, where).get("extra_info"), f"{where}, extra_info")
-        if not record:
+        if "implementation" not in record:
             continue
         missing = [name for name in (*Key._fields, "status") if not isinstance(record.get(name), str)]
         if missing:

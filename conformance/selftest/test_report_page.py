@@ -239,7 +239,7 @@ def test_charts_have_a_text_and_their_numbers(tmp_path: Path):
     found = rich(tmp_path)
     speeds = tables.speeds(found)
     drawn = [*plots.accuracy(found), *plots.speed(found, speeds, tables.speed_tables(found, speeds))]
-    assert [plot.kind for plot in drawn] == ["terms", "bits", "quantiles", "ratio", "roofline"]
+    assert [plot.kind for plot in drawn] == ["terms", "bits", "histograms", "ratio", "roofline"]
     for place, plot in enumerate(drawn):
         svg = charts.svg(plot, place, ["acme", "torch-cpu", "torch-cuda"])
         assert svg.startswith("<svg")
@@ -278,6 +278,19 @@ def test_worst_errors_are_those_of_the_records(tmp_path: Path):
     ]
     (point,) = (p for plot in plots.accuracy(digest(tmp_path, records)) if plot.kind == "terms" for p in plot.points)
     assert (point["x"], point["y"]) == (32, 0.75)
+
+
+def test_histograms_count_every_output_once(tmp_path: Path):
+    numbers = {"lambda_limit": 4.0, "rms": 0.1}
+    shares = (0.0, 0.04, 0.06, 0.99, 1.7, 1e9)
+    records = [
+        sample(problem=str(n), passport={"y": numbers | {"lambda": 4.0 * share}}) for n, share in enumerate(shares)
+    ]
+    (plot,) = (plot for plot in plots.accuracy(digest(tmp_path, records)) if plot.kind == "histograms")
+    bins = {round(p["low"], 2): p["part"] * len(shares) for p in plot.points if "part" in p}
+    assert bins == pytest.approx({0.0: 2, 0.05: 1, 0.95: 1, 1.2: 2})
+    (whole,) = (p for p in plot.points if "part" not in p)
+    assert (whole["x"], whole["worst"]) == (0.99, plots.TOP)
 
 
 def test_speed_is_relative_to_torch_on_the_same_machine(tmp_path: Path):

@@ -149,6 +149,7 @@ def _names(cast: _Cast) -> dict[str, Any]:
 
 
 SHARE: Mapping[str, Any] = {"scale": {"domain": [0, TOP]}, "axis": {"format": "%", "values": [0, 0.25, 0.5, 0.75, 1]}}
+STRENGTH: Mapping[str, Any] = {"domain": [0, 0.3], "range": [0.1, 0.85], "clamp": True}
 LOG: Mapping[str, Any] = {"scale": {"type": "log"}, "axis": {"tickCount": 5, "format": "~g"}}
 
 
@@ -176,21 +177,22 @@ def _bits(cast: _Cast) -> tuple[Layers, int]:
     ], STEP * len(cast.names)
 
 
-def _quantiles(cast: _Cast) -> tuple[Layers, int]:
+def _histograms(cast: _Cast) -> tuple[Layers, int]:
     channels, y = _channels(cast, legend=False), _names(cast)
     colour = {"color": channels["color"], "description": channels["description"]}
-
-    def span(low: str, high: str) -> dict[str, Any]:
-        return {"x": _axis(low, "error / bound", **SHARE), "x2": {"field": high}, "y": y} | colour
+    strength = {"field": "part", "type": "quantitative", "legend": None, "scale": STRENGTH}
 
     def at(name: str) -> dict[str, Any]:
         return {"x": _axis(name, "error / bound", **SHARE), "y": y}
 
     return [
+        {
+            "transform": [{"filter": {"field": "part", "valid": True}}],
+            "mark": {"type": "bar", "height": 16},
+            "encoding": at("low") | colour | {"x2": {"field": "high"}, "opacity": strength},
+        },
         _LIMIT | {"encoding": {"x": {"datum": 1}}},
-        {"mark": {"type": "rule", "strokeWidth": 1.5}, "encoding": span("low", "high")},
-        {"mark": {"type": "bar", "height": 10, "opacity": 0.55}, "encoding": span("q1", "q3")},
-        {"mark": {"type": "tick", "size": 16, "thickness": 2.5}, "encoding": at("x") | colour},
+        {"mark": {"type": "tick", "size": 20, "thickness": 2.5}, "encoding": at("x") | colour},
         {"mark": {"type": "point", "filled": True, "size": 42, "opacity": 1}, "encoding": at("worst") | channels},
     ], STEP * len(cast.names)
 
@@ -229,7 +231,7 @@ def _runs(cast: _Cast) -> tuple[Layers, int]:
 KINDS: Mapping[str, Callable[[_Cast], tuple[Layers, int]]] = {
     "terms": _terms,
     "bits": _bits,
-    "quantiles": _quantiles,
+    "histograms": _histograms,
     "ratio": _speeds("times torch", 1.0, LOG),
     "runs": _runs,
     "roofline": _speeds("share of the roofline", 1.0, {"scale": {"domainMin": 0}, "axis": {"format": "%"}}),

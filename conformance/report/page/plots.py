@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,8 @@ Point = dict[str, Any]
 TOP = 1.25
 """Errors beyond this share of their bound are drawn here; what is said of them has the true number."""
 WITHIN = (0.05, 0.25, 0.5, 0.75, 0.95)
+BIN = 0.05
+"""Width of a histogram's bin, as a share of the bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def accuracy(digest: Digest) -> list[Plot]:
     errors = [error for verdict in digest.results.verdicts for error in _errors(digest, verdict)]
     if not errors:
         return []
-    return [_by_terms(errors), _bits(errors), _quantiles(errors)]
+    return [_by_terms(errors), _bits(errors), _histograms(errors)]
 
 
 def _errors(digest: Digest, verdict: Verdict) -> Iterator[_Error]:
@@ -112,27 +114,37 @@ def _bits(errors: Sequence[_Error]) -> Plot:
     return Plot("bits", "Effective input bits", text, tuple(points), _panels(errors), table)
 
 
-def _quantiles(errors: Sequence[_Error]) -> Plot:
+def _histograms(errors: Sequence[_Error]) -> Plot:
+    """A row of bins for each implementation, which stay legible where histograms over each other would not."""
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for error in errors:
         found[error.row, error.dtype].append(error.share)
     rows = []
-    points = []
+    points: list[Point] = []
     for (row, dtype), shares in sorted(found.items(), key=lambda item: (item[0][0], dtype_place(item[0][1]))):
         shares.sort()
-        quantiles = [_quantile(shares, q) for q in WITHIN]
-        told = [_share(value) for value in (*quantiles, shares[-1])]
+        told = [_share(value) for value in (*(_quantile(shares, q) for q in WITHIN), shares[-1])]
         rows.append((row, dtype, *told, f"{len(shares):,}"))
+        points += _bins(row, dtype, shares)
         says = f"{row}, {dtype}: median {told[2]}, 95% within {told[4]}, worst {told[5]}"
-        ends = dict(zip(("low", "q1", "x", "q3", "high", "worst"), (*quantiles, shares[-1]), strict=True))
+        ends = {"x": _quantile(shares, 0.5), "worst": shares[-1]}
         points.append(_point(row, dtype, y=row, says=says, **{n: min(v, TOP) for n, v in ends.items()}))
     text = (
-        "Errors of all outputs on the fixed arm as a share of their bound: median (tick), half of them (bar), nine of "
-        "ten (line) and the worst (point)."
+        "Histograms of the errors of all outputs on the fixed arm, as a share of their bound: the stronger a bin, the "
+        "more outputs; median (tick) and the worst (point)."
     )
     heads = ("implementation", "dtype", *(f"{q:.0%}" for q in WITHIN), "worst", "outputs")
     table = Table("Quantiles of errors", heads, tuple(rows), 2)
-    return Plot("quantiles", "How errors are spread", text, tuple(points), _panels(errors), table)
+    return Plot("histograms", "How errors are spread", text, tuple(points), _panels(errors), table)
+
+
+def _bins(row: str, dtype: str, shares: Sequence[float]) -> Iterator[Point]:
+    """Bins that are not empty; the last one holds all that lie beyond."""
+    counts = Counter(int(min(share, TOP - BIN / 2) / BIN) for share in shares)
+    for place, count in sorted(counts.items()):
+        low, high, part = place * BIN, (place + 1) * BIN, count / len(shares)
+        says = f"{row}, {dtype}: {part:.1%} of outputs from {low:.0%} to {high:.0%} of the bound"
+        yield _point(row, dtype, y=row, low=low, high=high, part=part, says=says)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

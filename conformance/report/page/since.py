@@ -43,7 +43,7 @@ def changes(found: Sequence[Step]) -> Iterator[Table]:
     """One table a step: whole operators, and the single benchmarks that became slower or faster."""
     for step in found:
         told = [answer for answer in step.found.answers if answer.overall or answer.outcome in (SLOWER, FASTER)]
-        told.sort(key=lambda a: (a.implementation, not a.overall, ORDER.index(a.outcome), a.name))
+        told.sort(key=lambda a: (a.implementation, not a.overall, ORDER.index(a.outcome)))
         title = f"From {step.before.label} to {step.after.label}"
         yield Table(title, HEADS, tuple(map(_row, told)), 3, _note(step.found))
 
