@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from conformance.__main__ import main
-from conformance.history import compare, runs
+from conformance.history import compare, decide, runs
 from conformance.history.compare import Comparison, compared
-from conformance.history.decide import SLOWER
+from conformance.history.decide import LEVEL, SLOWER
 from conformance.history.runs import Key
-from conformance.selftest.noisy_runs import BUSY, OPERATORS, Bench, Factor, row, write
+from conformance.selftest.noisy_runs import BUSY, OPERATORS, Bench, Factor, Noise, row, write
 
 TRIES = 10
 
@@ -73,6 +73,37 @@ def test_one_slow_kernel_is_found_alone_by_three_runs():
     found = [slower(tried(Bench(), seed, by_a_fifth("acme", "conv_forward p3"), more=2)) for seed in range(TRIES)]
     assert sum(one == {("acme", "conv_forward p3")} for one in found) >= TRIES - 2
     assert set().union(*found) == {("acme", "conv_forward p3")}
+
+
+def test_a_fifth_is_found_although_one_kernel_became_four_times_as_fast():
+    """Of many problems ranks are taken, which one of them does not move."""
+
+    def slow(key: Key) -> float:
+        return (0.25 if key.problem == "p0" else 1.2) if key.implementation == "acme" else 1.0
+
+    found = slower(tried(Bench(problems=20), 3, slow))
+    assert {what for _, what in found} == {
+        "all operators, geometric mean of 40",
+        *(f"{operator}, geometric mean of 20" for operator in OPERATORS),
+    }
+
+
+def test_one_run_tells_that_one_kernel_has_not_changed():
+    found = tried(Bench(Noise(rounds=0.002, spike=0, benchmark=0.001, drift=0.001, whole=0.001)), 1)
+    assert {answer.outcome for answer in found.answers} == {"no change"}
+
+
+@pytest.mark.parametrize(("more", "error"), [(0, LEVEL), (2, LEVEL / 2)])
+def test_the_level_is_shared_where_single_kernels_can_be_told(more: int, error: float, monkeypatch: pytest.MonkeyPatch):
+    asked: set[float] = set()
+
+    def settled(questions: list[decide.Question], limit: float, given: float) -> list[str]:
+        asked.update({given} if questions else ())
+        return ["no change"] * len(questions)
+
+    monkeypatch.setattr(decide, "settled", settled)
+    tried(Bench(), 1, more=more)
+    assert asked == {error}
 
 
 def test_one_run_does_not_tell_of_one_kernel():

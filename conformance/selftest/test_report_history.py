@@ -58,7 +58,7 @@ def steps(files: list[Path]) -> list[since.Step]:
 def test_each_run_stands_beside_the_one_before(three: list[Path]):
     first, second = since.changes(steps(three))
     assert first.title == "From 2026-11-01 18:16:40, 0000000000 to 2026-11-02 18:16:40, 0000000000"
-    assert {row[2] for row in first.rows} == {"no change"}
+    assert {row[2] for row in first.rows[: -since.SINGLE]} == {"no change"}
     outcomes = {(row[0], row[1]): row[2] for row in second.rows}
     for operator in OPERATORS:
         assert outcomes["acme", f"{operator}, geometric mean of 10"] == "slower"
@@ -77,6 +77,32 @@ def test_the_trend_is_relative_to_torch_in_the_same_run(three: list[Path]):
         assert found["other", operator, 3] / found["other", operator, 1] == pytest.approx(1, rel=0.03)
     svg = charts.svg(plot, 20, ["acme", "other"])
     assert all(point["says"] in svg for point in plot.points)
+
+
+def test_the_single_benchmarks_that_lie_furthest_apart_come_last(tmp_path: Path):
+    def odd(key: Any) -> float:
+        return {"p1": 3.0, "p2": 0.3}.get(key.problem, 1.0) if key[1:3] == ("acme", "conv_forward") else 1.0
+
+    files = [written(tmp_path / "a.json", document(1)), written(tmp_path / "b.json", document(2, odd))]
+    (table,) = since.changes(steps(files))
+    last = table.rows[-since.SINGLE :]
+    assert [row[:3] for row in last[:2]] == [
+        ("acme", "conv_forward p2", "cannot tell"),
+        ("acme", "conv_forward p1", "cannot tell"),
+    ]
+    assert not any("geometric mean" in row[1] for row in last)
+
+
+def test_the_trend_is_of_what_all_runs_timed(tmp_path: Path):
+    def odd(key: Any) -> float:
+        return 8.0 if (key.implementation, key.problem) == ("acme", "p0") else 1.0
+
+    less = document(1)
+    less["benchmarks"] = [entry for entry in less["benchmarks"] if entry["extra_info"]["problem"] != "p0"]
+    files = [written(tmp_path / "a.json", less), written(tmp_path / "b.json", document(2, odd))]
+    plot = since.trend(steps(files))
+    assert plot is not None
+    assert all(point["y"] == pytest.approx(1, rel=0.05) for point in plot.points)
 
 
 def test_the_page_and_the_summary_tell_it(three: list[Path]):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from conformance.history.compare import ORDER, Comparison, compared, percent
-from conformance.history.decide import FASTER, SLOWER, Answer
+from conformance.history.decide import Answer
 from conformance.history.runs import Key, Run
 from conformance.report.page.model import operator_place
 from conformance.report.page.plots import Plot, Point
@@ -17,6 +17,8 @@ from conformance.report.page.tables import Table
 from conformance.speed.relative import Timing, means, ratios
 from conformance.speed.table import figures
 
+SINGLE = 5
+"""Benchmarks that are shown alone, although one run on each side cannot tell of them."""
 HEADS = ("implementation", "what", "outcome", "change of the time", "beside the baseline")
 
 
@@ -40,12 +42,19 @@ def steps(runs: Sequence[Run]) -> Iterator[Step]:
 
 
 def changes(found: Sequence[Step]) -> Iterator[Table]:
-    """One table a step: whole operators, and the single benchmarks that became slower or faster."""
+    """One table a step: implementations and their operators, and the single benchmarks that lie furthest apart."""
     for step in found:
-        told = [answer for answer in step.found.answers if answer.overall or answer.outcome in (SLOWER, FASTER)]
-        told.sort(key=lambda a: (a.implementation, not a.overall, ORDER.index(a.outcome)))
+        told = sorted(
+            (answer for answer in step.found.answers if answer.overall),
+            key=lambda answer: (answer.implementation, ORDER.index(answer.outcome)),
+        )
+        told += sorted((a for a in step.found.answers if not a.overall), key=_distance, reverse=True)[:SINGLE]
         title = f"From {step.before.label} to {step.after.label}"
         yield Table(title, HEADS, tuple(map(_row, told)), 3, _note(step.found))
+
+
+def _distance(answer: Answer) -> float:
+    return abs(answer.bounds.relative.middle)
 
 
 def _row(answer: Answer) -> tuple[str, ...]:
@@ -57,8 +66,9 @@ def _note(found: Comparison) -> str:
     counts = Counter(answer.outcome for answer in found.answers if not answer.overall)
     words = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in ORDER if counts[outcome])
     return (
-        f"Single benchmarks: {words or 'none'}. Changes of less than {found.threshold:.0%} do not matter; in brackets "
-        f"the interval that holds the change with 95%; the baseline is torch on the same device, unchanged"
+        f"Single benchmarks: {words or 'none'}; those furthest apart come last. Changes of less than "
+        f"{found.threshold:.0%} do not matter; in brackets the interval that holds the change with 95%; the baseline "
+        f"is torch on the same device, unchanged"
     )
 
 
