@@ -123,6 +123,15 @@ def test_buffers_rotate_through_more_than_the_cache(monkeypatch: pytest.MonkeyPa
     assert cold == [True, False, False]
 
 
+def test_a_flood_writes_what_it_is_asked_to():
+    cache.touch(1 << 20)
+    before = cache._memory()[: (1 << 20) + 1].copy()
+    cache.touch(1 << 20)
+    changed = cache._memory()[: (1 << 20) + 1] != before
+    assert changed[:-1].all()
+    assert not changed[-1]
+
+
 @pytest.mark.skipif(not memory.STATUS.exists(), reason="the peak of resident memory is read from Linux")
 def test_memory_is_what_a_call_takes_at_its_peak():
     def call() -> np.ndarray:
