@@ -18,6 +18,8 @@ from conformance.history.runs import DECISIVE, Key, Run, RunError, pooled, read
 from conformance.history.strict import shown
 
 THRESHOLD = 0.05
+SINGLE = 10
+"""Single benchmarks that are listed where nothing, or nothing certain, has changed."""
 ORDER = (SLOWER, FASTER, UNKNOWN, SAME)
 FORMAT = 1
 
@@ -208,11 +210,20 @@ def text(found: Comparison) -> Iterator[str]:
     for outcome in reversed(ORDER):
         rows = [answer for answer in found.answers if answer.outcome == outcome]
         yield from ("", f"{outcome}:") if rows else ()
-        yield from (f"  {_row(answer)}" for answer in sorted(rows, key=_rank))
+        yield from _rows(rows, SINGLE if outcome in (SAME, UNKNOWN) else len(rows))
     for title, lines in _lists(found):
         yield from ("", f"{title}:", *(f"  {line}" for line in lines)) if lines else ()
     yield ""
     yield f"REFUSED: {found.refused}" if found.refused else _counted(found)
+
+
+def _rows(answers: Sequence[Answer], single: int) -> Iterator[str]:
+    """Implementations and operators, then at most `single` of the single benchmarks: those furthest apart."""
+    alone = sorted((a for a in answers if not a.overall), key=lambda a: -abs(a.bounds.relative.middle))
+    shown = [*(answer for answer in answers if answer.overall), *alone[:single]]
+    yield from (f"  {_row(answer)}" for answer in sorted(shown, key=_rank))
+    if alone[single:]:
+        yield f"  and {len(alone) - single} single benchmarks that lie closer (all are in --json)"
 
 
 def _lists(found: Comparison) -> Iterator[tuple[str, tuple[str, ...]]]:

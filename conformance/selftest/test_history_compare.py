@@ -226,6 +226,21 @@ def test_exit_status_of_no_change(pair, capsys):
     assert "NO CHANGE FOUND beyond noise and 5%" in capsys.readouterr().out
 
 
+def test_of_many_that_have_not_changed_the_furthest_are_listed(pair, capsys):
+    before, after, _ = pair
+    main(["compare", str(before), str(after)])
+    told = capsys.readouterr().out.splitlines()
+    main(["compare", str(before), str(after), "--json"])
+    held = [a for a in json.loads(capsys.readouterr().out)["answers"] if not a["overall"]]
+    for outcome in {answer["outcome"] for answer in held}:
+        own = sorted((a for a in held if a["outcome"] == outcome), key=lambda a: -abs(np.log(a["relative"][1])))
+        names = {f"{a['implementation']} {a['name']}" for a in own[: compare.SINGLE]}
+        section = told[told.index(f"{outcome}:") + 1 :]
+        section = section[: section.index("")]
+        assert {line.strip().partition(":")[0] for line in section if "geometric" not in line and ":" in line} == names
+        assert (f"and {len(own) - compare.SINGLE} single benchmarks" in section[-1]) is (len(own) > compare.SINGLE)
+
+
 def test_exit_status_of_a_slow_kernel(pair, capsys):
     before, after, document = pair
     for entry in document["benchmarks"]:
