@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from conformance.history import runs
+from conformance.history.compare import Comparison, compared
+from conformance.history.decide import SLOWER
 from conformance.history.runs import Key
 
 OPERATORS = ("conv_forward", "conv_backward_data")
@@ -86,3 +89,23 @@ def write(path: Path, document: dict[str, Any]) -> Path:
     """A file as pytest --benchmark-json writes it."""
     path.write_text(json.dumps(document))
     return path
+
+
+def run_of(document: dict[str, Any]) -> runs.Run:
+    return runs.understood(json.dumps(document).encode(), "run.json")
+
+
+def tried(bench: Bench, seed: int, factor: Factor = lambda key: 1.0, more: int = 0) -> Comparison:
+    """Two runs, of which the second is slowed, `more` times more."""
+    rng = np.random.default_rng(seed)
+    pairs = [(run_of(bench.drawn(rng)), run_of(bench.drawn(rng, factor))) for _ in range(1 + more)]
+    before, after = (runs.pooled(side) for side in zip(*pairs, strict=True))
+    return compared(before, after)
+
+
+def by_a_fifth(name: str, problem: str = "") -> Factor:
+    return lambda key: 1.2 if key.implementation == name and problem in ("", f"{key.operator} {key.problem}") else 1.0
+
+
+def slower(found: Comparison) -> set[tuple[str, str]]:
+    return {(answer.implementation, answer.name) for answer in found.answers if answer.outcome == SLOWER}
