@@ -153,16 +153,26 @@ STRENGTH: Mapping[str, Any] = {"domain": [0, 0.3], "range": [0.1, 0.85], "clamp"
 LOG: Mapping[str, Any] = {"scale": {"type": "log"}, "axis": {"tickCount": 5, "format": "~g"}}
 
 
-def _terms(cast: _Cast) -> tuple[Layers, int]:
+def _lines(cast: _Cast, axes: Mapping[str, Any]) -> tuple[Layers, int]:
+    """A line with points for each implementation, beside the limit 1."""
     channels = _channels(cast, legend=True)
-    powers = {"scale": {"type": "log", "base": 2}, "axis": {"tickCount": 6, "format": ",d"}}
-    axes = {"x": _axis("x", "terms of the sum", **powers), "y": _axis("y", "worst error / bound", **SHARE)}
     line = {"color": channels["color"], "detail": {"field": "implementation"}}
     return [
         _LIMIT | {"encoding": {"y": {"datum": 1}}},
-        {"mark": {"type": "line", "strokeWidth": 1, "opacity": 0.5}, "encoding": axes | line},
-        {"mark": {"type": "point", "filled": True, "size": 42, "opacity": 1}, "encoding": axes | channels},
+        {"mark": {"type": "line", "strokeWidth": 1, "opacity": 0.5}, "encoding": {**axes, **line}},
+        {"mark": {"type": "point", "filled": True, "size": 42, "opacity": 1}, "encoding": {**axes, **channels}},
     ], PANEL[1]
+
+
+def _terms(cast: _Cast) -> tuple[Layers, int]:
+    powers = {"scale": {"type": "log", "base": 2}, "axis": {"tickCount": 6, "format": ",d"}}
+    axes = {"x": _axis("x", "terms of the sum", **powers), "y": _axis("y", "worst error / bound", **SHARE)}
+    return _lines(cast, axes)
+
+
+def _runs(cast: _Cast) -> tuple[Layers, int]:
+    number = {"field": "x", "type": "ordinal", "title": "run", "axis": {"labelAngle": 0}}
+    return _lines(cast, {"x": number, "y": _axis("y", "times torch", **LOG)})
 
 
 def _bits(cast: _Cast) -> tuple[Layers, int]:
@@ -214,18 +224,6 @@ def _speeds(title: str, limit: float, axis: Mapping[str, Any]) -> Callable[[_Cas
         ], STEP * len(cast.names)
 
     return layers
-
-
-def _runs(cast: _Cast) -> tuple[Layers, int]:
-    channels = _channels(cast, legend=True)
-    whole = {"type": "ordinal", "axis": {"labelAngle": 0}}
-    axes = {"x": {"field": "x", "title": "run", **whole}, "y": _axis("y", "times torch", **LOG)}
-    line = {"color": channels["color"], "detail": {"field": "implementation"}}
-    return [
-        _LIMIT | {"encoding": {"y": {"datum": 1}}},
-        {"mark": {"type": "line", "strokeWidth": 1, "opacity": 0.5}, "encoding": axes | line},
-        {"mark": {"type": "point", "filled": True, "size": 42, "opacity": 1}, "encoding": axes | channels},
-    ], PANEL[1]
 
 
 KINDS: Mapping[str, Callable[[_Cast], tuple[Layers, int]]] = {
