@@ -7,8 +7,8 @@ Two things make unchanged code look changed, and each has its own guard.
   runs share, but some have two speeds (threads on one core or on two, say) of which a run has one, and unchanged code
   differed by 68%. So a single benchmark is called slower or faster only where runs of its own tell how they scatter,
   two or more on each side; that one with two speeds happens to have another on each side is 3% with three runs a side,
-  0.2% with five. The ratio of an implementation, and of one of its operators, is the centre of its
-  problems' ratios, which scatter as runs do: one run on each side can tell.
+  0.2% with five. The ratio of an implementation, and of one of its operators, is the centre of its problems' ratios,
+  which scatter as runs do: one run on each side can tell.
 - Drift of the machine. The baseline, where its sources and versions are the same, tells how much the machine itself
   changed. A load slows one kernel more than another, so that its ratio is no exact correction: slower is what is
   slower both as measured and beside the baseline.
