@@ -1,9 +1,9 @@
 """Loads the plugins; nothing else belongs here."""
 
 pytest_plugins = [
-    "conformance.harness.plugin",
-    "conformance.harness.timing",
-    "conformance.harness.progress",
-    "conformance.harness.memory_table",
-    "conformance.training.plugin",
+    "conformance.plugin.plugin",
+    "conformance.plugin.timing",
+    "conformance.plugin.progress",
+    "conformance.reporting.memory_table",
+    "conformance.plugin.training",
 ]

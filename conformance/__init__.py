@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.harness.arrays import (
+from conformance.implementations.bridges import (
     jax_arrays,
     jax_neuron_arrays,
     neuron_device,
@@ -12,7 +12,7 @@ from conformance.harness.arrays import (
     torch_arrays,
     torch_neuron_arrays,
 )
-from conformance.harness.implementation import Implementation, Unsupported
+from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.judge import Contract
 
 __version__ = "0.1.0"

@@ -7,15 +7,16 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from conformance.data import goldens
-from conformance.history import compare
-from conformance.report import command as report
-from conformance.selftest import acquittal_campaign, cuda_compile, mutation
-from conformance.speed import unet
-from conformance.submission import check, pack
+from conformance.calibration import false_alarms, mutation
+from conformance.implementations import cuda_compile
+from conformance.inputs import goldens
+from conformance.reporting import command as report
+from conformance.reporting.comparison import compare
+from conformance.reporting.submission import check, pack
+from conformance.timing import unet
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "acquittal": acquittal_campaign.declare,
+    "false-alarms": false_alarms.declare,
     "compare": compare.declare,
     "golden": goldens.declare,
     "mutation": mutation.declare,

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from conformance.data import expectation
-from conformance.harness.case import Case
-from conformance.harness.implementation import Kernel
-from conformance.harness.verify import prepare
+from conformance.execution.case import Case
+from conformance.execution.verify import prepare
+from conformance.implementations.implementation import Kernel
+from conformance.inputs import expectation
 from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import PROBLEMS, Variant
-from conformance.speed import machine
-from conformance.speed.cache import FLOOD, last_level
-from conformance.speed.rotation import BEYOND, rotate
+from conformance.timing import machine
+from conformance.timing.cache import FLOOD, last_level
+from conformance.timing.rotation import BEYOND, rotate
 
 torch = pytest.importorskip("torch")
 LAYERS = ("unet-twin.64x64", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56")

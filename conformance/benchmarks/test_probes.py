@@ -12,10 +12,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from conformance.data import Expectation, Recipe
+from conformance.calibration.known_bad import MUTANTS, Mutant
+from conformance.calibration.subject import Run, judged_by_probes
+from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
-from conformance.selftest.mutants import MUTANTS, Mutant
-from conformance.selftest.trial import Run, judged_by_probes
 
 torch = pytest.importorskip("torch")
 

@@ -70,7 +70,7 @@ class Contract:
         return [*inputs, self.accumulator(dtype), *partials]
 
     def exact_on_integers(self, dtype: str) -> bool:
-        """Whether the small integers of `conformance.data` must come out exact.
+        """Whether the small integers of `conformance.inputs` must come out exact.
 
         True of every order of a direct sum whose accumulator and partials hold what the storage format (up to fp32's
         24 bits) holds. Inputs fit in 8 bits, so that no input rounding touches them.
@@ -79,13 +79,13 @@ class Contract:
         held = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
         return self.algorithm == "direct" and all(format.precision >= needed for format in held)
 
-    def spares(self, arm: str, dtype: str) -> str:
-        """Why a kernel under this contract is not held to an arm; empty if it is."""
-        if arm == "special" and self.algorithm != "direct":
+    def exempts(self, distribution: str, dtype: str) -> str:
+        """Why a kernel under this contract is not held to an distribution; empty if it is."""
+        if distribution == "special" and self.algorithm != "direct":
             return f"{self.algorithm} spreads NaN and Inf over its whole tile (declared)"
-        if arm == "wide" and self.algorithm in ("winograd-f4", "fft"):
+        if distribution == "wide" and self.algorithm in ("winograd-f4", "fft"):
             return f"{self.algorithm} enlarges its data and leaves the range first (declared)"
-        if arm == "wide" and any(format.emax < FORMATS[dtype].emax for format in self._stages(dtype)):
+        if distribution == "wide" and any(format.emax < FORMATS[dtype].emax for format in self._stages(dtype)):
             return f"the declared arithmetic has less range than {dtype}"
         return ""
 

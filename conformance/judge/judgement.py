@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import STORAGE
-from conformance.judge import passport, residuals
+from conformance.judge import accuracy, residuals
 from conformance.judge.contract import Contract
 from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.locate import locate
@@ -18,8 +18,8 @@ from conformance.judge.propagation import PROPAGATIONS
 from conformance.judge.residuals import Residuals
 from conformance.operators import Arrays, Operator
 
-EQUALITY_ARMS = frozenset({"integer", "impulse", "special"})
-STATISTICS_ARMS = frozenset({"fixed"})
+EQUALITY_DISTRIBUTIONS = frozenset({"integer", "impulse", "special"})
+STATISTICS_DISTRIBUTIONS = frozenset({"fixed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Judgement:
     checks: tuple[Check, ...]
     worst: Worst | None = None
     where: str = ""
-    passport: dict[str, float] = field(default_factory=dict)
-    earned: Contract | None = None
-    """On the fixed arm: the strictest known contract that the errors are consistent with, if there is one."""
-    modest: bool = False
+    profile: dict[str, float] = field(default_factory=dict)
+    inferred: Contract | None = None
+    """On the fixed distribution: the strictest known contract that the errors are consistent with, if there is one."""
+    conservative: bool = False
     """Whether that is stricter than the declared one."""
 
     @property
@@ -82,8 +82,8 @@ class Judgement:
                 f"error {abs(w.value - w.reference):.3g}, allowed {w.bound:.3g}"
             )
         lines.append("; ".join(map(str, self.checks)))
-        if self.passport and not self.passed:
-            lines.append(f"contract earned: {self.earned.arithmetic if self.earned else 'none that is known'}")
+        if self.profile and not self.passed:
+            lines.append(f"contract inferred: {self.inferred.arithmetic if self.inferred else 'none that is known'}")
         if self.where:
             lines.append(f"errors sit at: {self.where}")
         return "\n".join(lines)
@@ -161,11 +161,12 @@ def _bound(name: str, bounds: Callable[[Contract], Arrays], contract: Contract) 
     return bounds(contract)[name]
 
 
-def judge(output: Output, arm: str, contract: Contract) -> Judgement:
-    """Equality where the contract makes the arm exact, else the bound, and on the fixed arm the statistics."""
-    if arm in EQUALITY_ARMS and output.exact and contract.exact_on_integers(output.dtype):
+def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
+    """Equality where the contract makes the distribution exact, else the bound, and on the fixed distribution the
+    statistics."""
+    if distribution in EQUALITY_DISTRIBUTIONS and output.exact and contract.exact_on_integers(output.dtype):
         return _by_equality(output, contract)
-    return _by_bound(output, contract, with_statistics=arm in STATISTICS_ARMS)
+    return _by_bound(output, contract, with_statistics=distribution in STATISTICS_DISTRIBUTIONS)
 
 
 def _by_equality(output: Output, contract: Contract) -> Judgement:
@@ -205,25 +206,25 @@ def _by_bound(output: Output, contract: Contract, with_statistics: bool) -> Judg
             where += _nan_note(output)
     criterion = f"bound of the contract: {contract.describe(output.dtype)}"
     judgement = Judgement(output.name, found.count, found.out_of_bounds, criterion, tuple(checks), worst, where)
-    return _with_passport(judgement, found, contract, output) if with_statistics else judgement
+    return _with_profile(judgement, found, contract, output) if with_statistics else judgement
 
 
-def _with_passport(judgement: Judgement, found: Residuals, contract: Contract, output: Output) -> Judgement:
+def _with_profile(judgement: Judgement, found: Residuals, contract: Contract, output: Output) -> Judgement:
     """Add the measured accuracy and the contract it earns."""
     if output.propagated is not None:
-        earned = _earned_by_propagation(output)
-        numbers = passport.propagated(found, contract, output.dtype)
+        inferred = _inferred_by_propagation(output)
+        numbers = accuracy.propagated(found, contract, output.dtype)
     else:
-        earned = passport.earned(found, output.dtype, output.terms, output.constants, output.sharing)
+        inferred = accuracy.inferred(found, output.dtype, output.terms, output.constants, output.sharing)
         allowed, _ = output.limits(contract)
-        numbers = passport.passport(found, contract, output.dtype, output.terms, allowed)
-    modest = earned is not None and _stricter(earned, contract, output)
-    return replace(judgement, passport=numbers, earned=earned, modest=modest)
+        numbers = accuracy.profile(found, contract, output.dtype, output.terms, allowed)
+    conservative = inferred is not None and _stricter(inferred, contract, output)
+    return replace(judgement, profile=numbers, inferred=inferred, conservative=conservative)
 
 
-def _earned_by_propagation(output: Output) -> Contract | None:
+def _inferred_by_propagation(output: Output) -> Contract | None:
     """The strictest known contract whose propagated bound and rms hold."""
-    for contract in passport.ladder(output.dtype, output.terms):
+    for contract in accuracy.ladder(output.dtype, output.terms):
         allowed, s2 = output.limits(contract)
         found = residuals.measure(output.actual, output.reference, s2, allowed)
         if found.worst_share <= 1 and found.rms(allowed) <= found.rms_limit(allowed):
@@ -231,9 +232,9 @@ def _earned_by_propagation(output: Output) -> Contract | None:
     return None
 
 
-def _stricter(earned: Contract, declared: Contract, output: Output) -> bool:
-    """Whether a kernel earned better than it declares."""
-    first, second = (passport.strictness(c, output.dtype, output.terms) for c in (earned, declared))
+def _stricter(inferred: Contract, declared: Contract, output: Output) -> bool:
+    """Whether a kernel inferred better than it declares."""
+    first, second = (accuracy.strictness(c, output.dtype, output.terms) for c in (inferred, declared))
     return first < second
 
 

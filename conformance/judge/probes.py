@@ -20,7 +20,7 @@ import numpy as np
 
 from conformance.dtypes import FORMATS
 from conformance.judge.contract import Contract
-from conformance.judge.judgement import EQUALITY_ARMS, Check, Judgement, Output, Worst, judge
+from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Output, Worst, judge
 from conformance.judge.limits import ALPHA, LAMBDA, Limits, limits
 
 
@@ -51,11 +51,11 @@ def projection_limit(evidence: Evidence, allowed: Limits, dtype: str) -> float:
     return LAMBDA * math.sqrt(rounded + (unit**2 + evidence.noise**2) * (evidence.square + references))
 
 
-def judge_by_probes(output: Output, evidence: Evidence, arm: str, contract: Contract) -> Judgement:
-    """The judgement on a large output. On the integer arm both probes must be exact."""
-    sampled = _judge_samples(output, evidence, arm, contract)
+def judge_by_probes(output: Output, evidence: Evidence, distribution: str, contract: Contract) -> Judgement:
+    """The judgement on a large output. On the integer distribution both probes must be exact."""
+    sampled = _judge_samples(output, evidence, distribution, contract)
     allowed = limits(contract, output.dtype, output.terms, output.actual.size)
-    exact = arm in EQUALITY_ARMS and contract.exact_on_integers(output.dtype)
+    exact = distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)
     limit = 0.0 if exact else projection_limit(evidence, allowed, output.dtype)
     error = np.abs(evidence.projected - evidence.expected)
     error[np.isnan(error)] = np.inf
@@ -70,10 +70,10 @@ def judge_by_probes(output: Output, evidence: Evidence, arm: str, contract: Cont
     )
 
 
-def _judge_samples(output: Output, evidence: Evidence, arm: str, contract: Contract) -> Judgement:
+def _judge_samples(output: Output, evidence: Evidence, distribution: str, contract: Contract) -> Judgement:
     values = output.actual[tuple(evidence.index.T)]
     samples = replace(output, axes="T", actual=values, reference=evidence.exact, magnitude=lambda: evidence.magnitude)
-    judgement = judge(samples, arm, contract)
+    judgement = judge(samples, distribution, contract)
     if judgement.worst is None:
         return judgement
     index = tuple(int(i) for i in evidence.index[judgement.worst.index[0]])

@@ -54,7 +54,7 @@ class Operator(Protocol):
     family: str
     """The geometries it takes."""
     data: str
-    """Name of the input that arms scatter impulses and special values over."""
+    """Name of the input that distributions scatter impulses and special values over."""
     operand: str
     """Name of the input that multiplies it; `data` itself where nothing does."""
     free_axis: int
@@ -112,7 +112,7 @@ class Operator(Protocol):
         ...
 
     def reference(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
-        """The outputs computed in `dtype`; exact in float64 for data of `conformance.data`."""
+        """The outputs computed in `dtype`; exact in float64 for data of `conformance.inputs`."""
         ...
 
     def magnitude(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:

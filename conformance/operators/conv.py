@@ -5,7 +5,7 @@ Cross-correlation (no kernel flip), as in ONNX Conv and torch.nn.functional.conv
     y[n,k,p,q] = bias[k] + sum_{c,r,s} x[n, c', p*u + r*d - top, q*v + s*e - left] * w[k,c,r,s]
 
 with c' = c + (group of k) * C/groups. The references are GEMMs over gathered windows. On the fixed-point data of
-`conformance.data` every float64 partial sum is exact, so block sizes, BLAS and thread counts cannot show.
+`conformance.inputs` every float64 partial sum is exact, so block sizes, BLAS and thread counts cannot show.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ sum (z - mean)^2 / (M - 1), and inv = 1 / (sqrt(var) + eps). Running statistics 
 the unbiased variance in both. gamma and beta are absent where the problem is not affine.
 
 The references carry statistics in twice the precision of float64 (`conformance.operators.extended`); z is exact on the
-data of `conformance.data`, and so are the slices of dz that gradients are made from, so every bit is reproducible.
+data of `conformance.inputs`, and so are the slices of dz that gradients are made from, so every bit is reproducible.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conformance.problems import edges, miniatures, networks, normalised, pooling
-from conformance.problems.table import FAMILY_ARMS, LAYOUTS, LEVELS, Problem, Variant, at_level, typed
+from conformance.problems import edges, networks, normalised, pairwise, pooling
+from conformance.problems.table import FAMILY_DISTRIBUTIONS, LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
 PROBLEMS: tuple[Problem, ...] = (
     *edges.BASIC,
@@ -11,7 +11,7 @@ PROBLEMS: tuple[Problem, ...] = (
     *pooling.BASIC,
     *edges.SHAPES,
     *edges.TILES,
-    *miniatures.MINIATURES,
+    *pairwise.MINIATURES,
     *networks.UNET_TWINS,
     *networks.CLASSIFIERS,
     *normalised.SHAPES,
@@ -24,4 +24,4 @@ PROBLEMS: tuple[Problem, ...] = (
     *pooling.FULL,
 )
 
-__all__ = ["FAMILY_ARMS", "LAYOUTS", "LEVELS", "PROBLEMS", "Problem", "Variant", "at_level", "typed"]
+__all__ = ["FAMILY_DISTRIBUTIONS", "LAYOUTS", "LEVELS", "PROBLEMS", "Problem", "Variant", "at_level", "typed"]

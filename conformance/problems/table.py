@@ -12,10 +12,12 @@ from conformance.operators import parse
 LEVELS = ("smoke", "standard", "full")
 LAYOUTS = ("nchw", "nhwc")
 _LINEAR = ("integer", "fixed", "impulse", "special", "wide")
-FAMILY_ARMS = {"conv": _LINEAR, "pool": _LINEAR, "conv_bn": ("fixed", "scaled", "shifted", "special")}
+FAMILY_DISTRIBUTIONS = {"conv": _LINEAR, "pool": _LINEAR, "conv_bn": ("fixed", "scaled", "shifted", "special")}
 """Family of a geometry -> the ways of drawing its inputs that mean anything there."""
-ARMS = tuple(dict.fromkeys(arm for arms in FAMILY_ARMS.values() for arm in arms))
-"""Ways of drawing a problem's inputs; `conformance.data.arms` has one function for each."""
+DISTRIBUTIONS = tuple(
+    dict.fromkeys(distribution for distributions in FAMILY_DISTRIBUTIONS.values() for distribution in distributions)
+)
+"""Ways of drawing a problem's inputs; `conformance.inputs.distributions` has one function for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Variant:
 
     dtype: str
     layout: str
-    arm: str
+    distribution: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +40,28 @@ class Problem:
     variants: tuple[Variant, ...]
 
 
-def applies(arm: str, dtype: str) -> bool:
-    """Whether an arm exists for a dtype: fp64 data at the ends of the range would leave the reference's own."""
-    return not (arm == "wide" and dtype == "fp64")
+def applies(distribution: str, dtype: str) -> bool:
+    """Whether an distribution exists for a dtype: fp64 data at the ends of the range would leave the reference's
+    own."""
+    return not (distribution == "wide" and dtype == "fp64")
 
 
 def variants(*lines: str, family: str = "conv") -> tuple[Variant, ...]:
     """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all."""
-    every = (list(STORAGE), list(LAYOUTS), list(FAMILY_ARMS[family]))
+    every = (list(STORAGE), list(LAYOUTS), list(FAMILY_DISTRIBUTIONS[family]))
     found = []
     for line in lines:
         names = (word.split(",") for word in line.split())
-        dtypes, layouts, arms = (
+        dtypes, layouts, distributions = (
             known if words == ["all"] else words for words, known in zip(names, every, strict=True)
         )
-        found += [Variant(d, la, a) for d in dtypes for la in layouts for a in arms if applies(a, d)]
+        found += [Variant(d, la, a) for d in dtypes for la in layouts for a in distributions if applies(a, d)]
     return tuple(dict.fromkeys(found))
 
 
-SMOKE = frozenset(Variant("fp32", "nchw", arm) for arm in ARMS) | {Variant("bf16", "nchw", "fixed")}
+SMOKE = frozenset(Variant("fp32", "nchw", distribution) for distribution in DISTRIBUTIONS) | {
+    Variant("bf16", "nchw", "fixed")
+}
 
 
 def table(level: str, how: tuple[Variant, ...], rows: dict[str, str]) -> tuple[Problem, ...]:

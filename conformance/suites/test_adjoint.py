@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.harness.conduct_adjoint import directions_are_adjoint
+from conformance.checks.adjoint import directions_are_adjoint
 
 
 @pytest.mark.behaves("conv_forward")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.harness.conduct_pool import arange_is_exact
+from conformance.checks.tutorial import arange_is_exact
 
 
 @pytest.mark.verifies("avg_pool_forward")

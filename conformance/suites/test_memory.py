@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.harness import memory
+from conformance.checks import memory
 from conformance.problems import typed
 
 PAIRS = tuple(map(typed, ("bn n8 c32 h26 w26 k64 r3 s3", "bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0")))

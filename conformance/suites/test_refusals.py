@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.harness.conduct_refusals import impossible_requests
+from conformance.checks.invalid_arguments import impossible_requests
 
 pytestmark = pytest.mark.behaves
 

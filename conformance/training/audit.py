@@ -35,12 +35,12 @@ from typing import Any
 
 import numpy as np
 
+from conformance.diagnosis.diagnose import diagnose
 from conformance.judge import Judgement, Output, judge
-from conformance.judge.diagnosis import diagnose
 from conformance.operators import Arrays, ConvGeometry
 from conformance.training.bridge import Site
 from conformance.training.kernels import Call, RefusedError, host
-from conformance.training.tables import ARM
+from conformance.training.tables import DISTRIBUTION
 
 
 class BrokenStepError(Exception):
@@ -131,7 +131,7 @@ def judge_call(call: Call, inputs: Arrays, outputs: Arrays, reference: Arrays) -
                 reference=reference[name],
                 magnitude=lambda name=name: within[name],  # type: ignore[misc]
             ),
-            ARM,
+            DISTRIBUTION,
             call.contract,
         )
         for name, array in outputs.items()

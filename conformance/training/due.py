@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from conformance.harness.case import Absence
-from conformance.harness.collect import Plan
-from conformance.harness.devices import missing
-from conformance.harness.implementation import Implementation
-from conformance.harness.options import Selection
+from conformance.execution.case import Absence
+from conformance.execution.plan import Plan
+from conformance.implementations.devices import missing
+from conformance.implementations.implementation import Implementation
+from conformance.plugin.options import Selection
 from conformance.problems import PROBLEMS
-from conformance.training.tables import ARM, DIRECTIONS, OPERATOR, Course, course
+from conformance.training.tables import DIRECTIONS, DISTRIBUTION, OPERATOR, Course, course
 
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn", "PIL": "pillow"}
 """Module -> package that brings it."""
@@ -42,7 +42,16 @@ class Training:
     def command(self) -> str:
         """One line that trains the same again."""
         words = ["pytest", *([f"--impl={self.origin}"] if self.origin else []), "--impl", self.implementation.name]
-        words += ["--arm", ARM, "--layout", self.layout, "--level", self.level, "--seed", str(self.seed)]
+        words += [
+            "--distribution",
+            DISTRIBUTION,
+            "--layout",
+            self.layout,
+            "--level",
+            self.level,
+            "--seed",
+            str(self.seed),
+        ]
         return shlex.join([*words, "-k", f"test_{self.course.network}"])
 
 
@@ -58,9 +67,14 @@ def due(plan: Plan, network: str) -> Iterator[Training | Absence]:
 
 
 def _asked(selection: Selection) -> bool:
-    """Not where single problems, other operators, arms or dtypes are asked for."""
+    """Not where single problems, other operators, distributions or dtypes are asked for."""
     directions = set(DIRECTIONS) <= set(selection.operators)
-    return directions and ARM in selection.arms and "fp32" in selection.dtypes and selection.problems is PROBLEMS
+    return (
+        directions
+        and DISTRIBUTION in selection.distributions
+        and "fp32" in selection.dtypes
+        and selection.problems is PROBLEMS
+    )
 
 
 def _due(plan: Plan, implementation: Implementation, network: str) -> Training | Absence:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from conformance.harness.arrays import torch_arrays
-from conformance.harness.arrays.torch import TorchArrays
-from conformance.harness.implementation import Implementation, Kernel, Unsupported
-from conformance.harness.verify import FROM_LAYOUT, TO_LAYOUT, MalformedError, as_tuple, to_host
+from conformance.execution.verify import FROM_LAYOUT, TO_LAYOUT, MalformedError, as_tuple, to_host
+from conformance.implementations.bridges import torch_arrays
+from conformance.implementations.bridges.torch import TorchArrays
+from conformance.implementations.implementation import Implementation, Kernel, Unsupported
 from conformance.judge import Contract
 from conformance.operators import OPERATORS, ConvGeometry, Operator
 

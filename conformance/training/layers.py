@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from conformance.harness.implementation import Implementation, ImplementationError
+from conformance.implementations.implementation import Implementation, ImplementationError
 from conformance.operators import ConvGeometry, Tensor
 from conformance.training.bridge import Site, convolution
 from conformance.training.kernels import Kernels, RefusedError

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from conformance.problems import LEVELS
 
-ARM = "training"
-"""What `--arm`, the records and the judge call training data: held to the elementwise bound and to nothing else."""
+DISTRIBUTION = "training"
+"""What `--distribution`, the records and the judge call training data: held to the elementwise bound and to nothing
+else."""
 OPERATOR = "training"
 """The column of a training in the matrix."""
 DIRECTIONS = ("conv_forward", "conv_backward_data", "conv_backward_weight")

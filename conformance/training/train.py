@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from conformance.harness.arrays.torch import TorchArrays
-from conformance.harness.implementation import Implementation
+from conformance.implementations.bridges.torch import TorchArrays
+from conformance.implementations.implementation import Implementation
 from conformance.training import samples
 from conformance.training.audit import Audit, audited
 from conformance.training.layers import replace_convolutions

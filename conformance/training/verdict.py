@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from conformance.data import ARMS
-from conformance.harness import verify
-from conformance.harness.implementation import ImplementationError, Unsupported, Waiver
-from conformance.harness.verify import MalformedError, Verdict
+from conformance.execution import verify
+from conformance.execution.verify import MalformedError, Verdict
+from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
+from conformance.inputs import DISTRIBUTIONS
 from conformance.training import train
 from conformance.training.audit import Audit, BrokenStepError
 from conformance.training.due import Training
@@ -63,7 +63,7 @@ def _waiver(training: Training, audit: Audit, problem: BaseException) -> Waiver 
     if audit.asked is None or isinstance(problem, (ImplementationError, StalledError)):
         return None
     find: Any = partial(training.implementation.waiver, *audit.asked, "fp32")
-    return next(filter(None, map(find, ARMS)), None)
+    return next(filter(None, map(find, DISTRIBUTIONS)), None)
 
 
 def _blame(problem: BaseException) -> str:

@@ -53,7 +53,7 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
     return implementation
 
 
-# XLA sets flush-to-zero in the CPU's threads; the `wide` arm shows it in every direction.
+# XLA sets flush-to-zero in the CPU's threads; the `wide` distribution shows it in every direction.
 jax_cpu = _register("jax-cpu", "cpu", "cpu", Contract(subnormals="flushed"))
 jax_cuda = _register("jax-cuda", "cuda", "gpu", Contract())
 jax_tpu = _register("jax-tpu", "tpu", "tpu", Contract(subnormals="flushed"))
@@ -71,5 +71,5 @@ for operator in ("conv_backward_weight", "conv_bn_backward"):
         url=GROUPS,
         when=lambda p: p.groups > 1 and not p.c == p.k == p.groups,
         dtypes=("fp32", "bf16", "fp16"),
-        arms=("special",),
+        distributions=("special",),
     )

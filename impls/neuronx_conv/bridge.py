@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from conformance.harness.arrays.neuron import TorchNeuronArrays, lacking, release, torch_neuron_arrays
+from conformance.implementations.bridges.neuron import TorchNeuronArrays, lacking, release, torch_neuron_arrays
 
 KERNELS = "neuronxcc.nki._private_kernels.conv"
 NAME = "conv2d_dw_fb01_io01_01bf_rep_nhwc_Pcinh"

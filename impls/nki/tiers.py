@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from conformance.harness.arrays.neuron import TRAINIUM, neuron_device, release
+from conformance.implementations.bridges.neuron import TRAINIUM, neuron_device, release
 
 from . import toolchain
 

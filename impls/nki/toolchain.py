@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.harness.arrays.neuron import INSTALL, lacking, release
+from conformance.implementations.bridges.neuron import INSTALL, lacking, release
 
 MINIMUM = (0, 6)
 """Of the `nki` package. Earlier simulators accumulate overlapping PSUM tiles and reshape operands wrongly."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from conformance import Unsupported
-from conformance.harness.arrays.numba_cuda import allocate, attach, interface
+from conformance.implementations.bridges.numba_cuda import allocate, attach, interface
 
 from .storage import Format, format_of
 from .target import SIMULATED, cuda

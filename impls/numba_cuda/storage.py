@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.harness.arrays.numba_cuda import BF16
+from conformance.implementations.bridges.numba_cuda import BF16
 
 from .target import SIMULATED, cuda, types
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from conformance.harness.arrays.numba_cuda import numba_cuda, simulated
+from conformance.implementations.bridges.numba_cuda import numba_cuda, simulated
 
 cuda = numba_cuda()
 types = import_module("numba.cuda.types")

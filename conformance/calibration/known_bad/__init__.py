@@ -1,0 +1,23 @@
+"""Known-bad kernels, each a small deviation from a good one. The judge must detect them all."""
+
+from __future__ import annotations
+
+from conformance.calibration.known_bad.base import Mutant
+from conformance.calibration.known_bad.conv_bn import CONV_BN
+from conformance.calibration.known_bad.conv_bn_outputs import CONV_BN_OUTPUTS
+from conformance.calibration.known_bad.memory import MEMORY
+from conformance.calibration.known_bad.paths import PATHS
+from conformance.calibration.known_bad.pool import POOL
+from conformance.calibration.known_bad.precision import PRECISION
+from conformance.calibration.known_bad.scale import SCALE
+from conformance.calibration.known_bad.structure import STRUCTURE
+from conformance.calibration.known_bad.subtle import SUBTLE
+
+MUTANTS: tuple[Mutant, ...] = (
+    *(*STRUCTURE, *PATHS, *PRECISION, *SCALE, *MEMORY, *SUBTLE),
+    *(*CONV_BN, *CONV_BN_OUTPUTS),
+    *POOL,
+)
+FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS))
+
+__all__ = ["FAMILIES", "MUTANTS", "Mutant"]

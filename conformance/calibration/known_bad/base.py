@@ -1,0 +1,47 @@
+"""What a mutant is: a subject, and the good kernel that it deviates from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.calibration.subject import Run, Subject
+from conformance.dtypes import STORAGE
+from conformance.operators import Arrays, Operator
+
+
+def stored(outputs: Arrays, dtype: str) -> Arrays:
+    """The outputs rounded once to the storage format, by way of float32, as a kernel's accumulator is."""
+    wide = np.float64 if dtype == "fp64" else np.float32
+    return {name: array.astype(wide).astype(STORAGE[dtype]) for name, array in outputs.items()}
+
+
+def of_operator(operator: Operator, geometry: Any, outputs: Arrays, dtype: str) -> Arrays:
+    """The outputs rounded once, each to its own format: statistics are wider than the other tensors."""
+    formats = {name: tensor.stored_as(dtype) for name, tensor in operator.outputs(geometry).items()}
+    return {name: stored({name: array}, formats[name])[name] for name, array in outputs.items()}
+
+
+def plain(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+    """The good kernel of most mutants: the reference in float32, rounded once."""
+    return of_operator(operator, geometry, operator.reference(geometry, inputs, np.float32), dtype)
+
+
+def exact(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+    """A better one: the reference in float64, rounded once."""
+    return of_operator(operator, geometry, operator.reference(geometry, inputs), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant(Subject):
+    """A subject that deviates from `base`. Where its outputs are those of `base` bit by bit, it is no mutant."""
+
+    base: Run = plain
+
+    def equivalent(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> bool:
+        """Whether nobody could tell it from its good kernel on these inputs."""
+        with np.errstate(all="ignore"):
+            mutated, good = (run(operator, geometry, inputs, dtype) for run in (self.run, self.base))
+        return all(mutated[name].tobytes() == good[name].tobytes() for name in good)

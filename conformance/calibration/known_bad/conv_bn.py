@@ -1,0 +1,359 @@
+"""Known-bad kernels of convolution with batch normalisation, beyond the mistakes that diagnosis knows.
+
+Each is an honest kernel of the known-good kernels in which one thing is less than its contract says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conformance.calibration.known_bad.arithmetic import bits
+from conformance.calibration.known_bad.base import Mutant
+from conformance.calibration.known_good import moments, sums
+from conformance.calibration.known_good.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn, two_passes
+from conformance.calibration.known_good.normalisation import (
+    Channels,
+    Gradient,
+    Kernel,
+    Scale,
+    Sums,
+    centred,
+    distances,
+    summed,
+)
+from conformance.calibration.known_good.rounding import rounded
+from conformance.calibration.known_good.sums import Sum
+from conformance.calibration.subject import Run
+from conformance.dtypes import BF16, FORMATS, FP16, STORAGE, TF32, Format
+from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
+
+FORWARD, BACKWARD, INFERENCE = (f"conv_bn_{name}" for name in ("forward", "backward", "inference"))
+TRAINING, OUTWARD = (FORWARD, BACKWARD), (FORWARD, INFERENCE)
+ALL, SHORT, FP32_ONLY = ("fp32", "bf16", "fp16"), ("bf16", "fp16"), ("fp32",)
+HONEST = Kernel(summed(sums.blas))
+
+
+def narrowed(values: np.ndarray, format: Format) -> np.ndarray:
+    """Rounded to a narrower format, in the dtype that they had."""
+    found: np.ndarray = rounded(values.astype(np.float64), format).astype(values.dtype)
+    return found
+
+
+def _totals_in(format: Format) -> Reduce:
+    """A running sum kept in a narrow format."""
+
+    def total(values: np.ndarray) -> np.ndarray:
+        running = np.zeros(values.shape[:-1])
+        for term in np.moveaxis(values.astype(np.float64), -1, 0):
+            running = rounded(running + term, format)
+        return running.astype(values.dtype)
+
+    return total
+
+
+def _of(change: Callable[[np.ndarray], np.ndarray], honest: Moments = CENTRED) -> Moments:
+    """Statistics of changed elements."""
+    return lambda z: honest(change(z))
+
+
+def _then(mean: Callable[[Any], Any], squares: Callable[[Any, int], Any] = lambda squares, count: squares) -> Moments:
+    """Statistics that are changed afterwards."""
+
+    def found(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        right = CENTRED(z)
+        return mean(right[0]), squares(right[1], z.shape[-1])
+
+    return found
+
+
+def _without_nan(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean = np.nanmean(z, axis=1)
+    return mean, np.nansum((z - mean[:, None]) ** 2, axis=1)
+
+
+def _without_cross_term(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks combined as if their means were equal."""
+    blocks = np.array_split(z, 2, axis=-1)
+    return CENTRED(z)[0], sum((CENTRED(block)[1] for block in blocks), start=np.zeros_like(z[:, 0]))
+
+
+def _equally_weighed(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means of blocks averaged, though the last one is shorter."""
+    size = -(-z.shape[-1] // 4)
+    means = [z[:, start : start + size].mean(axis=1) for start in range(0, z.shape[-1], size)]
+    mean = np.mean(means, axis=0).astype(z.dtype)
+    return mean, in_turn((z - mean[:, None]) ** 2)
+
+
+def _beyond(tile: int) -> Moments:
+    """Channels beyond the last full tile have the statistics that their buffer was initialised with."""
+
+    def found(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean, squares = CENTRED(z)
+        kept = len(z) // tile * tile if len(z) > tile else len(z)
+        mean[kept:], squares[kept:] = 0, z.shape[-1]
+        return mean, squares
+
+    return found
+
+
+def _stale(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The last channel's statistics are those of the one before."""
+    mean, squares = CENTRED(z)
+    mean[-1:], squares[-1:] = mean[-2:-1], squares[-2:-1]
+    return mean, squares
+
+
+def _late_start(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Welford's updates with a count that is one too large."""
+    mean, squares = np.zeros_like(z[:, 0]), np.zeros_like(z[:, 0])
+    for place, element in enumerate(z.T):
+        before = element - mean
+        mean = mean + before / z.dtype.type(place + 2)
+        squares = squares + before * (element - mean)
+    return mean, squares
+
+
+def _floored(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A variance of at least 1e-6."""
+    mean, squares = CENTRED(z)
+    return mean, np.maximum(squares, z.dtype.type(1e-6 * z.shape[-1]))
+
+
+_MOMENTS: dict[str, tuple[Moments, tuple[str, ...]]] = {
+    "raw moments": (moments.raw(), ALL),
+    "raw moments in pairs": (moments.raw(moments.in_pairs), ALL),
+    "raw moments of z in bf16": (_of(partial(narrowed, format=BF16), moments.raw()), ALL),
+    "statistics accumulated in bf16": (two_passes(_totals_in(BF16)), ALL),
+    "statistics accumulated in fp16": (two_passes(_totals_in(FP16)), ALL),
+    "statistics accumulated in 14 bits": (two_passes(_totals_in(bits(14))), ALL),
+    "statistics of z in bf16": (_of(partial(narrowed, format=BF16)), ALL),
+    "statistics of z in fp16": (_of(partial(narrowed, format=FP16)), ALL),
+    "statistics of z in tf32": (_of(partial(narrowed, format=TF32)), FP32_ONLY),
+    "mean rounded to bf16": (_then(partial(narrowed, format=BF16)), ALL),
+    "mean rounded to fp16": (_then(partial(narrowed, format=FP16)), ALL),
+    "variance rounded to bf16": (_then(lambda mean: mean, lambda squares, _: narrowed(squares, BF16)), ALL),
+    "variance rounded to 11 bits": (_then(lambda mean: mean, lambda squares, _: narrowed(squares, TF32)), ALL),
+    "variance never below 1e-6": (_floored, ALL),
+    "variance's NaN lost to a maximum": (_then(lambda mean: mean, lambda squares, _: np.fmax(squares, 0)), ALL),
+    "statistics skip NaN": (_without_nan, ALL),
+    "statistics take NaN for zero": (_of(np.nan_to_num), ALL),
+    "blocks combined without their distance": (_without_cross_term, ALL),
+    "blocks of unequal size weighed equally": (_equally_weighed, ALL),
+    "statistics of the last channel from the one before": (_stale, ALL),
+    "Welford's count one too large": (_late_start, ALL),
+    **{f"statistics of channels beyond tiles of {tile} not computed": (_beyond(tile), ALL)
+       for tile in (8, 16, 32, 64, 128)},
+}  # fmt: skip
+
+
+def _inverted(change: Callable[[np.ndarray], np.ndarray], eps: Callable[[Any], Any] = lambda eps: eps) -> Inverse:
+    return lambda var, given, outside: change(divided(var, var.dtype.type(eps(given)), outside))
+
+
+_INVERSES: dict[str, Inverse] = {
+    "inverse deviation of 12 bits": _inverted(partial(narrowed, format=bits(12))),
+    "inverse deviation of 16 bits": _inverted(partial(narrowed, format=bits(16))),
+    "inverse deviation in bf16": _inverted(partial(narrowed, format=BF16)),
+    "inverse deviation in fp16": _inverted(partial(narrowed, format=FP16)),
+    "epsilon in bf16": _inverted(lambda inverse: inverse, lambda eps: rounded(np.array([eps], np.float64), BF16)[0]),
+    "epsilon in fp16": _inverted(lambda inverse: inverse, lambda eps: np.float16(eps)),
+    "root by one Newton step": lambda var, eps, outside: _newton(var, eps, outside=outside),
+}
+
+
+def _newton(var: np.ndarray, eps: Any, outside: bool) -> np.ndarray:
+    """An inverse root of 5 bits, improved once to about 9."""
+    if outside:
+        return divided(var, eps, outside)
+    value = var + eps
+    guess = narrowed(divided(var, eps, outside), bits(5))
+    found: np.ndarray = guess * (var.dtype.type(1.5) - var.dtype.type(0.5) * value * guess * guess)
+    return found
+
+
+def _factor_in(format: Format) -> Scale:
+    def y(c: Channels) -> np.ndarray:
+        scale = narrowed(c.inverse * c.gamma, format)
+        found: np.ndarray = c.d * scale[:, None] + c.beta[:, None]
+        return found
+
+    return y
+
+
+def _shift_in(format: Format) -> Scale:
+    def y(c: Channels) -> np.ndarray:
+        scale = c.inverse * c.gamma
+        found: np.ndarray = c.z * scale[:, None] + narrowed(c.beta - c.mean * scale, format)[:, None]
+        return found
+
+    return y
+
+
+def _distances_in(format: Format) -> Scale:
+    def y(c: Channels) -> np.ndarray:
+        found: np.ndarray = narrowed(c.d, format) * (c.inverse * c.gamma)[:, None] + c.beta[:, None]
+        return found
+
+    return y
+
+
+def _y_then(change: Callable[[np.ndarray], np.ndarray]) -> Scale:
+    return lambda c: change(distances(c))
+
+
+_SCALES: dict[str, tuple[Scale, tuple[str, ...]]] = {
+    "gamma times the inverse deviation in bf16": (_factor_in(BF16), ALL),
+    "gamma times the inverse deviation of 11 bits": (_factor_in(TF32), FP32_ONLY),
+    "shift in bf16": (_shift_in(BF16), ALL),
+    "shift in fp16": (_shift_in(FP16), ALL),
+    "distances from the mean in bf16": (_distances_in(BF16), ("fp32", "fp16")),
+    "distances from the mean in tf32": (_distances_in(TF32), FP32_ONLY),
+    "y's NaN becomes zero": (_y_then(np.nan_to_num), ALL),
+    "y clamped to two": (_y_then(lambda y: np.clip(y, -2, 2)), ALL),
+    "y by way of fp16": (_y_then(partial(narrowed, format=FP16)), ("fp32", "bf16")),
+    "y by way of bf16": (_y_then(partial(narrowed, format=BF16)), ("fp32", "fp16")),
+    "y of 18 bits": (_y_then(partial(narrowed, format=bits(18))), FP32_ONLY),
+}
+
+
+def _dz_then(change: Callable[[np.ndarray], np.ndarray]) -> Gradient:
+    return lambda c, s: change(centred(c, s))
+
+
+def _with_sums(change: Callable[[Sums], Sums]) -> Gradient:
+    return lambda c, s: centred(c, change(s))
+
+
+_SLOPE_IN_FP16 = _with_sums(lambda s: replace(s, slope=narrowed(s.slope, FP16)))
+_GRADIENTS: dict[str, tuple[Gradient, tuple[str, ...]]] = {
+    "dz in bf16": (_dz_then(partial(narrowed, format=BF16)), ("fp32", "bf16")),
+    "dz in fp16": (_dz_then(partial(narrowed, format=FP16)), ("fp32", "fp16")),
+    "dz in tf32": (_dz_then(partial(narrowed, format=TF32)), FP32_ONLY),
+    "dz's NaN becomes zero": (_dz_then(np.nan_to_num), ALL),
+    "mean of dy in bf16 in dz": (_with_sums(lambda s: replace(s, total=narrowed(s.total, BF16))), ALL),
+    "product of dy and d in bf16 in dz": (_with_sums(lambda s: replace(s, product=narrowed(s.product, BF16))), ALL),
+    "slope of the inverse deviation in fp16 in dz": (_SLOPE_IN_FP16, ALL),
+}  # fmt: skip
+
+
+def _summing(**changes: Any) -> Kernel:
+    return Kernel(summed(Sum(**changes)))
+
+
+_CONVOLUTIONS: dict[str, tuple[Kernel, tuple[str, ...]]] = {
+    "convolutions of tf32": (_summing(prepare=partial(sums.narrowed, TF32)), FP32_ONLY),
+    "convolutions of bf16": (_summing(prepare=partial(sums.narrowed, BF16)), ("fp32", "fp16")),
+    "convolutions of fp16": (_summing(prepare=partial(sums.narrowed, FP16)), FP32_ONLY),
+    "convolutions accumulated in fp16": (_summing(step=sums.rounding_to(FP16), work=np.float64), ALL),
+    "convolutions accumulated in bf16": (_summing(step=sums.rounding_to(BF16), work=np.float64), ALL),
+    "convolutions accumulated in 14 bits": (_summing(step=sums.rounding_to(bits(14)), work=np.float64), ALL),
+    "four partial sums in bf16": (_summing(lanes=sums.always(4), kept=BF16), ALL),
+    "z and dz rounded to storage": (replace(HONEST, between=True), SHORT),
+    "sums of dy and dy*d in bf16": (replace(HONEST, total=_totals_in(BF16)), ALL),
+    "sums of dy and dy*d in fp16": (replace(HONEST, total=_totals_in(FP16)), ALL),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """Statistics from one convolution, everything else from another."""
+
+    other: Kernel
+
+    def __call__(self, operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        elsewhere = self.other.z(geometry, inputs, dtype)
+        return replace(HONEST, moments=lambda z: CENTRED(elsewhere))(operator, geometry, inputs, dtype)
+
+
+_APART: dict[str, tuple[Run, tuple[str, ...]]] = {
+    "statistics from a convolution of tf32": (_Apart(_CONVOLUTIONS["convolutions of tf32"][0]), FP32_ONLY),
+    "statistics from a convolution of bf16": (_Apart(_CONVOLUTIONS["convolutions of bf16"][0]), ("fp32", "fp16")),
+    "statistics from a z rounded to storage": (_Apart(replace(HONEST, between=True)), SHORT),
+}
+
+
+def _on(change: Callable[[str, np.ndarray, str], np.ndarray], *names: str) -> Run:
+    """The honest kernel on changed inputs."""
+
+    def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        given = {n: change(n, array, dtype) if n in names else array for n, array in inputs.items()}
+        return HONEST(operator, geometry, given, dtype)
+
+    return run
+
+
+def _to(format: Format) -> Callable[[str, np.ndarray, str], np.ndarray]:
+    return lambda name, array, dtype: narrowed(array, format)
+
+
+def _to_storage(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    return narrowed(array, FORMATS[dtype])
+
+
+def _multiples(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    """Of 2^-20: right for filters of the usual size."""
+    return (np.rint(array.astype(np.float64) * 2**20) / 2**20).astype(array.dtype)
+
+
+_PARAMETERS = ("gamma", "beta", "running_mean", "running_var")
+_INPUTS: dict[str, tuple[Run, tuple[str, ...], tuple[str, ...]]] = {
+    "parameters read in storage dtype": (_on(_to_storage, *_PARAMETERS), NORMALISED, SHORT),
+    "filters in fixed point": (_on(_multiples, "w"), NORMALISED, ALL),
+    "gamma in bf16": (_on(_to(BF16), "gamma"), NORMALISED, ALL),
+    "beta in bf16": (_on(_to(BF16), "beta"), OUTWARD, ALL),
+    "old running statistics in bf16": (_on(_to(BF16), "running_mean", "running_var"), OUTWARD, ALL),
+    "old running statistics in fp16": (_on(_to(FP16), "running_mean", "running_var"), OUTWARD, ALL),
+}
+
+
+def _folded_in_storage(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Filters multiplied by the scale and stored as the filters were."""
+    c = HONEST.with_statistics(
+        geometry, inputs, np.zeros((geometry.k, 1), np.float32), inputs["running_mean"], inputs["running_var"]
+    )
+    scale = c.inverse * c.gamma
+    w = narrowed(inputs["w"].astype(np.float32) * scale[:, None, None, None], FORMATS[dtype])
+    z = HONEST.z(geometry, {"x": inputs["x"], "w": w}, dtype).reshape(geometry.k, geometry.n, *geometry.output_size)
+    y = z.swapaxes(0, 1) + (c.beta - c.mean * scale)[:, None, None]
+    return {"y": y.astype(STORAGE[dtype])}
+
+
+_OTHERS: dict[str, tuple[Run, tuple[str, ...], tuple[str, ...]]] = {
+    "filters with the scale in storage dtype": (_folded_in_storage, (INFERENCE,), SHORT),
+}
+
+
+def _mutant(
+    name: str,
+    run: Run,
+    operators: tuple[str, ...] = NORMALISED,
+    dtypes: tuple[str, ...] = ALL,
+    when: Callable[[Any], bool] = lambda geometry: True,
+) -> Mutant:
+    return Mutant(f"bn: {name}", "batchnorm", run, operators=operators, when=when, dtypes=dtypes, base=HONEST)
+
+
+def _arithmetic() -> Iterator[Mutant]:
+    for name, (found, dtypes) in _MOMENTS.items():
+        yield _mutant(name, replace(HONEST, moments=found), (FORWARD,) if "NaN" in name else TRAINING, dtypes)
+    for name, inverse in _INVERSES.items():
+        yield _mutant(name, replace(HONEST, inverse=inverse))
+    for name, (scale, dtypes) in _SCALES.items():
+        yield _mutant(name, replace(HONEST, scale=scale), OUTWARD, dtypes)
+    for name, (gradient, dtypes) in _GRADIENTS.items():
+        yield _mutant(name, replace(HONEST, gradient=gradient), (BACKWARD,), dtypes)
+    for name, (kernel, dtypes) in _CONVOLUTIONS.items():
+        yield _mutant(name, kernel, (BACKWARD,) if "dy" in name else NORMALISED, dtypes)
+    for name, (run, dtypes) in _APART.items():
+        yield _mutant(name, run, TRAINING, dtypes)
+    for name, (run, operators, dtypes) in (_INPUTS | _OTHERS).items():
+        yield _mutant(name, run, operators, dtypes)
+
+
+CONV_BN: tuple[Mutant, ...] = tuple(_arithmetic())

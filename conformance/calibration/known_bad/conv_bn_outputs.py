@@ -1,0 +1,208 @@
+"""Known-bad kernels of convolution with batch normalisation: single elements, buffers, and paths that forget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance.calibration.known_bad.base import Mutant, exact
+from conformance.calibration.known_bad.conv_bn import BACKWARD, FORWARD, HONEST, OUTWARD, TRAINING, narrowed
+from conformance.calibration.known_bad.structure import planted
+from conformance.calibration.subject import Run
+from conformance.diagnosis.mistakes import LIBRARY
+from conformance.dtypes import BF16, FORMATS, FP16
+from conformance.inputs.stream import Stream
+from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
+
+Change = Callable[[np.ndarray], np.ndarray]
+
+_OF = {
+    "y": OUTWARD,
+    **dict.fromkeys(("mean", "var", "running_mean", "running_var"), (FORWARD,)),
+    **dict.fromkeys(("dx", "dw", "dgamma", "dbeta"), (BACKWARD,)),
+}
+"""Output -> operators that have it."""
+_STATISTICS = ("running_mean", "running_var", "dgamma", "dbeta", "mean", "var")
+SHORT = ("bf16", "fp16")
+
+
+def _on(output: str, change: Change) -> Run:
+    """Something done to one output."""
+
+    def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        outputs = HONEST(operator, geometry, inputs, dtype)
+        return outputs | ({output: change(outputs[output])} if output in outputs else {})
+
+    return run
+
+
+def _at(place: Callable[[np.ndarray], int], value: Callable[[Any], Any]) -> Change:
+    """Something else at one flat index."""
+
+    def change(array: np.ndarray) -> np.ndarray:
+        out = array.copy()
+        flat = out.reshape(-1)
+        flat[place(flat)] = value(flat[place(flat)].astype(np.float64))
+        return out
+
+    return change
+
+
+def _tail(value: float) -> Change:
+    """The last few elements were never written."""
+
+    def change(array: np.ndarray) -> np.ndarray:
+        out = array.copy()
+        out.reshape(-1)[-max(1, array.size // 30) :] = value
+        return out
+
+    return change
+
+
+def _largest(flat: np.ndarray) -> int:
+    return int(np.nan_to_num(np.abs(flat.astype(np.float64))).argmax())
+
+
+_CHANGES: dict[str, Change] = {
+    "largest element of {} off by 1%": _at(_largest, lambda v: v * 1.01),
+    "last element of {} off by one": _at(lambda flat: -1, lambda v: v + 1),
+    "one element of {} NaN": _at(lambda flat: len(flat) * 5 // 7, lambda v: np.nan),
+    "tail of {} never written (zeros)": _tail(0.0),
+    "tail of {} never written (NaN)": _tail(np.nan),
+    "{} in reverse": lambda array: array[::-1].copy(),
+    "sign of {} changed": lambda array: -array,
+    "NaN in {} becomes zero": lambda array: np.nan_to_num(array.astype(np.float64)).astype(array.dtype),
+    "{} with a gain of 0.1%": lambda array: (array.astype(np.float64) * 1.001).astype(array.dtype),
+}  # fmt: skip
+
+
+def _outputs() -> Iterator[Mutant]:
+    for output, operators in _OF.items():
+        wide = output in _STATISTICS
+        for name, change in _CHANGES.items():
+            if "NaN in" in name and output == "dbeta":
+                continue
+            dtypes = ("fp32",) if "gain" in name and not wide else ("fp32", *SHORT)
+            yield _mutant(name.format(output), _on(output, change), operators, dtypes, _having(output))
+    for output in _STATISTICS:
+        for format in (BF16, FP16):
+            name = f"{output} stored in {format.name}"
+            change = _narrowing(format.name)
+            yield _mutant(name, _on(output, change), _OF[output], when=_having(output))
+
+
+def _narrowing(name: str) -> Change:
+    return lambda array: narrowed(array, FORMATS[name])
+
+
+def _having(output: str) -> Callable[[Any], bool]:
+    if output.startswith("running"):
+        return lambda geometry: bool(geometry.running)
+    return lambda geometry: geometry.affine or output not in ("dgamma", "dbeta")
+
+
+def _mutant(
+    name: str,
+    run: Run,
+    operators: tuple[str, ...],
+    dtypes: tuple[str, ...] = ("fp32", *SHORT),
+    when: Callable[[Any], bool] = lambda geometry: True,
+) -> Mutant:
+    return Mutant(f"bn: {name}", "batchnorm", run, operators=operators, when=when, dtypes=dtypes, base=HONEST)
+
+
+def _by_image(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """The gradients of gamma and beta added up image by image in the storage dtype, as atomics may."""
+    outputs = HONEST(operator, geometry, inputs, dtype)
+    c = HONEST.channels(geometry, inputs, dtype)
+    d = c.d.reshape(geometry.k, geometry.n, -1)
+    dy = inputs["dy"].astype(np.float32).swapaxes(0, 1).reshape(d.shape)
+    parts = {"dgamma": (dy * d).sum(2) * c.inverse[:, None], "dbeta": dy.sum(2)}
+    return outputs | {name: _added(part, dtype) for name, part in parts.items() if name in outputs}
+
+
+def _added(parts: np.ndarray, dtype: str) -> np.ndarray:
+    total = np.zeros_like(parts[:, 0])
+    for part in parts.T:
+        total = narrowed(total + part, FORMATS[dtype])
+    return total
+
+
+def _losing(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """A few channels' statistics miss the last image of the batch: an update that was lost."""
+    moments = HONEST.moments
+
+    def lost(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean, squares = moments(z)
+        fewer = z.shape[-1] - max(1, z.shape[-1] // geometry.n // 4)
+        other_mean, other_squares = moments(z[:, :fewer])
+        hit = Stream("lost").ternary(mean.shape, 0.3, np.dtype(np.float32)) != 0
+        hit[len(hit) // 2] = True
+        scale = z.dtype.type(z.shape[-1] / fewer)
+        return np.where(hit, other_mean, mean), np.where(hit, other_squares * scale, squares)
+
+    return replace(HONEST, moments=lost)(operator, geometry, inputs, dtype)
+
+
+def _two_elements(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Two elements are taken to be one deviation from their mean, which epsilon makes wrong."""
+    inverse = HONEST.inverse
+
+    def without_epsilon(var: np.ndarray, eps: np.ndarray, outside: bool) -> np.ndarray:
+        return inverse(var, var.dtype.type(0), outside)
+
+    return replace(HONEST, inverse=without_epsilon)(operator, geometry, inputs, dtype)
+
+
+_OTHERS = (
+    _mutant("dgamma and dbeta added in the storage dtype", _by_image, (BACKWARD,), SHORT,
+            lambda g: g.affine and g.n > 1),
+    _mutant("statistics that lost an update", _losing, TRAINING),
+    _mutant("two elements taken to be one deviation from their mean", _two_elements, TRAINING, ("fp32",),
+            lambda g: g.count == 2),
+)  # fmt: skip
+
+_CONVOLVED = ("kernel flipped in H and W", "stride ignored", "padding ignored", "image n uses image n-1")
+_NORMAL = (
+    "variance biased where the unbiased one is due, or the reverse",
+    "last image left out of the statistics",
+    "epsilon inside of the root where it belongs outside, or the reverse",
+)
+_PATHS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+    "pointwise": (lambda g: g.r == g.s == 1, _NORMAL),
+    "depthwise": (lambda g: 1 < g.groups == g.c, (*_NORMAL, *_CONVOLVED)),
+    "grouped": (lambda g: 1 < g.groups < g.c, (*_NORMAL, *_CONVOLVED)),
+    "strided": (lambda g: max(g.stride) > 1, (*_NORMAL, *_CONVOLVED)),
+    "dilated": (lambda g: max(g.dilation) > 1, (_NORMAL[0], _NORMAL[2], "dilation ignored", *_CONVOLVED[:1])),
+    "unpadded": (lambda g: g.padding == ((0, 0), (0, 0)), (*_NORMAL, _CONVOLVED[0], _CONVOLVED[3])),
+    "single image": (lambda g: g.n == 1, (_NORMAL[0], _NORMAL[2], _CONVOLVED[0], _CONVOLVED[2])),
+    "few elements": (lambda g: g.count < 4, (*_NORMAL[:1], _NORMAL[2])),
+    "many elements": (lambda g: g.count > 4096, ("tail of the statistics beyond tiles of 64 left out", *_NORMAL[1:])),
+    "odd channels": (lambda g: g.k % 4 > 0, (*_NORMAL, _CONVOLVED[0])),
+    "wide channels": (lambda g: g.k >= 64, (_NORMAL[2], _CONVOLVED[0])),
+    "not affine": (lambda g: not g.affine, (*_NORMAL, _CONVOLVED[0])),
+    "not running": (lambda g: not g.running, (*_NORMAL, _CONVOLVED[0])),
+    "epsilon outside": (lambda g: g.eps_outside, (*_NORMAL, *_CONVOLVED)),
+}
+"""Path -> when it is taken, and the mistakes that it can make."""
+
+
+def _paths() -> Iterator[Mutant]:
+    known = {mistake.name: mistake for mistake in LIBRARY}
+    for path, (taken, names) in _PATHS.items():
+        for name in names:
+            operators = tuple(operator for operator in known[name].operators if operator in NORMALISED)
+            yield replace(
+                planted(known[name]),
+                name=f"bn: {name}, on the {path} path",
+                family="batchnorm",
+                operators=operators,
+                when=taken,
+                base=exact,
+            )
+
+
+CONV_BN_OUTPUTS: tuple[Mutant, ...] = (*_outputs(), *_OTHERS, *_paths())

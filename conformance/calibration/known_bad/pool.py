@@ -1,0 +1,306 @@
+"""Known-bad kernels of average pooling: arithmetic, buffers, special values, and paths that forget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from conformance.calibration.gathering import gathered
+from conformance.calibration.known_bad.arithmetic import added, bits, flushed, rounded
+from conformance.calibration.known_bad.base import Mutant, exact, stored
+from conformance.calibration.known_bad.structure import planted
+from conformance.calibration.subject import DEFAULT, Run
+from conformance.diagnosis.mistakes import LIBRARY
+from conformance.dtypes import FORMATS, Format
+from conformance.operators import POOLINGS, Arrays, Operator, PoolGeometry
+from conformance.operators.pool import taps
+from conformance.operators.spatial import padded
+
+FORWARD, BACKWARD = POOLINGS
+STORED = ("fp32", "bf16", "fp16")
+SHORT = ("bf16", "fp16")
+_FP32, _TF32, _BF16, _FP16 = (FORMATS[name] for name in ("fp32", "tf32", "bf16", "fp16"))
+
+Change = Callable[[np.ndarray, Format], np.ndarray]
+"""From float64 and the storage format to float64."""
+
+
+def _unchanged(values: np.ndarray, storage: Format) -> np.ndarray:
+    return values
+
+
+def _to(format: Format, toward: str = "nearest") -> Change:
+    return lambda values, storage: rounded(values, format, toward)
+
+
+def _to_storage(values: np.ndarray, storage: Format) -> np.ndarray:
+    return rounded(values, storage)
+
+
+def _in_fp32(scale: float) -> Change:
+    """Multiplied and divided again by a power of two, which is exact until it leaves the range of fp32."""
+    return lambda values, _: (values.astype(np.float32) * np.float32(scale)).astype(np.float64) / scale
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """How a kernel computes. With the defaults: exact sums, exact quotients and one rounding.
+
+    given        what becomes of the inputs
+    columns      of the sums over a row of the window, where gradients have one divisor
+    accumulate   format and direction of a sequential accumulator; in the tensors' own if `in_storage`
+    before       what becomes of a sum before it is divided
+    reciprocal   of the reciprocals of divisors, `divisor` of divisors
+    share        of quotients that are added, in gradients or where `first` says that all are divided first
+    after        of the result
+    """
+
+    given: Change = _unchanged
+    columns: Change = _unchanged
+    accumulate: tuple[Format, str] | None = None
+    in_storage: bool = False
+    before: Change = _unchanged
+    reciprocal: Change | None = None
+    divisor: Change = _unchanged
+    share: Change = _unchanged
+    first: bool = False
+    after: Change = _unchanged
+
+    def __call__(self, operator: Operator, geometry: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        """Run the kernel."""
+        storage, (name,) = FORMATS[dtype], operator.outputs(geometry)
+        seen = gathered(operator, geometry, inputs)
+        terms, divisors = self.given(seen.terms, storage), seen.divisors[:, :, None, None]
+        if self.first or not seen.common:
+            total = self._sum(self.share(self._divided(terms, divisors, storage), storage), storage)
+        else:
+            total = self._divided(self.before(self._sum(terms, storage), storage), divisors[0, 0], storage)
+        return stored({name: self.after(total, storage)}, dtype)
+
+    def _sum(self, terms: np.ndarray, storage: Format) -> np.ndarray:
+        """Of terms [A, B, ...]."""
+        if self.columns is not _unchanged:
+            terms = self.columns(terms.sum(1, keepdims=True), storage)
+        chosen = (storage, "nearest") if self.in_storage else self.accumulate
+        if chosen is None:
+            total: np.ndarray = terms.sum((0, 1))
+            return total
+        return added(terms.reshape(-1, *terms.shape[2:]), *chosen)
+
+    def _divided(self, values: np.ndarray, divisors: np.ndarray, storage: Format) -> np.ndarray:
+        known = self.divisor(divisors, storage)
+        return values / known if self.reciprocal is None else values * self.reciprocal(1 / known, storage)
+
+
+GOOD = Pooling()
+
+
+def _roundings() -> Iterator[tuple[str, Pooling, tuple[str, ...]]]:
+    for format, dtypes in ((_BF16, STORED), (_FP16, STORED), (_TF32, STORED), (bits(18), ("fp32",))):
+        yield f"reciprocals rounded to {format.name}", Pooling(reciprocal=_to(format)), dtypes
+    for format in (_BF16, _FP16, _TF32):
+        yield f"pooled inputs rounded to {format.name}", Pooling(given=_to(format)), ("fp32",)
+    for format in (_BF16, _FP16):
+        yield f"divisors rounded to {format.name}", Pooling(divisor=_to(format)), STORED
+        yield f"pooled with an accumulator in {format.name}", Pooling(accumulate=(format, "nearest")), STORED
+        yield f"columns of the window stored in {format.name}", Pooling(columns=_to(format)), STORED
+        yield f"sum stored in {format.name} before it is divided", Pooling(before=_to(format)), STORED
+
+
+_ARITHMETIC: tuple[tuple[str, Pooling, tuple[str, ...]], ...] = (
+    *_roundings(),
+    ("sum rounded to storage before it is divided", Pooling(before=_to_storage), SHORT),
+    ("pooled in the storage dtype", Pooling(in_storage=True), SHORT),
+    ("quotients rounded to storage before they are added", Pooling(share=_to_storage, first=True), SHORT),
+    ("quotients rounded to bf16 before they are added", Pooling(share=_to(_BF16), first=True), STORED),
+    ("pooled with an fp32 accumulator toward zero", Pooling(accumulate=(_FP32, "zero")), ("fp32",)),
+    ("pooled with an fp32 accumulator upward", Pooling(accumulate=(_FP32, "up")), ("fp32",)),
+    ("pooled with a 20-bit accumulator", Pooling(accumulate=(bits(20), "nearest")), ("fp32",)),
+    ("pooled with a 14-bit accumulator toward zero", Pooling(accumulate=(bits(14), "zero")), STORED),
+    ("average truncated", Pooling(after=lambda y, storage: rounded(y, storage, "zero")), STORED),
+    ("average rounded up", Pooling(after=lambda y, storage: rounded(y, storage, "up")), STORED),
+    ("average rounded away from zero", Pooling(after=lambda y, storage: rounded(y, storage, "away")), STORED),
+    ("average rounded by way of 11 bits", Pooling(after=_to(bits(11))), ("fp32", "bf16")),
+    ("average rounded by way of 14 bits", Pooling(after=_to(bits(14))), ("fp32", "fp16")),
+    ("average rounded by way of bf16", Pooling(after=_to(_BF16)), ("fp32", "fp16")),
+    ("average rounded by way of fp16", Pooling(after=_to(_FP16)), ("fp32", "bf16")),
+    ("average rounded to 20 bits", Pooling(after=_to(bits(20))), ("fp32",)),
+    ("average truncated to 20 bits", Pooling(after=_to(bits(20), "zero")), ("fp32",)),
+    ("subnormal averages flushed", Pooling(after=flushed), STORED),
+    ("subnormal inputs of a pooling flushed", Pooling(given=flushed), STORED),
+    ("sum scaled by 256 in fp32 before it is divided", Pooling(before=_in_fp32(256.0)), ("fp32", "bf16")),
+    ("sum scaled by 1/256 in fp32 before it is divided", Pooling(before=_in_fp32(1 / 256)), ("fp32", "bf16")),
+    ("inputs scaled by 1/256 in fp32 before they are added", Pooling(given=_in_fp32(1 / 256)), ("fp32", "bf16")),
+    ("divisors in 8 bits", Pooling(divisor=lambda divisors, _: np.maximum(divisors % 256, 1.0)), STORED),
+)
+
+
+def _sliding(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Sums of columns, then a window that takes in one and lets go of another, both in fp32.
+
+    What lay in the window before leaves its roundings behind, and NaN and Inf for ever.
+    """
+    image = padded(inputs["x"], g.overhang, np.dtype(np.float32))
+    (p, q), (u, v) = g.output_size, g.stride
+    columns = np.stack([image[:, :, i * u : i * u + g.r].sum(2, dtype=np.float32) for i in range(p)], axis=2)
+    leaving = np.concatenate([np.zeros_like(columns[..., : g.s]), columns[..., : -g.s]], axis=3)
+    steps = np.stack([columns, -leaving], axis=-1).reshape(*columns.shape[:3], -1)
+    sums = steps.cumsum(3, dtype=np.float32)[..., 1::2][..., g.s - 1 :: v][..., :q]
+    return stored({"y": sums / g.divisors.astype(np.float32)}, dtype)
+
+
+def _without_nan(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """The mean of what is a number, as np.nanmean."""
+    x = inputs["x"].astype(np.float64)
+    numbers = {"x": (~np.isnan(x)).astype(np.float64)}
+    kept, all_there = (operator.reference(g, {"x": each})["y"] for each in (numbers["x"], np.ones_like(x)))
+    y = operator.reference(g, {"x": np.nan_to_num(x, nan=0.0, posinf=np.inf, neginf=-np.inf)})["y"]
+    return stored({"y": y * np.divide(all_there, kept, where=kept > 0, out=np.ones_like(kept))}, dtype)
+
+
+def _padded_with(value: float) -> Run:
+    """Something else than zero around the image, as a maximum wants it; `value` times zero is added in its place."""
+
+    def run(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        inside = padded(np.ones(g.x.shape), g.overhang, np.dtype(np.float64))
+        image = np.where(inside > 0, padded(inputs["x"], g.overhang, np.dtype(np.float64)), value)
+        total = sum((image[..., rows, columns] for rows, columns in taps(g)), start=np.zeros(g.y.shape))
+        return stored({"y": total / g.divisors}, dtype)
+
+    return run
+
+
+def _reads_on(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """A window that hangs over the padded image reads on in the next row."""
+    over = g.overhang[1][1] - g.padding[1][1]
+    if over == 0:
+        return exact(operator, g, inputs, dtype)
+    image = padded(inputs["x"], (g.overhang[0], g.padding[1]), np.dtype(np.float64))
+    image = np.concatenate([image, np.roll(image, -1, 2)[..., :over]], axis=3)
+    total = sum((image[..., rows, columns] for rows, columns in taps(g)), start=np.zeros(g.y.shape))
+    return stored({"y": total / g.divisors}, dtype)
+
+
+def _on_result(change: Callable[[np.ndarray, PoolGeometry], np.ndarray]) -> Run:
+    def run(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        return stored({name: change(array, g) for name, array in operator.reference(g, inputs).items()}, dtype)
+
+    return run
+
+
+def _gaps(value: float) -> Run:
+    """Elements that no window holds are left as they were."""
+
+    def run(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        held = operator.magnitude(g, {"dy": np.ones(g.y.shape)})["dx"] > 0
+        return stored({"dx": np.where(held, operator.reference(g, inputs)["dx"], value)}, dtype)
+
+    return run
+
+
+def _from_other_tile(size: int) -> Callable[[np.ndarray, PoolGeometry], np.ndarray]:
+    """Channels beyond a tile computed from those of the first one."""
+
+    def change(array: np.ndarray, g: PoolGeometry) -> np.ndarray:
+        seen: np.ndarray = array[:, np.arange(g.c) % size]
+        return seen
+
+    return change
+
+
+def _unwritten_from(start: int) -> Callable[[np.ndarray, PoolGeometry], np.ndarray]:
+    """Zeros behind what an index of a few bits reaches."""
+
+    def change(array: np.ndarray, g: PoolGeometry) -> np.ndarray:
+        flat = array.reshape(-1).copy()
+        flat[start:] = 0
+        return flat.reshape(array.shape)
+
+    return change
+
+
+def _stale(array: np.ndarray, g: PoolGeometry) -> np.ndarray:
+    """Every image added to what the one before left in the buffer."""
+    out: np.ndarray = array + np.concatenate([np.zeros_like(array[:1]), array[:-1]])
+    return out
+
+
+_BUFFERS: dict[str, tuple[Run, tuple[str, ...]]] = {
+    "fp32 sums that slide along the row": (_sliding, (FORWARD,)),
+    "NaN left out of the average": (_without_nan, (FORWARD,)),
+    "padding holds NaN": (_padded_with(np.nan), (FORWARD,)),
+    "padding holds the lowest number": (_padded_with(-65504.0), (FORWARD,)),
+    "padding holds ones": (_padded_with(1.0), (FORWARD,)),
+    "window reads on in the next row beyond the padded image": (_reads_on, (FORWARD,)),
+    "dx not zeroed where no window is (ones)": (_gaps(1.0), (BACKWARD,)),
+    "dx not zeroed where no window is (NaN)": (_gaps(np.nan), (BACKWARD,)),
+    "average added to an output that was never zeroed": (_on_result(lambda y, g: y + 1), POOLINGS),
+    "average added to that of the image before": (_on_result(_stale), POOLINGS),
+    "channels beyond 128 are those of the first tile": (_on_result(_from_other_tile(128)), POOLINGS),
+    "channels beyond 64 are those of the first tile": (_on_result(_from_other_tile(64)), POOLINGS),
+    "index of 15 bits": (_on_result(_unwritten_from(1 << 15)), POOLINGS),
+    "index of 16 bits": (_on_result(_unwritten_from(1 << 16)), POOLINGS),
+}
+
+Taken = Callable[[PoolGeometry], bool]
+
+_ALWAYS = ("image n uses image n-1", "last row of x (dx) left out", "divisor one too large")
+_STRIDES = ("strides swapped", "stride of H used for both axes")
+_PADDINGS = ("padding ignored", "padding mirrored (before and after exchanged)", "padding of W not counted")
+_VALID = ("padding counted", "window size for the divisor (R*S)")
+_CEIL = ("floor instead of ceil, y (dy) packed for it", "window size for the divisor (R*S)")
+_SHAPES = ("window swapped between H and W", "last column of the window left out")
+
+_PATHS: dict[str, tuple[Taken, tuple[str, ...]]] = {
+    "global": (lambda g: (g.h, g.w) == (g.r, g.s), (*_ALWAYS, "last column of the window left out")),
+    "single-element window": (lambda g: g.r == g.s == 1, (*_ALWAYS, "stride ignored")),
+    "one-axis window": (lambda g: (g.r == 1) != (g.s == 1), (*_ALWAYS, *_STRIDES, *_SHAPES)),
+    "oblong window": (lambda g: g.r != g.s, (*_ALWAYS, *_STRIDES, *_SHAPES)),
+    "even window": (lambda g: g.r % 2 == 0 and g.s % 2 == 0, (*_ALWAYS, "window one row too large")),
+    "non-overlapping": (lambda g: g.stride == (g.r, g.s), (*_ALWAYS, "remainder of the stride in front")),
+    "overlapping": (lambda g: g.stride[0] < g.r and g.stride[1] < g.s, (*_ALWAYS, *_STRIDES, *_PADDINGS)),
+    "gapped": (lambda g: g.stride[0] > g.r and g.stride[1] > g.s, (*_ALWAYS, "stride taken for the window")),
+    "unit stride": (lambda g: g.stride == (1, 1), (*_ALWAYS, *_PADDINGS[:1])),
+    "padded": (lambda g: g.padding != ((0, 0), (0, 0)), (*_ALWAYS, *_STRIDES, *_PADDINGS)),
+    "valid": (lambda g: not g.count_include_pad, (*_ALWAYS, *_STRIDES, *_VALID, "divisors transposed")),
+    "ceil": (lambda g: g.ceil_mode, (*_ALWAYS, *_STRIDES, *_CEIL)),
+    "ceil and padded": (lambda g: g.ceil_mode and g.padding != ((0, 0), (0, 0)), (*_ALWAYS, *_PADDINGS, *_CEIL)),
+    "ceil and valid": (lambda g: g.ceil_mode and not g.count_include_pad, (*_ALWAYS, "padding counted", *_CEIL)),
+    "given-divisor": (
+        lambda g: g.divisor_override is not None,
+        ("image n uses image n-1", "divisor override ignored", "divisor override applied twice"),
+    ),
+    "given divisor of valid positions": (
+        lambda g: g.divisor_override is not None and not g.count_include_pad,
+        ("divisor override ignored", "divisor override on top of the count"),
+    ),
+    "single image": (lambda g: g.n == 1, ("padding ignored", "divisor one too large", *_SHAPES)),
+    "single channel": (lambda g: g.c == 1, ("padding ignored", "last row of x (dx) left out")),
+    "wide channels": (lambda g: g.c >= 64, (*_ALWAYS, "input channels rotated by one", "padding ignored")),
+    "odd channels": (lambda g: g.c % 4 > 0, (*_ALWAYS, *_STRIDES, "padding ignored")),
+    "long row": (lambda g: g.w >= 256, ("stride ignored", "last column of x (dx) left out", "padding ignored")),
+}
+"""Path -> when it is taken, and mistakes that only it makes."""
+
+
+def _forgetful() -> Iterator[Mutant]:
+    known = {mistake.name: mistake for mistake in LIBRARY}
+    for path, (taken, names) in _PATHS.items():
+        for mistake in map(known.__getitem__, names):
+            name = f"{mistake.name}, on the {path} path of a pooling"
+            when = _both(taken, mistake.when)
+            yield replace(planted(mistake), name=name, family="paths", operators=POOLINGS, when=when)
+
+
+def _both(first: Taken, second: Callable[[Any], bool]) -> Taken:
+    return lambda geometry: first(geometry) and second(geometry)
+
+
+POOL: tuple[Mutant, ...] = (
+    *(Mutant(name, "precision", run, DEFAULT, POOLINGS, dtypes=dtypes, base=GOOD) for name, run, dtypes in _ARITHMETIC),
+    *(Mutant(name, "memory", run, DEFAULT, where, base=exact) for name, (run, where) in _BUFFERS.items()),
+    *_forgetful(),
+)

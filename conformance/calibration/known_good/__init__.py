@@ -1,0 +1,13 @@
+"""Legitimate kernels, written plainly, each with its honest contract: the judge must pass every one.
+
+And each with a contract one class better than it is: under that one the judge must find it out.
+"""
+
+from __future__ import annotations
+
+from conformance.calibration.known_good import collection, conv_bn, pool
+from conformance.calibration.known_good.collection import KnownGood
+
+KNOWN_GOOD: tuple[KnownGood, ...] = (*collection.KNOWN_GOOD, *conv_bn.KNOWN_GOOD, *pool.KNOWN_GOOD)
+
+__all__ = ["KNOWN_GOOD", "KnownGood"]

@@ -1,0 +1,91 @@
+"""Algorithms that form other products than the definition: Winograd and FFT, in fp32 throughout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conformance.calibration.known_good.sums import Sum, finished
+from conformance.judge.limits import WINOGRAD
+from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.operators.spatial import Pair, padded, windows
+
+_SEQUENTIAL = Sum()
+
+
+def unit_steps(geometry: ConvGeometry) -> bool:
+    """Stride and dilation 1 and no padding beyond the window, so that backward-data is a forward convolution too."""
+    fits = all(max(pair) < size for pair, size in zip(geometry.padding, (geometry.r, geometry.s), strict=True))
+    return fits and geometry.stride == geometry.dilation == (1, 1)
+
+
+def three_by_three(geometry: ConvGeometry) -> bool:
+    """What Winograd's F(m x m, 3 x 3) computes."""
+    return unit_steps(geometry) and (geometry.r, geometry.s) == (3, 3)
+
+
+def as_forward(operator: Operator, g: ConvGeometry, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, Pair]:
+    """Padded image [N, C, H', W'], weights [G, K/g, C/g, R, S], size of the result; all in fp32.
+
+    Backward-data is a convolution of dy with the flipped filter, channels in and out exchanged.
+    """
+    w = inputs["w"].astype(np.float32).reshape(g.groups, g.k // g.groups, g.c // g.groups, g.r, g.s)
+    if operator.name == "conv_forward":
+        return padded(inputs["x"], g.padding, np.dtype(np.float32)), w, g.output_size
+    (top, bottom), (left, right) = g.padding
+    around = (g.r - 1 - top, g.r - 1 - bottom), (g.s - 1 - left, g.s - 1 - right)
+    return padded(inputs["dy"], around, np.dtype(np.float32)), w[..., ::-1, ::-1].swapaxes(1, 2), (g.h, g.w)
+
+
+def winograd(name: str, operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Transform tiles and filters, multiply element by element and sum over channels, transform back."""
+    b, g, a = (np.array(matrix, np.float32) for matrix in WINOGRAD[name])
+    image, w, size = as_forward(operator, geometry, inputs)
+    tiles = -(-size[0] // len(a)), -(-size[1] // len(a))
+    seen = _both(b, _tiles(image, len(b), len(a), tiles))
+    left, right = _by_frequency(_both(g, w), seen, geometry.groups)
+    sums = _SEQUENTIAL(left.astype(np.float64), right.astype(np.float64))
+    # [t, t, G, M, N, rows, columns] -> [N, G*M, rows, columns, t, t]
+    sums = sums.reshape(len(b), len(b), -1, len(image), *tiles)
+    y = _both(a, sums.transpose(3, 2, 4, 5, 0, 1))
+    whole = y.transpose(0, 1, 2, 4, 3, 5).reshape(*y.shape[:2], tiles[0] * len(a), tiles[1] * len(a))
+    return finished({_main(operator): whole[..., : size[0], : size[1]]}, inputs, dtype)
+
+
+def _main(operator: Operator) -> str:
+    return "y" if operator.name == "conv_forward" else "dx"
+
+
+def _tiles(image: np.ndarray, length: int, step: int, tiles: Pair) -> np.ndarray:
+    """Overlapping tiles [N, C, rows, columns, t, t]; zeros where the last ones reach beyond the image."""
+    *_, height, width = image.shape
+    beyond = [(0, max(0, (n - 1) * step + length - extent)) for n, extent in zip(tiles, (height, width), strict=True)]
+    whole = padded(image, (beyond[0], beyond[1]), image.dtype)
+    return windows(whole, (length, length), (step, step), (1, 1), tiles).transpose(0, 1, 4, 5, 2, 3)
+
+
+def _both(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """matrix @ values @ matrix^T on the last two axes."""
+    for _ in range(2):
+        values = (values.reshape(-1, values.shape[-1]) @ matrix.T).reshape(*values.shape[:-1], -1).swapaxes(-1, -2)
+    return values
+
+
+def _by_frequency(w: np.ndarray, seen: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Factors [t*t*G, K/g, C/g] and [t*t*G, C/g, N*rows*columns] of one matrix product per element of a tile."""
+    n, c, rows, columns, t, _ = seen.shape
+    left = w.transpose(3, 4, 0, 1, 2).reshape(t * t * groups, *w.shape[1:3])
+    right = seen.transpose(4, 5, 1, 0, 2, 3).reshape(t * t * groups, c // groups, n * rows * columns)
+    return left, right
+
+
+def fft(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Multiply spectra of the padded image and of the filter, channel by channel, and transform back."""
+    image, w, (p, q) = as_forward(operator, geometry, inputs)
+    size = image.shape[2:]
+    seen = np.fft.rfft2(image).reshape(len(image), geometry.groups, -1, size[0], size[1] // 2 + 1)
+    kernel = np.fft.rfft2(w, s=size).conj()
+    # [rows, columns, G, K/g, C/g] @ [rows, columns, G, C/g, N] -> [rows, columns, G, K/g, N]
+    product = kernel.transpose(3, 4, 0, 1, 2) @ seen.transpose(3, 4, 1, 2, 0)
+    spectrum = product.transpose(4, 2, 3, 0, 1).reshape(len(image), -1, *product.shape[:2])
+    y = np.fft.irfft2(spectrum, s=size)
+    return finished({_main(operator): y[..., :p, :q]}, inputs, dtype)

@@ -1,0 +1,1 @@
+"""Behaviour, invalid requests, adjoint, memory."""

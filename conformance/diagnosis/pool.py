@@ -1,0 +1,341 @@
+"""Mistakes of average pooling: windows, how many there are, what is added up, and what it is divided by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance.diagnosis.base import (
+    POOLING,
+    Change,
+    Compute,
+    InapplicableError,
+    Mistake,
+    Sees,
+    fitted,
+    misread,
+    on_outputs,
+)
+from conformance.diagnosis.index import TILES, within_tiles
+from conformance.operators import Arrays, Operator, PoolGeometry
+from conformance.operators.pool import taps
+from conformance.operators.spatial import cropped, padded
+
+FORWARD, BACKWARD = POOLING
+
+Counts = Callable[[PoolGeometry], np.ndarray]
+"""Divisors [P, Q]."""
+Kept = Callable[[PoolGeometry], np.ndarray]
+"""Which positions of the window take part, [R, S]."""
+Put = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""What a gradient becomes where another window's share arrives."""
+
+
+def _divisors(g: PoolGeometry) -> np.ndarray:
+    return g.divisors
+
+
+def apart(sees: Sees = lambda geometry: geometry, counts: Counts = _divisors, **changes: Change) -> Compute:
+    """Sums over the windows that the kernel sees, and divisors that it finds in another way.
+
+    Gradients are brought to the divisors' common multiple, as the reference does, and divided once.
+    """
+    sums = misread(lambda geometry: replace(sees(geometry), divisor_override=1), **changes)
+
+    def compute(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        divisors = counts(g)
+        if operator.name == FORWARD:
+            return {"y": sums(operator, g, inputs, dtype)["y"] / divisors}
+        multiple = math.lcm(*np.unique(divisors).tolist())
+        dy = inputs["dy"].astype(dtype) * (multiple // divisors)
+        return {"dx": sums(operator, g, {"dy": dy}, dtype)["dx"] / multiple}
+
+    return compute
+
+
+def _repacked(sees: Sees) -> Compute:
+    """y (dy) in rows of the length that the kernel sees, one after the other in the buffer that there is."""
+    return misread(sees, y=lambda y, g: _packed(y, sees(g).y.shape))
+
+
+def _packed(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    out = np.zeros(math.prod(shape), array.dtype)
+    kept = min(array.size, out.size)
+    out[:kept] = array.reshape(-1)[:kept]
+    return out.reshape(shape)
+
+
+def _undropped(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    """y (dy) with room for windows that start behind the image, which ceil mode drops."""
+    sizes = zip((g.h, g.w), (g.r, g.s), g.stride, g.padding, strict=True)
+    wide = [-(-(size + sum(sides) - window) // stride) + 1 for size, window, stride, sides in sizes]
+    if not g.ceil_mode or wide == list(g.output_size):
+        raise InapplicableError
+    shape = (g.n, g.c, *wide)
+    if operator.name == FORWARD:
+        return {"y": _packed(fitted(operator.reference(g, inputs, dtype)["y"], shape), g.y.shape)}
+    return operator.reference(g, {"dy": fitted(_packed(inputs["dy"], shape), g.y.shape)}, dtype)
+
+
+def _reached(g: PoolGeometry) -> tuple[int, int]:
+    """Rows and columns of the image less those behind the last window."""
+    sizes = zip((g.h, g.w), (g.r, g.s), g.stride, g.padding, g.output_size, strict=True)
+    rows, columns = (min(size, (count - 1) * u + window - sides[0]) for size, window, u, sides, count in sizes)
+    return rows, columns
+
+
+def _without_remainder(g: PoolGeometry) -> PoolGeometry:
+    """The image that y alone implies."""
+    rows, columns = _reached(g)
+    if columns == g.w or min(rows, columns) < 1:
+        raise InapplicableError
+    (top, _), (left, _) = g.padding
+    return replace(g, h=rows, w=columns, padding=((top, 0), (left, 0)))
+
+
+def _remainder_in_front(x: np.ndarray, g: PoolGeometry) -> np.ndarray:
+    rows, columns = _reached(g)
+    if (rows, columns) == (g.h, g.w):
+        raise InapplicableError
+    return np.roll(x, (rows - g.h, columns - g.w), (2, 3))
+
+
+_WINDOWS: dict[str, Compute] = {
+    "window swapped between H and W": misread(lambda g: replace(g, r=g.s, s=g.r)),
+    "window of H used for both axes": misread(lambda g: replace(g, s=g.r)),
+    "window of W used for both axes": misread(lambda g: replace(g, r=g.s)),
+    "window one row too large": misread(lambda g: replace(g, r=g.r + 1)),
+    "window one column too large": misread(lambda g: replace(g, s=g.s + 1)),
+    "window taken for the stride": misread(lambda g: replace(g, stride=(g.r, g.s))),
+    "stride taken for the window": misread(lambda g: replace(g, r=g.stride[0], s=g.stride[1])),
+    "floor instead of ceil": misread(lambda g: _in_mode(g, ceil=False)),
+    "floor instead of ceil, y (dy) packed for it": _repacked(lambda g: _in_mode(g, ceil=False)),
+    "ceil instead of floor, y (dy) packed for it": _repacked(lambda g: _in_mode(g, ceil=True)),
+    "ceil mode keeps windows that start behind the image": _undropped,
+    "x (dx) packed as if the stride left no remainder": apart(
+        _without_remainder, x=lambda x, g: _packed(x, _without_remainder(g).x.shape)
+    ),
+    "remainder of the stride in front": misread(x=_remainder_in_front),
+}
+
+
+def _in_mode(g: PoolGeometry, *, ceil: bool) -> PoolGeometry:
+    if g.ceil_mode == ceil:
+        raise InapplicableError
+    return replace(g, ceil_mode=ceil)
+
+
+def _filled(mode: Any) -> Compute:
+    """Something else than zeros around the image, the divisor being right."""
+
+    def enlarged(g: PoolGeometry) -> PoolGeometry:
+        if g.padding == ((0, 0), (0, 0)):
+            raise InapplicableError
+        return replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=((0, 0), (0, 0)))
+
+    return apart(enlarged, x=lambda x, g: np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode))
+
+
+def _some(kept: Kept) -> Compute:
+    """Some positions of the window only; the divisor is that of all of them."""
+
+    def compute(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        seen = [place for place, keep in zip(taps(g), kept(g).flat, strict=True) if keep]
+        if operator.name == BACKWARD:
+            return {"dx": scattered(g, shares(g, inputs, dtype), seen) / g.common_multiple}
+        image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
+        total = sum((image[..., rows, columns] for rows, columns in seen), start=np.zeros(g.y.shape, dtype))
+        return {"y": total / g.divisors}
+
+    return compute
+
+
+def shares(g: PoolGeometry, inputs: Arrays, dtype: Any = np.float64) -> np.ndarray:
+    """dy in units of the divisors' common multiple."""
+    exact: np.ndarray = inputs["dy"].astype(dtype) * (g.common_multiple // g.divisors)
+    return exact
+
+
+def scattered(g: PoolGeometry, values: np.ndarray, places: Any, put: Put = np.add) -> np.ndarray:
+    """Every window's value at these positions of it, `put` together where windows overlap."""
+    image = padded(np.zeros(g.x.shape, values.dtype), g.overhang, values.dtype)
+    for rows, columns in places:
+        image[..., rows, columns] = put(image[..., rows, columns], values)
+    return np.ascontiguousarray(cropped(image, g.overhang, (g.h, g.w)))
+
+
+def _all_but(*where: Any) -> Kept:
+    def kept(g: PoolGeometry) -> np.ndarray:
+        seen = np.ones((g.r, g.s), bool)
+        seen[where] = False
+        return seen
+
+    return kept
+
+
+def _only(row: int, column: int) -> Kept:
+    """One position, given in halves of the window: 0 the first, 1 the one in the middle."""
+
+    def kept(g: PoolGeometry) -> np.ndarray:
+        seen = np.zeros((g.r, g.s), bool)
+        seen[row * g.r // 2, column * g.s // 2] = True
+        return seen
+
+    return kept
+
+
+def _in_tiles(tile: int) -> Kept:
+    return lambda g: within_tiles(np.ones((g.r, g.s), bool), (0, 1), tile)
+
+
+def _largest(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    """The maximum over the window, padding included."""
+    image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
+    return {"y": np.max([image[..., rows, columns] for rows, columns in taps(g)], axis=0)}
+
+
+_ADDED: dict[str, Compute] = {
+    "average over circular padding": _filled("wrap"),
+    "average over reflected padding": _filled("reflect"),
+    "average over the repeated edge in place of padding": _filled("edge"),
+    "first row of the window left out": _some(_all_but(0)),
+    "last row of the window left out": _some(_all_but(-1)),
+    "first column of the window left out": _some(_all_but(slice(None), 0)),
+    "last column of the window left out": _some(_all_but(slice(None), -1)),
+    "first position of the window left out": _some(_all_but(0, 0)),
+    "last position of the window left out": _some(_all_but(-1, -1)),
+    "first position of the window only": _some(_only(0, 0)),
+    "middle of the window only": _some(_only(1, 1)),
+    **{f"tail of the window beyond tiles of {tile} dropped": _some(_in_tiles(tile)) for tile in TILES},
+}
+
+
+def _counted(g: PoolGeometry, low: tuple[int, int], high: tuple[int | None, int | None]) -> np.ndarray:
+    """Positions of each window from `low` on and below `high` (None: wherever it ends), counted from the image."""
+    axes = zip((g.r, g.s), g.stride, g.padding, g.output_size, low, high, strict=True)
+    rows, columns = (_along(*axis) for axis in axes)
+    counts: np.ndarray = np.maximum(np.multiply.outer(rows, columns), 1)
+    return counts
+
+
+def _along(window: int, stride: int, sides: tuple[int, int], count: int, low: int, high: int | None) -> np.ndarray:
+    starts = np.arange(count) * stride - sides[0]
+    ends = starts + window if high is None else np.minimum(starts + window, high)
+    found: np.ndarray = ends - np.maximum(starts, low)
+    return found
+
+
+def _before(g: PoolGeometry) -> tuple[int, int]:
+    return -g.padding[0][0], -g.padding[1][0]
+
+
+def _after(g: PoolGeometry) -> tuple[int, int]:
+    return g.h + g.padding[0][1], g.w + g.padding[1][1]
+
+
+def _all(number: Callable[[PoolGeometry], int]) -> Counts:
+    """The same divisor for every window."""
+    return lambda g: np.full(g.output_size, number(g))
+
+
+def _of_window(place: int) -> Counts:
+    """The divisor of one window for every one."""
+    return lambda g: np.full(g.output_size, g.divisors.flat[place * g.divisors.size // 2])
+
+
+def _transposed(g: PoolGeometry) -> np.ndarray:
+    return np.resize(g.divisors.T, g.output_size)
+
+
+_COUNTED: dict[str, Counts] = {
+    "padding counted": lambda g: _counted(g, _before(g), _after(g)),
+    "padding not counted": lambda g: _counted(g, (0, 0), (g.h, g.w)),
+    "padding before not counted": lambda g: _counted(g, (0, 0), _after(g)),
+    "padding after not counted": lambda g: _counted(g, _before(g), (g.h, g.w)),
+    "padding of H not counted": lambda g: _counted(g, (0, -g.padding[1][0]), (g.h, g.w + g.padding[1][1])),
+    "padding of W not counted": lambda g: _counted(g, (-g.padding[0][0], 0), (g.h + g.padding[0][1], g.w)),
+    "window size for the divisor (R*S)": _all(lambda g: g.r * g.s),
+    "positions beyond the image counted, padding before not": lambda g: _counted(g, (0, 0), (None, None)),
+    "last position counted before the image's end": lambda g: _counted(g, (0, 0), (g.h - 1, g.w - 1)),
+    "divisor by rows of the window only": _all(lambda g: g.r),
+    "divisor by columns of the window only": _all(lambda g: g.s),
+    "divisor of a square window, R*R": _all(lambda g: g.r * g.r),
+    "divisor of a square window, S*S": _all(lambda g: g.s * g.s),
+    "divisor of the strides": _all(lambda g: math.prod(g.stride)),
+    "divisor of the whole image": _all(lambda g: g.h * g.w),
+    "divisor of the first window for every one": _of_window(0),
+    "divisor of the middle window for every one": _of_window(1),
+    "divisors transposed": _transposed,
+    "divisor one too small": lambda g: np.maximum(g.divisors - 1, 1),
+    "divisor one too large": lambda g: g.divisors + 1,
+}
+"""Where no divisor is given; `max(1, ...)` guards every such kernel against dividing by zero."""
+
+
+def _of_override(counts: Callable[[PoolGeometry, int], np.ndarray]) -> Counts:
+    return lambda g: counts(g, g.divisor_override or 1)
+
+
+_OVERRIDDEN: dict[str, Counts] = {
+    "divisor override ignored": lambda g: replace(g, divisor_override=None).divisors,
+    "divisor override applied twice": _of_override(lambda g, divisor: np.full(g.output_size, divisor**2)),
+    "divisor override on top of the count": _of_override(
+        lambda g, divisor: divisor * replace(g, divisor_override=None).divisors
+    ),
+    "divisor override on inner windows only": _of_override(
+        lambda g, divisor: np.where(_counted(g, (0, 0), (g.h, g.w)) == g.r * g.s, divisor, g.r * g.s)
+    ),
+}
+
+
+def _last_wins(before: np.ndarray, arriving: np.ndarray) -> np.ndarray:
+    return arriving
+
+
+def _overlapping(order: Callable[[list[Any]], list[Any]]) -> Compute:
+    """dx where one of the windows that hold an element has it all. The last tap belongs to the first window."""
+
+    def compute(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        places = order(list(taps(g)))
+        return {"dx": scattered(g, shares(g, inputs, dtype), places, _last_wins) / g.common_multiple}
+
+    return compute
+
+
+def _holding(g: PoolGeometry) -> np.ndarray:
+    """Windows that hold each element, [H, W]."""
+    one = replace(g, n=1, c=1)
+    holding: np.ndarray = scattered(one, np.ones(one.y.shape), list(taps(one)))[0, 0]
+    return holding
+
+
+def _gaps_filled(dx: np.ndarray, g: PoolGeometry) -> np.ndarray:
+    return np.where(_holding(g) == 0, np.roll(dx, 1, 3) + np.roll(dx, 1, 2), dx)
+
+
+_GRADIENTS: dict[str, Compute] = {
+    "dx of the last window where windows overlap": _overlapping(lambda places: places[::-1]),
+    "dx of the first window where windows overlap": _overlapping(lambda places: places),
+    "dx averaged over the windows that hold it": on_outputs(lambda dx, g: dx / np.maximum(_holding(g), 1), "dx"),
+    "dx filled where no window is": on_outputs(_gaps_filled, "dx"),
+}
+
+
+def _pooling() -> Iterator[Mistake]:
+    for name, compute in (_WINDOWS | _ADDED).items():
+        yield Mistake(name, "pooling", compute, POOLING)
+    yield Mistake("maximum instead of average", "pooling", _largest, (FORWARD,))
+    yield Mistake("sum instead of average", "divisor", apart(counts=_all(lambda g: 1)), POOLING)
+    for name, counts in _COUNTED.items():
+        yield Mistake(name, "divisor", apart(counts=counts), POOLING, lambda g: g.divisor_override is None)
+    for name, counts in _OVERRIDDEN.items():
+        yield Mistake(name, "divisor", apart(counts=counts), POOLING, lambda g: g.divisor_override is not None)
+    for name, compute in _GRADIENTS.items():
+        yield Mistake(name, "gradients", compute, (BACKWARD,))
+
+
+POOLED: tuple[Mistake, ...] = tuple(_pooling())

@@ -1,0 +1,1 @@
+"""One way to bind, call, synchronise and fetch; one way from whatever happens to a status."""

@@ -1,0 +1,72 @@
+"""One thing to verify, and its place in the run."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from conformance.implementations.implementation import Implementation, Kernel
+from conformance.inputs import Recipe
+from conformance.operators import Operator
+from conformance.problems import Problem, Variant
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """An implementation on one variant of one problem. `kernel` is a string, the reason, where there is none."""
+
+    implementation: Implementation
+    operator: Operator
+    problem: Problem
+    variant: Variant
+    seed: int
+    method: str = "auto"
+    """How the verdict is reached: `exact` (full reference), `probes`, or by cost."""
+    origin: str = ""
+    """What `--impl` must be given to find the implementation again."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What determines the inputs."""
+        return Recipe(self.operator, self.problem.geometry, self.variant.dtype, self.variant.distribution, self.seed)
+
+    @property
+    def kernel(self) -> Kernel | str:
+        """The kernel to run, or why there is none."""
+        variant = self.variant
+        return self.implementation.find(self.operator.name, self.problem.geometry, variant.dtype, variant.layout)
+
+    @property
+    def id(self) -> str:
+        """The part of a test's name in brackets."""
+        v = self.variant
+        return "-".join((self.implementation.name, self.problem.name, v.dtype, v.layout, v.distribution))
+
+    @property
+    def command(self) -> str:
+        """One line that reproduces the case, whatever table it came from."""
+        v = self.variant
+        # a path after a space would be a test path to pytest; the name, because a file may define several
+        given = [f"--impl={self.origin}"] if self.origin else []
+        words = ["pytest", *given, "--impl", self.implementation.name, "--operator", self.operator.name]
+        words += ["--problem", self.problem.geometry.descriptor]
+        words += ["--method", self.method] if self.method != "auto" else []
+        words += ["--dtype", v.dtype, "--layout", v.layout, "--distribution", v.distribution, "--seed", str(self.seed)]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Cases of one implementation and operator that cannot run here, counted together."""
+
+    implementation: str
+    operator: str
+    device: str
+    status: str
+    reason: str
+    cases: int
+
+    @property
+    def id(self) -> str:
+        """The part of a test's name in brackets."""
+        return f"{self.implementation}-{self.status}"

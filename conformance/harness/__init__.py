@@ -1,1 +1,0 @@
-"""The machinery around a verdict: implementations, devices, pytest, records."""

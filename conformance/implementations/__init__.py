@@ -1,0 +1,1 @@
+"""What a vendor writes, how it is found and loaded, bridges to frameworks, devices."""

@@ -1,0 +1,178 @@
+"""Neuron (Trainium): NumPy arrays for kernels that a tier of the NKI toolchain runs, torch and jax on the device.
+
+Whether the vendor's packages are here is decided by importing them. Those of the same names on PyPI are decoys of a
+few kB, which `importlib.metadata` reports like any other package.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from conformance.implementations.bridges.jax import JaxArrays
+from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.implementations.bridges.torch import TorchArrays
+from conformance.implementations.devices import missing
+
+TRAINIUM = ("trn1", "trn2", "trn3")
+INSTALL = "pip install --extra-index-url https://pip.repos.neuron.amazonaws.com"
+FLAGS = "NEURON_CC_FLAGS"
+"""Options of the compiler, some of which change arithmetic (`--auto-cast`)."""
+
+
+def neuron_device() -> str:
+    """The marker of the Trainium that is here; without one the first, so that its absence is reported somewhere."""
+    return next((kind for kind in TRAINIUM if not missing(kind)), TRAINIUM[0])
+
+
+def lacking(module: str, package: str) -> str:
+    """Why a module of the Neuron SDK cannot be imported, and what to install; empty if it can."""
+    try:
+        import_module(module)
+    except Exception as problem:  # what a broken toolchain raises while it is imported is not ours to foresee
+        raised = f"{type(problem).__name__}: {problem}"
+        return f"{module} cannot be imported ({raised}){_decoy(package)}; {INSTALL} {package}"
+    return ""
+
+
+def _decoy(package: str) -> str:
+    """What is installed under the package's name, since it then is not the vendor's."""
+    try:
+        return f", although {package} {version(package)} is installed: PyPI has a decoy of that name"
+    except PackageNotFoundError:
+        return ""
+
+
+def release(module: str) -> str:
+    """What an imported module says of its version."""
+    return str(getattr(import_module(module), "__version__", "unknown"))
+
+
+class Tier(Protocol):
+    """What runs NKI kernels: a device, the vendor's simulator or an emulator. Construction imports no toolchain."""
+
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        """Devices whose kernels it executes on another one; empty for a device."""
+        ...
+
+    @property
+    def untimed(self) -> str:
+        """Why the time of a call is not that of the kernel; empty if it is."""
+        ...
+
+    def unavailable(self) -> str:
+        """Why it cannot run kernels here; empty if it can."""
+        ...
+
+    def metered(self) -> AbstractContextManager[dict[str, int]]:
+        """What kernels move and issue inside the block; nothing where it cannot be counted."""
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """Tier, toolchain with its version, target and rounding, for the records."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NkiArrays(NumpyArrays):
+    """NumPy arrays, which every tier takes and returns; on a device the toolchain copies them there and back."""
+
+    tier: Tier
+    name: str = "nki"
+
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        """Devices whose kernels run here on the CPU."""
+        return self.tier.stands_for
+
+    @property
+    def untimed(self) -> str:
+        """Why the time of a call is not that of the kernel."""
+        return self.tier.untimed
+
+    def unavailable(self) -> str:
+        """The tier's reason."""
+        return self.tier.unavailable()
+
+    def metered(self) -> AbstractContextManager[dict[str, int]]:
+        """What the tier counts: see `conformance.execution.verify.metered`."""
+        return self.tier.metered()
+
+    def describe(self) -> dict[str, str]:
+        """NumPy's version, and the tier's facts."""
+        return NumpyArrays.describe(self) | self.tier.describe()
+
+
+@dataclass(frozen=True, slots=True)
+class TorchNeuronArrays(TorchArrays):
+    """Tensors of torch-neuronx: on torch_xla's device `xla`, or on `neuron`, which later releases have instead."""
+
+    def unavailable(self) -> str:
+        """torch or torch_neuronx not importable, or torch_xla on another device than Neuron."""
+        reason = lacking("torch", "torch") or lacking("torch_neuronx", "torch-neuronx")
+        if reason or self.device != "xla":
+            return reason or TorchArrays.unavailable(self)
+        reason = lacking("torch_xla.runtime", "torch-neuronx")
+        kind = "" if reason else str(import_module("torch_xla.runtime").device_type())
+        return reason or ("" if kind == "NEURON" else f"torch_xla runs on {kind}, not on NEURON (see PJRT_DEVICE)")
+
+    def synchronize(self, result: Any) -> None:
+        """Of torch_xla: compiles and submits what was recorded, then waits for the device."""
+        if self.device != "xla":
+            TorchArrays.synchronize(self, result)
+            return
+        model = import_module("torch_xla.core.xla_model")
+        model.mark_step()
+        model.wait_device_ops()
+
+    def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
+        """Tensors of torch_xla are values without memory of their own."""
+        return None if self.device == "xla" else TorchArrays.view(self, array, offset, shape, strides)
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """Of torch_xla: see `view`."""
+        return self.device != "xla" and TorchArrays.overlap(self, first, second)
+
+    def describe(self) -> dict[str, str]:
+        """Versions, the device's marker and the compiler's options."""
+        modules = ["torch", "torch_neuronx", *(["torch_xla"] if self.device == "xla" else [])]
+        return {module: release(module) for module in modules} | _machine()
+
+
+@dataclass(frozen=True, slots=True)
+class JaxNeuronArrays(JaxArrays):
+    """jax arrays on the platform of the Neuron plugin."""
+
+    def unavailable(self) -> str:
+        """The plugin, libneuronxla, not importable, or jax without its platform."""
+        return lacking("libneuronxla", "libneuronxla") or JaxArrays.unavailable(self)
+
+    def describe(self) -> dict[str, str]:
+        """Versions, the device's marker and the compiler's options."""
+        return JaxArrays.describe(self) | {"libneuronxla": release("libneuronxla")} | _machine()
+
+
+def _machine() -> dict[str, str]:
+    return {"device": neuron_device(), FLAGS: os.environ.get(FLAGS, "")}
+
+
+def nki_arrays(tier: Tier) -> NkiArrays:
+    """The bridge for kernels of NKI that take and return NumPy arrays."""
+    return NkiArrays(tier=tier)
+
+
+def torch_neuron_arrays() -> TorchNeuronArrays:
+    """The bridge for kernels that take and return tensors of torch-neuronx."""
+    return TorchNeuronArrays("xla" if find_spec("torch_xla") else "neuron")
+
+
+def jax_neuron_arrays() -> JaxNeuronArrays:
+    """The bridge for kernels that take and return jax arrays on Neuron."""
+    return JaxNeuronArrays("neuron")

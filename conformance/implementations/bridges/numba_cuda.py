@@ -1,0 +1,230 @@
+"""numba.cuda arrays, on a device or in numba's simulator of one.
+
+numba.cuda is either of the two for a whole process. Which one is settled when it is first imported: by the environment
+variable where that is set, else by whether there is a device.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from conformance.implementations.bridges.base import refuse
+from conformance.implementations.devices import missing
+
+VARIABLE = "NUMBA_ENABLE_CUDASIM"
+BF16 = np.dtype("V2")
+"""What the CUDA array interface says of bf16, here as in torch and ml_dtypes: 16 bits without a name."""
+STICKY = (214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721)
+"""CUresult of errors after which a context answers every call with the same error: ECC, illegal addresses and
+instructions, timeouts, failed launches (CUDA driver API, `cudaError_enum`)."""
+SIMULATES = f"numba.cuda is its simulator in this process; for the device start it without {VARIABLE}"
+DRIVES = f"numba.cuda is not its simulator in this process; for that start it with {VARIABLE}=1"
+PACKAGES = ("numba", "numba-cuda")
+
+_lost: list[str] = []
+"""Why the CUDA context cannot be used any more; empty while it can."""
+
+
+class ContextLostError(RuntimeError):
+    """An error that the CUDA context does not survive; the message says which, and what to do."""
+
+
+@cache
+def numba_cuda() -> ModuleType:
+    """The module numba.cuda; raises ImportError.
+
+    numba reads the variable when it is itself imported, which others may have done long ago: so its configuration is
+    set, not the environment.
+    """
+    if "numba.cuda" not in sys.modules and VARIABLE not in os.environ and missing("cuda"):
+        import_module("numba.core.config").ENABLE_CUDASIM = 1  # type: ignore[attr-defined]
+    return import_module("numba.cuda")
+
+
+@cache
+def simulated() -> bool:
+    """Whether numba.cuda is the simulator in this process; raises ImportError."""
+    return bool(numba_cuda().config.ENABLE_CUDASIM)
+
+
+def interface(array: Any) -> dict[str, Any]:
+    """The CUDA array interface of an array of any framework, with strides; raises TypeError for what has none.
+
+    Arrays of the simulator have NumPy's, whose addresses are the host's: what the simulator computes with.
+    """
+    found = getattr(array, "__cuda_array_interface__", None)
+    if found is None and getattr(array, "__cuda_ndarray__", False):
+        found = array._ary.__array_interface__
+    if found is None:
+        raise refuse(array, "an array with __cuda_array_interface__")
+    shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
+    strides = found.get("strides") or np.empty(0, dtype).itemsize * np.array(_c_strides(shape), int)
+    return {**found, "shape": shape, "strides": tuple(int(stride) for stride in strides)}
+
+
+def _c_strides(shape: Sequence[int]) -> list[int]:
+    """In elements."""
+    return [int(np.prod(shape[axis + 1 :], dtype=int)) for axis in range(len(shape))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """What NumPy makes an array of host memory from, and keeps alive with it."""
+
+    __array_interface__: dict[str, Any]
+    owner: Any
+
+
+def attach(described: dict[str, Any], owner: Any) -> Any:
+    """An array of numba.cuda on the memory that an interface describes, without a copy."""
+    if not simulated():
+        return numba_cuda().from_cuda_array_interface(described, owner=owner)
+    keys = ("shape", "strides", "typestr", "data", "version")
+    holder = _Holder({key: described[key] for key in keys}, owner)
+    return numba_cuda().cudadrv.devicearray.FakeCUDAArray(np.asarray(holder))
+
+
+def allocate(shape: Sequence[int], dtype: np.dtype) -> Any:
+    """New memory, its contents whatever was there."""
+    return numba_cuda().device_array(tuple(shape), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class NumbaCudaArrays:
+    """Arrays of numba.cuda on the current device, or simulated."""
+
+    simulator: bool
+    name: str = "numba-cuda"
+
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        """What the simulator executes is what the device does."""
+        return ("cuda",) if self.simulator else ()
+
+    def unavailable(self) -> str:
+        """numba.cuda not importable, or the other of its two kinds in this process, or its context lost."""
+        try:
+            kind = simulated()
+        except (ImportError, OSError, AttributeError) as problem:
+            return f"numba.cuda cannot be imported: {problem}"
+        if kind != self.simulator:
+            return SIMULATES if kind else DRIVES
+        return _lost[0] if _lost else ""
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """A copy; bf16 travels as what the interface calls it."""
+        stored = array.view(BF16) if array.dtype == ml_dtypes.bfloat16 else array
+        return _guarded(numba_cuda().to_device, stored)
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """Plain memory. Refused is what is not numba.cuda's own, since it may compute when it is read."""
+        if not getattr(array, "__cuda_ndarray__", False):
+            raise refuse(array, "an array of numba.cuda")
+        host = np.ascontiguousarray(_guarded(array.copy_to_host))
+        return host.view(ml_dtypes.bfloat16) if host.dtype == BF16 else host
+
+    def synchronize(self, result: Any) -> None:
+        """All streams of the context."""
+        _guarded(numba_cuda().synchronize)
+
+    def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
+        """A view of the same memory."""
+        itemsize, found = array.dtype.itemsize, interface(array)
+        address, read_only = found["data"]
+        steps = tuple(stride * itemsize for stride in strides)
+        place = {"shape": tuple(shape), "strides": steps, "data": (address + offset * itemsize, read_only)}
+        return attach(found | place, array)
+
+    def overwrite(self, array: Any, host: np.ndarray) -> bool:
+        """Always possible."""
+        stored = host.view(BF16) if host.dtype == ml_dtypes.bfloat16 else host
+        _guarded(array.copy_to_device, np.ascontiguousarray(stored))
+        return True
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """By the ranges of addresses."""
+        (start, end), (other_start, other_end) = _span(first), _span(second)
+        return start < other_end and other_start < end
+
+    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
+        """The simulator has no streams."""
+        if self.simulator:
+            return None
+        cuda = numba_cuda()
+        before, after = cuda.event(), cuda.event()
+        _guarded(cuda.synchronize)
+        start = time.perf_counter()
+        before.record()
+        call()
+        after.record()
+        _guarded(cuda.synchronize)
+        wall = time.perf_counter() - start
+        return before.elapsed_time(after) / 1e3, wall
+
+    def describe(self) -> dict[str, str]:
+        """Versions, and the device with its compute capability, driver and runtime."""
+        found = {package: _version(package) for package in PACKAGES}
+        if self.simulator:
+            return {**found, "device": "simulator"}
+        return {**found, **_device()}
+
+
+def _device() -> dict[str, str]:
+    cuda = numba_cuda()
+    device = cuda.get_current_device()
+    name = device.name.decode() if isinstance(device.name, bytes) else str(device.name)
+    versions = {
+        "CUDA driver": cuda.cudadrv.driver.driver.get_version(),
+        "CUDA runtime": cuda.cudadrv.runtime.runtime.get_version(),
+    }
+    dotted = {key: ".".join(map(str, value)) for key, value in versions.items()}
+    return {"device": name, "compute capability": ".".join(map(str, device.compute_capability)), **dotted}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _span(array: Any) -> tuple[int, int]:
+    """First byte of an array's memory, and the one after its last."""
+    found = interface(array)
+    steps = sum((size - 1) * stride for size, stride in zip(found["shape"], found["strides"], strict=True))
+    start = int(found["data"][0])
+    return start, start + steps + np.dtype(found["typestr"]).itemsize if 0 not in found["shape"] else start
+
+
+def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
+    """The call, unless the context is lost; from here on it is, if the call ends in an error that is sticky."""
+    if _lost:
+        raise ContextLostError(_lost[0])
+    try:
+        return call(*arguments)
+    except Exception as problem:
+        code = getattr(problem, "code", None)
+        if getattr(code, "value", code) not in STICKY:
+            raise
+        _lost.append(f"the CUDA context is lost since {problem}: run the kernels after this one in a new process")
+        raise ContextLostError(
+            f"{problem}. This kernel, or one launched before it, broke the CUDA context; nothing after it can run in "
+            "this process"
+        ) from problem
+
+
+def numba_cuda_arrays(*, simulator: bool = False) -> NumbaCudaArrays:
+    """The bridge for kernels of numba.cuda; `simulator` for an implementation on the device of that name."""
+    return NumbaCudaArrays(simulator)

@@ -1,0 +1,63 @@
+"""NumPy arrays; bf16 is ml_dtypes.bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.implementations.bridges.base import refuse
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyArrays:
+    """Host arrays as they are."""
+
+    name: str = "numpy"
+
+    def unavailable(self) -> str:
+        """Always available."""
+        return ""
+
+    def from_host(self, array: np.ndarray) -> np.ndarray:
+        """A copy, so that a kernel that writes to its inputs cannot reach anybody else's."""
+        return array.copy()
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """The array itself; a subclass is refused, since it may compute when it is compared."""
+        if type(array) is not np.ndarray:
+            raise refuse(array, "numpy.ndarray")
+        return array
+
+    def synchronize(self, result: Any) -> None:
+        """Nothing is asynchronous."""
+
+    def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
+        """A writeable view."""
+        steps = [stride * array.itemsize for stride in strides]
+        return np.ndarray(shape, array.dtype, array.view(np.uint8), offset * array.itemsize, steps)
+
+    def overwrite(self, array: Any, host: np.ndarray) -> bool:
+        """Read-only arrays cannot be given other values."""
+        if array.flags.writeable:
+            array[...] = host
+        return bool(array.flags.writeable)
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """To the element: views of one buffer may interleave."""
+        return np.shares_memory(first, second)
+
+    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
+        """No streams."""
+        return None
+
+    def describe(self) -> dict[str, str]:
+        """NumPy's version."""
+        return {"numpy": np.__version__}
+
+
+def numpy_arrays() -> NumpyArrays:
+    """The bridge for kernels that take and return NumPy arrays."""
+    return NumpyArrays()

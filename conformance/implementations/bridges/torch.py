@@ -1,0 +1,125 @@
+"""torch tensors on any device torch knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from conformance.implementations.bridges.base import refuse
+from conformance.implementations.bridges.tape import Tape
+
+
+def _torch() -> ModuleType:
+    return import_module("torch")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchArrays:
+    """Contiguous tensors on `device` (torch's name: cpu, cuda, xpu, mps)."""
+
+    device: str
+    name: str = "torch"
+
+    def unavailable(self) -> str:
+        """torch not importable, or built without the device, or the device absent."""
+        try:
+            torch = _torch()
+        except (ImportError, OSError) as problem:
+            return f"torch cannot be imported: {problem}"
+        if self.device == "cpu":
+            return ""
+        backend = getattr(torch, self.device, None) or getattr(torch.backends, self.device, None)
+        if backend is None or not backend.is_available():
+            return f"torch {torch.__version__} reports no {self.device} device"
+        return ""
+
+    def from_host(self, array: np.ndarray) -> Any:
+        """bf16 travels as 16-bit integers, which NumPy and torch agree on."""
+        torch = _torch()
+        if array.dtype == ml_dtypes.bfloat16:
+            tensor = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+        else:
+            tensor = torch.from_numpy(array.copy())
+        return tensor.to(self.device)
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """Plain memory. Refused are tensor subclasses, since they may compute when they are compared, and tensors of
+        another device, since their results are not this one's."""
+        torch = _torch()
+        if type(array) is not torch.Tensor:
+            raise refuse(array, "torch.Tensor")
+        if array.device.type != self.device:
+            raise TypeError(f"returned a tensor on {array.device.type}; expected one on {self.device}")
+        tensor = array.detach().contiguous().cpu()
+        if tensor.dtype == torch.bfloat16:
+            return np.asarray(tensor.view(torch.int16)).view(ml_dtypes.bfloat16)
+        return np.asarray(tensor)
+
+    def synchronize(self, result: Any) -> None:
+        """All streams of the device."""
+        if self.device != "cpu":
+            getattr(_torch(), self.device).synchronize()
+
+    def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
+        """A view of the same storage."""
+        return array.as_strided(tuple(shape), tuple(strides), offset)
+
+    def overwrite(self, array: Any, host: np.ndarray) -> bool:
+        """Always possible."""
+        array.detach().copy_(self.from_host(host))
+        return True
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """By the ranges of addresses: torch cannot tell views that interleave."""
+        (start, end), (other_start, other_end) = _span(first), _span(second)
+        return start < other_end and other_start < end
+
+    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
+        """CUDA and ROCm; on the CPU nothing is left behind but threads."""
+        if self.device != "cuda":
+            return None
+        cuda = _torch().cuda
+        before, after = (cuda.Event(enable_timing=True) for _ in range(2))
+        cuda.synchronize()
+        start = time.perf_counter()
+        before.record()
+        call()
+        after.record()
+        cuda.synchronize()
+        wall = time.perf_counter() - start
+        return before.elapsed_time(after) / 1e3, wall
+
+    def differentiate(self, call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
+        """What torch's autograd keeps for the backward of call(*arrays)."""
+        tape: Tape = import_module("conformance.implementations.bridges.torch_memory").differentiate(call, arrays)
+        return tape
+
+    def footprint(self, pair: Callable[[Any, Any], Any], batch: int) -> Any:
+        """Bytes of a training step of the tutorial's network, see
+        `conformance.implementations.bridges.torch_network`."""
+        return import_module("conformance.implementations.bridges.torch_network").footprint(pair, batch, self.device)
+
+    def describe(self) -> dict[str, str]:
+        """torch's version and the device's name."""
+        torch = _torch()
+        name = torch.cuda.get_device_name() if self.device == "cuda" else self.device
+        return {"torch": torch.__version__, "device": name}
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    """First byte of a tensor's memory, and the one after its last."""
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.data_ptr())
+    return start, start + (1 + steps) * tensor.element_size() if tensor.numel() else start
+
+
+def torch_arrays(device: str = "cpu") -> TorchArrays:
+    """The bridge for kernels that take and return torch tensors."""
+    return TorchArrays(device)

@@ -1,0 +1,315 @@
+"""`python -m conformance ptx`: the numba.cuda kernels compiled for real devices, without one.
+
+Every specialisation is compiled to PTX and, where NVIDIA's assembler is installed (package nvidia-cuda-nvcc, or ptxas
+on the PATH), to machine code. A kernel that does not compile, keeps an array in local memory or spills registers is a
+finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
+from itertools import islice, zip_longest
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from conformance.implementations.bridges.numba_cuda import VARIABLE
+
+CAPABILITIES = ("7.5", "8.0", "9.0", "10.0")
+JOBS = 2
+SHARES = JOBS
+"""Parts of a capability's kernels. Each is compiled by a new process: functions that kernels call are compiled once a
+process, whatever it is for."""
+DECLARED: dict[tuple[str, str], str] = {}
+"""(kernel, compute capability) -> why it may keep an array in local memory, or spill."""
+
+INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+\s+)?([a-z][\w.]*)(?:\s[^;]*)?;", re.M)
+LABEL = re.compile(r"^(\$L\w+):", re.M)
+BRANCH = re.compile(r"^\s+(?:@!?%p\d+\s+)?bra(?:\.uni)?\s+(\$L\w+);", re.M)
+FUSED = r"fma\.[\w.]*f(16|32|64)(x2)?$"
+FLOATING = r"(fma|add|sub|mul|div|neg|min|max|sqrt)\.[\w.]*f(16|32|64)(x2)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What instructions there are, in all and in the loop in which most products are added up, where shared memory is
+    read."""
+
+    instructions: int
+    floating: int
+    fused: int
+    loop_instructions: int
+    loop_fused: int
+    shared_reads: int
+    wide_shared_reads: int
+    global_accesses: int
+    wide_global_accesses: int
+    local_accesses: int
+
+    @property
+    def loop_share(self) -> float:
+        """Fused multiply-adds among the instructions of that loop."""
+        return self.loop_fused / max(1, self.loop_instructions)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a thread and a block take, in registers and bytes."""
+
+    registers: int
+    shared: int
+    stack: int
+    spills: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel for a compute capability, as far as it came."""
+
+    kernel: str
+    capability: str
+    problem: str = ""
+    mix: Mix | None = None
+    resources: Resources | None = None
+
+    @property
+    def finding(self) -> str:
+        """What is wrong with it."""
+        found = [self.problem] if self.problem else []
+        if self.mix and (self.mix.local_accesses or (self.resources and self.resources.stack)):
+            found.append(f"keeps an array in local memory ({self.mix.local_accesses} accesses)")
+        if self.resources and self.resources.spills:
+            found.append(f"spills {self.resources.spills} bytes")
+        return "; ".join(found)
+
+
+def mix_of(ptx: str) -> Mix:
+    """Counts the instructions of a module."""
+    found, inner = Counter(INSTRUCTION.findall(ptx)), Counter(INSTRUCTION.findall(_inner_loop(ptx)))
+    return Mix(
+        instructions=found.total(),
+        floating=_count(found, FLOATING),
+        fused=_count(found, FUSED),
+        loop_instructions=inner.total(),
+        loop_fused=_count(inner, FUSED),
+        shared_reads=_count(inner, r"ld\.shared\."),
+        wide_shared_reads=_count(inner, r"ld\.shared\.v[24]\."),
+        global_accesses=_count(found, r"(ld|st)\.global\."),
+        wide_global_accesses=_count(found, r"(ld|st)\.global\.v[24]\."),
+        local_accesses=_count(found, r"(ld|st)\.local\."),
+    )
+
+
+def _count(found: Counter[str], pattern: str) -> int:
+    return sum(number for name, number in found.items() if re.match(pattern, name))
+
+
+def _inner_loop(ptx: str) -> str:
+    """Of the loops that contain no other, the one with most multiply-adds; a branch back makes a loop."""
+    labels = {match[1]: match.start() for match in LABEL.finditer(ptx)}
+    ends = ((labels[match[1]], match.end()) for match in BRANCH.finditer(ptx) if match[1] in labels)
+    loops = {(start, end) for start, end in ends if start < end}
+    inner = [one for one in loops if not any(_contains(one, other) for other in loops - {one})]
+    bodies = [ptx[start:end] for start, end in sorted(inner)]
+    return max(bodies, key=lambda body: _count(Counter(INSTRUCTION.findall(body)), FUSED), default="")
+
+
+def _contains(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] <= other[0] and other[1] <= one[1]
+
+
+def resources_of(report: str) -> Resources:
+    """Reads what ptxas -v says of one kernel; raises ValueError where it says something else."""
+    used = re.search(r"Used (\d+) registers", report)
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
+    if used is None or frame is None:
+        raise ValueError(f"no registers or stack frame in what ptxas says: {report.strip()!r}")
+    shared = re.search(r"(\d+) bytes smem", report)
+    stack, stores, loads = (int(number) for number in frame.groups())
+    return Resources(int(used[1]), int(shared[1]) if shared else 0, stack, stores + loads)
+
+
+def assembler() -> str:
+    """The path of ptxas: the first on the PATH, else where the packages of CUDA lie; empty where there is none."""
+    found = shutil.which("ptxas")
+    if found is None:
+        try:
+            from cuda import pathfinder
+        except ImportError:
+            return ""
+        found = pathfinder.find_nvidia_binary_utility("ptxas")
+    return found or ""
+
+
+def assembled(ptx: str, capability: str, ptxas: str, *options: str) -> Resources | None:
+    """Machine code from PTX; nothing where the assembler is older than the compiler and does not know its version of
+    PTX. Raises ValueError with the assembler's own words where it refuses anything else."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        target = f"-arch=sm_{capability.replace('.', '')}"
+        command = [ptxas, "-v", target, *options, str(source), "-o", str(source.with_suffix(".cubin"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "Unsupported .version" in done.stderr:
+        return None
+    if done.returncode:
+        raise ValueError(f"{ptxas}: {done.stderr.strip()}")
+    return resources_of(done.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A share of the kernels: of those whose name contains `name` every `every`-th, of these each SHARES-th."""
+
+    capability: str
+    share: int
+    every: int
+    name: str
+    ptxas: str
+
+
+def compile_share(task: Task) -> list[Compiled]:
+    """For one capability in a process that has compiled for no other."""
+    from numba import cuda
+    from numba.cuda import dispatcher
+
+    from tests.cuda_kernels import implementations, module
+
+    major, minor = (int(part) for part in task.capability.split("."))
+    # numba asks the device that is here what to compile functions for that kernels call, and there may be none
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(major, minor))
+    package = implementations()["numba-cuda-direct"]
+    named = [one for one in module("specialisations", package).every() if task.name in one.name]
+    chosen = named[:: task.every][task.share :: SHARES]
+    return [_compiled(cuda, one, (major, minor), task) for one in chosen]
+
+
+def _compiled(cuda: Any, one: Any, capability: tuple[int, int], task: Task) -> Compiled:
+    try:
+        ptx, _ = cuda.compile_ptx(one.function, one.signature, cc=capability)
+        resources = assembled(ptx, task.capability, task.ptxas) if task.ptxas else None
+    except Exception as problem:
+        return Compiled(one.name, task.capability, f"{type(problem).__name__}: {problem}")
+    return Compiled(one.name, task.capability, mix=mix_of(ptx), resources=resources)
+
+
+def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str = "") -> Iterator[list[Compiled]]:
+    """All kernels for one capability after the other."""
+    tasks = [Task(capability, share, every, name, ptxas) for capability in capabilities for share in range(SHARES)]
+    with (
+        _device_compiler(),
+        ProcessPoolExecutor(JOBS, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool,
+    ):
+        done = pool.map(compile_share, tasks)
+        while shares := list(islice(done, SHARES)):
+            yield [one for row in zip_longest(*shares) for one in row if one is not None]
+
+
+@contextmanager
+def _device_compiler() -> Iterator[None]:
+    """Processes that start in between have numba.cuda for a device, not its simulator."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def findings(compiled: Iterable[Compiled]) -> list[str]:
+    """What is wrong and not declared. That a kernel does not compile cannot be declared."""
+    bad = [one for one in compiled if one.problem or (one.finding and (one.kernel, one.capability) not in DECLARED)]
+    return [f"{one.capability}: {one.kernel}: {one.finding}" for one in bad]
+
+
+def lines(compiled: Sequence[Compiled]) -> Iterator[str]:
+    """What there is to say of one capability's kernels, then the findings."""
+    capability = compiled[0].capability
+    yield f"{capability}: {len(compiled)} kernels, {len(findings(compiled))} findings{_used(compiled)}"
+    yield from findings(compiled)
+
+
+def _used(compiled: Sequence[Compiled]) -> str:
+    known = [one.resources for one in compiled if one.resources]
+    if not known:
+        return ""
+    registers, spilled = [one.registers for one in known], sum(one.spills for one in known)
+    return f", {min(registers)} to {max(registers)} registers, {spilled} bytes spilled"
+
+
+def table(compiled: Sequence[Compiled]) -> Iterator[str]:
+    """A line for each kernel."""
+    width = max((len(one.kernel) for one in compiled), default=0)
+    yield f"{'kernel':{width}}   cc registers  shared spills   loop  FMA  share  shared reads (wide)"
+    for one in compiled:
+        used, mix = one.resources, one.mix
+        numbers = f"{used.registers:9} {used.shared:7} {used.spills:6}" if used else f"{'-':>9} {'-':>7} {'-':>6}"
+        if mix:
+            numbers += f" {mix.loop_instructions:6} {mix.loop_fused:4}  {mix.loop_share:5.0%}"
+            numbers += f"  {mix.shared_reads:6} ({mix.wide_shared_reads})"
+        yield f"{one.kernel:{width}} {one.capability:>4} {numbers}"
+
+
+def write_csv(compiled: Iterable[Compiled], path: Path) -> None:
+    """One row a kernel and capability; what is not known is empty."""
+    parts = {Mix: "mix", Resources: "resources"}
+    names = ["kernel", "capability", "finding", *(field.name for part in parts for field in fields(part))]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        for one in compiled:
+            known = [asdict(part) for part in (one.mix, one.resources) if part]
+            row = {"kernel": one.kernel, "capability": one.capability, "finding": one.finding}
+            writer.writerow(row | {name: value for part in known for name, value in part.items()})
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Compile the numba.cuda kernels for devices, without one; exits 1 if one spills, needs local memory or fails."""
+    parser.add_argument("--cc", nargs="+", default=CAPABILITIES, metavar="X.Y", help="compute capabilities")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each kernel")
+    parser.add_argument("--kernel", default="", metavar="TEXT", help="only those with it in their name; prints a table")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th kernel")
+    parser.set_defaults(run=_command)
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    if find_spec("numba_cuda") is None:
+        print("numba-cuda is not installed (pip install 'kernel-conformance[cuda]')")
+        return 1
+    started, ptxas = time.perf_counter(), assembler()
+    compiled: list[Compiled] = []
+    for of_one in filter(None, run(arguments.cc, arguments.every, arguments.kernel, ptxas)):
+        compiled += of_one
+        for line in (*(table(of_one) if arguments.kernel else ()), *lines(of_one)):
+            print(line, flush=True)
+    if not compiled:
+        print(f"no kernel has {arguments.kernel!r} in its name")
+        return 1
+    print(f"{time.perf_counter() - started:.0f} s on {JOBS} processes, {_assembled_by(compiled, ptxas)}")
+    if arguments.csv:
+        write_csv(compiled, arguments.csv)
+    return 1 if findings(compiled) else 0
+
+
+def _assembled_by(compiled: Iterable[Compiled], ptxas: str) -> str:
+    if any(one.resources for one in compiled):
+        return f"assembled by {ptxas}"
+    why = f"{ptxas} is older than the compiler" if ptxas else "there is no ptxas"
+    return f"PTX only: {why}; registers and spills are not known (pip install nvidia-cuda-nvcc)"

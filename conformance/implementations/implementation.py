@@ -1,0 +1,234 @@
+"""What a vendor writes: an `Implementation` and the functions it offers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.dtypes import STORAGE
+from conformance.implementations.bridges.base import ArrayBridge
+from conformance.implementations.bridges.numpy import numpy_arrays
+from conformance.implementations.devices import DEVICES
+from conformance.inputs import DISTRIBUTIONS
+from conformance.judge import Contract
+from conformance.operators import OPERATORS
+from conformance.problems import LAYOUTS
+
+Predicate = Callable[[Any], bool]
+"""Takes a problem's geometry."""
+
+
+class ImplementationError(ValueError):
+    """A declaration that cannot be meant; the message names the field and the choices."""
+
+
+class Unsupported(Exception):
+    """Raised by a kernel for a configuration that it declares not to support; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One function of an implementation and the cases it is for."""
+
+    function: Callable[..., Any]
+    operator: str
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    when: Predicate | None
+    contract: Contract
+    keywords: tuple[str, ...] | None
+    """Keyword-only parameters of the function; None where it takes any (`**kwargs`)."""
+
+    def keyword_arguments(self, available: dict[str, Any]) -> dict[str, Any]:
+        """Those of the available arguments that the function asks for."""
+        return _asked(self.keywords, available)
+
+    def refusal(self, geometry: Any, dtype: str, layout: str) -> str:
+        """Why this kernel is not for the case; empty if it is."""
+        if dtype not in self.dtypes:
+            return f"dtype {dtype} is not declared (declared: {', '.join(self.dtypes)})"
+        if layout not in self.layouts:
+            return f"layout {layout} is not declared (declared: {', '.join(self.layouts)})"
+        if not _holds(self.when, geometry):
+            return "outside the declared capability (when=...)"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A function with a kernel's signature that the framework's autodiff goes through."""
+
+    function: Callable[..., Any]
+    operator: str
+    label: str
+    saves: int
+    """Activations, buffers of the size of an image, that it keeps for its backward."""
+    keywords: tuple[str, ...] | None
+
+    def keyword_arguments(self, available: dict[str, Any]) -> dict[str, Any]:
+        """Those of the available arguments that the function asks for."""
+        return _asked(self.keywords, available)
+
+
+@dataclass(slots=True)
+class Waiver:
+    """An expected failure, with the reason and where it is tracked."""
+
+    operator: str
+    reason: str
+    url: str
+    when: Predicate | None
+    dtypes: tuple[str, ...]
+    distributions: tuple[str, ...]
+
+    def covers(self, operator: str, geometry: Any, dtype: str, distribution: str) -> bool:
+        """Whether the waiver is about this case."""
+        named = operator == self.operator and dtype in self.dtypes and distribution in self.distributions
+        return named and _holds(self.when, geometry)
+
+
+@dataclass(slots=True)
+class Implementation:
+    """A named set of kernels on one device.
+
+    `arrays` turns host tensors into what the kernels take (default: NumPy); `contract` is what they promise about their
+    arithmetic unless a kernel declares its own. `version` is free text for the records.
+    """
+
+    name: str
+    device: str = "cpu"
+    arrays: ArrayBridge = field(default_factory=numpy_arrays)
+    contract: Contract = field(default_factory=Contract)
+    version: str = ""
+    kernels: list[Kernel] = field(default_factory=list, init=False)
+    waivers: list[Waiver] = field(default_factory=list, init=False)
+    forms: list[Form] = field(default_factory=list, init=False)
+    source: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
+        if not hasattr(self.arrays, "from_host"):
+            raise ImplementationError(f"arrays={self.arrays!r}: must be a bridge, such as torch_arrays('cuda')")
+        if not isinstance(self.contract, Contract):
+            raise ImplementationError(f"contract={self.contract!r}: must be a Contract(...)")
+
+    def implements(
+        self,
+        operator: str,
+        *,
+        dtypes: Sequence[str] = ("fp32",),
+        layouts: Sequence[str] = ("nchw",),
+        when: Predicate | None = None,
+        contract: Contract | None = None,
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Offer a function as the kernel of `operator` for these dtypes and layouts, where `when(geometry)` holds.
+
+        The function takes the operator's inputs by position and asks for parameters by naming them keyword-only
+        (`*, stride, padding`). Stack the decorator to declare another contract for some of the dtypes.
+        """
+        _known("operator", [operator], OPERATORS)
+        _known("dtypes", dtypes, STORAGE)
+        _known("layouts", layouts, LAYOUTS)
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.kernels.append(
+                Kernel(
+                    function=function,
+                    operator=operator,
+                    dtypes=tuple(dtypes),
+                    layouts=tuple(layouts),
+                    when=when,
+                    contract=contract or self.contract,
+                    keywords=_keywords(function, operator),
+                )
+            )
+            return function
+
+        return register
+
+    def differentiates(
+        self, operator: str, *, label: str, saves: int
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Offer a function that takes and returns what a kernel of `operator` does and that can be differentiated.
+
+        `saves` is how many activations, buffers of the size of an image, it keeps for its backward; `label` names the
+        way it does that. A function may be a kernel as well, and an implementation may offer several.
+        """
+        _known("operator", [operator], OPERATORS)
+        if any(form.label == label and form.operator == operator for form in self.forms) or not label.strip():
+            raise ImplementationError(f"label={label!r}: each form of {operator} needs a name of its own")
+        if not isinstance(saves, int) or saves < 0:
+            raise ImplementationError(f"saves={saves!r}: must be a number of buffers")
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.forms.append(Form(function, operator, label, saves, _keywords(function, operator)))
+            return function
+
+        return register
+
+    def waive(
+        self,
+        operator: str,
+        *,
+        reason: str,
+        url: str,
+        when: Predicate | None = None,
+        dtypes: Sequence[str] = tuple(STORAGE),
+        distributions: Sequence[str] = tuple(DISTRIBUTIONS),
+    ) -> None:
+        """Declare an expected failure. A waived case that passes is a failure: the waiver is out of date."""
+        _known("operator", [operator], OPERATORS)
+        _known("dtypes", dtypes, STORAGE)
+        _known("distributions", distributions, DISTRIBUTIONS)
+        if not reason.strip() or not url.strip():
+            raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
+        self.waivers.append(Waiver(operator, reason, url, when, tuple(dtypes), tuple(distributions)))
+
+    def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel | str:
+        """The kernel for a case, or the reason why there is none."""
+        refusals = [f"{operator} is not implemented"]
+        for kernel in self.kernels:
+            if kernel.operator == operator:
+                refusal = kernel.refusal(geometry, dtype, layout)
+                if not refusal:
+                    return kernel
+                refusals.append(refusal)
+        return refusals[-1]
+
+    def waiver(self, operator: str, geometry: Any, dtype: str, distribution: str) -> Waiver | None:
+        """The first waiver that covers a case."""
+        return next((w for w in self.waivers if w.covers(operator, geometry, dtype, distribution)), None)
+
+    def offers(self, operator: str) -> bool:
+        """Whether any kernel is for `operator`."""
+        return any(kernel.operator == operator for kernel in self.kernels)
+
+
+def _holds(when: Predicate | None, geometry: Any) -> bool:
+    """The answer of a vendor's predicate; its own fault is an ImplementationError."""
+    try:
+        return when is None or bool(when(geometry))
+    except Exception as problem:
+        raise ImplementationError(f"when=... raised {type(problem).__name__}: {problem}") from problem
+
+
+def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
+    for value in values:
+        if value not in choices:
+            raise ImplementationError(f"{field_name}: {value!r} is not one of {', '.join(choices)}")
+
+
+def _asked(keywords: tuple[str, ...] | None, available: dict[str, Any]) -> dict[str, Any]:
+    return available if keywords is None else {name: available[name] for name in keywords}
+
+
+def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...] | None:
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    asked = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    _known(f"keyword parameters of {function.__name__}", asked, OPERATORS[operator].keywords)
+    return asked

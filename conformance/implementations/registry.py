@@ -1,0 +1,117 @@
+"""Finding implementations: every file or folder in `impls/`, and files given by path."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from conformance.implementations.implementation import Implementation
+
+_PACKAGE = "conformance_impls"
+
+
+@dataclass(slots=True)
+class Registry:
+    """What was found: usable implementations, those that lack something here, and files that are broken."""
+
+    implementations: dict[str, Implementation] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """File stem of a module whose third-party import is missing -> reason."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """File -> what is wrong with it."""
+    paths: dict[str, str] = field(default_factory=dict)
+    """Implementation -> its file."""
+
+
+def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
+    """Load files and folders, in order, into a new or the given registry. Nothing one does wrong stops the others."""
+    registry = registry or Registry()
+    for path in paths:
+        try:
+            _register(registry, path, _import(path))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:  # SystemExit and pytest.skip are no way to load either
+            _note(registry, path, problem)
+    return registry
+
+
+def discover(folder: Path) -> list[Path]:
+    """Files and packages of an `impls` folder, sorted; names that start with an underscore or a dot are not ours."""
+    found = (
+        path
+        for path in folder.iterdir()
+        if path.name[0] not in "._" and (path.suffix == ".py" or (path / "__init__.py").exists())
+    )
+    return sorted(found)
+
+
+def source_hash(path: Path) -> str:
+    """SHA-256 over an implementation's sources, names and contents, so that a verdict names what it is about."""
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+        name, content = file.relative_to(path.parent), file.read_bytes() if file.is_file() else b""
+        if file.is_file() and "__pycache__" not in name.parts and _is_text(content):
+            digest.update(name.as_posix().encode() + b"\0" + content + b"\0")
+    return digest.hexdigest()
+
+
+def _is_text(content: bytes) -> bool:
+    """Sources are, in whatever language; what a build or a cache leaves behind is not."""
+    try:
+        return "\0" not in content.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def _import(path: Path) -> ModuleType:
+    """Import by location, so that `impls` never is on sys.path and a file may be called like a package.
+
+    The module's name tells apart files of one name in two folders: their relative imports go by it.
+    """
+    entry = path / "__init__.py" if path.is_dir() else path
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"{_PACKAGE}.{place}.{path.stem}"
+    sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
+    spec = importlib.util.spec_from_file_location(
+        name, entry, submodule_search_locations=[str(path)] if path.is_dir() else None
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{entry} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _register(registry: Registry, path: Path, module: ModuleType) -> None:
+    found = {id(value): value for value in vars(module).values() if isinstance(value, Implementation)}
+    if not found:
+        raise ValueError("defines no conformance.Implementation at module level")
+    for implementation in found.values():
+        other = registry.paths.get(implementation.name)
+        if other is not None:
+            where = "twice" if other == str(path) else f"here and in {other}"
+            registry.broken[f"{path}"] = f"the name {implementation.name!r} is defined {where}; rename one"
+            continue
+        implementation.source = source_hash(path)
+        registry.implementations[implementation.name] = implementation
+        registry.paths[implementation.name] = str(path)
+
+
+def _note(registry: Registry, path: Path, problem: BaseException) -> None:
+    """A missing dependency makes a module unavailable; everything else is its own fault."""
+    here = path.absolute()
+    own = [f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).is_relative_to(here)]
+    if isinstance(problem, ModuleNotFoundError) and not (problem.name or "").startswith(("conformance", _PACKAGE)):
+        registry.unavailable[path.stem] = str(problem)
+        return
+    place = f"{Path(own[-1].filename).relative_to(here.parent)}, line {own[-1].lineno}" if own else path.name
+    where = "" if isinstance(problem, SyntaxError) else f" ({place})"  # a syntax error says itself where it is
+    registry.broken[str(path)] = f"{type(problem).__name__}: {problem}{where}"

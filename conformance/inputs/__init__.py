@@ -1,0 +1,8 @@
+"""Problem -> tensors: the generator, the distributions, what is expected, and the goldens that pin it."""
+
+from __future__ import annotations
+
+from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
+from conformance.inputs.expectation import Expectation, expectation
+
+__all__ = ["DISTRIBUTIONS", "Expectation", "Recipe", "expectation"]

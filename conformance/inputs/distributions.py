@@ -1,0 +1,227 @@
+"""The distributions: ways of drawing a problem's inputs, each blind to something that another one sees.
+
+integer   small integers, exact in any order and in every format's accumulator: index, edge, flip and group bugs
+fixed     fixed-point fractions that use all the bits the format has: precision bugs, by bound and statistics
+impulse   one 1 an image, everything else 0: the exact index map
+special   NaN and infinity: who reads what, and whether padding, masks or groups leak
+wide      channels scaled by powers of two to the ends of the format's range: overflow, subnormals
+scaled    channels scaled so that their variances lie above, at and below epsilon: where and how it is added
+shifted   large means with small variances, and constant channels: cancellation in the statistics
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import FORMATS, STORAGE
+from conformance.inputs.stream import GENERATOR, Stream, term_bits
+from conformance.operators import Arrays, Operator
+
+EXACT_BITS = 53
+FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11}
+"""Most bits of a fixed-point input. 19 is more than TF32's 11 and few enough for long exact sums."""
+SUMMAND_BITS = {"fp32": 24, "bf16": 8, "fp16": 11, "fp64": 30}
+"""Bits of an input that is added, not multiplied: all that the format has, so that sums have to be rounded."""
+FP64_DATA_BITS = 27
+"""fp64 data has more bits than fp32 holds; its operand gets what is left of the 53."""
+SCALES = (0, -4, -8, -12)
+"""Exponents of filters on the scaled distribution: variances from about 1 to 1e-7."""
+SHIFT_BITS = {"fp32": 12, "bf16": 7, "fp16": 10, "fp64": 20}
+"""On the shifted distribution data are 1 and what lies 2^-bits beside it."""
+CONSTANT = 4
+"""On the shifted distribution every fourth input channel is constant, and every fourth filter sees nothing else."""
+LARGEST_INTEGER = 127
+"""Every integer input fits in the 8 bits of the narrowest input rounding, so no contract makes it inexact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that determines a problem's inputs. Layouts are not part of it: they permute the same tensors."""
+
+    operator: Operator
+    geometry: Any
+    """What the operator takes: a `conformance.operators.Geometry`."""
+    dtype: str
+    distribution: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Readable identity, the same in every language: fields joined by `|`."""
+        fields = (self.operator.name, self.geometry.descriptor, self.dtype, self.distribution)
+        return "|".join((GENERATOR, str(self.seed), *fields))
+
+    @property
+    def terms(self) -> int:
+        """Longest contraction among the outputs."""
+        return max(self.operator.terms(self.geometry).values())
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Of fixed-point data and operands."""
+        return fixed_point_bits(self.dtype, self.operator.span(self.geometry), self.operator.factors)
+
+    def stream(self, purpose: str) -> Stream:
+        """Random numbers for one tensor or decision."""
+        return Stream(f"{self.key}|{purpose}")
+
+    def draw(self) -> Arrays:
+        """The inputs, in canonical order and storage dtype."""
+        return DISTRIBUTIONS[self.distribution](self)
+
+
+def fixed_point_bits(dtype: str, span: int, factors: int = 2) -> tuple[int, int]:
+    """Bits of the data and of the operand, so that sums of `span` terms of one or two factors are exact in float64."""
+    spare = EXACT_BITS - term_bits(span)
+    if factors == 1:
+        bits = min(SUMMAND_BITS[dtype], spare)
+        return bits, bits
+    if dtype == "fp64":
+        return FP64_DATA_BITS, spare - FP64_DATA_BITS
+    bits = min(FIXED_POINT_BITS[dtype], spare // 2)
+    return bits, bits
+
+
+def _fixed(recipe: Recipe) -> Arrays:
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        stored = tensor.stored_as(recipe.dtype)
+        drawn = recipe.stream(name).fixed_point(tensor.shape, _bits(recipe, name, stored), STORAGE[stored])
+        inputs[name] = np.abs(drawn) if tensor.positive else drawn
+    return inputs
+
+
+def _bits(recipe: Recipe, name: str, stored: str) -> int:
+    """Parameters that are wider than the other tensors use what they have, or a kernel could read them as narrow."""
+    if name == recipe.operator.data:
+        return recipe.bits[0]
+    return fixed_point_bits(stored, recipe.operator.span(recipe.geometry), recipe.operator.factors)[1]
+
+
+def _room(recipe: Recipe) -> int:
+    """Integers up to here are exact in the storage format and in an fp32 accumulator."""
+    return 1 << min(FORMATS[recipe.dtype].precision, FORMATS["fp32"].precision)
+
+
+def _integer(recipe: Recipe) -> Arrays:
+    """Integers whose products cannot sum beyond `_room`.
+
+    Long contractions of narrow formats get sparse -1, 0, 1: a quarter of the room is the expected number of terms other
+    than zero, and filling it is out of reach (24 standard deviations for bf16).
+    """
+    room, dtype, factors = _room(recipe), STORAGE[recipe.dtype], recipe.operator.factors
+    most = room // recipe.terms
+    largest = min(math.isqrt(most) if factors == 2 else most, LARGEST_INTEGER)
+    density = min(1.0, (room / 4 / recipe.terms) ** (1 / factors))
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        stream = recipe.stream(name)
+        if largest:
+            inputs[name] = stream.integers(tensor.shape, largest, dtype)
+        else:
+            inputs[name] = stream.ternary(tensor.shape, density, dtype)
+    return inputs
+
+
+def _impulse(recipe: Recipe) -> Arrays:
+    """One 1 in every image of the data, each at a place of its own, and integers in the other inputs."""
+    dtype = STORAGE[recipe.dtype]
+    largest = max(1, min(_room(recipe) // recipe.terms, LARGEST_INTEGER))
+    inputs = {
+        name: recipe.stream(name).integers(tensor.shape, largest, dtype)
+        for name, tensor in recipe.operator.inputs(recipe.geometry).items()
+    }
+    data = np.zeros_like(inputs[recipe.operator.data])
+    images = data.reshape(len(data), -1)
+    places = recipe.stream("impulse").below(images.shape[1], len(images))
+    images[np.arange(len(images)), places] = 1
+    return inputs | {recipe.operator.data: data}
+
+
+def _special(recipe: Recipe) -> Arrays:
+    """Sparse -1, 0, 1 with NaN in the first element of the data and +Inf in the last (last image, last channel).
+
+    Every other input is -1 or 1: Inf * 0 would ask an implementation to tell a tap from an absent one. No infinity
+    where statistics are taken: whether it becomes Inf or NaN there depends on the order of correct operations. A second
+    NaN in the operand, where that is a gradient, shows what leaks between filters and groups.
+    """
+    density = {recipe.operator.data: min(1.0, _room(recipe) / 4 / recipe.terms)}
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        dtype = STORAGE[tensor.stored_as(recipe.dtype)]
+        drawn = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
+        inputs[name] = np.abs(drawn) if tensor.positive else drawn
+    data = inputs[recipe.operator.data].reshape(-1)
+    if recipe.operator.infinities:
+        data[-1] = np.inf
+    data[0] = np.nan
+    if (place := recipe.operator.nan_place(recipe.geometry)) is not None:
+        inputs[recipe.operator.operand][place] = np.nan
+    return inputs
+
+
+def _wide(recipe: Recipe) -> Arrays:
+    """The fixed distribution with the operand's free axis scaled by powers of two: top of the range, bottom, middle,
+    in turn.
+
+    The top leaves room for the whole contraction, so that no order of a correct sum overflows. fp64 has no such
+    distribution:
+    its reference would leave float64's own range.
+    """
+    inputs = _fixed(recipe)
+    format = FORMATS[recipe.dtype]
+    _, bits = recipe.bits
+    top = format.emax - term_bits(recipe.operator.span(recipe.geometry)) - 1
+    bottom = format.emin - format.precision + 1 + bits
+    return _with_scales(recipe, inputs, (top, bottom, 0))
+
+
+def _with_scales(recipe: Recipe, inputs: Arrays, exponents: Sequence[int]) -> Arrays:
+    """The operand's free axis multiplied by these powers of two in turn."""
+    operand = inputs[recipe.operator.operand].astype(np.float64)
+    axis = recipe.operator.free_axis
+    shape = [-1] + [1] * (operand.ndim - 1 - axis)
+    scaled = np.ldexp(operand, np.resize(exponents, operand.shape[axis]).reshape(shape))
+    return inputs | {recipe.operator.operand: scaled.astype(STORAGE[recipe.dtype])}
+
+
+def _scaled(recipe: Recipe) -> Arrays:
+    return _with_scales(recipe, _fixed(recipe), SCALES)
+
+
+def _shifted(recipe: Recipe) -> Arrays:
+    """Images close to 1, so that means are large and variances small.
+
+    A filter of constant channels has a variance of zero where there is no padding. The root has no derivative there, so
+    that gradients of problems which add epsilon to it are drawn as on the fixed distribution.
+    """
+    inputs, geometry = _fixed(recipe), recipe.geometry
+    if geometry.eps_outside and "dy" in inputs:
+        return inputs
+    x = recipe.stream("shift").ternary(geometry.x.shape, 1.0, np.dtype(np.float64))
+    x *= 2.0 ** -SHIFT_BITS[recipe.dtype]
+    x[:, ::CONSTANT] = 0
+    w = inputs["w"].reshape(geometry.groups, -1, *inputs["w"].shape[1:])
+    seen = np.arange(geometry.c).reshape(geometry.groups, 1, -1) % CONSTANT == 0
+    blind = np.arange(geometry.k).reshape(geometry.groups, -1, 1) % CONSTANT == 0
+    kept = np.where(blind & ~seen, 0, 1).astype(w.dtype)
+    return inputs | {
+        "x": (1 + x).astype(inputs["x"].dtype),
+        "w": (w * kept[..., None, None]).reshape(inputs["w"].shape),
+    }
+
+
+DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
+    "integer": _integer,
+    "fixed": _fixed,
+    "impulse": _impulse,
+    "special": _special,
+    "wide": _wide,
+    "scaled": _scaled,
+    "shifted": _shifted,
+}

@@ -1,0 +1,44 @@
+"""What a problem's outputs must be: inputs, exact reference, magnitudes, each computed once and shared."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from conformance.inputs.distributions import Recipe
+from conformance.inputs.probing import Probes
+from conformance.operators import Arrays
+
+
+class Expectation:
+    """The tensors of one recipe. Reference and magnitudes are computed on first use."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.inputs = recipe.draw()
+        self.verified = False
+        """Whether these tensors were compared with their golden."""
+
+    @cached_property
+    def reference(self) -> Arrays:
+        """Exact outputs, float64, canonical order."""
+        with np.errstate(invalid="ignore"):
+            return self.recipe.operator.reference(self.recipe.geometry, self.inputs)
+
+    @cached_property
+    def probes(self) -> Probes:
+        """Samples and a projection, for outputs too large for an exact reference."""
+        return Probes(self.recipe, self.inputs)
+
+    @cached_property
+    def magnitude(self) -> Arrays:
+        """s2 of every output element. In float32 where squares cannot leave its range: it scales a bound, no more."""
+        dtype = np.float64 if self.recipe.distribution == "wide" else np.float32
+        return self.recipe.operator.magnitude(self.recipe.geometry, self.inputs, dtype)
+
+
+@lru_cache(maxsize=1)
+def expectation(recipe: Recipe) -> Expectation:
+    """The recipe's tensors, kept until another recipe is asked for: cases are ordered so that one is enough."""
+    return Expectation(recipe)

@@ -1,0 +1,63 @@
+"""Tensors as npz files that any language can load: plain little-endian numbers, the same bytes on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+
+import numpy as np
+
+from conformance.inputs.distributions import Recipe
+from conformance.inputs.expectation import Expectation
+from conformance.inputs.golden import canonical
+from conformance.inputs.manifest import SEED
+from conformance.operators import Arrays
+
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip file can hold."""
+
+
+def file_name(recipe: Recipe) -> str:
+    """The file of a recipe: its key with `_` for blanks and `.` for colons; the seed only where it is not `SEED`."""
+    descriptor = recipe.geometry.descriptor.replace(" ", "_").replace(":", ".")
+    fields = [recipe.operator.name, descriptor, recipe.dtype, recipe.distribution]
+    return "-".join(fields + [f"seed{recipe.seed}"] * (recipe.seed != SEED)) + ".npz"
+
+
+def arrays(expected: Expectation) -> Arrays:
+    """What a recipe's file holds: `inputs/NAME` in float32 (fp64: float64), `outputs/NAME` in float64."""
+    held = "<f8" if expected.recipe.dtype == "fp64" else "<f4"
+    inputs = {f"inputs/{name}": canonical(array).astype(held) for name, array in expected.inputs.items()}
+    return inputs | {f"outputs/{name}": canonical(array) for name, array in expected.reference.items()}
+
+
+def encode(tensors: Arrays) -> bytes:
+    """The bytes of an npz file. Not compressed: what a compressor writes depends on its version."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in tensors.items():
+            member = zipfile.ZipInfo(f"{name}.npy", EPOCH)
+            member.create_system, member.external_attr = 3, 0o644 << 16
+            archive.writestr(member, _npy(array))
+    return buffer.getvalue()
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, version=(1, 0), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def decode(content: bytes) -> Arrays:
+    """The arrays of an npz file. Raises ValueError for content that is none."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            return {name: np.asarray(found[name]) for name in found.files}
+    except Exception as problem:  # a damaged archive raises whatever its first odd byte leads to
+        raise ValueError(f"not a readable npz file ({type(problem).__name__}: {problem})") from None
+
+
+def sha256(content: bytes) -> str:
+    """Digest of a file's bytes."""
+    return hashlib.sha256(content).hexdigest()

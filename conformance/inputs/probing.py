@@ -1,0 +1,87 @@
+"""When a problem is judged by probes, and the probes' random choices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cached_property
+
+import numpy as np
+
+from conformance.inputs.distributions import Recipe
+from conformance.operators import Arrays
+from conformance.operators.conv_probes import PROJECTIONS, Projection, projected, sampled, sums_of_gradient
+
+DISTRIBUTIONS = frozenset({"integer", "fixed"})
+"""Distributions whose data the probes' bounds are derived for."""
+WORTHWHILE = 1 << 32
+"""FLOPs from which an exact reference costs seconds."""
+LANES = 8
+"""Fewer channels to sum than this save too little over the exact reference."""
+RISK = 1e-9
+_GATHERED = 1 << 19
+"""Products gathered for all samples together: 4 MiB."""
+
+
+def possible(recipe: Recipe) -> bool:
+    """Whether the probes' bounds hold for the distribution's data."""
+    return recipe.distribution in DISTRIBUTIONS and recipe.operator.name in PROJECTIONS
+
+
+def worthwhile(recipe: Recipe) -> bool:
+    """Whether probes cost much less than the exact reference."""
+    if not possible(recipe):
+        return False
+    geometry = recipe.geometry
+    channels = geometry.c if recipe.operator.name == "conv_backward_data" else geometry.k
+    large = recipe.operator.flops(geometry) >= WORTHWHILE
+    return large and channels // geometry.groups >= LANES
+
+
+class Probes:
+    """Samples and projection of a recipe's main output; the other outputs are small and known exactly."""
+
+    def __init__(self, recipe: Recipe, inputs: Arrays) -> None:
+        self.recipe, self.inputs = recipe, inputs
+        self.geometry = recipe.geometry
+        self.output, tensor = next(iter(recipe.operator.outputs(recipe.geometry).items()))
+        self.shape = tensor.shape
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The projected output, exact."""
+        recipe = self.recipe
+        channels = self.shape[1] if self.output == "dx" else self.geometry.k
+        signs = recipe.stream("signs").below(2, channels)
+        project = PROJECTIONS[recipe.operator.name]
+        return project(self.geometry, self.inputs, 2.0 * np.array(signs) - 1.0, RISK, self._arithmetic)
+
+    @property
+    def _arithmetic(self) -> np.dtype:
+        """Float32 where the verdict is a bound on fp32 sums or wider errors, float64 where equality is demanded."""
+        exact = self.recipe.distribution == "integer" or self.recipe.dtype == "fp64"
+        return np.dtype(np.float64 if exact else np.float32)
+
+    @cached_property
+    def index(self) -> np.ndarray:
+        """[T, 4]: all corners, and places drawn uniformly; each once, or the statistics would see one error twice."""
+        corners = np.array(list(itertools.product(*({0, extent - 1} for extent in self.shape))))
+        count = max(8, min(2048, _GATHERED // self.recipe.terms))
+        drawn = self.recipe.stream("samples").below(math.prod(self.shape), count)
+        flat = np.union1d(np.ravel_multi_index(tuple(corners.T), self.shape), drawn)
+        return np.stack(np.unravel_index(flat, self.shape), axis=1)
+
+    @cached_property
+    def samples(self) -> tuple[np.ndarray, np.ndarray]:
+        """Exact values and magnitudes at `index`."""
+        return sampled(self.geometry, self.recipe.operator.name, self.inputs, self.index)
+
+    @cached_property
+    def small(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Outputs that are cheap to know exactly: {name: (values, magnitudes)}."""
+        others = list(self.recipe.operator.outputs(self.geometry))[1:]
+        return {name: sums_of_gradient(self.inputs) for name in others}
+
+    def project(self, output: np.ndarray) -> np.ndarray:
+        """An implementation's output, projected as the reference is."""
+        return projected(self.projection, output)

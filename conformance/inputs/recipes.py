@@ -1,0 +1,139 @@
+"""The recipes that goldens are made of, from the tables; and their entries, computed in parallel.
+
+Not imported by the package itself: `conformance.problems` imports it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import TypeVar
+
+from conformance.dtypes import STORAGE
+from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
+from conformance.inputs.expectation import Expectation
+from conformance.inputs.golden import entry
+from conformance.inputs.manifest import SEED, Entry, GoldenError
+from conformance.operators import OPERATORS, takes
+from conformance.problems import PROBLEMS, Problem, Variant, at_level
+
+Item = TypeVar("Item")
+THREADS = "OMP_NUM_THREADS"
+"""What every BLAS reads when it is loaded."""
+
+STORED = (
+    "conv_forward edge.plain fp32 fixed",
+    "conv_forward edge.plain fp64 fixed",
+    "conv_forward edge.groups bf16 fixed",
+    "conv_forward edge.dilation fp32 special",
+    "conv_forward edge.stride-by-axis fp32 impulse",
+    "conv_forward edge.depthwise fp16 wide",
+    "conv_backward_data edge.asymmetric-all fp32 fixed",
+    "conv_backward_data edge.stride2 fp32 special",
+    "conv_backward_data edge.depthwise-x2 bf16 wide",
+    "conv_backward_data edge.remainder fp32 integer",
+    "conv_backward_weight edge.asymmetric-all fp32 fixed",
+    "conv_backward_weight edge.dilation fp32 special",
+    "conv_backward_weight edge.depthwise fp16 fixed",
+    "conv_backward_weight edge.prime bf16 integer",
+    "conv_bn_forward bn.plain fp32 scaled",
+    "conv_bn_forward bn.tutorial fp32 shifted",
+    "conv_bn_backward bn.groups-stride fp32 fixed",
+    "conv_bn_inference bn.plain bf16 fixed",
+    "avg_pool_forward pool.tutorial bf16 integer",
+    "avg_pool_forward pool.3x3s2-ceil fp32 fixed",
+    "avg_pool_backward pool.valid fp32 fixed",
+)
+"""Recipes whose tensors are kept as files: operator, problem, dtype, distribution."""
+
+
+def from_rows(
+    rows: Iterable[tuple[Problem, tuple[Variant, ...]]], seed: int = SEED, operators: Sequence[str] = tuple(OPERATORS)
+) -> list[Recipe]:
+    """Every operator on the rows of its family, each recipe once: layouts share tensors, and so do problems of one
+    geometry."""
+    found = {}
+    for problem, variants in rows:
+        for name in (name for name in operators if takes(name, problem.geometry)):
+            for variant in variants:
+                recipe = Recipe(OPERATORS[name], problem.geometry, variant.dtype, variant.distribution, seed)
+                found[recipe.key] = recipe
+    return list(found.values())
+
+
+def pinned() -> list[Recipe]:
+    """What the manifest must pin: the tables up to `standard`."""
+    return from_rows(at_level(PROBLEMS, "standard"))
+
+
+def stored() -> list[Recipe]:
+    """The recipes of `STORED`. Raises GoldenError for a row that the tables no longer know."""
+    geometries = {problem.name: problem.geometry for problem in PROBLEMS}
+    found = {}
+    for line in STORED:
+        operator, problem, dtype, distribution = line.split()
+        known = operator in OPERATORS and problem in geometries and dtype in STORAGE and distribution in DISTRIBUTIONS
+        if not known or not takes(operator, geometries[problem]):
+            raise GoldenError(f"{__file__}: STORED asks for {line!r}, which no table has any more; edit that line")
+        recipe = Recipe(OPERATORS[operator], geometries[problem], dtype, distribution, SEED)
+        found[recipe.key] = recipe
+    return list(found.values())
+
+
+def entries(recipes: Sequence[Recipe], jobs: int) -> Iterator[tuple[Recipe, Entry]]:
+    """Each recipe with its entry, computed by `jobs` processes. Raises GoldenError if one of them dies."""
+    if jobs == 1:
+        yield from zip(progress(recipes), map(_entry, recipes), strict=True)
+        return
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"))
+    try:
+        with _considerate(jobs):
+            computed = pool.map(_entry, recipes, chunksize=2)
+        yield from zip(progress(recipes), computed, strict=True)
+    except BrokenProcessPool:
+        raise GoldenError("a process that computed goldens was ended from outside; try --jobs 1") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _entry(recipe: Recipe) -> Entry:
+    return entry(Expectation(recipe))
+
+
+@contextmanager
+def _considerate(jobs: int) -> Iterator[None]:
+    """Processes started here leave interrupts to this one, and cores to each other unless the user has shared them."""
+    stated = THREADS in os.environ
+    os.environ.setdefault(THREADS, str(max(1, (os.cpu_count() or 1) // jobs)))
+    _mask(signal.SIG_BLOCK)
+    try:
+        yield
+    finally:
+        if not stated:
+            del os.environ[THREADS]
+        _mask(signal.SIG_UNBLOCK)
+
+
+def _mask(how: int) -> None:
+    """Children inherit what is blocked; an interrupt that comes meanwhile is delivered later. Windows has none."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(how, {signal.SIGINT})
+
+
+def progress(items: Sequence[Item]) -> Iterator[Item]:
+    """The items; on a terminal also how many are done, on one line that disappears at the end."""
+    shown = sys.stderr.isatty()
+    try:
+        for done, item in enumerate(items):
+            if shown and done % 8 == 0:
+                print(f"\r{done}/{len(items)}", end="", file=sys.stderr, flush=True)
+            yield item
+    finally:
+        if shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""pytest wiring and the command line: outermost, nothing imports it."""

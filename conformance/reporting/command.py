@@ -1,0 +1,77 @@
+"""`python -m conformance report`: a page, a summary, JUnit and CSV from files of records."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+TITLE = "Kernel conformance"
+NEEDED = {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}
+"""Module -> the package that brings it."""
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """A page, a Markdown summary, JUnit XML and CSV from records."""
+    parser.add_argument(
+        "results", nargs="+", type=Path, metavar="RESULTS",
+        help="what pytest --records=FILE, pytest --benchmark-json=FILE or conformance unet --csv FILE wrote; of two "
+        "verdicts on one case the later file's counts",
+    )  # fmt: skip
+    parser.add_argument(
+        "--history", nargs="+", type=Path, default=[], metavar="PATH",
+        help="earlier benchmark files, or folders of them as pytest --benchmark-autosave --benchmark-save-data writes: "
+        "what became faster or slower since",
+    )  # fmt: skip
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the report")
+    parser.add_argument("--title", default=TITLE, help="headline of the report")
+    parser.set_defaults(run=_run)
+
+
+def missing() -> str:
+    """What a report needs and is not installed, and how to get it; empty if nothing is."""
+    lacking = [package for module, package in NEEDED.items() if find_spec(module) is None]
+    return f"needs {' and '.join(lacking)}: pip install 'kernel-conformance[report]'" if lacking else ""
+
+
+def write(
+    paths: Sequence[Path], folder: Path, title: str = TITLE, before: Sequence[Path] = ()
+) -> tuple[Path, tuple[str, ...]]:
+    """Write a report of some files, with those `before` for their history; return its page, and what could not be read.
+
+    Raises ReportError.
+    """
+    # what draws charts takes a second to load, which a run that makes no report need not wait for
+    from conformance.reporting.page.build import build
+
+    return build(paths, folder, title, before)
+
+
+def said(records: Path, folder: Path) -> list[str]:
+    """Write the report of a run that has just ended; the lines that say where it is, or why there is none."""
+    from conformance.reporting.page.model import ReportError
+
+    try:
+        page, troubles = write([records], folder)
+    except ReportError as problem:
+        return [f"report: {problem}"]
+    return [*(f"report: {trouble}" for trouble in troubles), f"report: {page}"]
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """0, 1 where lines were left out, 2 where there is no report."""
+    from conformance.reporting.page.model import ReportError
+
+    try:
+        if lacking := missing():
+            raise ReportError(lacking)
+        page, troubles = write(arguments.results, arguments.output, arguments.title, arguments.history)
+    except ReportError as problem:
+        print(f"report: {problem}", file=sys.stderr)
+        return 2
+    for trouble in troubles:
+        print(f"report: {trouble}", file=sys.stderr)
+    print(page)
+    return 1 if troubles else 0

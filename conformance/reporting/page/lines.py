@@ -1,0 +1,71 @@
+"""CSV: one line per verdict, numbers in full."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+
+from conformance.reporting.page.columns import worst
+from conformance.reporting.page.model import Verdict
+from conformance.reporting.page.tables import Digest
+
+COLUMNS = (
+    "implementation", "device", "machine", "operator", "problem", "descriptor", "dtype", "layout", "distribution",
+    "check",
+    "seed", "generator", "method", "status", "cases", "reason", "worst_error_over_bound", "seconds",
+    "kernel_seconds", "source", "replaced", "stale", "command",
+)  # fmt: skip
+RECORDED = (
+    "operator",
+    "problem",
+    "descriptor",
+    "dtype",
+    "layout",
+    "distribution",
+    "check",
+    "seed",
+    "generator",
+    "method",
+    "source",
+)
+FORMULA = ("=", "+", "-", "@", "\t")
+"""A spreadsheet takes a cell that begins so for a formula, and would run it."""
+
+
+def as_csv(digest: Digest, title: str) -> str:
+    """A heading and a line for each verdict; what a record does not say is empty."""
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: defused(value) for name, value in _cells(v).items()} for v in digest.results.verdicts)
+    return file.getvalue()
+
+
+def defused(value: object) -> object:
+    """Text that would be a formula gets an apostrophe before it, which spreadsheets do not show; lines end alike, for
+    Python's writer leaves a lone carriage return unquoted."""
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.lstrip(" \n").startswith(FORMULA) else text
+
+
+def _cells(verdict: Verdict) -> Mapping[str, object]:
+    record = verdict.record
+    seconds = record.get("seconds", {})
+    return {
+        **{name: verdict.text(name) for name in RECORDED},
+        "implementation": record["implementation"],
+        "device": record["device"],
+        "machine": verdict.machine.label,
+        "status": verdict.status,
+        "cases": verdict.cases,
+        "reason": record["reason"],
+        "worst_error_over_bound": worst(verdict),
+        "seconds": seconds.get("total"),
+        "kernel_seconds": seconds.get("kernel"),
+        "replaced": int(verdict.replaced),
+        "stale": int(verdict.stale),
+        "command": verdict.text("command"),
+    }

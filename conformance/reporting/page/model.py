@@ -1,0 +1,140 @@
+"""What the files of one or several runs hold together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.operators import OPERATORS
+from conformance.reporting.comparison.runs import Run
+from conformance.training.tables import OPERATOR as TRAINING
+
+ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
+"""Operators as the suite lists them; others come after, by name."""
+DTYPES = ("fp64", "fp32", "fp16", "bf16")
+
+
+class ReportError(Exception):
+    """No report can be made; the message names the file and says what to do."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Machine:
+    """Where verdicts were reached. `name` is what the framework or the system calls the device, where it tells."""
+
+    device: str
+    name: str = ""
+    architecture: str = ""
+    system: str = ""
+
+    @property
+    def short(self) -> str:
+        """The device, by name if it has one."""
+        return self.name or self.device or "no device"
+
+    @property
+    def label(self) -> str:
+        """Everything that tells machines apart."""
+        device = f"{self.device} ({self.name})" if self.name else self.device or "no device"
+        return ", ".join(filter(None, (device, f"{self.architecture} {self.system}".strip())))
+
+
+Row = tuple[str, Machine]
+"""An implementation on a machine: a row of every table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A record, and what other files say of it.
+
+    replaced   an earlier file had another verdict on the same case
+    stale      a later file has verdicts on another source of the implementation
+    """
+
+    machine: Machine
+    record: Mapping[str, Any]
+    replaced: bool = False
+    stale: bool = False
+
+    @property
+    def row(self) -> Row:
+        """Its row."""
+        return self.record["implementation"], self.machine
+
+    @property
+    def status(self) -> str:
+        """One of the six."""
+        return str(self.record["status"])
+
+    @property
+    def cases(self) -> int:
+        """How many cases it stands for: one, unless they could not be attempted."""
+        return int(self.record["cases"])
+
+    def text(self, name: str) -> str:
+        """A field that some records have and others do not."""
+        value = self.record.get(name)
+        return "" if value is None else str(value)
+
+    @property
+    def title(self) -> str:
+        """The case in words."""
+        names = ("implementation", "operator", "problem", "dtype", "layout", "distribution", "check")
+        return " ".join(filter(None, map(self.text, names)))
+
+
+@dataclass(frozen=True, slots=True)
+class Clocked:
+    """A verified kernel's time. `share` is the roofline's time over it, where that is known; `finding` says why the
+    time is not to be believed, if it is not: it is then shown, but compared with nothing."""
+
+    machine: Machine
+    implementation: str
+    operator: str
+    problem: str
+    dtype: str
+    layout: str
+    seconds: float
+    share: float | None = None
+    finding: str = ""
+
+    @property
+    def row(self) -> Row:
+        """Its row."""
+        return self.implementation, self.machine
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Conflict:
+    """Two statuses of one case with the same source; the later file's stands."""
+
+    case: str
+    machine: str
+    earlier: str
+    later: str
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything, sorted, so that the same records give the same report however they were spread over files."""
+
+    verdicts: tuple[Verdict, ...]
+    clocked: tuple[Clocked, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    troubles: tuple[str, ...] = ()
+    """Lines that could not be read: file, line, why."""
+    hosts: tuple[str, ...] = ()
+    """Processors that benchmark files name."""
+    runs: tuple[Run, ...] = ()
+    """Benchmark files of which another one timed something as well, in the order in which they were given."""
+
+
+def operator_place(name: str) -> tuple[int, str]:
+    """Sort key of an operator."""
+    return ORDER.get(name, len(ORDER)), name
+
+
+def dtype_place(name: str) -> tuple[int, str]:
+    """Sort key of a dtype; what has none comes last."""
+    return (DTYPES.index(name) if name in DTYPES else len(DTYPES) + (not name)), name

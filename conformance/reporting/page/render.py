@@ -1,0 +1,126 @@
+"""The page: one file that needs no network.
+
+Templates are Jinja's because it escapes whatever comes from outside unless told not to; three things are told not to,
+which are the suite's own style sheet, its own script and charts that were checked element by element.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from conformance import __version__
+from conformance.reporting.memory_table import PUBLISHED
+from conformance.reporting.page import charts, context, plots, since, tables
+from conformance.reporting.page.columns import packed
+from conformance.reporting.page.tables import Digest
+
+LINK = re.compile(r"""(https?://[^\s()<>"']*[^\s()<>"'.,;:!?])""")
+"""A stop or comma after an address ends the sentence."""
+TEMPLATES = files("conformance.reporting.page") / "templates"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A plot and its chart."""
+
+    plot: plots.Plot
+    svg: Markup
+
+
+def page(digest: Digest, title: str) -> str:
+    """The whole page as text."""
+    css, script = _own("page.css"), _own("page.js")
+    own = {"css": css, "script": script, "policy": _policy(css, script), "data": Markup(packed(digest))}
+    numbers = _numbers(digest)
+    shown = context.overview(digest) | context.matrix(digest) | context.findings(digest) | numbers
+    sections = _sections(bool(digest.failures), numbers)
+    template = _environment().get_template("page.html")
+    rendered: str = template.render(title=title, version=__version__, sections=sections, **own, **shown)
+    return rendered
+
+
+def _own(name: str) -> Markup:
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def _policy(css: str, script: str) -> str:
+    """What the page may do: apply its own style and run its own script; it may load nothing at all."""
+    allowed = f"style-src '{_hash(css)}'; script-src '{_hash(script)}'"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    loader = jinja2.FunctionLoader(lambda name: (TEMPLATES / name).read_text(encoding="utf-8"))
+    found = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    found.filters |= {"links": links, "breakable": _breakable}
+    return found
+
+
+def links(text: str) -> Iterator[tuple[str, bool]]:
+    """Parts of a text, and whether each is an address, which begins with http:// or https://."""
+    for place, part in enumerate(LINK.split(text)):
+        if part:
+            yield part, bool(place % 2)
+
+
+def _breakable(name: str) -> Markup:
+    """A line may be broken after an underscore."""
+    return Markup("_<wbr>").join(name.split("_"))
+
+
+def _sections(failures: bool, numbers: dict[str, Any]) -> list[tuple[str, str]]:
+    """Ids and names of the sections that the page has."""
+    found = {
+        "failures": failures,
+        "matrix": True,
+        "findings": True,
+        "accuracy": numbers["profile"] or numbers["accuracy_charts"],
+        "speed": numbers["speed_tables"] or numbers["traffic"],
+        "history": numbers["history"],
+        "memory": numbers["memory"],
+        "training": numbers["training"],
+        "verdicts": True,
+    }
+    return [(name, name.capitalize()) for name, shown in found.items() if shown]
+
+
+def _numbers(digest: Digest) -> dict[str, Any]:
+    speeds = tables.speeds(digest)
+    speed_tables = tables.speed_tables(digest, speeds)
+    steps = list(since.steps(digest.results.runs))
+    trend = since.trend(steps)
+    return {
+        "profile": tables.profiles(digest),
+        "accuracy_charts": _drawn(digest, plots.accuracy(digest), 0),
+        "speed_tables": speed_tables,
+        "speed_charts": _drawn(digest, plots.speed(digest, speeds, speed_tables), 10),
+        "history": list(since.changes(steps)),
+        "history_charts": _drawn(digest, [trend] if trend else [], 20),
+        "traffic": tables.moved(digest),
+        "memory": tables.memory(digest),
+        "published": PUBLISHED[0].upper() + PUBLISHED[1:] + ".",
+        "training": tables.training(digest),
+    }
+
+
+def _drawn(digest: Digest, found: Sequence[plots.Plot], first: int) -> list[Drawn]:
+    rows = {digest.name(row) for row in (*digest.rows, *(c.row for c in digest.results.clocked))}
+    names = sorted(rows | {point["implementation"] for plot in found for point in plot.points})
+    return [Drawn(plot, Markup(charts.svg(plot, place, names))) for place, plot in enumerate(found, first)]

@@ -1,0 +1,132 @@
+"""How speed changed from one benchmark file to the next, where several that timed the same were given."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from conformance.reporting.comparison.compare import ORDER, Comparison, compared, percent
+from conformance.reporting.comparison.decide import Answer
+from conformance.reporting.comparison.runs import Key, Run
+from conformance.reporting.page.model import operator_place
+from conformance.reporting.page.plots import Plot, Point
+from conformance.reporting.page.tables import Table
+from conformance.timing.relative import Timing, means, ratios
+from conformance.timing.table import figures
+
+SINGLE = 5
+"""Benchmarks that are shown alone, although one run on each side cannot tell of them."""
+HEADS = ("implementation", "what", "outcome", "change of the time", "beside the baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Two runs on one machine, and what they say about each other."""
+
+    before: Run
+    after: Run
+    found: Comparison
+
+
+def steps(runs: Sequence[Run]) -> Iterator[Step]:
+    """Each run beside the last one before it that timed something of it on the same machine."""
+    for place, after in enumerate(runs):
+        earlier = (run for run in reversed(runs[:place]) if run.benchmarks.keys() & after.benchmarks.keys())
+        tried = (Step(before, after, compared(before, after)) for before in earlier)
+        step = next((step for step in tried if not step.found.refused), None)
+        if step is not None:
+            yield step
+
+
+def changes(found: Sequence[Step]) -> Iterator[Table]:
+    """One table a step: implementations and their operators, and the single benchmarks that lie furthest apart."""
+    for step in found:
+        told = sorted(
+            (answer for answer in step.found.answers if answer.overall),
+            key=lambda answer: (answer.implementation, ORDER.index(answer.outcome)),
+        )
+        told += sorted((a for a in step.found.answers if not a.overall), key=_distance, reverse=True)[:SINGLE]
+        title = f"From {step.before.label} to {step.after.label}"
+        yield Table(title, HEADS, tuple(map(_row, told)), 3, _note(step.found))
+
+
+def _distance(answer: Answer) -> float:
+    return abs(answer.bounds.relative.middle)
+
+
+def _row(answer: Answer) -> tuple[str, ...]:
+    bounds = answer.bounds
+    return answer.implementation, answer.name, answer.outcome, percent(bounds.measured), percent(bounds.relative)
+
+
+def _note(found: Comparison) -> str:
+    counts = Counter(answer.outcome for answer in found.answers if not answer.overall)
+    words = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in ORDER if counts[outcome])
+    return (
+        f"Single benchmarks: {words or 'none'}; those furthest apart come last. Changes of less than "
+        f"{found.threshold:.0%} do not matter; in brackets the interval that holds the change with 95%; the baseline "
+        f"is torch on the same device, unchanged"
+    )
+
+
+def trend(found: Sequence[Step]) -> Plot | None:
+    """Geometric means relative to torch, run by run, over the problems that all of these runs timed."""
+    chain = _chain(found)
+    timed = [_means(run, _shared(chain)) for run in chain]
+    places = sorted({place for known in timed for place in known}, key=lambda p: (operator_place(p[0]), p[1]))
+    if not places:
+        return None
+    points = [
+        _point(place, number, run, known[place])
+        for number, (run, known) in enumerate(zip(chain, timed, strict=True), 1)
+        for place in places
+        if place in known
+    ]
+    rows = tuple(
+        (name, operator, *(figures(known.get((operator, name))) for known in timed)) for operator, name in places
+    )
+    heads = ("implementation", "operator", *(run.label for run in chain))
+    text = (
+        "Torch's time over the implementation's in the same run, so that the machine's own drift cancels (higher is "
+        "faster): geometric means over the problems that all of these runs timed."
+    )
+    panels = tuple(dict.fromkeys(operator for operator, _ in places))
+    return Plot("runs", "Speed run by run", text, tuple(points), panels, Table("Speed run by run", heads, rows, 2))
+
+
+def _chain(found: Sequence[Step]) -> list[Run]:
+    """The runs that lead to the last one, the earliest first."""
+    chain = [found[-1].after] if found else []
+    for step in reversed(found):
+        if step.after is chain[0]:
+            chain.insert(0, step.before)
+    return chain
+
+
+def _shared(chain: Sequence[Run]) -> frozenset[Key]:
+    return reduce(frozenset.intersection, (frozenset(run.benchmarks) for run in chain)) if chain else frozenset()
+
+
+def _means(run: Run, keys: frozenset[Key]) -> Mapping[tuple[str, str], float]:
+    """(Operator, implementation) -> geometric mean."""
+    timings = [
+        Timing(
+            key.device,
+            key.operator,
+            " ".join(key[3:]),
+            key.implementation,
+            statistics.median(run.benchmarks[key].rounds),
+        )
+        for key in keys
+        if not (run.benchmarks[key].record.get("timing") or {}).get("finding")
+    ]
+    return {place: mean for place, (mean, _) in means(ratios(timings)).items()}
+
+
+def _point(place: tuple[str, str], number: int, run: Run, mean: float) -> Point:
+    operator, name = place
+    says = f"{name}, {operator}, {run.label}: {mean:.2f} times torch"
+    return {"implementation": name, "panel": operator, "x": number, "y": mean, "says": says}

@@ -1,0 +1,240 @@
+"""`python -m conformance verify`: whether a submission is whole, agrees with itself, and can be repeated."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+from conformance.inputs.golden import SEED
+from conformance.inputs.manifest import GoldenError
+from conformance.inputs.manifest import read as read_golden
+from conformance.inputs.stream import GENERATOR
+from conformance.problems import PROBLEMS
+from conformance.reporting.comparison.strict import StrictError, decoded, parsed, shown
+from conformance.reporting.submission import archive, complete, contents, rerun
+from conformance.reporting.submission.archive import ArchiveError
+from conformance.reporting.submission.contents import Contents, Record, SubmissionError, is_case
+from conformance.reporting.submission.due import due
+from conformance.reporting.tally import STATUSES
+from conformance.training.tables import OPERATOR as TRAINING
+
+TOLD = 20
+"""Defects of a kind that are listed."""
+NOTHING = 5
+"""Exit status where a case was to be run again and none could be, as pytest's."""
+REQUIRED = frozenset({"manifest.json", "statement.txt", "environment.json", "waivers.json"})
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """A submission's archive from anybody: is it whole, does it agree with itself, does a sample repeat."""
+    parser.set_defaults(run=_run)
+    parser.add_argument("archive", type=Path, metavar="acme.zip")
+    parser.add_argument("--rerun", type=_count, default=0, metavar="N", help="run N verdicts again, drawn at random")
+    parser.add_argument("--draw", type=_count, metavar="SEED", help="draw the same ones as before")
+    parser.add_argument("--impl", type=Path, action="append", default=[], metavar="PATH", help="where kernels are")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number")
+    return int(text)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        content = arguments.archive.read_bytes() if arguments.archive.stat().st_size <= archive.PACKED else b""
+        found = opened(content)
+    except OSError as problem:
+        print(f"{arguments.archive}: cannot be read ({problem.strerror})", file=sys.stderr)
+        return 2
+    except (ArchiveError, SubmissionError) as problem:
+        print(f"REFUSED: {shown(arguments.archive)}: {problem}")
+        return 1
+    print("\n".join(summary(found, content)))
+    wrong = list(defects(found))
+    for line in islice(wrong, TOLD):
+        print(f"REFUSED: {line}")
+    if len(wrong) > TOLD:
+        print(f"REFUSED: and {len(wrong) - TOLD} more")
+    if wrong:
+        return 1
+    print(f"whole: every case of level {found.statement.level} has its verdict")
+    if not arguments.rerun:
+        return 0
+    drawn = secrets.randbelow(10**9) if arguments.draw is None else arguments.draw
+    return _repeated(found, arguments.rerun, drawn, arguments.impl)
+
+
+def _repeated(found: Contents, count: int, drawn: int, paths: list[Path]) -> int:
+    print(f"running {count} again, --draw {drawn}")
+    outcomes = list(rerun.repeated(found, count, drawn, paths))
+    for outcome in outcomes:
+        print(f"  {outcome.word}: {outcome.text}")
+    if any(outcome.word == rerun.OTHER for outcome in outcomes):
+        return 1
+    if not any(outcome.word == rerun.AGREES for outcome in outcomes):
+        print("NOTHING WAS RUN AGAIN")
+        return NOTHING
+    return 0
+
+
+def opened(content: bytes) -> Contents:
+    """The contents of an archive whose members are what its manifest says. Raises ArchiveError, SubmissionError."""
+    members = archive.unpacked(content)
+    missing = sorted(REQUIRED - members.keys())
+    if missing or not any(name.startswith("records/") for name in members):
+        raise SubmissionError(f"has no {', '.join(missing) or 'records'}")
+    _check_manifest(members)
+    found = contents.understood(members)
+    derived = {"waivers.json": contents.waivers(found.records), "environment.json": contents.environment(found)}
+    for name, value in derived.items():
+        _check_derived(name, _json(members, name), value)
+    return found
+
+
+def _check_manifest(members: Mapping[str, bytes]) -> None:
+    stated, found = _json(members, "manifest.json"), contents.manifest(members)
+    if not isinstance(stated, dict) or stated.get("format") != contents.FORMAT:
+        raise SubmissionError(f"manifest.json is not of format {contents.FORMAT}")
+    rows = stated.get("members")
+    if not isinstance(rows, dict) or rows.keys() != found["members"].keys():
+        raise SubmissionError("manifest.json does not list exactly the members of the archive")
+    for name, row in found["members"].items():
+        if rows[name] != row:
+            raise SubmissionError(f"{name} is not the file that the manifest names (SHA-256 {row['sha256'][:12]}...)")
+    if stated != found:
+        raise SubmissionError("manifest.json says more than format and members")
+
+
+def _check_derived(name: str, stated: object, value: object) -> None:
+    """What is derived from the records must be so here as well: same suite, same goldens, same counts."""
+    if stated == value:
+        return
+    if isinstance(stated, dict) and isinstance(value, dict):
+        other = sorted(key for key in stated.keys() | value.keys() if stated.get(key) != value.get(key))
+        told = "; ".join(f"{shown(k)} {shown(stated.get(k), 60)}, here {shown(value.get(k), 60)}" for k in other)
+        raise SubmissionError(f"{name}: {told}")
+    raise SubmissionError(f"{name} does not say what the records say")
+
+
+def _json(members: Mapping[str, bytes], name: str) -> object:
+    try:
+        return parsed(decoded(members[name]))
+    except StrictError as problem:
+        raise SubmissionError(f"{name} {problem}") from None
+
+
+def defects(found: Contents) -> Iterator[str]:
+    """Everything that speaks against a submission whose parts could be read."""
+    names = found.statement.implementations
+    for other in sorted({record["implementation"] for record in found.records} - set(names)):
+        yield f"records of {shown(other)}, which the statement does not name"
+    for check in (_golden, _waivers, _runs):
+        yield from check(found)
+    for name in names:
+        records = found.of(name)
+        for look in (_alike, _verdicts):
+            yield from (f"{shown(name)}: {defect}" for defect in dict.fromkeys(look(records)))
+        yield from (f"{shown(name)}: {defect}" for defect in complete.defects(records, due(found.statement.level)))
+
+
+def _golden(found: Contents) -> Iterator[str]:
+    """Verdicts are about the data of the goldens."""
+    try:
+        read_golden()
+    except GoldenError as problem:
+        yield str(problem)
+    cases = [record for record in found.records if is_case(record)]
+    for seed in {record["seed"] for record in cases} - {SEED}:
+        yield f"records of seed {seed}, not that of the goldens ({SEED})"
+    for generator in {record["generator"] for record in cases if "generator" in record} - {GENERATOR}:
+        yield f"records of generator {shown(generator)}, here it is {GENERATOR}"
+
+
+def _waivers(found: Contents) -> Iterator[str]:
+    for waiver in contents.waivers(found.records):
+        if not waiver["reason"]:
+            yield f"{shown(waiver['implementation'])}: {waiver['cases']} waived cases give no reason and link"
+
+
+def _runs(found: Contents) -> Iterator[str]:
+    """Times are those of a kernel that was verified, and of the same sources."""
+    sources = {record["implementation"]: record["source"] for record in found.records if is_case(record)}
+    for run in found.runs:
+        for key, timed in run.benchmarks.items():
+            name = f"{shown(run.name)}: {shown(key.implementation)} {shown(key.problem)}"
+            if timed.status != "pass":
+                yield f"{name} is timed, although its status is {shown(timed.status)}"
+            if key.implementation in sources and timed.record.get("source") != sources[key.implementation]:
+                yield f"{name} is timed with other sources than those verified"
+
+
+def _alike(records: list[Record]) -> Iterator[str]:
+    """One implementation is one set of sources, on one device, in one environment, at one level."""
+    facts: dict[str, set[str]] = {}
+    for record in records:
+        own = {name: record.get(name) for name in ("source", "device", "run_level")} | record["versions"]
+        for name, value in own.items():
+            facts.setdefault(name, set()).update({str(value)} if value else ())
+    for name, values in sorted(facts.items()):
+        if len(values) > 1:
+            yield f"{shown(name)} is not the same in all records: {shown(', '.join(sorted(values)))}"
+
+
+def _verdicts(records: list[Record]) -> Iterator[str]:
+    """Each record by itself."""
+    descriptors = {problem.name: problem.geometry.descriptor for problem in PROBLEMS}
+    for record in records:
+        name = shown(" ".join((record["operator"], record.get("problem", ""), record.get("check", ""))))
+        if record["status"] != "pass" and not record["reason"].strip():
+            yield f"{name}: {record['status']} without a reason"
+        if record["status"] == "unavailable" and record["operator"] != TRAINING:
+            yield f"{name}: unavailable ({shown(record['reason'])}); run it where it is available"
+        if not is_case(record):
+            if record["status"] not in ("unsupported", "unavailable"):
+                yield f"{name}: {record['status']} for {record['cases']} cases that no record names"
+            continue
+        if record["cases"] != 1:
+            yield f"{name}: one case counts as {record['cases']}"
+        if descriptors.get(record["problem"], record.get("descriptor")) != record.get("descriptor"):
+            yield f"{name}: the problem of this name is another one here"
+        yield from (f"{name}: {defect}" for defect in _numbers(record))
+
+
+def _numbers(record: Record) -> Iterator[str]:
+    """A pass has numbers, all of them within their limits."""
+    if record["status"] != "pass" or "check" in record:
+        return
+    if not record["checks"]:
+        yield "passes without a single number"
+    for output, checks in record["checks"].items():
+        for check, (value, limit) in checks.items():
+            if not (type(value) in (int, float) and abs(value) <= limit):
+                yield f"passes, although {shown(output)} {shown(check)} is {shown(value)}, beyond {limit}"
+
+
+def summary(found: Contents, content: bytes) -> Iterator[str]:
+    """What an archive claims; nothing in it acts on a terminal."""
+    said = found.statement
+    yield f"archive SHA-256 {hashlib.sha256(content).hexdigest()}"
+    for label, value in (("submitter", said.submitter), ("contact", said.contact), ("device", said.device)):
+        yield f"{label}: {shown(value)}"
+    for line in said.signed:
+        yield f"signed off by: {shown(line)}"
+    for name in said.implementations:
+        counts: Counter[str] = Counter()
+        for record in found.of(name):
+            counts[record["status"]] += record["cases"]
+        words = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status]) or "no records"
+        yield f"{shown(name)}, level {said.level}: {words}"
+    for waiver in contents.waivers(found.records):
+        texts = (shown(waiver[key], 300) for key in ("implementation", "operator", "reason", "url"))
+        yield "waived: {} {}: {} ({}), {} cases".format(*texts, waiver["cases"])
+    for run in found.runs:
+        yield f"{shown(run.name)}: {len(run.benchmarks)} times, {shown(run.machine['CPU'])}"

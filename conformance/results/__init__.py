@@ -1,0 +1,1 @@
+"""The typed verdict: schema, writing, reading."""

@@ -1,0 +1,132 @@
+"""A tiny project of its own for every test, to run the suite in."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TINY = "n1 c2 h4 w4 k2 r3 s3 p1"
+USUAL = {
+    "--problem": TINY,
+    "--dtype": "fp32",
+    "--layout": "nchw",
+    "--distribution": "integer",
+    "--records": "records.jsonl",
+}
+
+CONFTEST = 'pytest_plugins = ["conformance.plugin.plugin"]'
+SUITE = """
+import pytest
+
+@pytest.mark.verifies("conv_forward")
+def test_conv_forward(judged, case):
+    judged(case)
+"""
+MODULE = """
+{head}
+from conformance import Contract, Implementation, Unsupported
+from tests import kernels
+
+acme = Implementation("{name}"{construct})
+
+@acme.implements("conv_forward"{declares})
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+    y = kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    {body}
+
+{tail}
+"""
+"""A right implementation in which a test changes one thing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of the tiny project came to."""
+
+    exit: int
+    text: str
+    records: list[dict[str, Any]]
+
+    @property
+    def statuses(self) -> Counter[str]:
+        """Cases by status."""
+        return sum((Counter({record["status"]: record["cases"]}) for record in self.records), Counter())
+
+    def of(self, implementation: str) -> dict[str, Any]:
+        """The only record of an implementation (or broken file)."""
+        (found,) = (r for r in self.records if Path(r["implementation"]).name == implementation)
+        return found
+
+
+class Project:
+    """A folder with the plugin, one suite, and the implementations that a test adds."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.folder = pytester.path
+        pytester.makeconftest(CONFTEST)
+        pytester.makeini("[pytest]\nimpls = impls\ntestpaths = suite\naddopts = -p no:cacheprovider\n")
+        self.write("suite/test_suite.py", SUITE)
+        (self.folder / "impls").mkdir()
+
+    def write(self, path: str, text: str) -> Path:
+        """A file of the project."""
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def kernel(self, name: str = "acme", folder: str = "impls", body: str = "return y", **changes: str) -> Path:
+        """An implementation in a file of its name, right unless `changes` say otherwise."""
+        places = {"head": "", "construct": "", "declares": "", "tail": ""} | changes
+        return self.write(f"{folder}/{name}.py", MODULE.format(name=name, body=body, **places))
+
+    def run(self, *arguments: str, subprocess: bool = False) -> Outcome:
+        """Run the suite, on one tiny case unless the arguments select others."""
+        usual = [f"{option}={value}" for option, value in USUAL.items() if not _given(option, arguments)]
+        if subprocess:
+            result = self.pytester.runpytest_subprocess(*arguments, *usual, timeout=60)
+        else:
+            result = self.pytester.runpytest_inprocess(*arguments, *usual)
+        return Outcome(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}", self.records())
+
+    def records(self, name: str = "records.jsonl") -> list[dict[str, Any]]:
+        """The records that are on disk, read as strict JSON."""
+        file = self.folder / name
+        lines = file.read_text().splitlines() if file.is_file() else []
+        return [json.loads(line, parse_constant=_refuse) for line in lines]
+
+
+def _given(option: str, arguments: tuple[str, ...]) -> bool:
+    return any(argument.split("=")[0] == option for argument in arguments)
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """An empty project, untouched by the plugins and settings of the run around it."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    return Project(pytester)
+
+
+def no_traceback_of_ours(text: str) -> bool:
+    """Whether a message speaks about the user's files and nobody else's."""
+    return not any(mark in text for mark in ("Traceback", "INTERNALERROR", str(ROOT / "conformance")))
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many threads as a worker of pytest-xdist lets numba have; the lane gives everybody the same number."""
+    monkeypatch.setattr("conformance.timing.machine.cores", lambda: 1)

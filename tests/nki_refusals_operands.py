@@ -1,0 +1,202 @@
+"""Kernels that break one rule about operands or operations each: data for the tests of the emulator."""
+
+from __future__ import annotations
+
+from tests.nki_sources import Refused
+
+OPERANDS = (
+    Refused("shape", "nisa.tensor_tensor(dst=t, data1=x, data2=x[:, 0:12], op=nl.add)"),
+    Refused("shape", "nisa.tensor_copy(dst=t[0:8], src=x)"),
+    Refused("shape", "nl.add(x, x[:, 0:1])"),
+    Refused("shape", "nisa.dma_copy(dst=t, src=a[0:8])"),
+    Refused("shape", "nisa.nc_matmul(dst=p, stationary=x, moving=x[0:8])"),
+    Refused("shape", "nisa.nc_matmul(dst=p[0:16, :], stationary=x, moving=x)"),
+    Refused("shape", "nisa.nc_transpose(dst=p, data=x)"),
+    Refused("shape", "nisa.bn_stats(dst=t, data=x)"),
+    Refused("shape", "nisa.bn_aggr(dst=t[:, 0:2], data=x[:, 0:4])"),
+    Refused("shape", "nisa.tensor_reduce(dst=t, op=nl.add, data=x, axis=1)"),
+    Refused("shape", "nl.ndarray((16,), dtype=nl.float32)"),
+    Refused("shape", "nl.ndarray((16, 0), dtype=nl.float32)"),
+    Refused("shape", "nisa.iota(dst=t, pattern=[[1, 23]])"),
+    Refused("operand", "nisa.tensor_copy(dst=t, src=3.0)"),
+    Refused("operand", "nisa.tensor_scalar(dst=t, data=x, op0=nl.add, operand0='1')"),
+    Refused("operand", "nisa.tensor_scalar(dst=t, data=x, op0=nl.rsqrt, operand0=2.0)"),
+    Refused("operand", "nisa.tensor_scalar(dst=t, data=x, op0=nl.add, operand0=1.0, operand1=2.0)"),
+    Refused("operand", "nisa.nc_matmul(dst=p, stationary=x, moving=x, accumulate=1)"),
+    Refused("operand", "nl.add(1.0, 2.0)"),
+    Refused("operand-shape", "nisa.tensor_scalar(dst=t, data=x, op0=nl.add, operand0=y)"),
+    Refused("operand-shape", "nisa.activation(dst=t, op=nl.copy, data=x, scale=y[0:8, 0:1])"),
+    Refused("operand-dtype", "nisa.tensor_scalar(dst=t, data=x, op0=nl.add, operand0=nl.load(b)[:, 0:1])"),
+    Refused("operand-dtype", "nisa.tensor_tensor(dst=t, data1=x, data2=y, op=nl.bitwise_and)"),
+    Refused("operand-dtype", "nisa.nc_transpose(dst=p[:, 0:16], data=nl.load(b))"),
+    Refused("operand-dtype", "nisa.tensor_copy_predicated(dst=x, src=y, predicate=i)"),
+    Refused("operator", "nisa.tensor_tensor(dst=t, data1=x, data2=y, op=nl.exp)"),
+    Refused("operator", "nisa.tensor_tensor(dst=t, data1=x, data2=y, op=nl.rsqrt)"),
+    Refused("operator", "nisa.activation(dst=t, op=nl.add, data=x)"),
+    Refused("operator", "nisa.tensor_reduce(dst=t[:, 0:1], op=nl.less, data=x, axis=1)"),
+    Refused("operator", "nisa.tensor_scalar(dst=i, data=i, op0=nl.bitwise_and, operand0=1, op1=nl.add, operand1=1)"),
+    Refused(
+        "operator", "nisa.scalar_tensor_tensor(dst=i, data=i, op0=nl.bitwise_and, operand0=1, op1=nl.add, operand1=i)"
+    ),
+    Refused(
+        "operator", "nisa.activation_reduce(dst=t, op=nl.copy, data=x, reduce_op=nl.maximum, reduce_res=y[:, 0:1])"
+    ),
+    Refused("dtype", "nl.ndarray((4, 4), dtype='float32')"),
+    Refused("dtype", "nl.multiply(x, nl.load(b))"),
+    Refused("reduce-axis", "nl.sum(x, axis=0)"),
+    Refused("reduce-axis", "nl.sum(x.reshape((16, 4, 6)), axis=1)"),
+    Refused(
+        "matmul-stationary",
+        "q = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.psum)\n"
+        "nisa.nc_matmul(dst=q, stationary=big[:, 0:129], moving=big[:, 0:4])",
+    ),
+    Refused(
+        "matmul-moving",
+        "q = nl.ndarray((4, 1024), dtype=nl.float32, buffer=nl.psum)\n"
+        "nisa.nc_matmul(dst=q, stationary=big[:, 0:4], moving=big)",
+    ),
+    Refused("matmul-partitions", "nisa.nc_matmul(dst=p, stationary=big[32:64, 0:24], moving=big[0:32, 0:24])"),
+    Refused(
+        "matmul-dtype",
+        "q = nl.ndarray((24, 24), dtype=nl.bfloat16, buffer=nl.psum)\nnisa.nc_matmul(dst=q, stationary=x, moving=x)",
+    ),
+    Refused("matmul-dtype", "nisa.nc_matmul(dst=p, stationary=x, moving=nl.load(b))"),
+    Refused("matmul-dtype", "nisa.nc_matmul(dst=p, stationary=i, moving=i)"),
+    Refused(
+        "transpose-shape",
+        "nisa.nc_transpose(dst=big[0:64, 0:64], data=big[0:64, 64:128],  # refused\n"
+        "                  engine=nisa.engine.vector)",
+    ),
+    Refused(
+        "transpose-shape",
+        "q = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.psum)\n"
+        "nisa.nc_transpose(dst=q, data=big[:, 0:128], engine=nisa.engine.vector)",
+    ),
+    Refused("bn-stats-size", "q = nl.ndarray((128, 6), dtype=nl.float32)\nnisa.bn_stats(dst=q, data=big[:, 0:513])"),
+    Refused("activation-bias", "nisa.activation(dst=t, op=nl.copy, data=x, bias=1.0)"),
+    Refused("activation-bias", "nisa.activation(dst=t, op=nl.reciprocal, data=x, bias=y[:, 0:1])"),
+    Refused("activation-range", "nisa.activation(dst=t, op=nl.sqrt, data=nl.zeros((16, 24), dtype=nl.float32))"),
+    Refused("activation-range", "nisa.activation(dst=t, op=nl.sin, data=x, scale=3.0)"),
+    Refused("inexact-integer", "nisa.tensor_copy(dst=i, src=x)"),
+    Refused("inexact-integer", "nl.copy(i, dtype=nl.uint8)"),
+    Refused("inexact-integer", "nisa.memset(dst=i, value=0.5)"),
+    Refused("inexact-integer", "nisa.memset(dst=i, value=2147483648)"),
+    Refused("inexact-integer", "nisa.memset(dst=i, value=-2147483649)"),
+    Refused("engine", "nisa.tensor_copy(dst=t, src=x, engine=nisa.engine.scalar)"),
+    Refused("engine", "nisa.memset(dst=t, value=0, engine=nisa.engine.scalar)"),
+    Refused("engine", "nisa.tensor_scalar(dst=t, data=x, op0=nl.multiply, operand0=2.0, engine=nisa.engine.scalar)"),
+    Refused(
+        "engine", "nisa.tensor_scalar(dst=t, data=x, op0=nl.subtract, operand0=2.0, engine=nisa.engine.scalar)", "gen3"
+    ),
+    Refused("engine", "nisa.tensor_tensor(dst=t, data1=x, data2=y, op=nl.add, engine=nisa.engine.tensor)"),
+    Refused(
+        "dge-mode",
+        "nisa.dma_transpose(dst=nl.ndarray((24, 16), dtype=nl.float32), src=a, dge_mode=nisa.dge_mode.hwdge)",
+        "gen3",
+    ),
+    Refused(
+        "dge-mode",
+        "nisa.dma_transpose(dst=nl.ndarray((24, 16), dtype=nl.float32), src=a, dge_mode=nisa.dge_mode.swdge)",
+    ),
+    Refused("target", "nisa.dma_copy(dst=t, src=a, dge_mode=nisa.dge_mode.hwdge)"),
+    Refused("target", "nisa.dma_copy(dst=t, src=a, priority=1)", "gen3"),
+    Refused("target", "nl.abs_max(x, y)", "gen3"),
+    Refused("unsupported-operation", "nl.divide(x, y)"),
+    Refused("not-implemented", "nisa.max8(dst=t, src=x)"),
+    Refused("not-implemented", "nisa.dma_copy(dst=t, src=a, oob_mode=nisa.oob_mode.skip)"),
+    Refused(
+        "not-implemented", "nisa.nc_matmul(dst=p, stationary=x, moving=x, tile_position=(64, 0), tile_size=(64, 128))"
+    ),
+    Refused(
+        "not-implemented",
+        "nisa.nc_matmul(dst=p, stationary=x, moving=x, perf_mode=nisa.matmul_perf_mode.double_row)",
+        "gen3",
+    ),
+    Refused("target", "nisa.nc_matmul(dst=p, stationary=x, moving=x, perf_mode=nisa.matmul_perf_mode.double_row)"),
+    Refused("not-implemented", "nisa.nc_matmul(dst=p, stationary=x, moving=x, is_transpose=True)", "gen3"),
+    Refused("not-implemented", "nl.softmax(x)"),
+    Refused("not-implemented", "t[:, 0:4] = x[:, 0:4]"),
+    Refused("not-implemented", "nl.zeros((4, 4), dtype=nl.float32, buffer=nl.shared_hbm)"),
+    Refused("not-implemented", "nl.load(b).view(nl.uint16)"),
+    Refused("not-implemented", "x.rearrange(('p', 'f'), ('p', 'f'))"),
+)
+
+FURTHER = (
+    Refused("engine", "nisa.nc_transpose(dst=p[:, 0:16], data=x, engine=nisa.engine.gpsimd)"),
+    Refused(
+        "matmul-dtype", "e = nl.ones((16, 24), dtype=nl.float8_e4m3fn)\nnisa.nc_matmul(dst=p, stationary=e, moving=e)"
+    ),
+    Refused("shape", "nisa.dma_transpose(dst=nl.ndarray((24, 16), dtype=nl.float32), src=a, axes=(0, 1))"),
+    Refused("shape", "nisa.dma_transpose(dst=t, src=a)"),
+    Refused("shape", "nisa.dma_transpose(dst=nl.ndarray((24, 16), dtype=nl.bfloat16), src=a)"),
+    Refused("operand", "nisa.memset(dst=t, value='0')"),
+    Refused(
+        "operand-dtype",
+        "nisa.tensor_copy_predicated(dst=x, src=nl.load(b), predicate=nl.ones((16, 24), dtype=nl.uint8))",
+    ),
+    Refused(
+        "operator",
+        "nisa.affine_select(dst=t, pattern=[[1, 24]], channel_multiplier=0, on_true_tile=x,  # refused\n"
+        "                   on_false_value=0.0, cmp_op=nl.add)",
+    ),
+    Refused("not-implemented", "nisa.select_reduce(dst=t, predicate=x, on_true=y, on_false=0.0, reverse_pred=True)"),
+    Refused("operand", "nisa.tensor_scalar(dst=i, data=i, op0=nl.left_shift, operand0=1.0)"),
+    Refused(
+        "not-implemented",
+        "nisa.tensor_scalar_reduce(dst=t, data=x, op0=nl.add, operand0=1.0, reduce_op=nl.add, reverse0=True)",
+    ),
+    Refused("operator", "nisa.tensor_scalar_reduce(dst=t, data=x, op0=nl.add, operand0=1.0, reduce_op=nl.logical_and)"),
+    Refused(
+        "operand-shape",
+        "nisa.tensor_scalar_reduce(dst=t, data=x, op0=nl.add, operand0=1.0, reduce_op=nl.add, reduce_res=y)",
+    ),
+    Refused("shape", "nisa.bn_aggr(dst=t[:, 0:3], data=x[:, 0:6])"),
+    Refused(
+        "operand",
+        "nisa.activation(dst=t, op=nl.copy, data=x, reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.load_reduce)",
+    ),
+    Refused("not-implemented", "nisa.tensor_scalar_cumulative(dst=t, src=x, op0=nl.add, op1=nl.less, imm0=1.0)"),
+    Refused("operand", "nisa.register_move(3, 4)"),
+    Refused("shape", "nisa.register_load(nisa.register_alloc(), x[0:1, 0:1])"),
+    Refused("index", "def body(i):\n    pass\nnl.fori_loop(0, 4, body, 0)"),
+    Refused("not-implemented", "nl.ndarray((4, 4), dtype=nl.float32, address=(32, 0))"),
+    Refused("address", "nl.ndarray((4, 4), dtype=nl.float32, address=(0, 180224))"),
+    Refused("address", "nl.ndarray((4, 4), dtype=nl.float32, address=(0, -16))"),
+    Refused("address", "nl.ndarray((4, 4), dtype=nl.float32, address=0)"),
+    Refused("address", "nl.ndarray((4, 4), dtype=nl.float32, buffer=nl.psum, address=(0, 16384))"),
+    Refused("psum-bank", "nl.ndarray((4, 4), dtype=nl.float32, buffer=nl.psum, address=(0, 2044))"),
+    Refused("partition-limit", "nl.ndarray((129, 4), dtype=nl.float32, address=(0, 0))"),
+    Refused("shape", "nl.load_transpose2d(a.reshape((4, 4, 24)))"),
+    Refused("not-implemented", "nl.load_transpose2d(a, dtype=nl.bfloat16)"),
+    Refused("shape", "nl.transpose(x.reshape((16, 4, 6)))"),
+    Refused("shape", "nl.transpose(x.reshape((16, 24, 1)))"),
+    Refused("shape", "nl.load_transpose2d(a.reshape((384,)))"),
+    Refused("not-implemented", "nl.transpose(x, dtype=nl.bfloat16)"),
+    Refused("not-implemented", "nl.matmul(x, y)"),
+    Refused("not-implemented", "nl.broadcast_to(x[:, 0:1], (16, 4), dtype=nl.bfloat16)"),
+    Refused("shape", "nl.broadcast_to(x[:, 0:1], (16, 4, 1))"),
+    Refused("shape", "nl.broadcast_to(x, (16, 48))"),
+    Refused("shape", "nl.broadcast_to(x, (32, 24))"),
+    Refused("shape", "nl.shared_identity_matrix(8, dst=t)"),
+    Refused("shape", "nl.store(out, x.reshape((16, 4, 6)))"),
+    Refused("shape", "nl.load(a.reshape((384,)))"),
+    Refused("operand", "nl.add(x, y, nl.float32, 3)"),
+    Refused("not-implemented", "nl.var(x.reshape((16, 4, 6)), axis=2)"),
+    Refused("not-implemented", "nl.where(x, y, y)"),
+    Refused("shape", "x.permute((0, 0))"),
+    Refused("shape", "x.broadcast(1, 4)"),
+    Refused("shape", "x.squeeze_dim(1)"),
+    Refused("out-of-bounds", "x.expand_dim(5)"),
+    Refused("out-of-bounds", "x.slice(2, 0, 1)"),
+    Refused("index", "x.select(1, x[0:1, 0:1])"),
+    Refused("index", "x.ap([[24, 16], [1.0, 24]])"),
+    Refused("not-implemented", "a.ap([[24, 16], [1, 24]], vector_offset=i[:, 0:1])"),
+    Refused("not-implemented", "a.vector_select(0, i[:, 0:1])"),
+    Refused("not-implemented", "x.indirect(i)"),
+    Refused("dma-psum", "nisa.dma_transpose(dst=nl.ndarray((24, 24), dtype=nl.float32), src=p)"),
+    Refused("operator", "nisa.activation(dst=t, op=nl.power, data=x)"),
+    Refused("reduce-axis", "nisa.tensor_reduce(dst=t[:, 0:1], op=nl.add, data=x, axis=())"),
+    Refused("partition-view", "x.flatten_dims(0, 1)"),
+    Refused("index", "nl.affine_range(2.0)"),
+    Refused("shape", "nl.ndarray(5, dtype=nl.float32)"),
+)

@@ -1,0 +1,111 @@
+"""Benchmark runs made of noise with the shape that real ones have, and the files that pytest-benchmark would write."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.reporting.comparison import runs
+from conformance.reporting.comparison.compare import Comparison, compared
+from conformance.reporting.comparison.decide import SLOWER
+from conformance.reporting.comparison.runs import Key
+
+OPERATORS = ("conv_forward", "conv_backward_data")
+MACHINE: dict[str, Any] = {
+    "cpu": {"brand_raw": "Acme CPU", "count": 2},
+    "machine": "x86_64",
+    "system": "Linux",
+    "release": "6.1",
+    "python_version": "3.11.7",
+}
+Factor = Callable[[Key], float]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Deviations of the logarithm: of rounds, of a benchmark in a run, of drift within a run, and of whole runs.
+
+    `spike` is how many rounds are hit by something else, which takes a time of heavy tail (Pareto, 1.5).
+    """
+
+    rounds: float = 0.01
+    spike: float = 0.02
+    benchmark: float = 0.003
+    drift: float = 0.005
+    whole: float = 0.01
+
+
+BUSY = Noise(rounds=0.03, spike=0.05, benchmark=0.01, drift=0.03, whole=0.05)
+
+
+@dataclass
+class Bench:
+    """A set of benchmarks, of which a run is drawn as often as wanted."""
+
+    noise: Noise = Noise()
+    implementations: tuple[str, ...] = ("torch-cpu", "acme", "other")
+    problems: int = 10
+    rounds: int = 7
+    memory: float = 0.98
+    """Of drift: correlation of one round with the next."""
+
+    def keys(self) -> list[Key]:
+        """In the order of a run that is not shuffled."""
+        return [
+            Key("cpu", name, operator, f"p{number}", "fp32", "nchw", "fixed")
+            for operator in OPERATORS
+            for number in range(self.problems)
+            for name in self.implementations
+        ]
+
+    def drawn(self, rng: np.random.Generator, factor: Factor = lambda key: 1.0) -> dict[str, Any]:
+        """The document of one run, in shuffled order; `factor` slows what it is about."""
+        n, drift, keys = self.noise, 0.0, self.keys()
+        whole, rows = rng.normal(0, n.whole), []
+        for key in (keys[index] for index in rng.permutation(len(keys))):
+            own, data = rng.normal(0, n.benchmark), []
+            for _ in range(self.rounds):
+                drift = self.memory * drift + rng.normal(0, n.drift * math.sqrt(1 - self.memory**2))
+                hit = rng.pareto(1.5) if rng.random() < n.spike else 0.0
+                data.append(1e-3 * factor(key) * (1 + hit) * math.exp(whole + drift + own + rng.normal(0, n.rounds)))
+            rows.append(row(key, data))
+        return {"machine_info": MACHINE, "benchmarks": rows}
+
+
+def row(key: Key, data: list[float], **changes: Any) -> dict[str, Any]:
+    """A benchmark with its record."""
+    versions = {"python": "3.11.7", "torch": "2.13"} if key.implementation.startswith("torch") else {"python": "3.11.7"}
+    record = {**key._asdict(), "status": "pass", "source": key.implementation, "versions": versions, **changes}
+    return {"name": "test", "extra_info": record, "stats": {"data": data}}
+
+
+def write(path: Path, document: dict[str, Any]) -> Path:
+    """A file as pytest --benchmark-json writes it."""
+    path.write_text(json.dumps(document))
+    return path
+
+
+def run_of(document: dict[str, Any]) -> runs.Run:
+    return runs.understood(json.dumps(document).encode(), "run.json")
+
+
+def tried(bench: Bench, seed: int, factor: Factor = lambda key: 1.0, more: int = 0) -> Comparison:
+    """Two runs, of which the second is slowed, `more` times more."""
+    rng = np.random.default_rng(seed)
+    pairs = [(run_of(bench.drawn(rng)), run_of(bench.drawn(rng, factor))) for _ in range(1 + more)]
+    before, after = (runs.pooled(side) for side in zip(*pairs, strict=True))
+    return compared(before, after)
+
+
+def by_a_fifth(name: str, problem: str = "") -> Factor:
+    return lambda key: 1.2 if key.implementation == name and problem in ("", f"{key.operator} {key.problem}") else 1.0
+
+
+def slower(found: Comparison) -> set[tuple[str, str]]:
+    return {(answer.implementation, answer.name) for answer in found.answers if answer.outcome == SLOWER}

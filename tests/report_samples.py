@@ -1,0 +1,103 @@
+"""Records for trials of the report: as a run writes them, and many made from few."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+VERSIONS = {"python": "3.11.7", "machine": "x86_64", "system": "Linux", "numpy": "2.4.6"}
+H100 = VERSIONS | {"torch": "2.13.0", "device": "NVIDIA H100"}
+CONTRACT = {"inputs": "exact", "accumulate": "fp32", "rounding": "nearest", "algorithm": "direct", "splits": 1}
+DIAGNOSIS = (
+    "y: 288 of 2,592 elements out (bound of the contract: direct, inputs as given, fp32 accumulation)\n"
+    "worst y[0, 13, 8, 0] is 0.0, exact -5.40553563854337, error 5.41, allowed 1.19e-05\n"
+    "worst error / bound 4.534e+05 beyond 1; rms 5.027e+05 beyond 0.5438\n"
+    "contract inferred: none that is known\nerrors sit at: p = 8 (last)\n"
+    "looks like: last row of y (dy) left out, or padding of H one too small after (residual 0.0%)"
+)
+
+
+def sample(**changes: Any) -> Record:
+    """A verdict of the fixed distribution that passed, but for what is changed; what is changed to None is left out."""
+    record: Record = {
+        "schema": 1, "implementation": "acme", "operator": "conv_forward", "device": "cpu", "status": "pass",
+        "cases": 1,
+        "source": "a" * 64, "contract": CONTRACT, "problem": "edge.plain", "descriptor": "n2 c8 h9 w9 k16 r3 s3 p1 b1",
+        "dtype": "fp32", "layout": "nchw", "distribution": "fixed", "seed": 0, "generator": "splitmix64-v1",
+        "method": "exact",
+        "terms": {"y": 73}, "reason": "",
+        "checks": {"y": {"worst error / bound": [0.31, 1.0], "rms": [0.28, 0.55], "gain z": [1.5, 6.2]}},
+        "profile": {
+            "y": {
+                "lambda": 1.9, "lambda_limit": 6.0, "effective_bits": 19.7, "rms": 0.28, "gain_z": 1.5,
+                "offset_z": -0.4,
+            }
+        },
+        "inferred": {"y": {"contract": "fp32 accumulation", "rank": 1, "conservative": False}},
+        "seconds": {"reference": 0.001, "kernel": 0.002, "judge": 0.003, "total": 0.006},
+        "versions": VERSIONS,
+        "command": "pytest --impl acme --operator conv_forward --problem 'n2 c8 h9 w9 k16 r3 s3 p1 b1' --dtype fp32",
+    }  # fmt: skip
+    return {name: value for name, value in (record | changes).items() if value is not None}
+
+
+def absent(**changes: Any) -> Record:
+    """Cases that could not be attempted."""
+    head = {"schema": 1, "implementation": "acme", "operator": "avg_pool_forward", "device": "cpu"}
+    return {**head, "status": "unsupported", "cases": 18, "reason": "not implemented", "versions": VERSIONS, **changes}
+
+
+def failed(**changes: Any) -> Record:
+    """A verdict with a diagnosis."""
+    checks = {"y": {"worst error / bound": ["inf", 1.0], "rms": [5e5, 0.5438]}}
+    return sample(**{"status": "fail", "reason": DIAGNOSIS, "checks": checks, **changes})
+
+
+def written(path: Path, records: Iterable[Mapping[str, Any]]) -> Path:
+    """A file of records."""
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def benchmarks(path: Path, timed: Iterable[tuple[Record, float]], cpu: str = "Xeon") -> Path:
+    """A file as pytest-benchmark writes it, from records and median seconds."""
+    found = [{"extra_info": record, "stats": {"median": seconds}} for record, seconds in timed]
+    machine = {"cpu": {"brand_raw": cpu}}
+    path.write_text(json.dumps({"machine_info": machine, "benchmarks": found}, indent=4), encoding="utf-8")
+    return path
+
+
+def spread(seeds: Sequence[Record], count: int) -> Iterator[Record]:
+    """`count` verdicts from those of a run: other implementations, problems and numbers, a few failures, no two of one
+    case."""
+    dice = random.Random(20_000)
+    for place in range(count):
+        record = copy.deepcopy(seeds[place % len(seeds)])
+        lap = place // len(seeds)
+        record["implementation"] += f"-{lap % 4}" if lap % 4 else ""
+        if "problem" in record:
+            _varied(record, lap, dice)
+        yield record
+
+
+def _varied(record: Record, lap: int, dice: random.Random) -> None:
+    record["problem"] += f".{lap}"
+    record["command"] = record["command"].replace("--seed 0", f"--seed {lap}")
+    record["seed"] = lap
+    record["seconds"]["total"] = round(dice.uniform(1e-4, 2.0), 6)
+    for numbers in (*record["checks"].values(), *record.get("profile", {}).values()):
+        for name, value in numbers.items():
+            if isinstance(value, list) and not isinstance(value[0], str):
+                value[0] *= dice.uniform(0.5, 1.0)
+            elif isinstance(value, float) and name != "lambda_limit":
+                numbers[name] = value * dice.uniform(0.5, 1.0)
+    if record["status"] == "pass" and dice.random() < 0.005:
+        record |= {
+            "status": dice.choice(("fail", "error")),
+            "reason": DIAGNOSIS.replace("288", str(dice.randint(1, 2000))),
+        }

@@ -1,0 +1,206 @@
+"""Every legitimate kernel is passed under its honest contract, and found out under one that is too good."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from conformance.calibration import false_alarms as campaign
+from conformance.calibration.known_good import KNOWN_GOOD, KnownGood, sums
+from conformance.calibration.known_good.rounding import halves, rounded, stored
+from conformance.calibration.known_good.sums import Sum
+from conformance.calibration.subject import judgements
+from conformance.dtypes import BF16, FP16, FP32, TF32
+from conformance.inputs import Expectation, Recipe
+from conformance.judge import Contract
+from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
+
+SEEDS = range(3)
+PROBLEMS = (
+    "n3 c1 h7 w5 k1 r1 s1",
+    "n2 c6 h11 w8 k10 r3 s3 u2x1 p0:1x2:0 d1x2 g2 b1",
+    "n2 c8 h9 w8 k12 r3 s3 p1x2:0 g2 b1",
+    "n1 c64 h5 w6 k12 r3 s3 p1",
+)
+NAMES = [known_good.subject.name for known_good in KNOWN_GOOD]
+ONE = 1.0
+ULP = 2.0**-23
+"""Spacing of fp32 at 1."""
+
+every = pytest.mark.parametrize("known_good", KNOWN_GOOD, ids=NAMES)
+every_convolution = pytest.mark.parametrize(
+    "known_good", [a for a in KNOWN_GOOD if a.family == "conv"], ids=lambda known_good: known_good.subject.name
+)
+
+
+@cache
+def expected(operator: str, text: str, dtype: str, distribution: str, seed: int) -> Expectation:
+    return Expectation(Recipe(OPERATORS[operator], ConvGeometry.parse(text), dtype, distribution, seed))
+
+
+def total(algorithm: Sum, *terms: float) -> float:
+    return product(algorithm, terms, [1.0] * len(terms))
+
+
+def product(algorithm: Sum, a: list[float] | tuple[float, ...], b: list[float]) -> float:
+    found = algorithm(np.array(a).reshape(1, 1, -1), np.array(b).reshape(1, -1, 1))
+    return float(found.item())
+
+
+def test_collection_is_large_and_its_names_are_unique():
+    assert len(set(NAMES)) == len(NAMES) >= 16
+
+
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
+@every_convolution
+def test_honest_contract_is_passed(known_good: KnownGood, operator: str):
+    subject = known_good.subject
+    alarms = [
+        f"{text} {dtype} {distribution} seed {seed}: {judgement.explain()}"
+        for text in PROBLEMS
+        for dtype in subject.dtypes
+        for distribution in known_good.distributions
+        for seed in SEEDS
+        if subject.applies(operator, ConvGeometry.parse(text), dtype)
+        for judgement in judgements(subject, expected(operator, text, dtype, distribution, seed))
+        if not judgement.passed
+    ]
+    assert not alarms, "\n".join(alarms)
+
+
+@every
+def test_contract_one_class_too_good_is_found_out(known_good: KnownGood):
+    if known_good.too_good is None:
+        assert known_good.subject.contract == Contract(accumulate="fp64"), "only the strictest contract has none above"
+    else:
+        assert any(campaign.found_out(known_good, text) for text in campaign.MIDDLING[known_good.family])
+
+
+@every_convolution
+def test_every_direction_and_distribution_that_is_not_run_has_a_reason(known_good: KnownGood):
+    assert known_good.distributions
+    assert all(known_good.exempted.values())
+    assert len(known_good.subject.operators) == 3 or known_good.subject.contract.algorithm != "direct"
+
+
+TIES = {
+    "down to even": (ONE + 2**-11, ONE),
+    "up to even": (ONE + 3 * 2**-11, ONE + 2**-9),
+    "below the tie": (ONE + 2**-11 - 2**-30, ONE),
+    "above the tie": (ONE + 2**-11 + 2**-30, ONE + 2**-10),
+    "carry": (2 - 2**-12, 2.0),
+    "subnormal": (2.0**-136 * 1.5, 2.0**-135),
+    "zero": (0.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("value", "nearest"), TIES.values(), ids=TIES)
+def test_rounding_to_eleven_bits_takes_ties_to_even(value: float, nearest: float, sign: int):
+    assert rounded(np.array([sign * value]), TF32) == sign * nearest
+
+
+def test_rounding_toward_zero_drops_what_does_not_fit():
+    values = np.array([ONE + ULP * 0.999, -ONE - ULP * 0.999, ULP * 2.0**-126 * 0.75, np.inf, np.nan])
+    np.testing.assert_array_equal(rounded(values, FP32, np.trunc), [ONE, -ONE, 0, np.inf, np.nan])
+
+
+@pytest.mark.parametrize(("format", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16), (FP32, np.float32)])
+def test_rounding_is_the_formats_own(format, dtype):
+    numbers = np.random.default_rng(0).standard_normal(20000) * np.exp2(np.linspace(-30, 14, 20000))
+    numbers = numbers.astype(np.float32 if dtype != np.float32 else np.float64)
+    np.testing.assert_array_equal(rounded(numbers.astype(np.float64), format), numbers.astype(dtype).astype(np.float64))
+
+
+def test_storing_rounds_once():
+    just_above_a_tie = np.array([ONE + 2**-8 + 2**-40])
+    assert stored(just_above_a_tie, "bf16") == ONE + 2**-7
+
+
+@pytest.mark.parametrize("format", [TF32, BF16])
+def test_halves_add_up_to_twice_the_bits(format):
+    values = np.random.default_rng(1).uniform(-1, 1, 1000).astype(np.float32).astype(np.float64)
+    high, low = halves(values, format)
+    assert np.all(np.abs(values - high - low) <= format.unit_roundoff**2 * np.abs(values))
+    assert np.all(rounded(low, format) == low)
+
+
+BIG = 2.0**24
+ORDERS = {
+    "sequential": (Sum(), (BIG, 1, 1), BIG),
+    "backwards": (Sum(order=sums.backwards), (BIG, 1, 1), BIG + 2),
+    "pairwise": (Sum(lanes=sums.blocks(1), combine=sums.pairwise), (BIG, -BIG, 1, 1, 1), 3),
+    "pairwise loses": (Sum(lanes=sums.blocks(1), combine=sums.pairwise), (BIG, 1, -BIG, 0), 0),
+    "blocks": (Sum(lanes=sums.blocks(2)), (1, 1, BIG, 0, 2), BIG + 4),
+    "lanes side by side": (Sum(lanes=sums.always(2), strided=True), (BIG, 1, -BIG, 1, 0), 2),
+    "lanes on end": (Sum(lanes=sums.always(2)), (BIG, 1, -BIG, 1), 1),
+    "more lanes than terms": (Sum(lanes=sums.always(16)), (1, 2), 3),
+    "partials in bf16": (Sum(lanes=sums.always(2), kept=BF16), (257, 0, 1, 0), 257),
+    "running sum in bf16": (
+        Sum(lanes=sums.always(2), kept=BF16, combine=partial(sums.in_turn_stored, BF16)),
+        (257, 0, 1, 0),
+        256,
+    ),
+    "kahan": (Sum(step=sums.kahan), (ONE, *[ULP / 2] * 8), ONE + 4 * ULP),
+    "not kahan": (Sum(), (ONE, *[ULP / 2] * 8), ONE),
+    "nearest": (Sum(), (ONE, -(2**-30)), ONE),
+    "toward zero": (Sum(step=sums.rounding_to(FP32, np.trunc), work=np.float64), (ONE, -(2**-30)), ONE - ULP / 2),
+    "toward zero, negative": (
+        Sum(step=sums.rounding_to(FP32, np.trunc), work=np.float64),
+        (-ONE, 2**-30),
+        -ONE + ULP / 2,
+    ),
+    "fp16 accumulator": (Sum(step=sums.rounding_to(FP16), work=np.float64), (2048, 1, 1), 2048),
+    "fp64": (Sum(work=np.float64, held=np.float64), (BIG, 1, 2**-20), BIG + 1 + 2**-20),
+    "matrix unit": (
+        Sum(step=sums.exact_dot, lanes=sums.always(3), strided=True, work=np.float64),
+        (BIG, 1, 1, 0, 0, 0.5),
+        BIG + 2,
+    ),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "terms", "exact"), ORDERS.values(), ids=ORDERS)
+def test_sum_is_what_it_says(algorithm: Sum, terms: tuple[float, ...], exact: float):
+    assert total(algorithm, *terms) == exact
+
+
+PRODUCTS = {
+    "separate rounds the product": (Sum(), 0.0),
+    "fused does not": (Sum(step=sums.fused_fp32, work=np.float64), 2.0**-24),
+    "tf32 inputs": (Sum(prepare=partial(sums.narrowed, TF32)), -(2.0**-11)),
+    "tf32x3 inputs": (Sum(prepare=partial(sums.split, TF32)), 0.0),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "exact"), PRODUCTS.values(), ids=PRODUCTS)
+def test_product_is_rounded_where_it_says(algorithm: Sum, exact: float):
+    """(1 + 2^-12)^2 = 1 + 2^-11 + 2^-24, from which 1 and 2^-11 are taken; in TF32 the factor is 1."""
+    a = ONE + 2**-12
+    assert product(algorithm, [-1.0, -(2.0**-11), a], [1.0, 1.0, a]) == exact
+
+
+def test_orders_are_permutations():
+    np.testing.assert_array_equal(sums.tap_by_tap(6, 2, 0), [0, 2, 4, 1, 3, 5])
+    first, again, other = (sums.shuffled(50, 1, data) for data in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(np.sort(first), np.arange(50))
+    assert not np.array_equal(first, other)
+
+
+def test_campaign_lists_a_false_alarm(monkeypatch: pytest.MonkeyPatch):
+    honest = KNOWN_GOOD[NAMES.index("fp16-accumulator")]
+    boast = replace(honest, subject=replace(honest.subject, contract=Contract()))
+    monkeypatch.setattr(campaign, "KNOWN_GOOD", (boast,))
+    closest = campaign.Closest()
+    for verdict in campaign.verdicts(campaign.Row(PROBLEMS[2], ("conv_forward",)), 0):
+        closest.add(verdict)
+    lines = list(campaign.report(closest))
+    assert len(closest.alarms) >= 1
+    assert lines[0].startswith("FALSE ALARM fp16-accumulator: ")
+    assert f"5 verdicts, {len(closest.alarms)} false alarms" in lines
+    assert any(line.split()[:1] == ["rms"] for line in lines)

@@ -1,0 +1,229 @@
+"""No kernel gets a time by remembering, by promising, by working where no clock runs, or by using memory twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import Implementation
+from conformance.execution.case import Case
+from conformance.execution.verify import MalformedError
+from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.implementations.implementation import Kernel as Found
+from conformance.operators import OPERATORS
+from conformance.problems import Variant, typed
+from conformance.timing import measure, roofline, rotation
+from conformance.timing.rotation import CheatError, rotate
+from tests import cheaters
+from tests.cheaters import Kernel
+from tests.conftest import Project
+from tests.test_speed import PLUGINS, SUITE
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("one_core")
+
+DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
+WORK = 0.003
+"""Seconds that honest work takes, by the clock of these tests."""
+
+
+class Clock:
+    """Nothing takes time but what says so, so that no test depends on what else the machine does."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found, right = Clock(), cheaters.honest
+
+    def slow(*inputs: Any, **parameters: Any) -> Any:
+        found.spend(WORK)
+        return right(*inputs, **parameters)
+
+    monkeypatch.setattr(cheaters, "honest", slow)
+    monkeypatch.setattr(rotation, "time", found)
+    return found
+
+
+def timed(kernel: Kernel, arrays: NumpyArrays | None = None) -> rotation.Rounds:
+    implementation = Implementation("cheater", arrays=arrays or NumpyArrays())
+
+    @implementation.implements("conv_forward")
+    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+        return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+    variant = Variant("fp32", "nchw", "fixed")
+    case = Case(implementation, OPERATORS["conv_forward"], typed(DESCRIPTOR), variant, 0)
+    assert isinstance(case.kernel, Found)
+    return rotate(case, case.kernel)
+
+
+def remembers_by_identity() -> Kernel:
+    """Computes once for every set of array objects; they live as long as the kernel, so that none is mistaken."""
+    results: dict[Any, Any] = {}
+
+    def kernel(x, w, bias, **parameters):
+        key = (id(x), id(w), id(bias))
+        if key not in results:
+            results[key] = (cheaters.honest(x, w, bias, **parameters), x, w, bias)
+        return results[key][0].copy()
+
+    return kernel
+
+
+def remembers_every_byte() -> Kernel:
+    """Computes once for every content, and hands out copies: always right."""
+    results: dict[Any, np.ndarray] = {}
+
+    def kernel(x, w, bias, **parameters):
+        key = (x.tobytes(), w.tobytes(), bias.tobytes())
+        if key not in results:
+            results[key] = cheaters.honest(x, w, bias, **parameters)
+        return results[key].copy()
+
+    return kernel
+
+
+def clears_its_last_result() -> Kernel:
+    """Takes memory back that it has handed out."""
+    last: list[np.ndarray] = []
+
+    def kernel(x, w, bias, **parameters):
+        for old in last:
+            old.fill(0)
+        last[:] = [cheaters.honest(x, w, bias, **parameters)]
+        return last[0]
+
+    return kernel
+
+
+def takes_a_buffer_for_its_content() -> Kernel:
+    """Computes all over again, and returns what it knows of these buffers, which live as long as the kernel."""
+    known: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def kernel(x, w, bias, **parameters):
+        y = cheaters.honest(x, w, bias, **parameters)
+        return known.setdefault(x.ctypes.data, (y, x))[0].copy()
+
+    return kernel
+
+
+USED_TWICE = "changed after the call had returned|another one's result lies"
+
+CHEATS: dict[str, tuple[Callable[[], Kernel], str]] = {
+    **{f"remembers-by-{key}": (partial(cheaters.remembers, key), "wrong|answers from memory") for key in cheaters.KEYS},
+    "remembers-by-identity": (remembers_by_identity, "answers from memory"),
+    "remembers-every-byte": (remembers_every_byte, "answers from memory"),
+    "remembers-and-shares": (cheaters.remembers_and_shares, "another one's result lies"),
+    "static-buffer": (partial(cheaters.static_buffer, 1), USED_TWICE),
+    "two-static-buffers": (partial(cheaters.static_buffer, 2), USED_TWICE),
+    "clears-its-last-result": (clears_its_last_result, "changed after the call had returned"),
+    "buffer-for-content": (takes_a_buffer_for_its_content, "wrong on other values in the same buffers"),
+    "alias-of-input": (cheaters.result_in_input, "lies in the memory of an input"),
+    "spoils-input": (cheaters.spoils_input, "wrong"),
+    "late-thread": (cheaters.leaves_work_to_a_thread, "wrong on the buffers that are timed"),
+    "wrong-now-and-then": (cheaters.wrong_now_and_then, "wrong in a timed call"),
+    **{f"lazy-{kind}": (partial(cheaters.lazy, kind), "returned|computes") for kind in cheaters.LAZY},
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), CHEATS.values(), ids=CHEATS)
+def test_a_cheater_has_no_time(make: Callable[[], Kernel], reason: str):
+    with pytest.raises((CheatError, MalformedError), match=reason):
+        timed(make())
+
+
+@pytest.mark.parametrize("make", [lambda: cheaters.honest, cheaters.sums_in_any_order], ids=["honest", "any-order"])
+def test_an_honest_kernel_has_one(make: Callable[[], Kernel]):
+    found = timed(make())
+    assert len(found.seconds) >= rotation.USUAL
+    assert found.median >= WORK
+    assert (found.seconds, found.clock) == (found.wall, "wall")
+
+
+class Streams(NumpyArrays):
+    """A device on which the caller's stream sees `share` of the time that work takes."""
+
+    share = 1.0
+    clock = Clock()
+
+    def stopwatch(self, call):
+        start = self.clock.perf_counter()
+        call()
+        wall = self.clock.perf_counter() - start
+        return wall * self.share, wall
+
+
+def test_work_on_another_stream_has_no_time(clock: Clock):
+    honest = type("Most", (Streams,), {"share": 0.9, "clock": clock})
+    found = timed(cheaters.honest, honest())
+    assert found.clock == "events"
+    assert found.seconds == tuple(wall * 0.9 for wall in found.wall)
+    with pytest.raises(CheatError, match="of which the caller's stream sees"):
+        timed(cheaters.honest, type("Little", (Streams,), {"share": 0.1, "clock": clock})())
+
+
+@pytest.mark.parametrize(("busy", "caught"), [(range(2), False), (range(99), True)], ids=["now-and-then", "always"])
+def test_a_busy_machine_is_no_proof(monkeypatch: pytest.MonkeyPatch, busy: range, caught: bool):
+    answers = iter(range(99))
+    monkeypatch.setattr(rotation, "_suspicious", lambda new, known: next(answers) in busy)
+    if caught:
+        with pytest.raises(CheatError, match="answers from memory"):
+            timed(cheaters.honest)
+    else:
+        timed(cheaters.honest)
+    assert next(answers) == (1 + rotation.PAIRS if caught else 3)
+
+
+def test_no_two_timed_calls_are_given_the_same():
+    seen: list[tuple[bytes, int]] = []
+
+    def kernel(x, w, bias, **parameters):
+        seen.append((x.tobytes(), x.ctypes.data))
+        return cheaters.honest(x, w, bias, **parameters)
+
+    rounds = len(timed(kernel).seconds)
+    turn = rotation.BEFORE + 1
+    waves = seen[2 : 2 + rounds * turn]  # the first call and that whose memory is measured go before
+    due = waves[rotation.BEFORE :: turn]
+    assert len({content for content, _ in due}) == rounds
+    assert len({address for _, address in due}) == rounds
+    assert seen[0][0] not in {content for content, _ in due}
+    assert {call for place, call in enumerate(waves) if place % turn < rotation.BEFORE} == {seen[0]}
+
+
+CACHED = """
+    global seen
+    seen = globals().get("seen", {})
+    key = x.tobytes()
+    if key not in seen:
+        rotation.time.spend(1)
+        seen[key] = y
+    return seen[key].copy()
+"""
+
+
+def test_in_the_lane_a_cheater_fails_and_is_in_no_file(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measure, "ceilings", lambda device: roofline.Ceilings(1e15, 1e15, "given"))
+    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
+    project.write("suite/test_suite.py", SUITE)
+    project.kernel("honest")
+    project.kernel("cheat", head="from conformance.timing import rotation", body=CACHED.strip())
+    outcome = project.run("--benchmark-only", "--benchmark-json=times.json")
+    assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "fail": 1})
+    assert outcome.of("cheat")["reason"].startswith("no time: answers from memory")
+    rows = json.loads((project.folder / "times.json").read_text())["benchmarks"]
+    assert [row["extra_info"]["implementation"] for row in rows] == ["honest"]

@@ -1,0 +1,252 @@
+"""The checks of behaviour on trial: every cheat must be caught by the check that is there for it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from conformance import Implementation, numpy_arrays, torch_arrays
+from conformance.checks import behaviour
+from conformance.checks.behaviour import CHECKS
+from conformance.execution.case import Case
+from conformance.execution.trial import DISTRIBUTION, Check
+from conformance.execution.trial import conduct as conducted
+from conformance.execution.verify import verify
+from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.operators import OPERATORS
+from conformance.problems import Variant, typed
+from conformance.suites import test_contract
+from tests import cheaters
+from tests.cheaters import Kernel
+from tests.conftest import ROOT, Project
+
+pytest_plugins = ["pytester"]
+
+DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
+"""The result is smaller than x, so that it fits there, and sums are long enough for their order to show."""
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """A kernel, what catches it, and whether a single call cannot tell it from an honest one."""
+
+    make: Callable[[], Kernel]
+    check: Check
+    sly: bool = True
+
+
+CHEATS = {
+    "unwritten": Cheat(cheaters.unwritten, behaviour.output_is_written, sly=False),
+    "uncleared": Cheat(cheaters.uncleared, behaviour.output_is_written, sly=False),
+    "unwritten-tail": Cheat(cheaters.unwritten_tail, behaviour.output_is_written, sly=False),
+    "written-once": Cheat(cheaters.written_once, behaviour.output_is_written),
+    "spoils-input": Cheat(cheaters.spoils_input, behaviour.inputs_are_unchanged),
+    "result-in-input": Cheat(cheaters.result_in_input, behaviour.inputs_are_unchanged),
+    "result-shares-input": Cheat(cheaters.result_in_input, behaviour.results_are_independent),
+    "writes-behind-input": Cheat(cheaters.writes_behind_input, behaviour.nothing_outside_inputs_matters),
+    "reads-behind-input": Cheat(cheaters.reads_behind_input, behaviour.nothing_outside_inputs_matters),
+    **{
+        f"remembers-by-{key}": Cheat(partial(cheaters.remembers, key), behaviour.results_follow_the_content)
+        for key in cheaters.KEYS
+    },
+    "remembers-and-shares": Cheat(cheaters.remembers_and_shares, behaviour.results_are_independent),
+    "static-buffer": Cheat(partial(cheaters.static_buffer, 1), behaviour.results_are_independent),
+    "two-static-buffers": Cheat(partial(cheaters.static_buffer, 2), behaviour.results_are_independent),
+    "depends-on-the-call-before": Cheat(
+        cheaters.depends_on_the_call_before, behaviour.calls_do_not_depend_on_the_one_before
+    ),
+    "other-bits-after-another-shape": Cheat(
+        cheaters.other_bits_after_another_shape, behaviour.calls_do_not_depend_on_the_one_before
+    ),
+    "wrong-now-and-then": Cheat(cheaters.wrong_now_and_then, behaviour.calls_repeat),
+    "ignores-strides": Cheat(cheaters.reads_as_if_contiguous, behaviour.strided_inputs_are_right_or_refused),
+    "ignores-order": Cheat(cheaters.reads_as_if_contiguous, behaviour.transposed_inputs_are_right_or_refused),
+    "refuses-without-a-word": Cheat(cheaters.refuses_without_a_word, behaviour.strided_inputs_are_right_or_refused),
+    "leaves-work-to-a-thread": Cheat(cheaters.leaves_work_to_a_thread, behaviour.work_is_finished, sly=False),
+    "tidies-up-too-late": Cheat(cheaters.tidies_up_too_late, behaviour.work_is_finished, sly=False),
+    **{
+        f"lazy-{kind}": Cheat(partial(cheaters.lazy, kind), behaviour.results_are_plain, sly=kind == "tuple")
+        for kind in cheaters.LAZY
+    },
+}
+"""Cheat -> the check that is there for it. What a thread does to a single call depends on who is faster."""
+
+TORCH_CHEATS = {
+    "unwritten": behaviour.output_is_written,
+    "spoils-input": behaviour.inputs_are_unchanged,
+    "writes-behind-input": behaviour.nothing_outside_inputs_matters,
+    "remembers-by-address": behaviour.results_follow_the_content,
+    "static-buffer": behaviour.results_are_independent,
+    "result-shares-input": behaviour.results_are_independent,
+    "ignores-strides": behaviour.strided_inputs_are_right_or_refused,
+    "leaves-work-to-a-thread": behaviour.work_is_finished,
+    "lazy-subclass": behaviour.results_are_plain,
+}
+
+
+def case_of(kernel: Kernel, arrays: ArrayBridge | None = None) -> Case:
+    implementation = Implementation("cheater", arrays=arrays or numpy_arrays())
+
+    @implementation.implements("conv_forward")
+    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+        return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+    return Case(implementation, OPERATORS["conv_forward"], typed(DESCRIPTOR), Variant("fp32", "nchw", DISTRIBUTION), 0)
+
+
+def status_of(check: Check, kernel: Kernel, arrays: ArrayBridge | None = None) -> str:
+    return conducted(case_of(kernel, arrays), check)[0].status
+
+
+@pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
+def test_cheat_is_caught(cheat: Cheat):
+    verdict, _ = conducted(case_of(cheat.make()), cheat.check)
+    assert verdict.status == "fail"
+    assert verdict.reason
+
+
+@pytest.mark.parametrize("cheat", [c for c in CHEATS.values() if c.sly], ids=[n for n, c in CHEATS.items() if c.sly])
+def test_a_single_call_does_not_catch_it(cheat: Cheat):
+    case = case_of(cheat.make())
+    assert verify(replace(case, variant=Variant("fp32", "nchw", "integer"))).status == "pass"
+
+
+@pytest.mark.parametrize(("name", "check"), TORCH_CHEATS.items(), ids=TORCH_CHEATS)
+def test_torch_cheat_is_caught(name: str, check: Check):
+    torch = pytest.importorskip("tests.cheaters_torch", exc_type=ImportError)
+    assert status_of(check, torch.CHEATERS[name](), torch.ARRAYS) == "fail"
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+def test_honest_kernel_keeps_every_promise(check: Check):
+    assert status_of(check, cheaters.honest) == "pass"
+    assert status_of(check, cheaters.sums_in_any_order()) == "pass"
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+def test_honest_torch_kernel_keeps_every_promise(check: Check):
+    torch = pytest.importorskip("tests.cheaters_torch", exc_type=ImportError)
+    assert status_of(check, torch.honest, torch.ARRAYS) == "pass"
+
+
+def test_every_check_has_a_cheat_and_a_place_in_the_suite():
+    assert {cheat.check for cheat in CHEATS.values()} == set(CHECKS)
+    tests = {name for name in vars(test_contract) if name.startswith("test_")}
+    assert tests == {f"test_{check.__name__}" for check in CHECKS}
+
+
+@pytest.mark.parametrize(
+    "check", [behaviour.strided_inputs_are_right_or_refused, behaviour.transposed_inputs_are_right_or_refused]
+)
+def test_clear_refusal_is_unsupported(check: Check):
+    verdict, _ = conducted(case_of(cheaters.refuses_clearly()), check)
+    assert verdict.status == "unsupported"
+    assert "x must be contiguous" in verdict.reason
+
+
+@pytest.mark.parametrize(("kernel", "repeats"), [(cheaters.honest, True), (cheaters.sums_in_any_order(), False)])
+def test_repeatability_is_reported_and_not_judged(kernel: Kernel, repeats: bool):
+    verdict, facts = conducted(case_of(kernel), behaviour.calls_repeat)
+    assert (verdict.status, facts) == ("pass", {"repeatable": repeats})
+
+
+def test_memory_is_poisoned_before_the_call_that_is_judged():
+    returned = []
+
+    def kernel(*inputs, **parameters):
+        returned.append(cheaters.honest(*inputs, **parameters))
+        return returned[-1]
+
+    assert status_of(behaviour.output_is_written, kernel) == "pass"
+    assert [bool(np.isnan(y).all()) for y in returned] == [True, False]
+
+
+class Stopwatch(NumpyArrays):
+    """A device whose caller's stream sees `events` of the `wall` seconds that it works."""
+
+    events, wall = 0.0, 0.0
+
+    def stopwatch(self, call):
+        return self.events, self.wall
+
+
+@pytest.mark.parametrize(
+    ("events", "wall", "status"), [(1e-5, 1e-4, "pass"), (0.01, 0.012, "pass"), (1e-5, 0.01, "fail")]
+)
+def test_work_on_another_stream_shows_in_time(events: float, wall: float, status: str):
+    kind = type("Fixed", (Stopwatch,), {"events": events, "wall": wall})
+    assert status_of(behaviour.work_is_finished, cheaters.honest, kind()) == status
+
+
+def test_result_of_another_device_is_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="on cpu; expected one on cuda"):
+        torch_arrays("cuda").to_host(torch.zeros(1))
+
+
+def test_kernel_that_raises_is_an_error_of_its_own():
+    verdict, _ = conducted(case_of(lambda *inputs, **parameters: 1 // 0), behaviour.calls_repeat)
+    assert (verdict.status, verdict.reason.split(" at ")[0]) == (
+        "error",
+        "raised ZeroDivisionError: integer division or modulo by zero",
+    )
+
+
+def test_waiver_covers_behaviour_on_the_same_data():
+    case = case_of(cheaters.spoils_input())
+    case.implementation.waive("conv_forward", reason="w is scratch", url="https://example.org/1")
+    assert conducted(case, behaviour.inputs_are_unchanged)[0].status == "waived"
+    assert conducted(case, behaviour.results_are_plain)[0].status == "pass"
+
+
+def test_waiver_that_raises_is_an_error():
+    case = case_of(cheaters.spoils_input())
+    case.implementation.waive("conv_forward", reason="r", url="u", when=lambda geometry: bool(1 // 0))
+    verdict, _ = conducted(case, behaviour.inputs_are_unchanged)
+    assert (verdict.status, verdict.reason.splitlines()[1:]) == (
+        "error",
+        ["input w was written to: 355 bytes changed, first at [0]"],
+    )
+
+
+CONTRACT_SUITE = (ROOT / "conformance/suites/test_contract.py").read_text()
+
+
+def test_every_check_is_recorded_and_counted(project: Project):
+    project.write("suite/test_contract.py", CONTRACT_SUITE)
+    project.kernel()
+    project.kernel("partial", declares=", when=lambda p: False")
+    outcome = project.run("--operator=conv_forward", "--distribution=contract")
+    assert (outcome.exit, outcome.statuses) == (0, {"pass": len(CHECKS), "unsupported": len(CHECKS)})
+    assert [r["check"] for r in outcome.records if r["implementation"] == "acme"] == [c.__name__ for c in CHECKS]
+    assert {r["distribution"] for r in outcome.records} == {"contract"}
+    assert [r["repeatable"] for r in outcome.records if "repeatable" in r] == [True]
+    assert f"{len(CHECKS)}" in outcome.text
+
+
+def test_command_reproduces_one_check(project: Project):
+    project.write("suite/test_contract.py", CONTRACT_SUITE)
+    project.kernel(body="w *= 2; return y")
+    outcome = project.run("--operator=conv_forward", "--distribution=contract")
+    failed = [r for r in outcome.records if r["status"] == "fail"]
+    assert "inputs_are_unchanged" in [r["check"] for r in failed]
+    assert failed[0]["command"] in outcome.text
+    again = project.pytester.runpytest_inprocess(*shlex.split(failed[0]["command"])[1:], "--records=again.jsonl")
+    assert again.ret == 1
+    assert [(r["check"], r["reason"]) for r in project.records("again.jsonl")] == [
+        (failed[0]["check"], failed[0]["reason"])
+    ]
+
+
+def test_other_distributions_leave_behaviour_out(project: Project):
+    project.write("suite/test_contract.py", CONTRACT_SUITE)
+    project.kernel()
+    assert {r["distribution"] for r in project.run("--operator=conv_forward", "--distribution=integer").records} == {
+        "integer"
+    }

@@ -1,0 +1,317 @@
+"""Two benchmark runs compared: same code, planted slowdowns, other machines, and what else files may hold."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.__main__ import main
+from conformance.reporting.comparison import compare, runs
+from conformance.reporting.comparison.compare import compared
+from tests.noisy_runs import BUSY, OPERATORS, Bench, by_a_fifth, row, run_of, slower, tried, write
+
+TRIES = 10
+
+
+@pytest.mark.parametrize("seed", range(TRIES))
+def test_same_code_has_not_changed(seed: int):
+    found = tried(Bench(), seed)
+    assert not found.changed
+    assert [answer.outcome for answer in found.answers if answer.overall] == ["no change"] * 6
+
+
+@pytest.mark.parametrize("seed", range(TRIES))
+def test_same_code_has_not_changed_on_a_busy_machine(seed: int):
+    assert not tried(Bench(BUSY), seed).changed
+
+
+@pytest.mark.parametrize("seed", range(TRIES))
+def test_a_fifth_is_found(seed: int):
+    found = slower(tried(Bench(), seed, by_a_fifth("acme")))
+    assert {name for name, _ in found} == {"acme"}
+    assert {what for _, what in found} == {
+        *(f"{operator}, geometric mean of 10" for operator in OPERATORS),
+        "all operators, geometric mean of 20",
+    }
+
+
+@pytest.mark.parametrize("seed", range(TRIES))
+def test_a_fifth_is_found_on_a_busy_machine_by_three_runs(seed: int):
+    found = slower(tried(Bench(BUSY), seed, by_a_fifth("acme"), more=2))
+    assert {name for name, _ in found} == {"acme"}
+    assert any("geometric mean" in what for _, what in found)
+
+
+def test_faster_is_no_alarm():
+    found = tried(Bench(), 1, lambda key: 0.8 if key.implementation == "acme" else 1.0)
+    assert {answer.outcome for answer in found.answers if answer.implementation == "acme"} <= {"faster", "cannot tell"}
+    assert found.changed
+    assert found.status(subset=False) == 0
+
+
+def test_a_slow_machine_is_not_a_slow_kernel():
+    assert not slower(tried(Bench(), 2, lambda key: 1.5))
+    alone = tried(Bench(implementations=("acme", "other")), 2, lambda key: 1.5)
+    assert slower(alone)
+    assert any("drift of the machine" in note for note in alone.notes)
+
+
+def test_a_kernel_is_not_slower_because_the_baseline_is_faster():
+    found = tried(Bench(), 2, lambda key: 0.8 if key.implementation == "torch-cpu" else 1.0)
+    assert {answer.outcome for answer in found.answers if answer.overall} == {"cannot tell"}
+    assert not found.changed
+
+
+@pytest.mark.parametrize(
+    ("timing", "reason"),
+    [
+        ({"finding": "faster than the roofline"}, "in doubt: faster than"),
+        ({"clock": "device"}, "clocks None and device"),
+    ],
+)
+def test_times_in_doubt_are_not_compared(timing, reason, pair):
+    before, _, document = pair
+    spoilt = next(entry["extra_info"] for entry in document["benchmarks"] if entry["extra_info"]["problem"] == "p3")
+    spoilt["timing"] = timing
+    found = compared(runs.read(before), run_of(document))
+    assert sum(reason in note for note in found.notes) == 1
+    name = f"{spoilt['operator']} p3"
+    assert not any(a.name == name and a.implementation == spoilt["implementation"] for a in found.answers)
+
+
+def test_a_baseline_that_changed_is_none():
+    rng, bench = np.random.default_rng(3), Bench()
+    before, after = bench.drawn(rng), bench.drawn(rng)
+    for entry in after["benchmarks"]:
+        if entry["extra_info"]["implementation"] == "torch-cpu":
+            entry["extra_info"]["versions"]["torch"] = "2.14"
+    found = compared(run_of(before), run_of(after))
+    assert found.machine is not None
+    assert not found.machine.drifts
+    assert "torch differs: 2.13, then 2.14" in found.notes
+    assert {answer.implementation for answer in found.answers} == {"torch-cpu", "acme", "other"}
+
+
+def test_what_does_not_matter_is_no_change():
+    found = tried(Bench(), 4, lambda key: 1.02 if key.implementation == "acme" else 1.0)
+    assert [a.outcome for a in found.answers if a.overall] == ["no change"] * 6
+
+
+def test_wide_intervals_cannot_tell():
+    found = tried(Bench(BUSY, rounds=3), 5)
+    assert {answer.outcome for answer in found.answers if not answer.overall} == {"cannot tell"}
+
+
+def test_few_benchmarks_cannot_tell_how_runs_scatter():
+    found = tried(Bench(problems=1), 6, by_a_fifth("acme"))
+    assert {answer.outcome for answer in found.answers} == {"cannot tell"}
+    assert any("how runs scatter" in note for note in found.notes)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path, dict[str, Any]]:
+    """Two files of the same code, and the document of the second."""
+    rng, bench = np.random.default_rng(7), Bench()
+    one, two = bench.drawn(rng), bench.drawn(rng)
+    return write(tmp_path / "a.json", one), write(tmp_path / "b.json", two), two
+
+
+def test_exit_status_of_no_change(pair, capsys):
+    before, after, _ = pair
+    assert main(["compare", str(before), str(after)]) == 0
+    assert "NO CHANGE FOUND beyond noise and 5%" in capsys.readouterr().out
+
+
+def test_of_many_that_have_not_changed_the_furthest_are_listed(pair, capsys):
+    before, after, _ = pair
+    main(["compare", str(before), str(after)])
+    told = capsys.readouterr().out.splitlines()
+    main(["compare", str(before), str(after), "--json"])
+    held = [a for a in json.loads(capsys.readouterr().out)["answers"] if not a["overall"]]
+    for outcome in {answer["outcome"] for answer in held}:
+        own = sorted((a for a in held if a["outcome"] == outcome), key=lambda a: -abs(np.log(a["relative"][1])))
+        names = {f"{a['implementation']} {a['name']}" for a in own[: compare.SINGLE]}
+        section = told[told.index(f"{outcome}:") + 1 :]
+        section = section[: section.index("")]
+        assert {line.strip().partition(":")[0] for line in section if "geometric" not in line and ":" in line} == names
+        assert (f"and {len(own) - compare.SINGLE} single benchmarks" in section[-1]) is (len(own) > compare.SINGLE)
+
+
+def test_exit_status_of_a_slow_kernel(pair, capsys):
+    before, after, document = pair
+    for entry in document["benchmarks"]:
+        if entry["extra_info"]["implementation"] == "acme":
+            entry["stats"]["data"] = [1.2 * seconds for seconds in entry["stats"]["data"]]
+    write(after, document)
+    assert main(["compare", str(before), str(after), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["status"] == 1
+    assert {(a["implementation"], a["outcome"]) for a in told["answers"] if a["overall"]} == {
+        ("acme", "slower"),
+        ("other", "no change"),
+    }
+    low, middle, high = next(a for a in told["answers"] if a["outcome"] == "slower")["relative"]
+    assert 1.1 < low < 1.2 < high < 1.3
+    assert low < middle < high
+
+
+def test_a_smaller_change_than_the_threshold_is_no_alarm(pair):
+    before, after, document = pair
+    for entry in document["benchmarks"]:
+        if entry["extra_info"]["implementation"] == "acme":
+            entry["stats"]["data"] = [1.2 * seconds for seconds in entry["stats"]["data"]]
+    write(after, document)
+    assert main(["compare", str(before), str(after), "--threshold", "30%"]) == 0
+    assert main(["compare", str(before), str(after), "--threshold=0.05"]) == 1
+
+
+def test_a_verdict_that_got_worse(pair, capsys):
+    before, after, document = pair
+    document["benchmarks"][0]["extra_info"]["status"] = "fail"
+    write(after, document)
+    assert main(["compare", str(before), str(after)]) == 1
+    assert "pass, then fail" in capsys.readouterr().out
+    assert main(["compare", str(after), str(before)]) == 0
+    assert "fail, then pass" in capsys.readouterr().out
+
+
+def test_missing_and_new_benchmarks(pair, capsys):
+    before, after, document = pair
+    gone = document["benchmarks"].pop(0)["extra_info"]
+    write(after, document)
+    assert main(["compare", str(before), str(after)]) == 1
+    name = f"{gone['implementation']} {gone['operator']} {gone['problem']}"
+    assert f"no longer verified, or broken):\n  {name}\n" in capsys.readouterr().out
+    assert main(["compare", str(before), str(after), "--subset"]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(after), str(before)]) == 0
+    assert f"new:\n  {name}\n" in capsys.readouterr().out
+
+
+def test_another_machine_is_refused_unless_forced(pair, capsys):
+    before, after, document = pair
+    write(after, document | {"machine_info": document["machine_info"] | {"cpu": {"brand_raw": "Other", "count": 2}}})
+    assert main(["compare", str(before), str(after)]) == 2
+    assert "times are not comparable: CPU Acme CPU and Other" in capsys.readouterr().out
+    assert main(["compare", str(before), str(after), "--force"]) == 0
+    assert "note: CPU differs" in capsys.readouterr().out
+
+
+def test_another_accelerator_is_refused(pair):
+    *_, document = pair
+    one = copy.deepcopy(document)
+    for each, device in ((one, "H100"), (document, "H200")):
+        for entry in each["benchmarks"]:
+            entry["extra_info"]["versions"]["device"] = device
+    found = compared(run_of(one), run_of(document))
+    assert "device H100 and H200" in found.refused
+    assert not found.answers
+
+
+def test_a_verdict_counts_where_times_do_not(pair):
+    before, after, document = pair
+    document["benchmarks"][0]["extra_info"]["status"] = "fail"
+    write(after, document | {"machine_info": {"cpu": {"brand_raw": "Other"}}})
+    assert main(["compare", str(before), str(after)]) == 1
+
+
+def test_another_contract_is_noted(pair):
+    before, _, document = pair
+    document["benchmarks"][0]["extra_info"]["contract"] = {"inputs": "tf32"}
+    found = compared(runs.read(before), run_of(document))
+    assert any(note.startswith("another contract in 1 benchmarks") for note in found.notes)
+
+
+def test_runs_of_different_sources_are_not_taken_together(pair):
+    before, after, document = pair
+    for entry in document["benchmarks"]:
+        entry["extra_info"]["source"] = "changed"
+    changed = write(after.with_name("c.json"), document)
+    assert main(["compare", str(before), str(after), "--and", str(changed), str(after)]) == 2
+    assert main(["compare", str(before), str(after), "--and", str(before), str(after)]) == 0
+
+
+KEY = Bench().keys()[0]
+BAD = {
+    "is not JSON": "{",
+    "is nested more than": "[" * 100 + "]" * 100,
+    "holds NaN": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [float("nan")])]}),
+    "beyond what a float holds": '{"a": 1e999}',
+    "gives the name a twice": '{"a": 1, "a": 2}',
+    "the document is missing or is not an object": "[]",
+    "machine_info is missing": "{}",
+    "has no list 'benchmarks'": '{"machine_info": {}}',
+    "times no verified kernel": '{"machine_info": {}, "benchmarks": []}',
+    "the record in extra_info has no status": json.dumps(
+        {"machine_info": {}, "benchmarks": [row(KEY, [1.0], status=None)]}
+    ),
+    "has no rounds": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [])]}),
+    "a round is not a number of seconds above 0": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [0.0])]}),
+    "times cpu torch-cpu conv_forward p0 fp32 nchw fixed twice": json.dumps(
+        {"machine_info": {}, "benchmarks": [row(KEY, [1.0])] * 2}
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", BAD)
+def test_bad_files_are_named_with_their_defect(defect: str, pair, capsys):
+    before, after, _ = pair
+    after.write_text(BAD[defect])
+    assert main(["compare", str(before), str(after)]) == 2
+    told = capsys.readouterr().err
+    assert defect in told
+    assert str(after) in told
+    assert "Traceback" not in told
+
+
+def test_benchmarks_of_something_else_are_passed_over(pair, capsys):
+    """As the lane's comparison with torch's timer writes them: the file of `tox -e bench` was refused for it."""
+    before, after, document = pair
+    other = {"name": "agreement", "extra_info": {"lane_over_torch": [1.0]}, "stats": {"data": [1.0]}}
+    write(after, document | {"benchmarks": [other, *document["benchmarks"]]})
+    assert main(["compare", str(before), str(after)]) == 0
+    assert "NO CHANGE FOUND" in capsys.readouterr().out
+
+
+def test_files_that_cannot_be_read(pair, capsys):
+    before, after, _ = pair
+    assert main(["compare", str(before), str(after.with_name("none.json"))]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    after.write_bytes(b"\xff")
+    assert main(["compare", str(before), str(after)]) == 2
+    assert "is not UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "-5%", "5 %", "200%", "nan", "1e-3", "\u0665%", ""])
+def test_thresholds_that_cannot_be_meant(text: str, pair):
+    before, after, _ = pair
+    with pytest.raises(SystemExit) as end:
+        main(["compare", str(before), str(after), f"--threshold={text}"])
+    assert end.value.code == 2
+
+
+def test_names_cannot_act_on_a_terminal(pair, capsys):
+    before, after, document = pair
+    document["benchmarks"].append(row(KEY._replace(implementation="\x1b[2J<b>"), [1.0]))
+    write(after, document)
+    assert main(["compare", str(before), str(after)]) == 0
+    told = capsys.readouterr().out
+    assert "\\x1b[2J\\x3cb\\x3e" in told
+    assert "\x1b" not in told
+
+
+def test_json_has_no_infinities(pair, capsys):
+    before, _, document = pair
+    one = before.with_name("one.json")
+    write(one, document | {"benchmarks": document["benchmarks"][:3]})
+    main(["compare", str(one), str(one), "--json"])
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert json.loads(capsys.readouterr().out, parse_constant=refuse)["format"] == compare.FORMAT

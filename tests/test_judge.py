@@ -1,0 +1,245 @@
+"""The judge by itself: equality, bound, statistics, limits, contracts, and where errors sit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.dtypes import STORAGE
+from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
+from conformance.judge.limits import limits
+from conformance.judge.locate import locate
+
+TERMS, COUNT = 4608, 1024
+LOOSEST = Contract(inputs="bf16", accumulate="bf16", rounding="zero", algorithm="fft", subnormals="flushed")
+
+
+def output(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, dtype: str = "fp32", terms: int = 9) -> Output:
+    return Output("y", "NCHW"[: actual.ndim], dtype, terms, actual.astype(STORAGE[dtype]), reference, lambda: s2)
+
+
+def worst(judgement: Judgement) -> Worst:
+    assert judgement.worst is not None
+    return judgement.worst
+
+
+def failed(judgement: Judgement) -> set[str]:
+    return {check.name for check in judgement.checks if not check.passed}
+
+
+VALUES = {
+    "same": (3.0, 3.0, True),
+    "next": (np.nextafter(np.float32(3), np.float32(4)), 3.0, False),
+    "sign": (-3.0, 3.0, False),
+    "NaN where NaN is due": (np.nan, np.nan, True),
+    "NaN where a number is due": (np.nan, 3.0, False),
+    "number where NaN is due": (0.0, np.nan, False),
+    "infinity where it is due": (np.inf, np.inf, True),
+    "the other infinity": (-np.inf, np.inf, False),
+    "infinity where NaN is due": (np.inf, np.nan, False),
+    "largest where infinity is due": (np.finfo(np.float32).max, np.inf, False),
+    "negative zero": (-0.0, 0.0, True),
+    "zero": (0.0, -0.0, True),
+    "smallest subnormal": (np.float32(1e-45), 0.0, False),
+}
+
+
+@pytest.mark.parametrize("distribution", ["integer", "impulse", "special"])
+@pytest.mark.parametrize(("value", "exact", "passes"), VALUES.values(), ids=VALUES)
+def test_equality(value: float, exact: float, passes: bool, distribution: str):
+    actual, reference = np.array([1.0, value]), np.array([1.0, exact])
+    judgement = judge(output(actual, reference, np.ones(2)), distribution, Contract())
+    assert (judgement.passed, judgement.out) == (passes, 0 if passes else 1)
+    assert passes or worst(judgement).index == (1,)
+
+
+@pytest.mark.parametrize("dtype", STORAGE)
+def test_equality_is_with_the_result_rounded_to_the_dtype(dtype: str):
+    exact = np.array([1 + 2.0**-30, 1 / 3])
+    rounded = exact.astype(STORAGE[dtype])
+    assert judge(output(rounded, exact, np.ones(2), dtype), "integer", Contract()).passed
+    assert not judge(output(rounded[::-1], exact, np.ones(2), dtype), "integer", Contract()).passed
+
+
+CONTRACTS = {
+    "exact": Contract(),
+    "tf32": Contract(inputs="tf32"),
+    "zero": Contract(rounding="zero"),
+    "fft": Contract(algorithm="fft"),
+    "split": Contract(splits=8, partials="bf16"),
+}
+
+
+@pytest.mark.parametrize("distribution", ["fixed", "wide"])
+@pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_bound_is_sharp(contract: Contract, sign: int, distribution: str):
+    rng = np.random.default_rng(1)
+    reference, s2 = rng.normal(size=200), np.ones(200)
+    promised = Contract(accumulate="fp32", **{f: getattr(contract, f) for f in ("inputs", "rounding", "algorithm")})
+    bound = limits(promised, "fp64", 9, 200).bound(reference[:1], s2[:1])[0]
+    just_within, just_beyond = reference.copy(), reference.copy()
+    just_within[0] += sign * bound * (1 - 1e-6)
+    just_beyond[0] += sign * bound * (1 + 1e-6)
+    verdicts = [
+        judge(output(actual, reference, s2, "fp64"), distribution, promised) for actual in (just_within, just_beyond)
+    ]
+    assert ["worst error / bound" in failed(verdict) for verdict in verdicts] == [False, True]
+    assert (verdicts[1].out, worst(verdicts[1]).index) == (1, (0,))
+    assert worst(verdicts[1]).bound == pytest.approx(bound)
+
+
+@pytest.mark.parametrize("contract", [Contract(), LOOSEST], ids=["default", "loosest"])
+@pytest.mark.parametrize("distribution", ["integer", "impulse", "special", "fixed", "wide"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_never_passes(bad: float, distribution: str, contract: Contract):
+    actual, reference = np.ones(50), np.ones(50)
+    actual[17] = bad
+    judgement = judge(output(actual, reference, np.full(50, 1e30)), distribution, contract)
+    assert not judgement.passed
+    assert (judgement.out, worst(judgement).index) == (1, (17,))
+
+
+def test_nothing_is_inferred_by_nan():
+    judgement = judge(output(np.full(50, np.nan), np.ones(50), np.ones(50)), "fixed", Contract())
+    assert judgement.inferred is None
+
+
+def test_check_of_nan_fails():
+    assert not Check("x", float("nan"), float("inf")).passed
+
+
+@cache
+def sums(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sums of products: sequential in fp32, exact, and their magnitudes."""
+    rng = np.random.default_rng(seed)
+    x, w = (rng.integers(-(2**18), 2**18, (COUNT, TERMS)).astype(np.float32) * np.float32(2.0**-18) for _ in range(2))
+    exact = np.einsum("ts,ts->t", x, w, dtype=np.float64)
+    s2 = np.sqrt(np.einsum("ts,ts->t", np.square(x), np.square(w), dtype=np.float64))
+    return np.cumsum(x * w, axis=1, dtype=np.float32)[:, -1], exact, s2
+
+
+SEEDS = range(4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_honest_sums_pass(seed: int):
+    actual, exact, s2 = sums(seed)
+    assert failed(judge(output(actual, exact, s2, terms=TERMS), "fixed", Contract())) == set()
+
+
+def noise(exact: np.ndarray, s2: np.ndarray) -> np.ndarray:
+    """Errors of random sign, each of them far within the bound."""
+    sign = np.random.default_rng(9).choice([-1, 1], exact.shape)
+    noisy: np.ndarray = exact + 0.9 * sign * 2.0**-24 * np.sqrt(TERMS) * s2
+    return noisy
+
+
+PLANTED: dict[str, tuple[Callable, str]] = {
+    "gain of 2e-6": (lambda y, exact, s2: y * np.float64(1 + 2e-6), "gain z"),
+    "gain of -2e-6": (lambda y, exact, s2: y * np.float64(1 - 2e-6), "gain z"),
+    "offset of 1e-4": (lambda y, exact, s2: y + np.float64(1e-4), "offset z"),
+    "offset of -1e-4": (lambda y, exact, s2: y - np.float64(1e-4), "offset z"),
+    "twice the noise": (lambda y, exact, s2: noise(exact, s2), "rms"),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("plant", "check"), PLANTED.values(), ids=PLANTED)
+def test_statistics_see_what_the_bound_cannot(plant: Callable, check: str, seed: int):
+    subject = output(plant(*sums(seed)), *sums(seed)[1:], terms=TERMS)
+    judgement = judge(subject, "fixed", Contract())
+    assert check in failed(judgement)
+    assert judgement.out == 0
+    assert f"{check} " in judgement.explain()
+    assert judge(subject, "wide", Contract()).passed
+
+
+@pytest.mark.parametrize("value", [1.0, 0.0])
+def test_exact_results_pass_all_statistics(value: float):
+    exact = np.full(100, value)
+    assert judge(output(exact, exact, np.ones(100)), "fixed", Contract()).passed
+
+
+FIELDS: dict[str, tuple[Any, str]] = {
+    "inputs": ("fp8", "Contract(inputs='fp8'): must be one of exact, "),
+    "accumulate": ("float32", "Contract(accumulate='float32'): must be one of auto, fp64, fp32, "),
+    "rounding": (None, "Contract(rounding=None): must be one of nearest, zero"),
+    "algorithm": ("gemm", "Contract(algorithm='gemm'): must be one of direct, "),
+    "subnormals": (True, "Contract(subnormals=True): must be one of kept, flushed"),
+    "partials": ("int8", "Contract(partials='int8'): must be one of fp32, "),
+    "splits": (0, "Contract(splits=0): must be a whole number, at least 1"),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_contract_names_field_and_choices(field: str):
+    value, message = FIELDS[field]
+    with pytest.raises(ContractError) as caught:
+        Contract(**{field: value})
+    assert str(caught.value).startswith(message)
+
+
+LADDERS = {
+    "tf32 inputs": [Contract(inputs=name) for name in ("exact", "tf32x3", "tf32")],
+    "bf16 inputs": [Contract(inputs=name) for name in ("exact", "bf16x3", "bf16")],
+    "fp16 inputs": [Contract(inputs=name) for name in ("exact", "tf32", "fp16")],
+    "fp16 sums": [Contract(accumulate=name) for name in ("fp64", "fp32", "fp16")],
+    "bf16 sums": [Contract(accumulate=name) for name in ("fp64", "fp32", "bf16")],
+    "rounding": [Contract(rounding=name) for name in ("nearest", "zero")],
+    "subnormals": [Contract(subnormals=name) for name in ("kept", "flushed")],
+    "winograd": [Contract(algorithm=name) for name in ("winograd-f2", "winograd-f4")],
+    "fft": [Contract(algorithm=name) for name in ("direct", "fft")],
+    "splits": [Contract(splits=number) for number in (1, 2, 8)],
+    "fp16 partials": [Contract(splits=4, partials=name) for name in ("fp32", "fp16")],
+    "bf16 partials": [Contract(splits=4, partials=name) for name in ("fp32", "bf16")],
+}
+"""From the stronger promise to the weaker."""
+
+
+@pytest.mark.parametrize("dtype", STORAGE)
+@pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS)
+def test_weaker_promise_never_has_a_smaller_limit(ladder: list[Contract], dtype: str):
+    s2 = np.repeat(np.geomspace(1e-40, 1e4, 30), 21)
+    reference = s2 * np.tile(np.linspace(-5, 5, 21), 30)
+    for terms in (1, 2, 3, 9, 576, 4608, 1 << 20):
+        rungs = [limits(contract, dtype, terms, 1000) for contract in ladder]
+        for strong, weak in pairwise(rungs):
+            assert (strong.bound(reference, s2) <= weak.bound(reference, s2)).all()
+            assert strong.unit <= weak.unit
+            assert strong.one_sided <= weak.one_sided
+
+
+MASKS: dict[str, Any] = {
+    "every element": np.s_[:],
+    "p = 5 (last)": np.s_[:, :, -1],
+    "p = 0 (first)": np.s_[:, :, 0],
+    "k = 2": np.s_[:, 2],
+    "n = 1 (last), k = 0 (first), p = 3, q = 4": np.s_[1, 0, 3, 4],
+    "every 2nd q from 1 to 7": np.s_[..., 1::2],
+    "every 3rd p from 0 to 3": np.s_[:, :, ::3],
+    "q at both edges": np.s_[..., [0, -1]],
+    "q 2..7 of 0..7": np.s_[..., 2:],
+    "3 of 8 q": np.s_[..., [0, 1, 5]],
+}
+
+
+@pytest.mark.parametrize("phrase", MASKS)
+def test_location_is_told_in_a_phrase(phrase: str):
+    mask = np.zeros((2, 5, 6, 8), bool)
+    mask[MASKS[phrase]] = True
+    assert locate(mask, "NKPQ") == phrase
+
+
+def test_errors_everywhere_and_nowhere_in_particular_are_spread():
+    n, k, p, q = np.indices((2, 5, 6, 8))
+    assert locate((n + k + p + q) % 2 == 0, "NKPQ") == "spread over every axis (50.0% of the elements)"
+
+
+def test_location_in_a_vector():
+    assert locate(np.array([False, True, False]), "K") == "k = 1"

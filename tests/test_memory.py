@@ -1,0 +1,368 @@
+"""What autodiff keeps: the count is right, nothing hides from it, and a wrong declaration is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conformance import Implementation, numpy_arrays, torch_arrays
+from conformance.checks import memory
+from conformance.execution.case import Case
+from conformance.execution.trial import DISTRIBUTION, Facts, conduct
+from conformance.execution.verify import Verdict
+from conformance.implementations.bridges.tape import Saved
+from conformance.implementations.implementation import Form, ImplementationError, Kernel
+from conformance.implementations.registry import load
+from conformance.operators import OPERATORS
+from conformance.problems import Variant, typed
+from conformance.reporting import memory_table
+from tests.conftest import Project
+
+torch = pytest.importorskip("torch")
+pytest_plugins = ["pytester"]
+
+KERNELS = {"unfused": "torch-cpu", "fused": "torch-fused-cpu"}
+ROOT = Path(__file__).parents[1]
+PROBLEM = typed("bn n2 c3 h12 w12 k5 r3 s3")
+X, Z, W = 2 * 3 * 12 * 12 * 4, 2 * 5 * 10 * 10 * 4, 5 * 3 * 3 * 3 * 4
+"""Bytes of the input, of the convolution's output, of the filters, in fp32."""
+
+
+@pytest.fixture(scope="module")
+def torch_kernels() -> dict[str, Any]:
+    """Forward kernels of torch's own pair and of the fused one."""
+    registry = load([ROOT / "impls" / "torch_native", ROOT / "impls" / "torch_fused"])
+    assert registry.broken == {}
+    return {label: forward(registry.implementations[name]) for label, name in KERNELS.items()}
+
+
+def forward(implementation: Implementation) -> Any:
+    kernel = implementation.find("conv_bn_forward", PROBLEM.geometry, "fp32", "nchw")
+    assert isinstance(kernel, Kernel)
+    return kernel.function
+
+
+def concluded(
+    implementation: Implementation, check: Any = memory.backward_keeps_what_is_declared, problem: Any = PROBLEM
+) -> tuple[Verdict, Facts]:
+    operator = OPERATORS["conv_bn_forward"]
+    return conduct(Case(implementation, operator, problem, Variant("fp32", "nchw", DISTRIBUTION), 0), check)
+
+
+def offering(kernel: Callable[..., Any], saves: int, form: Callable[..., Any] | None = None) -> Implementation:
+    """An implementation with a kernel, and a form that may be another function."""
+    acme = Implementation("acme", arrays=torch_arrays("cpu"))
+    acme.implements("conv_bn_forward")(kernel)
+    acme.differentiates("conv_bn_forward", label="pair", saves=saves)(form or kernel)
+    return acme
+
+
+def row(label: str, buffers: int, activations: int, vectors: int) -> dict[str, Any]:
+    return {
+        "form": label,
+        "buffers": buffers,
+        "activation_bytes": activations,
+        "parameter_bytes": W,
+        "vector_bytes": vectors,
+    }
+
+
+@pytest.mark.parametrize(
+    ("label", "saves", "expected"),
+    [("unfused", 2, row("pair", 2, X + Z, 5 * 5 * 4)), ("fused", 1, row("pair", 1, X, 3 * 5 * 4))],
+    ids=["unfused", "fused"],
+)
+def test_bytes_of_a_pair(torch_kernels, label: str, saves: int, expected: dict[str, Any]):
+    """The unfused pair keeps x and z, the fused one x; both w, gamma and two statistics, torch two running ones."""
+    verdict, facts = concluded(offering(torch_kernels[label], saves))
+    assert (verdict.status, verdict.reason, facts) == ("pass", "", {"kept": [expected]})
+
+
+@pytest.mark.parametrize(
+    "text", ["bn n2 c3 h12 w11 k5 r3 s2 u2x1 p0:1x1:0", "bn n2 c4 h12 w11 k6 r3 s3 p1 d1x2 g2 affine0 eps3 outside1"]
+)
+def test_fused_pair_keeps_its_input_whatever_the_convolution(torch_kernels, text: str):
+    """Padding and the other convention of eps leave no second buffer."""
+    problem = typed(text)
+    verdict, facts = concluded(offering(torch_kernels["fused"], 1), problem=problem)
+    assert (verdict.status, verdict.reason) == ("pass", "")
+    assert facts["kept"][0]["activation_bytes"] == problem.geometry.x.size * 4
+
+
+@pytest.mark.parametrize(
+    ("label", "saves", "message"),
+    [
+        ("unfused", 1, f"pair: keeps 2 activations, declared 1: float32[2, 3, 12, 12] {X:,} B, "),
+        ("fused", 2, "pair: keeps 1 activations, declared 2: float32[2, 3, 12, 12]"),
+        ("fused", 0, "pair: keeps 1 activations, declared 0"),
+    ],
+)
+def test_another_number_than_declared_fails(torch_kernels, label: str, saves: int, message: str):
+    verdict, _ = concluded(offering(torch_kernels[label], saves))
+    assert verdict.status == "fail"
+    assert message in verdict.reason
+
+
+def hoarding(fused: Callable[..., Any], keep: Callable[[Any, Any], None]) -> Callable[..., Any]:
+    """The fused pair with a function behind it that keeps its input in a way of its own."""
+
+    class Hoard(torch.autograd.Function):  # type: ignore[name-defined]
+        @staticmethod
+        def forward(ctx, y):
+            keep(ctx, y.clone())
+            return y.clone()
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy
+
+    @wraps(fused)
+    def pair(*given, **parameters):
+        y, *statistics = fused(*given, **parameters)
+        return Hoard.apply(y), *statistics
+
+    return pair
+
+
+WAYS: dict[str, Callable[[Any, Any], None]] = {
+    "as an attribute": lambda ctx, y: setattr(ctx, "stash", y),
+    "in a dictionary": lambda ctx, y: setattr(ctx, "stash", {"deep": [(y,)]}),
+    "in an object": lambda ctx, y: setattr(ctx, "stash", SimpleNamespace(deep={y})),
+    "in a closure": lambda ctx, y: setattr(ctx, "stash", lambda: y),
+    "in a partial function": lambda ctx, y: setattr(ctx, "stash", partial(torch.neg, input=y)),
+    "by the framework": lambda ctx, y: ctx.save_for_backward(y),
+    "as a part of it": lambda ctx, y: ctx.save_for_backward(y.reshape(-1)[:3]),
+    "cut in two": lambda ctx, y: ctx.save_for_backward(*y.reshape(-1).split(y.numel() // 2)),
+}
+
+
+@pytest.mark.parametrize("keep", WAYS.values(), ids=list(WAYS))
+def test_nothing_is_kept_in_hiding(torch_kernels, keep: Callable[[Any, Any], None]):
+    verdict, _ = concluded(offering(torch_kernels["fused"], 1, hoarding(torch_kernels["fused"], keep)))
+    assert verdict.status == "fail"
+    assert "pair: keeps 2 activations, declared 1" in verdict.reason
+
+
+def test_two_activations_in_one_buffer_are_too_large():
+    """One buffer that holds the input and the output counts once, but not for one."""
+    form = Form(lambda: None, "conv_bn_forward", "pair", 1, None)
+    kept = memory.Kept.of([Saved(((X + Z) // 4,), "float32", X + Z, 4)], PROBLEM.geometry)
+    assert kept.complaint(form, PROBLEM.geometry).startswith(f"pair: activations take {X + Z:,} B, at most {X:,} B")
+
+
+def test_wrong_gradient_fails(torch_kernels):
+    """Keeping little is no merit where the gradient is another one: here, statistics taken for constants."""
+    fused = torch_kernels["fused"]
+
+    @wraps(fused)
+    def constant(x, w, gamma, beta, *running, **parameters):
+        _, mean, var, *moved = fused(x, w, gamma, beta, *running, **parameters)
+        z = torch.nn.functional.conv2d(x, w)
+        y = torch.nn.functional.batch_norm(z, mean, var, gamma, beta, False, 0.0, parameters["eps"])
+        return y, mean, var, *moved
+
+    verdict, _ = concluded(offering(fused, 2, constant))
+    assert verdict.status == "fail"
+    assert verdict.reason.startswith("wrong in the backward of the form pair\ndx: ")
+
+
+def test_wrong_result_fails(torch_kernels):
+    fused = torch_kernels["fused"]
+
+    @wraps(fused)
+    def doubled(*given, **parameters):
+        y, *statistics = fused(*given, **parameters)
+        return 2 * y, *statistics
+
+    verdict, _ = concluded(offering(fused, 1, doubled))
+    assert verdict.status == "fail"
+    assert verdict.reason.startswith("wrong as the form pair\ny: ")
+
+
+def test_function_without_a_graph_is_an_error(torch_kernels):
+    fused = torch_kernels["fused"]
+
+    @wraps(fused)
+    def detached(*given, **parameters):
+        return tuple(result.detach() for result in fused(*given, **parameters))
+
+    verdict, _ = concluded(offering(fused, 1, detached))
+    assert verdict.status == "error"
+    assert "without a graph" in verdict.reason
+
+
+def test_framework_without_autodiff_is_unsupported():
+    acme = Implementation("acme", arrays=numpy_arrays())
+    acme.implements("conv_bn_forward")(lambda *given, **parameters: None)
+    assert concluded(acme)[0].reason.startswith("offers no conv_bn_forward that can be differentiated")
+    acme.differentiates("conv_bn_forward", label="pair", saves=1)(lambda *given, **parameters: None)
+    verdict, _ = concluded(acme)
+    assert (verdict.status, verdict.reason) == ("unsupported", "numpy has no way to see this (differentiate)")
+
+
+DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "operator": ({"operator": "conv"}, "operator: 'conv' is not one of conv_forward"),
+    "no label": ({"label": " "}, "label=' ': each form of conv_bn_forward needs a name of its own"),
+    "label twice": ({"label": "first"}, "label='first': each form"),
+    "less than nothing": ({"saves": -1}, "saves=-1: must be a number of buffers"),
+    "half a buffer": ({"saves": 0.5}, "saves=0.5: must be a number of buffers"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), DECLARATIONS.values(), ids=list(DECLARATIONS))
+def test_declaration_that_cannot_be_meant(change: dict[str, Any], message: str):
+    acme = Implementation("acme")
+    acme.differentiates("conv_bn_forward", label="first", saves=1)(lambda x, w: None)
+    with pytest.raises(ImplementationError) as raised:
+        acme.differentiates(**{"operator": "conv_bn_forward", "label": "second", "saves": 1, **change})
+    assert str(raised.value).startswith(message)
+
+
+def test_parameter_that_nobody_passes_is_refused():
+    acme = Implementation("acme")
+    with pytest.raises(ImplementationError, match="'epsilon' is not one of"):
+
+        @acme.differentiates("conv_bn_forward", label="pair", saves=1)
+        def pair(x, w, *, epsilon): ...
+
+
+@pytest.mark.parametrize(
+    ("elements", "kind"),
+    [
+        (5, "vectors"),
+        (8 * 5, "vectors"),
+        (8 * 5 + 1, "activations"),
+        (5 * 3 * 3 * 3, "parameters"),
+        (864, "activations"),
+    ],
+)
+def test_kinds_of_buffers(elements: int, kind: str):
+    found = memory.Kept.of([Saved((elements,), "float32", elements * 4, 4)], PROBLEM.geometry)
+    assert len(getattr(found, kind)) == 1
+
+
+def test_declared_form_may_be_smaller_than_fp32():
+    """Of 16-bit activations the input is held to its own size, not to that of fp32."""
+    form = Form(lambda: None, "conv_bn_forward", "pair", 1, None)
+    size = PROBLEM.geometry.x.size
+    fits = memory.Kept.of([Saved(PROBLEM.geometry.x.shape, "bfloat16", size * 2, 2)], PROBLEM.geometry)
+    larger = memory.Kept.of([Saved(PROBLEM.geometry.x.shape, "bfloat16", size * 2 + 2, 2)], PROBLEM.geometry)
+    assert fits.complaint(form, PROBLEM.geometry) == ""
+    assert "at most" in larger.complaint(form, PROBLEM.geometry)
+
+
+def test_jax_residuals():
+    """The arrays in what jax.vjp returns, each buffer once."""
+    jax = pytest.importorskip("jax")
+    from conformance import jax_arrays
+
+    x, w = (jax.numpy.ones(shape, "float32") for shape in ((40, 30), (30, 20)))
+    both = jax.checkpoint(lambda x, w: (jax.numpy.sin(x @ w), x.sum()))
+    tape = jax_arrays("cpu").differentiate(both, [x, w])
+    assert sorted(saved.shape for saved in tape.saved) == [(30, 20), (40, 30)]
+    assert sum(saved.nbytes for saved in tape.saved) == x.nbytes + w.nbytes
+    dx, dw = tape.pull(jax.numpy.ones((40, 20), "float32"))
+    assert (dx.shape, dw.shape, tape.result[0].shape) == (x.shape, w.shape, (40, 20))
+    other = jax.numpy.ones_like(x)
+    twice = jax_arrays("cpu").differentiate(lambda x, other: x * other, [x, x])
+    assert len(twice.saved) == 1
+    assert len(jax_arrays("cpu").differentiate(lambda x, other: x * other, [x, other]).saved) == 2
+    plain = jax_arrays("cpu").differentiate(lambda x, w: jax.numpy.sin(x @ w), [x, w])
+    assert (40, 20) in {saved.shape for saved in plain.saved}
+
+
+RECORD = {
+    "implementation": "acme",
+    "descriptor": "bn n1",
+    "dtype": "fp32",
+    "kept": [{"form": "fused", "activation_bytes": 692224, "buffers": 1, "parameter_bytes": 9, "vector_bytes": 768}],
+}
+TABLE = """\
+kept for backward, bn n1
+implementation  form   dtype  activation bytes  buffers  parameter bytes  per-channel bytes
+acme            fused   fp32           692,224        1                9                768
+"""
+STEP = {"form": "fused", "batch": 64, "peak_bytes": 43576024, "forward_bytes": 27089328}
+STEPS = """\
+a training step of the tutorial's network (conv 1-32-64 with batch norm, 28x28, fp32)
+implementation  form   batch  peak bytes  bytes after forward
+acme            fused     64  43,576,024           27,089,328
+published for batch 2048 on an RTX 3070: unfused 2.68 GB, fused 1.56 GB at the peak"""
+
+
+def test_tables():
+    assert "\n".join(memory_table.lines([RECORD])) == TABLE
+    assert "\n".join(memory_table.lines([{"implementation": "acme", "trained": [STEP]}])) == STEPS
+    assert list(memory_table.lines([])) == []
+
+
+def test_reports_of_other_tests_are_passed_over():
+    tables = memory_table.Tables()
+    for when, properties in (("setup", []), ("call", []), ("call", [("conformance", '{"status": "pass"}')])):
+        report: Any = SimpleNamespace(when=when, user_properties=properties)
+        tables.pytest_runtest_logreport(report)
+    assert tables.records == []
+
+
+SUITE = """
+import pytest
+from conformance.checks import memory
+from conformance.problems import typed
+
+PAIRS = (typed("{descriptor}"),)
+
+@pytest.mark.measures("conv_bn_forward", problems=PAIRS, dtypes=("fp32", "bf16"))
+def test_backward_keeps_what_is_declared(kept, case):
+    kept(case, memory.backward_keeps_what_is_declared)
+"""
+IMPLEMENTATION = """
+import torch
+from torch.nn.functional import batch_norm, conv2d
+from conformance import Implementation, torch_arrays
+
+acme = Implementation("acme", arrays=torch_arrays("cpu"))
+
+@acme.implements("conv_bn_forward")
+@acme.differentiates("conv_bn_forward", label="modules", saves={saves})
+def pair(x, w, gamma, beta, running_mean, running_var, *, eps):
+    z = conv2d(x, w)
+    var, mean = torch.var_mean(z, (0, 2, 3), correction=0)
+    return batch_norm(z, None, None, gamma, beta, True, 0.0, eps), mean, var
+"""
+
+
+@pytest.fixture
+def measured(project: Project) -> Project:
+    project.pytester.makeconftest(
+        'pytest_plugins = ["conformance.plugin.plugin", "conformance.reporting.memory_table"]'
+    )
+    project.write("suite/test_suite.py", SUITE.format(descriptor="bn n2 c3 h12 w12 k5 r3 s3 run0"))
+    return project
+
+
+@pytest.mark.parametrize(("saves", "status"), [(2, "pass"), (1, "fail")])
+def test_run(measured: Project, saves: int, status: str):
+    measured.write("impls/acme.py", IMPLEMENTATION.format(saves=saves))
+    outcome = measured.run("--distribution=contract", subprocess=True)
+    record = outcome.of("acme")
+    assert (record["status"], record["check"]) == (status, "backward_keeps_what_is_declared")
+    assert (outcome.exit == 0) is (status == "pass")
+    assert (f"acme            modules   fp32             {X + Z:,}        2" in outcome.text) is (status == "pass")
+
+
+@pytest.mark.parametrize("option", ["--operator=conv_forward", "--distribution=fixed", "--layout=nhwc", "--dtype=fp64"])
+def test_what_is_not_asked_for_is_not_measured(measured: Project, option: str):
+    measured.write("impls/acme.py", IMPLEMENTATION.format(saves=2))
+    outcome = measured.run(
+        *(["--distribution=contract"] if "distribution" not in option else []), option, subprocess=True
+    )
+    assert (outcome.records, outcome.exit) == ([], int(pytest.ExitCode.NO_TESTS_COLLECTED))
+
+
+def test_saved_is_told_in_words():
+    assert str(Saved((2, 3), "float32", 24, 4)) == "float32[2, 3] 24 B"

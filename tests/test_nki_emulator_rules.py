@@ -1,0 +1,84 @@
+"""Every rule of the NKI emulator is broken by a small kernel, in the line that says so; its neighbours are accepted."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.nki_refusals import ACCEPTED, REFUSED
+from tests.nki_sources import FOLDER, MARK, Refused, arguments, emulator, loaded, source
+
+ELSEWHERE = {"stale-tensor", "argument", "outside-kernel", "instruction-limit", "time-limit"}
+"""Rules that need more than a kernel; their tests are in test_nki_emulator_loading."""
+
+
+def _identified(case: Refused) -> str:
+    position = [other for other in REFUSED if other.rule == case.rule].index(case)
+    return f"{case.rule}-{position}"
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=_identified)
+def test_refused(tmp_path, refused):
+    def run():
+        loaded(tmp_path, refused.source, target=refused.target).kernel(*arguments())
+
+    with pytest.raises(emulator().EmulationError) as caught:
+        run()
+    marked = next(n for n, line in enumerate(refused.source.splitlines(), 1) if line.endswith(MARK))
+    found = caught.value
+    assert (found.rule, found.kernel, found.line) == (refused.rule, "kernel", marked), str(found)
+
+
+@pytest.mark.parametrize("lines", ACCEPTED.values(), ids=list(ACCEPTED))
+def test_accepted(tmp_path, lines):
+    found = loaded(tmp_path, source(lines)).kernel(*arguments())
+    np.testing.assert_array_equal(found[0] if isinstance(found, tuple) else found, arguments()[0])
+
+
+def test_every_rule_is_broken():
+    rules = set(emulator().RULES)
+    assert {refused.rule for refused in REFUSED} | ELSEWHERE == rules
+
+
+def _sources():
+    """Of the emulator without its front end for the earlier API, which has rules of its own."""
+    return [path for path in FOLDER.glob("*.py") if path.name != "rules.py" and not path.name.startswith("beta")]
+
+
+def test_no_error_has_an_unknown_rule():
+    text = "".join(path.read_text() for path in _sources())
+    named = set(re.findall(r'(?:refuse|outside)\(\s*"([a-z-]+)"', text)) | set(re.findall(r'"(python-[a-z-]+)"', text))
+    assert named <= set(emulator().RULES)
+    assert len(named) > 60
+
+
+@pytest.mark.parametrize(
+    ("rule", "body"),
+    {
+        "psum-not-started": "nisa.memset(dst=p, value=0)\nnisa.nc_matmul(dst=p, stationary=x, moving=x)",
+        "target": "nl.abs_max(x, y)",
+        "activation-bias": "nisa.activation(dst=t, op=nl.copy, data=x, bias=1.0)",
+        "engine": "nisa.tensor_copy(dst=t, src=x, engine=nisa.engine.scalar)",
+        "sbuf-capacity": "nl.ndarray((128, 60000), dtype=nl.float32)",
+    }.items(),
+)
+def test_a_later_target_allows_it(tmp_path, rule, body):
+    with pytest.raises(emulator().EmulationError, match=rule):
+        loaded(tmp_path, source(body)).kernel(*arguments())
+    loaded(tmp_path, source(body), target="gen4").kernel(*arguments())
+
+
+def test_functions_that_no_kernel_calls_may_use_all_of_python(tmp_path):
+    host = "\n\ndef reference(a):\n    return [v is None for v in a if 0 < v < 3]\n"
+    found = loaded(tmp_path, source("") + host)
+    assert found.reference([1, 2]) == [False, False]
+
+
+def test_functions_that_a_kernel_calls_keep_to_the_subset(tmp_path):
+    helpers = "\n\ndef outer(v):\n    return inner(v)\n\n\ndef inner(v):\n    return [w for w in v]\n"
+    text = source("outer((1, 2))") + helpers
+    with pytest.raises(emulator().EmulationError, match="python-comprehension") as caught:
+        loaded(tmp_path, text)
+    assert caught.value.line == len(text.splitlines())

@@ -1,0 +1,80 @@
+"""Kernels that others wrote, unmodified, in the emulator: those found below the folder CONFORMANCE_NKI_SAMPLES.
+
+A checkout of a public repository of NKI samples, or of the documentation of the SDK, of any release from 2.21 on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.nki_samples import SAMPLES
+from tests.nki_sources import emulator
+from tests.nki_trials import Trial
+
+VARIABLE = "CONFORMANCE_NKI_SAMPLES"
+FOLDER = os.environ.get(VARIABLE)
+OTHER_GENERATION = "tensor_copy() got an unexpected keyword argument 'dtype'"
+"""What nki 0.1 and 0.2 had, whose instructions still returned tiles."""
+
+pytestmark = pytest.mark.skipif(
+    FOLDER is None, reason=f"the environment variable {VARIABLE} names no folder of samples"
+)
+
+
+def _copies(trial: Trial) -> list[Path]:
+    return sorted(Path(FOLDER or "").rglob(trial.file)) if FOLDER else []
+
+
+FOUND = [(trial, path) for trial in SAMPLES for path in _copies(trial)] if FOLDER else []
+
+
+def _loaded(trial: Trial, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The file, or a file that imports it as a module of its package."""
+    if not trial.package:
+        return emulator().load(path, target=trial.target)
+    monkeypatch.syspath_prepend(path.parents[trial.package.count(".")])
+    stub = folder / "stub.py"
+    stub.write_text(f"import nki\nfrom {trial.package} import {trial.kernel}\n")
+    try:
+        return emulator().load(stub, target=trial.target)
+    finally:
+        root = trial.package.partition(".")[0]
+        for name in [name for name in sys.modules if name.partition(".")[0] == root]:
+            del sys.modules[name]
+
+
+def _named(value: Trial | Path) -> str:
+    return value.kernel if isinstance(value, Trial) else str(value.relative_to(FOLDER or ""))
+
+
+@pytest.mark.parametrize(("trial", "path"), FOUND, ids=_named)
+def test_sample(trial: Trial, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for name in trial.frameworks:
+        if name not in sys.modules:
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    if trial.refused:
+        _expect_refusal(trial, path, tmp_path, monkeypatch)
+        return
+    try:
+        assert trial.run(_loaded(trial, path, tmp_path, monkeypatch)) == []
+    except emulator().EmulationError as problem:
+        if OTHER_GENERATION not in problem.message:
+            raise
+        pytest.skip(f"written for nki 0.1 or 0.2: {problem}")
+
+
+def _expect_refusal(trial: Trial, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(emulator().EmulationError) as caught:
+        trial.run(_loaded(trial, path, folder, monkeypatch))
+    assert caught.value.rule in trial.refused
+    assert caught.value.line > 0
+
+
+def test_folder_holds_samples():
+    assert FOUND, f"no file of the table lies below {FOLDER}"

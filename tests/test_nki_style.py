@@ -1,0 +1,63 @@
+"""Common kernels in both generations of the API, run by the emulator, against float64 within derived bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import nki_definitions as definitions
+from tests.nki_sources import emulator
+from tests.nki_trials import Array, Trial
+
+FOLDER = Path(__file__).parent / "nki_style"
+POOL = Array((8, 12, 9))
+TRIALS = (
+    Trial("pooling.py", "pool", (POOL, 3), definitions.AVERAGE_POOL),
+    Trial("pooling.py", "pool", (replace(POOL, dtype="bf16"), 3), definitions.AVERAGE_POOL),
+    Trial("pooling.py", "pool_rounding_between", (POOL, 3), definitions.AVERAGE_POOL),
+    Trial("matmul.py", "matmul", (Array((256, 128)), Array((256, 1024))), definitions.PRODUCT),
+    Trial("matmul.py", "matmul", (Array((150, 140)), Array((150, 600))), definitions.PRODUCT),
+    Trial("matmul.py", "matmul", (Array((40, 30), "bf16"), Array((40, 50), "bf16")), definitions.PRODUCT),
+    Trial("transpose.py", "transpose_free", (Array((5, 12)), 3, 4), definitions.TRANSPOSE_FREE),
+    Trial("transpose.py", "transpose", (Array((256, 128), "bf16"),), definitions.TRANSPOSE),
+    Trial("rows.py", "softmax", (Array((200, 70), low=-20, high=20),), definitions.SOFTMAX),
+    Trial("rows.py", "rms_norm", (Array((200, 70)), Array((70,))), definitions.RMS_NORM),
+    Trial("rows.py", "rms_norm", (Array((128, 512)), Array((512,))), definitions.RMS_NORM),
+    Trial("rows.py", "layer_norm", (Array((200, 70)), 1e-5, Array((70,)), Array((70,))), definitions.LAYER_NORM),
+    Trial("rows.py", "layer_norm", (Array((30, 700)), 1e-3, Array((700,)), Array((700,))), definitions.LAYER_NORM),
+)
+
+
+def _adapted(trial: Trial) -> Trial:
+    """The function of a flat transpose takes the shape, the kernels its sizes."""
+    if trial.kernel != "transpose_free":
+        return trial
+    transposed = trial.definition
+    assert isinstance(transposed, definitions.Definition)
+    return replace(trial, definition=definitions.Definition(lambda x, *shape: transposed.expected(x, shape)))
+
+
+@pytest.mark.parametrize("generation", ["beta_", ""], ids=["beta", "present"])
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: f"{trial.kernel}-{trial.arguments[0].dtype}")
+def test_kernel(trial: Trial, generation: str):
+    module = emulator().load(FOLDER / f"{generation}{trial.file}")
+    assert _adapted(trial).run(module) == []
+
+
+@pytest.mark.parametrize("generation", ["beta_", ""], ids=["beta", "present"])
+def test_bounds_see_a_wrong_last_row(generation: str):
+    """The same trials detect a kernel that leaves one result as it was for the row before."""
+    module = emulator().load(FOLDER / f"{generation}rows.py")
+    right = module.softmax
+
+    def wrong(x: np.ndarray) -> np.ndarray:
+        found = np.asarray(right(x))
+        found[-1] *= np.float32(1 + 2.0**-15)
+        return found
+
+    module.softmax = wrong
+    (trial,) = [trial for trial in TRIALS if trial.kernel == "softmax"]
+    assert len(trial.run(module)) == 1

@@ -1,0 +1,238 @@
+"""Known mistakes planted on a correct fp32 kernel: each is found, and the failure says what is wrong."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.execution.case import Case
+from conformance.execution.verify import Verdict, verify
+from conformance.implementations.implementation import Implementation
+from conformance.judge import Contract
+from conformance.operators import OPERATORS
+from conformance.problems import FAMILY_DISTRIBUTIONS, Variant, typed
+from tests import kernels
+
+SMALL = "n2 c8 h9 w9 k16 r3 s3 p1 b1"
+MIDDLE = "n2 c32 h20 w24 k24 r3 s3 u2 p1 b1"
+GROUPED = "n2 c12 h10 w10 k8 r3 s3 p1 g4 b1"
+REMAINDER = "n2 c4 h12 w13 k6 r3 s3 u2"
+
+OUT = r"^\w+: [\d,]+ of [\d,]+ elements out .*\nworst \w+\[[\d, ]+\] is .*, exact .*, error .*, allowed "
+
+Function = Callable[..., Any]
+
+
+def verdict_on(
+    function: Function, operator: str, problem: str, distribution: str, contract: Contract | None = None
+) -> Verdict:
+    implementation = Implementation("planted", contract=contract or Contract())
+    implementation.implements(operator)(function)
+    return verify(
+        Case(implementation, OPERATORS[operator], typed(problem), Variant("fp32", "nchw", distribution), seed=3)
+    )
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A mistake, where it is made, the distributions that must see it, and what the failure must say."""
+
+    operator: str
+    plant: Callable[[Function], Function]
+    distributions: str
+    says: str
+    problems: tuple[str, ...] = (SMALL, MIDDLE)
+
+
+def before(change: Function) -> Callable[[Function], Function]:
+    """The kernel on changed inputs."""
+    return lambda kernel: functools.wraps(kernel)(lambda *inputs, **given: kernel(*change(*inputs), **given))
+
+
+def after(change: Function) -> Callable[[Function], Function]:
+    """A changed result of the kernel."""
+    return lambda kernel: functools.wraps(kernel)(lambda *inputs, **given: change(kernel(*inputs, **given)))
+
+
+def tf32(array: np.ndarray) -> np.ndarray:
+    """Rounded to the 11 significant bits of TF32."""
+    mantissa, exponent = np.frexp(array)
+    rounded: np.ndarray = np.ldexp(np.round(mantissa * 2**11) / np.float32(2**11), exponent)
+    return rounded
+
+
+def interleaved(w: np.ndarray) -> np.ndarray:
+    """Output channel k taken for one of group k % 4 instead of k // (K/4)."""
+    return w.reshape(4, -1, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
+
+
+def with_value(index: Any, change: Callable[[Any], Any]) -> Function:
+    """A result in which the elements at `index` are replaced."""
+
+    def changed(result: np.ndarray) -> np.ndarray:
+        result[index] = change(result[index])
+        return result
+
+    return changed
+
+
+def overlap_overwritten(kernel: Function) -> Function:
+    """Where windows overlap, the last one's share instead of the sum."""
+
+    @functools.wraps(kernel)
+    def planted(dy, w, **given):
+        dx = np.zeros_like(kernel(dy, w, **given))
+        for tap in np.ndindex(w.shape[2:]):
+            only = np.zeros_like(w)
+            only[..., *tap] = w[..., *tap]
+            share = kernel(dy, only, **given)
+            dx = np.where(share != 0, share, dx)
+        return dx
+
+    return planted
+
+
+def size_from_output(kernel: Function) -> Function:
+    """The image that dy alone suggests, without the rows and columns that the stride leaves over."""
+
+    @functools.wraps(kernel)
+    def planted(dy, w, *, input_size, stride, **given):
+        reached = tuple((p - 1) * u + r for p, u, r in zip(dy.shape[2:], stride, w.shape[2:], strict=True))
+        return kernel(dy, w, input_size=reached, stride=stride, **given)
+
+    return planted
+
+
+def of_weights(change: Function) -> Function:
+    """A change of dw that leaves dbias alone."""
+    return lambda result: (change(result[0]), result[1])
+
+
+DEFECTS = {
+    "flipped kernel": Defect(
+        "conv_forward", before(lambda x, w, b: (x, w[:, :, ::-1, ::-1], b)), "integer impulse fixed wide", OUT
+    ),
+    "one element off by 0.4%": Defect(
+        "conv_forward",
+        after(with_value((1, 3, 4, 2), lambda y: y * np.float32(1.004))),
+        "integer fixed",
+        r"y: 1 of .*\nworst y\[1, 3, 4, 2\] is (.*\n)+errors sit at: n = 1 \(last\), k = 3, p = 4, q = 2",
+    ),
+    "TF32 inputs": Defect("conv_forward", before(lambda x, w, b: (tf32(x), tf32(w), b)), "fixed", "inferred.*: .*tf32"),
+    "bias missing": Defect("conv_forward", before(lambda x, w, b: (x, w, None)), "integer impulse special fixed", OUT),
+    "groups interleaved": Defect(
+        "conv_forward",
+        before(lambda x, w, b: (x, interleaved(w), b)),
+        "integer fixed",
+        r"errors sit at: k 1\.\.6 of 0\.\.7",
+        (GROUPED,),
+    ),
+    "last row zero": Defect(
+        "conv_forward",
+        after(with_value(np.s_[:, :, -1], np.zeros_like)),
+        "integer special fixed",
+        r"errors sit at: p = \d+ \(last\)",
+    ),
+    "tail channels dropped": Defect(
+        "conv_forward",
+        after(with_value(np.s_[:, 13:], np.zeros_like)),
+        "integer special fixed",
+        r"errors sit at: k 13\.\.\d+ of 0\.\.\d+",
+    ),
+    "unwritten output": Defect(
+        "conv_forward",
+        after(lambda y: y * np.nan),
+        "integer impulse special fixed wide",
+        "was the output ever written?",
+    ),
+    "flipped back": Defect(
+        "conv_backward_data", before(lambda dy, w: (dy, w[:, :, ::-1, ::-1])), "integer impulse fixed wide", "worst dx"
+    ),
+    "overlap overwritten": Defect("conv_backward_data", overlap_overwritten, "integer fixed", "worst dx"),
+    "remainder not in dx": Defect(
+        "conv_backward_data",
+        size_from_output,
+        "integer fixed",
+        re.escape("dx has shape (2, 4, 11, 13); expected (2, 4, 12, 13) (nchw)"),
+        (REMAINDER,),
+    ),
+    "remainder of dx unwritten": Defect(
+        "conv_backward_data",
+        after(with_value(np.s_[:, :, -1], lambda row: row + 1)),
+        "integer impulse fixed",
+        r"errors sit at: h = 11 \(last\)",
+        (REMAINDER,),
+    ),
+    "TF32 gradients": Defect(
+        "conv_backward_data", before(lambda dy, w: (tf32(dy), tf32(w))), "fixed", "inferred.*: .*tf32"
+    ),
+    "batch not summed": Defect(
+        "conv_backward_weight", before(lambda x, dy: (x[-1:], dy[-1:])), "integer special fixed", OUT
+    ),
+    "last row of dy ignored": Defect(
+        "conv_backward_weight",
+        before(lambda x, dy: (x, with_value(np.s_[:, :, -1], np.zeros_like)(dy))),
+        "integer fixed",
+        OUT,
+    ),
+    "weights flipped": Defect(
+        "conv_backward_weight", after(of_weights(lambda dw: dw[..., ::-1, ::-1])), "integer fixed", "worst dw"
+    ),
+    "dbias of one image": Defect(
+        "conv_backward_weight", after(lambda result: (result[0], result[1] / 2)), "integer fixed", "^dbias: "
+    ),
+}
+
+TRIALS = [
+    pytest.param(defect, problem, distribution, id=f"{name}-{problem.replace(' ', '_')}-{distribution}")
+    for name, defect in DEFECTS.items()
+    for problem in defect.problems
+    for distribution in defect.distributions.split()
+]
+
+
+@pytest.mark.parametrize(("defect", "problem", "distribution"), TRIALS)
+def test_defect_is_found_and_described(defect: Defect, problem: str, distribution: str):
+    planted = defect.plant(getattr(kernels, defect.operator))
+    verdict = verdict_on(planted, defect.operator, problem, distribution)
+    assert verdict.status == "fail"
+    assert re.search(defect.says, verdict.reason), verdict.reason
+
+
+@pytest.mark.parametrize("distribution", FAMILY_DISTRIBUTIONS["conv"])
+@pytest.mark.parametrize("problem", [SMALL, MIDDLE, GROUPED, REMAINDER])
+@pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
+def test_unmodified_kernel_passes(operator: str, problem: str, distribution: str):
+    verdict = verdict_on(getattr(kernels, operator), operator, problem, distribution)
+    assert (verdict.status, verdict.reason) == ("pass", "")
+
+
+@pytest.mark.parametrize("distribution", FAMILY_DISTRIBUTIONS["conv"])
+def test_rounding_that_is_declared_passes(distribution: str):
+    planted = DEFECTS["TF32 inputs"].plant(kernels.conv_forward)
+    verdict = verdict_on(planted, "conv_forward", MIDDLE, distribution, Contract(inputs="tf32"))
+    assert (verdict.status, verdict.reason) == ("pass", "")
+
+
+CONTRACTS = {
+    "default": Contract(),
+    "bf16": Contract(inputs="bf16", accumulate="bf16", rounding="zero"),
+    "split": Contract(splits=64, partials="bf16", subnormals="flushed"),
+    "winograd": Contract(algorithm="winograd-f4"),
+    "fft": Contract(algorithm="fft"),
+}
+
+
+@pytest.mark.parametrize("distribution", FAMILY_DISTRIBUTIONS["conv"])
+@pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
+def test_no_contract_covers_a_constant(contract: Contract, distribution: str):
+    planted = after(lambda y: np.full_like(y, 7))(kernels.conv_forward)
+    status = verdict_on(planted, "conv_forward", SMALL, distribution, contract).status
+    exempted = distribution in ("special", "wide") and contract.algorithm != "direct"
+    assert status == "fail" or (exempted and status == "unsupported")

@@ -1,0 +1,268 @@
+"""The plugin: every status, exit codes, markers, records, and what a failure says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+
+from conformance.implementations.devices import DEVICES, missing
+from conformance.implementations.host import processor
+from tests.conftest import TINY, Project
+
+pytest_plugins = ["pytester"]
+
+ABSENT = next((device for device in reversed(DEVICES) if missing(device)), "")
+WAIVER = 'acme.waive("conv_forward", reason="sums in fp16", url="https://example.org/1")'
+ONLY_GRADIENT = '@acme.implements("conv_backward_data")\ndef f(dy, w): pass\nacme.kernels = acme.kernels[1:]'
+
+TWO = (f"--problem={TINY}", "--problem=n1 c1 h3 w3 k1 r1 s1")
+
+STATUSES = {
+    "pass": ({}, "pass", 0, ""),
+    "fail": ({"body": "return y + 1"}, "fail", 1, "y: 32 of 32 elements out"),
+    "error": ({"body": "raise ValueError('out of tiles')"}, "error", 1, "raised ValueError: out of tiles at "),
+    "exits": ({"body": "raise SystemExit(0)"}, "error", 1, "raised SystemExit: 0 at "),
+    "skips": ({"body": "__import__('pytest').skip('not today')"}, "error", 1, "raised Skipped: not today at "),
+    "dtype": ({"declares": ", dtypes=('bf16',)"}, "unsupported", 5, "dtype fp32 is not declared (declared: bf16)"),
+    "layout": ({"declares": ", layouts=('nhwc',)"}, "unsupported", 5, "layout nchw is not declared (declared: nhwc)"),
+    "when": ({"declares": ", when=lambda p: p.groups > 1"}, "unsupported", 5, "outside the declared capability"),
+    "raises": ({"body": "raise Unsupported('needs c % 4 == 0')"}, "unsupported", 5, "needs c % 4 == 0"),
+    "operator": ({"tail": ONLY_GRADIENT}, "unsupported", 5, "conv_forward is not implemented"),
+    "waived": ({"body": "return y + 1", "tail": WAIVER}, "waived", 0, "sums in fp16 (https://example.org/1)"),
+    "waived-error": ({"body": "1 / 0", "tail": WAIVER}, "waived", 0, "sums in fp16 (https://example.org/1)"),
+    "outdated": ({"tail": WAIVER}, "fail", 1, "passes, although waived as 'sums in fp16' (https://example.org/1)"),
+    "import": ({"head": "import not_installed"}, "unavailable", 5, "No module named 'not_installed'"),
+    "device": ({"construct": f", device='{ABSENT}'"}, "unavailable", 5, missing(ABSENT) if ABSENT else ""),
+}
+"""What a file does -> status, exit code, reason."""
+
+
+@pytest.mark.parametrize(("changes", "status", "code", "reason"), STATUSES.values(), ids=STATUSES)
+def test_every_status_is_counted(project: Project, changes: dict[str, str], status: str, code: int, reason: str):
+    project.kernel(**changes)
+    outcome = project.run()
+    assert (outcome.exit, outcome.statuses) == (code, {status: 1})
+    assert reason in outcome.of("acme")["reason"]
+    assert reason in outcome.text
+    assert f"1 cases: 1 {status}" in outcome.text
+    assert ("NOTHING WAS VERIFIED" in outcome.text) == (code == 5 or status == "error")
+
+
+def test_matrix_counts_all_of_them(project: Project):
+    for name, (changes, *_) in STATUSES.items():
+        project.kernel(name, **changes)
+    outcome = project.run("--distribution=integer", "--distribution=fixed")
+    assert "30 cases: 2 pass, 4 fail, 6 error, 10 unsupported, 4 waived, 4 unavailable" in outcome.text
+    matrix = outcome.text.partition("implementation ")[2].partition("\n\n")[0]
+    rows = {name: cells for name, *cells in map(str.split, matrix.splitlines())}
+    cells = {name: rows[name] for name in ("pass", "fail", "error", "when", "waived", "device")}
+    assert cells == {"pass": ["2"], "fail": ["2F"], "error": ["2E"], "when": ["2u"], "waived": ["2w"], "device": ["2-"]}
+
+
+@pytest.mark.parametrize("device", ["trn1", "cuda"])
+def test_absent_device_verifies_nothing_and_says_why(project: Project, device: str):
+    if not missing(device):
+        pytest.skip(f"this machine has {device}")
+    project.kernel()
+    project.kernel("other", construct=f", device='{device}'")
+    outcome = project.run("-m", device)
+    assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
+    assert f"{device}: nothing verified: {missing(device)}" in outcome.text
+
+
+@pytest.mark.parametrize("device", ["trn1", "cuda"])
+def test_required_device_that_is_absent_fails_at_once(project: Project, device: str):
+    if not missing(device):
+        pytest.skip(f"this machine has {device}")
+    project.kernel()
+    outcome = project.run("--require", device)
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert f"--require {device}: {missing(device)}" in outcome.text
+
+
+def test_required_device_without_a_verdict_fails(project: Project):
+    project.kernel(construct=", device='simulator'")
+    assert project.run("--require=simulator").exit == 0
+    assert project.run("--require=cpu").exit == 1
+
+
+def test_marker_selects_by_device(project: Project):
+    project.kernel()
+    project.kernel("simulated", construct=", device='simulator'")
+    assert [r["implementation"] for r in project.run("-m", "cpu").records] == ["acme"]
+    assert [r["implementation"] for r in project.run("-m", "not cpu").records] == ["simulated"]
+    assert project.run("-m", "cpu or simulator").statuses == {"pass": 2}
+
+
+def test_marker_does_not_hide_a_broken_file(project: Project):
+    project.write("impls/acme.py", "import numpy as np\n1 / 0\n")
+    outcome = project.run("-m", "simulator")
+    assert (outcome.exit, outcome.statuses) == (1, {"error": 1})
+
+
+def test_no_implementation_is_no_success(project: Project):
+    assert project.run().exit == 5
+
+
+REQUIRED = (
+    "schema implementation operator device status cases source contract problem descriptor dtype layout distribution"
+)
+REQUIRED += " seed reason checks profile seconds versions command"
+
+
+def test_record_has_every_field(project: Project):
+    project.kernel(body="return y * float('inf')")
+    (record,) = project.run("--distribution=fixed").records
+    assert set(REQUIRED.split()) <= record.keys()
+    assert (record["schema"], record["descriptor"], record["seed"]) == (1, TINY, 0)
+    assert record["contract"]["accumulate"] == "auto"
+    assert record["checks"]["y"]["worst error / bound"] == ["inf", 1.0]
+    assert {"python", "numpy"} <= record["versions"].keys()
+
+
+STOPS = {
+    "interrupt": "raise KeyboardInterrupt",
+    "kill": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
+def test_records_are_on_disk_before_the_next_verdict(project: Project, stop: str):
+    project.kernel()
+    project.kernel("later", body=stop)
+    outcome = project.run(subprocess=True)
+    assert outcome.exit not in (0, 5)
+    assert [r["implementation"] for r in outcome.records] == ["acme"]
+
+
+TRACE = "import os; open(f'seen-{y.size}-' + os.environ.get('PYTEST_XDIST_WORKER', ''), 'w'); return y"
+
+
+def without_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(({**r, "seconds": None} for r in records), key=str)
+
+
+def test_parallel_run_writes_the_same_records(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "2")
+    for name in ("fail", "error", "import", "operator"):
+        project.kernel(name, **STATUSES[name][0])
+    for name in ("pass", "right"):
+        project.kernel(name, body=TRACE)
+    project.write("impls/broken.py", "1 / 0")
+    selection = (
+        *TWO,
+        *(f"--distribution={distribution}" for distribution in ("integer", "fixed", "impulse", "special")),
+    )
+    serial = project.run(*selection)
+    parallel = project.run("-p", "xdist", "-n", "auto", *selection, subprocess=True)
+    assert (parallel.exit, parallel.statuses) == (1, serial.statuses)
+    assert without_times(parallel.records) == without_times(serial.records)
+    assert "49 cases: 16 pass, 8 fail, 9 error, 8 unsupported, 8 unavailable" in parallel.text
+    assert len([*project.folder.glob("seen-*-gw*")]) == len(TWO), "the cases of a problem are verified by one worker"
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_kernel_that_kills_its_worker_is_an_error_and_the_others_run(project: Project, workers: str):
+    for name in ("acme", "right"):
+        project.kernel(name)
+    project.kernel("deadly", body=STOPS["kill"])
+    outcome = project.run("-p", "xdist", "-n", workers, *TWO, subprocess=True)
+    assert (outcome.exit, outcome.statuses) == (1, {"pass": 4, "error": 2})
+    deadly = [record for record in outcome.records if record["status"] == "error"]
+    assert all("deadly" in record["implementation"] and "crashed while" in record["reason"] for record in deadly)
+
+
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
+def test_every_record_tells_the_level_of_its_run_and_the_processor(project: Project, workers: tuple[str, ...]):
+    project.kernel()
+    project.kernel("lacks", head="import not_installed")
+    project.write("impls/broken.py", "1 / 0")
+    outcome = project.run(*workers, "--level=smoke", subprocess=bool(workers))
+    assert {(record["status"], record["run_level"]) for record in outcome.records} == {
+        ("pass", "smoke"),
+        ("unavailable", "smoke"),
+        ("error", "smoke"),
+    }
+    assert {record["versions"]["processor"] for record in outcome.records} == {processor()}
+
+
+COMMANDS = {
+    "named": ("impls", ()),
+    "given": ("elsewhere", ("--impl=elsewhere/acme.py",)),
+    "outside": ("../outside", ("--impl=../outside/acme.py",)),
+    "both": ("elsewhere", ("--impl=elsewhere/acme.py", "--impl=right")),
+}
+
+
+@pytest.mark.parametrize(("folder", "arguments"), COMMANDS.values(), ids=COMMANDS)
+def test_command_reproduces_one_case(project: Project, folder: str, arguments: tuple[str, ...]):
+    project.kernel("right")
+    second = 'second = Implementation("second")\nsecond.implements("conv_forward")(kernels.conv_forward)'
+    project.kernel(folder=folder, body="return y * 1.5", tail=second)
+    outcome = project.run(*arguments, "--distribution=integer", "--distribution=fixed", "--seed=5")
+    first = next(r for r in outcome.records if r["implementation"] == "acme")
+    assert (first["seed"], first["command"] in outcome.text) == (5, True)
+    again = project.pytester.runpytest_inprocess(*shlex.split(first["command"])[1:], "--records=again.jsonl")
+    assert again.ret == 1
+    assert without_times(project.records("again.jsonl")) == without_times([first])
+
+
+GIVEN = {
+    "a name and a file without its import": (("--impl=right", "--impl=lacking/lacks.py"), {"right", "lacks"}),
+    "a file twice": (("--impl=impls/right.py", "--impl=impls/right.py"), {"right"}),
+    "a file that is found as well": (("--impl={folder}/impls/right.py", "--impl=acme"), {"right", "acme"}),
+    "a name and what its own file defines": (("--impl=impls/right.py", "--impl=right"), {"right"}),
+    "a name": (("--impl=acme",), {"acme"}),
+    "a name without its import": (("--impl=absent",), {"absent"}),
+    "a file that is broken": (("--impl=acme", "--impl=broken/broken.py"), {"acme", "broken/broken.py"}),
+}
+
+
+@pytest.mark.parametrize(("arguments", "due"), GIVEN.values(), ids=GIVEN)
+def test_given_implementations_are_all_accounted_for(project: Project, arguments: tuple[str, ...], due: set[str]):
+    for name in ("acme", "right"):
+        project.kernel(name)
+    project.kernel("absent", head="import not_installed")
+    project.kernel("lacks", folder="lacking", head="import not_installed")
+    project.kernel("broken", folder="broken", head="1 / 0")
+    project.write("impls/unasked.py", "1 / 0")
+    outcome = project.run(*(argument.format(folder=project.folder) for argument in arguments))
+    assert {record["implementation"] for record in outcome.records} == due
+
+
+def test_fresh_seed_draws_other_data_for_the_same_verdicts(project: Project):
+    project.kernel(body="open('seen', 'ab').write(x.tobytes()); return y")
+    project.kernel("wrong", body="return y * 1.01")
+    outcomes = [project.run(f"--seed={seed}") for seed in (0, 0, 7)]
+    assert all(outcome.statuses == {"pass": 1, "fail": 1} for outcome in outcomes)
+    seen = (project.folder / "seen").read_bytes()
+    first, second, other = (seen[start : start + 128] for start in range(0, len(seen), 128))
+    assert first == second != other
+
+
+def test_failure_says_what_where_and_how_to_see_it_again(project: Project):
+    project.kernel(body="y[0, 1, 2, 3] += 64; return y")
+    outcome = project.run()
+    reason = outcome.of("acme")["reason"].splitlines()
+    assert reason[0] == "y: 1 of 32 elements out (must equal the exact result)"
+    numbers = re.fullmatch(r"worst y\[0, 1, 2, 3\] is (.+), exact (.+), error 64, allowed 0", reason[1])
+    assert numbers is not None
+    assert float(numbers[1]) - float(numbers[2]) == 64
+    assert "errors sit at: k = 1 (last), p = 2, q = 3 (last)" in reason
+    assert all(line in outcome.text for line in reason)
+    assert f"reproduce: {outcome.of('acme')['command']}" in outcome.text
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_kernel_that_spoils_its_inputs_spoils_nobody_elses(project: Project, layout: str):
+    spoil = "x[...] = 0; w[...] = 0; return y"
+    project.kernel("acme", declares=f", layouts=('{layout}',)", body=spoil)
+    project.kernel("right")
+    outcome = project.run(
+        "--problem=n1 c1 h4 w4 k1 r3 s3 p1", f"--layout={layout}", "--layout=nchw", "--distribution=fixed"
+    )
+    verdicts = {(r["implementation"], r["layout"]): r["status"] for r in outcome.records}
+    assert verdicts["right", "nchw"] == "pass"

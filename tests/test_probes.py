@@ -1,0 +1,106 @@
+"""Probes against the exact reference where both can be had, and what slips through neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from conformance.calibration.subject import judged_by_probes
+from conformance.dtypes import FP32
+from conformance.inputs import Expectation, Recipe
+from conformance.inputs.probing import RISK, Probes
+from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
+from conformance.operators.conv_probes import PROJECTIONS, projected
+from conformance.problems import PROBLEMS, Problem, at_level
+
+STANDARD = [problem for problem, _ in at_level(PROBLEMS, "standard") if problem.geometry.family == "conv"]
+LAYER = ConvGeometry.parse("n2 c24 h20 w18 k32 r3 s3 p1")
+GROUPED = ConvGeometry.parse("n2 c24 h15 w13 k48 r3 s3 u2 p1 g3")
+
+
+def expected(operator: str, geometry: ConvGeometry, distribution: str = "fixed", seed: int = 0) -> Expectation:
+    return Expectation(Recipe(OPERATORS[operator], geometry, "fp32", distribution, seed))
+
+
+def honest(known: Expectation) -> np.ndarray:
+    """The main output computed in float32."""
+    outputs = known.recipe.operator.reference(known.recipe.geometry, known.inputs, np.float32)
+    return next(iter(outputs.values()))
+
+
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
+@pytest.mark.parametrize("problem", STANDARD, ids=lambda problem: problem.name)
+def test_probes_know_what_the_reference_knows(operator: str, problem: Problem):
+    known = expected(operator, problem.geometry)
+    reference = next(iter(known.reference.values()))
+    probes = Probes(known.recipe, known.inputs)
+    values, magnitudes = probes.samples
+    index = tuple(probes.index.T)
+    np.testing.assert_array_equal(values, reference[index])
+    # the other magnitude is a float32 sum of squares, off by at most its number of terms times u
+    rounding = max(known.recipe.terms, 2) * FP32.unit_roundoff * magnitudes
+    assert (np.abs(next(iter(known.magnitude.values()))[index] - magnitudes) <= rounding).all()
+    signs = np.where(np.arange(problem.geometry.c * problem.geometry.k) % 3 == 0, 1.0, -1.0)
+    channels = problem.geometry.c if operator == "conv_backward_data" else problem.geometry.k
+    project = PROJECTIONS[operator]
+    exact = project(problem.geometry, known.inputs, signs[:channels], RISK, np.dtype(np.float64))
+    np.testing.assert_array_equal(exact.expected, projected(exact, reference))
+
+
+@pytest.mark.parametrize("distribution", ["integer", "fixed"])
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
+@pytest.mark.parametrize("geometry", [LAYER, GROUPED], ids=["dense", "grouped"])
+def test_honest_kernel_passes(operator: str, geometry: ConvGeometry, distribution: str):
+    for seed in range(8):
+        known = expected(operator, geometry, distribution, seed)
+        judgement = judged_by_probes(known, honest(known))
+        assert judgement.passed, judgement.explain()
+
+
+def one_element(output: np.ndarray, change: Callable[[float], float]) -> np.ndarray:
+    """Change the element nearest to the output's rms: not one that is large or small by chance."""
+    wrong = output.copy().reshape(-1)
+    place = int(np.argmin(np.abs(np.abs(wrong) - np.sqrt(np.mean(np.square(wrong))))))
+    wrong[place] = change(wrong[place])
+    return wrong.reshape(output.shape)
+
+
+def zeroed_last(axis: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Leave the last slice of an axis unwritten."""
+
+    def defect(output: np.ndarray) -> np.ndarray:
+        wrong = output.copy()
+        wrong[(slice(None),) * axis + (-1,)] = 0
+        return wrong
+
+    return defect
+
+
+DEFECTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "one element off by 0.4%": lambda y: one_element(y, lambda value: value * 1.004),
+    "one element NaN": lambda y: one_element(y, lambda value: np.nan),
+    "one element of the wrong sign": lambda y: one_element(y, lambda value: -value),
+    "last channel zero": zeroed_last(1),
+    "last row zero": zeroed_last(2),
+    "last column zero": zeroed_last(3),
+    "rows reversed": lambda y: y[:, :, ::-1],
+    "two channels exchanged": lambda y: y[:, [1, 0, *range(2, y.shape[1])]],
+    "everything zero": np.zeros_like,
+}
+
+
+@pytest.mark.parametrize("distribution", ["integer", "fixed"])
+@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
+def test_defects_are_seen(operator: str, defect: str, distribution: str):
+    known = expected(operator, LAYER, distribution)
+    judgement = judged_by_probes(known, np.ascontiguousarray(DEFECTS[defect](honest(known))))
+    assert not judgement.passed
+    assert "projection error" in judgement.explain()
+
+
+def test_every_sampled_place_is_another():
+    probes = Probes(expected("conv_backward_weight", ConvGeometry.parse("n1 c2 h5 w5 k2 r2 s2")).recipe, {})
+    assert len({tuple(place) for place in probes.index}) == len(probes.index)

@@ -1,0 +1,43 @@
+"""The reference against an independent one: torch's float64 convolutions, bit for bit, on every standard problem."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformance.inputs import Expectation, Recipe
+from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, ConvGeometry
+from conformance.problems import PROBLEMS, Problem, at_level
+
+torch = pytest.importorskip("torch")
+
+DTYPES = [
+    (problem, dtype)
+    for problem, variants in at_level(PROBLEMS, "standard")
+    for dtype in sorted({v.dtype for v in variants if v.distribution == "fixed"})
+    if problem.geometry.family == "conv"
+]
+
+
+def by_torch(operator: str, g: ConvGeometry, inputs: Arrays) -> Arrays:
+    given = {name: torch.from_numpy(array.astype(np.float64)) for name, array in inputs.items()}
+    (top, bottom), (left, right) = g.padding
+    x = given.get("x", torch.zeros(g.x.shape, dtype=torch.float64))
+    w = given.get("w", torch.zeros(g.filter.shape, dtype=torch.float64)).requires_grad_()
+    padded = torch.nn.functional.pad(x, (left, right, top, bottom)).requires_grad_()
+    y = torch.nn.functional.conv2d(padded, w, given.get("bias"), g.stride, 0, g.dilation, g.groups)
+    if operator == "conv_forward":
+        return {"y": y.detach().numpy()}
+    dx, dw = torch.autograd.grad(y, (padded, w), given["dy"])
+    if operator == "conv_backward_data":
+        return {"dx": dx[:, :, top : top + g.h, left : left + g.w].numpy()}
+    dbias = {"dbias": given["dy"].sum((0, 2, 3)).numpy()} if g.bias else {}
+    return {"dw": dw.numpy(), **dbias}
+
+
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
+@pytest.mark.parametrize(("problem", "dtype"), DTYPES, ids=lambda value: getattr(value, "name", value))
+def test_reference_equals_torch_float64(operator: str, problem: Problem, dtype: str):
+    expected = Expectation(Recipe(OPERATORS[operator], problem.geometry, dtype, "fixed", 0))
+    for name, exact in by_torch(operator, problem.geometry, expected.inputs).items():
+        assert np.array_equal(expected.reference[name], exact), name

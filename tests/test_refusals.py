@@ -1,0 +1,115 @@
+"""Impossible requests: refused with a word, refused without one, or answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import Implementation
+from conformance.checks.invalid_arguments import IMPOSSIBLE, impossible_requests
+from conformance.checks.tutorial import arange_is_exact
+from conformance.execution.case import Case
+from conformance.execution.trial import conduct
+from conformance.operators import OPERATORS
+from conformance.problems import FAMILY_DISTRIBUTIONS, Variant, typed
+from conformance.reporting import terminal
+from conformance.reporting.tally import Tally
+
+TEXTS = {
+    "conv": "n2 c4 h6 w5 k4 r3 s3 p1",
+    "conv_bn": "bn n2 c4 h6 w5 k4 r3 s3 p1",
+    "pool": "pool n2 c4 h6 w6 r3 s3 u1",
+}
+
+
+def case_of(operator: str, kernel: Callable[..., Any], text: str = "", dtype: str = "fp32") -> Case:
+    implementation = Implementation("acme")
+    implementation.implements(operator, dtypes=(dtype,))(kernel)
+    family = OPERATORS[operator].family
+    problem = typed(text or TEXTS[family])
+    return Case(
+        implementation, OPERATORS[operator], problem, Variant(dtype, "nchw", FAMILY_DISTRIBUTIONS[family][0]), 0
+    )
+
+
+def answers(*arguments, **keywords):
+    return np.zeros(1)
+
+
+def refuses(*arguments, **keywords):
+    raise ValueError("no such problem")
+
+
+def refuses_without_a_word(*arguments, **keywords):
+    raise ValueError
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_requests_that_are_answered_are_named(operator: str):
+    verdict, facts = conduct(case_of(operator, answers), impossible_requests)
+    assert (verdict.status, facts["not_refused"]) == ("pass", list(IMPOSSIBLE[operator]))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_refusals_are_not_named(operator: str):
+    verdict, facts = conduct(case_of(operator, refuses), impossible_requests)
+    assert (verdict.status, facts["not_refused"]) == ("pass", [])
+
+
+def test_refusal_without_a_word_is_named():
+    _, facts = conduct(case_of("conv_forward", refuses_without_a_word), impossible_requests)
+    assert facts["not_refused"] == [f"{what} (refused without a word)" for what in IMPOSSIBLE["conv_forward"]]
+
+
+def seen(operator: str) -> list[tuple[Any, ...]]:
+    """Shapes and dtypes that a kernel is asked with, request by request."""
+    calls = []
+
+    def kernel(*arrays, **keywords):
+        calls.append(tuple(None if a is None else (a.shape, a.dtype.name) for a in arrays) + (keywords.get("padding"),))
+        raise ValueError("no such problem")
+
+    conduct(case_of(operator, kernel), impossible_requests)
+    return calls
+
+
+def test_requests_are_impossible():
+    unpadded = ((0, 0), (0, 0))
+    window, channels, integers, variance = seen("conv_bn_forward")
+    assert window[0][0] == (2, 4, 1, 1)
+    assert window[-1] == unpadded
+    assert channels[0][0] == (2, 3, 6, 5)
+    assert {array[1] for array in integers[:2]} == {"int32"}
+    assert variance[0][0] == (1, 4, 1, 1)
+    assert variance[1][0] == (4, 4, 1, 1)
+
+
+def test_summary_names_what_was_answered():
+    tally = Tally()
+    head = {"implementation": "acme", "operator": "conv_forward", "device": "cpu", "status": "pass", "cases": 1}
+    tally.add({**head, "not_refused": ["channels that do not match"]})
+    lines = "\n".join(terminal.summary(tally, 100))
+    assert "computes what it should refuse:\n  acme: conv_forward: channels that do not match" in lines
+
+
+def pooled(half: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
+    """A kernel for windows of 2x2 that does something to the sum before it is scaled."""
+
+    def kernel(x):
+        wide = x.astype(np.float32)
+        total = wide[..., ::2, ::2] + wide[..., 1::2, ::2] + wide[..., ::2, 1::2] + wide[..., 1::2, 1::2]
+        return (half(total) / 4).astype(x.dtype)
+
+    return kernel
+
+
+def test_tutorial_is_judged_exactly():
+    text = "pool n1 c2 h6 w6 r2 s2"
+    assert conduct(case_of("avg_pool_forward", pooled(np.copy), text), arange_is_exact)[0].status == "pass"
+    verdict, _ = conduct(case_of("avg_pool_forward", pooled(lambda total: total * 1.0000002), text), arange_is_exact)
+    assert verdict.status == "fail"
+    assert "wrong on consecutive numbers" in verdict.reason
+    assert "must equal the exact result" in verdict.reason

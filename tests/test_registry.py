@@ -1,0 +1,165 @@
+"""Loading implementations: files, packages, names that others have too, and the hash of what was loaded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conformance.implementations.implementation import Implementation
+from conformance.implementations.registry import discover, load, source_hash
+
+MODULE = """
+from conformance import Implementation
+acme = Implementation({name!r}, version={version})
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def module(path: Path, version: str = "''", head: str = "") -> Path:
+    """A file with one implementation of the file's name."""
+    name = path.parent.name if path.name == "__init__.py" else path.stem
+    return write(path, head + MODULE.format(name=name, version=version))
+
+
+def package(folder: Path, secret: str) -> Path:
+    """A folder with one implementation, which takes its version from a module beside it."""
+    write(folder / "deep" / "__init__.py", "from ..shared import secret")
+    write(folder / "shared.py", f"secret = {secret!r}")
+    module(folder / "__init__.py", "secret", head="from .deep import secret\n")
+    return folder
+
+
+def only(path: Path) -> Implementation:
+    """The implementation of a file that defines one."""
+    registry = load([path])
+    assert (registry.broken, registry.unavailable) == ({}, {})
+    (found,) = registry.implementations.values()
+    return found
+
+
+def test_files_and_packages_are_found_in_order(tmp_path: Path):
+    for name in ("b.py", "a.py", "_private.py", ".hidden.py", "README.md", "_pkg/__init__.py", "data/x.csv"):
+        write(tmp_path / name, "")
+    package(tmp_path / "pkg", "")
+    assert [path.name for path in discover(tmp_path)] == ["a.py", "b.py", "pkg"]
+
+
+def test_file_and_package_are_loaded(tmp_path: Path):
+    registry = load([module(tmp_path / "one.py"), package(tmp_path / "two", "inner")])
+    assert registry.broken == {}
+    assert {name: i.version for name, i in registry.implementations.items()} == {"one": "", "two": "inner"}
+    assert registry.paths == {"one": str(tmp_path / "one.py"), "two": str(tmp_path / "two")}
+
+
+def test_packages_of_one_name_keep_their_own_modules(tmp_path: Path):
+    first, second = (package(tmp_path / place / "acme", place) for place in ("here", "there"))
+    assert [only(first).version, only(second).version] == ["here", "there"]
+
+
+LATER = """
+from conformance import Implementation
+acme = Implementation("acme")
+
+@acme.implements("conv_forward")
+def late(x, w, bias):
+    from .shared import secret
+    return secret
+"""
+
+
+def test_packages_of_one_name_keep_them_when_they_import_late(tmp_path: Path):
+    found = []
+    for place in ("here", "there"):
+        write(tmp_path / place / "acme" / "shared.py", f"secret = {place!r}")
+        found.append(only(write(tmp_path / place / "acme" / "__init__.py", LATER).parent))
+    assert [i.kernels[0].function(None, None, None) for i in found] == ["here", "there"]
+
+
+def test_folder_is_never_on_the_import_path(tmp_path: Path):
+    file = module(tmp_path / "acme.py", "str(sys.path)", head="import sys\n")
+    before = list(sys.path)
+    assert str(tmp_path) not in only(file).version
+    assert sys.path == before
+
+
+@pytest.mark.parametrize("name", ["json", "numpy", "conformance"])
+def test_file_may_be_called_like_what_it_imports(tmp_path: Path, name: str):
+    real = sys.modules[name] if name in sys.modules else __import__(name)
+    file = module(tmp_path / f"{name}.py", f"{name}.__file__", head=f"import {name}\n")
+    assert only(file).version == real.__file__
+    assert sys.modules[name] is real
+
+
+def test_one_object_under_two_names_is_one_implementation(tmp_path: Path):
+    file = module(tmp_path / "acme.py")
+    write(file, file.read_text() + "default = acme\n")
+    assert only(file).name == "acme"
+
+
+def test_second_of_one_name_does_not_replace_the_first(tmp_path: Path):
+    first, second = module(tmp_path / "a" / "acme.py", "'first'"), module(tmp_path / "b" / "acme.py", "'second'")
+    registry = load([first, second])
+    assert registry.implementations["acme"].version == "first"
+    assert registry.broken == {str(second): f"the name 'acme' is defined here and in {first}; rename one"}
+
+
+def test_import_of_a_missing_package_is_no_fault(tmp_path: Path):
+    registry = load([module(tmp_path / "acme.py", head="import not_installed.part\n"), module(tmp_path / "b.py")])
+    assert registry.unavailable == {"acme": "No module named 'not_installed'"}
+    assert (list(registry.implementations), registry.broken) == (["b"], {})
+
+
+def test_import_of_a_missing_module_of_its_own_is(tmp_path: Path):
+    registry = load([module(tmp_path / "acme" / "__init__.py", head="from .kernel import f\n").parent])
+    assert (registry.implementations, registry.unavailable) == ({}, {})
+    (reason,) = registry.broken.values()
+    assert reason.startswith("ModuleNotFoundError: No module named ")
+    assert "acme.kernel" in reason
+
+
+def test_fault_inside_a_package_is_placed(tmp_path: Path):
+    folder = package(tmp_path / "acme", "x")
+    write(folder / "shared.py", "\n\nsecret = 1 / 0")
+    assert load([folder]).broken == {str(folder): "ZeroDivisionError: division by zero (acme/shared.py, line 3)"}
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "content": lambda folder: write(folder / "shared.py", "secret = 'other'"),
+    "new file": lambda folder: write(folder / "deep" / "more.py", ""),
+    "kernel source": lambda folder: write(folder / "conv.cu", "__global__ void conv() {}"),
+    "name": lambda folder: (folder / "shared.py").rename(folder / "shared2.py"),
+    "place": lambda folder: (folder / "shared.py").rename(folder / "deep" / "shared.py"),
+    "removal": lambda folder: (folder / "shared.py").unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_hash_changes_with_the_source(tmp_path: Path, change: Callable[[Path], object]):
+    folder = package(tmp_path / "acme", "x")
+    before = source_hash(folder)
+    change(folder)
+    assert source_hash(folder) != before
+
+
+def test_hash_is_of_the_source_alone(tmp_path: Path):
+    folder = package(tmp_path / "here" / "acme", "x")
+    before = only(folder).source
+    write(folder / "__pycache__" / "shared.py", "compiled")
+    (folder / "conv.so").write_bytes(b"\x7fELF\0")
+    assert source_hash(folder) == before == source_hash(package(tmp_path / "there" / "acme", "x"))
+    assert len(before) == 64
+
+
+def test_hash_of_a_file(tmp_path: Path):
+    file = module(tmp_path / "acme.py")
+    before = only(file).source
+    assert before == source_hash(file)
+    assert source_hash(module(file, "'2'")) != before

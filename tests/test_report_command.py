@@ -1,0 +1,97 @@
+"""`python -m conformance report` and `pytest --report`: what they write, say and return."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.reporting import command
+from tests.conftest import TINY, Project
+from tests.report_samples import failed, sample, written
+
+pytest_plugins = ["pytester"]
+
+FILES = {"index.html", "summary.md", "junit.xml", "verdicts.csv"}
+
+
+@pytest.fixture(autouse=True)
+def _needed() -> None:
+    if lacking := command.missing():
+        pytest.skip(lacking)
+
+
+def test_a_report_of_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    first = written(tmp_path / "a.jsonl", [sample()])
+    second = written(tmp_path / "b.jsonl", [failed(problem="b")])
+    out = tmp_path / "deep" / "report"
+    assert main(["report", str(first), str(second), "-o", str(out), "--title", "Nightly"]) == 0
+    assert {path.name for path in out.iterdir()} == FILES
+    assert capsys.readouterr().out == f"{out / 'index.html'}\n"
+    assert "<title>Nightly</title>" in (out / "index.html").read_text()
+    assert len((out / "verdicts.csv").read_text().splitlines()) > 2
+
+
+def test_lines_left_out_are_said_and_the_status_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "cut.jsonl"
+    path.write_text(json.dumps(sample()) + "\n" + json.dumps(sample(problem="b"))[:99])
+    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == "report: cut.jsonl, line 2: broken or cut off, left out\n"
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "cut.jsonl, line 2: broken or cut off, left out" in page
+    assert "1 line could not be read" in page
+
+
+def test_no_report_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = written(tmp_path / "new.jsonl", [sample(schema=99)])
+    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 2
+    assert "new.jsonl, line 1: written in schema 99" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = written(tmp_path / "a.jsonl", [sample()])
+    assert main(["report", str(path), "-o", str(path / "below")]) == 2
+    assert "cannot be written (" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(command, "NEEDED", {"a_module_of_nobody": "a-package"})
+    assert main(["report", str(tmp_path / "a.jsonl"), "-o", str(tmp_path)]) == 2
+    assert "needs a-package: pip install 'kernel-conformance[report]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
+def test_a_run_ends_with_where_its_report_is(project: Project, workers: tuple[str, ...]):
+    project.kernel()
+    outcome = project.run("--report=told", *workers, subprocess=True)
+    assert outcome.exit == 0
+    assert outcome.text.count("report: ") == 1
+    assert f"report: {Path('told', 'index.html')}" in outcome.text
+    assert {path.name for path in (project.folder / "told").iterdir()} == FILES
+    assert "1 pass" in (project.folder / "told" / "summary.md").read_text().replace("**", "")
+
+
+def test_records_beside_the_report_where_no_file_is_named(project: Project):
+    project.kernel()
+    selection = (f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", "--distribution=integer")
+    result = project.pytester.runpytest_inprocess("--report=told", *selection)
+    assert result.ret == 0
+    assert (project.folder / "told" / "records.jsonl").read_text().startswith('{"schema": 1')
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"), [(True, "--report: needs a-package: pip install"), (False, "--report conftest.py")]
+)
+def test_a_report_that_cannot_be_made_is_known_at_once(
+    project: Project, monkeypatch: pytest.MonkeyPatch, missing: bool, said: str
+):
+    project.kernel()
+    if missing:
+        monkeypatch.setattr(command, "NEEDED", {"a_module_of_nobody": "a-package"})
+    outcome = project.run("--report=told" if missing else "--report=conftest.py/below")
+    assert outcome.exit == 4
+    assert said in outcome.text
+    assert outcome.records == []

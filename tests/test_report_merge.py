@@ -1,0 +1,195 @@
+"""Several files, one report: machines apart, the later verdict in force, shards like the whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.reporting.page.merge import load
+from conformance.reporting.page.model import Results
+from conformance.reporting.page.tables import Digest
+from tests.report_samples import H100, VERSIONS, absent, benchmarks, failed, sample, written
+
+Record = dict[str, Any]
+
+
+def merged(tmp_path: Path, *files: list[Record]) -> Results:
+    return load([written(tmp_path / f"{place}.jsonl", records) for place, records in enumerate(files)])
+
+
+def shown(results: Results) -> list[tuple[str, str, bool, bool]]:
+    return [(v.text("problem"), v.status, v.replaced, v.stale) for v in results.verdicts]
+
+
+def test_the_later_of_two_verdicts_wins_and_is_marked(tmp_path: Path):
+    results = merged(tmp_path, [sample(), sample(problem="b")], [sample(seconds={"total": 9.0}, reason="later")])
+    assert shown(results) == [("b", "pass", False, False), ("edge.plain", "pass", True, False)]
+    assert results.verdicts[1].record["reason"] == "later"
+    assert results.conflicts == ()
+
+
+def test_the_same_line_twice_is_one_verdict(tmp_path: Path):
+    results = merged(tmp_path, [sample(), sample(problem="b")], [sample()])
+    assert shown(results) == [("b", "pass", False, False), ("edge.plain", "pass", False, False)]
+
+
+DIFFERENT = {
+    "operator": "conv_backward_data", "problem": "p", "dtype": "bf16", "layout": "nhwc", "distribution": "integer",
+    "seed": 3,
+    "check": "output_is_written", "generator": "other", "method": "probes", "level": "full", "implementation": "other",
+    "device": "cuda", "descriptor": "n1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_other_cases_are_other_verdicts(tmp_path: Path, name: str):
+    results = merged(tmp_path, [sample()], [sample(**{name: DIFFERENT[name]})])
+    assert len(results.verdicts) == 2
+    assert not any(v.replaced for v in results.verdicts)
+
+
+def test_another_status_with_the_same_source_is_a_contradiction(tmp_path: Path):
+    results = merged(tmp_path, [sample()], [failed()])
+    (conflict,) = results.conflicts
+    assert (conflict.earlier, conflict.later) == ("pass", "fail")
+    assert "acme conv_forward edge.plain fp32 nchw fixed" in conflict.case
+    assert shown(results) == [("edge.plain", "fail", True, False)]
+
+
+def test_another_status_with_another_source_is_progress(tmp_path: Path):
+    results = merged(tmp_path, [failed()], [sample(source="b" * 64)])
+    assert results.conflicts == ()
+    assert shown(results) == [("edge.plain", "pass", True, False)]
+
+
+def test_verdicts_on_an_older_source_are_stale(tmp_path: Path):
+    results = merged(tmp_path, [sample(problem="a"), sample(problem="b")], [sample(problem="b", source="b" * 64)])
+    assert shown(results) == [("a", "pass", False, True), ("b", "pass", True, False)]
+
+
+def test_two_machines_are_two_rows_named_by_device(tmp_path: Path):
+    cuda = {"implementation": "torch-cuda", "device": "cuda"}
+    other = H100 | {"device": "NVIDIA A100"}
+    results = merged(tmp_path, [sample(**cuda, versions=H100)], [failed(**cuda, versions=other)])
+    digest = Digest(results)
+    assert [digest.name(row) for row in digest.rows] == ["torch-cuda on NVIDIA A100", "torch-cuda on NVIDIA H100"]
+    assert results.conflicts == ()
+
+
+def test_machines_whose_devices_have_one_name_are_told_apart_by_the_rest(tmp_path: Path):
+    results = merged(tmp_path, [sample()], [sample(versions=VERSIONS | {"machine": "arm64", "system": "Darwin"})])
+    digest = Digest(results)
+    assert [digest.name(row) for row in digest.rows] == ["acme on cpu, arm64 Darwin", "acme on cpu, x86_64 Linux"]
+
+
+def test_processors_are_kept_apart(tmp_path: Path):
+    torch, old, new = (
+        {"implementation": "t", "device": "cpu"},
+        VERSIONS | {"processor": "i7"},
+        VERSIONS | {"processor": "i9"},
+    )
+    own = VERSIONS | {"device": "cpu"}
+    results = merged(
+        tmp_path,
+        [sample(**torch, versions=old | own), absent(**torch, versions=old)],
+        [sample(**torch, versions=new | own)],
+    )
+    assert Counter(v.machine.name for v in results.verdicts) == {"i7": 2, "i9": 1}
+    assert not results.conflicts
+
+
+def test_a_processor_does_not_tell_other_devices_apart(tmp_path: Path):
+    cuda, host = {"implementation": "torch-cuda", "device": "cuda"}, {"processor": "i9"}
+    absence = absent(**cuda, versions=VERSIONS | host)
+    results = merged(
+        tmp_path, [sample(**cuda, versions=H100 | host), absence], [sample(problem="b", **cuda, versions=H100)]
+    )
+    assert {v.machine.name for v in results.verdicts} == {"NVIDIA H100"}
+
+
+def test_levels_of_runs_are_told(tmp_path: Path):
+    results = merged(
+        tmp_path, [sample(run_level="full"), sample(problem="b", run_level="smoke")], [sample(problem="c")]
+    )
+    assert Digest(results).levels == ["smoke", "full"]
+
+
+def test_numpy_and_torch_share_a_cpu(tmp_path: Path):
+    results = merged(tmp_path, [sample(), sample(implementation="t", versions=VERSIONS | {"device": "cpu"})])
+    assert len({v.machine for v in results.verdicts}) == 1
+
+
+def test_cases_not_attempted_belong_to_the_machine_that_attempted_others(tmp_path: Path):
+    cuda = {"implementation": "torch-cuda", "device": "cuda"}
+    results = merged(tmp_path, [sample(**cuda, versions=H100), absent(**cuda)])
+    assert {v.machine.name for v in results.verdicts} == {"NVIDIA H100"}
+
+
+def test_a_missing_device_is_not_the_one_of_another_machine(tmp_path: Path):
+    cuda = {"implementation": "torch-cuda", "device": "cuda"}
+    results = merged(tmp_path, [sample(**cuda, versions=H100)], [absent(**cuda, status="unavailable")])
+    assert {v.machine.name for v in results.verdicts} == {"NVIDIA H100", ""}
+
+
+def cases(results: Results) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for verdict in results.verdicts:
+        found[verdict.status] += verdict.cases
+    return found
+
+
+def test_parts_of_a_run_add_up(tmp_path: Path):
+    assert cases(merged(tmp_path, [sample(), absent()], [sample(problem="b"), absent()]))["unsupported"] == 36
+
+
+@pytest.mark.parametrize(("first", "second"), [(18, 5), (5, 18), (18, 18)])
+def test_of_two_runs_of_the_same_the_larger_count_stands(tmp_path: Path, first: int, second: int):
+    results = merged(tmp_path, [sample(), absent(cases=first)], [sample(reason="again"), absent(cases=second)])
+    assert cases(results)["unsupported"] == max(first, second)
+
+
+def whole() -> list[Record]:
+    """A run with two lines alike, as two suites of one operator write them, and every status."""
+    cuda = {"implementation": "torch-cuda", "device": "cuda"}
+    return [
+        *(sample(problem=f"p{place}", terms={"y": 2**place}) for place in range(6)),
+        *(sample(**cuda, versions=H100, problem=f"p{place}") for place in range(3)),
+        failed(problem="wrong"),
+        sample(problem="w", status="waived", reason="waived: known (https://example.org)\ny: 3 out"),
+        absent(), absent(), absent(**cuda), absent(**cuda, operator="conv_forward", status="unavailable"),
+        absent(implementation="impls/b.py", operator="", device="", status="error", cases=1, reason="SyntaxError"),
+    ]  # fmt: skip
+
+
+def halves() -> list[tuple[list[Record], list[Record]]]:
+    records = whole()
+    return [(records[::2], records[1::2]), (records[1::2], records[::2]), (records[7:], records[:7])]
+
+
+@pytest.mark.parametrize(("first", "second"), halves(), ids=["alternate", "swapped", "halves"])
+def test_two_shards_give_the_report_of_the_whole_run_byte_for_byte(tmp_path: Path, first: list, second: list):
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
+    from conformance.reporting.page.build import FILES
+
+    one = Digest(load([written(tmp_path / "whole.jsonl", whole())]))
+    two = Digest(merged(tmp_path, first, second))
+    for name, make in FILES.items():
+        assert make(one, "title") == make(two, "title"), name
+
+
+def test_a_benchmark_and_the_records_of_its_run_are_one_verdict(tmp_path: Path):
+    record = sample(implementation="torch-cpu")
+    paths = [written(tmp_path / "run.jsonl", [record]), benchmarks(tmp_path / "bench.json", [(record, 0.5)])]
+    results = load(paths)
+    assert shown(results) == [("edge.plain", "pass", False, False)]
+    assert [c.seconds for c in results.clocked] == [0.5]
+
+
+def test_a_later_time_of_the_same_replaces_the_earlier(tmp_path: Path):
+    first = benchmarks(tmp_path / "a.json", [(sample(), 0.5)])
+    second = benchmarks(tmp_path / "b.json", [(sample(reason="again"), 0.25)])
+    assert [c.seconds for c in load([first, second]).clocked] == [0.25]

@@ -1,0 +1,360 @@
+"""The page: what it holds, what it cannot do, and what nothing from outside can do to it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
+pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
+
+from conformance.reporting.page import charts, columns, plots, tables
+from conformance.reporting.page.merge import load
+from conformance.reporting.page.render import page
+from conformance.reporting.page.tables import Digest
+from tests.report_samples import H100, absent, benchmarks, failed, sample, spread, written
+
+HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>\u2028{{ 7 * 7 }}${7}"
+LINKS = frozenset({"https://example.org/known", "http://example.org/also"})
+
+
+class Parsed(HTMLParser):
+    """Elements, their attributes, and the text of each script and style."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.inside: list[str] = []
+        self.raw: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        self.inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.inside and self.inside.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self.inside and self.inside[-1] in ("script", "style"):
+            self.raw.append((self.inside[-1], data))
+        else:
+            self.words.append(data)
+
+    def of(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def digest(tmp_path: Path, records: list[dict[str, Any]], *others: Path) -> Digest:
+    return Digest(load([written(tmp_path / "run.jsonl", records), *others]))
+
+
+def rich(tmp_path: Path) -> Digest:
+    """Something of everything."""
+    cuda = {"implementation": "torch-cuda", "device": "cuda", "versions": H100}
+    row = {"form": "fused", "buffers": 1, "activation_bytes": 4096, "parameter_bytes": 2, "vector_bytes": 3}
+    scores = {
+        "first loss": 2.0,
+        "last loss": 0.5,
+        "accuracy": 0.9,
+        "test loss": 0.7,
+        "test accuracy": 0.8,
+        "commonest": 0.2,
+    }
+    run = {"network": "digits", "steps": 12, "judged": 92, "losses": [2.0, 0.5], "scores": scores}
+    records = [
+        *(sample(problem=f"p{n}", terms={"y": 2**n}) for n in range(8)),
+        *(sample(**cuda, problem=f"p{n}", dtype="bf16") for n in range(3)),
+        failed(problem="wrong"),
+        sample(problem="w", status="waived", reason="waived: known (https://example.org/known)\ny: 3 out"),
+        sample(problem="k", kept=[row], trained=[{"form": "fused", "batch": 64, "peak_bytes": 9, "forward_bytes": 8}]),
+        sample(problem="asked", not_refused=["a window larger than the image"]),
+        sample(operator="training", problem="digits", distribution="training", training=run, profile=None,
+        inferred=None),
+        absent(), absent(implementation="nki@sim", device="simulator", status="unavailable", reason="no nki"),
+        absent(implementation="impls/b.py", operator="", device="", status="error", cases=1, reason="SyntaxError"),
+    ]  # fmt: skip
+    names = ("torch-cpu", 0.5), ("acme", 0.25)
+    timed = [(sample(implementation=n, problem=p, roofline_share=0.5), s) for n, s in names for p in ("u1", "u2")]
+    return digest(tmp_path, records, benchmarks(tmp_path / "bench.json", timed, cpu="Xeon 9"))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return page(rich(tmp_path_factory.mktemp("rich")), "A title")
+
+
+def unpacked(text: str) -> dict[str, Any]:
+    (data,) = (raw for tag, raw in Parsed(text).raw if tag == "script" and raw.startswith("H4sI"))
+    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(data)))
+    return found
+
+
+def test_every_section_is_there(text: str):
+    sections = {attributes["id"] for attributes in Parsed(text).of("section")}
+    assert sections == {
+        "overview", "failures", "matrix", "findings", "accuracy", "speed", "memory", "training", "verdicts",
+    }  # fmt: skip
+    jumps = {attributes["href"] for attributes in Parsed(text).of("a")} & {f"#{name}" for name in sections}
+    assert len(jumps) == len(sections) - 1  # the overview is the top
+
+
+def test_an_empty_run_has_a_page(tmp_path: Path):
+    shown = " ".join(Parsed(page(digest(tmp_path, []), "t")).words)
+    assert "Nothing was verified." in shown
+    assert "No case was due." in shown
+
+
+def test_the_header_counts_every_status(text: str):
+    words = re.sub(r"\s+", " ", " ".join(Parsed(text).words))
+    for count in ("18 pass", "1 fail", "1 error", "18 unsupported", "1 waived", "18 unavailable"):
+        assert f" {count} " in words
+    assert "splitmix64-v1, seed 0" in words
+    assert "cuda (NVIDIA H100), x86_64 Linux" in words
+    assert "Xeon 9" in words
+
+
+def test_the_matrix_has_a_button_for_every_implementation_operator_and_dtype(text: str):
+    labels = [attributes["aria-label"] for attributes in Parsed(text).of("button") if "data-row" in attributes]
+    assert "acme, conv_forward, fp32: 12 pass, 1 fail, 1 waived" in labels
+    assert "torch-cuda, conv_forward, bf16: 3 pass" in labels
+    assert "acme, avg_pool_forward, not attempted: 18 unsupported" in labels
+
+
+def test_the_page_can_load_nothing(text: str):
+    (policy,) = (meta["content"] for meta in Parsed(text).of("meta") if meta.get("http-equiv"))
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert not {"connect-src", "img-src", "font-src", "media-src", "frame-src"} & rules.keys()
+    for tag, rule in (("style", "style-src"), ("script", "script-src")):
+        own = [raw for name, raw in Parsed(text).raw if name == tag and not raw.startswith("H4sI")]
+        hashes = [base64.b64encode(hashlib.sha256(raw.encode()).digest()).decode() for raw in own]
+        assert rules[rule] == " ".join(f"'sha256-{known}'" for known in hashes)
+
+
+def test_nothing_refers_to_another_file(text: str):
+    parsed = Parsed(text)
+    addresses = [
+        a[name] for _, a in parsed.elements for name in ("href", "src", "srcset", "action", "data") if name in a
+    ]
+    assert {address for address in addresses if not address.startswith("#")} == {"https://example.org/known"}
+    assert not {"link", "img", "iframe", "object", "embed", "base"} & {tag for tag, _ in parsed.elements}
+    assert not re.search(r"url\((?!#)|@import", text)
+
+
+def test_everything_that_scrolls_can_be_reached_by_keyboard_and_has_a_name(text: str):
+    boxes = [a for tag, a in Parsed(text).elements if tag == "div" and a.get("class") == "scroll"]
+    assert boxes
+    assert all(box["tabindex"] == "0" and box["role"] == "region" for box in boxes)
+    assert all(box.get("aria-label") or box.get("aria-labelledby") for box in boxes)
+
+
+def test_ids_are_unique_and_labels_lead_somewhere(text: str):
+    found = [a["id"] for _, a in Parsed(text).elements if "id" in a]
+    assert len(found) == len(set(found))
+    referred = [name for _, a in Parsed(text).elements for name in a.get("aria-labelledby", "").split()]
+    assert set(referred) <= set(found)
+
+
+FIELDS = (
+    "implementation",
+    "operator",
+    "device",
+    "problem",
+    "descriptor",
+    "dtype",
+    "layout",
+    "distribution",
+    "check",
+    "command",
+    "reason",
+)
+
+
+@pytest.mark.parametrize("name", [*FIELDS, "title", "versions", "not_refused", "contract", "generator"])
+def test_nothing_from_outside_becomes_markup(tmp_path: Path, name: str):
+    values: dict[str, Any] = {
+        "versions": {"python": HOSTILE, HOSTILE: "1"},
+        "not_refused": [HOSTILE],
+        "contract": {"a": HOSTILE},
+    }
+    changes = {} if name == "title" else {name: values.get(name, HOSTILE)}
+    statuses = ("pass", "fail", "waived", "unsupported", "unavailable")
+    records = [sample(**{**changes, "status": status, "seed": place}) for place, status in enumerate(statuses)]
+    bench = benchmarks(
+        tmp_path / "b.json",
+        [
+            (sample(**changes), 0.5),
+            (sample(implementation="torch-cpu", **{k: v for k, v in changes.items() if k != "implementation"}), 0.25),
+        ],
+    )
+    text = page(digest(tmp_path, records, bench), HOSTILE if name == "title" else "t")
+    tags = [tag for tag, _ in Parsed(text).elements]
+    assert tags.count("script") == 2
+    assert "img" not in tags
+    assert not [a for _, a in Parsed(text).elements if any(key.startswith("on") for key in a)]
+    assert "49" not in "".join(Parsed(text).words[:40])
+    held = json.dumps(unpacked(text), ensure_ascii=False) + "".join(Parsed(text).words)
+    assert "<script>alert(1)" in held  # it is shown, as what it is
+
+
+def test_only_addresses_of_the_web_become_links(tmp_path: Path):
+    reason = (
+        "waived: see https://example.org/known, (http://example.org/also) javascript:a() file:///b data:text/html,c"
+    )
+    shown = Parsed(page(digest(tmp_path, [sample(status="waived", reason=reason)]), "t"))
+    outside = {a["href"] for a in shown.of("a") if not a["href"].startswith("#")}
+    assert outside == LINKS
+
+
+def test_verdicts_come_back_from_the_page(tmp_path: Path):
+    found = rich(tmp_path)
+    data = unpacked(page(found, "t"))
+    held, values = data["columns"], data["values"]
+    assert {len(column) for column in held.values()} == {len(found.results.verdicts)}
+    for place, verdict in enumerate(found.results.verdicts):
+        assert data["rows"][held["row"][place]][0] == verdict.record["implementation"]
+        assert all(values[name][held[name][place]] == verdict.text(name) for name in columns.TEXTS)
+        assert held["command"][place] == verdict.text("command")
+        shapes = [*values["checks"][held["checks"][place]], *values["profile"][held["profile"][place]]]
+        assert [output for output, _ in shapes] == [
+            *verdict.record.get("checks", {}),
+            *verdict.record.get("profile", {}),
+        ]
+    wrong = next(place for place, v in enumerate(found.results.verdicts) if v.status == "fail")
+    assert held["figures"][wrong][:4] == ["inf", 1.0, 5e5, 0.5438]
+    assert held["worst"][wrong] == 1e300
+
+
+def test_charts_have_a_text_and_their_numbers(tmp_path: Path):
+    found = rich(tmp_path)
+    speeds = tables.speeds(found)
+    drawn = [*plots.accuracy(found), *plots.speed(found, speeds, tables.speed_tables(found, speeds))]
+    assert [plot.kind for plot in drawn] == ["terms", "bits", "histograms", "ratio", "roofline"]
+    for place, plot in enumerate(drawn):
+        svg = charts.svg(plot, place, ["acme", "torch-cpu", "torch-cuda"])
+        assert svg.startswith("<svg")
+        assert f'<title id="chart{place}-title">{plot.title}</title>' in svg
+        assert all(point["says"] in svg for point in plot.points if point["panel"] == plot.panels[0])
+        assert plot.table.rows
+
+
+def test_a_chart_that_holds_something_else_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    plot = plots.accuracy(rich(tmp_path))[0]
+    for inside in ("<script>1</script>", "<a href='x'/>", "<path onclick='1'/>", "<image/>"):
+        drawn = f'<svg xmlns="{charts.SVG}">{inside}</svg>'
+        monkeypatch.setattr(
+            "conformance.reporting.page.charts.vl_convert.vegalite_to_svg", lambda *_, drawn=drawn, **__: drawn
+        )
+        with pytest.raises(ValueError, match="which no chart needs"):
+            charts.svg(plot, 0, ["acme", "torch-cpu", "torch-cuda"])
+
+
+def test_two_charts_of_a_page_share_no_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    plot = plots.accuracy(rich(tmp_path))[0]
+    inside = '<defs><clipPath id="a"/></defs><path clip-path="url(#a)" class="b" transform="1.23456"/>'
+    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda *_, **__: f'<svg xmlns="{charts.SVG}">{inside}</svg>')
+    drawn = charts.svg(plot, 7, ["acme", "torch-cpu", "torch-cuda"])
+    assert '<clipPath id="chart7-a"' in drawn
+    assert 'clip-path="url(#chart7-a)"' in drawn
+    assert 'class="b"' not in drawn
+
+
+def test_worst_errors_are_those_of_the_records(tmp_path: Path):
+    low = {"lambda": 1.0, "lambda_limit": 4.0, "rms": 0.1}
+    errors = (1.0, 3.0, 2.0)
+    records = [
+        sample(problem=str(n), terms={"y": 40 + n}, profile={"y": low | {"lambda": error}})
+        for n, error in enumerate(errors)
+    ]
+    (point,) = (p for plot in plots.accuracy(digest(tmp_path, records)) if plot.kind == "terms" for p in plot.points)
+    assert (point["x"], point["y"]) == (32, 0.75)
+
+
+def test_histograms_count_every_output_once(tmp_path: Path):
+    numbers = {"lambda_limit": 4.0, "rms": 0.1}
+    shares = (0.0, 0.04, 0.06, 0.99, 1.7, 1e9)
+    records = [
+        sample(problem=str(n), profile={"y": numbers | {"lambda": 4.0 * share}}) for n, share in enumerate(shares)
+    ]
+    (plot,) = (plot for plot in plots.accuracy(digest(tmp_path, records)) if plot.kind == "histograms")
+    bins = {round(p["low"], 2): p["part"] * len(shares) for p in plot.points if "part" in p}
+    assert bins == pytest.approx({0.0: 2, 0.05: 1, 0.95: 1, 1.2: 2})
+    (whole,) = (p for p in plot.points if "part" not in p)
+    assert (whole["x"], whole["worst"]) == (0.99, plots.TOP)
+
+
+def test_speed_is_relative_to_torch_on_the_same_machine(tmp_path: Path):
+    cuda, other = {"device": "cuda", "versions": H100}, H100 | {"device": "NVIDIA A100"}
+    timed = [
+        (sample(implementation="torch-cuda", **cuda), 1.0),
+        (sample(implementation="acme", **cuda), 0.5),
+        (sample(implementation="torch-cpu"), 8.0),
+        (sample(implementation="acme"), 4.0),
+        (sample(implementation="acme", versions=H100, device="cuda", dtype="bf16"), 0.1),
+        (sample(implementation="torch-cuda", device="cuda", versions=other), 6.0),
+        (sample(implementation="acme", device="cuda", versions=other), 1.0),
+    ]
+    found = tables.speeds(Digest(load([benchmarks(tmp_path / "b.json", timed)])))
+    ratios = {(s.clocked.implementation, s.clocked.machine.short, s.clocked.dtype): s.ratio for s in found}
+    assert ratios["acme", "NVIDIA H100", "fp32"] == 2.0
+    assert ratios["acme", "NVIDIA A100", "fp32"] == 6.0
+    assert ratios["acme", "cpu", "fp32"] == 2.0
+    assert ratios["acme", "NVIDIA H100", "bf16"] is None
+
+
+def test_a_doubted_time_is_shown_and_compared_with_nothing(tmp_path: Path):
+    finding = {"timing": {"status": "finding", "finding": "below the roofline"}}
+    timed = [(sample(implementation="torch-cpu"), 1.0), (sample(**finding), 0.001)]
+    found = Digest(load([benchmarks(tmp_path / "b.json", timed)]))
+    shown = tables.speed_tables(found, tables.speeds(found))
+    assert shown[0].rows == (("edge.plain", "1.00 ms · !", "1,000 ms"),)
+    assert shown[1].rows == (("acme", "conv_forward", "edge.plain", "below the roofline"),)
+    assert len(shown) == 2
+    timed = [(sample(implementation="torch-cpu", **finding), 1.0), (sample(), 0.5)]
+    found = Digest(load([benchmarks(tmp_path / "c.json", timed)]))
+    assert [speed.ratio for speed in tables.speeds(found)] == [None, None]
+
+
+def test_traffic_is_that_of_the_records(tmp_path: Path):
+    work = {"dma_bytes": 300, "instructions": 7, "matmuls": 2}
+    found = digest(tmp_path, [sample(work=work, least_bytes=100), sample(problem="b")])
+    table = tables.moved(found)
+    assert table is not None
+    assert table.rows == (("acme", "conv_forward", "1", "3.00", "3.00", "edge.plain", "7", "2"),)
+    assert "Traffic as counted by emulators" in page(found, "t")
+
+
+def test_twenty_thousand_verdicts_weigh_less_than_five_megabytes(tmp_path: Path):
+    seeds = [
+        sample(problem=f"p{n}", distribution=distribution)
+        for n in range(40)
+        for distribution in ("fixed", "integer", "special")
+    ]
+    text = page(digest(tmp_path, list(spread([*seeds, failed(problem="q"), absent()], 20_000))), "t")
+    assert len(text.encode()) < 5_000_000
+    assert len(unpacked(text)["columns"]["row"]) == 20_000
+
+
+def test_what_files_say_against_each_other_is_told(tmp_path: Path):
+    first = [sample(), sample(problem="old"), sample(problem="b")]
+    second = [failed(), sample(problem="new", source="b" * 64), sample(problem="b", source="b" * 64)]
+    paths = [written(tmp_path / f"{place}.jsonl", records) for place, records in enumerate((first, second))]
+    text = page(Digest(load(paths)), "t")
+    words = " ".join(Parsed(text).words)
+    assert "1 contradiction: same case, same source, another status" in words
+    assert "acme conv_forward edge.plain fp32 nchw fixed, cpu, x86_64 Linux: pass, then fail" in words
+    assert "2 stale verdicts: a later file has another source" in words
+    assert "2 verdicts in the place of an earlier file's on the same case" in words
+    marks = unpacked(text)["columns"]["marks"]
+    assert sorted(marks) == [0, 1, 2, 3]  # new; replaced; stale; both

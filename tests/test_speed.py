@@ -1,0 +1,121 @@
+"""Ceilings are measured, and the benchmarks time nothing that was not verified."""
+
+from __future__ import annotations
+
+import math
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conformance.implementations.devices import missing
+from conformance.timing import measure, roofline
+from conformance.timing.relative import Timing, means, ratios
+from tests.conftest import Project
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.usefixtures("one_core")
+
+SUITE = """
+import pytest
+from conformance.problems import typed
+
+@pytest.mark.times("conv_forward", problems=[typed("n1 c2 h4 w4 k2 r3 s3 p1")])
+def test_times(timed, case):
+    timed(case)
+"""
+PLUGINS = "conformance.plugin.plugin", "conformance.plugin.timing", "pytest_benchmark.plugin"
+
+
+@pytest.fixture
+def bench(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with one benchmark."""
+    monkeypatch.setattr(measure, "ceilings", lambda device: roofline.Ceilings(1e15, 1e15, "given"))
+    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
+    project.write("suite/test_suite.py", SUITE)
+    return project
+
+
+def test_ceilings_are_those_of_finished_work(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(roofline, "SIZES", {"cpu": ((32, 64), 1 << 16)})
+    monkeypatch.setattr(roofline, "SECONDS", 0.01)
+    monkeypatch.setattr(roofline, "torch_arrays", lambda device: SimpleNamespace(unavailable=lambda: "no torch"))
+    found = roofline.ceilings.__wrapped__("cpu")
+    assert isinstance(found, roofline.Ceilings)
+    assert "NumPy, 32 x 32 or 64 x 64" in found.source
+    assert all(math.isfinite(value) and value > 0 for value in (found.flops, found.bandwidth))
+    assert roofline.ceilings.__wrapped__("cuda") == "no torch"
+    assert roofline.ceilings.__wrapped__("trn1") == "no ceilings are known for trn1"
+
+
+def test_a_ceiling_is_the_best_round(monkeypatch: pytest.MonkeyPatch):
+    clock = iter([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.9, 9.9])
+    monkeypatch.setattr(roofline, "SECONDS", 0.85)
+    monkeypatch.setattr(roofline, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    rate, spread = roofline._rates(7, lambda: None)
+    assert rate == pytest.approx(70)
+    assert spread == pytest.approx(1)  # rounds of 0.3, 0.1 and 0.2
+
+
+def test_ceilings_by_torch(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(roofline, "SIZES", {"cpu": ((32, 64), 1 << 16)})
+    monkeypatch.setattr(roofline, "SECONDS", 0.01)
+    found = roofline.ceilings.__wrapped__("cpu")
+    assert isinstance(found, roofline.Ceilings)
+    assert found.source == "torch, 32 x 32 or 64 x 64, 0 MiB"
+    assert found.flops > 0
+
+
+def test_what_fails_on_a_device_leaves_it_without_ceilings(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("out of memory\nand more")
+
+    monkeypatch.setattr(roofline, "_work", fails)
+    assert roofline.ceilings.__wrapped__("cpu") == "not measured: out of memory"
+
+
+def test_of_two_measurements_the_best_counts():
+    one, two = roofline.Ceilings(2.0, 8.0, "a", 0.1), roofline.Ceilings(3.0, 4.0, "b", 0.2)
+    assert roofline.better(one, two) == roofline.Ceilings(3.0, 8.0, "a", 1.0)
+
+
+def test_ratios_have_a_baseline_on_each_device():
+    timings = [
+        Timing("cpu", "conv_forward", "a", "acme", 2.0),
+        Timing("cpu", "conv_forward", "a", "torch-cpu", 1.0),
+        Timing("cuda", "conv_forward", "a", "warp", 0.25),
+        Timing("cuda", "conv_forward", "a", "torch-cuda", 0.5),
+        Timing("cpu", "conv_forward", "b", "acme", 2.0),
+    ]
+    found = ratios(timings)
+    assert found == {("conv_forward", "a", "acme"): 0.5, ("conv_forward", "a", "warp"): 2.0}
+    assert means(found) == {("conv_forward", "acme"): (0.5, 1), ("conv_forward", "warp"): (2.0, 1)}
+
+
+def test_a_right_kernel_is_timed(bench: Project):
+    bench.kernel("torch_cpu", construct="", tail="acme.name = 'torch-cpu'")
+    bench.kernel()
+    outcome = bench.run("--benchmark-only")
+    assert (outcome.exit, outcome.statuses) == (0, {"pass": 2})
+    assert "speed of what was verified" in outcome.text
+    assert re.search(r"conv_forward geometric mean relative to torch: acme [\d.]+x of 1", outcome.text)
+    names = re.findall(r"^  (torch-cpu|acme) +[\d.,]+ ", outcome.text, re.MULTILINE)
+    assert names == ["torch-cpu", "acme"]
+
+
+def test_a_wrong_kernel_is_not(bench: Project):
+    bench.kernel(body="return y + 1")
+    outcome = bench.run("--benchmark-only")
+    assert (outcome.exit, outcome.statuses) == (1, {"fail": 1})
+    assert "speed of what" not in outcome.text
+    assert "elements out" in outcome.text
+
+
+def test_a_benchmark_without_its_device_does_not_end_well(bench: Project):
+    device = next(name for name in ("trn1", "cuda") if missing(name))
+    bench.kernel(construct=f", device='{device}'")
+    outcome = bench.run("--benchmark-only", "-m", device)
+    assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
+    assert f"{device}: nothing verified: {missing(device)}" in outcome.text

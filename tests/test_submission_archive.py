@@ -1,0 +1,388 @@
+"""Archives from anybody: a good one is whole, and each way to spoil one is refused for its own reason."""
+
+from __future__ import annotations
+
+import json
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.reporting.submission import archive, contents
+from tests.submissions import Members, Spoil, Vendor, lines, listed, relined, repacked, vendor, zipped
+
+Record = dict[str, Any]
+FAR = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
+    found = vendor(tmp_path_factory.mktemp("acme"))
+    words = ["submit", "--statement", found.path("statement.txt"), "-o", found.path("acme.zip")]
+    assert main([str(word) for word in (*words, found.path("records.jsonl"), found.path("bench.json"))]) == 0
+    return found
+
+
+@pytest.fixture
+def members(acme: Vendor) -> Members:
+    return archive.read(acme.path("acme.zip"))
+
+
+@pytest.fixture
+def verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """A function that verifies the bytes of an archive: exit status and what is told. Nothing lands on the disk."""
+
+    def run(content: bytes, *options: str) -> tuple[int, str]:
+        path = tmp_path / "acme.zip"
+        path.write_bytes(content)
+        capsys.readouterr()
+        status = main(["verify", str(path), *options])
+        told = capsys.readouterr()
+        assert list(tmp_path.iterdir()) == [path]
+        assert not {c for c in told.out + told.err if not c.isprintable()} - {"\n"}
+        return status, told.out + told.err
+
+    return run
+
+
+def test_a_good_archive_is_whole(acme, verified):
+    status, told = verified(acme.path("acme.zip").read_bytes())
+    assert status == 0
+    assert "whole: every case of level smoke has its verdict" in told
+    assert "signed off by: Jane Doe (jane@acme.example)" in told
+    count = sum(map(is_waived, lines(archive.read(acme.path("acme.zip")))))
+    assert count > 0
+    assert f"waived: acme conv_forward: a known one (https://acme.example/issues/7), {count} cases" in told
+    assert "benchmarks/00.json: 1 times, Acme CPU" in told
+
+
+def test_the_same_results_are_the_same_bytes(acme, members):
+    assert archive.written(members) == acme.path("acme.zip").read_bytes()
+    assert repacked(dict(members)) == acme.path("acme.zip").read_bytes()
+
+
+def of_case(record: Record) -> bool:
+    return (record.get("distribution"), record["status"]) == ("fixed", "pass")
+
+
+def changed(when: Callable[[Record], bool] = of_case, /, **fields: Any) -> Spoil:
+    """The first record for which `when` holds says something else."""
+
+    def spoil(members: Members) -> None:
+        records = lines(members)
+        next(record for record in records if when(record)).update(fields)
+        relined(members, records)
+
+    return spoil
+
+
+def without(when: Callable[[Record], bool]) -> Spoil:
+    def spoil(members: Members) -> None:
+        records = lines(members)
+        records.remove(next(record for record in records if when(record)))
+        relined(members, records)
+
+    return spoil
+
+
+def doubled(when: Callable[[Record], bool] = of_case) -> Spoil:
+    def spoil(members: Members) -> None:
+        records = lines(members)
+        relined(members, [*records, next(record for record in records if when(record))])
+
+    return spoil
+
+
+def absent(record: Record) -> bool:
+    return record["operator"] == "avg_pool_forward" and not {"problem", "check"} & record.keys()
+
+
+def is_waived(record: Record) -> bool:
+    return bool(record["status"] == "waived")
+
+
+def beyond(members: Members) -> None:
+    records = lines(members)
+    record = next(record for record in records if of_case(record))
+    record["checks"]["y"]["rms"][0] = 9.0
+    relined(members, records)
+
+
+def stated(old: str, new: str) -> Spoil:
+    def spoil(members: Members) -> None:
+        members["statement.txt"] = members["statement.txt"].replace(old.encode(), new.encode())
+
+    return spoil
+
+
+def timed(**fields: Any) -> Spoil:
+    def spoil(members: Members) -> None:
+        document = json.loads(members["benchmarks/00.json"])
+        document["benchmarks"][0]["extra_info"].update(fields)
+        members["benchmarks/00.json"] = json.dumps(document).encode()
+
+    return spoil
+
+
+FORGED: dict[str, Spoil] = {
+    "fp32 nchw fixed has no verdict": without(of_case),
+    "fp32 nchw fixed has 2 verdicts": doubled(),
+    "avg_pool_forward: none of its": without(absent),
+    "acme: avg_pool_forward: an absence of": doubled(absent),
+    "avg_pool_forward: an absence of 7 cases is not asked for": changed(absent, cases=7),
+    "is not asked for": changed(dtype="fp64"),
+    "the problem of this name is another one here": changed(descriptor="n1 c1 h1 w1 k1 r1 s1"),
+    "one case counts as 7": changed(cases=7),
+    "fail without a reason": changed(status="fail", reason=" "),
+    "unavailable (no such device); run it where": changed(status="unavailable", reason="no such device"),
+    "cases that no record names": changed(absent, status="fail", reason="somehow"),
+    "rms is 9.0, beyond": beyond,
+    "passes without a single number": changed(checks={}),
+    "waived cases give no reason and link": changed(is_waived, reason="waived: a known one"),
+    "records of seed 1, not that of the goldens": changed(seed=1),
+    "records of generator other-v1": changed(generator="other-v1"),
+    "source is not the same in all records": changed(source="0" * 64),
+    "device is not the same in all records": changed(device="cuda"),
+    "run_level is not the same in all records": changed(run_level="full"),
+    "numpy is not the same in all records": changed(versions={"numpy": "1.0"}),
+    "records of other, which the statement does not name": changed(implementation="other"),
+    "conv_forward output_is_written has verdicts on other cases": without(
+        lambda r: r.get("check") == "output_is_written" and "problem" in r
+    ),
+    "conv_forward calls_repeat has no verdict": lambda members: relined(
+        members, [r for r in lines(members) if (r.get("check"), r["operator"]) != ("calls_repeat", "conv_forward")]
+    ),
+    "training unet has no verdict": without(lambda r: r["operator"] == "training"),
+    "training digits has no verdict": lambda members: relined(
+        members, [r for r in lines(members) if r["operator"] != "training"]
+    ),
+    "has no verdict": stated("Level: smoke", "Level: standard"),
+    "is timed, although its status is fail": timed(status="fail"),
+    "is timed with other sources": timed(source="0" * 64),
+}
+"""What is told -> how a forger who keeps the manifest right spoils the contents."""
+
+
+@pytest.mark.parametrize("reason", FORGED)
+def test_forged_contents(reason: str, members, verified):
+    FORGED[reason](members)
+    status, told = verified(repacked(members))
+    assert status == 1
+    assert reason in "\n".join(line for line in told.splitlines() if line.startswith("REFUSED"))
+    assert "whole" not in told
+
+
+def raw(line: str) -> Spoil:
+    def spoil(members: Members) -> None:
+        members["records/00.jsonl"] += line.encode() + b"\n"
+
+    return spoil
+
+
+def first(**fields: Any) -> Spoil:
+    return changed(lambda record: True, **fields)
+
+
+MALFORMED: dict[str, Spoil] = {
+    "is not JSON": raw("{"),
+    "holds NaN, which is no JSON number": raw('{"schema": NaN}'),
+    "holds the number 1e999": raw('{"schema": 1e999}'),
+    "holds a number of 5000 digits": raw('{"schema": ' + "1" * 5000 + "}"),
+    "is nested more than 16 deep": raw('{"schema": ' + "[" * 100_000 + "]" * 100_000 + "}"),
+    "gives the name a twice": raw('{"a": 1, "a": 2}'),
+    "is longer than": raw('"' + "a" * FAR + '"'),
+    "is not an object": raw("[]"),
+    "records/00.jsonl is not UTF-8": lambda m: m.update({"records/00.jsonl": m["records/00.jsonl"] + b"\xff\n"}),
+    "line 1: is not a record of schema 1": first(schema=2),
+    "line 1: field cases is missing or is not int": first(cases=True),
+    "line 1: has status good for": first(status="good"),
+    "implementation \\x1b[2Jacme is no name": first(implementation="\x1b[2Jacme"),
+    "problem \\x3cscript\\x3e is no name": changed(problem="<script>"),
+    "operator \\u202econv is no name": first(operator="\u202econv"),
+    "source is not a SHA-256": changed(source="abc"),
+    "checks are not pairs of value and limit": changed(checks={"y": {"rms": 1}}),
+    "versions are missing or are not text": first(versions={"numpy": 2}),
+    "statement.txt has no line 'Contact: ...'": stated("Contact", "Contract"),
+    "statement.txt has more than one line 'Level: ...'": stated("Level: smoke", "Level: smoke\nLevel: full"),
+    "Contact: somewhere is neither": stated("kernels@acme.example", "somewhere"),
+    "Level: huge is not one of": stated("Level: smoke", "Level: huge"),
+    "statement.txt is not signed": stated("Signed-off-by", "Signed-by"),
+    "Signed-off-by: Jane is not 'Name <mail address>'": stated("Jane Doe <jane@acme.example>", "Jane"),
+    "statement.txt holds the control character \\x1b": stated("Acme Inc.", "\x1b]0;title"),
+    "statement.txt is longer than": stated("Acme Inc.", "Acme\n" * 5000),
+    "benchmarks/00.json: benchmark 0: the record in extra_info has no status": timed(status=None),
+}
+"""What is told -> how contents are spoilt that are refused before anything is counted."""
+
+
+@pytest.mark.parametrize("reason", MALFORMED)
+def test_malformed_contents(reason: str, members, verified):
+    MALFORMED[reason](members)
+    status, told = verified(listed(members))
+    assert status == 1
+    assert reason in told
+
+
+def replaced(name: str, old: bytes, new: bytes) -> Spoil:
+    def spoil(members: Members) -> None:
+        assert old in members[name]
+        members[name] = members[name].replace(old, new)
+
+    return spoil
+
+
+def lacking(name: str) -> Spoil:
+    def spoil(members: Members) -> None:
+        del members[name]
+
+    return spoil
+
+
+DERIVED: dict[str, Spoil] = {
+    "environment.json: generator other, here splitmix": replaced("environment.json", b"splitmix64-v1", b"other"),
+    "environment.json: suite 9.9": replaced("environment.json", b'"suite": "', b'"suite": "9.9'),
+    "environment.json: golden": lambda members: members.update(
+        {"environment.json": members["environment.json"].replace(b'"golden": "', b'"golden": "0')}
+    ),
+    "waivers.json does not say what the records say": replaced("waivers.json", b"a known one", b"a better one"),
+    "has no waivers.json": lacking("waivers.json"),
+    "has no records": lacking("records/00.jsonl"),
+}
+
+
+@pytest.mark.parametrize("reason", DERIVED)
+def test_members_that_do_not_follow_from_the_records(reason: str, members, verified):
+    DERIVED[reason](members)
+    status, told = verified(listed(members))
+    assert status == 1
+    assert reason in told
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "reason"),
+    [
+        ("records/00.jsonl", b'"pass"', b'"fail"', "records/00.jsonl is not the file that the manifest names"),
+        ("manifest.json", b'"format": 1', b'"format": 2', "manifest.json is not of format 1"),
+        ("manifest.json", b'"format": 1', b'"format": 1, "more": 1', "manifest.json says more"),
+        ("manifest.json", b"records/00.jsonl", b"records/01.jsonl", "does not list exactly the members"),
+        ("manifest.json", b"{", b"[", "manifest.json is not JSON"),
+    ],
+)
+def test_a_manifest_that_does_not_hold(name, old, new, reason, members, verified):
+    replaced(name, old, new)(members)
+    status, told = verified(repacked(members, honest=False))
+    assert status == 1
+    assert reason in told
+
+
+def entry(name: str, mode: int = stat.S_IFREG | 0o644, method: int = zipfile.ZIP_DEFLATED) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, archive.WHEN)
+    info.external_attr, info.compress_type, info.create_system = mode << 16, method, 3
+    return info
+
+
+EXTRA = {
+    "member ../evil.json leads out of the archive": (entry("../evil.json"), b"{}"),
+    "member records/../../evil leads out": (entry("records/../../evil"), b"{}"),
+    "member ..\\evil leads out": (entry("..\\evil"), b"{}"),
+    "member /etc/passwd has an absolute name": (entry("/etc/passwd"), b"root"),
+    "member C:\\evil has an absolute name": (entry("C:\\evil"), b"x"),
+    "member records/01.jsonl is a symbolic link": (entry("records/01.jsonl", stat.S_IFLNK | 0o777), b"/etc/passwd"),
+    "member records/01.jsonl is no regular file": (entry("records/01.jsonl", stat.S_IFIFO | 0o644), b""),
+    "member records/ is no part of a submission": (entry("records/", stat.S_IFREG), b""),
+    "member payload.pkl is no part of a submission": (entry("payload.pkl"), b"cos\nsystem\n"),
+    "member \\x1b[2J is no part of a submission": (entry("\x1b[2J"), b""),
+    "member records/01.jsonl is packed by method 12": (entry("records/01.jsonl", method=zipfile.ZIP_BZIP2), b"{}"),
+    "member statement.txt is there twice": (entry("statement.txt"), b"other"),
+    "member records/01.jsonl unpacks to 8388608 bytes": (entry("records/01.jsonl"), b" " * (8 * FAR)),
+    "member benchmarks/01.json has 34603008 bytes, at most": (
+        entry("benchmarks/01.json", method=zipfile.ZIP_STORED),
+        b" " * (33 * FAR),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("reason", EXTRA)
+def test_members_that_do_not_belong(reason: str, members, verified):
+    status, told = verified(zipped(members, EXTRA[reason]))
+    assert status == 1
+    assert reason in told
+
+
+def test_too_many_members(members, verified):
+    names = [(entry(f"records/{number:02d}.jsonl"), b"") for number in range(1, 100)]
+    status, told = verified(zipped(members, *names))
+    assert status == 1
+    assert "has 105 members in a list" in told
+
+
+def test_a_bomb_of_many_members(members, monkeypatch, verified):
+    monkeypatch.setattr(archive, "UNPACKED", 5000)
+    status, told = verified(zipped(members))
+    assert status == 1
+    assert "unpacks to" in told
+    assert "at most 5000" in told
+
+
+def test_a_member_that_lies_about_its_size(members, verified):
+    """Small in both headers, large when unpacked: no more is unpacked than was declared, and then the sums differ."""
+    content = bytearray(zipped(members, (entry("records/01.jsonl"), b" " * (8 * FAR))))
+    for mark, size, name in ((b"PK\x03\x04", 22, 30), (b"PK\x01\x02", 24, 46)):
+        start = next(
+            place
+            for place in range(len(content))
+            if content.startswith(mark, place) and content.startswith(b"records/01.jsonl", place + name)
+        )
+        struct.pack_into("<L", content, start + size, 10)
+    status, told = verified(bytes(content))
+    assert status == 1
+    assert "is damaged" in told
+
+
+ODD: dict[str, Callable[[bytes], bytes]] = {
+    "is not a zip file": lambda content: b"#!/bin/sh\n" + content,
+    "does not end with a plain list of members": lambda content: content + b"more",
+    "holds bytes that belong to no member": lambda content: content[:-22] + b"hidden" + content[-22:],
+    "is damaged": lambda content: content[:60] + bytes([content[60] ^ 255]) + content[61:],
+}
+
+
+@pytest.mark.parametrize("reason", ODD)
+def test_files_that_are_more_or_less_than_an_archive(reason: str, acme, verified):
+    status, told = verified(ODD[reason](acme.path("acme.zip").read_bytes()))
+    assert status == 1
+    assert reason in told
+
+
+def test_an_encrypted_member(members, verified):
+    content = bytearray(archive.written(members))
+    place = content.find(b"PK\x01\x02")
+    struct.pack_into("<H", content, place + 8, 1)
+    status, told = verified(bytes(content))
+    assert status == 1
+    assert "is encrypted" in told
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"PK\x05\x06" + bytes(18), zlib.compress(b"x")])
+def test_files_that_are_no_archive(content: bytes, verified):
+    status, told = verified(content)
+    assert status == 1
+    assert "is not a zip file" in told
+
+
+def test_long_waiver_lines_are_read_in_no_time(members):
+    changed(is_waived, reason="waived: " + "a (" * 300_000)(members)
+    assert contents.waivers(contents.understood(members).records)[0]["reason"] == ""
+
+
+def test_a_comment_that_is_announced(acme, verified):
+    status, told = verified(acme.path("acme.zip").read_bytes()[:-2] + b"\x05\x00")
+    assert status == 1
+    assert "does not end with a plain list of members" in told

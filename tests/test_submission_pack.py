@@ -1,0 +1,160 @@
+"""Packing, running again, and shards of a run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.reporting.submission import archive
+from conformance.reporting.submission.due import due
+from tests.submissions import STATEMENT, Vendor, vendor
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Vendor:
+    return vendor(tmp_path_factory.mktemp("acme"))
+
+
+def submitted(acme: Vendor, output: Path, *results: str) -> int:
+    words = ["submit", "--statement", acme.path("statement.txt"), "-o", output]
+    return main([str(word) for word in (*words, *map(acme.path, results or ("records.jsonl", "bench.json")))])
+
+
+def without_seconds(path: Path) -> Counter[str]:
+    """Records by what they say, except how long it took."""
+    records = map(json.loads, path.read_text().splitlines())
+    return Counter(json.dumps({k: v for k, v in r.items() if k != "seconds"}, sort_keys=True) for r in records)
+
+
+def test_two_packings_are_the_same_bytes(acme, tmp_path):
+    assert submitted(acme, tmp_path / "a.zip") == submitted(acme, tmp_path / "b.zip") == 0
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
+def test_incomplete_records_are_not_packed(acme, tmp_path, capsys):
+    text = acme.path("records.jsonl").read_text().splitlines(keepends=True)
+    text.remove(next(line for line in text if '"distribution": "fixed"' in line))
+    acme.path("less.jsonl").write_text("".join(text))
+    assert submitted(acme, tmp_path / "a.zip", "less.jsonl") == 1
+    assert "NOT PACKED: 1 defects" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_records_of_others_are_left_out(acme, tmp_path, capsys):
+    text = acme.path("records.jsonl").read_text()
+    acme.path("mixed.jsonl").write_text(text + text.splitlines()[0].replace('"acme"', '"other"') + "\n")
+    assert submitted(acme, tmp_path / "a.zip", "mixed.jsonl") == 0
+    assert "left out: 1 records" in capsys.readouterr().out
+    assert b'"other"' not in archive.read(tmp_path / "a.zip")["records/00.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("statement.txt", STATEMENT.replace("Signed-off-by", "Yours"), "is not signed"),
+        ("records.jsonl", "nonsense\n", "is not JSON"),
+        ("records.jsonl", '{"schema": 1}\n', "is no record"),
+        ("bench.json", "{}", "machine_info is missing"),
+        ("notes.md", "# Notes", "neither records (.jsonl) nor benchmarks (.json)"),
+    ],
+)
+def test_bad_input_is_named(name, content, reason, acme, tmp_path, capsys):
+    spoilt = Vendor(tmp_path)
+    for own in ("statement.txt", "records.jsonl", "bench.json"):
+        spoilt.path(own).write_bytes(acme.path(own).read_bytes())
+    spoilt.path(name).write_text(content)
+    results = [own for own in ("records.jsonl", "bench.json", "notes.md") if spoilt.path(own).exists()]
+    assert submitted(spoilt, tmp_path / "a.zip", *results) == 2
+    told = capsys.readouterr().err
+    assert reason in told
+    assert "Traceback" not in told
+    assert not (tmp_path / "a.zip").exists()
+
+
+def test_files_that_cannot_be_read_or_written(acme, tmp_path, capsys):
+    assert submitted(acme, tmp_path / "a.zip", "none.jsonl") == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert submitted(acme, tmp_path / "no" / "a.zip") == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def verified(path: Path, *options: str) -> int:
+    return main(["verify", str(path), *options])
+
+
+def test_a_file_that_is_not_there(tmp_path, capsys):
+    assert main(["verify", str(tmp_path / "none.zip")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_sample_repeats(acme, tmp_path, capsys):
+    assert submitted(acme, tmp_path / "a.zip") == 0
+    options = ["--rerun", "4", f"--impl={acme.path('acme.py')}", "--draw", "5"]
+    assert verified(tmp_path / "a.zip", *options) == 0
+    told = capsys.readouterr().out
+    assert told.count("  agrees: conv_forward acme-") == 4
+    assert verified(tmp_path / "a.zip", *options) == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == told.splitlines()[-4:]
+    assert verified(tmp_path / "a.zip", *options[:-1], "6") == 0
+    assert capsys.readouterr().out.splitlines()[-4:] != told.splitlines()[-4:]
+
+
+def test_a_verdict_that_does_not_repeat(acme, tmp_path, capsys):
+    """A failure that the records call a pass: the kernel's sources are the same, its verdict is not."""
+    forged = Vendor(tmp_path)
+    records = [json.loads(line) for line in acme.path("records.jsonl").read_text().splitlines()]
+    for record in records:
+        if record["status"] == "waived":
+            record.update(status="pass", reason="", checks={"y": {"elements unequal": [0.0, 0]}})
+    forged.path("records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    forged.path("statement.txt").write_text(STATEMENT)
+    assert submitted(forged, tmp_path / "a.zip", "records.jsonl") == 0
+    assert verified(tmp_path / "a.zip") == 0
+    assert verified(tmp_path / "a.zip", "--rerun", "1000", f"--impl={acme.path('acme.py')}") == 1
+    assert "DIFFERS: conv_forward acme-" in capsys.readouterr().out
+
+
+def test_nothing_is_run_where_the_kernel_is_not(acme, tmp_path, capsys):
+    assert submitted(acme, tmp_path / "a.zip") == 0
+    assert verified(tmp_path / "a.zip", "--rerun", "4") == 5
+    assert "NOTHING WAS RUN AGAIN" in capsys.readouterr().out
+    other = tmp_path / "acme.py"
+    other.write_text(acme.path("acme.py").read_text() + "\n# changed\n")
+    assert verified(tmp_path / "a.zip", "--rerun", "4", f"--impl={other}") == 5
+    assert "the sources here are not those of the submission" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_two_groups_make_the_whole(workers, acme, tmp_path, capsys):
+    """Every case is in exactly one group; a submission of both files is as good as one of the whole run's."""
+    pytest.importorskip("pytest_split")
+    lengths = tmp_path / "lengths.json"
+    whole = acme.run("--level=smoke", "--store-durations", f"--durations-path={lengths}")
+    assert whole.returncode == 0, whole.stdout
+    assert len(json.loads(lengths.read_text())) > 100
+    for group in "12":
+        shard = f"--splits=2 --group={group} --durations-path={lengths} --records={acme.path(f'{group}.jsonl')}"
+        ended = acme.run("--level=smoke", *workers, *shard.split())
+        assert ended.returncode == 0, ended.stdout
+    one, two = (without_seconds(acme.path(f"{group}.jsonl")) for group in "12")
+    assert one
+    assert two
+    assert one + two == without_seconds(acme.path("records.jsonl"))
+    assert submitted(acme, tmp_path / "a.zip", "1.jsonl", "2.jsonl") == 0
+    assert submitted(acme, tmp_path / "b.zip", "1.jsonl") == 1
+    assert submitted(acme, tmp_path / "b.zip", "1.jsonl", "2.jsonl", "2.jsonl") == 1
+
+
+@pytest.mark.parametrize("level", ["smoke", "standard", "full"])
+def test_what_is_due_grows_with_the_level(level: str):
+    found = due(level)
+    assert found.networks == ("digits", "unet")
+    assert {share.operator for share in found.verdicts} == {share.operator for share in found.behaviour}
+    slots = [slot for share in found.verdicts for slot in share.slots]
+    assert len(slots) == len(set(slots)) == sum(share.cases for share in found.verdicts)
+    if level != "smoke":
+        assert set(slots) > {slot for share in due("smoke").verdicts for slot in share.slots}

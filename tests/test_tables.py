@@ -1,0 +1,76 @@
+"""The tables and what they name."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+from conformance.inputs import DISTRIBUTIONS
+from conformance.problems import PROBLEMS, table
+from conformance.problems.pairwise import MINIATURES
+
+
+def test_every_distribution_has_a_name_and_a_function():
+    assert tuple(DISTRIBUTIONS) == table.DISTRIBUTIONS
+
+
+def test_names_and_geometries_are_unique():
+    names = [problem.name for problem in PROBLEMS]
+    assert len(set(names)) == len(names)
+
+
+def test_every_level_adds_problems():
+    counts = [sum(len(variants) for _, variants in table.at_level(PROBLEMS, level)) for level in table.LEVELS]
+    assert counts == sorted(set(counts))
+
+
+FACTORS = {
+    "images": (1, 2, 3),
+    "size": ((6, 7), (9, 5), (8, 8), (5, 11), (4, 9)),
+    "window": ((1, 1), (2, 2), (3, 3), (3, 1), (1, 4), (5, 5), (4, 2)),
+    "stride": ((1, 1), (2, 2), (3, 3), (1, 2), (2, 1)),
+    "padding": (
+        ((0, 0), (0, 0)),
+        ((1, 1), (1, 1)),
+        ((1, 0), (0, 2)),
+        ((2, 2), (0, 0)),
+        ((3, 3), (3, 3)),
+        ((0, 1), (2, 1)),
+    ),
+    "dilation": ((1, 1), (2, 2), (1, 2), (3, 1)),
+    "grouping": ("none", "two", "three", "depthwise", "multiplier"),
+    "bias": (False, True),
+}
+"""What the pairwise cross; `multiplier` is depthwise with two filters a channel."""
+MOST_PRODUCTS = 6_000
+
+
+def factors(geometry: Any) -> dict[str, Any]:
+    """The value of each factor that a miniature has."""
+    depthwise = geometry.groups == geometry.c > 1
+    names = {1: "none", 2: "two", 3: "three"}
+    grouping = ("multiplier" if geometry.k > geometry.c else "depthwise") if depthwise else names[geometry.groups]
+    return {
+        "images": geometry.n,
+        "size": (geometry.h, geometry.w),
+        "window": (geometry.r, geometry.s),
+        "stride": geometry.stride,
+        "padding": geometry.padding,
+        "dilation": geometry.dilation,
+        "grouping": grouping,
+        "bias": geometry.bias,
+    }
+
+
+@pytest.mark.parametrize("pair", list(combinations(FACTORS, 2)), ids=" and ".join)
+def test_pairwise_have_every_pair_of_values(pair: tuple[str, str]):
+    found = {tuple(factors(problem.geometry)[name] for name in pair) for problem in MINIATURES}
+    assert set(product(*(FACTORS[name] for name in pair))) <= found
+
+
+def test_pairwise_are_small():
+    for problem in MINIATURES:
+        g = problem.geometry
+        assert g.y.size * g.c // g.groups * g.r * g.s <= MOST_PRODUCTS, problem.name

@@ -1,0 +1,90 @@
+"""What emulators count is in the records and in the summary; where nothing is counted, nothing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from conformance import Implementation, numpy_arrays
+from conformance.execution.case import Case
+from conformance.execution.verify import verify
+from conformance.implementations import registry
+from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.operators import OPERATORS
+from conformance.problems import Variant, typed
+from conformance.reporting.tally import Tally
+from conformance.reporting.terminal import summary
+from conformance.reporting.traffic import Moved, table
+from conformance.results import records
+from tests import kernels
+
+NKI = Path(__file__).parents[1] / "impls" / "nki"
+PROBLEM = "n1 c3 h5 w5 k4 r3 s3 p1"
+LEAST = 4 * (75 + 108 + 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Counting(NumpyArrays):
+    """Counts, once the block has ended, what a call did."""
+
+    @contextmanager
+    def metered(self) -> Iterator[dict[str, int]]:
+        counts: dict[str, int] = {}
+        yield counts
+        counts |= {"dma_bytes": 3 * LEAST, "instructions": 7, "matmuls": 2}
+
+
+def tried(implementation: Implementation, dtype: str = "fp32") -> dict:
+    case = Case(implementation, OPERATORS["conv_forward"], typed(PROBLEM), Variant(dtype, "nchw", "fixed"), seed=3)
+    return records.record(case, verify(case))
+
+
+def planted(arrays: NumpyArrays) -> Implementation:
+    implementation = Implementation("acme", arrays=arrays)
+    implementation.implements("conv_forward")(kernels.conv_forward)
+    return implementation
+
+
+@cache
+def emulated() -> Implementation:
+    return registry.load([NKI]).implementations["nki@emu"]
+
+
+def test_a_record_holds_what_a_bridge_counts_and_the_least():
+    found = tried(planted(Counting()))
+    assert found["status"] == "pass"
+    assert (found["work"]["dma_bytes"], found["least_bytes"]) == (3 * LEAST, LEAST)
+
+
+def test_without_a_meter_a_record_says_nothing():
+    found = tried(planted(numpy_arrays()))
+    assert not {"work", "least_bytes"} & set(found)
+    assert Moved.of(found) is None
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_emulator_counts_one_call(dtype: str):
+    found = tried(emulated(), dtype)
+    assert found["status"] == "pass", found["reason"]
+    assert found["work"]["matmuls"] == 9
+    assert found["work"]["dma_bytes"] == found["least_bytes"] == LEAST // (1 if dtype == "fp32" else 2)
+    assert 0 < found["work"]["sbuf_peak"] < 180_224
+
+
+def test_the_table_names_the_problem_that_moves_most():
+    cases = [Moved(1.0, "small", 3, 1), Moved(2.5, "ragged", 4, 0), Moved(1.25, "large", 5, 9)]
+    _, row = table({("acme", "conv_forward"): cases})
+    assert row == ("acme", "conv_forward", "3", "1.25", "2.50", "ragged", "12", "10")
+
+
+def test_the_summary_shows_it_once_and_only_where_counted():
+    counted, silent = Tally(), Tally()
+    counted.add(tried(planted(Counting())))
+    silent.add(tried(planted(numpy_arrays())))
+    assert sum("acme           conv_forward" in line for line in summary(counted, 120)) == 1
+    assert not any("traffic" in line for line in summary(silent, 120))

@@ -1,0 +1,237 @@
+"""What the suite makes of a training: data, courses, statuses, records, the table."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip(
+    "torch._dynamo"
+)  # runs in this process forget modules that they import; these cannot be imported twice
+pytest.importorskip("sklearn.datasets")
+pytest.importorskip("PIL")
+
+from conformance.implementations.devices import DEVICES, missing  # noqa: E402
+from conformance.training import due, samples, train  # noqa: E402
+from conformance.training.audit import Audit  # noqa: E402
+from conformance.training.tables import ACCELERATOR, CPU, Course, course  # noqa: E402
+from tests.conftest import Outcome, Project  # noqa: E402
+from tests.training import on_torch  # noqa: E402
+
+pytest_plugins = ["pytester"]
+
+CONFTEST = """
+pytest_plugins = ["conformance.plugin.plugin", "conformance.plugin.training"]
+"""
+SUITE = """
+import pytest
+
+@pytest.mark.trains("digits")
+def test_digits(trained, training):
+    trained(training)
+"""
+MODULE = """
+from conformance import Implementation, Unsupported
+from tests import kernels
+from tests.training import planted, spoiled
+
+def exhausted(dy, w):
+    raise MemoryError("out of tiles")
+
+def refusing(x, w, bias):
+    raise Unsupported("needs c % 4 == 0")
+
+def malformed(x, w, bias):
+    return x
+
+acme = planted("{name}"{changes})
+{tail}
+"""
+
+
+class Trained:
+    """A project whose suite trains the smallest of courses."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        project.pytester.makeconftest(CONFTEST)
+        project.write("suite/test_suite.py", SUITE)
+
+    def implementation(self, name: str = "acme", changes: str = "", tail: str = "") -> None:
+        """A right implementation, but for `changes`."""
+        self.project.write(
+            f"impls/{name}.py", MODULE.format(name=name, changes=f", {changes}" if changes else "", tail=tail)
+        )
+
+    def train(self, *arguments: str) -> Outcome:
+        """Run the suite."""
+        result = self.project.pytester.runpytest_inprocess("--level=smoke", "--records=records.jsonl", *arguments)
+        return Outcome(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}", self.project.records())
+
+
+@pytest.fixture
+def trained(project: Project, monkeypatch: pytest.MonkeyPatch) -> Trained:
+    monkeypatch.setitem(CPU, ("digits", "smoke"), SMALLEST)
+    return Trained(project)
+
+
+SMALLEST = Course("digits", 4, 2, 2, 2, 5e-4, falls_to=2.0)
+
+WAIVER = 'acme.waive("conv_forward", reason="sums in fp16", url="https://example.org/1")'
+FLIPPED = 'conv_backward_weight=spoiled("conv_backward_weight", lambda dw: dw[:, :, ::-1, ::-1].copy())'
+DOUBLED = 'conv_forward=spoiled("conv_forward", lambda y: y * 2)'
+
+STATUSES = {
+    "pass": ("", "", "pass", 0, ""),
+    "flipped": (
+        FLIPPED,
+        "",
+        "fail",
+        1,
+        "step 1 of 4, layer 3, backward-weight: conv_backward_weight of n2 c32 h26 w26",
+    ),
+    "malformed": ("conv_forward=malformed", "", "fail", 1, "y is fp32 (2, 1, 28, 28); expected fp32 (2, 32, 26, 26)"),
+    "memory": ("conv_backward_data=exhausted", "", "error", 1, "raised MemoryError: out of tiles at "),
+    "refuses": ("conv_forward=refusing", "", "unsupported", 5, "conv_forward of acme: needs c % 4 == 0"),
+    "when": ("when=lambda p: p.k % 64 == 0", "", "unsupported", 5, "acme has no conv_forward for it: outside the"),
+    "direction": ("conv_backward_data=None", "", "unsupported", 5, "conv_backward_data is not implemented; training"),
+    "simulator": ("", "acme.device = 'simulator'", "unsupported", 5, "the simulator is too slow to train a network on"),
+    "waived": (DOUBLED, WAIVER, "waived", 0, "waived: sums in fp16 (https://example.org/1)"),
+}
+"""What an implementation does -> status, exit code, reason."""
+
+
+@pytest.mark.parametrize(("changes", "tail", "status", "code", "reason"), STATUSES.values(), ids=STATUSES)
+def test_every_end_of_a_training_is_counted(
+    trained: Trained, changes: str, tail: str, status: str, code: int, reason: str
+):
+    trained.implementation(changes=changes, tail=tail)
+    outcome = trained.train()
+    assert (outcome.exit, outcome.statuses) == (code, {status: 1})
+    assert reason in outcome.of("acme")["reason"]
+    assert outcome.of("acme")["operator"] == "training"
+    assert ("NOTHING WAS VERIFIED" in outcome.text) == (status in ("unsupported", "error"))
+
+
+def test_one_that_runs_out_of_memory_does_not_end_the_run(trained: Trained):
+    trained.implementation("greedy", changes="conv_backward_data=exhausted")
+    trained.implementation("right")
+    outcome = trained.train()
+    assert {record["implementation"]: record["status"] for record in outcome.records} == {
+        "greedy": "error",
+        "right": "pass",
+    }
+    place = "step 1 of 4, layer 3, backward-data: conv_backward_data of n2 c32 h26 w26 k64 r3 s3"
+    assert outcome.of("greedy")["reason"].startswith(place)
+    assert "impls/greedy.py:" in outcome.of("greedy")["reason"]
+
+
+def test_a_loss_that_does_not_fall_fails(trained: Trained, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(CPU, ("digits", "smoke"), replace(SMALLEST, falls_to=1e-6))
+    trained.implementation()
+    outcome = trained.train()
+    assert (outcome.exit, outcome.statuses) == (1, {"fail": 1})
+    assert "it must fall to 1e-06 of its first value" in outcome.of("acme")["reason"]
+
+
+def test_a_missing_package_makes_training_unavailable(trained: Trained, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(due.NEEDED, "not_installed", "paquet")
+    trained.implementation()
+    outcome = trained.train()
+    assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
+    assert "training needs paquet, which is not installed" in outcome.text
+
+
+def test_record_and_table_say_how_it_went(trained: Trained):
+    trained.implementation()
+    outcome = trained.train()
+    record = outcome.of("acme")
+    went = record["training"]
+    assert (record["problem"], record["distribution"], record["layout"], record["seed"]) == (
+        "digits",
+        "training",
+        "nchw",
+        0,
+    )
+    assert (went["steps"], len(went["losses"]), went["judged"]) == (4, 4, 4 * (2 + 1 + 4) + 2)
+    assert all(0 < check["worst error / bound"][0] < 1 for check in record["checks"].values())
+    assert record["contracts"]["conv_backward_weight"]["accumulate"] == "auto"
+    row = next(line.split() for line in outcome.text.splitlines() if line.startswith("acme  ") and "digits" in line)
+    scores = went["scores"]
+    assert row[2:6] == ["4", f"{scores['first loss']:.3f}", "to", f"{scores['last loss']:.3f}"]
+
+
+@pytest.mark.parametrize(
+    "selection", ["--distribution=fixed", "--dtype=bf16", "--operator=conv_forward", "--problem=n1 c1 h3 w3 k1 r1 s1"]
+)
+def test_who_asks_for_something_else_trains_nothing(trained: Trained, selection: str):
+    trained.implementation()
+    assert trained.train(selection).records == []
+
+
+def test_command_trains_the_same_again(trained: Trained):
+    trained.implementation(changes=FLIPPED)
+    outcome = trained.train("--seed=3")
+    first = outcome.of("acme")
+    assert f"reproduce: {first['command']}" in outcome.text
+    again = trained.project.pytester.runpytest_inprocess(*shlex.split(first["command"])[1:], "--records=again.jsonl")
+    (second,) = trained.project.records("again.jsonl")
+    assert (again.ret, second["reason"]) == (1, first["reason"])
+
+
+def test_absent_device_is_unavailable(trained: Trained):
+    device = next((device for device in reversed(DEVICES) if missing(device)), "")
+    if not device:
+        pytest.skip("this machine has every device")
+    trained.implementation(tail=f"acme.device = {device!r}")
+    outcome = trained.train()
+    assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
+    assert missing(device) in outcome.text
+
+
+@pytest.mark.parametrize("network", ["digits", "unet"])
+def test_data_is_the_same_every_time_and_the_test_s_is_other_data(network: str):
+    asked = course(network, "smoke", "cpu")
+    first, again, other = (train.data(asked, seed) for seed in (0, 0, 1))
+    for one, two in zip(first, again, strict=True):
+        assert torch.equal(one.images, two.images)
+        assert torch.equal(one.truth, two.truth)
+    assert not torch.equal(first[0].images, other[0].images)
+    seen, held = (set(map(bytes, half.images.numpy().reshape(len(half), -1))) for half in first)
+    assert len(seen) == asked.images
+    assert len(held) == asked.held
+    assert not seen & held
+
+
+def test_images_are_real_and_masks_are_where_the_ink_is():
+    digits, _ = samples.digits(64, 1, 0)
+    shapes, _ = samples.shapes(16, 1, 32, 0)
+    assert len(digits.truth.unique()) == 10
+    for some in (digits, shapes):
+        assert (some.images.min() >= 0, some.images.max() <= 1, some.images.dtype) == (True, True, torch.float32)
+    assert 0.03 < shapes.truth.float().mean() < 0.4
+    assert all(0 < mask.sum() < mask.numel() for mask in shapes.truth)
+
+
+def test_every_course_trains_on_whole_batches_of_images_that_there_are():
+    for (network, level), asked in [*CPU.items(), *ACCELERATOR.items()]:
+        assert (asked.network, asked.images % asked.batch, level in ("smoke", "standard", "full")) == (network, 0, True)
+        assert asked.images + asked.held <= 1797
+        assert 0 < asked.falls_to <= (0.5 if network == "digits" else 0.1)
+        assert network == "digits" or asked.side % 16 == 0
+
+
+@pytest.mark.parametrize("network", ["digits", "unet"])
+def test_losses_fall_and_follow_the_seed(network: str):
+    asked = course(network, "smoke", "cpu")
+    history = train.run(asked, on_torch(), "nchw", 0, Audit())
+    train.require_fallen(asked, history)
+    assert len(history.losses) == asked.steps
+    assert history.scores["accuracy"] > 0.8
+    short = replace(asked, epochs=1)
+    losses: list[Any] = [train.run(short, on_torch(), "nchw", seed, Audit()).losses for seed in (0, 1)]
+    assert losses[0] != losses[1]

@@ -1,0 +1,343 @@
+"""The U-Net table: every cell and absence is shown, what was written can be read back, exit statuses are right."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import Implementation
+from conformance.__main__ import main
+from conformance.execution.case import Absence, Case
+from conformance.implementations import registry
+from conformance.implementations.host import processor
+from conformance.inputs import expectation
+from conformance.plugin.plugin import IMPLS
+from conformance.problems import Problem
+from conformance.problems.networks import UNET
+from conformance.timing import machine, measure, table, unet
+from conformance.timing.measure import Accuracy, Measurement, Patience, Speed
+from conformance.timing.table import Direction
+from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
+
+AWKWARD = 'first, "second"; a|b <c>\nsecond line'
+REASON = f"{'x' * 200} {AWKWARD * 4}\nmore"
+
+
+def measured(name: str, problem: Problem = TINY, seconds: float = 1e-3, device: str = "cpu") -> Measurement:
+    implementation = Implementation(name, device=device)
+    speed = Speed((seconds,) * 3, 1234.5, 0.002, 0.003)
+    return Measurement(case_of(implementation, problem), "pass", "", Accuracy(1e-5, 2e-6, 10, 288), speed, CEILINGS)
+
+
+def direction(*found: Measurement) -> Direction:
+    absent = Absence("gone", "conv_forward", "cuda", "unavailable", AWKWARD, 10)
+    return Direction("conv_forward", found, (absent,))
+
+
+def test_ratios_are_to_torch_on_the_same_device():
+    shown = direction(
+        measured("torch-cpu", TINY, 4e-3),
+        measured("acme", TINY, 2e-3),
+        measured("torch-cuda", TINY, 1e-3, "cuda"),
+        measured("warp", TINY, 5e-4, "cuda"),
+        measured("torch-cpu", OTHER, 1e-3),
+        measured("acme", OTHER, 2e-3),
+        measured("warp", OTHER, 5e-4, "cuda"),
+        measured("far", OTHER, 5e-4, "trn1"),
+    )
+    ratios = [shown.ratio(found) for found in shown.measurements]
+    assert ratios == [None, 2.0, None, 2.0, None, 0.5, None, None]
+    assert "acme 1.00 (2 of 2), warp 2.00 (1 of 2)" in shown.mean
+    assert "far" not in shown.mean
+
+
+LONG = "an-implementation-with-a-very-long-name@simulator"
+
+
+def crowded() -> Direction:
+    failed = Measurement(case_of(Implementation(LONG)), "fail", REASON, Accuracy(1.0, 1.0, 288, 288))
+    return direction(measured("torch-cpu"), measured(LONG, seconds=12345.678), failed)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_lines_fit(width: int):
+    shown = [*table.text(crowded(), width), *table.absences([crowded()], width)]
+    assert [line for line in shown if len(line) > width] == []
+
+
+def test_a_row_is_one_line_where_it_fits_and_two_where_not():
+    wide, narrow = (list(table.text(direction(measured("torch-cpu")), width)) for width in (160, 80))
+    assert [len(wide), len(narrow)] == [3, 5]
+    assert wide[1].split() == " ".join([*table.MAIN, *table.MORE]).split()
+    assert (narrow[1] + narrow[2]).split() == wide[1].split()
+    assert (narrow[3] + narrow[4]).split() == wide[2].split()
+    assert wide[2].split()[:4] == ["4x4@6", "torch-cpu", "pass", "1.00"]
+
+
+def test_a_failure_says_why_and_how_to_repeat_it():
+    shown = " ".join(" ".join(table.text(crowded(), 160)).split())
+    assert 'first, "second"; a|b <c>' in shown
+    assert "second line" not in shown
+    assert f"reproduce: pytest --impl {LONG} --operator conv_forward" in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (12345.6, "12,346"), (123.4, "123"), (12.34, "12.3"), (0.00123456, "0.00123"), (99.96, "100.")],
+)
+def test_three_figures(value: float | None, text: str):
+    assert table.figures(value) == text
+
+
+def test_csv_reads_back():
+    text = table.as_csv(crowded(), headed=True)
+    passed, slow, failed, absent = csv.DictReader(io.StringIO(text, newline=""))
+    assert (passed["implementation"], passed["median_s"], passed["ratio_to_torch"]) == ("torch-cpu", "0.001", "")
+    assert float(slow["ratio_to_torch"]) == 1e-3 / 12345.678
+    assert (passed["copy_in_s"], passed["first_call_s"], passed["rounds"]) == ("0.002", "1234.5", "3")
+    assert (passed["compared"], passed["elements"], passed["max_difference"]) == ("10", "288", "1e-05")
+    assert failed["reason"] == REASON
+    assert (failed["median_s"], failed["tflop_per_s"], failed["max_difference"]) == ("", "", "1.0")
+    assert (absent["verdict"], absent["reason"], absent["device"]) == ("unavailable", AWKWARD, "cuda")
+
+
+def test_markdown_cells_stay_in_their_columns():
+    odd = "a|b<script>\\"
+    lines = list(table.markdown(["of a|b\nmachine"], [direction(measured("torch-cpu"), measured(odd))]))
+    grids = [line for line in lines if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in grids if "verdict" not in line} == {4, 14}
+    assert "<script>" not in "\n".join(lines)
+    assert lines[0] == "- of a\\|b machine"
+    assert '- unavailable: gone: first, "second"; a\\|b &lt;c> second line' in lines
+
+
+def test_a_failure_stands_in_the_overview_of_times():
+    lines = list(table.markdown([], [crowded()]))
+    assert f"| layer | torch-cpu | {LONG} |" in lines
+    assert "| 4x4@6 | 1.00 ms, 0% | fail |" in lines
+
+
+def statuses(*names: str) -> list[Direction]:
+    return [Direction("f", tuple(Measurement(case_of(Implementation("acme")), name) for name in names))]
+
+
+@pytest.mark.parametrize(
+    ("found", "broken", "expected"),
+    [
+        (("pass", "unsupported"), False, 0),
+        (("pass", "fail"), False, 1),
+        (("pass", "error"), False, 1),
+        (("pass",), True, 1),
+        (("unsupported",), False, 5),
+        ((), False, 5),
+    ],
+)
+def test_exit_status(found: tuple[str, ...], broken: bool, expected: int):
+    assert unet.status(statuses(*found), broken) == expected
+
+
+KERNEL = """
+from conformance import Implementation
+from tests import kernels
+
+acme = Implementation("acme")
+
+@acme.implements("conv_forward")
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+    y = kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return y{change}
+"""
+
+
+@pytest.fixture
+def frameworks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is loaded, for all that the machine's description knows: a test must not change threads of others."""
+    loaded: dict[str, Any] = {}
+    monkeypatch.setattr(machine, "sys", SimpleNamespace(modules=loaded))
+    return loaded
+
+
+@pytest.fixture
+def run(
+    frameworks: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """`python -m conformance unet` on two tiny layers and a file of its own."""
+    monkeypatch.setattr(unet, "UNET", (TINY, OTHER))
+    for module in (unet, measure):
+        monkeypatch.setattr(module, "ceilings", lambda device: CEILINGS)
+    monkeypatch.setenv(unet.ALLOCATION, "false")
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def called(*words: str, change: str = "") -> Any:
+        file = tmp_path / "acme.py"
+        file.write_text(KERNEL.format(change=change))
+        given = [word.format(file=file, folder=tmp_path) for word in words]
+        try:
+            code = main(["unet", "--rounds", "2", *given])
+        except SystemExit as stop:
+            code = int(str(stop.code))
+        shown = capsys.readouterr()
+        return SimpleNamespace(code=code, out=shown.out, err=shown.err, folder=tmp_path)
+
+    return called
+
+
+def test_a_run_prints_and_writes_every_cell(run: Callable[..., Any]):
+    outcome = run("--impl", "{file}", "--csv", "{folder}/a.csv", "--markdown", "{folder}/a.md")
+    assert (outcome.code, outcome.err) == (0, "")
+    rows = list(csv.DictReader((outcome.folder / "a.csv").open(newline="")))
+    assert [(row["operator"], row["problem"], row["verdict"]) for row in rows] == [
+        ("conv_forward", "unet.4x4@6", "pass"),
+        ("conv_forward", "unet.4x8@6", "pass"),
+        ("conv_backward_data", "", "unsupported"),
+        ("conv_backward_weight", "", "unsupported"),
+    ]
+    assert len(re.findall(r"^4x[48]@6 +acme +pass", outcome.out, re.MULTILINE)) == 2
+    assert "unsupported: acme: conv_backward_data is not implemented" in outcome.out
+    assert "| layer | acme |" in (outcome.folder / "a.md").read_text()
+
+
+def test_the_header_names_what_numbers_depend_on(run: Callable[..., Any]):
+    shown = run("--impl", "{file}", "--direction", "forward").out
+    assert "2 of 2 layers at full size, fp32, NCHW; TF32 " in shown
+    assert processor() in shown
+    assert f"numpy {np.__version__}" in shown
+    assert f"threads: {machine.share_threads()}" in shown
+    assert f"ceilings of cpu: {CEILINGS}" in shown
+
+
+def test_versions_are_those_of_frameworks_and_kernels():
+    found = machine.versions([Implementation("acme", version="7.1"), Implementation("plain")])
+    assert (found["numpy"], found["acme"]) == (np.__version__, "7.1")
+    assert "plain" not in found
+    assert "cpu" not in found
+
+
+def test_layers_and_direction_select(run: Callable[..., Any]):
+    shown = run("--impl", "{file}", "--direction", "forward", "--layers", "4x8@6").out
+    assert "1 of 2 layers" in shown
+    assert "4x4@6" not in shown
+    assert "conv_backward_data" not in shown
+
+
+def test_tensors_of_a_layer_are_freed_before_the_next(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+    held: list[int] = []
+    expectation.cache_clear()
+
+    def measured_then(case: Case, patience: Patience) -> Measurement:
+        held.append(expectation.cache_info().currsize)
+        return measure.measure(case, patience)
+
+    monkeypatch.setattr(unet, "measure", measured_then)
+    assert run("--impl", "{file}", "--direction", "forward").code == 0
+    assert [*held, expectation.cache_info().currsize] == [0, 0, 0]
+
+
+def test_a_wrong_kernel_fails_the_run_and_the_rest_is_shown(run: Callable[..., Any]):
+    outcome = run("--impl", "{file}", "--direction", "forward", change=" + (len(w) == 4)")
+    assert outcome.code == 1
+    assert re.search(r"^4x4@6 +acme +fail +- +- +- +- ", outcome.out, re.MULTILINE)
+    assert re.search(r"^4x8@6 +acme +pass +\d", outcome.out, re.MULTILINE)
+
+
+def test_a_broken_file_is_named(run: Callable[..., Any]):
+    outcome = run("--impl", "{file}", "--direction", "forward", change=")")
+    assert outcome.code == 1
+    assert "acme.py: SyntaxError" in outcome.out
+
+
+REFUSED = {
+    "name": (("--impl", "torch-cpuu"), "--impl torch-cpuu: unknown"),
+    "path": (("--impl", "{folder}/none.py"), "none.py: no such file"),
+    "csv": (
+        ("--impl", "{file}", "--csv", "{folder}/none/a.csv"),
+        "a.csv: cannot be written (No such file or directory)",
+    ),
+    "markdown": (("--impl", "{file}", "--markdown", "{folder}"), "cannot be written (Is a directory)"),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), REFUSED.values(), ids=REFUSED)
+def test_a_command_line_that_cannot_be_meant(run: Callable[..., Any], words: tuple[str, ...], says: str):
+    outcome = run(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert says in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("option", ["--csv", "--markdown"])
+def test_a_full_disk_is_named(run: Callable[..., Any], option: str):
+    outcome = run("--impl", "{file}", "--direction", "forward", option, "/dev/full")
+    assert outcome.code == 2
+    assert outcome.err == f"{option} /dev/full: cannot be written (No space left on device)\n"
+
+
+@pytest.mark.parametrize("words", [("--layers", "5x5"), ("--rounds", "0"), ("--direction", "up")])
+def test_values_have_choices(run: Callable[..., Any], words: tuple[str, ...]):
+    outcome = run(*words)
+    assert outcome.code == 2
+    assert words[0] in outcome.err
+
+
+def test_absent_devices_are_named_and_nothing_verified_is_no_success(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("conformance.execution.plan.missing", lambda device: "no such device" if device else "")
+    outcome = run("--impl", "{file}")
+    assert outcome.code == unet.NOTHING
+    assert outcome.out.count("unavailable: acme: no such device") == 1
+    assert outcome.out.endswith("NOTHING WAS VERIFIED\n")
+    assert "layer  implementation" not in outcome.out
+
+
+def test_frameworks_have_the_same_threads(frameworks: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    given: list[int] = []
+    monkeypatch.setattr(machine, "cores", lambda: 3)
+    fakes = SimpleNamespace(set_num_threads=given.append, get_num_threads=lambda: given[-1])
+    frameworks |= {"torch": fakes, "numba": fakes, "jax": None}
+    assert machine.share_threads() == "torch 3, numba 3, jax 3 (one a core)"
+    assert given == [3, 3]
+
+
+def test_fewer_threads_for_one_are_refused(run: Callable[..., Any], frameworks: dict[str, Any]):
+    def refuse(count: int) -> None:
+        raise ValueError("more than 1")
+
+    frameworks["numba"] = SimpleNamespace(set_num_threads=refuse)
+    outcome = run("--impl", "{file}")
+    assert outcome.code == 2
+    assert "numba cannot have" in outcome.err
+    assert "NUMBA_NUM_THREADS" in outcome.err
+
+
+def test_tf32_is_told_from_the_flags(frameworks: dict[str, Any]):
+    on, off = SimpleNamespace(allow_tf32=True), SimpleNamespace(allow_tf32=False)
+    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=off), cudnn=on)
+    frameworks["torch"] = SimpleNamespace(backends=backends)
+    assert machine.tf32() == "on in torch (cudnn)"
+    backends.cudnn = off
+    assert machine.tf32() == "off"
+
+
+def test_the_usual_implementations_come_in_order():
+    plan = unet.planned((), ("conv_forward",), "exact")
+    found = list(plan.registry.implementations)
+    assert found == [name for name in unet.DEFAULT if name in found]
+    assert plan.registry.unavailable or found == list(unet.DEFAULT)
+    cases = plan.timed("conv_forward", UNET)
+    assert {case.method for case in cases if isinstance(case, Case)} <= {"exact"}
+
+
+def test_names_come_in_the_order_given():
+    present = [n for n in ("numpy-direct", "numba-cpu") if n in registry.load(registry.discover(IMPLS)).implementations]
+    plan = unet.planned((*present, present[0]), ("conv_forward",), "probes")
+    assert list(plan.registry.implementations) == present

@@ -1,0 +1,39 @@
+"""What a waiver may not excuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformance import Implementation
+from conformance.checks.behaviour import inputs_are_unchanged
+from conformance.execution import trial, verify
+from conformance.execution.case import Case
+from conformance.inputs.golden import GoldenError
+from conformance.operators import OPERATORS
+from conformance.problems import Variant
+from conformance.problems.table import typed
+
+
+def waived_case() -> Case:
+    """A kernel that is wrong everywhere, and says so."""
+    acme = Implementation("acme")
+    acme.implements("conv_forward")(lambda x, w, bias: np.zeros((1, 1, 1, 1), np.float32))
+    acme.waive("conv_forward", reason="known", url="https://example.org/1")
+    return Case(acme, OPERATORS["conv_forward"], typed("n1 c1 h1 w1 k1 r1 s1"), Variant("fp32", "nchw", "fixed"), 0)
+
+
+def spoiled(expected):
+    raise GoldenError("spoiled")
+
+
+def test_a_golden_that_does_not_hold_is_not_waived(monkeypatch: pytest.MonkeyPatch):
+    assert verify.verify(waived_case()).status == "waived"
+    monkeypatch.setattr(verify, "check", spoiled)
+    assert verify.verify(waived_case()).status == "error"
+
+
+def test_a_golden_that_does_not_hold_is_not_waived_in_a_check_of_behaviour(monkeypatch: pytest.MonkeyPatch):
+    assert trial.conduct(waived_case(), inputs_are_unchanged)[0].status == "waived"
+    monkeypatch.setattr(trial, "check_golden", spoiled)
+    assert trial.conduct(waived_case(), inputs_are_unchanged)[0].status == "error"
