@@ -1,9 +1,3 @@
-"""Loads the plugins; nothing else belongs here."""
+"""Loads the plugin; nothing else belongs here."""
 
-pytest_plugins = [
-    "conformance.plugin.plugin",
-    "conformance.plugin.timing",
-    "conformance.plugin.progress",
-    "conformance.reporting.memory_table",
-    "conformance.plugin.training",
-]
+pytest_plugins = ["conformance.plugin"]

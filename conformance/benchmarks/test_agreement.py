@@ -7,7 +7,8 @@ rotate as the lane's do. Beside it stands what it says of one set of inputs, whi
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from itertools import cycle, product
 from typing import Any
@@ -15,8 +16,6 @@ from typing import Any
 import pytest
 
 from conformance.execution.case import Case
-from conformance.execution.verify import prepare
-from conformance.implementations.implementation import Kernel
 from conformance.inputs import expectation
 from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import PROBLEMS, Variant
@@ -47,16 +46,19 @@ def test_agreement_with_torch(
         pytest.skip("torch-cpu is not selected")
     problem = next(problem for problem in PROBLEMS if problem.name == name)
     case = Case(implementation, OPERATORS[operator], problem, Variant("fp32", "nchw", "fixed"), 0)
-    kernel = case.kernel
-    assert isinstance(kernel, Kernel)
-    first = prepare(case, kernel, expectation(case.recipe))
+    invocation = case.invocation()
+
+    def prepare() -> Callable[[], Any]:
+        return partial(invocation.call, invocation.to_device(expectation(case.recipe).inputs))
+
+    first = prepare()
     count = 1 + TOGETHER // case.operator.bytes(problem.geometry, 4)
-    calls = cycle([first, *(prepare(case, kernel, expectation(case.recipe)) for _ in range(count))])
+    calls = cycle([first, *(prepare() for _ in range(count))])
     timers = [
         utilities.Timer("next(calls)()", globals={"calls": some}, num_threads=torch.get_num_threads())
         for some in (calls, cycle([first]))
     ]
-    turns = [_turn(rotate(case, kernel).median, timers) for _ in range(TURNS)]
+    turns = [_turn(rotate(case).median, timers) for _ in range(TURNS)]
     ratios = sorted(lane / own for lane, own, _ in turns)
     benchmark.extra_info["lane_over_torch"] = ratios
     benchmark.pedantic(first, rounds=TURNS)

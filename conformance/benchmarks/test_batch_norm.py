@@ -10,18 +10,18 @@ LAYERS = (*normalised.LAYERS, *normalised.FULL)
 
 
 @pytest.mark.benchmarks("conv_bn_forward", problems=LAYERS)
-def test_conv_bn_forward(timed, case):
+def test_conv_bn_forward(measure_time, case):
     """Training: results and statistics."""
-    timed(case)
+    measure_time(case)
 
 
 @pytest.mark.benchmarks("conv_bn_backward", problems=LAYERS)
-def test_conv_bn_backward(timed, case):
+def test_conv_bn_backward(measure_time, case):
     """Gradients through the statistics."""
-    timed(case)
+    measure_time(case)
 
 
 @pytest.mark.benchmarks("conv_bn_inference", problems=LAYERS)
-def test_conv_bn_inference(timed, case):
+def test_conv_bn_inference(measure_time, case):
     """With running statistics."""
-    timed(case)
+    measure_time(case)

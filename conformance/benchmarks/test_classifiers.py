@@ -14,18 +14,18 @@ LAYERS = (*CLASSIFIERS, *CLASSIFIERS_FULL)
 
 
 @pytest.mark.benchmarks("conv_forward", problems=LAYERS)
-def test_classifiers_forward(timed, case):
+def test_classifiers_forward(measure_time, case):
     """Forward."""
-    timed(case)
+    measure_time(case)
 
 
 @pytest.mark.benchmarks("conv_backward_data", problems=LAYERS)
-def test_classifiers_backward_data(timed, case):
+def test_classifiers_backward_data(measure_time, case):
     """The gradient in the input."""
-    timed(case)
+    measure_time(case)
 
 
 @pytest.mark.benchmarks("conv_backward_weight", problems=LAYERS)
-def test_classifiers_backward_weight(timed, case):
+def test_classifiers_backward_weight(measure_time, case):
     """The gradient in the weight."""
-    timed(case)
+    measure_time(case)

@@ -10,12 +10,12 @@ LAYERS = (*pooling.LAYERS, *pooling.FULL)
 
 
 @pytest.mark.benchmarks("avg_pool_forward", problems=LAYERS)
-def test_avg_pool_forward(timed, case):
+def test_avg_pool_forward(measure_time, case):
     """Averages."""
-    timed(case)
+    measure_time(case)
 
 
 @pytest.mark.benchmarks("avg_pool_backward", problems=LAYERS)
-def test_avg_pool_backward(timed, case):
+def test_avg_pool_backward(measure_time, case):
     """The gradient in the input."""
-    timed(case)
+    measure_time(case)

@@ -15,18 +15,18 @@ LAYERS = (*UNET_TWINS, *UNET)
 
 
 @pytest.mark.benchmarks("conv_forward", problems=LAYERS)
-def test_unet_forward(timed, case):
+def test_unet_forward(measure_time, case):
     """Forward with bias."""
-    timed(case)
+    measure_time(case)
 
 
 @pytest.mark.benchmarks("conv_backward_data", problems=LAYERS)
-def test_unet_backward_data(timed, case):
+def test_unet_backward_data(measure_time, case):
     """The gradient in the input."""
-    timed(case)
+    measure_time(case)
 
 
 @pytest.mark.benchmarks("conv_backward_weight", problems=LAYERS)
-def test_unet_backward_weight(timed, case):
+def test_unet_backward_weight(measure_time, case):
     """The gradients in weight and bias."""
-    timed(case)
+    measure_time(case)

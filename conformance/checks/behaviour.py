@@ -1,7 +1,7 @@
-"""Checks of behaviour: what a kernel must keep to besides being right once.
+"""Behaviour checks: what a kernel must do besides being right once.
 
-A check calls the kernel several times, or on inputs that lie in memory in an unusual way, and judges what it returned
-as `verify` does. It raises BrokenPromise where the promise is broken and Unsupported where it cannot be asked.
+A check calls the kernel several times, or on inputs that lie in memory in an unusual way, and judges the results as
+`verify` does. It raises BehaviourError where the kernel does not behave and Unsupported where that cannot be checked.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from conformance.checks.sample import BehaviourError, Check, Facts, Subject
 from conformance.execution.case import Case
-from conformance.execution.trial import BrokenPromise, Check, Draw, Facts, Trial
-from conformance.execution.verify import MalformedError
-from conformance.implementations.implementation import Kernel, Unsupported
+from conformance.execution.invocation import MalformedError
+from conformance.implementations.implementation import Unsupported
 from conformance.operators import Arrays, takes
 from conformance.problems import PROBLEMS, Problem, at_level
 
 HELD = 4
+"""Results that are held before the first of them is looked at."""
 REPEATS = 5
 LATER = 0.05
 """Seconds until a result is looked at again."""
@@ -30,54 +31,45 @@ SLACK = 1e-3
 """Seconds that a device may take to start and to report, beyond the time between its own events."""
 MARGIN = 64
 """Elements before and after a guarded input; whole cache lines in every dtype, so that alignment stays."""
-MEMORY = {"nchw": (0, 2, 3, 1), "nhwc": (0, 3, 1, 2)}
+OTHER_FORMAT = {"nchw": (0, 2, 3, 1), "nhwc": (0, 3, 1, 2)}
 """Layout -> the axes of its arrays from slow to fast in the other layout's memory."""
 
 
-def output_is_written(trial: Trial) -> None:
+def output_is_written(subject: Subject) -> None:
     """Every element of a result is computed, none is left as the allocator gave it.
 
     Other data comes before, because memory that still holds the same results would hide what was not written.
     """
-    draw, other = trial.draw(), trial.draw(1)
-    inputs = trial.inputs(draw)
-    results = trial.call(trial.inputs(other), other)
-    trial.overwrite(
-        results, [_poison(host.nbytes).view(host.dtype).reshape(host.shape) for host in trial.hosts(results)]
-    )
+    sample, other = subject.sample(), subject.sample(1)
+    inputs = sample.inputs()
+    results = other.call(other.inputs())
+    subject.overwrite(results, [_nan_bytes(h.nbytes).view(h.dtype).reshape(h.shape) for h in other.hosts(results)])
     del results
-    _poison_allocator(trial)
-    trial.require_right(trial.call(inputs, draw), draw, "in memory that held NaN before")
+    # hand back memory full of NaN in the sizes of outputs, and of accumulators of 4 and 8 bytes
+    sizes = {tensor.size * itemsize for tensor in sample.tensors.values() for itemsize in (2, 4, 8)}
+    blocks = [subject.bridge.from_host(_nan_bytes(size)) for size in sizes for _ in range(3)]
+    del blocks
+    sample.require_right(sample.call(inputs), "output buffer pre-filled with NaN")
 
 
-def _poison(size: int) -> np.ndarray:
+def _nan_bytes(size: int) -> np.ndarray:
     """Bytes that are NaN in every floating-point format."""
     return np.full(size, 0xFF, np.uint8)
 
 
-def _poison_allocator(trial: Trial) -> None:
-    """Hand back memory full of NaN in the sizes of outputs, and of accumulators of 4 and 8 bytes."""
-    tensors = trial.case.operator.outputs(trial.case.problem.geometry).values()
-    sizes = {tensor.size * itemsize for tensor in tensors for itemsize in (2, 4, 8)}
-    blocks = [trial.bridge.from_host(_poison(size)) for size in sizes for _ in range(3)]
-    del blocks
-
-
-def inputs_are_unchanged(trial: Trial) -> None:
+def inputs_are_unchanged(subject: Subject) -> None:
     """A call leaves its inputs as they were."""
-    draw = trial.draw()
-    inputs = trial.inputs(draw)
-    trial.require_right(trial.call(inputs, draw), draw, "in a single call")
-    for name, array, given in zip(draw.names, inputs, draw.given, strict=True):
-        if given is not None:
-            _require_same(given, _again(trial, array, name), f"input {name}")
-
-
-def _again(trial: Trial, array: Any, name: str) -> np.ndarray:
-    try:
-        return trial.hosts([array])[0]
-    except Exception as problem:  # jax says so of a buffer that was donated
-        raise BrokenPromise(f"input {name} cannot be read any more: {problem}") from None
+    sample = subject.sample()
+    inputs = sample.inputs()
+    sample.require_right(sample.call(inputs), "single call")
+    for name, array, before in zip(sample.names, inputs, sample.stored, strict=True):
+        if before is None:
+            continue
+        try:
+            after = sample.hosts([array])[0]
+        except Exception as error:  # jax says so of a buffer that was donated
+            raise BehaviourError(f"input {name} cannot be read any more: {error}") from None
+        _require_same(before, after, f"input {name}")
 
 
 def _require_same(before: np.ndarray, after: np.ndarray, what: str) -> None:
@@ -85,29 +77,27 @@ def _require_same(before: np.ndarray, after: np.ndarray, what: str) -> None:
     changed = _bytes(before) != _bytes(after)
     if changed.any():
         first = int(np.argmax(changed)) // before.itemsize
-        raise BrokenPromise(f"{what} was written to: {np.count_nonzero(changed):,} bytes changed, first at [{first}]")
+        raise BehaviourError(f"{what} was written to: {np.count_nonzero(changed):,} bytes changed, first at [{first}]")
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def nothing_outside_inputs_matters(trial: Trial) -> None:
+def nothing_outside_inputs_matters(subject: Subject) -> None:
     """Memory around the inputs, NaN here, is neither written nor does it reach a result."""
-    _judge_views(trial, _c_strides, "from inputs with NaN before and behind them")
+    _check_views(subject, _contiguous, "inputs with NaN before and behind them")
 
 
-def strided_inputs_are_right_or_refused(trial: Trial) -> None:
+def strided_inputs_are_right_or_refused(subject: Subject) -> None:
     """Views of every second element, NaN between them, are computed right or refused."""
-    _right_or_refused(trial, lambda shape: tuple(2 * stride for stride in _c_strides(shape)), "strided")
+    _right_or_refused(subject, lambda shape: tuple(2 * stride for stride in _contiguous(shape)), "strided")
 
 
-def transposed_inputs_are_right_or_refused(trial: Trial) -> None:
+def transposed_inputs_are_right_or_refused(subject: Subject) -> None:
     """Channels-last memory under an NCHW shape, and the reverse, are computed right or refused."""
-    order = MEMORY[trial.case.variant.layout]
-    _right_or_refused(
-        trial, lambda shape: _strides(shape, order) if len(shape) == 4 else _c_strides(shape), "transposed"
-    )
+    order = OTHER_FORMAT[subject.case.variant.layout]
+    _right_or_refused(subject, lambda s: _strides(s, order) if len(s) == 4 else _contiguous(s), "transposed")
 
 
 Strides = Callable[[tuple[int, ...]], tuple[int, ...]]
@@ -123,57 +113,58 @@ def _strides(shape: tuple[int, ...], order: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return _strides(shape, range(len(shape)))
 
 
-def _right_or_refused(trial: Trial, strides: Strides, kind: str) -> None:
+def _right_or_refused(subject: Subject, strides: Strides, kind: str) -> None:
     try:
-        _judge_views(trial, strides, f"from {kind} inputs")
-    except (BrokenPromise, MalformedError, Unsupported):
+        _check_views(subject, strides, f"{kind} inputs")
+    except (BehaviourError, MalformedError, Unsupported):
         raise
     except Exception as refusal:
         if not str(refusal).strip():
-            raise BrokenPromise(f"refuses {kind} inputs without saying why ({type(refusal).__name__})") from None
+            raise BehaviourError(f"refuses {kind} inputs without a message ({type(refusal).__name__})") from None
         raise Unsupported(f"refuses {kind} inputs: {type(refusal).__name__}: {refusal}") from None
 
 
-def _judge_views(trial: Trial, strides: Strides, when: str) -> None:
-    """Call on views into larger buffers; the result must be right and the buffers the same to the byte."""
-    draw = trial.draw()
-    buffers = [None if array is None else _buffer(array, strides(array.shape)) for array in draw.given]
-    native = [None if buffer is None else trial.bridge.from_host(buffer) for buffer in buffers]
-    views = [
-        None if array is None else trial.bridge.view(memory, MARGIN, array.shape, strides(array.shape))
-        for memory, array in zip(native, draw.given, strict=True)
-    ]
-    if any(view is None and array is not None for view, array in zip(views, draw.given, strict=True)):
-        raise Unsupported(f"{trial.bridge.name} has no views")
-    trial.require_right(trial.call(views, draw), draw, when)
-    for name, before, memory in zip(draw.names, buffers, native, strict=True):
-        if before is not None:
-            _require_same(before, trial.hosts([memory])[0], f"memory at input {name}, which starts at [{MARGIN}],")
+def _check_views(subject: Subject, strides: Strides, when: str) -> None:
+    """Call on views into larger buffers, NaN around them; the result must be right and the buffers the same bytes."""
+    sample, bridge = subject.sample(), subject.bridge
+    buffers: list[tuple[np.ndarray, Any] | None] = []
+    views: list[Any] = []
+    for array in sample.stored:
+        if array is None:
+            buffers.append(None)
+            views.append(None)
+            continue
+        steps = strides(array.shape)
+        extent = 1 + sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True))
+        buffer = _nan_bytes((extent + 2 * MARGIN) * array.itemsize).view(array.dtype)
+        as_strided(buffer[MARGIN:], array.shape, [step * array.itemsize for step in steps])[...] = array
+        memory = bridge.from_host(buffer)
+        view = bridge.view(memory, MARGIN, array.shape, steps)
+        if view is None:
+            raise Unsupported(f"not measurable with {bridge.name}, which has no views")
+        buffers.append((buffer, memory))
+        views.append(view)
+    sample.require_right(sample.call(views), when)
+    for name, pair in zip(sample.names, buffers, strict=True):
+        if pair is not None:
+            before, memory = pair
+            _require_same(before, sample.hosts([memory])[0], f"memory at input {name}, which starts at [{MARGIN}],")
 
 
-def _buffer(array: np.ndarray, strides: tuple[int, ...]) -> np.ndarray:
-    """NaN all over, but for the array at `MARGIN` with these strides."""
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(array.shape, strides, strict=True))
-    buffer = _poison((extent + 2 * MARGIN) * array.itemsize).view(array.dtype)
-    inside = as_strided(buffer[MARGIN:], array.shape, [s * array.itemsize for s in strides])
-    inside[...] = array
-    return buffer
-
-
-def results_follow_the_content(trial: Trial) -> None:
+def results_follow_the_content(subject: Subject) -> None:
     """Results belong to the content of the inputs: not to their shapes, addresses, first elements or sums."""
-    first = trial.draw()
-    inputs = trial.inputs(first)
-    trial.require_right(trial.call(inputs, first), first, "at first")
-    for what, content in _contents(first.expected.inputs, trial.draw(1).expected.inputs):
-        draw = first.holding(content)
-        if not trial.overwrite(inputs, draw.given):
-            inputs = trial.inputs(draw)
-        trial.require_right(trial.call(inputs, draw), draw, f"after a call with the same shapes: {what}")
+    first = subject.sample()
+    inputs = first.inputs()
+    first.require_right(first.call(inputs), "first call")
+    for what, content in _contents(first.expected.inputs, subject.sample(1).expected.inputs):
+        sample = first.holding(content)
+        if not subject.overwrite(inputs, sample.stored):
+            inputs = sample.inputs()
+        sample.require_right(sample.call(inputs), f"after a call with the same shapes: {what}")
 
 
 def _contents(first: Arrays, second: Arrays) -> Iterator[tuple[str, Arrays]]:
@@ -191,32 +182,33 @@ def _spliced(head: np.ndarray, tail: np.ndarray) -> np.ndarray:
     return np.concatenate([head.reshape(-1)[:half], tail.reshape(-1)[half:]]).reshape(head.shape)
 
 
-def results_are_independent(trial: Trial) -> None:
+def results_are_independent(subject: Subject) -> None:
     """Results of several calls stay as they are; no result shares memory with another or with an input."""
-    draws = [*map(trial.draw, range(HELD - 1)), trial.draw()]
-    inputs = [trial.inputs(draw) for draw in draws]
-    results = [trial.call(given, draw) for given, draw in zip(inputs, draws, strict=True)]
-    for number, (held, draw) in enumerate(zip(results, draws, strict=True), 1):
-        trial.require_right(held, draw, f"when looked at after call {HELD}: the result of call {number}")
+    samples = [*map(subject.sample, range(HELD - 1)), subject.sample()]
+    inputs = [sample.inputs() for sample in samples]
+    results = [sample.call(given) for given, sample in zip(inputs, samples, strict=True)]
+    for number, (held, sample) in enumerate(zip(results, samples, strict=True), 1):
+        sample.require_right(held, f"looked at after call {HELD}: the result of call {number}")
     outputs = [(f"a result of call {n}", array) for n, held in enumerate(results, 1) for array in held]
     arrays = [(f"an input of call {n}", a) for n, given in enumerate(inputs, 1) for a in given if a is not None]
     pairs = [*itertools.combinations(outputs, 2), *itertools.product(outputs, arrays)]
     for (name, array), (other, memory) in pairs:
-        if trial.bridge.overlap(array, memory):
-            raise BrokenPromise(f"{name} shares memory with {other}")
+        if subject.bridge.overlap(array, memory):
+            raise BehaviourError(f"{name} shares memory with {other}")
 
 
-def calls_do_not_depend_on_the_one_before(trial: Trial) -> None:
+def calls_do_not_depend_on_the_one_before(subject: Subject) -> None:
     """A call on other shapes changes nothing for the next one, to the bit where the kernel repeats itself at all."""
-    draw, other = trial.draw(distribution="fixed"), trial.draw(distribution="fixed", problem=_other_problem(trial.case))
-    inputs = trial.inputs(draw)
-    before = [trial.hosts(trial.call(inputs, draw)) for _ in range(2)]
-    other_results = trial.call(trial.inputs(other), other)
-    results = trial.call(inputs, draw)
-    trial.require_right(other_results, other, "after a call on other shapes")
-    trial.require_right(results, draw, "after a call on other shapes")
-    if _same_bits(*before) and not _same_bits(before[0], trial.hosts(results)):
-        raise BrokenPromise("a call on other shapes changes the bits of the next result, which otherwise repeats")
+    sample = subject.sample(distribution="fixed")
+    other = subject.sample(distribution="fixed", problem=_other_problem(subject.case))
+    inputs = sample.inputs()
+    before = [sample.hosts(sample.call(inputs)) for _ in range(2)]
+    other_results = other.call(other.inputs())
+    results = sample.call(inputs)
+    other.require_right(other_results, "after a call on other shapes")
+    sample.require_right(results, "after a call on other shapes")
+    if _same_bits(*before) and not _same_bits(before[0], sample.hosts(results)):
+        raise BehaviourError("a call on other shapes changes the bits of the next result, which otherwise repeats")
 
 
 def _other_problem(case: Case) -> Problem:
@@ -225,68 +217,67 @@ def _other_problem(case: Case) -> Problem:
     larger = replace(case.problem, geometry=replace(geometry, n=geometry.n + 1))
     others = (problem for problem, _ in at_level(PROBLEMS, "smoke") if takes(case.operator.name, problem.geometry))
     for problem in (larger, *others):
-        found = case.implementation.find(case.operator.name, problem.geometry, case.variant.dtype, case.variant.layout)
-        if isinstance(found, Kernel) and problem.geometry != geometry:
+        try:
+            case.implementation.find(case.operator.name, problem.geometry, case.variant.dtype, case.variant.layout)
+        except Unsupported:
+            continue
+        if problem.geometry != geometry:
             return problem
-    raise Unsupported("takes no second shape")
+    raise Unsupported("supports only one shape")
 
 
 def _same_bits(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))
 
 
-def calls_repeat(trial: Trial) -> Facts:
+def calls_repeat(subject: Subject) -> Facts:
     """The same call over and over is right every time; whether to the bit is reported, not judged."""
-    draw = trial.draw(distribution="fixed")
-    inputs = trial.inputs(draw)
+    sample = subject.sample(distribution="fixed")
+    inputs = sample.inputs()
     hosts = []
     for number in range(1, REPEATS + 1):
-        results = trial.call(inputs, draw)
-        trial.require_right(results, draw, f"in call {number} of the same {REPEATS}")
-        hosts.append(trial.hosts(results))
+        results = sample.call(inputs)
+        sample.require_right(results, f"call {number} of the same {REPEATS}")
+        hosts.append(sample.hosts(results))
     return {"repeatable": all(_same_bits(hosts[0], other) for other in hosts[1:])}
 
 
-def work_is_finished(trial: Trial) -> None:
-    """A result that is read right after the call is whole and stays so: no thread and no other stream writes to it."""
-    draw = trial.draw()
-    inputs = trial.inputs(draw)
+def work_is_finished(subject: Subject) -> None:
+    """A result that is read right after the call is whole and stays so: no thread and no other stream writes to it.
+
+    Where a device has streams, the time between events on the caller's is all the time that the device works.
+    """
+    sample, bridge = subject.sample(), subject.bridge
+    inputs, invocation = sample.inputs(), sample.invocation
     results: list[Any] = []
     early: list[np.ndarray] = []
     for _ in range(3):  # a thread may by chance be done before the first look
-        results += trial.parts(trial.start(inputs, draw), draw)
-        early += trial.hosts(results[len(early) :])
-    trial.bridge.synchronize(results)
+        results += invocation.split(invocation.start(inputs))
+        early += sample.hosts(results[len(early) :])
+    bridge.synchronize(results)
     time.sleep(LATER)
-    for soon, late in zip(early, trial.hosts(results), strict=True):
+    for soon, late in zip(early, sample.hosts(results), strict=True):
         changed = np.count_nonzero(_bytes(soon) != _bytes(late))
         if changed:
-            raise BrokenPromise(f"a result changed after the call had returned: {changed:,} bytes")
-    trial.require_right(results[: len(draw.outputs)], draw, "in a single call")
-    _require_timed_whole(trial, inputs, draw)
-
-
-def _require_timed_whole(trial: Trial, inputs: Sequence[Any], draw: Draw) -> None:
-    """Where a device has streams: the time between events on the caller's is all the time that the device works."""
-    measured = [trial.bridge.stopwatch(lambda: trial.start(inputs, draw)) for _ in range(3)]
-    known = [seconds for seconds in measured if seconds is not None]
-    if known:
+            raise BehaviourError(f"a result changed after the call had returned: {changed:,} bytes")
+    sample.require_right(results[: len(sample.tensors)], "single call")
+    measured = [bridge.stopwatch(lambda: invocation.start(inputs)) for _ in range(3)]
+    if known := [seconds for seconds in measured if seconds is not None]:
         events, wall = map(min, zip(*known, strict=True))
         if wall > 2 * events + SLACK:
-            raise BrokenPromise(f"the device works {wall:.2g} s, of which the caller's stream sees {events:.2g} s")
+            raise BehaviourError(f"the device works {wall:.2g} s, of which the caller's stream sees {events:.2g} s")
 
 
-def results_are_plain(trial: Trial) -> None:
+def results_are_plain(subject: Subject) -> None:
     """What is returned is the framework's own array, or a tuple or list of them: nothing computes when it is read."""
-    draw = trial.draw()
-    result = trial.start(trial.inputs(draw), draw)
+    sample = subject.sample()
+    result = sample.invocation.start(sample.inputs())
     if isinstance(result, (tuple, list)) and type(result).__iter__ not in (tuple.__iter__, list.__iter__):
         raise MalformedError(f"returned {type(result).__qualname__}, which computes when it is read")
-    results = trial.parts(result, draw)
-    trial.require_right(results, draw, "in a single call")
+    sample.require_right(sample.invocation.split(result), "single call")
 
 
-CHECKS: tuple[Check, ...] = (
+BEHAVIOUR: tuple[Check, ...] = (
     output_is_written,
     inputs_are_unchanged,
     nothing_outside_inputs_matters,
@@ -299,4 +290,3 @@ CHECKS: tuple[Check, ...] = (
     work_is_finished,
     results_are_plain,
 )
-"""Every promise; `suites/test_contract.py` has a test for each."""

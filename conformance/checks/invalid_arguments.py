@@ -1,15 +1,14 @@
-"""Requests that no kernel can fulfil: it should refuse them. What is computed all the same is reported, not judged."""
+"""Arguments that no kernel can compute with: it should refuse them. What it accepts is reported, not judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from conformance.execution import verify
-from conformance.execution.trial import Facts, Trial
+from conformance.checks.sample import Facts, Subject
 from conformance.operators import Arrays
 
 NOTHING = ((0, 0), (0, 0))
@@ -70,33 +69,21 @@ IMPOSSIBLE: dict[str, dict[str, Spoil]] = {
 """Operator -> requests. Convolutions of integers have a meaning; averages and roots of them have none."""
 
 
-def impossible_requests(trial: Trial) -> Facts:
-    """Which impossible requests a kernel answers with a result instead of an error that says why."""
-    return {"not_refused": list(_answered(trial))}
-
-
-def _answered(trial: Trial) -> Iterator[str]:
-    draw = trial.draw()
-    case, geometry = trial.case, trial.case.problem.geometry
-    valid = Request(draw.expected.inputs, case.operator.parameters(geometry))
-    for what, spoil in IMPOSSIBLE[case.operator.name].items():
+def invalid_arguments(subject: Subject) -> Facts:
+    """Which invalid arguments a kernel accepts: it returns a result instead of an error that says why."""
+    sample, operator, geometry = subject.sample(), subject.case.operator, subject.case.problem.geometry
+    valid = Request(sample.expected.inputs, operator.parameters(geometry))
+    accepted = []
+    for what, spoil in IMPOSSIBLE[operator.name].items():
         if spoil is _window_beyond_image and geometry.r * geometry.s == 1:
             continue  # one pixel holds such a window
         request = spoil(valid)
         try:
-            _call(trial, request, draw.names)
+            result = sample.invocation.start(sample.invocation.to_device(request.inputs), **request.parameters)
+            subject.bridge.synchronize(result)
         except Exception as refusal:
-            if str(refusal).strip():
-                continue
-            yield f"{what} (refused without a word)"
+            if not str(refusal).strip():
+                accepted.append(f"{what} (refused without a message)")
         else:
-            yield what
-
-
-def _call(trial: Trial, request: Request, names: tuple[str, ...]) -> None:
-    layout = trial.case.variant.layout
-    stored = [verify.in_layout(request.inputs.get(name), layout) for name in names]
-    native = [None if array is None else trial.bridge.from_host(array) for array in stored]
-    available = {**request.parameters, "layout": layout}
-    result = trial.kernel.function(*native, **trial.kernel.keyword_arguments(available))
-    trial.bridge.synchronize(result)
+            accepted.append(what)
+    return {"accepts_invalid": accepted}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conformance.implementations.implementation import Implementation, Kernel
+from conformance.execution.invocation import Invocation
+from conformance.implementations.implementation import Implementation, Kernel, Waiver
 from conformance.inputs import Recipe
 from conformance.operators import Operator
 from conformance.problems import Problem, Variant
@@ -13,7 +15,7 @@ from conformance.problems import Problem, Variant
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """An implementation on one variant of one problem. `kernel` is a string, the reason, where there is none."""
+    """An implementation on one variant of one problem."""
 
     implementation: Implementation
     operator: Operator
@@ -31,10 +33,22 @@ class Case:
         return Recipe(self.operator, self.problem.geometry, self.variant.dtype, self.variant.distribution, self.seed)
 
     @property
-    def kernel(self) -> Kernel | str:
-        """The kernel to run, or why there is none."""
+    def kernel(self) -> Kernel:
+        """The kernel to run. Raises Unsupported with the reason where there is none."""
         variant = self.variant
         return self.implementation.find(self.operator.name, self.problem.geometry, variant.dtype, variant.layout)
+
+    def invocation(self) -> Invocation:
+        """The kernel bound to the problem. Raises Unsupported where there is none."""
+        kernel, variant = self.kernel, self.variant
+        bridge = self.implementation.arrays
+        return Invocation(kernel, bridge, self.operator, self.problem.geometry, variant.dtype, variant.layout)
+
+    def waiver(self, distributions: Sequence[str]) -> Waiver | None:
+        """The first waiver that covers the problem on one of these distributions."""
+        named = (self.operator.name, self.problem.geometry, self.variant.dtype)
+        found = (self.implementation.waiver(*named, distribution) for distribution in distributions)
+        return next((waiver for waiver in found if waiver is not None), None)
 
     @property
     def id(self) -> str:

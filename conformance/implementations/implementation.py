@@ -41,23 +41,9 @@ class Kernel:
     keywords: tuple[str, ...] | None
     """Keyword-only parameters of the function; None where it takes any (`**kwargs`)."""
 
-    def keyword_arguments(self, available: dict[str, Any]) -> dict[str, Any]:
-        """Those of the available arguments that the function asks for."""
-        return _asked(self.keywords, available)
-
-    def refusal(self, geometry: Any, dtype: str, layout: str) -> str:
-        """Why this kernel is not for the case; empty if it is."""
-        if dtype not in self.dtypes:
-            return f"dtype {dtype} is not declared (declared: {', '.join(self.dtypes)})"
-        if layout not in self.layouts:
-            return f"layout {layout} is not declared (declared: {', '.join(self.layouts)})"
-        if not _holds(self.when, geometry):
-            return "outside the declared capability (when=...)"
-        return ""
-
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AutogradVariant:
     """A function with a kernel's signature that the framework's autodiff goes through."""
 
     function: Callable[..., Any]
@@ -66,10 +52,6 @@ class Form:
     saves: int
     """Activations, buffers of the size of an image, that it keeps for its backward."""
     keywords: tuple[str, ...] | None
-
-    def keyword_arguments(self, available: dict[str, Any]) -> dict[str, Any]:
-        """Those of the available arguments that the function asks for."""
-        return _asked(self.keywords, available)
 
 
 @dataclass(slots=True)
@@ -82,11 +64,6 @@ class Waiver:
     when: Predicate | None
     dtypes: tuple[str, ...]
     distributions: tuple[str, ...]
-
-    def covers(self, operator: str, geometry: Any, dtype: str, distribution: str) -> bool:
-        """Whether the waiver is about this case."""
-        named = operator == self.operator and dtype in self.dtypes and distribution in self.distributions
-        return named and _holds(self.when, geometry)
 
 
 @dataclass(slots=True)
@@ -104,7 +81,7 @@ class Implementation:
     version: str = ""
     kernels: list[Kernel] = field(default_factory=list, init=False)
     waivers: list[Waiver] = field(default_factory=list, init=False)
-    forms: list[Form] = field(default_factory=list, init=False)
+    autograd_variants: list[AutogradVariant] = field(default_factory=list, init=False)
     source: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -158,13 +135,15 @@ class Implementation:
         way it does that. A function may be a kernel as well, and an implementation may offer several.
         """
         _known("operator", [operator], OPERATORS)
-        if any(form.label == label and form.operator == operator for form in self.forms) or not label.strip():
-            raise ImplementationError(f"label={label!r}: each form of {operator} needs a name of its own")
+        if any((one.label, one.operator) == (label, operator) for one in self.autograd_variants) or not label.strip():
+            raise ImplementationError(f"label={label!r}: each autograd variant of {operator} needs its own name")
         if not isinstance(saves, int) or saves < 0:
             raise ImplementationError(f"saves={saves!r}: must be a number of buffers")
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.forms.append(Form(function, operator, label, saves, _keywords(function, operator)))
+            self.autograd_variants.append(
+                AutogradVariant(function, operator, label, saves, _keywords(function, operator))
+            )
             return function
 
         return register
@@ -187,24 +166,31 @@ class Implementation:
             raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
         self.waivers.append(Waiver(operator, reason, url, when, tuple(dtypes), tuple(distributions)))
 
-    def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel | str:
-        """The kernel for a case, or the reason why there is none."""
-        refusals = [f"{operator} is not implemented"]
-        for kernel in self.kernels:
-            if kernel.operator == operator:
-                refusal = kernel.refusal(geometry, dtype, layout)
-                if not refusal:
-                    return kernel
-                refusals.append(refusal)
-        return refusals[-1]
+    def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel:
+        """The kernel for a case. Raises Unsupported with the reason, that of the last kernel which is not for it."""
+        reason = f"{operator} is not implemented"
+        for kernel in (kernel for kernel in self.kernels if kernel.operator == operator):
+            if dtype not in kernel.dtypes:
+                reason = f"dtype {dtype} is not declared (declared: {', '.join(kernel.dtypes)})"
+            elif layout not in kernel.layouts:
+                reason = f"layout {layout} is not declared (declared: {', '.join(kernel.layouts)})"
+            elif not _holds(kernel.when, geometry):
+                reason = "outside the declared capability (when=...)"
+            else:
+                return kernel
+        raise Unsupported(reason)
 
     def waiver(self, operator: str, geometry: Any, dtype: str, distribution: str) -> Waiver | None:
         """The first waiver that covers a case."""
-        return next((w for w in self.waivers if w.covers(operator, geometry, dtype, distribution)), None)
-
-    def offers(self, operator: str) -> bool:
-        """Whether any kernel is for `operator`."""
-        return any(kernel.operator == operator for kernel in self.kernels)
+        for waiver in self.waivers:
+            named = (operator, True, True) == (
+                waiver.operator,
+                dtype in waiver.dtypes,
+                distribution in waiver.distributions,
+            )
+            if named and _holds(waiver.when, geometry):
+                return waiver
+        return None
 
 
 def _holds(when: Predicate | None, geometry: Any) -> bool:
@@ -219,10 +205,6 @@ def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
     for value in values:
         if value not in choices:
             raise ImplementationError(f"{field_name}: {value!r} is not one of {', '.join(choices)}")
-
-
-def _asked(keywords: tuple[str, ...] | None, available: dict[str, Any]) -> dict[str, Any]:
-    return available if keywords is None else {name: available[name] for name in keywords}
 
 
 def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...] | None:

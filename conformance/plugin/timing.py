@@ -12,19 +12,16 @@ from typing import Any
 import pytest
 
 from conformance.execution.case import Absence, Case
-from conformance.execution.plan import Plan
-from conformance.execution.verify import MalformedError, Verdict, blame, excused, verify
-from conformance.implementations.implementation import Kernel, Unsupported
-from conformance.plugin.plugin import conclude, parameter, publish
-from conformance.problems import Problem
+from conformance.execution.status import Verdict, conclude
+from conformance.execution.verify import verify
+from conformance.plugin.fixtures import conclude as conclude_test
 from conformance.results import records
 from conformance.timing import lane, machine
-from conformance.timing.due import due
 from conformance.timing.facts import RATES, Facts, doubt
 from conformance.timing.measure import known_ceilings
 from conformance.timing.order import shuffled
 from conformance.timing.roofline import Ceilings, better, measured
-from conformance.timing.rotation import CheatError, Rounds, rotate
+from conformance.timing.rotation import Rounds, rotate
 
 PATIENCE, MOST = 2, 6
 """Measurements of the ceilings before one time is called impossible, and in one run."""
@@ -54,7 +51,6 @@ class _Run:
     def facts_of(self, case: Case, rounds: Rounds, first: float) -> Facts:
         """What a time means. Before it is called impossible, ceilings get another chance."""
         kernel, device = case.kernel, case.implementation.device
-        assert isinstance(kernel, Kernel)
         known = self.ceilings.setdefault(device, known_ceilings(device))
         for _ in range(PATIENCE):
             if known is None or self.again >= MOST or not doubt(case, kernel.contract, rounds, known):
@@ -86,33 +82,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A run starts without timings."""
-    config.addinivalue_line(
-        "markers", "times(operator, problems): fixed-distribution fp32 nchw cases of a table, to be timed"
-    )
-    config.addinivalue_line("markers", "benchmarks(operator, problems): those that device and level are due, timed")
     seed = config.getoption("--order")
     config.stash[_RUN] = _Run(random.SystemRandom().randrange(10**6) if seed is None else seed)
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per case of a table that is due on its device at the level of the run."""
-    marker = metafunc.definition.get_closest_marker("benchmarks")
-    if marker is None:
-        return
-    session: Any = metafunc.config.pluginmanager.get_plugin("conformance-session")
-    level = metafunc.config.getoption("--level")
-    cases = _due(session.plan, level, marker.args[0], marker.kwargs["problems"])
-    metafunc.parametrize("case", [parameter(case, with_operator=False) for case in cases])
-
-
-def _due(plan: Plan, level: str, operator: str, problems: tuple[Problem, ...]) -> Iterator[Case | Absence]:
-    for case in plan.timed(operator, problems):
-        device = case.device if isinstance(case, Absence) else case.implementation.device
-        wanted = due(problems, device or "cpu", level)
-        if isinstance(case, Absence) and wanted:
-            yield replace(case, cases=len(wanted))
-        elif isinstance(case, Case) and case.problem in wanted:
-            yield case
 
 
 @pytest.hookimpl(wrapper=True)
@@ -135,7 +106,7 @@ def _place(item: Any) -> tuple[Any, ...]:
 
 
 @pytest.fixture
-def timed(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Absence], None]:
+def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Absence], None]:
     """A function that verifies a case and, only if it passes, times the kernel on inputs that are new to it."""
 
     def run(case: Case | Absence) -> None:
@@ -148,9 +119,8 @@ def timed(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Ab
         else:
             verdict, rounds = _tried(case, wanted=benchmark.enabled)
             record = records.record(case, verdict)
-        publish(request.node, record)
         benchmark.skipped = rounds is None  # nothing is wrong with a benchmark that was not used
-        conclude(verdict, record.get("command", ""))
+        conclude_test(request, verdict, record)
         state.verified = True
         if rounds is not None and isinstance(case, Case):
             _keep(state, benchmark, case, rounds, record)
@@ -161,21 +131,16 @@ def timed(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Ab
 
 def _tried(case: Case, *, wanted: bool) -> tuple[Verdict, Rounds | None]:
     """The verdict on a case, and its time if it passes and keeps passing while it is timed."""
-    verdict, kernel = verify(case), case.kernel
-    if verdict.status != "pass" or not wanted or not isinstance(kernel, Kernel):
+    verdict = verify(case)
+    if verdict.status != "pass" or not wanted:
         return verdict, None
-    try:
-        return verdict, rotate(case, kernel)
-    except (CheatError, MalformedError) as problem:
-        verdict.status, verdict.reason = "fail", f"no time: {problem}"
-    except Unsupported as refusal:
-        verdict.status, verdict.reason = "unsupported", str(refusal)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as problem:  # SystemExit, or a pytest.skip that would leave the case uncounted
-        verdict.status, verdict.reason = "error", blame(problem)
-    variant, find = case.variant, case.implementation.waiver
-    return excused(verdict, find(case.operator.name, case.problem.geometry, variant.dtype, variant.distribution)), None
+    timed: list[Rounds] = []
+    ended = conclude(lambda _: timed.append(rotate(case)), lambda: case.waiver((case.variant.distribution,)))
+    if ended.status == "pass":
+        return verdict, timed[0]
+    verdict.status, verdict.waiver = ended.status, ended.waiver
+    verdict.reason = f"no time: {ended.reason}" if ended.status == "fail" else ended.reason
+    return verdict, None
 
 
 def _keep(state: _Run, benchmark: Any, case: Case, rounds: Rounds, record: dict[str, Any]) -> None:

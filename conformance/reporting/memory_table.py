@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pytest
-
-from conformance.plugin.plugin import PROPERTY
-
 PUBLISHED = "published for batch 2048 on an RTX 3070: unfused 2.68 GB, fused 1.56 GB at the peak"
-KEPT = ("implementation", "form", "dtype", "activation bytes", "buffers", "parameter bytes", "per-channel bytes")
-TRAINED = ("implementation", "form", "batch", "peak bytes", "bytes after forward")
+KEPT = ("implementation", "variant", "dtype", "activation bytes", "buffers", "parameter bytes", "per-channel bytes")
+TRAINED = ("implementation", "variant", "batch", "peak bytes", "bytes after forward")
 _FIELDS = ("activation_bytes", "buffers", "parameter_bytes", "vector_bytes")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """A run starts without a table."""
-    config.pluginmanager.register(Tables(), "conformance-memory")
-
-
-class Tables:
-    """Collects what checks of memory found, from the records that the controller sees."""
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the records that have a row for a table."""
-        text = dict(report.user_properties).get(PROPERTY) if report.when == "call" else None
-        record = json.loads(str(text)) if text is not None else {}
-        if "kept" in record or "trained" in record:
-            self.records.append(record)
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """One table for each problem, and one of the network."""
-        if self.records:
-            terminalreporter.section("memory")
-        for line in lines(self.records):
-            terminalreporter.write_line(line)
 
 
 def lines(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -58,13 +27,13 @@ def lines(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _kept(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for row in record["kept"]:
-        yield record["implementation"], row["form"], record["dtype"], *(f"{row[name]:,}" for name in _FIELDS)
+        yield record["implementation"], row["variant"], record["dtype"], *(f"{row[name]:,}" for name in _FIELDS)
 
 
 def _trained(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for row in record.get("trained", ()):
         sizes = (row["batch"], row["peak_bytes"], row["forward_bytes"])
-        yield record["implementation"], row["form"], *(f"{size:,}" for size in sizes)
+        yield record["implementation"], row["variant"], *(f"{size:,}" for size in sizes)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Absence, Case
 from conformance.execution.judging import by_probes
-from conformance.execution.trial import DISTRIBUTION, Facts
-from conformance.execution.verify import Verdict
+from conformance.execution.selection import BEHAVIOUR
+from conformance.execution.status import Verdict
 from conformance.implementations.host import processor
 from conformance.inputs.stream import GENERATOR
 from conformance.judge import Judgement
@@ -62,9 +62,9 @@ def record(case: Case, verdict: Verdict) -> dict[str, Any]:
         "distribution": case.variant.distribution,
         "seed": case.seed,
         "generator": GENERATOR,
-        "method": "probes" if by_probes(case) else "exact",
+        "method": "probes" if by_probes(case.recipe, case.method) else "exact",
         "terms": case.operator.terms(case.problem.geometry),
-        "reason": verdict.reason,
+        "reason": verdict.explanation,
         "checks": {
             judgement.output: {check.name: [number(check.value), check.limit] for check in judgement.checks}
             for judgement in verdict.judgements
@@ -87,12 +87,12 @@ def _least_bytes(case: Case) -> int:
     return case.operator.bytes(case.problem.geometry, STORAGE[case.variant.dtype].itemsize)
 
 
-def conduct_record(case: Case | Absence, verdict: Verdict, check: str, facts: Facts) -> dict[str, Any]:
+def behaviour_record(case: Case | Absence, verdict: Verdict, check: str) -> dict[str, Any]:
     """The record of one check of behaviour: the same, with the check's name and what it found."""
     if isinstance(case, Absence):
-        return {**absence_record(case), "distribution": DISTRIBUTION, "check": check}
+        return {**absence_record(case), "distribution": BEHAVIOUR, "check": check}
     found = record(case, verdict)
-    return {**found, "check": check, **facts, "command": f"{found['command']} -k {check}"}
+    return {**found, "check": check, **verdict.facts, "command": f"{found['command']} -k {check}"}
 
 
 def absence_record(absence: Absence) -> dict[str, Any]:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.checks.tutorial import arange_is_exact
-
 
 @pytest.mark.verifies("avg_pool_forward")
-def test_avg_pool_forward(judged, case):
+def test_avg_pool_forward(verify, case):
     """y, the average of every window."""
-    judged(case)
+    verify(case)
 
 
 @pytest.mark.verifies("avg_pool_backward")
-def test_avg_pool_backward(judged, case):
+def test_avg_pool_backward(verify, case):
     """dx, every element's share of the averages that it is part of."""
-    judged(case)
+    verify(case)
 
 
-@pytest.mark.behaves("avg_pool_forward")
-def test_tutorial(kept, case):
+@pytest.mark.checks("arange_is_exact")
+def test_tutorial(check, name, case):
     """0, 1, 2, ... over 2x6x6 with a window of 2, as a public tutorial has it: exact, and all that it checks."""
-    kept(case, arange_is_exact)
+    check(name, case)

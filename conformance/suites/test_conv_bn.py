@@ -6,18 +6,18 @@ import pytest
 
 
 @pytest.mark.verifies("conv_bn_forward")
-def test_conv_bn_forward(judged, case):
+def test_conv_bn_forward(verify, case):
     """y, normalised by the batch's own statistics, and the statistics, old and new."""
-    judged(case)
+    verify(case)
 
 
 @pytest.mark.verifies("conv_bn_backward")
-def test_conv_bn_backward(judged, case):
+def test_conv_bn_backward(verify, case):
     """dx, dw, dgamma and dbeta, through the statistics."""
-    judged(case)
+    verify(case)
 
 
 @pytest.mark.verifies("conv_bn_inference")
-def test_conv_bn_inference(judged, case):
+def test_conv_bn_inference(verify, case):
     """y, normalised by what was learned before."""
-    judged(case)
+    verify(case)

@@ -8,18 +8,18 @@ from conformance.suites.shapes import grouped
 
 
 @pytest.mark.verifies("conv_forward", when=grouped)
-def test_grouped_conv_forward(judged, case):
+def test_grouped_conv_forward(verify, case):
     """y, each group of output channels from its own group of input channels."""
-    judged(case)
+    verify(case)
 
 
 @pytest.mark.verifies("conv_backward_data", when=grouped)
-def test_grouped_conv_backward_data(judged, case):
+def test_grouped_conv_backward_data(verify, case):
     """dx, each group from its own group of dy."""
-    judged(case)
+    verify(case)
 
 
 @pytest.mark.verifies("conv_backward_weight", when=grouped)
-def test_grouped_conv_backward_weight(judged, case):
+def test_grouped_conv_backward_weight(verify, case):
     """dw of every group from its own x and dy."""
-    judged(case)
+    verify(case)

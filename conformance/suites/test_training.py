@@ -6,12 +6,12 @@ import pytest
 
 
 @pytest.mark.trains("digits")
-def test_digits(trained, training):
+def test_digits(train, case):
     """Two convolutions with batch norm and two linear layers learn handwritten digits."""
-    trained(training)
+    train(case)
 
 
 @pytest.mark.trains("unet")
-def test_unet(trained, training):
+def test_unet(train, case):
     """A UNet learns to find digits on photographs."""
-    trained(training)
+    train(case)

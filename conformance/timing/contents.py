@@ -11,11 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-
 from conformance.execution.case import Case
 from conformance.execution.judging import judged, prepare_reference
-from conformance.execution.verify import in_layout
 from conformance.inputs import Expectation, Recipe, expectation
 from conformance.judge import Contract
 from conformance.operators import Arrays
@@ -66,17 +63,12 @@ class Content:
     expected: Expectation
     factor: float
 
-    def given(self) -> list[np.ndarray | None]:
-        """The arguments on the host, in the case's layout, None for absent ones."""
-        names = self.case.operator.arguments(self.case.problem.geometry)
-        return [in_layout(self._scaled(name), self.case.variant.layout) for name in names]
-
-    def _scaled(self, name: str) -> np.ndarray | None:
-        array = self.expected.inputs.get(name)
-        if array is None or self.factor == 1 or name not in _of(self.case).inputs:
-            return array
-        scaled: np.ndarray = array * array.dtype.type(self.factor)
-        return scaled
+    def inputs(self) -> Arrays:
+        """Inputs in canonical order, scaled."""
+        if self.factor == 1:
+            return self.expected.inputs
+        scaled = _of(self.case).inputs
+        return {n: a * a.dtype.type(self.factor) if n in scaled else a for n, a in self.expected.inputs.items()}
 
     def plain(self, outputs: Arrays) -> Arrays:
         """Outputs as they would be of the drawn inputs."""
@@ -87,8 +79,8 @@ class Content:
 
     def refuted(self, plain: Arrays, contract: Contract) -> str:
         """What is wrong with outputs; empty if they pass."""
-        prepare_reference(self.case, self.expected)
-        found = judged(self.case, self.expected, plain, contract)
+        prepare_reference(self.expected, self.case.method)
+        found = judged(self.expected, plain, contract, self.case.method)
         return "\n".join(judgement.explain() for judgement in found if not judgement.passed)
 
 

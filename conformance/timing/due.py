@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from conformance.execution.case import Absence, Case
 from conformance.problems import Problem
 
 SIMULATED = ("simulator", "emulator")
@@ -14,8 +16,19 @@ LARGE = ("unet.128x128@256", "unet.512x512@64", "resnet50.conv2.3x3@56")
 """At `standard`, on a CPU: the layers of full size that show what a small one cannot."""
 
 
-def due(problems: Iterable[Problem], device: str, level: str) -> tuple[Problem, ...]:
-    """Those of a table for implementations on `device`."""
+def due(cases: Iterable[Case | Absence], problems: Sequence[Problem], level: str) -> Iterator[Case | Absence]:
+    """The cases of a table that are required on their devices at a level."""
+    for case in cases:
+        device = case.device if isinstance(case, Absence) else case.implementation.device
+        wanted = required(problems, device or "cpu", level)
+        if isinstance(case, Absence) and wanted:
+            yield replace(case, cases=len(wanted))
+        elif isinstance(case, Case) and case.problem in wanted:
+            yield case
+
+
+def required(problems: Iterable[Problem], device: str, level: str) -> tuple[Problem, ...]:
+    """The problems of a table for implementations on `device`."""
     return tuple(problem for problem in problems if _is_due(problem, device, level))
 
 

@@ -7,15 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from conformance.execution.case import Case
 from conformance.execution.judging import by_probes, judged, prepare_reference
-from conformance.execution.verify import MalformedError, Verdict, argument, as_tuple, blame, canonical, excused, to_host
-from conformance.implementations.implementation import Kernel, Unsupported
+from conformance.execution.status import KernelFailure, conclude
 from conformance.inputs import Expectation, expectation
 from conformance.operators import Arrays
 from conformance.timing.relative import Timing
@@ -106,112 +105,63 @@ def known_ceilings(device: str) -> Ceilings | None:
     return None if isinstance(found, str) else found
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """A kernel and its inputs on the device."""
-
-    case: Case
-    kernel: Kernel
-    expected: Expectation
-    native: tuple[Any, ...]
-
-    def call(self) -> Any:
-        """The results, once the device has finished."""
-        keywords = self.case.operator.parameters(self.case.problem.geometry) | {"layout": self.case.variant.layout}
-        result = self.kernel.function(*self.native, **self.kernel.keyword_arguments(keywords))
-        self.case.implementation.arrays.synchronize(result)
-        return result
-
-    def home(self, result: Any) -> Arrays:
-        """Results on the host, in canonical order. Raises MalformedError."""
-        tensors = self.case.operator.outputs(self.case.problem.geometry)
-        bridge = self.case.implementation.arrays
-        return {
-            name: canonical(self.case, name, tensors[name], to_host(bridge, array))
-            for name, array in zip(tensors, as_tuple(result, tensors), strict=True)
-        }
-
-    def refuted(self, outputs: Arrays) -> str:
-        """What is wrong with results; empty if they pass."""
-        found = judged(self.case, self.expected, outputs, self.kernel.contract)
-        return "\n".join(judgement.explain() for judgement in found if not judgement.passed)
-
-
 def measure(case: Case, patience: Patience) -> Measurement:
-    """Nothing an implementation does raises from here, except KeyboardInterrupt."""
+    """Verify, then time. Nothing an implementation does raises from here, except KeyboardInterrupt."""
+    parts: dict[str, Any] = {}
     try:
-        kernel = case.kernel
-        found = Measurement(case, "unsupported", kernel) if isinstance(kernel, str) else _tried(case, kernel, patience)
-    except Unsupported as refusal:
-        found = Measurement(case, "unsupported", str(refusal))
-    except MalformedError as problem:
-        found = Measurement(case, "fail", str(problem))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as problem:  # SystemExit is no way out of a table either
-        found = Measurement(case, "error", blame(problem))
+        verdict = conclude(
+            lambda verdict: _measure(case, patience, parts), lambda: case.waiver((case.variant.distribution,))
+        )
     finally:
-        _release(case)
-    return _unless_waived(found)
+        # several frameworks share a device: torch keeps what it no longer uses, and the next would find no room
+        torch = sys.modules.get("torch")
+        if torch is not None and case.implementation.device == "cuda":
+            with suppress(RuntimeError):  # what broke the context has been reported
+                torch.cuda.empty_cache()
+    if verdict.status != "pass":
+        parts.pop("speed", None)
+    return Measurement(case, verdict.status, verdict.explanation, **parts)
 
 
-def _unless_waived(found: Measurement) -> Measurement:
-    case = found.case
-    waiver = case.implementation.waiver(
-        case.operator.name, case.problem.geometry, case.variant.dtype, case.variant.distribution
-    )
-    verdict = excused(Verdict(found.status, found.reason), waiver)
-    return replace(found, status=verdict.status, reason=verdict.reason)
-
-
-def _tried(case: Case, kernel: Kernel, patience: Patience) -> Measurement:
+def _measure(case: Case, patience: Patience, parts: dict[str, Any]) -> None:
+    """Fills `parts` of the measurement as they become known. Raises KernelFailure where results are wrong."""
+    invocation, contract, bridge = case.invocation(), case.kernel.contract, case.implementation.arrays
     expected = expectation(case.recipe)
-    prepare_reference(case, expected)
-    copy_in, bound = _clocked(_bound, case, kernel, expected)
-    first, result = _clocked(bound.call)
-    copy_out, outputs = _clocked(bound.home, result)
-    accuracy, wrong = _accuracy(case, expected, outputs), bound.refuted(outputs)
-    if wrong:
-        return Measurement(case, "fail", wrong, accuracy)
-    del result
-    rounds, last = _rounds(bound, patience)
-    wrong = _refuted_later(bound, outputs, bound.home(last))
-    if wrong:
-        return Measurement(case, "fail", f"right when first called, wrong when called again: {wrong}", accuracy)
-    speed = Speed(rounds, first, copy_in, copy_out)
-    return Measurement(case, "pass", "", accuracy, speed, known_ceilings(case.implementation.device))
+    prepare_reference(expected, case.method)
 
+    def prepare() -> list[Any]:
+        native = invocation.to_device(expected.inputs)
+        bridge.synchronize(native)  # a copy may still be under way when the framework returns
+        return native
 
-def _bound(case: Case, kernel: Kernel, expected: Expectation) -> _Bound:
-    bridge, names = case.implementation.arrays, case.operator.arguments(case.problem.geometry)
-    given = [argument(expected, name, case.variant.layout) for name in names]
-    native = tuple(None if array is None else bridge.from_host(array) for array in given)
-    bridge.synchronize(native)  # a copy may still be under way when the framework returns
-    return _Bound(case, kernel, expected, native)
+    def require_right(outputs: Arrays, when: str) -> None:
+        judgements = judged(expected, outputs, contract, case.method)
+        if wrong := [judgement.explain() for judgement in judgements if not judgement.passed]:
+            raise KernelFailure(when + "\n".join(wrong))
 
-
-def _rounds(bound: _Bound, patience: Patience) -> tuple[tuple[float, ...], Any]:
-    """Seconds of warm calls and the last one's results. One more call goes before: caches and clocks settle in it."""
-    found: list[float] = []
-    last = bound.call()
-    while len(found) < patience.rounds and (len(found) < patience.least or sum(found) < patience.seconds):
-        last = None  # freeing the results of the round before is not this one's work
-        seconds, last = _clocked(bound.call)
-        found.append(seconds)
-    return tuple(found), last
-
-
-def _refuted_later(bound: _Bound, first: Arrays, last: Arrays) -> str:
-    """What is wrong with the results that were timed, which need no judge where they are the first ones bit for bit."""
-    if all(np.array_equal(first[name], last[name]) for name in first):
-        return ""
-    return bound.refuted(last)
+    copy_in, native = _clocked(prepare)
+    first, results = _clocked(invocation.call, native)
+    copy_out, outputs = _clocked(invocation.outputs, results)
+    parts["accuracy"] = _accuracy(case, expected, outputs)
+    require_right(outputs, "")
+    # one more call goes before: caches and clocks settle in it
+    times: list[float] = []
+    results = invocation.call(native)
+    while len(times) < patience.rounds and (len(times) < patience.least or sum(times) < patience.seconds):
+        results = ()  # freeing the results of the round before is not this one's work
+        seconds, results = _clocked(invocation.call, native)
+        times.append(seconds)
+    last = invocation.outputs(results)
+    if not all(np.array_equal(outputs[name], last[name]) for name in outputs):
+        require_right(last, "right when first called, wrong when called again: ")
+    parts["speed"] = Speed(tuple(times), first, copy_in, copy_out)
+    parts["ceilings"] = known_ceilings(case.implementation.device)
 
 
 def _accuracy(case: Case, expected: Expectation, outputs: Arrays) -> Accuracy:
     """Over all of the main output where its reference is known, else over the sampled elements."""
     name, actual = next(iter(outputs.items()))
-    if by_probes(case):
+    if by_probes(case.recipe, case.method):
         exact, values = expected.probes.samples[0], actual[tuple(expected.probes.index.T)]
     else:
         exact, values = expected.reference[name].reshape(-1), actual.reshape(-1)
@@ -226,11 +176,3 @@ def _clocked(call: Callable[..., Result], *given: Any) -> tuple[float, Result]:
     start = time.perf_counter()
     result = call(*given)
     return time.perf_counter() - start, result
-
-
-def _release(case: Case) -> None:
-    """Several frameworks share a device: torch keeps what it no longer uses, and the next one would find no room."""
-    torch = sys.modules.get("torch")
-    if torch is not None and case.implementation.device == "cuda":
-        with suppress(RuntimeError):  # what broke the context has been reported
-            torch.cuda.empty_cache()

@@ -25,8 +25,9 @@ import numpy as np
 
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
-from conformance.execution.verify import MalformedError, as_tuple, canonical, to_host
-from conformance.implementations.implementation import Kernel
+from conformance.execution.invocation import MalformedError
+from conformance.execution.status import KernelFailure
+from conformance.judge import Contract
 from conformance.operators import Arrays
 from conformance.timing.allocator import keep_pages
 from conformance.timing.cache import FLOOD, last_level, touch
@@ -52,7 +53,7 @@ SLACK = 1e-3
 """Seconds by which a device may be busy after the caller's stream has ended, whatever a call takes."""
 
 
-class CheatError(Exception):
+class CheatError(KernelFailure):
     """A kernel whose time would not be that of its work; the message says how it showed."""
 
 
@@ -100,8 +101,8 @@ class _Slot:
 class _Judge:
     """Judges one result of every draw; others must be the same bit for bit, or are judged as well."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    def __init__(self, contract: Contract) -> None:
+        self._contract = contract
         self._right: dict[int, Arrays] = {}
 
     def require(self, content: Content, outputs: Arrays, when: str) -> None:
@@ -109,7 +110,7 @@ class _Judge:
         plain, known = content.plain(outputs), self._right.get(id(content.expected))
         if known is not None and all(np.array_equal(known[name], plain[name]) for name in plain):
             return
-        wrong = content.refuted(plain, self._kernel.contract)
+        wrong = content.refuted(plain, self._contract)
         if wrong:
             raise CheatError(f"{when}: {wrong}")
         self._right.setdefault(id(content.expected), plain)
@@ -118,12 +119,10 @@ class _Judge:
 class _Rotation:
     """A kernel, the inputs that are new to it, and the judge of its results."""
 
-    def __init__(self, case: Case, kernel: Kernel) -> None:
-        self.case, self.kernel, self.bridge = case, kernel, case.implementation.arrays
-        available = case.operator.parameters(case.problem.geometry) | {"layout": case.variant.layout}
-        self.keywords = kernel.keyword_arguments(available)
+    def __init__(self, case: Case) -> None:
+        self.case, self.bridge, self.invocation = case, case.implementation.arrays, case.invocation()
         self.contents = contents(case)
-        self.judge = _Judge(kernel)
+        self.judge = _Judge(case.kernel.contract)
         self.size = case.operator.bytes(case.problem.geometry, STORAGE[case.variant.dtype].itemsize)
         self.cache = last_level(case.implementation.device)
         self.before: tuple[_Slot, ...] = ()
@@ -131,7 +130,7 @@ class _Rotation:
 
     def slot(self, content: Content) -> _Slot:
         """New buffers."""
-        native = [None if array is None else self.bridge.from_host(array) for array in content.given()]
+        native = self.invocation.to_device(content.inputs())
         self.bridge.synchronize(native)  # a copy may still be under way when the framework returns
         return _Slot(content, native, self.room())
 
@@ -147,11 +146,11 @@ class _Rotation:
     def call(self, slot: _Slot) -> None:
         """The kernel, timed."""
         for other in self.before:
-            self.bridge.synchronize(self.kernel.function(*other.native, **self.keywords))
+            self.bridge.synchronize(self.invocation.start(other.native))
         slot.result = None  # freeing it is not this call's work
 
         def call() -> Any:
-            slot.result = self.kernel.function(*slot.native, **self.keywords)
+            slot.result = self.invocation.start(slot.native)
             return slot.result
 
         watched = self.bridge.stopwatch(call)
@@ -181,7 +180,7 @@ class _Rotation:
 
     def parts(self, slot: _Slot) -> tuple[Any, ...]:
         """What was returned, one for each output."""
-        return as_tuple(slot.result, self.outputs)
+        return self.invocation.split(slot.result)
 
     @property
     def outputs(self) -> dict[str, Any]:
@@ -192,8 +191,8 @@ class _Rotation:
         """Copy results to the host, in canonical order. Raises MalformedError."""
         if isinstance(result, (tuple, list)) and type(result).__iter__ not in (tuple.__iter__, list.__iter__):
             raise MalformedError(f"returned {type(result).__qualname__}, which computes when it is read")
-        for (name, tensor), array in zip(self.outputs.items(), as_tuple(result, self.outputs), strict=True):
-            np.copyto(into[name], canonical(self.case, name, tensor, to_host(self.bridge, array)))
+        for name, array in self.invocation.outputs(self.invocation.split(result)).items():
+            np.copyto(into[name], array)
 
     def flood(self, filled: int) -> int:
         """Fill what the cache holds beyond `filled` bytes with others; return the bytes touched."""
@@ -207,9 +206,9 @@ class _Rotation:
         return filled + rest
 
 
-def rotate(case: Case, kernel: Kernel) -> Rounds:
+def rotate(case: Case) -> Rounds:
     """Time a kernel. Raises CheatError, MalformedError, and what the kernel raises."""
-    rotation = _Rotation(case, kernel)
+    rotation = _Rotation(case)
     keep_pages()
     with _undisturbed():
         base = next(rotation.contents)
@@ -305,7 +304,7 @@ def _pair(rotation: _Rotation, known: _Slot, number: int) -> tuple[float, float]
 
 def _require_other_contents(rotation: _Rotation, slot: _Slot, content: Content) -> None:
     """Values decide, not the buffers that they lie in."""
-    hosts = content.given()
+    hosts = rotation.invocation.stored(content.inputs())
     pairs = [(native, host) for native, host in zip(slot.native, hosts, strict=True) if native is not None]
     if all(rotation.bridge.overwrite(native, host) for native, host in pairs if host is not None):
         rotation.timed([_Slot(content, slot.native, rotation.room())], "wrong on other values in the same buffers")

@@ -12,16 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from conformance.execution.case import Absence, Case
-from conformance.execution.plan import Plan
+from conformance.execution.plan import IMPLS, Plan
+from conformance.execution.selection import Selection, SelectionError
 from conformance.implementations.host import processor
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import expectation
 from conformance.inputs.manifest import SEED
-from conformance.plugin.options import Selection
-from conformance.plugin.plugin import IMPLS
 from conformance.problems import Problem
 from conformance.problems.networks import UNET
 from conformance.timing import machine, table
@@ -127,7 +124,7 @@ def planned(names: Sequence[str], operators: tuple[str, ...], method: str) -> Pl
     )
     try:
         plan = Plan(selection, IMPLS)
-    except pytest.UsageError as problem:
+    except SelectionError as problem:
         raise OptionError("; ".join(str(problem).splitlines())) from None
     known = plan.registry.implementations
     wanted = dict.fromkeys((*named, *known)) if names else dict.fromkeys(DEFAULT)

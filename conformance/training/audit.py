@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from conformance.diagnosis.diagnose import diagnose
+from conformance.execution.status import KernelFailure
 from conformance.judge import Judgement, Output, judge
 from conformance.operators import Arrays, ConvGeometry
 from conformance.training.bridge import Site
@@ -43,7 +44,7 @@ from conformance.training.kernels import Call, RefusedError, host
 from conformance.training.tables import DISTRIBUTION
 
 
-class BrokenStepError(Exception):
+class BrokenStepError(KernelFailure):
     """A result beyond the bound of its contract; the message names step, layer, direction, and what is wrong."""
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from conformance.execution.case import Absence
-from conformance.execution.plan import Plan
-from conformance.implementations.devices import missing
+from conformance.execution.plan import Plan, absence_reason
+from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
-from conformance.plugin.options import Selection
 from conformance.problems import PROBLEMS
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION, OPERATOR, Course, course
 
@@ -79,7 +78,7 @@ def _asked(selection: Selection) -> bool:
 
 def _due(plan: Plan, implementation: Implementation, network: str) -> Training | Absence:
     chosen, device = plan.selection, implementation.device
-    status, reason = "unavailable", missing(device) or implementation.arrays.unavailable()
+    status, reason = "unavailable", absence_reason(implementation)
     if not reason:
         status, reason = "unsupported", _unfit(implementation, chosen.layouts)
     if not reason:
@@ -95,7 +94,7 @@ def _due(plan: Plan, implementation: Implementation, network: str) -> Training |
 def _unfit(implementation: Implementation, asked: tuple[str, ...]) -> str:
     """Why no network can be trained through an implementation; empty if one can."""
     for direction in DIRECTIONS:
-        if not implementation.offers(direction):
+        if all(kernel.operator != direction for kernel in implementation.kernels):
             return f"{direction} is not implemented; training needs all three directions"
     if not layouts(implementation, asked):
         return f"no layout of {', '.join(asked)} is declared for fp32 in all three directions"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.execution.verify import FROM_LAYOUT, TO_LAYOUT, MalformedError, as_tuple, to_host
+from conformance.execution.invocation import FROM_LAYOUT, TO_LAYOUT, Invocation, MalformedError
 from conformance.implementations.bridges import torch_arrays
 from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.implementation import Implementation, Kernel, Unsupported
@@ -47,10 +47,10 @@ class Kernels:
     def find(self, direction: str, geometry: Any, dtype: Any, what: str) -> Kernel:
         """The kernel for a case. Raises RefusedError; `what` is the layer that asks."""
         name = DTYPES.get(dtype, str(dtype))
-        found = self.implementation.find(direction, geometry, name, self.layout)
-        if isinstance(found, str):
-            raise RefusedError(f"{what}: {self.implementation.name} has no {direction} for it: {found}")
-        return found
+        try:
+            return self.implementation.find(direction, geometry, name, self.layout)
+        except Unsupported as refusal:
+            raise RefusedError(f"{what}: {self.implementation.name} has no {direction} for it: {refusal}") from None
 
     def call(self, direction: str, geometry: ConvGeometry, given: Mapping[str, Any], what: str) -> Call:
         """Run a kernel on tensors of one dtype and device; its results come back to that device.
@@ -59,28 +59,24 @@ class Kernels:
         raises gets a note that names the layer.
         """
         operator, like = OPERATORS[direction], next(iter(given.values()))
-        kernel = self.find(direction, geometry, like.dtype, what)
+        kernel, bridge = self.find(direction, geometry, like.dtype, what), self.implementation.arrays
+        invocation = Invocation(kernel, bridge, operator, geometry, DTYPES[like.dtype], self.layout)
         inputs = {name: None if tensor is None else tensor.detach() for name, tensor in given.items()}
         native = [self._given(inputs.get(name)) for name in operator.arguments(geometry)]
-        keywords = kernel.keyword_arguments({**operator.parameters(geometry), "layout": self.layout})
-        result = self._finished(kernel, native, keywords, f"{what}: {direction} of {self.implementation.name}")
+        place = f"{what}: {direction} of {self.implementation.name}"
+        try:
+            results = invocation.call(native)
+        except Unsupported as refusal:
+            raise RefusedError(f"{place}: {refusal}") from None
+        except Exception as error:
+            error.add_note(f"in {place}")
+            raise
         tensors = operator.outputs(geometry)
         outputs = {
-            name: self._received(array, name, tensor.shape, like)
-            for (name, tensor), array in zip(tensors.items(), as_tuple(result, tensors), strict=True)
+            name: self._received(invocation, array, name, tensor.shape, like)
+            for (name, tensor), array in zip(tensors.items(), results, strict=True)
         }
         return Call(operator, geometry, DTYPES[like.dtype], kernel.contract, inputs, outputs)
-
-    def _finished(self, kernel: Kernel, native: list[Any], keywords: dict[str, Any], what: str) -> Any:
-        try:
-            result = kernel.function(*native, **keywords)
-            self.implementation.arrays.synchronize(result)
-        except Unsupported as refusal:
-            raise RefusedError(f"{what}: {refusal}") from None
-        except Exception as problem:
-            problem.add_note(f"in {what}")
-            raise
-        return result
 
     def _is_native(self, tensor: Any) -> bool:
         """Whether the kernels take this very tensor."""
@@ -96,10 +92,10 @@ class Kernels:
             return stored
         return self.implementation.arrays.from_host(host(stored))
 
-    def _received(self, array: Any, name: str, shape: tuple[int, ...], like: Any) -> Any:
+    def _received(self, invocation: Invocation, array: Any, name: str, shape: tuple[int, ...], like: Any) -> Any:
         """A result as a tensor in canonical order beside `like`, if it is what was asked for."""
         if not self._is_native(like) or type(array) is not torch.Tensor or array.device != like.device:
-            found = torch_arrays(like.device.type).from_host(to_host(self.implementation.arrays, array)).to(like.device)
+            found = torch_arrays(like.device.type).from_host(invocation.fetch([array])[0]).to(like.device)
         else:
             found = array.detach()
         stored = tuple(shape[axis] for axis in TO_LAYOUT[self.layout]) if len(shape) == 4 else shape

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from conformance.execution.status import KernelFailure
 from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.implementation import Implementation
 from conformance.training import samples
@@ -21,7 +22,7 @@ from conformance.training.samples import Samples
 from conformance.training.tables import Course
 
 
-class StalledError(Exception):
+class StalledError(KernelFailure):
     """Every call kept its bound, and yet the loss did not fall as it must."""
 
 

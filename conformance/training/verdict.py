@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import time
-import traceback
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from conformance.execution import verify
-from conformance.execution.verify import MalformedError, Verdict
-from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
+from conformance.execution.case import Absence
+from conformance.execution.status import KernelFailure, Verdict, conclude
+from conformance.implementations.implementation import Unsupported, Waiver
 from conformance.inputs import DISTRIBUTIONS
+from conformance.results import records
 from conformance.training import train
-from conformance.training.audit import Audit, BrokenStepError
+from conformance.training.audit import Audit
 from conformance.training.due import Training
+from conformance.training.tables import DIRECTIONS, DISTRIBUTION, OPERATOR
 from conformance.training.train import History, StalledError
-
-ROOM = str(Path(__file__).parent)
-
-ENDS: dict[type[BaseException], str] = {
-    BrokenStepError: "fail",
-    MalformedError: "fail",
-    StalledError: "fail",
-    Unsupported: "unsupported",
-    ImplementationError: "error",
-}
-"""What ends a training -> its status; anything else is an error."""
 
 
 @dataclass(slots=True)
@@ -35,42 +23,72 @@ class Outcome:
     """How a training ended and what became of it."""
 
     verdict: Verdict
-    audit: Audit
+    audit: Audit = field(default_factory=Audit)
     history: History = field(default_factory=History)
 
 
 def concluded(training: Training) -> Outcome:
-    """Train, judge, and say how it ended; raises KeyboardInterrupt only."""
-    start = time.perf_counter()
-    outcome = Outcome(Verdict("pass"), Audit())
-    try:
-        outcome.history = train.run(
-            training.course, training.implementation, training.layout, training.seed, outcome.audit
-        )
-        train.require_fallen(training.course, outcome.history)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as problem:  # SystemExit, or a pytest.skip that would leave the training uncounted
-        status = next((status for kind, status in ENDS.items() if isinstance(problem, kind)), "error")
-        reason = f"{outcome.audit.place}\n{_blame(problem)}" if status == "error" else str(problem)
-        outcome.verdict = verify.excused(Verdict(status, reason.strip()), _waiver(training, outcome.audit, problem))
-    outcome.verdict.seconds = {"total": time.perf_counter() - start, "judge": outcome.audit.seconds}
+    """Train, judge every call, and say how it ended; raises KeyboardInterrupt only."""
+    outcome, errors = Outcome(Verdict("pass")), list[BaseException]()
+    course, audit = training.course, outcome.audit
+
+    def attempt(verdict: Verdict) -> None:
+        try:
+            outcome.history = train.run(course, training.implementation, training.layout, training.seed, audit)
+            train.require_fallen(course, outcome.history)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    def waiver() -> Waiver | None:
+        """What excuses the call that training ended at: a kernel waived on a problem's data is waived on any."""
+        if audit.asked is None or any(isinstance(error, StalledError) for error in errors):
+            return None
+        find: Any = partial(training.implementation.waiver, *audit.asked, "fp32")
+        return next(filter(None, map(find, DISTRIBUTIONS)), None)
+
+    verdict = outcome.verdict = conclude(attempt, waiver)
+    if errors and not isinstance(errors[0], (KernelFailure, Unsupported)):
+        verdict.reason = f"{audit.place}\n{verdict.reason}".strip()
+    verdict.seconds["judge"] = audit.seconds
     return outcome
 
 
-def _waiver(training: Training, audit: Audit, problem: BaseException) -> Waiver | None:
-    """What excuses the call that training ended at: a kernel waived on a problem's data is waived on any."""
-    if audit.asked is None or isinstance(problem, (ImplementationError, StalledError)):
-        return None
-    find: Any = partial(training.implementation.waiver, *audit.asked, "fp32")
-    return next(filter(None, map(find, DISTRIBUTIONS)), None)
-
-
-def _blame(problem: BaseException) -> str:
-    """The error, and the place in the kernel's own file that led to it: what this room called last."""
-    frames = traceback.extract_tb(problem.__traceback__)
-    ours = [number for number, frame in enumerate(frames) if frame.filename.startswith(ROOM)]
-    called = frames[ours[-1] + 1 :] if ours else []
-    own = [frame for frame in called if frame.filename == called[0].filename]
-    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    return f"raised {type(problem).__name__}: {problem}{where}"
+def record_of(training: Training, outcome: Outcome) -> dict[str, Any]:
+    """The record of a training: the head of every record, the network, how it went."""
+    implementation, course, verdict = training.implementation, training.course, outcome.verdict
+    head = records.absence_record(
+        Absence(implementation.name, OPERATOR, implementation.device, verdict.status, verdict.explanation, 1)
+    )
+    history, audit = outcome.history, outcome.audit
+    # the contract of the first kernel that is for fp32; another one may be for some of the geometries
+    contracts = {
+        name: next(
+            k.contract.as_record()
+            for k in implementation.kernels
+            if k.operator == name and "fp32" in k.dtypes and training.layout in k.layouts
+        )
+        for name in DIRECTIONS
+    }
+    return {
+        **head,
+        "source": implementation.source,
+        "contracts": contracts,
+        "problem": course.network,
+        "dtype": "fp32",
+        "layout": training.layout,
+        "distribution": DISTRIBUTION,
+        "level": training.level,
+        "seed": training.seed,
+        "checks": {role: {"worst error / bound": [records.number(worst), 1.0]} for role, worst in audit.worst.items()},
+        "training": {
+            **asdict(course),
+            "steps": len(history.losses),
+            "judged": audit.judged,
+            "losses": [records.number(loss) for loss in history.losses],
+            "scores": {name: records.number(score) for name, score in history.scores.items()},
+        },
+        "seconds": {phase: round(value, 6) for phase, value in verdict.seconds.items()},
+        "versions": head["versions"] | implementation.arrays.describe(),
+        "command": training.command,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from conformance.execution import behaviour_cases
+from conformance.execution.plan import BEHAVIOUR_PROBLEMS
 from conformance.reporting.comparison.strict import shown
 from conformance.reporting.submission.contents import Record, is_case
 from conformance.reporting.submission.due import Due, Share, Slot
@@ -83,7 +83,7 @@ def _in_behaviour(
         if _places(here) != usual[share.operator]:
             yield f"{name} has verdicts on other cases than the other checks"
         counts = Counter(slot.dtype for slot in here)
-        for dtype, quota in behaviour_cases.QUOTA.items():
+        for dtype, quota in BEHAVIOUR_PROBLEMS.items():
             if counts[dtype] < min(quota, taken[share.operator, dtype]):
                 yield f"{name} has {counts[dtype]} verdicts in {dtype}, {quota} are due"
 

@@ -1,23 +1,17 @@
-"""What a level asks of an implementation, read off the suites themselves."""
+"""What a level requires of an implementation, from the tables that the suites are made of."""
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pytest
-
-from conformance import suites
-from conformance.execution import behaviour_cases
-from conformance.execution.trial import DISTRIBUTION
+from conformance.checks import CHECKS, RequiredCheck
+from conformance.execution.plan import BEHAVIOUR_PROBLEMS, small
+from conformance.execution.selection import BEHAVIOUR
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
-
-KINDS = ("verifies", "behaves", "measures", "trains")
+from conformance.training.tables import NETWORKS
 
 
 class Slot(NamedTuple):
@@ -56,70 +50,36 @@ class Due:
 @cache
 def due(level: str) -> Due:
     """What every implementation owes at a level."""
-    found = list(_tests())
+    checks = CHECKS.items()
     return Due(
-        verdicts=tuple(_verdicts(mark, level) for mark, _ in found if mark.name == "verifies"),
+        verdicts=tuple(_verdicts(operator, level) for operator in OPERATORS),
         behaviour=tuple(
-            _behaviour(operator, check, level)
-            for mark, check in found
-            if mark.name == "behaves"
-            for operator in mark.args or OPERATORS
+            _behaviour(operator, name, level) for name, one in checks if not one.problems for operator in one.operators
         ),
-        measured=tuple(_measured(mark, check, level) for mark, check in found if mark.name == "measures"),
-        networks=tuple(mark.args[0] for mark, _ in found if mark.name == "trains"),
+        measured=tuple(_measured(name, one, level) for name, one in checks if one.problems),
+        networks=NETWORKS,
     )
 
 
-def _tests() -> Iterator[tuple[pytest.Mark, str]]:
-    """The mark of each test function of the suites, and the name of the check that it makes, if it makes one."""
-    for module_info in pkgutil.iter_modules(suites.__path__):
-        module = import_module(f"{suites.__name__}.{module_info.name}")
-        for name, function in vars(module).items():
-            if not name.startswith("test_"):
-                continue
-            for mark in (*_marks(function), *_marks(module)):  # the closest first, as pytest has it
-                if mark.name in KINDS:
-                    yield mark, "" if mark.name in ("verifies", "trains") else _check(function)
-                    break
-
-
-def _marks(holder: Any) -> Iterator[pytest.Mark]:
-    found = getattr(holder, "pytestmark", [])
-    for mark in found if isinstance(found, list) else [found]:
-        yield mark if isinstance(mark, pytest.Mark) else mark.mark
-
-
-def _check(test: Callable[..., None]) -> str:
-    """The name of the check that a test function hands to its fixture."""
-    seen: list[str] = []
-    test(kept=lambda case, check: seen.append(check.__name__), case=None)
-    return seen[0]
-
-
-def _verdicts(mark: pytest.Mark, level: str) -> Share:
-    (operator,), when = mark.args, mark.kwargs.get("when")
-    rows = [
-        (problem, variants)
-        for problem, variants in at_level(PROBLEMS, level)
-        if takes(operator, problem.geometry) and (when is None or when(problem.geometry))
-    ]
+def _verdicts(operator: str, level: str) -> Share:
+    rows = [(problem, variants) for problem, variants in at_level(PROBLEMS, level) if takes(operator, problem.geometry)]
     slots = frozenset(_slot(operator, problem, variant) for problem, variants in rows for variant in variants)
     return Share(operator, "", slots, len(slots))
 
 
 def _behaviour(operator: str, check: str, level: str) -> Share:
-    small = behaviour_cases.small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
+    problems = small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
     every = {(v.dtype, v.layout) for problem in PROBLEMS for v in problem.variants}
-    slots = (_slot(operator, p, Variant(dtype, layout, DISTRIBUTION), check) for p in small for dtype, layout in every)
-    return Share(operator, check, frozenset(slots), min(len(small), behaviour_cases.MOST))
+    slots = (_slot(operator, p, Variant(dtype, layout, BEHAVIOUR), check) for p in problems for dtype, layout in every)
+    return Share(operator, check, frozenset(slots), min(len(problems), sum(BEHAVIOUR_PROBLEMS.values())))
 
 
-def _measured(mark: pytest.Mark, check: str, level: str) -> Share:
-    problems: Iterable[Problem] = mark.kwargs["problems"]
-    variants = [Variant(dtype, "nchw", DISTRIBUTION) for dtype in mark.kwargs["dtypes"]]
-    here = [problem for problem, _ in at_level(problems, level)]
-    slots = frozenset(_slot(mark.args[0], problem, variant, check) for problem in here for variant in variants)
-    return Share(mark.args[0], check, slots, len(slots))
+def _measured(check: str, required: RequiredCheck, level: str) -> Share:
+    variants = [Variant(dtype, "nchw", BEHAVIOUR) for dtype in required.dtypes]
+    (operator,) = required.operators
+    here = [problem for problem, _ in at_level(required.problems, level)]
+    slots = frozenset(_slot(operator, problem, variant, check) for problem in here for variant in variants)
+    return Share(operator, check, slots, len(slots))
 
 
 def _slot(operator: str, problem: Problem, variant: Variant, check: str = "") -> Slot:

@@ -11,14 +11,13 @@ import pytest
 
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
-from conformance.execution.plan import Plan
+from conformance.execution.plan import IMPLS, Plan
+from conformance.execution.selection import Selection
 from conformance.execution.verify import verify
 from conformance.implementations.devices import missing
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS
-from conformance.plugin.options import Selection
-from conformance.plugin.plugin import IMPLS
 from conformance.problems import LAYOUTS, PROBLEMS, Variant
 from conformance.reporting.comparison.strict import shown
 from conformance.reporting.submission.contents import Contents, Record, is_case

@@ -1,34 +1,41 @@
-"""pytest wiring: options, cases, verdicts as test outcomes, records, summary, exit status."""
+"""One pytest run: options, cases for the marked tests, records, the summary, the exit status."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance.checks import CHECKS
 from conformance.execution.case import Absence, Case
-from conformance.execution.plan import Plan
-from conformance.execution.trial import Check, Facts, conduct
-from conformance.execution.verify import Verdict, verify
+from conformance.execution.plan import IMPLS, Plan
+from conformance.execution.selection import SelectionError
 from conformance.implementations.devices import DEVICES, missing
-from conformance.operators import OPERATORS
 from conformance.plugin import options
-from conformance.reporting import command, terminal
+from conformance.reporting import command, memory_table, terminal, training_table
 from conformance.reporting.tally import Tally
 from conformance.results import records
+from conformance.timing.due import due as due_on
+from conformance.training.due import Training
+from conformance.training.due import due as trainings
 
 PROPERTY = "conformance"
 """Name of the user property that carries a record, as a JSON line, from a worker to the controller."""
 
-IMPLS = Path(__file__).parents[2] / "impls"
-
 LETTERS = {"pass": ".", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
 CATEGORIES = {"pass": "passed", "fail": "failed", "error": "failed"}
 """Status -> pytest's own category; other statuses are categories of their own."""
+MARKERS = {
+    "verifies": "verifies(operator, when): cases of an operator, where when(geometry) holds",
+    "checks": "checks(*names): behaviour checks, on the cases that each of them is required on",
+    "trains": "trains(network): a network, trained through every implementation",
+    "benchmarks": "benchmarks(operator, problems): those that device and level require, timed",
+    "times": "times(operator, problems): fixed-distribution fp32 nchw cases of a table, to be timed",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,24 +46,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Under xdist, share the cores among workers."""
-    workers = config.getoption("numprocesses", None)
-    if not workers:
-        return
-    share = str(max(1, (os.cpu_count() or 1) // workers))
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        os.environ.setdefault(variable, share)
+    if workers := config.getoption("numprocesses", None):
+        share = str(max(1, (os.cpu_count() or 1) // workers))
+        for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+            os.environ.setdefault(variable, share)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers, check the command line, open the records."""
     for device in DEVICES:
         config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
-    config.addinivalue_line("markers", "behaves(operators): a few small cases of every implementation and operator")
-    config.addinivalue_line("markers", "measures(operator, problems, dtypes): cases of a check of memory")
-    config.addinivalue_line("markers", "verifies(operator, when): cases of an operator, where when(geometry) holds")
-    if config.option.help or config.option.markers:
-        return
-    config.pluginmanager.register(Session(config), "conformance-session")
+    for text in MARKERS.values():
+        config.addinivalue_line("markers", text)
+    if not (config.option.help or config.option.markers):
+        config.pluginmanager.register(Session(config), "conformance-session")
 
 
 class Session:
@@ -64,10 +67,13 @@ class Session:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        self.is_worker = hasattr(config, "workerinput")
         self.selection = options.read(config)
         self.tally = Tally()
+        self.tables: list[dict[str, Any]] = []
+        """Records that have a row in a table of their own: memory, training."""
         self.impls = options.folder(config, self.selection)
-        self.records = None if self._is_worker else _open_records(config)
+        self.records = None if self.is_worker else _open_records(config)
         self._plan: Plan | None = None
         self.asked = False
         """Whether any test is here to verify something."""
@@ -75,44 +81,57 @@ class Session:
             _ = self.plan
 
     @property
-    def _is_worker(self) -> bool:
-        return hasattr(self.config, "workerinput")
-
-    @property
     def plan(self) -> Plan:
         """Loaded when first needed: the controller of a parallel run usually never needs it."""
         if self._plan is None:
-            self._plan = Plan(self.selection, self.impls)
+            try:
+                self._plan = Plan(self.selection, self.impls)
+            except SelectionError as error:
+                raise pytest.UsageError(str(error)) from None
         return self._plan
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test per case of the operator that the test function verifies."""
-        verifies = metafunc.definition.get_closest_marker("verifies")
-        times = metafunc.definition.get_closest_marker("times")
-        behaves = metafunc.definition.get_closest_marker("behaves")
-        measures = metafunc.definition.get_closest_marker("measures")
-        if verifies is not None:
-            self.asked = True
-            due = self.plan.cases(verifies.args[0], verifies.kwargs.get("when"))
-        elif behaves is not None:
-            self.asked = True
-            due = self.plan.behaviour(behaves.args or tuple(OPERATORS))
-        elif measures is not None:
-            self.asked = True
-            due = self.plan.measured(measures.args[0], measures.kwargs["problems"], measures.kwargs["dtypes"])
-        elif times is not None:
-            due = self.plan.timed(times.args[0], times.kwargs["problems"])
-        else:
+        """One test per case that the marker of a test function asks for."""
+        marker = next(filter(None, map(metafunc.definition.get_closest_marker, MARKERS)), None)
+        if marker is None:
             return
-        metafunc.parametrize("case", [parameter(case, behaves is not None) for case in due])
+        self.asked |= marker.name not in ("benchmarks", "times")
+        if marker.name == "checks":
+            pairs = [(name, case) for name in marker.args for case in self._checked(name)]
+            metafunc.parametrize(
+                ("name", "case"),
+                [
+                    pytest.param(name, case, id=f"{name}-{_operator(case)}-{case.id}", marks=_marks(case))
+                    for name, case in pairs
+                ],
+            )
+            return
+        metafunc.parametrize("case", [pytest.param(c, id=c.id, marks=_marks(c)) for c in self._cases(marker)])
+
+    def _cases(self, marker: pytest.Mark) -> Iterator[Case | Training | Absence]:
+        if marker.name == "verifies":
+            yield from self.plan.cases(marker.args[0], marker.kwargs.get("when"))
+        elif marker.name == "trains":
+            yield from trainings(self.plan, marker.args[0])
+        elif marker.name == "times":
+            yield from self.plan.timed(marker.args[0], marker.kwargs["problems"])
+        else:
+            problems, level = marker.kwargs["problems"], self.selection.level
+            yield from due_on(self.plan.timed(marker.args[0], problems), problems, level)
+
+    def _checked(self, name: str) -> Iterator[Case | Absence]:
+        required = CHECKS[name]
+        if not required.problems:
+            return self.plan.behaviour(required.operators)
+        return self.plan.measured(required.operators[0], required.problems, required.dtypes)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Drop tests that no case is due for, which pytest would report as skipped, and add one item per broken file.
+        """Drop tests that no case is required for, which pytest would report as skipped; add one item per broken file.
 
         After deselection: a broken file is nobody's to deselect.
         """
-        items[:] = filter(_has_case, items)
+        items[:] = [item for item in items if _has_case(item)]
         if self.asked:
             items += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
@@ -121,16 +140,18 @@ class Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
-        self.asked |= not {"verifies", "behaves", "trains", "measures"}.isdisjoint(report.keywords)
-        record = _record_of(report)
-        if record is None or self._is_worker:
+        self.asked |= not {"verifies", "checks", "trains"}.isdisjoint(report.keywords)
+        record = record_of(report)
+        if record is None or self.is_worker:
             return
         self.tally.add(record)
+        if {"kept", "trained", "training"} & record.keys():
+            self.tables.append(record)
         if self.records is not None:
             try:
                 self.records.write(record)
-            except OSError as problem:
-                raise _unwritable(self.records.path, problem) from None
+            except OSError as error:
+                raise _unwritable(self.records.path, error) from None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -152,7 +173,7 @@ class Session:
         """A run in which nothing was verified does not end well."""
         if self.records is not None:
             self.records.close()
-        if self._is_worker or exitstatus not in (0, 5) or self.config.option.collectonly:
+        if self.is_worker or exitstatus not in (0, 5) or self.config.option.collectonly:
             return
         if any(not self.tally.verified_on(device) for device in self.selection.required):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -161,17 +182,30 @@ class Session:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The matrix, what was not run and why, and what was asked for and is not here."""
-        asked = options.devices_asked(self.config)
-        if self.config.option.collectonly or not (self.asked or self.tally.cells or asked):
+        devices = options.devices_asked(self.config)
+        if self.config.option.collectonly or not (self.asked or self.tally.cells or devices):
             return
+        for title, lines in (
+            ("memory", list(memory_table.lines(self.tables))),
+            ("training", list(training_table.lines(self.tables))),
+        ):
+            if lines:
+                terminalreporter.section(title)
+            for line in lines:
+                terminalreporter.write_line(line)
         terminalreporter.section("conformance")
         width = terminalreporter._tw.fullwidth - 1
         if self.tally.cells:
             for line in terminal.summary(self.tally, width):
                 terminalreporter.write_line(line)
-        for device in asked:
+        for device in devices:
             if not self.tally.verified_on(device):
-                terminalreporter.write_line(f"{device}: nothing verified: {self._why(device)}", yellow=True)
+                reason = missing(device) or (
+                    "no implementation of this device could run"
+                    if self.tally.devices[device]
+                    else "no implementation selected"
+                )
+                terminalreporter.write_line(f"{device}: nothing verified: {reason}", yellow=True)
                 for line in terminal.elsewhere(device, self.plan.simulators(device), width):
                     terminalreporter.write_line(line, yellow=True)
         if not self.tally.verified:
@@ -179,13 +213,6 @@ class Session:
         if self.records is not None and (folder := self.config.getoption("--report")):
             for line in command.said(self.records.path, Path(folder)):
                 terminalreporter.write_line(line)
-
-    def _why(self, device: str) -> str:
-        if missing(device):
-            return missing(device)
-        return (
-            "no implementation of this device could run" if self.tally.devices[device] else "no implementation selected"
-        )
 
 
 class Broken(pytest.Item):
@@ -205,57 +232,26 @@ class Broken(pytest.Item):
         return self.name, None, self.name
 
 
-@pytest.fixture
-def judged(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
-    """A function that verifies a case and turns its verdict into the test's outcome."""
-
-    def run(case: Case | Absence) -> None:
-        if isinstance(case, Absence):
-            verdict, record = Verdict(case.status, case.reason), records.absence_record(case)
-        else:
-            verdict = verify(case)
-            record = records.record(case, verdict)
-        publish(request.node, record)
-        conclude(verdict, record.get("command", ""))
-
-    return run
-
-
-@pytest.fixture
-def kept(request: pytest.FixtureRequest) -> Callable[[Case | Absence, Check], None]:
-    """A function that makes one check of behaviour on a case and turns its verdict into the test's outcome."""
-
-    def run(case: Case | Absence, check: Check) -> None:
-        if isinstance(case, Absence):
-            verdict, facts = Verdict(case.status, case.reason), Facts()
-        else:
-            verdict, facts = conduct(case, check)
-        record = records.conduct_record(case, verdict, check.__name__, facts)
-        publish(request.node, record)
-        conclude(verdict, record.get("command", ""))
-
-    return run
-
-
 def publish(item: pytest.Item, record: dict[str, Any]) -> None:
     """Hand a record, with the level of the run, to whoever counts and writes."""
     record["run_level"] = item.config.getoption("--level")
     item.user_properties.append((PROPERTY, records.line(record)))
 
 
-def conclude(verdict: Verdict, command: str) -> None:
-    """Turn a verdict into the test's outcome."""
-    if verdict.status in ("fail", "error"):
-        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {command}", pytrace=False)
-    if verdict.status == "waived":
-        pytest.xfail(verdict.reason)
-    if verdict.status in ("unsupported", "unavailable"):
-        pytest.skip(verdict.reason)
+def record_of(report: Any) -> dict[str, Any] | None:
+    """The record of a test whose call ended, decoded once; None for other phases and other tests."""
+    if getattr(report, "when", None) != "call":
+        return None
+    if not hasattr(report, "conformance_record"):
+        text = dict(report.user_properties).get(PROPERTY)
+        report.conformance_record = None if text is None else json.loads(str(text))
+    record: dict[str, Any] | None = report.conformance_record
+    return record
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """Show the suite's statuses instead of pytest's."""
-    record = _record_of(report)
+    record = record_of(report)
     if record is None:
         return None
     status = record["status"]
@@ -269,54 +265,43 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"conformance: level {level}, seed {seed}, devices {', '.join(here)}"]
 
 
-def parameter(case: Case | Absence, with_operator: bool) -> Any:
-    """A case for `parametrize`, with its name and the marker of its device."""
+def _operator(case: Case | Absence) -> str:
+    return case.operator if isinstance(case, Absence) else case.operator.name
+
+
+def _marks(case: Case | Training | Absence) -> list[Any]:
+    """The marker of the case's device; of every device where it is not known."""
     device = case.device if isinstance(case, Absence) else case.implementation.device
-    operator = case.operator if isinstance(case, Absence) else case.operator.name
-    marks = [getattr(pytest.mark, name) for name in ([device] if device else DEVICES)]
-    return pytest.param(case, id=f"{operator}-{case.id}" if with_operator else case.id, marks=marks)
+    return [getattr(pytest.mark, name) for name in ([device] if device else DEVICES)]
 
 
 def _has_case(item: pytest.Item) -> bool:
     """False for a test whose parameters were empty."""
     parameters = getattr(item, "callspec", None)
-    return parameters is None or isinstance(parameters.params.get("case"), (Case, Absence, type(None)))
-
-
-def _record_of(report: pytest.TestReport) -> dict[str, Any] | None:
-    """The record of a test whose call ended; None for other phases and other tests."""
-    if getattr(report, "when", None) != "call":
-        return None
-    text = dict(report.user_properties).get(PROPERTY)
-    return None if text is None else json.loads(str(text))
+    return parameters is None or isinstance(parameters.params.get("case"), (Case, Training, Absence, type(None)))
 
 
 def _open_records(config: pytest.Config) -> records.Records | None:
-    """The file that `--records` names, or one beside the report that is made from it."""
-    path, folder = config.getoption("--records"), _report_folder(config)
-    if path is None and folder is not None:
-        path = folder / "records.jsonl"
+    """The file that `--records` names, or one beside the report that is made from it.
+
+    The report's folder is made, and what a report needs is looked for, before minutes are spent on what belongs in it.
+    """
+    path, folder = config.getoption("--records"), config.getoption("--report")
+    if folder is not None:
+        if lacking := command.missing():
+            raise pytest.UsageError(f"--report: {lacking}")
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise pytest.UsageError(f"--report {folder}: cannot be written ({error.strerror})") from None
+        path = path or Path(folder) / "records.jsonl"
     if path is None:
         return None
     try:
         return records.Records(Path(path))
-    except OSError as problem:
-        raise _unwritable(path, problem) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
-def _report_folder(config: pytest.Config) -> Path | None:
-    """There, with what a report needs, before minutes are spent on what belongs in it."""
-    folder = config.getoption("--report")
-    if folder is None:
-        return None
-    if lacking := command.missing():
-        raise pytest.UsageError(f"--report: {lacking}")
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise pytest.UsageError(f"--report {folder}: cannot be written ({problem.strerror})") from None
-    return Path(folder)
-
-
-def _unwritable(path: str | Path, problem: OSError) -> pytest.UsageError:
-    return pytest.UsageError(f"--records {path}: cannot be written ({problem.strerror})")
+def _unwritable(path: str | Path, error: OSError) -> pytest.UsageError:
+    return pytest.UsageError(f"--records {path}: cannot be written ({error.strerror})")

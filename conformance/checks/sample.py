@@ -1,0 +1,129 @@
+"""What a behaviour check works with: a kernel, inputs of the check's choice, and what must come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conformance.execution.case import Case
+from conformance.execution.invocation import Invocation
+from conformance.execution.judging import judged
+from conformance.execution.status import KernelFailure, Verdict, conclude
+from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.implementation import Kernel
+from conformance.inputs import DISTRIBUTIONS, Expectation
+from conformance.inputs.golden import check as check_golden
+from conformance.judge import Contract
+from conformance.operators import Arrays, Tensor
+from conformance.problems import FAMILY_DISTRIBUTIONS, Problem
+
+Facts = dict[str, Any]
+"""What a check measured without judging it, for the record."""
+
+
+class BehaviourError(KernelFailure):
+    """A kernel that is right at first and does not behave; the message says how it showed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One set of inputs, what must come out, and the invocation that computes it."""
+
+    invocation: Invocation
+    expected: Expectation
+    contract: Contract
+    method: str = "auto"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arguments by position."""
+        return self.invocation.operator.arguments(self.invocation.geometry)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What must be returned."""
+        return self.invocation.operator.outputs(self.invocation.geometry)
+
+    @property
+    def stored(self) -> list[np.ndarray | None]:
+        """The arguments on the host, in the case's layout."""
+        return self.invocation.stored(self.expected.inputs)
+
+    def inputs(self) -> list[Any]:
+        """Fresh device copies of the arguments."""
+        return self.invocation.to_device(self.expected.inputs)
+
+    def holding(self, inputs: Arrays) -> Sample:
+        """The same sample with other values."""
+        expected = Expectation(self.expected.recipe)
+        expected.inputs = inputs
+        return replace(self, expected=expected)
+
+    def call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The results, finished."""
+        return self.invocation.call(inputs)
+
+    def hosts(self, results: Sequence[Any]) -> list[np.ndarray]:
+        """Copies of results as they are now."""
+        return [np.array(host) for host in self.invocation.fetch(results)]
+
+    def require_right(self, results: Sequence[Any], when: str) -> None:
+        """Judge results as `verify` does; `when` says in a failure which ones they were. Raises BehaviourError."""
+        outputs = self.invocation.outputs(results)
+        judgements = judged(self.expected, outputs, self.contract, self.method)
+        if failed := [judgement.explain() for judgement in judgements if not judgement.passed]:
+            raise BehaviourError("\n".join([f"wrong result ({when})", *failed]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """A kernel and the case that its behaviour is checked on."""
+
+    case: Case
+    kernel: Kernel
+
+    @property
+    def bridge(self) -> ArrayBridge:
+        """Of the implementation."""
+        return self.case.implementation.arrays
+
+    def sample(self, number: int = 0, distribution: str = "", problem: Problem | None = None) -> Sample:
+        """Inputs of the case's seed, or the `number`-th others; of another problem if one is given.
+
+        On the first distribution of the operator's family, unless another one is asked for.
+        """
+        distribution = distribution or FAMILY_DISTRIBUTIONS[self.case.operator.family][0]
+        variant = replace(self.case.variant, distribution=distribution)
+        case = replace(self.case, problem=problem or self.case.problem, variant=variant, seed=self.case.seed + number)
+        expected = Expectation(case.recipe)
+        check_golden(expected)
+        geometry = case.problem.geometry
+        invocation = Invocation(self.kernel, self.bridge, case.operator, geometry, variant.dtype, variant.layout)
+        return Sample(invocation, expected, self.kernel.contract, case.method)
+
+    def overwrite(self, arrays: Sequence[Any], hosts: Sequence[np.ndarray | None]) -> bool:
+        """Change arrays in place; False where the framework's arrays never change."""
+        pairs = [(a, h) for a, h in zip(arrays, hosts, strict=True) if a is not None and h is not None]
+        done = [self.bridge.overwrite(array, host) for array, host in pairs]
+        return all(done)
+
+
+Check = Callable[[Subject], Facts | None]
+
+
+def check_behaviour(case: Case, check: Check) -> Verdict:
+    """The verdict of one check on a case. Raises nothing that an implementation does, except KeyboardInterrupt.
+
+    A kernel that is waived on any distribution of a problem cannot behave on it; behaving is no surprise.
+    """
+
+    def attempt(verdict: Verdict) -> None:
+        kernel = case.kernel
+        verdict.contract = kernel.contract
+        verdict.facts = check(Subject(case, kernel)) or {}
+
+    return conclude(attempt, partial(case.waiver, tuple(DISTRIBUTIONS)))

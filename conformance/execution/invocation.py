@@ -1,0 +1,102 @@
+"""The one place where a kernel is called: keywords bound, inputs brought to the device, results fetched and checked.
+
+Whoever calls a kernel (verification, behaviour checks, invalid arguments, memory, timing, training) does it through an
+`Invocation`, so that a defect of synchronisation is mended once. Host arrays in canonical order (NumPy) are the judge's
+side of it; what a bridge makes of them is the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import STORAGE, name_of
+from conformance.execution.status import KernelFailure
+from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.implementation import AutogradVariant, Kernel
+from conformance.operators import Arrays, Operator
+
+TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
+FROM_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}
+
+
+class MalformedError(KernelFailure):
+    """A result that cannot be compared; the message says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A kernel (or an autograd variant, which has a kernel's signature) bound to the parameters of one problem."""
+
+    kernel: Kernel | AutogradVariant
+    bridge: ArrayBridge
+    operator: Operator
+    geometry: Any
+    dtype: str
+    layout: str
+
+    def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+        """Arguments by position as the layout stores them on the host; None for an absent one."""
+        arrays = (inputs.get(name) for name in self.operator.arguments(self.geometry))
+        to = TO_LAYOUT[self.layout]
+        return [a if a is None or a.ndim != 4 else np.ascontiguousarray(a.transpose(to)) for a in arrays]
+
+    def to_device(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """Fresh copies of the arguments on the device."""
+        return [None if array is None else self.bridge.from_host(array) for array in self.stored(inputs)]
+
+    def start(self, native: Sequence[Any], **changed: Any) -> Any:
+        """What the function returns, whether the device has finished or not. `changed` replaces parameters."""
+        available = {**self.operator.parameters(self.geometry), "layout": self.layout, **changed}
+        asked = self.kernel.keywords
+        return self.kernel.function(
+            *native, **(available if asked is None else {name: available[name] for name in asked})
+        )
+
+    def call(self, native: Sequence[Any]) -> tuple[Any, ...]:
+        """The results, finished. Raises MalformedError for another number of them."""
+        result = self.start(native)
+        self.bridge.synchronize(result)
+        return self.split(result)
+
+    def split(self, result: Any) -> tuple[Any, ...]:
+        """What was returned, one for each output. Raises MalformedError for another number of results."""
+        names = self.operator.outputs(self.geometry)
+        results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        if len(results) != len(names):
+            raise MalformedError(f"returned {len(results)} results; expected {len(names)} ({', '.join(names)})")
+        return results
+
+    def fetch(self, results: Sequence[Any]) -> list[np.ndarray]:
+        """Results on the host, as they are now. Raises MalformedError for what is not the framework's own array."""
+        try:
+            return [self.bridge.to_host(array) for array in results]
+        except TypeError as error:
+            raise MalformedError(str(error)) from None
+
+    def outputs(self, results: Sequence[Any]) -> Arrays:
+        """Results on the host in canonical order. Raises MalformedError for another shape or dtype than asked for."""
+        fetched = {}
+        tensors = self.operator.outputs(self.geometry)
+        for (name, tensor), host in zip(tensors.items(), self.fetch(results), strict=True):
+            is_image = len(tensor.shape) == 4
+            shape = tuple(tensor.shape[axis] for axis in TO_LAYOUT[self.layout]) if is_image else tensor.shape
+            dtype = tensor.stored_as(self.dtype)
+            if host.shape != shape:
+                raise MalformedError(f"{name} has shape {host.shape}; expected {shape} ({self.layout})")
+            if host.dtype != STORAGE[dtype]:
+                raise MalformedError(f"{name} has dtype {name_of(host.dtype)}; expected {dtype}")
+            fetched[name] = np.ascontiguousarray(host.transpose(FROM_LAYOUT[self.layout])) if is_image else host
+        return fetched
+
+    def metered(self) -> AbstractContextManager[dict[str, int]]:
+        """Counts of what kernels do inside the block, by name, complete when it ends; none unless the bridge counts.
+
+        An emulator counts exactly what a device would move and issue, which tells more than its time on a CPU.
+        """
+        meter = getattr(self.bridge, "metered", None)
+        return nullcontext({}) if meter is None else meter()

@@ -1,0 +1,115 @@
+"""The one way from whatever happens in an attempt to exactly one status, with waivers applied.
+
+Verification, behaviour checks, timing and training all conclude here. Nothing that an implementation does raises from
+`conclude`, except KeyboardInterrupt.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
+from conformance.inputs.golden import GoldenError
+from conformance.judge import Contract, Judgement
+
+PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+
+
+class KernelFailure(Exception):
+    """What the kernel did is wrong: the status is `fail`, and the message says how it showed."""
+
+
+class MissingReferenceError(Exception):
+    """The expected outputs could not be computed here. No fault of the kernel, so that no waiver covers it."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The end of one case: exactly one status, why, and the numbers behind it."""
+
+    status: str
+    reason: str = ""
+    judgements: tuple[Judgement, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By phase."""
+    contract: Contract | None = None
+    """What the kernel declares, if there was one."""
+    work: dict[str, int] = field(default_factory=dict)
+    """What its one call did, where a bridge can count."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What a check measured without judging it."""
+    waiver: Waiver | None = None
+    """What excuses the failure that `reason` describes, where the status is `waived`."""
+
+    @property
+    def explanation(self) -> str:
+        """The reason as it is shown: with that of the waiver, where there is one."""
+        waiver = self.waiver
+        return self.reason if waiver is None else f"waived: {waiver.reason} ({waiver.url})\n{self.reason}"
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the seconds of the block to a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+def conclude(
+    attempt: Callable[[Verdict], None], waiver: Callable[[], Waiver | None], *, must_fail: bool = False
+) -> Verdict:
+    """Run an attempt, which fills in the verdict it is given and raises where it does not pass.
+
+    `waiver` finds what excuses a failure; with `must_fail` a waived attempt that passes is a failure too: the waiver is
+    out of date.
+    """
+    verdict = Verdict("pass")
+    try:
+        with verdict.timed("total"):
+            attempt(verdict)
+    except KeyboardInterrupt:
+        raise
+    except Unsupported as refusal:
+        verdict.status, verdict.reason = "unsupported", str(refusal)
+    except KernelFailure as failure:
+        verdict.status, verdict.reason = "fail", str(failure)
+    except (GoldenError, ImplementationError, MissingReferenceError) as error:
+        verdict.status, verdict.reason = "error", str(error)
+        return verdict
+    except BaseException as error:  # SystemExit, or a pytest.skip that would leave the case uncounted
+        verdict.status, verdict.reason = "error", blame(error)
+    if verdict.status == "unsupported" or (verdict.status == "pass" and not must_fail):
+        return verdict
+    try:
+        covering = waiver()
+    except ImplementationError as error:
+        verdict.status, verdict.reason = "error", f"{error}\n{verdict.reason}".strip()
+        return verdict
+    if covering is not None and verdict.status == "pass":
+        verdict.status = "fail"
+        verdict.reason = f"passes, although waived as {covering.reason!r} ({covering.url}): remove the waiver"
+    elif covering is not None:
+        verdict.status, verdict.waiver = "waived", covering
+    return verdict
+
+
+def blame(error: BaseException) -> str:
+    """The error and the place in the kernel's own file that led to it: what this package called last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame.filename.startswith(PACKAGE) for frame in frames]
+    while ours and ours[-1]:  # a helper of ours that the kernel called is not the place
+        ours.pop()
+    first = len(ours) - ours[::-1].index(True) if True in ours else 0
+    called = frames[first : len(ours)]
+    own = [frame for frame in called if frame.filename == called[0].filename]
+    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    return f"raised {type(error).__name__}: {error}{where}"

@@ -1,0 +1,74 @@
+"""What suites call: each fixture is a function that turns one case into a verdict, a record and a test outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conformance.checks import CHECKS, check_behaviour
+from conformance.execution.case import Absence, Case
+from conformance.execution.status import Verdict
+from conformance.execution.verify import verify as verify_case
+from conformance.plugin.session import publish
+from conformance.results import records
+from conformance.training.due import Training
+
+
+@pytest.fixture
+def verify(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
+    """Compare the results of a case with its exact reference."""
+
+    def run(case: Case | Absence) -> None:
+        if isinstance(case, Absence):
+            verdict, record = Verdict(case.status, case.reason), records.absence_record(case)
+        else:
+            verdict = verify_case(case)
+            record = records.record(case, verdict)
+        conclude(request, verdict, record)
+
+    return run
+
+
+@pytest.fixture
+def check(request: pytest.FixtureRequest) -> Callable[[str, Case | Absence], None]:
+    """Make the behaviour check of this name on a case."""
+
+    def run(name: str, case: Case | Absence) -> None:
+        if isinstance(case, Absence):
+            verdict = Verdict(case.status, case.reason)
+        else:
+            verdict = check_behaviour(case, CHECKS[name].check)
+        conclude(request, verdict, records.behaviour_record(case, verdict, name))
+
+    return run
+
+
+@pytest.fixture
+def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None]:
+    """Train a network through an implementation, every call judged."""
+
+    def run(training: Training | Absence) -> None:
+        if isinstance(training, Absence):
+            verdict, record = Verdict(training.status, training.reason), records.absence_record(training)
+        else:
+            from conformance.training.verdict import concluded, record_of  # torch is needed from here on
+
+            outcome = concluded(training)
+            verdict, record = outcome.verdict, record_of(training, outcome)
+        conclude(request, verdict, record)
+
+    return run
+
+
+def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: dict[str, Any]) -> None:
+    """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome."""
+    publish(request.node, record)
+    if verdict.status in ("fail", "error"):
+        command = record.get("command", "")
+        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {command}", pytrace=False)
+    if verdict.status == "waived":
+        pytest.xfail(verdict.explanation)
+    if verdict.status in ("unsupported", "unavailable"):
+        pytest.skip(verdict.reason)

@@ -1,0 +1,31 @@
+"""What a kernel must do besides being right once, and the arguments that it should refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.checks.behaviour import BEHAVIOUR
+
+
+@pytest.mark.checks(*(behaviour.__name__ for behaviour in BEHAVIOUR))
+def test_behaviour(check, name, case):
+    """Each of `conformance.checks.behaviour`: inputs stay, results are independent, nothing is left unwritten, ..."""
+    check(name, case)
+
+
+@pytest.mark.checks("directions_are_adjoint")
+def test_adjoint(check, name, case):
+    """<dy, conv(x, w)> = <backward_data(dy, w), x> = <backward_weight(x, dy), w>."""
+    check(name, case)
+
+
+@pytest.mark.checks("invalid_arguments")
+def test_invalid_arguments(check, name, case):
+    """Channels that do not match, a window larger than the image, no variance: what is accepted is reported."""
+    check(name, case)
+
+
+@pytest.mark.checks("backward_keeps_what_is_declared", "training_holds_what_autograd_shows")
+def test_memory(check, name, case):
+    """What an operator keeps for its backward, and what a training step of two of them in a network takes."""
+    check(name, case)
