@@ -1,0 +1,156 @@
+"""From a case and its verdict to a record."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import msgspec
+
+from conformance.dtypes import STORAGE
+from conformance.execution.case import Absence, Case
+from conformance.execution.judging import by_probes
+from conformance.execution.trial import DISTRIBUTION
+from conformance.execution.verify import Verdict
+from conformance.implementations.host import processor
+from conformance.inputs.stream import GENERATOR
+from conformance.judge import Judgement
+from conformance.judge.accuracy import KNOWN
+from conformance.results.schema import (
+    SCHEMA,
+    AbsenceRecord,
+    BrokenRecord,
+    CaseRecord,
+    CheckRecord,
+    Facts,
+    Inferred,
+    Profile,
+    Waiver,
+    Work,
+    number,
+)
+
+
+def record(case: Case, verdict: Verdict) -> CaseRecord:
+    """The record of a case whose results were to be compared."""
+    return CaseRecord(**_attempt(case, verdict))
+
+
+def behaviour_record(
+    case: Case | Absence, verdict: Verdict, check: str, facts: Facts | dict[str, Any]
+) -> CheckRecord | AbsenceRecord:
+    """The record of a behaviour check: the same, with the check's name and what it found."""
+    if isinstance(case, Absence):
+        return msgspec.structs.replace(absence_record(case), distribution=DISTRIBUTION, check=check)
+    fields = _attempt(case, verdict)
+    facts = facts if isinstance(facts, Facts) else _facts(facts)
+    return CheckRecord(**fields | {"check": check, "facts": facts, "command": f"{fields['command']} -k {check}"})
+
+
+def absence_record(absence: Absence) -> AbsenceRecord:
+    """The record of cases that could not be attempted, counted together."""
+    return AbsenceRecord(schema=SCHEMA, versions=versions(), **asdict(absence))
+
+
+def broken_record(path: str, reason: str) -> BrokenRecord:
+    """The record of a file in `impls/` that could not be used."""
+    return BrokenRecord(
+        schema=SCHEMA, implementation=path, operator="", device="", status="error", cases=1, reason=reason,
+        versions=versions(),
+    )  # fmt: skip
+
+
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
+    """Status, reason, waiver and seconds, for the record of any attempt."""
+    declared, reason, waiver = getattr(verdict, "waiver", None), verdict.reason, None
+    if declared is not None:
+        waiver = Waiver(reason=declared.reason, url=declared.url)
+    elif verdict.status == "waived":  # until verdicts have a waiver of their own
+        first, _, reason = reason.partition("\n")
+        why, _, url = first.removeprefix("waived: ").removesuffix(")").rpartition(" (")
+        waiver = Waiver(reason=why, url=url)
+    return {
+        "status": verdict.status,
+        "reason": reason,
+        "waiver": waiver,
+        "seconds": {phase: round(seconds, 6) for phase, seconds in verdict.seconds.items()},
+    }
+
+
+def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
+    geometry, dtype, here = case.problem.geometry, case.variant.dtype, case.implementation
+    least = case.operator.bytes(geometry, STORAGE[dtype].itemsize)
+    return {
+        "schema": SCHEMA,
+        "implementation": here.name,
+        "operator": case.operator.name,
+        "device": here.device,
+        "cases": 1,
+        "source": here.source,
+        "contract": verdict.contract.as_record() if verdict.contract else None,
+        "problem": case.problem.name,
+        "descriptor": geometry.descriptor,
+        "dtype": dtype,
+        "layout": case.variant.layout,
+        "distribution": case.variant.distribution,
+        "seed": case.seed,
+        "generator": GENERATOR,
+        "method": "probes" if by_probes(case) else "exact",
+        "terms": case.operator.terms(geometry),
+        "checks": {
+            judgement.output: {check.name: (number(check.value), number(check.limit)) for check in judgement.checks}
+            for judgement in verdict.judgements
+        },
+        "profile": {j.output: _profile(j) for j in verdict.judgements if j.profile},
+        "work": msgspec.convert(verdict.work | {"least_bytes": least}, Work) if verdict.work else None,
+        "versions": versions() | ({} if verdict.status == "unavailable" else texts(here.arrays.describe())),
+        "command": case.command,
+        **verdict_fields(verdict),
+    }
+
+
+def _profile(judgement: Judgement) -> Profile:
+    """An output's numbers, and the precision that they are consistent with."""
+    known = judgement.inferred
+    inferred = Inferred(
+        precision=known.arithmetic if known else "none that is known",
+        rank=KNOWN.index(known) if known else len(KNOWN),
+        conservative=known is not None and judgement.conservative,
+    )
+    numbers = {name: number(value) for name, value in judgement.profile.items()}
+    return msgspec.convert(numbers | {"inferred": inferred}, Profile)
+
+
+def _facts(found: dict[str, Any]) -> Facts:
+    """What checks return today, by the schema's names."""
+    names = {"not_refused": "accepted", "kept": "saved_for_backward", "trained": "training_steps"}
+    renamed = {names.get(name, name): value for name, value in found.items()}
+    for name in ("saved_for_backward", "training_steps"):
+        if name in renamed:
+            renamed[name] = [{"variant": row["form"], **row} for row in renamed[name]]
+    return msgspec.convert(renamed, Facts)
+
+
+def texts(described: dict[str, Any]) -> dict[str, str]:
+    """Plain text, whatever a vendor's bridge says; torch's version is a class of its own."""
+    return {str(name): str(value) for name, value in described.items()}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of the machine and of what every verdict depends on."""
+    found = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "processor": processor(),
+    }
+    for package in ("kernel-conformance", "numpy", "ml_dtypes"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

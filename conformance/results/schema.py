@@ -1,0 +1,298 @@
+"""The schema of records and of benchmark files: what a verdict is, once, for whoever writes or reads it.
+
+A record is one line of strict JSON (UTF-8); `kind` tells the five apart. JSON has no infinity: a measured number is a
+number or one of the texts "inf", "-inf" and "nan", see `Number`. Fields that a reader does not know are passed over.
+A change that an older reader would misunderstand needs another SCHEMA, and a note in the changelog.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta, Struct, field
+
+SCHEMA: Literal[2] = 2
+
+Status = Literal["pass", "fail", "error", "unsupported", "waived", "unavailable"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+VERIFIED: frozenset[Status] = frozenset({"pass", "fail", "waived"})
+"""Statuses that say something about a kernel's results."""
+
+Number = float | Literal["inf", "-inf", "nan"]
+"""A measured value; float(...) reads all of them."""
+Count = Annotated[int, Meta(ge=0, lt=10**18)]
+Positive = Annotated[int, Meta(ge=1, lt=10**18)]
+Seconds = Annotated[float, Meta(ge=0, lt=1e12)]
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Text = Annotated[str, Meta(pattern=r"\S")]
+"""Not blank."""
+
+
+def number(value: float) -> Number:
+    """A float as records write it."""
+    if math.isfinite(value):
+        return float(value)
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+class Waiver(Struct, frozen=True, kw_only=True):
+    """Why a failure is expected, and where it is tracked."""
+
+    reason: Text
+    url: Text
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.url})"
+
+
+class Inferred(Struct, frozen=True, kw_only=True):
+    """The precision that errors are consistent with.
+
+    rank           its place among the known precisions; a higher one is less precise
+    conservative   whether it is more precise than the declared one
+    """
+
+    precision: str
+    rank: Count
+    conservative: bool
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """The accuracy of one output on the fixed distribution, in the units of `conformance.judge.accuracy.profile`.
+
+    `effective_bits`, `gain_z` and `offset_z` are known of plain sums only.
+    """
+
+    lambda_: Number = field(name="lambda")
+    lambda_limit: Annotated[float, Meta(gt=0)]
+    rms: Number
+    effective_bits: Number | None = None
+    gain_z: Number | None = None
+    offset_z: Number | None = None
+    inferred: Inferred
+
+    @property
+    def share(self) -> float:
+        """The worst error as a share of what the contract allows."""
+        return float(self.lambda_) / self.lambda_limit
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What one call moved and issued, as an emulator counts it; `least_bytes` is every tensor moved once."""
+
+    least_bytes: Positive
+    dma_bytes: Count = 0
+    instructions: Count = 0
+    matmuls: Count = 0
+    sbuf_peak: Count = 0
+    psum_peak: Count = 0
+
+
+class SavedForBackward(Struct, frozen=True, kw_only=True):
+    """What one autograd variant saves for the backward of one call."""
+
+    variant: str
+    buffers: Count
+    activation_bytes: Count
+    parameter_bytes: Count
+    vector_bytes: Count
+
+
+class TrainingStep(Struct, frozen=True, kw_only=True):
+    """What one training step of one autograd variant takes at its peak, and holds after its forward."""
+
+    variant: str
+    batch: Count
+    peak_bytes: Count
+    forward_bytes: Count
+
+
+class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a behaviour check found out without judging it.
+
+    repeatable           whether calls repeat to the bit
+    accepted             invalid arguments that were accepted
+    saved_for_backward   a row for each autograd variant
+    training_steps       the same
+    """
+
+    repeatable: bool | None = None
+    accepted: tuple[str, ...] = ()
+    saved_for_backward: tuple[SavedForBackward, ...] = ()
+    training_steps: tuple[TrainingStep, ...] = ()
+
+
+class Scores(Struct, frozen=True, kw_only=True):
+    """How a network learnt; `baseline` is the accuracy of always answering the majority class of the test."""
+
+    first_loss: Number
+    last_loss: Number
+    accuracy: Number
+    test_loss: Number
+    test_accuracy: Number
+    baseline: Number
+
+
+class TrainingRun(Struct, frozen=True, kw_only=True):
+    """One training; `verified` tensors were compared with their bound. Without scores it did not get to its end."""
+
+    network: str
+    steps: Count
+    verified: Count
+    losses: tuple[Number, ...] = ()
+    scores: Scores | None = None
+    configuration: dict[str, bool | int | float | str] = {}
+
+
+Checks = dict[str, dict[str, tuple[Number, Number]]]
+"""Output -> check -> value and limit."""
+Contract = dict[str, str | int]
+"""Field -> value of the declared arithmetic."""
+
+
+class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
+    """What every record says, and what a reader may ask of any of them; a kind requires more.
+
+    cases        how many it stands for: one, unless they could not be attempted
+    versions     of packages and of the machine, by name
+    reason       why it did not pass; the first line says what, the others are the diagnosis
+    waiver       where the status is `waived`, and only there
+    run_level    what the run was asked for
+    command      one line that reproduces the verdict
+    check        of a behaviour check, its name
+    terms        contraction length, by output
+    """
+
+    schema: Literal[2]
+    implementation: str
+    operator: str
+    device: str
+    status: Status
+    cases: Positive
+    versions: dict[str, str]
+    reason: str = ""
+    waiver: Waiver | None = None
+    run_level: str = ""
+    command: str = ""
+    source: str = ""
+    problem: str = ""
+    descriptor: str = ""
+    dtype: str = ""
+    layout: str = ""
+    distribution: str = ""
+    check: str = ""
+    seed: Count | None = None
+    generator: str = ""
+    method: str = ""
+    level: str = ""
+    contract: Contract | None = None
+    terms: dict[str, Count] = {}
+    checks: Checks = {}
+    profile: dict[str, Profile] = {}
+    seconds: dict[str, Seconds] = {}
+    work: Work | None = None
+
+    def __post_init__(self) -> None:
+        if (self.status == "waived") != (self.waiver is not None):
+            raise ValueError("a record has a waiver where its status is 'waived', and only there")
+
+    @property
+    def headline(self) -> str:
+        """Why it did not pass, on one line."""
+        return str(self.waiver) if self.waiver else self.reason.partition("\n")[0]
+
+
+class Attempt(Record, frozen=True, kw_only=True):
+    """One case: an implementation on a problem, in a dtype and a layout, on inputs of a distribution."""
+
+    source: Sha256
+    problem: str
+    dtype: str
+    layout: str
+    distribution: str
+    seed: Count
+    checks: Checks
+    seconds: dict[str, Seconds]
+    command: str
+
+
+class CaseRecord(Attempt, frozen=True, kw_only=True, tag="case"):
+    """Results compared with the reference."""
+
+    descriptor: str
+    generator: str
+    method: str
+    terms: dict[str, Count]
+
+
+class CheckRecord(Attempt, frozen=True, kw_only=True, tag="check"):
+    """A behaviour check."""
+
+    descriptor: str
+    generator: str
+    method: str
+    terms: dict[str, Count]
+    check: str
+    facts: Facts = Facts()
+
+
+class TrainingRecord(Attempt, frozen=True, kw_only=True, tag="training"):
+    """A network trained through an implementation's kernels; `level` chose its configuration."""
+
+    level: str
+    contracts: dict[str, Contract]
+    training: TrainingRun
+
+
+class AbsenceRecord(Record, frozen=True, kw_only=True, tag="absence"):
+    """Cases that could not be attempted, counted together."""
+
+
+class BrokenRecord(Record, frozen=True, kw_only=True, tag="broken"):
+    """A file that could not be used, or a test that took its process down: `implementation` is its name."""
+
+
+AnyRecord = CaseRecord | CheckRecord | TrainingRecord | AbsenceRecord | BrokenRecord
+
+
+class Ceilings(Struct, frozen=True, kw_only=True):
+    """What a machine was measured to reach; `spread` is a share."""
+
+    flop_per_s: float
+    byte_per_s: float
+    spread: float
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """A verified kernel's time: seconds, bytes and rates. `finding` says why it is not to be believed."""
+
+    status: Literal["recorded", "finding"]
+    finding: str = ""
+    clock: str = ""
+    median_s: Seconds | None = None
+    iqr_s: Seconds | None = None
+    wall_median_s: Seconds | None = None
+    rounds: Count | None = None
+    first_call_s: Seconds | None = None
+    copy_in_s: Seconds | None = None
+    copy_out_s: Seconds | None = None
+    gflop_per_s: float | None = None
+    gb_per_s: float | None = None
+    flop_per_byte: float | None = None
+    roofline_share: float | None = None
+    ratio_to_torch: float | None = None
+    host_growth_bytes: int | None = None
+    device_growth_bytes: int | None = None
+    rotated_bytes: Count | None = None
+    cache_bytes: Count | None = None
+    cold: bool | None = None
+    ceilings: Ceilings | None = None
+
+
+class Timed(Struct, frozen=True, kw_only=True):
+    """What a benchmark's `extra_info` holds beside a record. A finding has neither rates nor a share."""
+
+    timing: Timing | None = None
+    flops: float | None = None
+    roofline_share: float | None = None

@@ -1,0 +1,182 @@
+"""Records: what is written is read back, and what is not exactly a record is refused with its defect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from conformance import Implementation
+from conformance.execution.case import Absence, Case
+from conformance.execution.verify import Verdict, verify
+from conformance.operators import OPERATORS
+from conformance.problems import Variant, typed
+from conformance.results import build, schema
+from conformance.results.reading import RecordError, SchemaError, decode, lines
+from conformance.results.schema import AnyRecord, number
+from conformance.results.writing import Records, encode
+from tests import kernels
+
+ACME = Implementation("acme")
+ACME.implements("conv_forward", dtypes=("fp32",))(kernels.conv_forward)
+ACME.source = "a" * 64
+
+
+def case(distribution: str = "fixed") -> Case:
+    problem = typed("n1 c3 h5 w5 k4 r3 s3 p1")
+    return Case(ACME, OPERATORS["conv_forward"], problem, Variant("fp32", "nchw", distribution), seed=3)
+
+
+def trained() -> schema.TrainingRecord:
+    run = schema.TrainingRun(network="digits", steps=12, verified=92, losses=(2.3, "nan"), configuration={"rate": 5e-4})
+    return schema.TrainingRecord(
+        schema=schema.SCHEMA, implementation="acme", operator="training", device="cpu", status="pass", cases=1,
+        versions={}, source="a" * 64, problem="digits", dtype="fp32", layout="nchw", distribution="training", seed=0,
+        checks={"forward": {"worst error / bound": (0.3, 1.0)}}, seconds={"total": 1.0}, command="pytest",
+        level="smoke", contracts={}, training=run,
+    )  # fmt: skip
+
+
+FACTS = {
+    "repeatable": True,
+    "not_refused": ["integer tensors"],
+    "kept": [{"form": "fused", "buffers": 1, "activation_bytes": 2, "parameter_bytes": 3, "vector_bytes": 4}],
+    "trained": [{"form": "fused", "batch": 64, "peak_bytes": 9, "forward_bytes": 8}],
+}
+ABSENCE = Absence("acme", "conv_forward", "cpu", "unsupported", "not implemented", 18)
+
+
+def every_kind() -> list[AnyRecord]:
+    wrong = Verdict("waived", "waived: a known (odd) one (https://acme.example/7)\ny: 3 out", seconds={"total": 0.5})
+    return [
+        build.record(case(), verify(case())),
+        build.record(case("special"), wrong),
+        build.behaviour_record(case(), Verdict("pass"), "calls_repeat", FACTS),
+        build.behaviour_record(ABSENCE, Verdict("unsupported"), "calls_repeat", {}),
+        trained(),
+        build.absence_record(ABSENCE),
+        build.broken_record("impls/b.py", "SyntaxError"),
+    ]
+
+
+@pytest.mark.parametrize("record", every_kind(), ids=lambda record: type(record).__name__)
+def test_what_is_written_is_read(record: AnyRecord):
+    assert decode(encode(record)) == record
+    assert json.loads(encode(record))["schema"] == schema.SCHEMA
+
+
+def test_a_waiver_is_no_part_of_the_reason():
+    waived = every_kind()[1]
+    assert waived.waiver == schema.Waiver(reason="a known (odd) one", url="https://acme.example/7")
+    assert waived.reason == "y: 3 out"
+    assert waived.headline == "a known (odd) one (https://acme.example/7)"
+
+
+def test_facts_of_checks_have_their_fields():
+    found = every_kind()[2]
+    assert isinstance(found, schema.CheckRecord)
+    assert (found.check, found.facts.repeatable, found.facts.accepted) == ("calls_repeat", True, ("integer tensors",))
+    assert found.facts.saved_for_backward[0].variant == "fused"
+    assert found.facts.training_steps[0].peak_bytes == 9
+    assert found.command.endswith("-k calls_repeat")
+
+
+def test_the_file_has_a_line_for_each_as_it_comes(tmp_path: Path):
+    path, records = tmp_path / "runs" / "run.jsonl", every_kind()
+    file = Records(path)
+    for count, record in enumerate(records, 1):
+        file.write(record)
+        assert [decode(line) for _, line in lines(path.read_bytes(), "run.jsonl")] == records[:count]
+    file.close()
+    file.close()
+
+
+@pytest.mark.parametrize("value", [0.5, float("inf"), float("-inf"), float("nan")])
+def test_every_number_is_strict_json(value: float):
+    record = msgspec.structs.replace(trained(), checks={"y": {"rms": (number(value), 1.0)}})
+    found = decode(encode(record)).checks["y"]["rms"][0]
+    assert repr(float(found)) == repr(value)
+
+
+def test_half_a_surrogate_pair_becomes_text_that_can_be_read():
+    found = decode(encode(build.broken_record("impls/b.py", "a \ud800 b \U0001f600")))
+    assert found.reason == "a ? b \U0001f600"
+
+
+GOOD = encode(every_kind()[0])
+
+
+def changed(**fields: Any) -> bytes:
+    """The record of a case, but for what is changed; what is changed to None is left out."""
+    record = json.loads(GOOD) | fields
+    return json.dumps({name: value for name, value in record.items() if value is not None}).encode()
+
+
+INFERRED = {"precision": "fp32", "rank": 1, "conservative": False}
+WRONG: dict[str, Any] = {
+    "implementation": 3, "operator": True, "device": [], "status": "passed", "cases": 0, "reason": 7,
+    "versions": {"python": 3}, "problem": 7, "source": "abc", "command": [], "seed": True, "terms": {"y": "many"},
+    "checks": {"y": {"rms": [1.0]}}, "contract": "direct", "seconds": {"total": -1}, "work": {"dma_bytes": 3},
+    "profile": {"y": {"lambda": 1, "lambda_limit": 0, "rms": 1, "inferred": INFERRED}}, "kind": "verdict",
+    "waiver": {"reason": " ", "url": "https://acme.example"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_field_of_another_form_is_named(name: str):
+    with pytest.raises(RecordError, match=rf"field {name}[.:\[]"):
+        decode(changed(**{name: WRONG[name]}))
+
+
+@pytest.mark.parametrize("name", ["device", "status", "versions", "source", "problem", "checks", "generator", "terms"])
+def test_what_a_kind_needs_must_be_there(name: str):
+    with pytest.raises(RecordError, match=f"missing required field `{name}`"):
+        decode(changed(**{name: None}))
+
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
+BROKEN: dict[str, bytes] = {
+    "is cut off: was its run interrupted": GOOD[:200],
+    "is not JSON": b"nothing",
+    "is not UTF-8": GOOD.replace(b'"acme"', b'"\xff"'),
+    "is not JSON .*": GOOD.replace(b'"seed":3', b'"seed":NaN'),
+    "is not JSON .* in a field that nobody knows": GOOD[:-1] + b',"note":NaN}',
+    "is nested too deep": GOOD[:-1] + b',"note":' + DEEP + b"}",
+    "field seed: ": GOOD.replace(b'"seed":3', b'"seed":' + b"9" * 5000),
+    "field checks.*: ": changed(checks={"y": {"rms": [10**400, 1.0]}}),
+    "field checks.*: .*": changed(checks={"y": {"rms": ["big", 1.0]}}),
+    "expected `object`, got `array`": b"[1, 2]",
+    "missing required field": b"{}",
+    "gives the name seed twice": GOOD.replace(b'"seed":3', b'"seed":3,"seed":4'),
+    "gives the name total twice": GOOD.replace(b'"total":', b'"total":0,"total":'),
+    "where its status is 'waived'": changed(status="waived"),
+    "and only there": changed(waiver={"reason": "known", "url": "https://acme.example"}),
+    "invalid value '.x1b": changed(kind="\x1b[2J"),
+}
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_what_is_no_record_is_refused_for_its_defect(reason: str):
+    with pytest.raises(RecordError, match=reason.partition(" in a field")[0]) as refused:
+        decode(BROKEN[reason])
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 300
+
+
+def test_a_record_of_another_version_says_which_and_what_to_do():
+    with pytest.raises(SchemaError, match=r"written in schema 1, this version reads schema 2; use the version .* that"):
+        decode('{"schema": 1, "implementation": "acme"}')
+    with pytest.raises(SchemaError, match="written in schema 3"):
+        decode(changed(schema=3))
+
+
+def test_the_last_line_of_an_interrupted_run_is_named():
+    content = GOOD + b"\n\n" + GOOD[:100]
+    (first, _), (last, cut) = lines(content, "run.jsonl")
+    assert first == "run.jsonl, line 1"
+    assert last == "run.jsonl, line 3 (the last, without a line end)"
+    with pytest.raises(RecordError, match="is cut off"):
+        decode(cut)
