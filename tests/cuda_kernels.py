@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from conformance.execution.case import Case
-from conformance.execution.verify import Verdict, verify
+from conformance.execution.status import Verdict
+from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.implementations.bridges.numba_cuda import SIMULATES, numba_cuda_arrays
 from conformance.implementations.implementation import Implementation

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 from conformance.execution.case import Case
-from conformance.execution.verify import Verdict, verify
+from conformance.execution.status import Verdict
+from conformance.execution.verify import verify
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed

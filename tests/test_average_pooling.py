@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from conformance import Implementation
+from conformance.execution.invocation import Invocation
 from conformance.implementations.registry import load
 from conformance.operators import OPERATORS, PoolGeometry
 
@@ -68,10 +69,9 @@ def numbers(shape: tuple[int, int]) -> np.ndarray:
 
 def call(implementation: Implementation, operator: str, g: PoolGeometry, array: np.ndarray) -> np.ndarray:
     kernel = implementation.find(operator, g, "fp64", "nchw")
-    assert not isinstance(kernel, str), kernel
-    keywords = kernel.keyword_arguments({**OPERATORS[operator].parameters(g), "layout": "nchw"})
-    bridge: Any = implementation.arrays
-    found = bridge.to_host(kernel.function(bridge.from_host(array[None, None]), **keywords))
+    invocation = Invocation(kernel, implementation.arrays, OPERATORS[operator], g, "fp64", "nchw")
+    (name,) = OPERATORS[operator].inputs(g)
+    (found,) = invocation.outputs(invocation.call(invocation.to_device({name: array[None, None]}))).values()
     return np.asarray(found[0, 0])
 
 
@@ -141,7 +141,6 @@ def call_with(operator: str, change: dict[str, Any]) -> Any:
     jnp = pytest.importorskip("jax.numpy")
     g = PoolGeometry.parse("pool n1 c2 h5 w5 r2 s2 u1")
     kernel = load([IMPLS / "jax_native"]).implementations["jax-cpu"].find(operator, g, "fp32", "nchw")
-    assert not isinstance(kernel, str), kernel
     array = jnp.ones(change.get("shape", (1, 2, 5, 5)), change.get("dtype", "float32"))
     usual = {**OPERATORS[operator].parameters(g), "layout": "nchw"}
     return kernel.function(array, **{name: change.get(name, value) for name, value in usual.items()})

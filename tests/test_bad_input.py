@@ -23,7 +23,7 @@ OPTIONS = {
     "layout": ("--layout=nhcw", "--layout nhcw: unknown; did you mean nhwc? Choices: nchw, nhwc"),
     "distribution": (
         "--distribution=fix",
-        "--distribution fix: unknown; did you mean fixed? Choices: contract, fixed, impulse, integer,",
+        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, fixed, impulse, integer,",
     ),
     "seed": ("--seed=1.5", "--seed 1.5: must be a whole number from 0 to 10^18 - 1"),
     "seed-negative": ("--seed=-1", "--seed -1: must be a whole number"),

@@ -19,7 +19,7 @@ from conformance.problems import PROBLEMS, Variant, typed
 from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_TWINS
 from conformance.timing import allocator, cache, memory, rotation
 from conformance.timing import contents as subject
-from conformance.timing.due import LARGE, QUICK, due
+from conformance.timing.due import LARGE, QUICK, required
 from tests import kernels
 
 GEOMETRIES = {
@@ -38,11 +38,10 @@ def case_of(operator: str, layout: str = "nchw") -> Case:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_scaled_inputs_have_exactly_scaled_results(operator: str):
     case = case_of(operator)
-    names, geometry = case.operator.arguments(case.problem.geometry), case.problem.geometry
+    geometry = case.problem.geometry
     seen = set()
     for content in subject.contents(case):
-        given = dict(zip(names, content.given(), strict=True))
-        inputs = {name: array for name, array in given.items() if array is not None}
+        inputs = content.inputs()
         found = content.plain(case.operator.reference(geometry, inputs))
         for name, exact in content.expected.reference.items():
             np.testing.assert_array_equal(found[name], exact)
@@ -57,9 +56,7 @@ def test_the_first_content_is_that_of_the_case():
     first, second = islice(subject.contents(case), 2)
     drawn = case.recipe.draw()["x"]
     for content, sign in ((first, 1), (second, -1)):
-        x = content.given()[0]
-        assert x is not None
-        np.testing.assert_array_equal(x, sign * drawn.transpose(0, 2, 3, 1))
+        np.testing.assert_array_equal(content.inputs()["x"], sign * drawn)
 
 
 def test_a_wrong_result_of_a_scaled_content_is_refuted():
@@ -67,7 +64,6 @@ def test_a_wrong_result_of_a_scaled_content_is_refuted():
     implementation = case.implementation
     implementation.implements("conv_forward")(lambda x, w, bias: x)
     kernel = case.kernel
-    assert not isinstance(kernel, str)
     content = next(islice(subject.contents(case), 5, None))
     assert abs(content.factor) != 1
     right = {"y": (content.expected.reference["y"] * content.factor).astype(np.float32)}
@@ -77,7 +73,7 @@ def test_a_wrong_result_of_a_scaled_content_is_refuted():
 
 
 def names_due(table, device: str, level: str) -> set[str]:
-    return {problem.name for problem in due(table, device, level)}
+    return {problem.name for problem in required(table, device, level)}
 
 
 def test_accelerators_time_full_size_and_a_cpu_what_ends_in_minutes():
@@ -112,11 +108,10 @@ def test_the_largest_cache_is_the_last(tmp_path: Path, monkeypatch: pytest.Monke
 def test_buffers_rotate_through_more_than_the_cache(monkeypatch: pytest.MonkeyPatch):
     case = case_of("conv_forward")
     case.implementation.implements("conv_forward")(kernels.conv_forward)
-    kernel, cold = case.kernel, []
-    assert not isinstance(kernel, str)
+    cold = []
     for size in (1 << 20, 1 << 40, None):
         monkeypatch.setattr(rotation, "last_level", lambda _, size=size: size)
-        found = rotation.rotate(case, kernel)
+        found = rotation.rotate(case)
         cold.append(found.cold)
         assert found.rotated <= cache.FLOOD + len(found.seconds) * case.operator.bytes(case.problem.geometry, 4)
         assert size != 1 << 20 or found.rotated >= rotation.BEYOND * size

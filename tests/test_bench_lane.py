@@ -132,7 +132,7 @@ def test_torch_comes_first_and_findings_are_compared_with_nothing():
     text = list(lane.lines(found, 159))
     assert [line.split()[0] for line in text if line.startswith("  ") and line.split()[0] in NAMES] == NAMES
     assert any(line.endswith("relative to torch: acme 0.50x of 1") for line in text)
-    assert text[-3:-1] == ["findings: 1", f"  quick conv_forward {TINY.name}: impossible"]
+    assert text[text.index("findings: 1") + 1] == f"  quick conv_forward {TINY.name}: impossible"
     assert lane.compared([facts("acme"), facts(finding="impossible")]) == {}
 
 
@@ -177,8 +177,8 @@ from conformance.problems import typed
 from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL
 
 @pytest.mark.benchmarks("conv_forward", problems=(*CLASSIFIERS, *CLASSIFIERS_FULL))
-def test_table(timed, case):
-    timed(case)
+def test_table(measure_time, case):
+    measure_time(case)
 """
 
 

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from conformance import Implementation, numpy_arrays, torch_arrays
-from conformance.checks import behaviour
-from conformance.checks.behaviour import CHECKS
+from conformance.checks import CHECKS, behaviour, check_behaviour
+from conformance.checks.behaviour import BEHAVIOUR
+from conformance.checks.sample import Check
+from conformance.execution import selection
 from conformance.execution.case import Case
-from conformance.execution.trial import DISTRIBUTION, Check
-from conformance.execution.trial import conduct as conducted
 from conformance.execution.verify import verify
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
-from conformance.suites import test_contract
+from conformance.suites import test_avg_pool, test_behaviour
 from tests import cheaters
 from tests.cheaters import Kernel
-from tests.conftest import ROOT, Project
+from tests.conftest import Project
 
 pytest_plugins = ["pytester"]
 
@@ -97,16 +97,18 @@ def case_of(kernel: Kernel, arrays: ArrayBridge | None = None) -> Case:
     def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
         return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
-    return Case(implementation, OPERATORS["conv_forward"], typed(DESCRIPTOR), Variant("fp32", "nchw", DISTRIBUTION), 0)
+    return Case(
+        implementation, OPERATORS["conv_forward"], typed(DESCRIPTOR), Variant("fp32", "nchw", selection.BEHAVIOUR), 0
+    )
 
 
 def status_of(check: Check, kernel: Kernel, arrays: ArrayBridge | None = None) -> str:
-    return conducted(case_of(kernel, arrays), check)[0].status
+    return check_behaviour(case_of(kernel, arrays), check).status
 
 
 @pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
 def test_cheat_is_caught(cheat: Cheat):
-    verdict, _ = conducted(case_of(cheat.make()), cheat.check)
+    verdict = check_behaviour(case_of(cheat.make()), cheat.check)
     assert verdict.status == "fail"
     assert verdict.reason
 
@@ -123,37 +125,43 @@ def test_torch_cheat_is_caught(name: str, check: Check):
     assert status_of(check, torch.CHEATERS[name](), torch.ARRAYS) == "fail"
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+@pytest.mark.parametrize("check", BEHAVIOUR, ids=[check.__name__ for check in BEHAVIOUR])
 def test_honest_kernel_keeps_every_promise(check: Check):
     assert status_of(check, cheaters.honest) == "pass"
     assert status_of(check, cheaters.sums_in_any_order()) == "pass"
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+@pytest.mark.parametrize("check", BEHAVIOUR, ids=[check.__name__ for check in BEHAVIOUR])
 def test_honest_torch_kernel_keeps_every_promise(check: Check):
     torch = pytest.importorskip("tests.cheaters_torch", exc_type=ImportError)
     assert status_of(check, torch.honest, torch.ARRAYS) == "pass"
 
 
 def test_every_check_has_a_cheat_and_a_place_in_the_suite():
-    assert {cheat.check for cheat in CHEATS.values()} == set(CHECKS)
-    tests = {name for name in vars(test_contract) if name.startswith("test_")}
-    assert tests == {f"test_{check.__name__}" for check in CHECKS}
+    assert {cheat.check for cheat in CHEATS.values()} == set(BEHAVIOUR)
+    marks = [
+        mark for module in (test_behaviour, test_avg_pool) for test in vars(module).values() for mark in marks_of(test)
+    ]
+    assert sorted(name for mark in marks for name in mark.args if mark.name == "checks") == sorted(CHECKS)
+
+
+def marks_of(test: object) -> list[pytest.Mark]:
+    return getattr(test, "pytestmark", [])
 
 
 @pytest.mark.parametrize(
     "check", [behaviour.strided_inputs_are_right_or_refused, behaviour.transposed_inputs_are_right_or_refused]
 )
 def test_clear_refusal_is_unsupported(check: Check):
-    verdict, _ = conducted(case_of(cheaters.refuses_clearly()), check)
+    verdict = check_behaviour(case_of(cheaters.refuses_clearly()), check)
     assert verdict.status == "unsupported"
     assert "x must be contiguous" in verdict.reason
 
 
 @pytest.mark.parametrize(("kernel", "repeats"), [(cheaters.honest, True), (cheaters.sums_in_any_order(), False)])
 def test_repeatability_is_reported_and_not_judged(kernel: Kernel, repeats: bool):
-    verdict, facts = conducted(case_of(kernel), behaviour.calls_repeat)
-    assert (verdict.status, facts) == ("pass", {"repeatable": repeats})
+    verdict = check_behaviour(case_of(kernel), behaviour.calls_repeat)
+    assert (verdict.status, verdict.facts) == ("pass", {"repeatable": repeats})
 
 
 def test_memory_is_poisoned_before_the_call_that_is_judged():
@@ -191,7 +199,7 @@ def test_result_of_another_device_is_refused():
 
 
 def test_kernel_that_raises_is_an_error_of_its_own():
-    verdict, _ = conducted(case_of(lambda *inputs, **parameters: 1 // 0), behaviour.calls_repeat)
+    verdict = check_behaviour(case_of(lambda *inputs, **parameters: 1 // 0), behaviour.calls_repeat)
     assert (verdict.status, verdict.reason.split(" at ")[0]) == (
         "error",
         "raised ZeroDivisionError: integer division or modulo by zero",
@@ -201,39 +209,46 @@ def test_kernel_that_raises_is_an_error_of_its_own():
 def test_waiver_covers_behaviour_on_the_same_data():
     case = case_of(cheaters.spoils_input())
     case.implementation.waive("conv_forward", reason="w is scratch", url="https://example.org/1")
-    assert conducted(case, behaviour.inputs_are_unchanged)[0].status == "waived"
-    assert conducted(case, behaviour.results_are_plain)[0].status == "pass"
+    assert check_behaviour(case, behaviour.inputs_are_unchanged).status == "waived"
+    assert check_behaviour(case, behaviour.results_are_plain).status == "pass"
 
 
 def test_waiver_that_raises_is_an_error():
     case = case_of(cheaters.spoils_input())
     case.implementation.waive("conv_forward", reason="r", url="u", when=lambda geometry: bool(1 // 0))
-    verdict, _ = conducted(case, behaviour.inputs_are_unchanged)
+    verdict = check_behaviour(case, behaviour.inputs_are_unchanged)
     assert (verdict.status, verdict.reason.splitlines()[1:]) == (
         "error",
         ["input w was written to: 355 bytes changed, first at [0]"],
     )
 
 
-CONTRACT_SUITE = (ROOT / "conformance/suites/test_contract.py").read_text()
+SUITE = """
+import pytest
+from conformance.checks.behaviour import BEHAVIOUR
+
+@pytest.mark.checks(*(check.__name__ for check in BEHAVIOUR))
+def test_behaviour(check, name, case):
+    check(name, case)
+"""
 
 
 def test_every_check_is_recorded_and_counted(project: Project):
-    project.write("suite/test_contract.py", CONTRACT_SUITE)
+    project.write("suite/test_behaviour.py", SUITE)
     project.kernel()
     project.kernel("partial", declares=", when=lambda p: False")
-    outcome = project.run("--operator=conv_forward", "--distribution=contract")
-    assert (outcome.exit, outcome.statuses) == (0, {"pass": len(CHECKS), "unsupported": len(CHECKS)})
-    assert [r["check"] for r in outcome.records if r["implementation"] == "acme"] == [c.__name__ for c in CHECKS]
-    assert {r["distribution"] for r in outcome.records} == {"contract"}
+    outcome = project.run("--operator=conv_forward", "--distribution=behaviour")
+    assert (outcome.exit, outcome.statuses) == (0, {"pass": len(BEHAVIOUR), "unsupported": len(BEHAVIOUR)})
+    assert [r["check"] for r in outcome.records if r["implementation"] == "acme"] == [c.__name__ for c in BEHAVIOUR]
+    assert {r["distribution"] for r in outcome.records} == {"behaviour"}
     assert [r["repeatable"] for r in outcome.records if "repeatable" in r] == [True]
-    assert f"{len(CHECKS)}" in outcome.text
+    assert f"{len(BEHAVIOUR)}" in outcome.text
 
 
 def test_command_reproduces_one_check(project: Project):
-    project.write("suite/test_contract.py", CONTRACT_SUITE)
+    project.write("suite/test_behaviour.py", SUITE)
     project.kernel(body="w *= 2; return y")
-    outcome = project.run("--operator=conv_forward", "--distribution=contract")
+    outcome = project.run("--operator=conv_forward", "--distribution=behaviour")
     failed = [r for r in outcome.records if r["status"] == "fail"]
     assert "inputs_are_unchanged" in [r["check"] for r in failed]
     assert failed[0]["command"] in outcome.text
@@ -245,7 +260,7 @@ def test_command_reproduces_one_check(project: Project):
 
 
 def test_other_distributions_leave_behaviour_out(project: Project):
-    project.write("suite/test_contract.py", CONTRACT_SUITE)
+    project.write("suite/test_behaviour.py", SUITE)
     project.kernel()
     assert {r["distribution"] for r in project.run("--operator=conv_forward", "--distribution=integer").records} == {
         "integer"

@@ -54,9 +54,9 @@ def test_network_takes_less_with_the_fused_pair(torch_kernels):
     rows = {}
     for label, saves in (("unfused", 2), ("fused", 1)):
         acme = offering(torch_kernels[label], saves)
-        verdict, facts = concluded(acme, memory.training_holds_what_autograd_shows, problem)
+        verdict = concluded(acme, memory.training_holds_what_autograd_shows, problem)
         assert (verdict.status, verdict.reason) == ("pass", "")
-        rows[label] = facts["trained"][0]
+        rows[label] = verdict.facts["trained"][0]
     outputs = 4 * (32 * 26 * 26 + 64 * 24 * 24) * 4
     assert rows["unfused"]["forward_bytes"] - rows["fused"]["forward_bytes"] == outputs
     assert rows["fused"]["peak_bytes"] < rows["unfused"]["peak_bytes"]
@@ -82,7 +82,7 @@ def test_memory_that_outlives_forward_unseen_fails(torch_kernels):
     held: list[Any] = []
     pair = hoarding(torch_kernels["fused"], lambda ctx, y: held.append(y))
     problem = typed("bn n2 c32 h26 w26 k64 r3 s3 affine0 run0 eps3")
-    verdict, _ = concluded(offering(pair, 1), memory.training_holds_what_autograd_shows, problem)
+    verdict = concluded(offering(pair, 1), memory.training_holds_what_autograd_shows, problem)
     assert verdict.status == "fail"
     assert f"pair: {2 * (32 * 26 * 26 + 64 * 24 * 24) * 4:,} B live after forward" in verdict.reason
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from conformance.execution.case import Case
-from conformance.execution.verify import Verdict, verify
+from conformance.execution.status import Verdict
+from conformance.execution.verify import verify
 from conformance.implementations.implementation import Implementation
 from conformance.judge import Contract
 from conformance.operators import OPERATORS

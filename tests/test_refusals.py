@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from conformance import Implementation
-from conformance.checks.invalid_arguments import IMPOSSIBLE, impossible_requests
+from conformance.checks import check_behaviour
+from conformance.checks.invalid_arguments import IMPOSSIBLE, invalid_arguments
 from conformance.checks.tutorial import arange_is_exact
 from conformance.execution.case import Case
-from conformance.execution.trial import conduct
 from conformance.operators import OPERATORS
 from conformance.problems import FAMILY_DISTRIBUTIONS, Variant, typed
 from conformance.reporting import terminal
@@ -49,19 +49,21 @@ def refuses_without_a_word(*arguments, **keywords):
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_requests_that_are_answered_are_named(operator: str):
-    verdict, facts = conduct(case_of(operator, answers), impossible_requests)
-    assert (verdict.status, facts["not_refused"]) == ("pass", list(IMPOSSIBLE[operator]))
+    verdict = check_behaviour(case_of(operator, answers), invalid_arguments)
+    assert (verdict.status, verdict.facts["accepts_invalid"]) == ("pass", list(IMPOSSIBLE[operator]))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_refusals_are_not_named(operator: str):
-    verdict, facts = conduct(case_of(operator, refuses), impossible_requests)
-    assert (verdict.status, facts["not_refused"]) == ("pass", [])
+    verdict = check_behaviour(case_of(operator, refuses), invalid_arguments)
+    assert (verdict.status, verdict.facts["accepts_invalid"]) == ("pass", [])
 
 
 def test_refusal_without_a_word_is_named():
-    _, facts = conduct(case_of("conv_forward", refuses_without_a_word), impossible_requests)
-    assert facts["not_refused"] == [f"{what} (refused without a word)" for what in IMPOSSIBLE["conv_forward"]]
+    verdict = check_behaviour(case_of("conv_forward", refuses_without_a_word), invalid_arguments)
+    assert verdict.facts["accepts_invalid"] == [
+        f"{what} (refused without a message)" for what in IMPOSSIBLE["conv_forward"]
+    ]
 
 
 def seen(operator: str) -> list[tuple[Any, ...]]:
@@ -72,7 +74,7 @@ def seen(operator: str) -> list[tuple[Any, ...]]:
         calls.append(tuple(None if a is None else (a.shape, a.dtype.name) for a in arrays) + (keywords.get("padding"),))
         raise ValueError("no such problem")
 
-    conduct(case_of(operator, kernel), impossible_requests)
+    check_behaviour(case_of(operator, kernel), invalid_arguments)
     return calls
 
 
@@ -90,7 +92,7 @@ def test_requests_are_impossible():
 def test_summary_names_what_was_answered():
     tally = Tally()
     head = {"implementation": "acme", "operator": "conv_forward", "device": "cpu", "status": "pass", "cases": 1}
-    tally.add({**head, "not_refused": ["channels that do not match"]})
+    tally.add({**head, "accepts_invalid": ["channels that do not match"]})
     lines = "\n".join(terminal.summary(tally, 100))
     assert "computes what it should refuse:\n  acme: conv_forward: channels that do not match" in lines
 
@@ -108,8 +110,10 @@ def pooled(half: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
 
 def test_tutorial_is_judged_exactly():
     text = "pool n1 c2 h6 w6 r2 s2"
-    assert conduct(case_of("avg_pool_forward", pooled(np.copy), text), arange_is_exact)[0].status == "pass"
-    verdict, _ = conduct(case_of("avg_pool_forward", pooled(lambda total: total * 1.0000002), text), arange_is_exact)
+    assert check_behaviour(case_of("avg_pool_forward", pooled(np.copy), text), arange_is_exact).status == "pass"
+    verdict = check_behaviour(
+        case_of("avg_pool_forward", pooled(lambda total: total * 1.0000002), text), arange_is_exact
+    )
     assert verdict.status == "fail"
-    assert "wrong on consecutive numbers" in verdict.reason
+    assert "wrong result (consecutive numbers)" in verdict.reason
     assert "must equal the exact result" in verdict.reason

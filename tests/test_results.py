@@ -11,7 +11,8 @@ import pytest
 
 from conformance import Implementation
 from conformance.execution.case import Absence, Case
-from conformance.execution.verify import Verdict, verify
+from conformance.execution.status import Verdict
+from conformance.execution.verify import verify
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.results import build, schema
@@ -42,9 +43,9 @@ def trained() -> schema.TrainingRecord:
 
 FACTS = {
     "repeatable": True,
-    "not_refused": ["integer tensors"],
-    "kept": [{"form": "fused", "buffers": 1, "activation_bytes": 2, "parameter_bytes": 3, "vector_bytes": 4}],
-    "trained": [{"form": "fused", "batch": 64, "peak_bytes": 9, "forward_bytes": 8}],
+    "accepts_invalid": ["integer tensors"],
+    "kept": [{"variant": "fused", "buffers": 1, "activation_bytes": 2, "parameter_bytes": 3, "vector_bytes": 4}],
+    "trained": [{"variant": "fused", "batch": 64, "peak_bytes": 9, "forward_bytes": 8}],
 }
 ABSENCE = Absence("acme", "conv_forward", "cpu", "unsupported", "not implemented", 18)
 

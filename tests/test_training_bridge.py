@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conformance import Unsupported  # noqa: E402
-from conformance.execution.verify import MalformedError  # noqa: E402
+from conformance.execution.invocation import MalformedError  # noqa: E402
 from conformance.training.bridge import TwiceError  # noqa: E402
 from conformance.training.kernels import RefusedError  # noqa: E402
 from conformance.training.layers import Conv2d, ConvTranspose2d, replace_convolutions  # noqa: E402
@@ -305,7 +305,7 @@ def test_what_a_kernel_raises_keeps_its_type_and_names_the_layer():
 
 def test_importing_the_suite_imports_no_torch():
     code = (
-        "import sys, conformance, conformance.plugin.training, conformance.training.due; print('torch' in sys.modules)"
+        "import sys, conformance, conformance.plugin.session, conformance.training.due; print('torch' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

@@ -25,14 +25,14 @@ from tests.training import on_torch  # noqa: E402
 pytest_plugins = ["pytester"]
 
 CONFTEST = """
-pytest_plugins = ["conformance.plugin.plugin", "conformance.plugin.training"]
+pytest_plugins = ["conformance.plugin"]
 """
 SUITE = """
 import pytest
 
 @pytest.mark.trains("digits")
-def test_digits(trained, training):
-    trained(training)
+def test_digits(train, case):
+    train(case)
 """
 MODULE = """
 from conformance import Implementation, Unsupported

@@ -19,7 +19,7 @@ from conformance.execution.case import Absence, Case
 from conformance.implementations import registry
 from conformance.implementations.host import processor
 from conformance.inputs import expectation
-from conformance.plugin.plugin import IMPLS
+from conformance.plugin.session import IMPLS
 from conformance.problems import Problem
 from conformance.problems.networks import UNET
 from conformance.timing import machine, measure, table, unet

@@ -11,7 +11,7 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
 from conformance.implementations import registry
 from conformance.implementations.devices import missing
-from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
+from conformance.implementations.implementation import Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Problem, Variant, at_level
 
@@ -177,13 +177,12 @@ def behaviour_cases(
         for problem in problems:
             for layout in where:
                 try:
-                    implementation.find(operator, problem.geometry, dtype, layout)
-                except Unsupported:
-                    continue
+                    supported = implementation.supports(operator, problem.geometry, dtype, layout)
                 except ImplementationError:
-                    pass
-                yield problem, Variant(dtype, layout, BEHAVIOUR)
-                break
+                    supported = True
+                if supported:
+                    yield problem, Variant(dtype, layout, BEHAVIOUR)
+                    break
 
     for dtype, count in quota.items():
         yield from islice(taken(dtype), count)

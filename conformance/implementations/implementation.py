@@ -180,6 +180,14 @@ class Implementation:
                 return kernel
         raise Unsupported(reason)
 
+    def supports(self, operator: str, geometry: Any, dtype: str, layout: str) -> bool:
+        """Whether there is a kernel for a case."""
+        try:
+            self.find(operator, geometry, dtype, layout)
+        except Unsupported:
+            return False
+        return True
+
     def waiver(self, operator: str, geometry: Any, dtype: str, distribution: str) -> Waiver | None:
         """The first waiver that covers a case."""
         for waiver in self.waivers:

@@ -116,7 +116,7 @@ class Session:
         elif marker.name == "times":
             yield from self.plan.timed(marker.args[0], marker.kwargs["problems"])
         else:
-            problems, level = marker.kwargs["problems"], self.selection.level
+            problems, level = marker.kwargs["problems"], self.config.getoption("--level")
             yield from due_on(self.plan.timed(marker.args[0], problems), problems, level)
 
     def _checked(self, name: str) -> Iterator[Case | Absence]:

@@ -52,7 +52,7 @@ class Tally:
             self.profiles[name, record["dtype"]].add(record)
         if (moved := Moved.of(record)) is not None:
             self.moved[name, record["operator"]].append(moved)
-        for request in record.get("not_refused", ()):
+        for request in record.get("accepts_invalid", ()):
             self.answered[name][f"{record['operator']}: {request}"] += 1
         if not record["operator"]:
             self.broken[name] = record["reason"]

@@ -13,8 +13,8 @@ import msgspec
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Absence, Case
 from conformance.execution.judging import by_probes
-from conformance.execution.trial import DISTRIBUTION
-from conformance.execution.verify import Verdict
+from conformance.execution.selection import BEHAVIOUR
+from conformance.execution.status import Verdict
 from conformance.implementations.host import processor
 from conformance.inputs.stream import GENERATOR
 from conformance.judge import Judgement
@@ -44,7 +44,7 @@ def behaviour_record(
 ) -> CheckRecord | AbsenceRecord:
     """The record of a behaviour check: the same, with the check's name and what it found."""
     if isinstance(case, Absence):
-        return msgspec.structs.replace(absence_record(case), distribution=DISTRIBUTION, check=check)
+        return msgspec.structs.replace(absence_record(case), distribution=BEHAVIOUR, check=check)
     fields = _attempt(case, verdict)
     facts = facts if isinstance(facts, Facts) else _facts(facts)
     return CheckRecord(**fields | {"check": check, "facts": facts, "command": f"{fields['command']} -k {check}"})
@@ -98,7 +98,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         "distribution": case.variant.distribution,
         "seed": case.seed,
         "generator": GENERATOR,
-        "method": "probes" if by_probes(case) else "exact",
+        "method": "probes" if by_probes(case.recipe, case.method) else "exact",
         "terms": case.operator.terms(geometry),
         "checks": {
             judgement.output: {check.name: (number(check.value), number(check.limit)) for check in judgement.checks}
@@ -126,11 +126,8 @@ def _profile(judgement: Judgement) -> Profile:
 
 def _facts(found: dict[str, Any]) -> Facts:
     """What checks return today, by the schema's names."""
-    names = {"not_refused": "accepted", "kept": "saved_for_backward", "trained": "training_steps"}
+    names = {"accepts_invalid": "accepted", "kept": "saved_for_backward", "trained": "training_steps"}
     renamed = {names.get(name, name): value for name, value in found.items()}
-    for name in ("saved_for_backward", "training_steps"):
-        if name in renamed:
-            renamed[name] = [{"variant": row["form"], **row} for row in renamed[name]]
     return msgspec.convert(renamed, Facts)
 
 
