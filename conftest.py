@@ -4,6 +4,6 @@ pytest_plugins = [
     "conformance.plugin.plugin",
     "conformance.plugin.timing",
     "conformance.plugin.progress",
-    "conformance.reporting.memory_table",
+    "conformance.plugin.memory",
     "conformance.plugin.training",
 ]

@@ -226,7 +226,7 @@ def test_every_check_is_recorded_and_counted(project: Project):
     assert (outcome.exit, outcome.statuses) == (0, {"pass": len(CHECKS), "unsupported": len(CHECKS)})
     assert [r["check"] for r in outcome.records if r["implementation"] == "acme"] == [c.__name__ for c in CHECKS]
     assert {r["distribution"] for r in outcome.records} == {"contract"}
-    assert [r["repeatable"] for r in outcome.records if "repeatable" in r] == [True]
+    assert [r["facts"]["repeatable"] for r in outcome.records if r.get("facts")] == [True]
     assert f"{len(CHECKS)}" in outcome.text
 
 

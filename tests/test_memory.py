@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
@@ -19,9 +20,11 @@ from conformance.implementations.bridges.tape import Saved
 from conformance.implementations.implementation import Form, ImplementationError, Kernel
 from conformance.implementations.registry import load
 from conformance.operators import OPERATORS
+from conformance.plugin.memory import Tables
 from conformance.problems import Variant, typed
-from conformance.reporting import memory_table
+from conformance.reporting import memory as memory_tables
 from tests.conftest import Project
+from tests.report_samples import as_read, checked, sample
 
 torch = pytest.importorskip("torch")
 pytest_plugins = ["pytester"]
@@ -276,34 +279,27 @@ def test_jax_residuals():
     assert (40, 20) in {saved.shape for saved in plain.saved}
 
 
-RECORD = {
-    "implementation": "acme",
-    "descriptor": "bn n1",
-    "dtype": "fp32",
-    "kept": [{"form": "fused", "activation_bytes": 692224, "buffers": 1, "parameter_bytes": 9, "vector_bytes": 768}],
-}
+ROW = {"variant": "fused", "activation_bytes": 692224, "buffers": 1, "parameter_bytes": 9, "vector_bytes": 768}
+STEP = {"variant": "fused", "batch": 64, "peak_bytes": 43576024, "forward_bytes": 27089328}
 TABLE = """\
-kept for backward, bn n1
-implementation  form   dtype  activation bytes  buffers  parameter bytes  per-channel bytes
-acme            fused   fp32           692,224        1                9                768
-"""
-STEP = {"form": "fused", "batch": 64, "peak_bytes": 43576024, "forward_bytes": 27089328}
+implementation  variant  dtype  activation bytes  buffers  parameter bytes  per-channel bytes
+acme            fused    fp32            692,224        1                9                768"""
 STEPS = """\
-a training step of the tutorial's network (conv 1-32-64 with batch norm, 28x28, fp32)
-implementation  form   batch  peak bytes  bytes after forward
-acme            fused     64  43,576,024           27,089,328
-published for batch 2048 on an RTX 3070: unfused 2.68 GB, fused 1.56 GB at the peak"""
+implementation  variant  batch  peak bytes  bytes after forward
+acme            fused       64  43,576,024           27,089,328"""
 
 
 def test_tables():
-    assert "\n".join(memory_table.lines([RECORD])) == TABLE
-    assert "\n".join(memory_table.lines([{"implementation": "acme", "trained": [STEP]}])) == STEPS
-    assert list(memory_table.lines([])) == []
+    record = as_read(checked({"saved_for_backward": [ROW], "training_steps": [STEP]}, descriptor="bn n1"))
+    saved, steps = memory_tables.tables([("acme", record), ("other", as_read(sample()))])
+    assert (saved.title, "\n".join(saved.lines())) == ("Saved for backward, bn n1", TABLE)
+    assert (steps.note, "\n".join(steps.lines())) == (memory_tables.PUBLISHED, STEPS)
+    assert memory_tables.tables([("acme", as_read(sample()))]) == []
 
 
 def test_reports_of_other_tests_are_passed_over():
-    tables = memory_table.Tables()
-    for when, properties in (("setup", []), ("call", []), ("call", [("conformance", '{"status": "pass"}')])):
+    tables, property = Tables(), ("conformance", json.dumps(sample()))
+    for when, properties in (("setup", []), ("call", []), ("call", [property])):
         report: Any = SimpleNamespace(when=when, user_properties=properties)
         tables.pytest_runtest_logreport(report)
     assert tables.records == []
@@ -338,9 +334,7 @@ def pair(x, w, gamma, beta, running_mean, running_var, *, eps):
 
 @pytest.fixture
 def measured(project: Project) -> Project:
-    project.pytester.makeconftest(
-        'pytest_plugins = ["conformance.plugin.plugin", "conformance.reporting.memory_table"]'
-    )
+    project.pytester.makeconftest('pytest_plugins = ["conformance.plugin.plugin", "conformance.plugin.memory"]')
     project.write("suite/test_suite.py", SUITE.format(descriptor="bn n2 c3 h12 w12 k5 r3 s3 run0"))
     return project
 
@@ -352,7 +346,7 @@ def test_run(measured: Project, saves: int, status: str):
     record = outcome.of("acme")
     assert (record["status"], record["check"]) == (status, "backward_keeps_what_is_declared")
     assert (outcome.exit == 0) is (status == "pass")
-    assert (f"acme            modules   fp32             {X + Z:,}        2" in outcome.text) is (status == "pass")
+    assert (f"acme            modules  fp32              {X + Z:,}        2" in outcome.text) is (status == "pass")
 
 
 @pytest.mark.parametrize("option", ["--operator=conv_forward", "--distribution=fixed", "--layout=nhwc", "--dtype=fp64"])

@@ -17,6 +17,7 @@ from conformance.operators import OPERATORS
 from conformance.problems import FAMILY_DISTRIBUTIONS, Variant, typed
 from conformance.reporting import terminal
 from conformance.reporting.tally import Tally
+from tests.report_samples import as_read, checked
 
 TEXTS = {
     "conv": "n2 c4 h6 w5 k4 r3 s3 p1",
@@ -89,10 +90,9 @@ def test_requests_are_impossible():
 
 def test_summary_names_what_was_answered():
     tally = Tally()
-    head = {"implementation": "acme", "operator": "conv_forward", "device": "cpu", "status": "pass", "cases": 1}
-    tally.add({**head, "not_refused": ["channels that do not match"]})
+    tally.add(as_read(checked({"accepted": ["channels that do not match"]})))
     lines = "\n".join(terminal.summary(tally, 100))
-    assert "computes what it should refuse:\n  acme: conv_forward: channels that do not match" in lines
+    assert "accepts invalid arguments:\n  acme: conv_forward: channels that do not match" in lines
 
 
 def pooled(half: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance.execution.case import Absence, Case
@@ -19,7 +19,10 @@ from conformance.operators import OPERATORS
 from conformance.plugin import options
 from conformance.reporting import command, terminal
 from conformance.reporting.tally import Tally
-from conformance.results import records
+from conformance.results import build
+from conformance.results.reading import decode
+from conformance.results.schema import Record
+from conformance.results.writing import Records, encode
 
 PROPERTY = "conformance"
 """Name of the user property that carries a record, as a JSON line, from a worker to the controller."""
@@ -122,7 +125,7 @@ class Session:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
         self.asked |= not {"verifies", "behaves", "trains", "measures"}.isdisjoint(report.keywords)
-        record = _record_of(report)
+        record = record_of(report)
         if record is None or self._is_worker:
             return
         self.tally.add(record)
@@ -145,7 +148,8 @@ class Session:
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """A kernel that kills its worker is an error, counted like any other."""
         report.when = "call"
-        report.user_properties.append((PROPERTY, records.line(records.broken_record(crashitem, str(report.longrepr)))))
+        line = encode(build.broken_record(crashitem, str(report.longrepr))).decode()
+        report.user_properties.append((PROPERTY, line))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -172,12 +176,12 @@ class Session:
         for device in asked:
             if not self.tally.verified_on(device):
                 terminalreporter.write_line(f"{device}: nothing verified: {self._why(device)}", yellow=True)
-                for line in terminal.elsewhere(device, self.plan.simulators(device), width):
+                for line in terminal.simulators(device, self.plan.simulators(device), width):
                     terminalreporter.write_line(line, yellow=True)
         if not self.tally.verified:
             terminalreporter.write_line("NOTHING WAS VERIFIED", red=True)
         if self.records is not None and (folder := self.config.getoption("--report")):
-            for line in command.said(self.records.path, Path(folder)):
+            for line in command.of_run(self.records.path, Path(folder)):
                 terminalreporter.write_line(line)
 
     def _why(self, device: str) -> str:
@@ -194,7 +198,7 @@ class Broken(pytest.Item):
     def __init__(self, *, path_text: str, reason: str, **rest: Any) -> None:
         super().__init__(**rest)
         self.reason = reason
-        publish(self, records.broken_record(path_text, reason))
+        publish(self, build.broken_record(path_text, reason))
 
     def runtest(self) -> None:
         """Always fails."""
@@ -211,12 +215,13 @@ def judged(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
 
     def run(case: Case | Absence) -> None:
         if isinstance(case, Absence):
-            verdict, record = Verdict(case.status, case.reason), records.absence_record(case)
+            verdict = Verdict(case.status, case.reason)
+            record: Record = build.absence_record(case)
         else:
             verdict = verify(case)
-            record = records.record(case, verdict)
+            record = build.record(case, verdict)
         publish(request.node, record)
-        conclude(verdict, record.get("command", ""))
+        conclude(verdict, record.command)
 
     return run
 
@@ -230,17 +235,17 @@ def kept(request: pytest.FixtureRequest) -> Callable[[Case | Absence, Check], No
             verdict, facts = Verdict(case.status, case.reason), Facts()
         else:
             verdict, facts = conduct(case, check)
-        record = records.conduct_record(case, verdict, check.__name__, facts)
+        record = build.behaviour_record(case, verdict, check.__name__, facts)
         publish(request.node, record)
-        conclude(verdict, record.get("command", ""))
+        conclude(verdict, record.command)
 
     return run
 
 
-def publish(item: pytest.Item, record: dict[str, Any]) -> None:
+def publish(item: pytest.Item, record: Record) -> None:
     """Hand a record, with the level of the run, to whoever counts and writes."""
-    record["run_level"] = item.config.getoption("--level")
-    item.user_properties.append((PROPERTY, records.line(record)))
+    record = msgspec.structs.replace(record, run_level=item.config.getoption("--level"))
+    item.user_properties.append((PROPERTY, encode(record).decode()))
 
 
 def conclude(verdict: Verdict, command: str) -> None:
@@ -255,10 +260,10 @@ def conclude(verdict: Verdict, command: str) -> None:
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """Show the suite's statuses instead of pytest's."""
-    record = _record_of(report)
+    record = record_of(report)
     if record is None:
         return None
-    status = record["status"]
+    status = record.status
     return CATEGORIES.get(status, status), LETTERS[status], status.upper()
 
 
@@ -283,15 +288,15 @@ def _has_case(item: pytest.Item) -> bool:
     return parameters is None or isinstance(parameters.params.get("case"), (Case, Absence, type(None)))
 
 
-def _record_of(report: pytest.TestReport) -> dict[str, Any] | None:
+def record_of(report: pytest.TestReport) -> Record | None:
     """The record of a test whose call ended; None for other phases and other tests."""
     if getattr(report, "when", None) != "call":
         return None
     text = dict(report.user_properties).get(PROPERTY)
-    return None if text is None else json.loads(str(text))
+    return None if text is None else decode(str(text))
 
 
-def _open_records(config: pytest.Config) -> records.Records | None:
+def _open_records(config: pytest.Config) -> Records | None:
     """The file that `--records` names, or one beside the report that is made from it."""
     path, folder = config.getoption("--records"), _report_folder(config)
     if path is None and folder is not None:
@@ -299,7 +304,7 @@ def _open_records(config: pytest.Config) -> records.Records | None:
     if path is None:
         return None
     try:
-        return records.Records(Path(path))
+        return Records(Path(path))
     except OSError as problem:
         raise _unwritable(path, problem) from None
 

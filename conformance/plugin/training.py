@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -13,28 +12,12 @@ from conformance.execution.case import Absence
 from conformance.execution.verify import Verdict
 from conformance.implementations.devices import DEVICES
 from conformance.implementations.implementation import Implementation
-from conformance.plugin.plugin import PROPERTY, conclude, publish
-from conformance.results import records
+from conformance.plugin.plugin import conclude, publish, record_of
+from conformance.reporting.training import table
+from conformance.results import build
+from conformance.results.schema import SCHEMA, Record, Scores, TrainingRecord, TrainingRun, number
 from conformance.training.due import Training, due
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION, OPERATOR
-
-HEADINGS = (
-    "implementation",
-    "network",
-    "steps",
-    "loss",
-    "right",
-    "test loss",
-    "right",
-    "guess",
-    "judged",
-    "worst",
-    "s",
-)
-LEGEND = (
-    "right: share of right answers; guess: share of the commonest one in the test; "
-    "judged: tensors compared with their bound; worst: error as a share of it"
-)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,49 +30,20 @@ class Table:
     """The trainings of a run, as their records say, printed when it ends."""
 
     def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Record] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the records of trainings that got as far as a test."""
-        text = dict(report.user_properties).get(PROPERTY) if report.when == "call" else None
-        record = json.loads(str(text)) if text is not None else {}
-        if record.get("training", {}).get("scores"):
+        record = record_of(report)
+        if isinstance(record, TrainingRecord):
             self.records.append(record)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """One line per training."""
-        if self.records:
+        found = table((record.implementation, record) for record in self.records)
+        if found is not None:
             terminalreporter.section("training")
-            for line in table(self.records):
+            for line in (*found.lines(), found.note):
                 terminalreporter.write_line(line)
-
-
-def table(kept: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Lines of text, headings first."""
-    rows = [HEADINGS, *map(_row, kept)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-    yield LEGEND
-
-
-def _row(record: dict[str, Any]) -> tuple[str, ...]:
-    training = record["training"]
-    scores = {name: float(score) for name, score in training["scores"].items()}
-    worst = max(float(check["worst error / bound"][0]) for check in record["checks"].values())
-    return (
-        record["implementation"],
-        training["network"],
-        str(training["steps"]),
-        f"{scores['first loss']:.3f} to {scores['last loss']:.3f}",
-        f"{scores['accuracy']:.0%}",
-        f"{scores['test loss']:.3f}",
-        f"{scores['test accuracy']:.0%}",
-        f"{scores['commonest']:.0%}",
-        f"{training['judged']:,}",
-        f"{worst:.0%}",
-        f"{record['seconds']['total']:.1f}",
-    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -113,47 +67,51 @@ def trained(request: pytest.FixtureRequest) -> Callable[[Training | Absence], No
 
     def run(training: Training | Absence) -> None:
         if isinstance(training, Absence):
-            verdict, record = Verdict(training.status, training.reason), records.absence_record(training)
+            verdict = Verdict(training.status, training.reason)
+            record: Record = build.absence_record(training)
         else:
             from conformance.training.verdict import concluded  # torch is needed from here on
 
             outcome = concluded(training)
             verdict, record = outcome.verdict, _record(training, outcome)
         publish(request.node, record)
-        conclude(verdict, record.get("command", ""))
+        conclude(verdict, record.command)
 
     return run
 
 
-def _record(training: Training, outcome: Any) -> dict[str, Any]:
-    """The record of a training: the head of every record, the network, how it went."""
-    implementation, course, verdict = training.implementation, training.course, outcome.verdict
-    head = records.absence_record(
-        Absence(implementation.name, OPERATOR, implementation.device, verdict.status, verdict.reason, 1)
+def _record(training: Training, outcome: Any) -> TrainingRecord:
+    """The record of a training: the network, how it went."""
+    implementation, course, history, audit = training.implementation, training.course, outcome.history, outcome.audit
+    names = {"commonest": "baseline"}
+    scores = {names.get(name, name.replace(" ", "_")): number(score) for name, score in history.scores.items()}
+    return TrainingRecord(
+        schema=SCHEMA,
+        implementation=implementation.name,
+        operator=OPERATOR,
+        device=implementation.device,
+        cases=1,
+        **build.verdict_fields(outcome.verdict),
+        source=implementation.source,
+        contracts={name: _contract(implementation, name, training.layout) for name in DIRECTIONS},
+        problem=course.network,
+        dtype="fp32",
+        layout=training.layout,
+        distribution=DISTRIBUTION,
+        level=training.level,
+        seed=training.seed,
+        checks={role: {"worst error / bound": (number(worst), 1.0)} for role, worst in audit.worst.items()},
+        training=TrainingRun(
+            network=course.network,
+            steps=len(history.losses),
+            verified=audit.judged,
+            losses=tuple(map(number, history.losses)),
+            scores=Scores(**scores) if scores else None,
+            configuration=asdict(course),
+        ),
+        versions=build.versions() | build.texts(implementation.arrays.describe()),
+        command=training.command,
     )
-    history, audit = outcome.history, outcome.audit
-    return {
-        **head,
-        "source": implementation.source,
-        "contracts": {name: _contract(implementation, name, training.layout) for name in DIRECTIONS},
-        "problem": course.network,
-        "dtype": "fp32",
-        "layout": training.layout,
-        "distribution": DISTRIBUTION,
-        "level": training.level,
-        "seed": training.seed,
-        "checks": {role: {"worst error / bound": [records.number(worst), 1.0]} for role, worst in audit.worst.items()},
-        "training": {
-            **asdict(course),
-            "steps": len(history.losses),
-            "judged": audit.judged,
-            "losses": [records.number(loss) for loss in history.losses],
-            "scores": {name: records.number(score) for name, score in history.scores.items()},
-        },
-        "seconds": {phase: round(value, 6) for phase, value in verdict.seconds.items()},
-        "versions": head["versions"] | implementation.arrays.describe(),
-        "command": training.command,
-    }
 
 
 def _contract(implementation: Implementation, direction: str, layout: str) -> dict[str, Any]:

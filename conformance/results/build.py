@@ -101,7 +101,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         "method": "probes" if by_probes(case) else "exact",
         "terms": case.operator.terms(geometry),
         "checks": {
-            judgement.output: {check.name: (number(check.value), number(check.limit)) for check in judgement.checks}
+            judgement.output: {check.name: (number(check.value), float(check.limit)) for check in judgement.checks}
             for judgement in verdict.judgements
         },
         "profile": {j.output: _profile(j) for j in verdict.judgements if j.profile},

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from conformance.checks import memory
-from conformance.problems import typed
-
-PAIRS = tuple(map(typed, ("bn n8 c32 h26 w26 k64 r3 s3", "bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0")))
-STEP = typed("bn n64 c32 h26 w26 k64 r3 s3 affine0 run0 eps3")
-PUBLISHED_STEP = replace(typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps3"), level="full")
+from conformance.checks.required import PAIRS, PUBLISHED_STEP, STEP
 
 
 @pytest.mark.measures("conv_bn_forward", problems=PAIRS, dtypes=("fp32", "bf16"))

@@ -1,23 +1,18 @@
-"""What a level asks of an implementation, read off the suites themselves."""
+"""What a level asks of an implementation."""
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pytest
-
-from conformance import suites
+from conformance.checks.required import BEHAVIOUR, MEASURED, VERIFIED
 from conformance.execution import behaviour_cases
 from conformance.execution.trial import DISTRIBUTION
-from conformance.operators import OPERATORS, takes
+from conformance.operators import takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
-
-KINDS = ("verifies", "behaves", "measures", "trains")
+from conformance.training.tables import NETWORKS
 
 
 class Slot(NamedTuple):
@@ -40,7 +35,7 @@ class Share:
     slots: frozenset[Slot]
     """Everything it may give a verdict on."""
     cases: int
-    """How many of them it does; a check of behaviour chooses by what the implementation takes."""
+    """How many of them it does; a behaviour check chooses by what the implementation takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,72 +50,28 @@ class Due:
 
 @cache
 def due(level: str) -> Due:
-    """What every implementation owes at a level."""
-    found = list(_tests())
-    return Due(
-        verdicts=tuple(_verdicts(mark, level) for mark, _ in found if mark.name == "verifies"),
-        behaviour=tuple(
-            _behaviour(operator, check, level)
-            for mark, check in found
-            if mark.name == "behaves"
-            for operator in mark.args or OPERATORS
-        ),
-        measured=tuple(_measured(mark, check, level) for mark, check in found if mark.name == "measures"),
-        networks=tuple(mark.args[0] for mark, _ in found if mark.name == "trains"),
-    )
+    """The required cases of every implementation at a level."""
+    verdicts = []
+    for operator, when in VERIFIED:
+        fitting = (row for row in at_level(PROBLEMS, level) if takes(operator, row[0].geometry))
+        rows = [(problem, variants) for problem, variants in fitting if when is None or when(problem.geometry)]
+        slots = _slots(operator, ((problem, variant) for problem, variants in rows for variant in variants))
+        verdicts.append(Share(operator, "", slots, len(slots)))
+    behaviour = []
+    every = {Variant(v.dtype, v.layout, DISTRIBUTION) for problem in PROBLEMS for v in problem.variants}
+    for check, operators in BEHAVIOUR.items():
+        for operator in operators:
+            small = behaviour_cases.small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
+            slots = _slots(operator, ((problem, variant) for problem in small for variant in every), check)
+            behaviour.append(Share(operator, check, slots, min(len(small), behaviour_cases.MOST)))
+    measured = []
+    for check, (operator, problems, dtypes) in MEASURED.items():
+        variants = [Variant(dtype, "nchw", DISTRIBUTION) for dtype in dtypes]
+        pairs = ((problem, variant) for problem, _ in at_level(problems, level) for variant in variants)
+        slots = _slots(operator, pairs, check)
+        measured.append(Share(operator, check, slots, len(slots)))
+    return Due(tuple(verdicts), tuple(behaviour), tuple(measured), NETWORKS)
 
 
-def _tests() -> Iterator[tuple[pytest.Mark, str]]:
-    """The mark of each test function of the suites, and the name of the check that it makes, if it makes one."""
-    for module_info in pkgutil.iter_modules(suites.__path__):
-        module = import_module(f"{suites.__name__}.{module_info.name}")
-        for name, function in vars(module).items():
-            if not name.startswith("test_"):
-                continue
-            for mark in (*_marks(function), *_marks(module)):  # the closest first, as pytest has it
-                if mark.name in KINDS:
-                    yield mark, "" if mark.name in ("verifies", "trains") else _check(function)
-                    break
-
-
-def _marks(holder: Any) -> Iterator[pytest.Mark]:
-    found = getattr(holder, "pytestmark", [])
-    for mark in found if isinstance(found, list) else [found]:
-        yield mark if isinstance(mark, pytest.Mark) else mark.mark
-
-
-def _check(test: Callable[..., None]) -> str:
-    """The name of the check that a test function hands to its fixture."""
-    seen: list[str] = []
-    test(kept=lambda case, check: seen.append(check.__name__), case=None)
-    return seen[0]
-
-
-def _verdicts(mark: pytest.Mark, level: str) -> Share:
-    (operator,), when = mark.args, mark.kwargs.get("when")
-    rows = [
-        (problem, variants)
-        for problem, variants in at_level(PROBLEMS, level)
-        if takes(operator, problem.geometry) and (when is None or when(problem.geometry))
-    ]
-    slots = frozenset(_slot(operator, problem, variant) for problem, variants in rows for variant in variants)
-    return Share(operator, "", slots, len(slots))
-
-
-def _behaviour(operator: str, check: str, level: str) -> Share:
-    small = behaviour_cases.small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
-    every = {(v.dtype, v.layout) for problem in PROBLEMS for v in problem.variants}
-    slots = (_slot(operator, p, Variant(dtype, layout, DISTRIBUTION), check) for p in small for dtype, layout in every)
-    return Share(operator, check, frozenset(slots), min(len(small), behaviour_cases.MOST))
-
-
-def _measured(mark: pytest.Mark, check: str, level: str) -> Share:
-    problems: Iterable[Problem] = mark.kwargs["problems"]
-    variants = [Variant(dtype, "nchw", DISTRIBUTION) for dtype in mark.kwargs["dtypes"]]
-    here = [problem for problem, _ in at_level(problems, level)]
-    slots = frozenset(_slot(mark.args[0], problem, variant, check) for problem in here for variant in variants)
-    return Share(mark.args[0], check, slots, len(slots))
-
-
-def _slot(operator: str, problem: Problem, variant: Variant, check: str = "") -> Slot:
-    return Slot(operator, problem.name, variant.dtype, variant.layout, variant.distribution, check)
+def _slots(operator: str, pairs: Iterable[tuple[Problem, Variant]], check: str = "") -> frozenset[Slot]:
+    return frozenset(Slot(operator, problem.name, v.dtype, v.layout, v.distribution, check) for problem, v in pairs)
