@@ -9,36 +9,42 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from conformance.results import schema
+from conformance.results.reading import decode
+from conformance.results.schema import SCHEMA
+
 Record = dict[str, Any]
+"""A record as its line says it."""
 VERSIONS = {"python": "3.11.7", "machine": "x86_64", "system": "Linux", "numpy": "2.4.6"}
 H100 = VERSIONS | {"torch": "2.13.0", "device": "NVIDIA H100"}
 CONTRACT = {"inputs": "exact", "accumulate": "fp32", "rounding": "nearest", "algorithm": "direct", "splits": 1}
+WAIVER = {"reason": "known", "url": "https://example.org/known"}
+INFERRED = {"precision": "fp32 accumulation", "rank": 1, "conservative": False}
 DIAGNOSIS = (
-    "y: 288 of 2,592 elements out (bound of the contract: direct, inputs as given, fp32 accumulation)\n"
+    "y: 288 of 2,592 elements mismatched (bound of the contract: direct, inputs as given, fp32 accumulation)\n"
     "worst y[0, 13, 8, 0] is 0.0, exact -5.40553563854337, error 5.41, allowed 1.19e-05\n"
-    "worst error / bound 4.534e+05 beyond 1; rms 5.027e+05 beyond 0.5438\n"
-    "contract inferred: none that is known\nerrors sit at: p = 8 (last)\n"
-    "looks like: last row of y (dy) left out, or padding of H one too small after (residual 0.0%)"
+    "worst error / bound 4.534e+05 exceeds 1; rms 5.027e+05 exceeds 0.5438\n"
+    "inferred precision: none that is known\nerror locations: p = 8 (last)\n"
+    "likely cause: last row of y (dy) left out, or padding of H one too small after (explains 100%)"
 )
 
 
 def sample(**changes: Any) -> Record:
     """A verdict of the fixed distribution that passed, but for what is changed; what is changed to None is left out."""
     record: Record = {
-        "schema": 1, "implementation": "acme", "operator": "conv_forward", "device": "cpu", "status": "pass",
-        "cases": 1,
+        "kind": "case", "schema": SCHEMA, "implementation": "acme", "operator": "conv_forward", "device": "cpu",
+        "status": "pass", "cases": 1,
         "source": "a" * 64, "contract": CONTRACT, "problem": "edge.plain", "descriptor": "n2 c8 h9 w9 k16 r3 s3 p1 b1",
         "dtype": "fp32", "layout": "nchw", "distribution": "fixed", "seed": 0, "generator": "splitmix64-v1",
         "method": "exact",
-        "terms": {"y": 73}, "reason": "",
+        "terms": {"y": 73},
         "checks": {"y": {"worst error / bound": [0.31, 1.0], "rms": [0.28, 0.55], "gain z": [1.5, 6.2]}},
         "profile": {
             "y": {
                 "lambda": 1.9, "lambda_limit": 6.0, "effective_bits": 19.7, "rms": 0.28, "gain_z": 1.5,
-                "offset_z": -0.4,
+                "offset_z": -0.4, "inferred": INFERRED,
             }
         },
-        "inferred": {"y": {"contract": "fp32 accumulation", "rank": 1, "conservative": False}},
         "seconds": {"reference": 0.001, "kernel": 0.002, "judge": 0.003, "total": 0.006},
         "versions": VERSIONS,
         "command": "pytest --impl acme --operator conv_forward --problem 'n2 c8 h9 w9 k16 r3 s3 p1 b1' --dtype fp32",
@@ -48,14 +54,45 @@ def sample(**changes: Any) -> Record:
 
 def absent(**changes: Any) -> Record:
     """Cases that could not be attempted."""
-    head = {"schema": 1, "implementation": "acme", "operator": "avg_pool_forward", "device": "cpu"}
-    return {**head, "status": "unsupported", "cases": 18, "reason": "not implemented", "versions": VERSIONS, **changes}
+    head = {"kind": "absence", "schema": SCHEMA, "implementation": "acme", "operator": "avg_pool_forward"}
+    rest = {"device": "cpu", "status": "unsupported", "cases": 18, "reason": "not implemented", "versions": VERSIONS}
+    return {name: value for name, value in (head | rest | changes).items() if value is not None}
 
 
 def failed(**changes: Any) -> Record:
     """A verdict with a diagnosis."""
     checks = {"y": {"worst error / bound": ["inf", 1.0], "rms": [5e5, 0.5438]}}
     return sample(**{"status": "fail", "reason": DIAGNOSIS, "checks": checks, **changes})
+
+
+def waived(**changes: Any) -> Record:
+    """A failure that is expected."""
+    return sample(**{"status": "waived", "waiver": WAIVER, "reason": "y: 3 elements mismatched", **changes})
+
+
+def checked(facts: Record, **changes: Any) -> Record:
+    """A behaviour check that found something out."""
+    return sample(**{"kind": "check", "check": "calls_repeat", "facts": facts, "distribution": "contract", **changes})
+
+
+def trained(**changes: Any) -> Record:
+    """A training that got to its end."""
+    names = ("first_loss", "last_loss", "accuracy", "test_loss", "test_accuracy", "baseline")
+    scores = dict(zip(names, (2.0, 0.5, 0.9, 0.7, 0.8, 0.2), strict=True))
+    run = {"network": "digits", "steps": 12, "verified": 92, "losses": [2.0, 0.5], "scores": scores}
+    own = {"operator": "training", "problem": "digits", "distribution": "training", "profile": None}
+    return sample(**{"kind": "training", "training": run, "contracts": {}, "level": "smoke", **own, **changes})
+
+
+def broken(**changes: Any) -> Record:
+    """A file that could not be used."""
+    head = {"kind": "broken", "schema": SCHEMA, "implementation": "impls/b.py", "operator": "", "device": ""}
+    return {**head, "status": "error", "cases": 1, "reason": "SyntaxError", "versions": VERSIONS, **changes}
+
+
+def as_read(record: Mapping[str, Any]) -> schema.Record:
+    """The record of a line."""
+    return decode(json.dumps(record))
 
 
 def written(path: Path, records: Iterable[Mapping[str, Any]]) -> Path:

@@ -142,7 +142,7 @@ def test_every_check_has_a_cheat_and_a_place_in_the_suite():
     marks = [
         mark for module in (test_behaviour, test_avg_pool) for test in vars(module).values() for mark in marks_of(test)
     ]
-    assert sorted(name for mark in marks for name in mark.args if mark.name == "checks") == sorted(CHECKS)
+    assert sorted(name for mark in marks for name in mark.args if mark.name == "behaves") == sorted(CHECKS)
 
 
 def marks_of(test: object) -> list[pytest.Mark]:
@@ -161,7 +161,7 @@ def test_clear_refusal_is_unsupported(check: Check):
 @pytest.mark.parametrize(("kernel", "repeats"), [(cheaters.honest, True), (cheaters.sums_in_any_order(), False)])
 def test_repeatability_is_reported_and_not_judged(kernel: Kernel, repeats: bool):
     verdict = check_behaviour(case_of(kernel), behaviour.calls_repeat)
-    assert (verdict.status, verdict.facts) == ("pass", {"repeatable": repeats})
+    assert (verdict.status, verdict.facts.repeatable) == ("pass", repeats)
 
 
 def test_memory_is_poisoned_before_the_call_that_is_judged():
@@ -227,7 +227,7 @@ SUITE = """
 import pytest
 from conformance.checks.behaviour import BEHAVIOUR
 
-@pytest.mark.checks(*(check.__name__ for check in BEHAVIOUR))
+@pytest.mark.behaves(*(check.__name__ for check in BEHAVIOUR))
 def test_behaviour(check, name, case):
     check(name, case)
 """
@@ -241,7 +241,7 @@ def test_every_check_is_recorded_and_counted(project: Project):
     assert (outcome.exit, outcome.statuses) == (0, {"pass": len(BEHAVIOUR), "unsupported": len(BEHAVIOUR)})
     assert [r["check"] for r in outcome.records if r["implementation"] == "acme"] == [c.__name__ for c in BEHAVIOUR]
     assert {r["distribution"] for r in outcome.records} == {"behaviour"}
-    assert [r["repeatable"] for r in outcome.records if "repeatable" in r] == [True]
+    assert [r["facts"]["repeatable"] for r in outcome.records if r.get("facts")] == [True]
     assert f"{len(BEHAVIOUR)}" in outcome.text
 
 

@@ -49,7 +49,7 @@ def test_a_fifth_is_found_on_a_busy_machine_by_three_runs(seed: int):
 
 def test_faster_is_no_alarm():
     found = tried(Bench(), 1, lambda key: 0.8 if key.implementation == "acme" else 1.0)
-    assert {answer.outcome for answer in found.answers if answer.implementation == "acme"} <= {"faster", "cannot tell"}
+    assert {answer.outcome for answer in found.answers if answer.implementation == "acme"} <= {"faster", "inconclusive"}
     assert found.changed
     assert found.status(subset=False) == 0
 
@@ -63,15 +63,15 @@ def test_a_slow_machine_is_not_a_slow_kernel():
 
 def test_a_kernel_is_not_slower_because_the_baseline_is_faster():
     found = tried(Bench(), 2, lambda key: 0.8 if key.implementation == "torch-cpu" else 1.0)
-    assert {answer.outcome for answer in found.answers if answer.overall} == {"cannot tell"}
+    assert {answer.outcome for answer in found.answers if answer.overall} == {"inconclusive"}
     assert not found.changed
 
 
 @pytest.mark.parametrize(
     ("timing", "reason"),
     [
-        ({"finding": "faster than the roofline"}, "in doubt: faster than"),
-        ({"clock": "device"}, "clocks None and device"),
+        ({"status": "finding", "finding": "faster than the roofline"}, "in doubt: faster than"),
+        ({"clock": "device"}, "clocks unknown and device"),
     ],
 )
 def test_times_in_doubt_are_not_compared(timing, reason, pair):
@@ -104,12 +104,12 @@ def test_what_does_not_matter_is_no_change():
 
 def test_wide_intervals_cannot_tell():
     found = tried(Bench(BUSY, rounds=3), 5)
-    assert {answer.outcome for answer in found.answers if not answer.overall} == {"cannot tell"}
+    assert {answer.outcome for answer in found.answers if not answer.overall} == {"inconclusive"}
 
 
 def test_few_benchmarks_cannot_tell_how_runs_scatter():
     found = tried(Bench(problems=1), 6, by_a_fifth("acme"))
-    assert {answer.outcome for answer in found.answers} == {"cannot tell"}
+    assert {answer.outcome for answer in found.answers} == {"inconclusive"}
     assert any("how runs scatter" in note for note in found.notes)
 
 
@@ -230,7 +230,7 @@ def test_another_contract_is_noted(pair):
 def test_runs_of_different_sources_are_not_taken_together(pair):
     before, after, document = pair
     for entry in document["benchmarks"]:
-        entry["extra_info"]["source"] = "changed"
+        entry["extra_info"]["source"] = "c" * 64
     changed = write(after.with_name("c.json"), document)
     assert main(["compare", str(before), str(after), "--and", str(changed), str(after)]) == 2
     assert main(["compare", str(before), str(after), "--and", str(before), str(after)]) == 0
@@ -238,20 +238,27 @@ def test_runs_of_different_sources_are_not_taken_together(pair):
 
 KEY = Bench().keys()[0]
 BAD = {
-    "is not JSON": "{",
-    "is nested more than": "[" * 100 + "]" * 100,
-    "holds NaN": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [float("nan")])]}),
-    "beyond what a float holds": '{"a": 1e999}',
-    "gives the name a twice": '{"a": 1, "a": 2}',
-    "the document is missing or is not an object": "[]",
-    "machine_info is missing": "{}",
-    "has no list 'benchmarks'": '{"machine_info": {}}',
+    "is cut off": "{",
+    "is not JSON": "nothing",
+    "is nested too deep": '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    "is not JSON (JSON is malformed": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [float("nan")])]}),
+    "field machine_info.release: expected `str`, got `int`": '{"machine_info": {"release": 3}, "benchmarks": []}',
+    "field benchmarks[0].stats.median: number out of range": json.dumps(
+        {"machine_info": {}, "benchmarks": [{"stats": {"median": 10**400}}]}
+    ),
+    "gives the name a twice": '{"a": 1, "a": 2, "machine_info": {}, "benchmarks": []}',
+    "expected `object`, got `array`": "[]",
+    "missing required field `machine_info`; write it with": "{}",
+    "missing required field `benchmarks`": '{"machine_info": {}}',
     "times no verified kernel": '{"machine_info": {}, "benchmarks": []}',
-    "the record in extra_info has no status": json.dumps(
+    "benchmark 1: object missing required field `status`": json.dumps(
         {"machine_info": {}, "benchmarks": [row(KEY, [1.0], status=None)]}
     ),
+    "benchmark 1: written in schema 1, this version reads schema 2": json.dumps(
+        {"machine_info": {}, "benchmarks": [row(KEY, [1.0], schema=1)]}
+    ),
     "has no rounds": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [])]}),
-    "a round is not a number of seconds above 0": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [0.0])]}),
+    "stats.data[0]: expected `float` above 0.0": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [0.0])]}),
     "times cpu torch-cpu conv_forward p0 fp32 nchw fixed twice": json.dumps(
         {"machine_info": {}, "benchmarks": [row(KEY, [1.0])] * 2}
     ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from conformance.reporting.comparison.decide import FASTER, SAME, SLOWER, UNKNOWN, Bounds, settled
+from conformance.reporting.comparison.decide import FASTER, INCONCLUSIVE, SAME, SLOWER, Bounds, settled
 from conformance.reporting.comparison.noise import Interval
 
 LIMIT = 0.05
@@ -39,14 +39,14 @@ VAGUE = [Sure(middle, 0.02, decisive=False) for middle in (0.2, 0.0)]
         ([DOWN], [FASTER]),
         ([FLAT], [SAME]),
         ([UP, FLAT], [SLOWER, SAME]),
-        ([UP, FLAT, FLAT], [UNKNOWN, SAME, SAME]),
+        ([UP, FLAT, FLAT], [INCONCLUSIVE, SAME, SAME]),
         ([UP, Sure(0.2, 0.001), Sure(-0.2, 0.001)], [SLOWER, SLOWER, FASTER]),
-        ([UP, DOWN, Sure(0.2, 0.001), FLAT], [UNKNOWN, UNKNOWN, SLOWER, SAME]),
+        ([UP, DOWN, Sure(0.2, 0.001), FLAT], [INCONCLUSIVE, INCONCLUSIVE, SLOWER, SAME]),
         ([Sure(0.03, 0.001)], [SAME]),
-        ([Sure(0.045, 0.001)], [UNKNOWN]),
-        ([Sure(0.2, 0.06)], [UNKNOWN]),
-        (VAGUE, [UNKNOWN, SAME]),
-        ([UP, *VAGUE], [SLOWER, UNKNOWN, SAME]),
+        ([Sure(0.045, 0.001)], [INCONCLUSIVE]),
+        ([Sure(0.2, 0.06)], [INCONCLUSIVE]),
+        (VAGUE, [INCONCLUSIVE, SAME]),
+        ([UP, *VAGUE], [SLOWER, INCONCLUSIVE, SAME]),
     ],
 )
 def test_holm(questions, outcomes):

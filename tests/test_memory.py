@@ -20,8 +20,10 @@ from conformance.implementations.implementation import AutogradVariant, Implemen
 from conformance.implementations.registry import load
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
-from conformance.reporting import memory_table
+from conformance.reporting import memory as memory_tables
+from conformance.results.schema import SavedForBackward
 from tests.conftest import Project
+from tests.report_samples import as_read, checked, sample
 
 torch = pytest.importorskip("torch")
 pytest_plugins = ["pytester"]
@@ -61,14 +63,10 @@ def offering(kernel: Callable[..., Any], saves: int, form: Callable[..., Any] | 
     return acme
 
 
-def row(label: str, buffers: int, activations: int, vectors: int) -> dict[str, Any]:
-    return {
-        "variant": label,
-        "buffers": buffers,
-        "activation_bytes": activations,
-        "parameter_bytes": W,
-        "vector_bytes": vectors,
-    }
+def row(label: str, buffers: int, activations: int, vectors: int) -> SavedForBackward:
+    return SavedForBackward(
+        variant=label, buffers=buffers, activation_bytes=activations, parameter_bytes=W, vector_bytes=vectors
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,10 +74,10 @@ def row(label: str, buffers: int, activations: int, vectors: int) -> dict[str, A
     [("unfused", 2, row("pair", 2, X + Z, 5 * 5 * 4)), ("fused", 1, row("pair", 1, X, 3 * 5 * 4))],
     ids=["unfused", "fused"],
 )
-def test_bytes_of_a_pair(torch_kernels, label: str, saves: int, expected: dict[str, Any]):
+def test_bytes_of_a_pair(torch_kernels, label: str, saves: int, expected: SavedForBackward):
     """The unfused pair keeps x and z, the fused one x; both w, gamma and two statistics, torch two running ones."""
     verdict = concluded(offering(torch_kernels[label], saves))
-    assert (verdict.status, verdict.reason, verdict.facts) == ("pass", "", {"kept": [expected]})
+    assert (verdict.status, verdict.reason, verdict.facts.saved_for_backward) == ("pass", "", (expected,))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +88,7 @@ def test_fused_pair_keeps_its_input_whatever_the_convolution(torch_kernels, text
     problem = typed(text)
     verdict = concluded(offering(torch_kernels["fused"], 1), problem=problem)
     assert (verdict.status, verdict.reason) == ("pass", "")
-    assert verdict.facts["kept"][0]["activation_bytes"] == problem.geometry.x.size * 4
+    assert verdict.facts.saved_for_backward[0].activation_bytes == problem.geometry.x.size * 4
 
 
 @pytest.mark.parametrize(
@@ -275,35 +273,28 @@ def test_jax_residuals():
     assert (40, 20) in {saved.shape for saved in plain.saved}
 
 
-RECORD = {
-    "implementation": "acme",
-    "descriptor": "bn n1",
-    "dtype": "fp32",
-    "kept": [{"variant": "fused", "activation_bytes": 692224, "buffers": 1, "parameter_bytes": 9, "vector_bytes": 768}],
-}
-TABLE = """\
-kept for backward, bn n1
-implementation  variant  dtype  activation bytes  buffers  parameter bytes  per-channel bytes
-acme            fused     fp32           692,224        1                9                768
-"""
+ROW = {"variant": "fused", "activation_bytes": 692224, "buffers": 1, "parameter_bytes": 9, "vector_bytes": 768}
 STEP = {"variant": "fused", "batch": 64, "peak_bytes": 43576024, "forward_bytes": 27089328}
+TABLE = """\
+implementation  variant  dtype  activation bytes  buffers  parameter bytes  per-channel bytes
+acme            fused    fp32            692,224        1                9                768"""
 STEPS = """\
-a training step of the tutorial's network (conv 1-32-64 with batch norm, 28x28, fp32)
 implementation  variant  batch  peak bytes  bytes after forward
-acme            fused       64  43,576,024           27,089,328
-published for batch 2048 on an RTX 3070: unfused 2.68 GB, fused 1.56 GB at the peak"""
+acme            fused       64  43,576,024           27,089,328"""
 
 
 def test_tables():
-    assert "\n".join(memory_table.lines([RECORD])) == TABLE
-    assert "\n".join(memory_table.lines([{"implementation": "acme", "trained": [STEP]}])) == STEPS
-    assert list(memory_table.lines([])) == []
+    record = as_read(checked({"saved_for_backward": [ROW], "training_steps": [STEP]}, descriptor="bn n1"))
+    saved, steps = memory_tables.tables([("acme", record), ("other", as_read(sample()))])
+    assert (saved.title, "\n".join(saved.lines())) == ("Saved for backward, bn n1", TABLE)
+    assert (steps.note, "\n".join(steps.lines())) == (memory_tables.PUBLISHED, STEPS)
+    assert memory_tables.tables([("acme", as_read(sample()))]) == []
 
 
 SUITE = """
 import pytest
 
-@pytest.mark.checks("backward_keeps_what_is_declared")
+@pytest.mark.behaves("backward_keeps_what_is_declared")
 def test_memory(check, name, case):
     check(name, case)
 """
@@ -337,7 +328,7 @@ def test_run(measured: Project, saves: int, status: str):
     records = [r for r in outcome.records if r["status"] != "unsupported"]
     assert [(r["status"], r["check"]) for r in records] == [(status, "backward_keeps_what_is_declared")]
     assert (outcome.exit == 0) is (status == "pass")
-    assert ("acme            modules   fp32" in outcome.text) is (status == "pass")
+    assert ("acme            modules  fp32" in outcome.text) is (status == "pass")
 
 
 @pytest.mark.parametrize("option", ["--operator=conv_forward", "--distribution=fixed", "--layout=nhwc", "--dtype=fp64"])

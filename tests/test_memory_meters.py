@@ -56,10 +56,10 @@ def test_network_takes_less_with_the_fused_pair(torch_kernels):
         acme = offering(torch_kernels[label], saves)
         verdict = concluded(acme, memory.training_holds_what_autograd_shows, problem)
         assert (verdict.status, verdict.reason) == ("pass", "")
-        rows[label] = verdict.facts["trained"][0]
+        rows[label] = verdict.facts.training_steps[0]
     outputs = 4 * (32 * 26 * 26 + 64 * 24 * 24) * 4
     assert rows["unfused"]["forward_bytes"] - rows["fused"]["forward_bytes"] == outputs
-    assert rows["fused"]["peak_bytes"] < rows["unfused"]["peak_bytes"]
+    assert rows["fused"].peak_bytes < rows["unfused"].peak_bytes
 
 
 def test_peak_is_that_of_a_step_that_nobody_watches(torch_kernels):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.implementations.devices import missing
-from conformance.reporting.terminal import elsewhere
+from conformance.reporting.terminal import simulators
 from tests.conftest import Project
 
 HEAD = """
@@ -75,7 +75,7 @@ def test_nothing_is_said_where_something_was_verified(project: Project):
 @pytest.mark.parametrize("width", [40, 79, 160])
 def test_lines_fit(width: int):
     ways = {"simulator": [f"implementation-{number}@sim" for number in range(9)], "emulator": ["a"]}
-    shown = elsewhere("trn1", ways, width)
+    shown = simulators("trn1", ways, width)
     assert max(map(len, shown)) <= width
     assert "pytest -m emulator (a), pytest -m simulator (implementation-0@sim," in " ".join(shown)
-    assert elsewhere("trn1", {}, width) == []
+    assert simulators("trn1", {}, width) == []

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Variant, typed
-from conformance.results import records
+from conformance.results import build
 from tests.neuron_fakes import EmulatedToolchain
 
 FOLDER = Path(__file__).parents[1] / "impls" / "nki"
@@ -87,7 +85,7 @@ def test_records_name_tier_toolchain_and_target(
     found: dict[str, Implementation], toolchain: EmulatedToolchain, name: str
 ):
     case = cases(found[name], "integer")[0]
-    versions: dict[str, Any] = json.loads(records.line(records.record(case, verify(case))))["versions"]
+    versions = build.record(case, verify(case)).versions
     tier, target, precise = TIERS[name]
     nki = "0.7.0+fake" if tier == "simulator" else "none"
     assert versions.items() >= {"tier": tier, "target": target, "nki": nki}.items()

@@ -10,6 +10,7 @@ import pytest
 
 from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.host import processor
+from conformance.results.schema import SCHEMA
 from tests.conftest import TINY, Project
 
 pytest_plugins = ["pytester"]
@@ -117,7 +118,7 @@ def test_record_has_every_field(project: Project):
     project.kernel(body="return y * float('inf')")
     (record,) = project.run("--distribution=fixed").records
     assert set(REQUIRED.split()) <= record.keys()
-    assert (record["schema"], record["descriptor"], record["seed"]) == (1, TINY, 0)
+    assert (record["schema"], record["descriptor"], record["seed"]) == (SCHEMA, TINY, 0)
     assert record["contract"]["accumulate"] == "auto"
     assert record["checks"]["y"]["worst error / bound"] == ["inf", 1.0]
     assert {"python", "numpy"} <= record["versions"].keys()

@@ -17,6 +17,7 @@ from conformance.operators import OPERATORS
 from conformance.problems import FAMILY_DISTRIBUTIONS, Variant, typed
 from conformance.reporting import terminal
 from conformance.reporting.tally import Tally
+from tests.report_samples import as_read, checked
 
 TEXTS = {
     "conv": "n2 c4 h6 w5 k4 r3 s3 p1",
@@ -50,18 +51,18 @@ def refuses_without_a_word(*arguments, **keywords):
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_requests_that_are_answered_are_named(operator: str):
     verdict = check_behaviour(case_of(operator, answers), invalid_arguments)
-    assert (verdict.status, verdict.facts["accepts_invalid"]) == ("pass", list(IMPOSSIBLE[operator]))
+    assert (verdict.status, list(verdict.facts.accepted)) == ("pass", list(IMPOSSIBLE[operator]))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_refusals_are_not_named(operator: str):
     verdict = check_behaviour(case_of(operator, refuses), invalid_arguments)
-    assert (verdict.status, verdict.facts["accepts_invalid"]) == ("pass", [])
+    assert (verdict.status, list(verdict.facts.accepted)) == ("pass", [])
 
 
 def test_refusal_without_a_word_is_named():
     verdict = check_behaviour(case_of("conv_forward", refuses_without_a_word), invalid_arguments)
-    assert verdict.facts["accepts_invalid"] == [
+    assert list(verdict.facts.accepted) == [
         f"{what} (refused without a message)" for what in IMPOSSIBLE["conv_forward"]
     ]
 
@@ -91,10 +92,9 @@ def test_requests_are_impossible():
 
 def test_summary_names_what_was_answered():
     tally = Tally()
-    head = {"implementation": "acme", "operator": "conv_forward", "device": "cpu", "status": "pass", "cases": 1}
-    tally.add({**head, "accepts_invalid": ["channels that do not match"]})
+    tally.add(as_read(checked({"accepted": ["channels that do not match"]})))
     lines = "\n".join(terminal.summary(tally, 100))
-    assert "computes what it should refuse:\n  acme: conv_forward: channels that do not match" in lines
+    assert "accepts invalid arguments:\n  acme: conv_forward: channels that do not match" in lines
 
 
 def pooled(half: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:

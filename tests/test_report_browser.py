@@ -17,7 +17,7 @@ pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
 from conformance.reporting.page.build import build  # noqa: E402
-from tests.report_samples import absent, failed, sample, spread, written  # noqa: E402
+from tests.report_samples import absent, failed, sample, spread, waived, written  # noqa: E402
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDE, NARROW = 1400, 400
@@ -48,12 +48,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for dtype in ("fp32", "bf16")
         ),
         *(sample(problem=f"p{place}", distribution="wide") for place in range(20)),
-        sample(implementation="another", operator="conv_backward_data", problem="needle", status="waived", reason="no"),
+        waived(implementation="another", operator="conv_backward_data", problem="needle"),
         failed(problem="wrong"),
         absent(),
     ]
-    page, troubles = build([written(folder / "run.jsonl", spread(seeds, 3000))], folder, "A report")
-    assert troubles == ()
+    page, errors = build([written(folder / "run.jsonl", spread(seeds, 3000))], folder, "A report")
+    assert errors == ()
     return page
 
 
@@ -171,7 +171,7 @@ def test_a_cell_of_the_matrix_leads_to_its_verdicts_and_they_to_their_diagnosis(
     first.click()
     assert first.get_attribute("aria-expanded") == "true"
     detail = shown.page.locator(f"#{first.get_attribute('aria-controls')}")
-    assert "looks like: last row of y" in detail.locator(".reason").text_content()
+    assert "likely cause: last row of y" in detail.locator(".reason").text_content()
     assert (
         detail.locator(".command code")
         .text_content()

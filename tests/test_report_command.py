@@ -38,9 +38,11 @@ def test_lines_left_out_are_said_and_the_status_is_one(tmp_path: Path, capsys: p
     path = tmp_path / "cut.jsonl"
     path.write_text(json.dumps(sample()) + "\n" + json.dumps(sample(problem="b"))[:99])
     assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err == "report: cut.jsonl, line 2: broken or cut off, left out\n"
+    assert capsys.readouterr().err == (
+        "report: cut.jsonl, line 2 (the last, without a line end): is cut off: was its run interrupted?; left out\n"
+    )
     page = (tmp_path / "out" / "index.html").read_text()
-    assert "cut.jsonl, line 2: broken or cut off, left out" in page
+    assert "cut.jsonl, line 2 (the last, without a line end): is cut off" in page
     assert "1 line could not be read" in page
 
 
@@ -79,7 +81,7 @@ def test_records_beside_the_report_where_no_file_is_named(project: Project):
     selection = (f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", "--distribution=integer")
     result = project.pytester.runpytest_inprocess("--report=told", *selection)
     assert result.ret == 0
-    assert (project.folder / "told" / "records.jsonl").read_text().startswith('{"schema": 1')
+    assert (project.folder / "told" / "records.jsonl").read_text().startswith('{"kind":"case"')
 
 
 @pytest.mark.parametrize(

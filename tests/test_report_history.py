@@ -87,8 +87,8 @@ def test_the_single_benchmarks_that_lie_furthest_apart_come_last(tmp_path: Path)
     (table,) = since.changes(steps(files))
     last = table.rows[-since.SINGLE :]
     assert [row[:3] for row in last[:2]] == [
-        ("acme", "conv_forward p2", "cannot tell"),
-        ("acme", "conv_forward p1", "cannot tell"),
+        ("acme", "conv_forward p2", "inconclusive"),
+        ("acme", "conv_forward p1", "inconclusive"),
     ]
     assert not any("geometric mean" in row[1] for row in last)
 
@@ -144,7 +144,7 @@ def test_without_rounds_there_is_a_time_and_no_history(tmp_path: Path):
             del entry["stats"]["data"]
         files.append(written(tmp_path / f"{seed}.json", held))
     results = load(files)
-    assert (results.runs, results.troubles) == ((), ())
+    assert (results.runs, results.errors) == ((), ())
     assert len(results.clocked) == len(Bench().keys())
 
 

@@ -11,7 +11,7 @@ import pytest
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import Results
 from conformance.reporting.page.tables import Digest
-from tests.report_samples import H100, VERSIONS, absent, benchmarks, failed, sample, written
+from tests.report_samples import H100, VERSIONS, absent, benchmarks, broken, failed, sample, waived, written
 
 Record = dict[str, Any]
 
@@ -21,13 +21,13 @@ def merged(tmp_path: Path, *files: list[Record]) -> Results:
 
 
 def shown(results: Results) -> list[tuple[str, str, bool, bool]]:
-    return [(v.text("problem"), v.status, v.replaced, v.stale) for v in results.verdicts]
+    return [(v.record.problem, v.record.status, v.replaced, v.stale) for v in results.verdicts]
 
 
 def test_the_later_of_two_verdicts_wins_and_is_marked(tmp_path: Path):
     results = merged(tmp_path, [sample(), sample(problem="b")], [sample(seconds={"total": 9.0}, reason="later")])
     assert shown(results) == [("b", "pass", False, False), ("edge.plain", "pass", True, False)]
-    assert results.verdicts[1].record["reason"] == "later"
+    assert results.verdicts[1].record.reason == "later"
     assert results.conflicts == ()
 
 
@@ -137,7 +137,7 @@ def test_a_missing_device_is_not_the_one_of_another_machine(tmp_path: Path):
 def cases(results: Results) -> Counter[str]:
     found: Counter[str] = Counter()
     for verdict in results.verdicts:
-        found[verdict.status] += verdict.cases
+        found[verdict.record.status] += verdict.record.cases
     return found
 
 
@@ -158,9 +158,9 @@ def whole() -> list[Record]:
         *(sample(problem=f"p{place}", terms={"y": 2**place}) for place in range(6)),
         *(sample(**cuda, versions=H100, problem=f"p{place}") for place in range(3)),
         failed(problem="wrong"),
-        sample(problem="w", status="waived", reason="waived: known (https://example.org)\ny: 3 out"),
+        waived(problem="w"),
         absent(), absent(), absent(**cuda), absent(**cuda, operator="conv_forward", status="unavailable"),
-        absent(implementation="impls/b.py", operator="", device="", status="error", cases=1, reason="SyntaxError"),
+        broken(),
     ]  # fmt: skip
 
 

@@ -20,7 +20,20 @@ from conformance.reporting.page import charts, columns, plots, tables
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page
 from conformance.reporting.page.tables import Digest
-from tests.report_samples import H100, absent, benchmarks, failed, sample, spread, written
+from tests.report_samples import (
+    H100,
+    INFERRED,
+    absent,
+    benchmarks,
+    broken,
+    checked,
+    failed,
+    sample,
+    spread,
+    trained,
+    waived,
+    written,
+)
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>\u2028{{ 7 * 7 }}${7}"
 LINKS = frozenset({"https://example.org/known", "http://example.org/also"})
@@ -62,27 +75,18 @@ def digest(tmp_path: Path, records: list[dict[str, Any]], *others: Path) -> Dige
 def rich(tmp_path: Path) -> Digest:
     """Something of everything."""
     cuda = {"implementation": "torch-cuda", "device": "cuda", "versions": H100}
-    row = {"form": "fused", "buffers": 1, "activation_bytes": 4096, "parameter_bytes": 2, "vector_bytes": 3}
-    scores = {
-        "first loss": 2.0,
-        "last loss": 0.5,
-        "accuracy": 0.9,
-        "test loss": 0.7,
-        "test accuracy": 0.8,
-        "commonest": 0.2,
-    }
-    run = {"network": "digits", "steps": 12, "judged": 92, "losses": [2.0, 0.5], "scores": scores}
+    row = {"variant": "fused", "buffers": 1, "activation_bytes": 4096, "parameter_bytes": 2, "vector_bytes": 3}
+    step = {"variant": "fused", "batch": 64, "peak_bytes": 9, "forward_bytes": 8}
     records = [
         *(sample(problem=f"p{n}", terms={"y": 2**n}) for n in range(8)),
         *(sample(**cuda, problem=f"p{n}", dtype="bf16") for n in range(3)),
         failed(problem="wrong"),
-        sample(problem="w", status="waived", reason="waived: known (https://example.org/known)\ny: 3 out"),
-        sample(problem="k", kept=[row], trained=[{"form": "fused", "batch": 64, "peak_bytes": 9, "forward_bytes": 8}]),
-        sample(problem="asked", not_refused=["a window larger than the image"]),
-        sample(operator="training", problem="digits", distribution="training", training=run, profile=None,
-        inferred=None),
+        waived(problem="w"),
+        checked({"saved_for_backward": [row], "training_steps": [step]}, problem="k"),
+        checked({"accepted": ["a window larger than the image"]}, problem="asked"),
+        trained(),
         absent(), absent(implementation="nki@sim", device="simulator", status="unavailable", reason="no nki"),
-        absent(implementation="impls/b.py", operator="", device="", status="error", cases=1, reason="SyntaxError"),
+        broken(),
     ]  # fmt: skip
     names = ("torch-cpu", 0.5), ("acme", 0.25)
     timed = [(sample(implementation=n, problem=p, roofline_share=0.5), s) for n, s in names for p in ("u1", "u2")]
@@ -181,23 +185,21 @@ FIELDS = (
 )
 
 
-@pytest.mark.parametrize("name", [*FIELDS, "title", "versions", "not_refused", "contract", "generator"])
+@pytest.mark.parametrize("name", [*FIELDS, "title", "versions", "accepted", "contract", "generator"])
 def test_nothing_from_outside_becomes_markup(tmp_path: Path, name: str):
     values: dict[str, Any] = {
         "versions": {"python": HOSTILE, HOSTILE: "1"},
-        "not_refused": [HOSTILE],
+        "accepted": [HOSTILE],
         "contract": {"a": HOSTILE},
     }
-    changes = {} if name == "title" else {name: values.get(name, HOSTILE)}
-    statuses = ("pass", "fail", "waived", "unsupported", "unavailable")
-    records = [sample(**{**changes, "status": status, "seed": place}) for place, status in enumerate(statuses)]
-    bench = benchmarks(
-        tmp_path / "b.json",
-        [
-            (sample(**changes), 0.5),
-            (sample(implementation="torch-cpu", **{k: v for k, v in changes.items() if k != "implementation"}), 0.25),
-        ],
-    )
+    changes = {} if name in ("title", "accepted") else {name: values.get(name, HOSTILE)}
+    head = {n: HOSTILE for n in ("implementation", "operator", "device", "reason") if n in changes}
+    records = [make(**changes, seed=place) for place, make in enumerate((sample, failed, waived))]
+    records += [absent(status=status, **head) for status in ("unsupported", "unavailable")]
+    records += [checked({"accepted": values["accepted"]} if name == "accepted" else {}, **changes)]
+    other = {k: v for k, v in changes.items() if k != "implementation"}
+    timed = [(sample(**changes), 0.5), (sample(implementation="torch-cpu", **other), 0.25)]
+    bench = benchmarks(tmp_path / "b.json", timed)
     text = page(digest(tmp_path, records, bench), HOSTILE if name == "title" else "t")
     tags = [tag for tag, _ in Parsed(text).elements]
     assert tags.count("script") == 2
@@ -209,10 +211,9 @@ def test_nothing_from_outside_becomes_markup(tmp_path: Path, name: str):
 
 
 def test_only_addresses_of_the_web_become_links(tmp_path: Path):
-    reason = (
-        "waived: see https://example.org/known, (http://example.org/also) javascript:a() file:///b data:text/html,c"
-    )
-    shown = Parsed(page(digest(tmp_path, [sample(status="waived", reason=reason)]), "t"))
+    reason = "see https://example.org/known, (http://example.org/also) javascript:a() file:///b data:text/html,c"
+    waiver = {"reason": reason, "url": "https://example.org/known"}
+    shown = Parsed(page(digest(tmp_path, [waived(waiver=waiver)]), "t"))
     outside = {a["href"] for a in shown.of("a") if not a["href"].startswith("#")}
     assert outside == LINKS
 
@@ -223,15 +224,15 @@ def test_verdicts_come_back_from_the_page(tmp_path: Path):
     held, values = data["columns"], data["values"]
     assert {len(column) for column in held.values()} == {len(found.results.verdicts)}
     for place, verdict in enumerate(found.results.verdicts):
-        assert data["rows"][held["row"][place]][0] == verdict.record["implementation"]
-        assert all(values[name][held[name][place]] == verdict.text(name) for name in columns.TEXTS)
-        assert held["command"][place] == verdict.text("command")
+        assert data["rows"][held["row"][place]][0] == verdict.record.implementation
+        assert all(values[name][held[name][place]] == verdict.record.text(name) for name in columns.TEXTS)
+        assert held["command"][place] == verdict.record.command
         shapes = [*values["checks"][held["checks"][place]], *values["profile"][held["profile"][place]]]
         assert [output for output, _ in shapes] == [
-            *verdict.record.get("checks", {}),
-            *verdict.record.get("profile", {}),
+            *verdict.record.checks,
+            *verdict.record.profile,
         ]
-    wrong = next(place for place, v in enumerate(found.results.verdicts) if v.status == "fail")
+    wrong = next(place for place, v in enumerate(found.results.verdicts) if v.record.status == "fail")
     assert held["figures"][wrong][:4] == ["inf", 1.0, 5e5, 0.5438]
     assert held["worst"][wrong] == 1e300
 
@@ -271,7 +272,7 @@ def test_two_charts_of_a_page_share_no_id(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_worst_errors_are_those_of_the_records(tmp_path: Path):
-    low = {"lambda": 1.0, "lambda_limit": 4.0, "rms": 0.1}
+    low = {"lambda": 1.0, "lambda_limit": 4.0, "rms": 0.1, "inferred": INFERRED}
     errors = (1.0, 3.0, 2.0)
     records = [
         sample(problem=str(n), terms={"y": 40 + n}, profile={"y": low | {"lambda": error}})
@@ -282,7 +283,7 @@ def test_worst_errors_are_those_of_the_records(tmp_path: Path):
 
 
 def test_histograms_count_every_output_once(tmp_path: Path):
-    numbers = {"lambda_limit": 4.0, "rms": 0.1}
+    numbers = {"lambda_limit": 4.0, "rms": 0.1, "inferred": INFERRED}
     shares = (0.0, 0.04, 0.06, 0.99, 1.7, 1e9)
     records = [
         sample(problem=str(n), profile={"y": numbers | {"lambda": 4.0 * share}}) for n, share in enumerate(shares)
@@ -327,8 +328,8 @@ def test_a_doubted_time_is_shown_and_compared_with_nothing(tmp_path: Path):
 
 
 def test_traffic_is_that_of_the_records(tmp_path: Path):
-    work = {"dma_bytes": 300, "instructions": 7, "matmuls": 2}
-    found = digest(tmp_path, [sample(work=work, least_bytes=100), sample(problem="b")])
+    work = {"least_bytes": 100, "dma_bytes": 300, "instructions": 7, "matmuls": 2}
+    found = digest(tmp_path, [sample(work=work), sample(problem="b")])
     table = tables.moved(found)
     assert table is not None
     assert table.rows == (("acme", "conv_forward", "1", "3.00", "3.00", "edge.plain", "7", "2"),)

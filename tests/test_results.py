@@ -13,6 +13,7 @@ from conformance import Implementation
 from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
+from conformance.implementations.implementation import Waiver
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.results import build, schema
@@ -41,22 +42,25 @@ def trained() -> schema.TrainingRecord:
     )  # fmt: skip
 
 
-FACTS = {
-    "repeatable": True,
-    "accepts_invalid": ["integer tensors"],
-    "kept": [{"variant": "fused", "buffers": 1, "activation_bytes": 2, "parameter_bytes": 3, "vector_bytes": 4}],
-    "trained": [{"variant": "fused", "batch": 64, "peak_bytes": 9, "forward_bytes": 8}],
-}
+FACTS = schema.Facts(
+    repeatable=True,
+    accepted=("integer tensors",),
+    saved_for_backward=(
+        schema.SavedForBackward(variant="fused", buffers=1, activation_bytes=2, parameter_bytes=3, vector_bytes=4),
+    ),
+    training_steps=(schema.TrainingStep(variant="fused", batch=64, peak_bytes=9, forward_bytes=8),),
+)
 ABSENCE = Absence("acme", "conv_forward", "cpu", "unsupported", "not implemented", 18)
 
 
 def every_kind() -> list[AnyRecord]:
-    wrong = Verdict("waived", "waived: a known (odd) one (https://acme.example/7)\ny: 3 out", seconds={"total": 0.5})
+    waiver = Waiver("conv_forward", "a known (odd) one", "https://acme.example/7", None, ("fp32",), ("special",))
+    wrong = Verdict("waived", "y: 3 out", seconds={"total": 0.5}, waiver=waiver)
     return [
         build.record(case(), verify(case())),
         build.record(case("special"), wrong),
-        build.behaviour_record(case(), Verdict("pass"), "calls_repeat", FACTS),
-        build.behaviour_record(ABSENCE, Verdict("unsupported"), "calls_repeat", {}),
+        build.behaviour_record(case(), Verdict("pass", facts=FACTS), "calls_repeat"),
+        build.behaviour_record(ABSENCE, Verdict("unsupported"), "calls_repeat"),
         trained(),
         build.absence_record(ABSENCE),
         build.broken_record("impls/b.py", "SyntaxError"),

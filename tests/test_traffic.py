@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from conformance import Implementation, numpy_arrays
 from conformance.execution.case import Case
@@ -19,8 +20,9 @@ from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import summary
-from conformance.reporting.traffic import Moved, table
-from conformance.results import records
+from conformance.reporting.traffic import rows
+from conformance.results import build
+from conformance.results.schema import Record, Work
 from tests import kernels
 
 NKI = Path(__file__).parents[1] / "impls" / "nki"
@@ -39,9 +41,9 @@ class Counting(NumpyArrays):
         counts |= {"dma_bytes": 3 * LEAST, "instructions": 7, "matmuls": 2}
 
 
-def tried(implementation: Implementation, dtype: str = "fp32") -> dict:
+def tried(implementation: Implementation, dtype: str = "fp32") -> Record:
     case = Case(implementation, OPERATORS["conv_forward"], typed(PROBLEM), Variant(dtype, "nchw", "fixed"), seed=3)
-    return records.record(case, verify(case))
+    return build.record(case, verify(case))
 
 
 def planted(arrays: NumpyArrays) -> Implementation:
@@ -55,36 +57,43 @@ def emulated() -> Implementation:
     return registry.load([NKI]).implementations["nki@emu"]
 
 
+def counted(record: Record) -> Work:
+    assert record.work is not None
+    return record.work
+
+
 def test_a_record_holds_what_a_bridge_counts_and_the_least():
     found = tried(planted(Counting()))
-    assert found["status"] == "pass"
-    assert (found["work"]["dma_bytes"], found["least_bytes"]) == (3 * LEAST, LEAST)
+    assert found.status == "pass"
+    assert (counted(found).dma_bytes, counted(found).least_bytes) == (3 * LEAST, LEAST)
 
 
 def test_without_a_meter_a_record_says_nothing():
-    found = tried(planted(numpy_arrays()))
-    assert not {"work", "least_bytes"} & set(found)
-    assert Moved.of(found) is None
+    assert tried(planted(numpy_arrays())).work is None
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_the_emulator_counts_one_call(dtype: str):
     found = tried(emulated(), dtype)
-    assert found["status"] == "pass", found["reason"]
-    assert found["work"]["matmuls"] == 9
-    assert found["work"]["dma_bytes"] == found["least_bytes"] == LEAST // (1 if dtype == "fp32" else 2)
-    assert 0 < found["work"]["sbuf_peak"] < 180_224
+    assert found.status == "pass", found.reason
+    work = counted(found)
+    assert work.matmuls == 9
+    assert work.dma_bytes == work.least_bytes == LEAST // (1 if dtype == "fp32" else 2)
+    assert 0 < work.sbuf_peak < 180_224
 
 
 def test_the_table_names_the_problem_that_moves_most():
-    cases = [Moved(1.0, "small", 3, 1), Moved(2.5, "ragged", 4, 0), Moved(1.25, "large", 5, 9)]
-    _, row = table({("acme", "conv_forward"): cases})
-    assert row == ("acme", "conv_forward", "3", "1.25", "2.50", "ragged", "12", "10")
+    cases = [
+        (replace(tried(planted(Counting())), problem=problem), Work(least_bytes=4, dma_bytes=n, instructions=i))
+        for problem, n, i in (("small", 4, 3), ("ragged", 10, 4), ("large", 5, 5))
+    ]
+    (row,) = rows({("acme", "conv_forward"): cases})
+    assert row == ("acme", "conv_forward", "3", "1.25", "2.50", "ragged", "12", "0")
 
 
 def test_the_summary_shows_it_once_and_only_where_counted():
-    counted, silent = Tally(), Tally()
-    counted.add(tried(planted(Counting())))
+    loud, silent = Tally(), Tally()
+    loud.add(tried(planted(Counting())))
     silent.add(tried(planted(numpy_arrays())))
-    assert sum("acme           conv_forward" in line for line in summary(counted, 120)) == 1
+    assert sum("acme           conv_forward" in line for line in summary(loud, 120)) == 1
     assert not any("traffic" in line for line in summary(silent, 120))

@@ -157,12 +157,12 @@ def test_record_and_table_say_how_it_went(trained: Trained):
         "nchw",
         0,
     )
-    assert (went["steps"], len(went["losses"]), went["judged"]) == (4, 4, 4 * (2 + 1 + 4) + 2)
+    assert (went["steps"], len(went["losses"]), went["verified"]) == (4, 4, 4 * (2 + 1 + 4) + 2)
     assert all(0 < check["worst error / bound"][0] < 1 for check in record["checks"].values())
     assert record["contracts"]["conv_backward_weight"]["accumulate"] == "auto"
     row = next(line.split() for line in outcome.text.splitlines() if line.startswith("acme  ") and "digits" in line)
     scores = went["scores"]
-    assert row[2:6] == ["4", f"{scores['first loss']:.3f}", "to", f"{scores['last loss']:.3f}"]
+    assert row[2:7] == ["pass", "4", f"{scores['first_loss']:.3f}", "to", f"{scores['last_loss']:.3f}"]
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ import pytest
 from conformance import Implementation
 from conformance.__main__ import main
 from conformance.execution.case import Absence, Case
+from conformance.execution.plan import IMPLS
 from conformance.implementations import registry
 from conformance.implementations.host import processor
 from conformance.inputs import expectation
-from conformance.plugin.session import IMPLS
 from conformance.problems import Problem
 from conformance.problems.networks import UNET
 from conformance.timing import machine, measure, table, unet

@@ -1,42 +1,8 @@
-"""Behaviour, invalid arguments, adjoint, memory: one table of all checks, which pytest and submissions read."""
+"""Behaviour, invalid arguments, adjoint, memory; `required` is the table of all checks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from conformance.checks.required import CHECKS
+from conformance.checks.sample import check_behaviour
 
-from conformance.checks.adjoint import directions_are_adjoint
-from conformance.checks.behaviour import BEHAVIOUR
-from conformance.checks.invalid_arguments import invalid_arguments
-from conformance.checks.memory import backward_keeps_what_is_declared, training_holds_what_autograd_shows
-from conformance.checks.sample import Check, Subject, check_behaviour
-from conformance.checks.tutorial import arange_is_exact
-from conformance.operators import OPERATORS
-from conformance.problems import Problem, typed
-
-__all__ = ["CHECKS", "RequiredCheck", "Subject", "check_behaviour"]
-
-
-@dataclass(frozen=True, slots=True)
-class RequiredCheck:
-    """A check and what it is made on: a few small problems of each operator, or problems and dtypes of its own."""
-
-    check: Check
-    operators: tuple[str, ...] = tuple(OPERATORS)
-    problems: tuple[Problem, ...] = ()
-    dtypes: tuple[str, ...] = ()
-
-
-_PAIRS = tuple(map(typed, ("bn n8 c32 h26 w26 k64 r3 s3", "bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0")))
-_STEP = typed("bn n64 c32 h26 w26 k64 r3 s3 affine0 run0 eps3")
-_PUBLISHED_STEP = replace(typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps3"), level="full")
-
-_REQUIRED = (
-    *map(RequiredCheck, BEHAVIOUR),
-    RequiredCheck(directions_are_adjoint, ("conv_forward",)),
-    RequiredCheck(arange_is_exact, ("avg_pool_forward",)),
-    RequiredCheck(invalid_arguments),
-    RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), _PAIRS, ("fp32", "bf16")),
-    RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), (_STEP, _PUBLISHED_STEP), ("fp32",)),
-)
-CHECKS: dict[str, RequiredCheck] = {required.check.__name__: required for required in _REQUIRED}
-"""Name of a check -> the check and what it is required on."""
+__all__ = ["CHECKS", "check_behaviour"]

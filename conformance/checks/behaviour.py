@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from conformance.checks.sample import BehaviourError, Check, Facts, Subject
+from conformance.checks.sample import BehaviourError, Check, Subject
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
 from conformance.implementations.implementation import Unsupported
 from conformance.operators import Arrays, takes
 from conformance.problems import PROBLEMS, Problem, at_level
+from conformance.results.schema import Facts
 
 HELD = 4
 """Results that are held before the first of them is looked at."""
@@ -236,7 +237,7 @@ def calls_repeat(subject: Subject) -> Facts:
         results = sample.call(inputs)
         sample.require_right(results, f"call {number} of the same {REPEATS}")
         hosts.append(sample.hosts(results))
-    return {"repeatable": all(_same_bits(hosts[0], other) for other in hosts[1:])}
+    return Facts(repeatable=all(_same_bits(hosts[0], other) for other in hosts[1:]))
 
 
 def work_is_finished(subject: Subject) -> None:

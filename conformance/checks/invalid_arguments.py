@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.checks.sample import Facts, Subject
+from conformance.checks.sample import Subject
 from conformance.operators import Arrays
+from conformance.results.schema import Facts
 
 NOTHING = ((0, 0), (0, 0))
 
@@ -86,4 +87,4 @@ def invalid_arguments(subject: Subject) -> Facts:
                 accepted.append(f"{what} (refused without a message)")
         else:
             accepted.append(what)
-    return {"accepts_invalid": accepted}
+    return Facts(accepted=tuple(accepted))

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conformance.checks.sample import BehaviourError, Facts, Subject
+from conformance.checks.sample import BehaviourError, Subject
 from conformance.execution.invocation import Invocation
 from conformance.implementations.bridges.tape import Saved, Tape
 from conformance.implementations.implementation import AutogradVariant, Unsupported
 from conformance.operators import OPERATORS
+from conformance.results.schema import Facts, SavedForBackward, TrainingStep
 
 GRADIENT = {"conv_bn_forward": "conv_bn_backward"}
 """Operator -> the one that its gradient is judged as."""
@@ -57,15 +58,15 @@ class Kept:
             if _bytes(kept) > allowed:
                 yield f"{variant.label}: activations take {_bytes(kept):,} B, at most {allowed:,} B: {listed}"
 
-    def row(self, variant: AutogradVariant) -> dict[str, Any]:
+    def row(self, variant: AutogradVariant) -> SavedForBackward:
         """For the record."""
-        return {
-            "variant": variant.label,
-            "buffers": len(self.activations),
-            "activation_bytes": _bytes(self.activations),
-            "parameter_bytes": _bytes(self.parameters),
-            "vector_bytes": _bytes(self.vectors),
-        }
+        return SavedForBackward(
+            variant=variant.label,
+            buffers=len(self.activations),
+            activation_bytes=_bytes(self.activations),
+            parameter_bytes=_bytes(self.parameters),
+            vector_bytes=_bytes(self.vectors),
+        )
 
 
 def _bytes(buffers: Iterable[Saved]) -> int:
@@ -83,7 +84,7 @@ def backward_keeps_what_is_declared(subject: Subject) -> Facts:
         defects += kept.defects(variant, geometry)
     if defects:
         raise BehaviourError("\n".join(defects))
-    return {"kept": rows}
+    return Facts(saved_for_backward=tuple(rows))
 
 
 def _variants(subject: Subject) -> list[AutogradVariant]:
@@ -148,11 +149,10 @@ def training_holds_what_autograd_shows(subject: Subject) -> Facts:
         optional = [None] * (len(subject.case.operator.arguments(geometry)) - 2)
         call = _differentiable(invocation, [None, None, *optional], [0, 1])
         step = train(lambda x, w, call=call: call(x, w)[0], geometry.n)
-        rows.append(
-            {"variant": variant.label, "batch": geometry.n, "peak_bytes": step.peak, "forward_bytes": step.forward}
-        )
+        sizes = {"peak_bytes": step.peak, "forward_bytes": step.forward}
+        rows.append(TrainingStep(variant=variant.label, batch=geometry.n, **sizes))
         if step.hidden > step.scratch:
             hidden.append(f"{variant.label}: {step.hidden:,} B live after forward that the graph does not show")
     if hidden:
         raise BehaviourError("\n".join(hidden))
-    return {"trained": rows}
+    return Facts(training_steps=tuple(rows))

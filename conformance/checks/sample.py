@@ -20,9 +20,7 @@ from conformance.inputs.golden import check as check_golden
 from conformance.judge import Contract
 from conformance.operators import Arrays, Tensor
 from conformance.problems import FAMILY_DISTRIBUTIONS, Problem
-
-Facts = dict[str, Any]
-"""What a check measured without judging it, for the record."""
+from conformance.results.schema import Facts
 
 
 class BehaviourError(KernelFailure):
@@ -124,6 +122,6 @@ def check_behaviour(case: Case, check: Check) -> Verdict:
     def attempt(verdict: Verdict) -> None:
         kernel = case.kernel
         verdict.contract = kernel.contract
-        verdict.facts = check(Subject(case, kernel)) or {}
+        verdict.facts = check(Subject(case, kernel))
 
     return conclude(attempt, partial(case.waiver, tuple(DISTRIBUTIONS)))

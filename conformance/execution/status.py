@@ -43,7 +43,7 @@ class Verdict:
     """What the kernel declares, if there was one."""
     work: dict[str, int] = field(default_factory=dict)
     """What its one call did, where a bridge can count."""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Any = None
     """What a check measured without judging it."""
     waiver: Waiver | None = None
     """What excuses the failure that `reason` describes, where the status is `waived`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,8 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify as verify_case
 from conformance.plugin.session import publish
-from conformance.results import records
+from conformance.results import build
+from conformance.results.schema import Record
 from conformance.training.due import Training
 
 
@@ -22,10 +22,11 @@ def verify(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
 
     def run(case: Case | Absence) -> None:
         if isinstance(case, Absence):
-            verdict, record = Verdict(case.status, case.reason), records.absence_record(case)
+            verdict = Verdict(case.status, case.reason)
+            record: Record = build.absence_record(case)
         else:
             verdict = verify_case(case)
-            record = records.record(case, verdict)
+            record = build.record(case, verdict)
         conclude(request, verdict, record)
 
     return run
@@ -40,7 +41,7 @@ def check(request: pytest.FixtureRequest) -> Callable[[str, Case | Absence], Non
             verdict = Verdict(case.status, case.reason)
         else:
             verdict = check_behaviour(case, CHECKS[name].check)
-        conclude(request, verdict, records.behaviour_record(case, verdict, name))
+        conclude(request, verdict, build.behaviour_record(case, verdict, name))
 
     return run
 
@@ -51,7 +52,8 @@ def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None
 
     def run(training: Training | Absence) -> None:
         if isinstance(training, Absence):
-            verdict, record = Verdict(training.status, training.reason), records.absence_record(training)
+            verdict = Verdict(training.status, training.reason)
+            record: Record = build.absence_record(training)
         else:
             from conformance.training.verdict import concluded, record_of  # torch is needed from here on
 
@@ -62,12 +64,11 @@ def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None
     return run
 
 
-def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: dict[str, Any]) -> None:
+def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
     """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome."""
     publish(request.node, record)
     if verdict.status in ("fail", "error"):
-        command = record.get("command", "")
-        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {command}", pytrace=False)
+        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {record.command}", pytrace=False)
     if verdict.status == "waived":
         pytest.xfail(verdict.explanation)
     if verdict.status in ("unsupported", "unavailable"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance.checks import CHECKS
@@ -16,9 +16,12 @@ from conformance.execution.plan import IMPLS, Plan
 from conformance.execution.selection import SelectionError
 from conformance.implementations.devices import DEVICES, missing
 from conformance.plugin import options
-from conformance.reporting import command, memory_table, terminal, training_table
+from conformance.reporting import command, memory, terminal, training
 from conformance.reporting.tally import Tally
-from conformance.results import records
+from conformance.results import build
+from conformance.results.reading import decode
+from conformance.results.schema import CheckRecord, Record, TrainingRecord
+from conformance.results.writing import Records, encode
 from conformance.timing.due import due as due_on
 from conformance.training.due import Training
 from conformance.training.due import due as trainings
@@ -31,7 +34,7 @@ CATEGORIES = {"pass": "passed", "fail": "failed", "error": "failed"}
 """Status -> pytest's own category; other statuses are categories of their own."""
 MARKERS = {
     "verifies": "verifies(operator, when): cases of an operator, where when(geometry) holds",
-    "checks": "checks(*names): behaviour checks, on the cases that each of them is required on",
+    "behaves": "behaves(*names): behaviour checks, on the cases that each of them is required on",
     "trains": "trains(network): a network, trained through every implementation",
     "benchmarks": "benchmarks(operator, problems): those that device and level require, timed",
     "times": "times(operator, problems): fixed-distribution fp32 nchw cases of a table, to be timed",
@@ -70,7 +73,7 @@ class Session:
         self.is_worker = hasattr(config, "workerinput")
         self.selection = options.read(config)
         self.tally = Tally()
-        self.tables: list[dict[str, Any]] = []
+        self.tables: list[Record] = []
         """Records that have a row in a table of their own: memory, training."""
         self.impls = options.folder(config, self.selection)
         self.records = None if self.is_worker else _open_records(config)
@@ -96,7 +99,7 @@ class Session:
         if marker is None:
             return
         self.asked |= marker.name not in ("benchmarks", "times")
-        if marker.name == "checks":
+        if marker.name == "behaves":
             pairs = [(name, case) for name in marker.args for case in self._checked(name)]
             metafunc.parametrize(
                 ("name", "case"),
@@ -140,12 +143,12 @@ class Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
-        self.asked |= not {"verifies", "checks", "trains"}.isdisjoint(report.keywords)
+        self.asked |= not {"verifies", "behaves", "trains"}.isdisjoint(report.keywords)
         record = record_of(report)
         if record is None or self.is_worker:
             return
         self.tally.add(record)
-        if {"kept", "trained", "training"} & record.keys():
+        if isinstance(record, (CheckRecord, TrainingRecord)):
             self.tables.append(record)
         if self.records is not None:
             try:
@@ -166,7 +169,8 @@ class Session:
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """A kernel that kills its worker is an error, counted like any other."""
         report.when = "call"
-        report.user_properties.append((PROPERTY, records.line(records.broken_record(crashitem, str(report.longrepr)))))
+        line = encode(build.broken_record(crashitem, str(report.longrepr))).decode()
+        report.user_properties.append((PROPERTY, line))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -185,13 +189,11 @@ class Session:
         devices = options.devices_asked(self.config)
         if self.config.option.collectonly or not (self.asked or self.tally.cells or devices):
             return
-        for title, lines in (
-            ("memory", list(memory_table.lines(self.tables))),
-            ("training", list(training_table.lines(self.tables))),
-        ):
-            if lines:
-                terminalreporter.section(title)
-            for line in lines:
+        named = [(record.implementation, record) for record in self.tables]
+        networks = training.table(named)
+        for table in (*memory.tables(named), *([networks] if networks else [])):
+            terminalreporter.section(table.title)
+            for line in (*table.lines(), *([table.note] if table.note else [])):
                 terminalreporter.write_line(line)
         terminalreporter.section("conformance")
         width = terminalreporter._tw.fullwidth - 1
@@ -206,12 +208,12 @@ class Session:
                     else "no implementation selected"
                 )
                 terminalreporter.write_line(f"{device}: nothing verified: {reason}", yellow=True)
-                for line in terminal.elsewhere(device, self.plan.simulators(device), width):
+                for line in terminal.simulators(device, self.plan.simulators(device), width):
                     terminalreporter.write_line(line, yellow=True)
         if not self.tally.verified:
             terminalreporter.write_line("NOTHING WAS VERIFIED", red=True)
         if self.records is not None and (folder := self.config.getoption("--report")):
-            for line in command.said(self.records.path, Path(folder)):
+            for line in command.of_run(self.records.path, Path(folder)):
                 terminalreporter.write_line(line)
 
 
@@ -221,7 +223,7 @@ class Broken(pytest.Item):
     def __init__(self, *, path_text: str, reason: str, **rest: Any) -> None:
         super().__init__(**rest)
         self.reason = reason
-        publish(self, records.broken_record(path_text, reason))
+        publish(self, build.broken_record(path_text, reason))
 
     def runtest(self) -> None:
         """Always fails."""
@@ -232,20 +234,20 @@ class Broken(pytest.Item):
         return self.name, None, self.name
 
 
-def publish(item: pytest.Item, record: dict[str, Any]) -> None:
+def publish(item: pytest.Item, record: Record) -> None:
     """Hand a record, with the level of the run, to whoever counts and writes."""
-    record["run_level"] = item.config.getoption("--level")
-    item.user_properties.append((PROPERTY, records.line(record)))
+    record = msgspec.structs.replace(record, run_level=item.config.getoption("--level"))
+    item.user_properties.append((PROPERTY, encode(record).decode()))
 
 
-def record_of(report: Any) -> dict[str, Any] | None:
+def record_of(report: Any) -> Record | None:
     """The record of a test whose call ended, decoded once; None for other phases and other tests."""
     if getattr(report, "when", None) != "call":
         return None
     if not hasattr(report, "conformance_record"):
         text = dict(report.user_properties).get(PROPERTY)
-        report.conformance_record = None if text is None else json.loads(str(text))
-    record: dict[str, Any] | None = report.conformance_record
+        report.conformance_record = None if text is None else decode(str(text))
+    record: Record | None = report.conformance_record
     return record
 
 
@@ -254,7 +256,7 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     record = record_of(report)
     if record is None:
         return None
-    status = record["status"]
+    status = record.status
     return CATEGORIES.get(status, status), LETTERS[status], status.upper()
 
 
@@ -281,7 +283,7 @@ def _has_case(item: pytest.Item) -> bool:
     return parameters is None or isinstance(parameters.params.get("case"), (Case, Training, Absence, type(None)))
 
 
-def _open_records(config: pytest.Config) -> records.Records | None:
+def _open_records(config: pytest.Config) -> Records | None:
     """The file that `--records` names, or one beside the report that is made from it.
 
     The report's folder is made, and what a report needs is looked for, before minutes are spent on what belongs in it.
@@ -298,7 +300,7 @@ def _open_records(config: pytest.Config) -> records.Records | None:
     if path is None:
         return None
     try:
-        return records.Records(Path(path))
+        return Records(Path(path))
     except OSError as error:
         raise _unwritable(path, error) from None
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import verify
 from conformance.plugin.fixtures import conclude as conclude_test
-from conformance.results import records
+from conformance.results import build
+from conformance.results.schema import Record
 from conformance.timing import lane, machine
 from conformance.timing.facts import RATES, Facts, doubt
 from conformance.timing.measure import known_ceilings
@@ -115,10 +116,11 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Ca
         state.threads = state.threads or machine.share_threads()
         if isinstance(case, Absence):
             benchmark.skipped = True
-            verdict, record, rounds = Verdict(case.status, case.reason), records.absence_record(case), None
+            verdict, rounds = Verdict(case.status, case.reason), None
+            record: Record = build.absence_record(case)
         else:
             verdict, rounds = _tried(case, wanted=benchmark.enabled)
-            record = records.record(case, verdict)
+            record = build.record(case, verdict)
         benchmark.skipped = rounds is None  # nothing is wrong with a benchmark that was not used
         conclude_test(request, verdict, record)
         state.verified = True
@@ -143,11 +145,11 @@ def _tried(case: Case, *, wanted: bool) -> tuple[Verdict, Rounds | None]:
     return verdict, None
 
 
-def _keep(state: _Run, benchmark: Any, case: Case, rounds: Rounds, record: dict[str, Any]) -> None:
+def _keep(state: _Run, benchmark: Any, case: Case, rounds: Rounds, record: Record) -> None:
     """Hand a time to pytest-benchmark, and keep what it means for the table."""
-    facts = state.facts_of(case, rounds, record["seconds"]["kernel"])
+    facts = state.facts_of(case, rounds, record.seconds["kernel"])
     benchmark.group = f"{case.operator.name} {case.problem.name}"
-    benchmark.extra_info.update(json.loads(records.line(record)) | facts.record())
+    benchmark.extra_info.update(msgspec.to_builtins(record) | facts.record())
     _report(benchmark, rounds)
     state.facts.append(facts)
     state.records.append(benchmark.extra_info)

@@ -5,74 +5,68 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from conformance.results.schema import CheckRecord, Inferred, Record
 
 
 @dataclass(slots=True)
-class Profile:
-    """Worst case over fixed-distribution verdicts; `lambda_share` is the worst error as a share of what the contract
+class AccuracyProfile:
+    """Worst case over fixed-distribution verdicts; `share` is the worst error as a share of what the contract
     allows."""
 
     cases: int = 0
     effective_bits: float = math.inf
-    lambda_share: float = 0.0
+    share: float = 0.0
     rms: float = 0.0
     gain_z: float = 0.0
     offset_z: float = 0.0
-    rank: int = -1
-    inferred: str = ""
+    inferred: Inferred | None = None
     conservative: bool = True
     repeatable: bool | None = None
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add(self, record: Record) -> None:
         """Take in one record; those without a profile only say whether calls repeat to the bit."""
-        if "repeatable" in record:
-            self.repeatable = record["repeatable"] and self.repeatable is not False
-        for output, numbers in record.get("profile", {}).items():
-            self._add_numbers({name: float(value) for name, value in numbers.items()})
-            self._add_inferred(record["inferred"][output])
-
-    def _add_numbers(self, numbers: Mapping[str, float]) -> None:
-        """Bits, gain and offset are known of plain sums only."""
-        self.cases += 1
-        self.effective_bits = min(self.effective_bits, numbers.get("effective_bits", math.inf))
-        self.lambda_share = max(self.lambda_share, numbers["lambda"] / numbers["lambda_limit"])
-        self.rms = max(self.rms, numbers["rms"])
-        self.gain_z = max(self.gain_z, abs(numbers.get("gain_z", 0.0)))
-        self.offset_z = max(self.offset_z, abs(numbers.get("offset_z", 0.0)))
-
-    def _add_inferred(self, inferred: Mapping[str, Any]) -> None:
-        self.conservative &= inferred["conservative"]
-        if inferred["rank"] > self.rank:
-            self.rank, self.inferred = inferred["rank"], inferred["contract"]
+        if isinstance(record, CheckRecord) and record.facts.repeatable is not None:
+            self.repeatable = record.facts.repeatable and self.repeatable is not False
+        for found in record.profile.values():
+            bits = math.inf if found.effective_bits is None else float(found.effective_bits)
+            self.cases += 1
+            self.effective_bits = min(self.effective_bits, bits)
+            self.share = max(self.share, found.share)
+            self.rms = max(self.rms, float(found.rms))
+            self.gain_z = max(self.gain_z, abs(float(found.gain_z or 0)))
+            self.offset_z = max(self.offset_z, abs(float(found.offset_z or 0)))
+            self.conservative &= found.inferred.conservative
+            if self.inferred is None or found.inferred.rank > self.inferred.rank:
+                self.inferred = found.inferred
 
 
-HEADINGS = ("implementation", "dtype", "bits", "error", "rms", "gain", "offset", "repeats", "contract inferred")
+HEADS = ("implementation", "dtype", "bits", "error", "rms", "gain", "offset", "repeats", "inferred precision")
+NOTE = (
+    "bits: input precision that the worst error of a plain sum leaves; error: the worst, as a share of what the "
+    "contract allows; rms, gain, offset: statistics of whole tensors; repeats: whether calls repeat to the bit; "
+    "conservative: the contract declares less precision than was inferred"
+)
 
 
-def table(profiles: Mapping[tuple[str, str], Profile]) -> Iterator[tuple[str, ...]]:
-    """Rows of text, headings first; implementations without a fixed-distribution verdict have none."""
-    yield HEADINGS
-    for (name, dtype), profile in sorted(profiles.items()):
-        if profile.cases:
-            yield (name, dtype, *_row(profile))
+def rows(profiles: Mapping[tuple[str, str], AccuracyProfile]) -> Iterator[tuple[str, ...]]:
+    """Rows of text by implementation and dtype; implementations without a fixed-distribution verdict have none."""
+    for (name, dtype), found in sorted(profiles.items()):
+        if found.inferred is None:
+            continue
+        yield (
+            name,
+            dtype,
+            "exact" if math.isinf(found.effective_bits) else f"{found.effective_bits:.1f}",
+            f"{found.share:.0%}" if found.share < 10 else "> 999%",
+            _short(found.rms, 2),
+            _short(found.gain_z, 1),
+            _short(found.offset_z, 1),
+            {None: "?", True: "yes", False: "no"}[found.repeatable],
+            found.inferred.precision + (" (conservative)" if found.conservative else ""),
+        )
 
 
 def _short(value: float, digits: int) -> str:
     """A column's width, whatever a wrong kernel does."""
     return f"{value:.{digits}f}" if value < 1000 else f"{value:.0e}"
-
-
-def _row(profile: Profile) -> tuple[str, ...]:
-    bits = "exact" if math.isinf(profile.effective_bits) else f"{profile.effective_bits:.1f}"
-    repeats = {None: "?", True: "yes", False: "no"}[profile.repeatable]
-    note = " (declares less)" if profile.conservative else ""
-    return (
-        bits,
-        f"{profile.lambda_share:.0%}" if profile.lambda_share < 10 else "> 999%",
-        _short(profile.rms, 2),
-        _short(profile.gain_z, 1),
-        _short(profile.offset_z, 1),
-        repeats,
-        profile.inferred + note,
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,42 +35,33 @@ def missing() -> str:
     return f"needs {' and '.join(lacking)}: pip install 'kernel-conformance[report]'" if lacking else ""
 
 
-def write(
-    paths: Sequence[Path], folder: Path, title: str = TITLE, before: Sequence[Path] = ()
-) -> tuple[Path, tuple[str, ...]]:
-    """Write a report of some files, with those `before` for their history; return its page, and what could not be read.
-
-    Raises ReportError.
-    """
+def of_run(records: Path, folder: Path) -> list[str]:
+    """Write the report of a run that has just ended; the lines that say where it is, or why there is none."""
     # what draws charts takes a second to load, which a run that makes no report need not wait for
     from conformance.reporting.page.build import build
-
-    return build(paths, folder, title, before)
-
-
-def said(records: Path, folder: Path) -> list[str]:
-    """Write the report of a run that has just ended; the lines that say where it is, or why there is none."""
     from conformance.reporting.page.model import ReportError
 
     try:
-        page, troubles = write([records], folder)
+        page, errors = build([records], folder, TITLE)
     except ReportError as problem:
         return [f"report: {problem}"]
-    return [*(f"report: {trouble}" for trouble in troubles), f"report: {page}"]
+    return [*(f"report: {error}" for error in errors), f"report: {page}"]
 
 
 def _run(arguments: argparse.Namespace) -> int:
     """0, 1 where lines were left out, 2 where there is no report."""
+    if lacking := missing():
+        print(f"report: {lacking}", file=sys.stderr)
+        return 2
+    from conformance.reporting.page.build import build
     from conformance.reporting.page.model import ReportError
 
     try:
-        if lacking := missing():
-            raise ReportError(lacking)
-        page, troubles = write(arguments.results, arguments.output, arguments.title, arguments.history)
+        page, errors = build(arguments.results, arguments.output, arguments.title, arguments.history)
     except ReportError as problem:
         print(f"report: {problem}", file=sys.stderr)
         return 2
-    for trouble in troubles:
-        print(f"report: {trouble}", file=sys.stderr)
+    for error in errors:
+        print(f"report: {error}", file=sys.stderr)
     print(page)
-    return 1 if troubles else 0
+    return 1 if errors else 0

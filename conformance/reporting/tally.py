@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from typing import Any
 
-from conformance.reporting.accuracy import Profile
-from conformance.reporting.traffic import Moved
-
-STATUSES = ("pass", "fail", "error", "unsupported", "waived", "unavailable")
-VERIFIED = frozenset({"pass", "fail", "waived"})
-"""Statuses that say something about a kernel's results."""
+from conformance.reporting.accuracy import AccuracyProfile
+from conformance.results.schema import VERIFIED, BrokenRecord, CheckRecord, Record, Work
 
 
 class Tally:
@@ -26,9 +20,9 @@ class Tally:
         """Implementation -> why it was unavailable."""
         self.broken: dict[str, str] = {}
         """File -> why it could not be used."""
-        self.profiles: defaultdict[tuple[str, str], Profile] = defaultdict(Profile)
+        self.profiles: defaultdict[tuple[str, str], AccuracyProfile] = defaultdict(AccuracyProfile)
         """(implementation, dtype) -> the worst of every number over its cases."""
-        self.moved: defaultdict[tuple[str, str], list[Moved]] = defaultdict(list)
+        self.moved: defaultdict[tuple[str, str], list[tuple[Record, Work]]] = defaultdict(list)
         """(implementation, operator) -> what was counted of its cases."""
         self.seconds: Counter[str] = Counter()
         """Phase -> seconds over all cases."""
@@ -36,36 +30,33 @@ class Tally:
         """Seconds of each verdict that are neither the kernel's nor the reference's."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of unsupported cases."""
-        self.answered: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> impossible requests that it does not refuse, and how often it was asked."""
+        self.accepted: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Implementation -> invalid arguments that it accepts, and how often it was asked."""
         self.waivers: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> reasons of waived cases."""
+        """Implementation -> waivers of its cases."""
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add(self, record: Record) -> None:
         """Count one record."""
-        name, status, cases = record["implementation"], record["status"], record["cases"]
-        self.cells[name, record["operator"]][status] += cases
-        self.devices[record["device"]][status] += cases
-        if "kernel" in record.get("seconds", {}):
-            self._add_seconds(record["seconds"])
-        if "dtype" in record:
-            self.profiles[name, record["dtype"]].add(record)
-        if (moved := Moved.of(record)) is not None:
-            self.moved[name, record["operator"]].append(moved)
-        for request in record.get("accepts_invalid", ()):
-            self.answered[name][f"{record['operator']}: {request}"] += 1
-        if not record["operator"]:
-            self.broken[name] = record["reason"]
+        name, status, cases = record.implementation, record.status, record.cases
+        self.cells[name, record.operator][status] += cases
+        self.devices[record.device][status] += cases
+        if {"kernel", "total"} <= record.seconds.keys():
+            self.seconds.update(record.seconds)
+            self.own.append(record.seconds["total"] - record.seconds["kernel"] - record.seconds.get("reference", 0.0))
+        if record.dtype:
+            self.profiles[name, record.dtype].add(record)
+        if record.work is not None:
+            self.moved[name, record.operator].append((record, record.work))
+        if isinstance(record, CheckRecord):
+            self.accepted[name].update(f"{record.operator}: {request}" for request in record.facts.accepted)
+        if isinstance(record, BrokenRecord):
+            self.broken[name] = record.reason
         if status == "unavailable":
-            self.absent[name] = record["reason"]
+            self.absent[name] = record.reason
         elif status == "unsupported":
-            self.refusals[name][record["reason"]] += cases
+            self.refusals[name][record.reason] += cases
         elif status == "waived":
-            self.waivers[name][record["reason"].partition("\n")[0].removeprefix("waived: ")] += cases
-
-    def _add_seconds(self, seconds: Mapping[str, float]) -> None:
-        self.seconds.update(seconds)
-        self.own.append(seconds["total"] - seconds["kernel"] - seconds.get("reference", 0.0))
+            self.waivers[name][record.headline] += cases
 
     @property
     def totals(self) -> Counter[str]:
@@ -78,5 +69,4 @@ class Tally:
         return sum(self.totals[status] for status in VERIFIED)
 
     def verified_on(self, device: str) -> int:
-        """Cases whose results on `device` were compared."""
         return sum(self.devices[device][status] for status in VERIFIED)

@@ -39,14 +39,12 @@ def record(case: Case, verdict: Verdict) -> CaseRecord:
     return CaseRecord(**_attempt(case, verdict))
 
 
-def behaviour_record(
-    case: Case | Absence, verdict: Verdict, check: str, facts: Facts | dict[str, Any]
-) -> CheckRecord | AbsenceRecord:
-    """The record of a behaviour check: the same, with the check's name and what it found."""
+def behaviour_record(case: Case | Absence, verdict: Verdict, check: str) -> CheckRecord | AbsenceRecord:
+    """The record of a behaviour check: the same, with the check's name and what it measured."""
     if isinstance(case, Absence):
         return msgspec.structs.replace(absence_record(case), distribution=BEHAVIOUR, check=check)
     fields = _attempt(case, verdict)
-    facts = facts if isinstance(facts, Facts) else _facts(facts)
+    facts = verdict.facts or Facts()
     return CheckRecord(**fields | {"check": check, "facts": facts, "command": f"{fields['command']} -k {check}"})
 
 
@@ -65,17 +63,11 @@ def broken_record(path: str, reason: str) -> BrokenRecord:
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """Status, reason, waiver and seconds, for the record of any attempt."""
-    declared, reason, waiver = getattr(verdict, "waiver", None), verdict.reason, None
-    if declared is not None:
-        waiver = Waiver(reason=declared.reason, url=declared.url)
-    elif verdict.status == "waived":  # until verdicts have a waiver of their own
-        first, _, reason = reason.partition("\n")
-        why, _, url = first.removeprefix("waived: ").removesuffix(")").rpartition(" (")
-        waiver = Waiver(reason=why, url=url)
+    declared = verdict.waiver
     return {
         "status": verdict.status,
-        "reason": reason,
-        "waiver": waiver,
+        "reason": verdict.reason,
+        "waiver": Waiver(reason=declared.reason, url=declared.url) if declared else None,
         "seconds": {phase: round(seconds, 6) for phase, seconds in verdict.seconds.items()},
     }
 
@@ -101,7 +93,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         "method": "probes" if by_probes(case.recipe, case.method) else "exact",
         "terms": case.operator.terms(geometry),
         "checks": {
-            judgement.output: {check.name: (number(check.value), number(check.limit)) for check in judgement.checks}
+            judgement.output: {check.name: (number(check.value), float(check.limit)) for check in judgement.checks}
             for judgement in verdict.judgements
         },
         "profile": {j.output: _profile(j) for j in verdict.judgements if j.profile},
@@ -122,13 +114,6 @@ def _profile(judgement: Judgement) -> Profile:
     )
     numbers = {name: number(value) for name, value in judgement.profile.items()}
     return msgspec.convert(numbers | {"inferred": inferred}, Profile)
-
-
-def _facts(found: dict[str, Any]) -> Facts:
-    """What checks return today, by the schema's names."""
-    names = {"accepts_invalid": "accepted", "kept": "saved_for_backward", "trained": "training_steps"}
-    renamed = {names.get(name, name): value for name, value in found.items()}
-    return msgspec.convert(renamed, Facts)
 
 
 def texts(described: dict[str, Any]) -> dict[str, str]:

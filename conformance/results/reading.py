@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import msgspec
 
-from conformance.results.schema import SCHEMA, AnyRecord
+from conformance.results.schema import SCHEMA, AnyRecord, Record
 
-_DECODER = msgspec.json.Decoder(AnyRecord)
+T = TypeVar("T")
 
 
 class RecordError(ValueError):
@@ -25,6 +26,10 @@ class _Version(msgspec.Struct):
     schema: int | None = None
 
 
+_DECODER: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+_VERSION = msgspec.json.Decoder(_Version)
+
+
 def lines(content: bytes, name: str) -> Iterator[tuple[str, bytes]]:
     """The lines of a file of records that are not blank, each with its place in words."""
     found = content.split(b"\n")
@@ -34,41 +39,43 @@ def lines(content: bytes, name: str) -> Iterator[tuple[str, bytes]]:
             yield f"{name}, line {number}{' (the last, without a line end)' if last else ''}", line
 
 
-def decode(line: bytes | str) -> AnyRecord:
+def decode(line: bytes | str) -> Record:
     """The record of a line. Raises RecordError; SchemaError where another version wrote it."""
     content = line.encode("utf-8", "replace") if isinstance(line, str) else line
     try:
-        record: AnyRecord = _DECODER.decode(content)
-    except msgspec.ValidationError as problem:
-        _refuse_other_schema(content)
-        raise RecordError(defect(problem)) from None
-    except (ValueError, RecursionError) as problem:
-        refuse_json(problem)
-    require_unique(content)
-    return record
+        return strict_json(content, _DECODER)
+    except RecordError:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            version = _VERSION.decode(content).schema
+            if version not in (None, SCHEMA):
+                raise SchemaError(
+                    f"written in schema {version}, this version reads schema {SCHEMA}; use the version of "
+                    f"kernel-conformance that wrote the file, or run again with this one"
+                ) from None
+        raise
 
 
-def refuse_json(problem: Exception) -> NoReturn:
-    """Raise RecordError for what msgspec says of bytes that are not JSON."""
-    if isinstance(problem, RecursionError):
-        raise RecordError("is nested too deep") from None
-    if isinstance(problem, UnicodeDecodeError):
-        raise RecordError("is not UTF-8") from None
-    if "truncated" in str(problem):
-        raise RecordError("is cut off: was its run interrupted?") from None
-    raise RecordError(f"is not JSON ({shown(problem)})") from None
-
-
-def require_unique(content: bytes) -> None:
-    """Raise RecordError where an object gives a name twice, of which two readers may take two values."""
+def strict_json(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """What the decoder makes of bytes. Raises RecordError for what its type does not allow, and for what only some
+    readers of JSON take: NaN, other encodings, endless nesting, and a name given twice, of which two readers may take
+    two values."""
     try:
+        content.decode("utf-8")
+        value = decoder.decode(content)
         json.loads(content, object_pairs_hook=_unique)
     except RecordError:
         raise
-    except RecursionError as problem:
-        refuse_json(problem)
-    except ValueError as problem:  # in a field that no schema names
+    except UnicodeDecodeError as problem:
+        raise RecordError(f"is not UTF-8 (byte {problem.start})") from None
+    except RecursionError:
+        raise RecordError("is nested too deep") from None
+    except msgspec.ValidationError as problem:
+        raise RecordError(_defect(problem)) from None
+    except ValueError as problem:
+        if "truncated" in str(problem):
+            raise RecordError("is cut off: was its run interrupted?") from None
         raise RecordError(f"is not JSON ({shown(problem)})") from None
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -79,7 +86,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def defect(problem: msgspec.ValidationError) -> str:
+def _defect(problem: msgspec.ValidationError) -> str:
     """A validation error with the field first: "field cases: expected `int`, got `bool`"."""
     text = str(problem)
     for sign, words in ((">= ", "of at least "), ("<= ", "of at most "), ("> ", "above ")):
@@ -87,18 +94,6 @@ def defect(problem: msgspec.ValidationError) -> str:
     what, _, place = text.partition(" - at `$")
     what, place = what[:1].lower() + what[1:], place.strip("`.")
     return shown(f"field {place}: {what}" if place else what)
-
-
-def _refuse_other_schema(content: bytes) -> None:
-    try:
-        version = msgspec.json.decode(content, type=_Version).schema
-    except msgspec.DecodeError:
-        return
-    if version not in (None, SCHEMA):
-        raise SchemaError(
-            f"written in schema {version}, this version reads schema {SCHEMA}; use the version of kernel-conformance "
-            f"that wrote the file, or run again with this one"
-        )
 
 
 def shown(value: object, length: int = 120) -> str:

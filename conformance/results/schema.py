@@ -77,6 +77,19 @@ class Profile(Struct, frozen=True, kw_only=True):
         """The worst error as a share of what the contract allows."""
         return float(self.lambda_) / self.lambda_limit
 
+    @property
+    def numbers(self) -> dict[str, Number]:
+        """What is known, by the names that records give it."""
+        found = {
+            "lambda": self.lambda_,
+            "lambda_limit": self.lambda_limit,
+            "effective_bits": self.effective_bits,
+            "rms": self.rms,
+            "gain_z": self.gain_z,
+            "offset_z": self.offset_z,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
 
 class Work(Struct, frozen=True, kw_only=True):
     """What one call moved and issued, as an emulator counts it; `least_bytes` is every tensor moved once."""
@@ -145,7 +158,7 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
     configuration: dict[str, bool | int | float | str] = {}
 
 
-Checks = dict[str, dict[str, tuple[Number, Number]]]
+Checks = dict[str, dict[str, tuple[Number, float]]]
 """Output -> check -> value and limit."""
 Contract = dict[str, str | int]
 """Field -> value of the declared arithmetic."""
@@ -201,6 +214,16 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     def headline(self) -> str:
         """Why it did not pass, on one line."""
         return str(self.waiver) if self.waiver else self.reason.partition("\n")[0]
+
+    @property
+    def explanation(self) -> str:
+        """All of it: the waiver, if there is one, above the diagnosis."""
+        return "\n".join(filter(None, (f"waived: {self.waiver}" if self.waiver else "", self.reason)))
+
+    def text(self, name: str) -> str:
+        """A field that only some kinds have, as text."""
+        value = getattr(self, name)
+        return "" if value is None else str(value)
 
 
 class Attempt(Record, frozen=True, kw_only=True):
@@ -267,7 +290,7 @@ class Ceilings(Struct, frozen=True, kw_only=True):
 class Timing(Struct, frozen=True, kw_only=True):
     """A verified kernel's time: seconds, bytes and rates. `finding` says why it is not to be believed."""
 
-    status: Literal["recorded", "finding"]
+    status: Literal["recorded", "finding"] = "recorded"
     finding: str = ""
     clock: str = ""
     median_s: Seconds | None = None
@@ -289,10 +312,15 @@ class Timing(Struct, frozen=True, kw_only=True):
     cold: bool | None = None
     ceilings: Ceilings | None = None
 
+    @property
+    def doubt(self) -> str:
+        """Why the time is not to be believed; empty if it is."""
+        return (self.finding or "doubted") if self.status == "finding" else ""
 
-class Timed(Struct, frozen=True, kw_only=True):
+
+class Extras(Struct, frozen=True, kw_only=True):
     """What a benchmark's `extra_info` holds beside a record. A finding has neither rates nor a share."""
 
-    timing: Timing | None = None
+    timing: Timing = Timing()
     flops: float | None = None
     roofline_share: float | None = None

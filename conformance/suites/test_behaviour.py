@@ -7,25 +7,25 @@ import pytest
 from conformance.checks.behaviour import BEHAVIOUR
 
 
-@pytest.mark.checks(*(behaviour.__name__ for behaviour in BEHAVIOUR))
+@pytest.mark.behaves(*(behaviour.__name__ for behaviour in BEHAVIOUR))
 def test_behaviour(check, name, case):
     """Each of `conformance.checks.behaviour`: inputs stay, results are independent, nothing is left unwritten, ..."""
     check(name, case)
 
 
-@pytest.mark.checks("directions_are_adjoint")
+@pytest.mark.behaves("directions_are_adjoint")
 def test_adjoint(check, name, case):
     """<dy, conv(x, w)> = <backward_data(dy, w), x> = <backward_weight(x, dy), w>."""
     check(name, case)
 
 
-@pytest.mark.checks("invalid_arguments")
+@pytest.mark.behaves("invalid_arguments")
 def test_invalid_arguments(check, name, case):
     """Channels that do not match, a window larger than the image, no variance: what is accepted is reported."""
     check(name, case)
 
 
-@pytest.mark.checks("backward_keeps_what_is_declared", "training_holds_what_autograd_shows")
+@pytest.mark.behaves("backward_keeps_what_is_declared", "training_holds_what_autograd_shows")
 def test_memory(check, name, case):
     """What an operator keeps for its backward, and what a training step of two of them in a network takes."""
     check(name, case)

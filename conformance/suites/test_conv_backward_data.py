@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.suites.shapes import ungrouped
+from conformance.checks.required import dense
 
 
-@pytest.mark.verifies("conv_backward_data", when=ungrouped)
+@pytest.mark.verifies("conv_backward_data", when=dense)
 def test_conv_backward_data(verify, case):
     """dx, the gradient of conv in its input."""
     verify(case)

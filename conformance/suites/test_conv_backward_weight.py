@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.suites.shapes import ungrouped
+from conformance.checks.required import dense
 
 
-@pytest.mark.verifies("conv_backward_weight", when=ungrouped)
+@pytest.mark.verifies("conv_backward_weight", when=dense)
 def test_conv_backward_weight(verify, case):
     """dw and dbias, the gradients of conv in its parameters."""
     verify(case)

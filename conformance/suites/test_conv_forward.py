@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.suites.shapes import ungrouped
+from conformance.checks.required import dense
 
 
-@pytest.mark.verifies("conv_forward", when=ungrouped)
+@pytest.mark.verifies("conv_forward", when=dense)
 def test_conv_forward(verify, case):
     """y = conv(x, w) + bias."""
     verify(case)

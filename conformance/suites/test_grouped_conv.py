@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.suites.shapes import grouped
+from conformance.checks.required import grouped
 
 
 @pytest.mark.verifies("conv_forward", when=grouped)

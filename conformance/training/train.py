@@ -120,18 +120,18 @@ def _accuracy(answers: Any, batch: Samples) -> float:
 def _conclude(course: Course, history: History, test: Samples, tested: tuple[float, float]) -> None:
     last = slice(-(course.steps // course.epochs), None)
     history.scores = {
-        "first loss": history.losses[0],
-        "last loss": statistics.fmean(history.losses[last]),
+        "first_loss": history.losses[0],
+        "last_loss": statistics.fmean(history.losses[last]),
         "accuracy": statistics.fmean(history.accuracies[last]),
-        "test loss": tested[0],
-        "test accuracy": tested[1],
-        "commonest": test.commonest,
+        "test_loss": tested[0],
+        "test_accuracy": tested[1],
+        "baseline": test.commonest,
     }
 
 
 def require_fallen(course: Course, history: History) -> None:
     """Raises StalledError for a loss that did not fall as it must; NaN has not fallen."""
-    first, last = history.scores["first loss"], history.scores["last loss"]
+    first, last = history.scores["first_loss"], history.scores["last_loss"]
     if not last <= course.falls_to * first:
         raise StalledError(
             f"the loss went from {first:.4g} to {last:.4g} in {course.steps} steps; it must fall to "

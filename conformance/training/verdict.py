@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from conformance.execution.case import Absence
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.implementations.implementation import Unsupported, Waiver
 from conformance.inputs import DISTRIBUTIONS
-from conformance.results import records
+from conformance.results import build
+from conformance.results.schema import SCHEMA, Scores, TrainingRecord, TrainingRun, number
 from conformance.training import train
 from conformance.training.audit import Audit
 from conformance.training.due import Training
@@ -54,13 +54,9 @@ def concluded(training: Training) -> Outcome:
     return outcome
 
 
-def record_of(training: Training, outcome: Outcome) -> dict[str, Any]:
-    """The record of a training: the head of every record, the network, how it went."""
-    implementation, course, verdict = training.implementation, training.course, outcome.verdict
-    head = records.absence_record(
-        Absence(implementation.name, OPERATOR, implementation.device, verdict.status, verdict.explanation, 1)
-    )
-    history, audit = outcome.history, outcome.audit
+def record_of(training: Training, outcome: Outcome) -> TrainingRecord:
+    """The record of a training: the network, how it went, and under which contracts."""
+    implementation, course, history, audit = training.implementation, training.course, outcome.history, outcome.audit
     # the contract of the first kernel that is for fp32; another one may be for some of the geometries
     contracts = {
         name: next(
@@ -70,25 +66,30 @@ def record_of(training: Training, outcome: Outcome) -> dict[str, Any]:
         )
         for name in DIRECTIONS
     }
-    return {
-        **head,
-        "source": implementation.source,
-        "contracts": contracts,
-        "problem": course.network,
-        "dtype": "fp32",
-        "layout": training.layout,
-        "distribution": DISTRIBUTION,
-        "level": training.level,
-        "seed": training.seed,
-        "checks": {role: {"worst error / bound": [records.number(worst), 1.0]} for role, worst in audit.worst.items()},
-        "training": {
-            **asdict(course),
-            "steps": len(history.losses),
-            "judged": audit.judged,
-            "losses": [records.number(loss) for loss in history.losses],
-            "scores": {name: records.number(score) for name, score in history.scores.items()},
-        },
-        "seconds": {phase: round(value, 6) for phase, value in verdict.seconds.items()},
-        "versions": head["versions"] | implementation.arrays.describe(),
-        "command": training.command,
-    }
+    return TrainingRecord(
+        schema=SCHEMA,
+        implementation=implementation.name,
+        operator=OPERATOR,
+        device=implementation.device,
+        cases=1,
+        **build.verdict_fields(outcome.verdict),
+        source=implementation.source,
+        contracts=contracts,
+        problem=course.network,
+        dtype="fp32",
+        layout=training.layout,
+        distribution=DISTRIBUTION,
+        level=training.level,
+        seed=training.seed,
+        checks={role: {"worst error / bound": (number(worst), 1.0)} for role, worst in audit.worst.items()},
+        training=TrainingRun(
+            network=course.network,
+            steps=len(history.losses),
+            verified=audit.judged,
+            losses=tuple(map(number, history.losses)),
+            scores=Scores(**{n: number(score) for n, score in history.scores.items()}) if history.scores else None,
+            configuration=asdict(course),
+        ),
+        versions=build.versions() | build.texts(implementation.arrays.describe()),
+        command=training.command,
+    )

@@ -14,9 +14,9 @@ from typing import Any
 
 from conformance.reporting.comparison.decide import (
     FASTER,
+    INCONCLUSIVE,
     SAME,
     SLOWER,
-    UNKNOWN,
     Answer,
     Bounds,
     Machine,
@@ -26,12 +26,12 @@ from conformance.reporting.comparison.decide import (
 )
 from conformance.reporting.comparison.noise import Interval
 from conformance.reporting.comparison.runs import DECISIVE, Key, Run, RunError, pooled, read
-from conformance.reporting.comparison.strict import shown
+from conformance.results.reading import shown
 
 THRESHOLD = 0.05
 SINGLE = 10
 """Single benchmarks that are listed where nothing, or nothing certain, has changed."""
-ORDER = (SLOWER, FASTER, UNKNOWN, SAME)
+ORDER = (SLOWER, FASTER, INCONCLUSIVE, SAME)
 FORMAT = 1
 
 
@@ -50,11 +50,6 @@ class Comparison:
     new: tuple[str, ...]
 
     @property
-    def slower(self) -> bool:
-        """Whether anything is."""
-        return any(answer.outcome == SLOWER for answer in self.answers)
-
-    @property
     def changed(self) -> bool:
         """Whether anything is slower or faster."""
         return any(answer.outcome in (SLOWER, FASTER) for answer in self.answers)
@@ -62,7 +57,8 @@ class Comparison:
     def status(self, subset: bool) -> int:
         """The exit status: 1 for what is slower, worse or gone (unless a `subset` was meant), 2 where times were
         refused."""
-        if self.slower or self.worse or (self.missing and not subset):
+        slower = any(answer.outcome == SLOWER for answer in self.answers)
+        if slower or self.worse or (self.missing and not subset):
             return 1
         return 2 if self.refused else 0
 
@@ -120,11 +116,13 @@ def compared(before: Run, after: Run, threshold: float = THRESHOLD, force: bool 
     pairs = [Pair(before.benchmarks[key], after.benchmarks[key]) for key in shared]
     facts = before.facts(shared), after.facts(shared)
     refused = "" if force else _refusal(*facts)
-    verified = [] if refused else [pair for pair in pairs if pair.before.status == pair.after.status == "pass"]
+    verified = (
+        [] if refused else [pair for pair in pairs if pair.before.record.status == pair.after.record.status == "pass"]
+    )
     timed = [pair for pair in verified if not _doubt(pair)]
     machine = surveyed(timed) if timed else None
-    changed = [pair for pair in pairs if pair.before.status != pair.after.status]
-    worse = [pair for pair in changed if pair.before.status == "pass"]
+    changed = [pair for pair in pairs if pair.before.record.status != pair.after.record.status]
+    worse = [pair for pair in changed if pair.before.record.status == "pass"]
     return Comparison(
         threshold=threshold,
         refused=refused,
@@ -132,7 +130,7 @@ def compared(before: Run, after: Run, threshold: float = THRESHOLD, force: bool 
         machine=machine,
         answers=tuple(answers(timed, machine, threshold)) if machine else (),
         worse=tuple(map(_change, worse)),
-        better=tuple(_change(pair) for pair in changed if pair.after.status == "pass"),
+        better=tuple(_change(pair) for pair in changed if pair.after.record.status == "pass"),
         missing=tuple(_name(key) for key in before.benchmarks if key not in after.benchmarks),
         new=tuple(_name(key) for key in after.benchmarks if key not in before.benchmarks),
     )
@@ -157,14 +155,12 @@ def _differences(before: Mapping[str, str], after: Mapping[str, str]) -> Iterato
 def _changes(pairs: Sequence[Pair]) -> Iterator[str]:
     """What an implementation says about itself and says differently."""
     for what in ("contract", "seed", "generator", "descriptor", "method"):
-        changed = [pair for pair in pairs if pair.before.record.get(what) != pair.after.record.get(what)]
+        changed = [pair for pair in pairs if getattr(pair.before.record, what) != getattr(pair.after.record, what)]
         if changed:
             yield f"another {what} in {len(changed)} benchmarks, {_name(changed[0].key)} the first"
     for name in dict.fromkeys(pair.key.implementation for pair in pairs):
         sources = {
-            (pair.before.record.get("source"), pair.after.record.get("source"))
-            for pair in pairs
-            if pair.key.implementation == name
+            (pair.before.record.source, pair.after.record.source) for pair in pairs if pair.key.implementation == name
         }
         if all(one == two for one, two in sources):
             yield f"{shown(name)}: the same sources in both runs"
@@ -172,10 +168,11 @@ def _changes(pairs: Sequence[Pair]) -> Iterator[str]:
 
 def _doubt(pair: Pair) -> str:
     """Why two times are not compared; empty if they are."""
-    one, two = (run.record.get("timing") or {} for run in (pair.before, pair.after))
-    if one.get("clock") != two.get("clock"):
-        return f"taken by the clocks {shown(one.get('clock'))} and {shown(two.get('clock'))}"
-    return next((f"in doubt: {shown(timing['finding'])}" for timing in (one, two) if timing.get("finding")), "")
+    one, two = pair.before.timing, pair.after.timing
+    if one.clock != two.clock:
+        return f"taken by the clocks {shown(one.clock or 'unknown')} and {shown(two.clock or 'unknown')}"
+    doubt = one.doubt or two.doubt
+    return f"in doubt: {shown(doubt)}" if doubt else ""
 
 
 def _doubts(verified: Sequence[Pair]) -> Iterator[str]:
@@ -207,7 +204,7 @@ def _name(key: Key) -> str:
 
 
 def _change(pair: Pair) -> str:
-    return f"{_name(pair.key)}: {shown(pair.before.status)}, then {shown(pair.after.status)}"
+    return f"{_name(pair.key)}: {pair.before.record.status}, then {pair.after.record.status}"
 
 
 def text(found: Comparison) -> Iterator[str]:
@@ -221,7 +218,7 @@ def text(found: Comparison) -> Iterator[str]:
     for outcome in reversed(ORDER):
         rows = [answer for answer in found.answers if answer.outcome == outcome]
         yield from ("", f"{outcome}:") if rows else ()
-        yield from _rows(rows, SINGLE if outcome in (SAME, UNKNOWN) else len(rows))
+        yield from _rows(rows, SINGLE if outcome in (SAME, INCONCLUSIVE) else len(rows))
     for title, lines in _lists(found):
         yield from ("", f"{title}:", *(f"  {line}" for line in lines)) if lines else ()
     yield ""

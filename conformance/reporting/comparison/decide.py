@@ -1,4 +1,4 @@
-"""From times to outcomes: slower, faster, no change, or cannot tell.
+"""From times to outcomes: slower, faster, no change, or inconclusive.
 
 Two things make unchanged code look changed, and each has its own guard.
 
@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,7 +38,7 @@ LEVEL = 0.05
 RANKED = 12
 """Values from which ranks are used: of fewer, none is rare enough to be certain among many questions."""
 EVERYTHING = "all operators"
-SLOWER, FASTER, SAME, UNKNOWN = "slower", "faster", "no change", "cannot tell"
+SLOWER, FASTER, SAME, INCONCLUSIVE = "slower", "faster", "no change", "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ class Pair:
 
     @property
     def key(self) -> Key:
-        """What was timed."""
         return self.before.key
 
     def shift(self, level: float) -> Interval:
@@ -67,14 +66,13 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """The estimate, as a logarithm."""
         return self.shift(LEVEL).middle
 
     @property
     def steady(self) -> bool:
         """Whether this is a baseline that has not changed."""
         one, two = self.before, self.after
-        same = one.record.get("source") == two.record.get("source") and one.versions == two.versions
+        same = one.record.source == two.record.source and one.record.versions == two.record.versions
         return same and self.key.implementation == baseline(self.key.device)
 
 
@@ -92,15 +90,14 @@ class Bounds:
             return SLOWER
         if all(interval.high < 0 for interval in both) and self.relative.middle < -limit:
             return FASTER
-        return SAME if -limit < self.relative.low and self.relative.high < limit else UNKNOWN
+        return SAME if -limit < self.relative.low and self.relative.high < limit else INCONCLUSIVE
 
 
 class Question(Protocol):
     """Something that became slower, faster or neither."""
 
     @property
-    def name(self) -> str:
-        """What it is about."""
+    def name(self) -> str: ...
 
     @property
     def decisive(self) -> bool:
@@ -120,12 +117,10 @@ class One:
 
     @property
     def name(self) -> str:
-        """Operator, problem, and what is not usual."""
         return f"{self.pair.key.operator} {self.pair.key.problem}"
 
     @property
     def decisive(self) -> bool:
-        """Where each side has runs enough to tell how they scatter."""
         return min(len(self.pair.before.runs), len(self.pair.after.runs)) > 1
 
     def bounds(self, level: float) -> Bounds:
@@ -154,7 +149,6 @@ class All:
 
     @property
     def name(self) -> str:
-        """Operator and how many problems."""
         return f"{self.what}, geometric mean of {len(self.ratios)}"
 
     def bounds(self, level: float) -> Bounds:
@@ -211,7 +205,8 @@ def answers(pairs: Sequence[Pair], machine: Machine, threshold: float) -> Iterat
         own = [
             p for p in pairs if p.key[:2] == (device, implementation) and not (p.steady and device in machine.drifts)
         ]
-        families: tuple[list[Question], ...] = list(_overall(own, pairs, machine)), list(_single(own, machine))
+        single = [One(pair, machine.scale, machine.drifts.get(device)) for pair in own]
+        families: tuple[Sequence[Question], ...] = list(_overall(own, pairs, machine)), single
         deciding = sum(any(question.decisive for question in asked) for asked in families)
         for asked in families:
             found = settled(asked, math.log1p(threshold), LEVEL / max(deciding, 1))
@@ -225,7 +220,7 @@ def settled(questions: Sequence[Question], limit: float, error: float) -> list[s
 
     Each round of Holm's method asks about what is left, less strictly.
     """
-    found = [UNKNOWN] * len(questions)
+    found = [INCONCLUSIVE] * len(questions)
     left = {i for i, question in enumerate(questions) if question.decisive}
     while left:
         now = {i: questions[i].bounds(error / len(left)).outcome(limit) for i in left}
@@ -235,14 +230,9 @@ def settled(questions: Sequence[Question], limit: float, error: float) -> list[s
         for i in changed:
             found[i] = now[i]
         left -= changed
-    for i in (i for i in range(len(questions)) if found[i] == UNKNOWN):
-        found[i] = SAME if questions[i].bounds(LEVEL).outcome(limit) == SAME else UNKNOWN
+    for i in (i for i in range(len(questions)) if found[i] == INCONCLUSIVE):
+        found[i] = SAME if questions[i].bounds(LEVEL).outcome(limit) == SAME else INCONCLUSIVE
     return found
-
-
-def _single(own: Iterable[Pair], machine: Machine) -> Iterator[One]:
-    for pair in own:
-        yield One(pair, machine.scale, machine.drifts.get(pair.key.device))
 
 
 def _overall(own: Sequence[Pair], pairs: Sequence[Pair], machine: Machine) -> Iterator[All]:

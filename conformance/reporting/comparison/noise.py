@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 
 import numpy as np
 
+# scipy.stats is imported where it is called: it takes half a second, and every command imports this file
+
 ROUNDS = 60
 """Rounds of a benchmark that are used at most, evenly spaced."""
-FREEDOM_MAD = 0.7649
-"""Median of |t| for Student's t of 3 degrees of freedom at scale 1: the root of its distribution at 3/4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,6 @@ class Interval:
         return Interval(self.low + by, self.middle + by, self.high + by)
 
     def widened(self, by: float) -> Interval:
-        """The same with room on both sides."""
         return Interval(self.low - by, self.middle, self.high + by)
 
 
@@ -46,7 +45,7 @@ def shift(before: Sequence[float], after: Sequence[float], level: float) -> Inte
     """
     one, two = _thinned(before), _thinned(after)
     differences = np.sort(np.subtract.outer(two, one), axis=None)
-    return _ranked(differences, _mann_whitney(len(one), len(two)), level)
+    return _ranked(differences, _mann_whitney_rank(len(one), len(two), level / 2))
 
 
 def centre(values: Sequence[float], level: float) -> Interval:
@@ -57,7 +56,7 @@ def centre(values: Sequence[float], level: float) -> Interval:
     """
     found = np.asarray(values, dtype=float)
     rows, columns = np.triu_indices(found.size)
-    return _ranked(np.sort((found[rows] + found[columns]) / 2), _signed_rank(found.size), level)
+    return _ranked(np.sort((found[rows] + found[columns]) / 2), _signed_rank_rank(found.size, level / 2))
 
 
 def scale(groups: Sequence[Sequence[float]]) -> float:
@@ -71,7 +70,7 @@ def scale(groups: Sequence[Sequence[float]]) -> float:
         return math.inf
     # a group's own median takes up one of its deviations
     lost = math.sqrt(len(deviations) / (len(deviations) - len(large)))
-    return statistics.median(deviations) / FREEDOM_MAD * lost
+    return statistics.median(deviations) / reach(0.5) * lost
 
 
 def mean(values: Sequence[float], level: float, least: float) -> Interval:
@@ -97,28 +96,16 @@ def apart(before: Sequence[float], after: Sequence[float], level: float, least: 
     return reach(level, freedom) * deviation * math.sqrt(1 / len(before) + 1 / len(after))
 
 
+@cache
 def reach(level: float, freedom: int = 3) -> float:
     """How many scales unchanged code stays within, but for `level`: the quantile of Student's t.
 
     Times have bursts, so that the tails of a normal distribution would promise too much: 3 degrees of freedom where
     nothing tells their number.
     """
-    low, high = 0.0, 1e9
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if 1 - _within(middle, freedom) > level else (low, middle)
-    return high
+    from scipy import stats
 
-
-def _within(t: float, freedom: int) -> float:
-    """P(-t < T < t) (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle, odd = math.atan(t / math.sqrt(freedom)), freedom % 2
-    term, total = math.cos(angle) ** odd, 0.0
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
-    found = math.sin(angle) * total
-    return 2 / math.pi * (angle + found) if odd else found
+    return float(stats.t.isf(level / 2, freedom))
 
 
 def _thinned(values: Sequence[float]) -> np.ndarray:
@@ -127,9 +114,8 @@ def _thinned(values: Sequence[float]) -> np.ndarray:
     return kept
 
 
-def _ranked(ordered: np.ndarray, distribution: tuple[float, ...], level: float) -> Interval:
-    """The median of order statistics, and the two of which each is passed with probability `level` / 2 at most."""
-    rank = sum(1 for probability in distribution if probability <= level / 2)
+def _ranked(ordered: np.ndarray, rank: int) -> Interval:
+    """The median of order statistics, and the `rank`-th from either end; none is far enough out for rank 0."""
     middle = float(np.median(ordered))
     if not rank:
         return Interval(-math.inf, middle, math.inf)
@@ -137,30 +123,29 @@ def _ranked(ordered: np.ndarray, distribution: tuple[float, ...], level: float) 
 
 
 @cache
-def _mann_whitney(n: int, m: int) -> tuple[float, ...]:
-    """P(U <= u) for u = 0, 1, ... in samples of n and m.
+def _mann_whitney_rank(n: int, m: int, error: float) -> int:
+    """How many values of the Mann-Whitney statistic, from 0 on, have P(U <= u) <= `error` in samples of n and m."""
+    from scipy import stats
 
-    The counts are the coefficients of the Gaussian binomial, the product of (1 - q^(n+j)) / (1 - q^j) for j = 1 to m.
-    """
-    counts = [1] + [0] * (n * m)
-    for j in range(1, m + 1):
-        for power in range(n * m, n + j - 1, -1):
-            counts[power] -= counts[power - n - j]
-        for power in range(j, n * m + 1):
-            counts[power] += counts[power - j]
-    return _cumulated(counts)
+    def probability(u: int) -> float:
+        """By scipy's exact test, on samples that have this statistic."""
+        above = np.clip(u - m * np.arange(n), 0, m)  # of the second sample, below each of the first
+        return float(stats.mannwhitneyu(above - 0.5, np.arange(m), alternative="less", method="exact").pvalue)
+
+    return bisect_right(range(n * m + 1), error, key=probability)
 
 
 @cache
-def _signed_rank(n: int) -> tuple[float, ...]:
-    """P(T <= t) for t = 0, 1, ... and n values: each rank is added or not."""
-    counts = [1]
-    for rank in range(1, n + 1):
-        shifted, padded = [0] * rank + counts, counts + [0] * rank
-        counts = [a + b for a, b in zip(padded, shifted, strict=True)]
-    return _cumulated(counts)
+def _signed_rank_rank(n: int, error: float) -> int:
+    """How many values of the signed-rank statistic, from 0 on, have P(T <= t) <= `error` for n values."""
+    from scipy import stats
 
+    def probability(t: int) -> float:
+        """By scipy's exact test, on values whose positive ones have ranks that add up to t."""
+        values = -np.arange(1.0, n + 1)
+        for rank in range(n, 0, -1):
+            if t >= rank:
+                values[rank - 1], t = rank, t - rank
+        return float(stats.wilcoxon(values, alternative="less", method="exact").pvalue)
 
-def _cumulated(counts: Sequence[int]) -> tuple[float, ...]:
-    total = sum(counts)
-    return tuple(part / total for part in accumulate(counts))
+    return bisect_right(range(n * (n + 1) // 2 + 1), error, key=probability)

@@ -1,28 +1,20 @@
-"""Benchmark files of pytest-benchmark, with the record of each verdict inside."""
+"""Benchmark runs: what each of the suite's benchmarks took, with the record of the verdict before it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from conformance.reporting.comparison.strict import StrictError, decoded, parsed, shown
+from conformance.results.benchmarks import document
+from conformance.results.reading import RecordError, shown
+from conformance.results.schema import Record, Timing
 
 LARGEST = 1 << 28
 """Bytes of a file that is read at all."""
-PLACES = {
-    "CPU": ("cpu", "brand_raw"),
-    "cores": ("cpu", "count"),
-    "architecture": ("machine",),
-    "system": ("system",),
-    "kernel": ("release",),
-    "Python": ("python_version",),
-}
-"""Fact about a machine -> where pytest-benchmark writes it."""
 DECISIVE = ("CPU", "cores", "architecture", "device")
 """Facts without which times say nothing about each other."""
-
 REPEATED = ("python", "machine", "system", "processor")
 """Facts that a record tells as well."""
 
@@ -49,23 +41,12 @@ class Timed:
 
     key: Key
     runs: tuple[tuple[float, ...], ...]
-    record: Mapping[str, Any]
+    record: Record
+    timing: Timing
 
     @property
     def rounds(self) -> tuple[float, ...]:
-        """Of all runs."""
         return tuple(second for run in self.runs for second in run)
-
-    @property
-    def status(self) -> str:
-        """Of the verdict."""
-        return str(self.record["status"])
-
-    @property
-    def versions(self) -> Mapping[str, Any]:
-        """Of everything that the verdict depends on."""
-        found = self.record.get("versions")
-        return found if isinstance(found, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +67,9 @@ class Run:
     def facts(self, keys: Iterable[Key]) -> dict[str, str]:
         """The machine, and what the records of these benchmarks say about versions and devices."""
         names: dict[str, set[str]] = {}
-        for name, value in (item for key in keys for item in self.benchmarks[key].versions.items()):
+        for name, value in (item for key in keys for item in self.benchmarks[key].record.versions.items()):
             if value != "not installed" and name not in REPEATED:
-                names.setdefault(name, set()).add(str(value))
+                names.setdefault(name, set()).add(value)
         return {**self.machine, **{name: ", ".join(sorted(values)) for name, values in names.items()}}
 
 
@@ -104,23 +85,24 @@ def read(path: Path) -> Run:
 
 def understood(content: bytes, name: str) -> Run:
     """The run in the bytes of a file called `name`. Raises RunError."""
+    found: dict[Key, Timed] = {}
+    where = shown(name)
     try:
-        document = parsed(decoded(content))
-        machine = _mapping(_mapping(document, "the document").get("machine_info"), "machine_info")
-        rows = document.get("benchmarks")
-        if not isinstance(rows, list):
-            raise StrictError("has no list 'benchmarks': write it with pytest --benchmark-json=FILE")
-        found: dict[Key, Timed] = {}
-        for timed in _timed(rows):
-            if timed.key in found:
-                raise StrictError(f"times {shown(' '.join(timed.key))} twice")
-            found[timed.key] = timed
-    except StrictError as problem:
-        raise RunError(f"{shown(name)}: {problem}") from None
+        held = document(content)
+        for place, benchmark in held.verified(shown(name)):
+            where = place
+            record, rounds = benchmark.record(), benchmark.stats.data
+            key = Key(*(getattr(record, name) for name in Key._fields))
+            if not rounds:
+                raise RecordError("has no rounds (stats.data): write it with pytest --benchmark-json=FILE")
+            if key in found:
+                raise RecordError(f"times {shown(' '.join(key))} twice")
+            found[key] = Timed(key, (rounds,), record, benchmark.extras().timing)
+    except RecordError as problem:
+        raise RunError(f"{where}: {problem}") from None
     if not found:
         raise RunError(f"{shown(name)}: times no verified kernel (no benchmark holds a record)")
-    origin = _told(document, "datetime"), _told(document, "commit_info", "id")
-    return Run(name, {fact: _at(machine, place) for fact, place in PLACES.items()}, found, *origin)
+    return Run(name, held.machine_info.facts, found, held.datetime, held.commit_info.id or "")
 
 
 def pooled(runs: Sequence[Run]) -> Run:
@@ -128,62 +110,15 @@ def pooled(runs: Sequence[Run]) -> Run:
     first = runs[0]
     shared = [key for key in first.benchmarks if all(key in run.benchmarks for run in runs)]
     for run in runs[1:]:
-        for what, one, two in _apart(first, run, shared):
-            raise RunError(
-                f"{first.name} and {run.name} cannot be taken together: {what} {shown(one)} and {shown(two)}"
-            )
+        facts = first.facts(shared), run.facts(shared)
+        pairs = {name: (facts[0].get(name), facts[1].get(name)) for name in DECISIVE}
+        for key in shared:
+            sources = first.benchmarks[key].record.source, run.benchmarks[key].record.source
+            pairs[f"the source of {shown(key.implementation)} is"] = sources
+        for what, (one, two) in pairs.items():
+            if one != two:
+                raise RunError(
+                    f"{first.name} and {run.name} cannot be taken together: {what} {shown(one)} and {shown(two)}"
+                )
     timed = {key: tuple(rounds for run in runs for rounds in run.benchmarks[key].runs) for key in shared}
-    found = {key: replace(first.benchmarks[key], runs=timed[key]) for key in shared}
-    return replace(first, benchmarks=found)
-
-
-def _apart(first: Run, other: Run, keys: Sequence[Key]) -> Iterator[tuple[str, object, object]]:
-    """In what two runs differ that must be alike to be one."""
-    one, two = first.facts(keys), other.facts(keys)
-    yield from ((name, one.get(name), two.get(name)) for name in DECISIVE if one.get(name) != two.get(name))
-    for key in keys:
-        sources = first.benchmarks[key].record.get("source"), other.benchmarks[key].record.get("source")
-        if sources[0] != sources[1]:
-            yield f"the source of {shown(key.implementation)} is", *sources
-
-
-def _timed(rows: list[Any]) -> Iterator[Timed]:
-    """The benchmarks that hold a record; others have nothing to do with conformance."""
-    for number, row in enumerate(rows):
-        where = f"benchmark {number}"
-        record = _mapping(_mapping(row, where).get("extra_info"), f"{where}, extra_info")
-        if "implementation" not in record:
-            continue
-        missing = [name for name in (*Key._fields, "status") if not isinstance(record.get(name), str)]
-        if missing:
-            raise StrictError(f"{where}: the record in extra_info has no {', '.join(missing)}")
-        _mapping(record.get("timing", {}), f"{where}, timing")
-        yield Timed(Key(*(record[name] for name in Key._fields)), (_rounds(row, where),), record)
-
-
-def _rounds(row: Mapping[str, Any], where: str) -> tuple[float, ...]:
-    data = _mapping(row.get("stats"), f"{where}, stats").get("data")
-    if not isinstance(data, list) or not data:
-        raise StrictError(f"{where} has no rounds (stats.data): write it with pytest --benchmark-json=FILE")
-    if not all(type(value) in (int, float) and 0 < value < 1e9 for value in data):
-        raise StrictError(f"{where}: a round is not a number of seconds above 0")
-    return tuple(map(float, data))
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise StrictError(f"{where} is missing or is not an object")
-    return value
-
-
-def _told(document: Mapping[str, Any], *place: str) -> str:
-    """Text that a file may lack."""
-    found = _at(document, place)
-    return "" if found == "unknown" else found
-
-
-def _at(machine: Mapping[str, Any], place: tuple[str, ...]) -> str:
-    found: Any = machine
-    for name in place:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return "unknown" if found is None else str(found)
+    return replace(first, benchmarks={key: replace(first.benchmarks[key], runs=timed[key]) for key in shared})

@@ -34,4 +34,4 @@ def build(paths: Sequence[Path], folder: Path, title: str, before: Sequence[Path
             (folder / name).write_text(text, encoding="utf-8", newline="")
     except OSError as problem:
         raise ReportError(f"{folder}: cannot be written ({problem.strerror})") from None
-    return folder / PAGE, digest.results.troubles
+    return folder / PAGE, digest.results.errors

@@ -8,15 +8,17 @@ from typing import Any
 
 from conformance.reporting.page.merge import environments
 from conformance.reporting.page.model import Row, Verdict
-from conformance.reporting.page.tables import Digest, Table, Tile
-from conformance.reporting.tally import STATUSES
+from conformance.reporting.page.tables import Digest, Tile
+from conformance.reporting.table import Table
+from conformance.reporting.terminal import ACCEPTS
+from conformance.results.schema import STATUSES
 
 LEGEND = {
-    "pass": "keeps the declared contract",
-    "fail": "does not",
+    "pass": "within the declared contract",
+    "fail": "not within it",
     "error": "raised, or its file is broken",
     "waived": "fails as expected, with a reason",
-    "unsupported": "declared not to be done",
+    "unsupported": "declared as not supported",
     "unavailable": "no such device or package",
 }
 FAILURES = 50
@@ -59,7 +61,7 @@ def lead(digest: Digest) -> str:
     of = f"{len({name for name, _ in digest.rows})} implementations"
     if bad:
         return f"{bad:,} of {digest.cases:,} cases of {of} fail or raise an error."
-    return f"All {digest.verified:,} verified cases of {of} keep their contract or fail as expected."
+    return f"All {digest.verified:,} verified cases of {of} pass or fail as expected."
 
 
 def _spans(digest: Digest) -> Iterator[tuple[str, str, str]]:
@@ -75,20 +77,20 @@ def _spans(digest: Digest) -> Iterator[tuple[str, str, str]]:
 def notices(digest: Digest) -> Iterator[Notice]:
     """What is wrong with the files, or came from several."""
     results = digest.results
-    if results.troubles:
-        yield Notice(f"{_many(len(results.troubles), 'line')} could not be read", list(results.troubles[:200]), True)
+    if results.errors:
+        yield Notice(f"{_many(len(results.errors), 'line')} could not be read", list(results.errors[:200]), True)
     if results.conflicts:
-        said = [f"{c.case}, {c.machine}: {c.earlier}, then {c.later}" for c in results.conflicts[:200]]
+        lines = [f"{c.case}, {c.machine}: {c.earlier}, then {c.later}" for c in results.conflicts[:200]]
         yield Notice(
-            f"{_many(len(results.conflicts), 'contradiction')}: same case, same source, another status", said, True
+            f"{_many(len(results.conflicts), 'contradiction')}: same case, same source, another status", lines, True
         )
     stale = sum(v.stale for v in results.verdicts)
     if stale:
-        names = sorted({v.record["implementation"] for v in results.verdicts if v.stale})
+        names = sorted({v.record.implementation for v in results.verdicts if v.stale})
         yield Notice(f"{_many(stale, 'stale verdict')}: a later file has another source", names, False)
     replaced = sum(v.replaced for v in results.verdicts)
     if replaced:
-        names = sorted({v.record["implementation"] for v in results.verdicts if v.replaced})
+        names = sorted({v.record.implementation for v in results.verdicts if v.replaced})
         place = f"{_many(replaced, 'verdict')} in the place of an earlier file's on the same case"
         yield Notice(place, names, False)
 
@@ -103,8 +105,8 @@ def _machines(digest: Digest) -> Table:
         if not machine.device:  # of a file that could not be used
             continue
         names = sorted({name for name, where in digest.rows if where == machine})
-        told = ", ".join(f"{name} {' and '.join(texts)}" for name, texts in versions.items())
-        rows.append((machine.label, ", ".join(names) or "none", told))
+        words = ", ".join(f"{name} {' and '.join(texts)}" for name, texts in versions.items())
+        rows.append((machine.label, ", ".join(names) or "none", words))
     return Table("Machines and versions", ("machine", "implementations", "versions"), tuple(rows), 3)
 
 
@@ -115,13 +117,12 @@ def _failures_lead(count: int) -> str:
 
 
 def _card(digest: Digest, verdict: Verdict) -> dict[str, str]:
-    record = verdict.record
     return {
-        "status": verdict.status,
+        "status": verdict.record.status,
         "title": verdict.title,
         "machine": verdict.machine.label,
-        "reason": record["reason"],
-        "command": verdict.text("command"),
+        "reason": verdict.record.explanation,
+        "command": verdict.record.command,
     }
 
 
@@ -160,7 +161,7 @@ def findings(digest: Digest) -> dict[str, Any]:
     """Reasons with the cases that they explain."""
     kinds = [
         ("Waived", "reason", digest.reasons("waived")),
-        ("Computes what it should refuse", "request", digest.answered),
+        (ACCEPTS.capitalize(), "request", digest.accepted),
         ("Unsupported", "reason", digest.reasons("unsupported")),
         ("Unavailable", "reason", digest.reasons("unavailable")),
     ]

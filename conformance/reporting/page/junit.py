@@ -48,32 +48,31 @@ def _suite(root: Element, name: str, verdicts: Sequence[Verdict]) -> None:
 
 
 def _versions(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
-    return sorted({item for verdict in verdicts for item in verdict.record["versions"].items()})
+    return sorted({item for verdict in verdicts for item in verdict.record.versions.items()})
 
 
 def _case(suite: Element, name: str, verdict: Verdict) -> None:
-    record, status = verdict.record, verdict.status
-    names = {"classname": _legal(f"{name}.{record['operator']}"), "name": _legal(_name(verdict))}
+    record, status = verdict.record, verdict.record.status
+    names = {"classname": _legal(f"{name}.{record.operator}"), "name": _legal(_name(verdict))}
     case = SubElement(suite, "testcase", names, time=_seconds(verdict))
     properties = SubElement(case, "properties")
     for key in PROPERTIES:
-        if text := verdict.text(key):
+        if text := record.text(key):
             _property(properties, key, text)
-    if verdict.cases != 1:
-        _property(properties, "cases", str(verdict.cases))
+    if record.cases != 1:
+        _property(properties, "cases", str(record.cases))
     if status in OUTCOMES:
-        first, _, _ = record["reason"].partition("\n")
-        outcome = SubElement(case, OUTCOMES[status], message=_legal(first), type=status)
-        outcome.text = _legal(record["reason"])
+        outcome = SubElement(case, OUTCOMES[status], message=_legal(record.headline), type=status)
+        outcome.text = _legal(record.explanation)
 
 
 def _name(verdict: Verdict) -> str:
-    words = " ".join(filter(None, map(verdict.text, ("problem", "dtype", "layout", "distribution", "check"))))
-    return words or f"{verdict.cases} cases not attempted"
+    words = " ".join(filter(None, map(verdict.record.text, ("problem", "dtype", "layout", "distribution", "check"))))
+    return words or f"{verdict.record.cases} cases not attempted"
 
 
 def _counts(verdicts: Sequence[Verdict]) -> dict[str, str]:
-    found = Counter(OUTCOMES.get(verdict.status, "passed") for verdict in verdicts)
+    found = Counter(OUTCOMES.get(verdict.record.status, "passed") for verdict in verdicts)
     total = sum(float(_seconds(verdict)) for verdict in verdicts)
     numbers = {
         "tests": len(verdicts),
@@ -85,7 +84,7 @@ def _counts(verdicts: Sequence[Verdict]) -> dict[str, str]:
 
 
 def _seconds(verdict: Verdict) -> str:
-    return f"{verdict.record.get('seconds', {}).get('total', 0.0):.6f}"
+    return f"{verdict.record.seconds.get('total', 0.0):.6f}"
 
 
 def _property(parent: Element, name: str, text: str) -> None:

@@ -6,29 +6,18 @@ import csv
 import io
 from collections.abc import Mapping
 
-from conformance.reporting.page.columns import worst
 from conformance.reporting.page.model import Verdict
 from conformance.reporting.page.tables import Digest
 
 COLUMNS = (
     "implementation", "device", "machine", "operator", "problem", "descriptor", "dtype", "layout", "distribution",
-    "check",
-    "seed", "generator", "method", "status", "cases", "reason", "worst_error_over_bound", "seconds",
+    "check", "seed", "generator", "method", "status", "cases", "reason", "worst_error_over_bound", "seconds",
     "kernel_seconds", "source", "replaced", "stale", "command",
 )  # fmt: skip
 RECORDED = (
-    "operator",
-    "problem",
-    "descriptor",
-    "dtype",
-    "layout",
-    "distribution",
-    "check",
-    "seed",
-    "generator",
-    "method",
-    "source",
-)
+    "implementation", "device", "operator", "problem", "descriptor", "dtype", "layout", "distribution", "check",
+    "seed", "generator", "method", "status", "source", "command",
+)  # fmt: skip
 FORMULA = ("=", "+", "-", "@", "\t")
 """A spreadsheet takes a cell that begins so for a formula, and would run it."""
 
@@ -53,19 +42,14 @@ def defused(value: object) -> object:
 
 def _cells(verdict: Verdict) -> Mapping[str, object]:
     record = verdict.record
-    seconds = record.get("seconds", {})
     return {
-        **{name: verdict.text(name) for name in RECORDED},
-        "implementation": record["implementation"],
-        "device": record["device"],
+        **{name: record.text(name) for name in RECORDED},
         "machine": verdict.machine.label,
-        "status": verdict.status,
-        "cases": verdict.cases,
-        "reason": record["reason"],
-        "worst_error_over_bound": worst(verdict),
-        "seconds": seconds.get("total"),
-        "kernel_seconds": seconds.get("kernel"),
+        "cases": record.cases,
+        "reason": record.explanation,
+        "worst_error_over_bound": verdict.worst,
+        "seconds": record.seconds.get("total"),
+        "kernel_seconds": record.seconds.get("kernel"),
         "replaced": int(verdict.replaced),
         "stale": int(verdict.stale),
-        "command": verdict.text("command"),
     }

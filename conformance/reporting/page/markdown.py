@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from conformance.reporting import memory, training
 from conformance.reporting.page import since, tables
 from conformance.reporting.page.context import lead, notices
-from conformance.reporting.page.tables import Digest, Table, Tile
-from conformance.reporting.tally import STATUSES
-from conformance.reporting.terminal import LEGEND, LETTERS
+from conformance.reporting.page.tables import Digest
+from conformance.reporting.table import Table
+from conformance.reporting.terminal import LEGEND, counted
+from conformance.results.schema import STATUSES
 
 LIMIT = 60_000
 """Bytes. A comment may have 65,536 characters."""
 SHOWN = 20
 """Failures with their diagnosis."""
-LONGEST = 700
-"""Characters of a text from elsewhere."""
+MAX_TEXT = 700
+"""Characters of a text from a file."""
 _SPECIAL = re.compile(r"[\\`*\[\]!|~<>&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 """What Markdown, GitHub's mathematics or HTML would act on in the middle of a line; each becomes an entity."""
 _CALL = re.compile(r"(?<!\w)([@#])(?=\w)")
@@ -40,20 +42,14 @@ def summary(digest: Digest, title: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text from elsewhere on one line, with nothing in it that Markdown or HTML would act on; addresses work."""
+    """Text from a file on one line, with nothing in it that Markdown or HTML would act on; addresses work."""
     words = " ".join(text.split())
-    words = words if len(words) <= LONGEST else f"{words[:LONGEST]} ..."
+    words = words if len(words) <= MAX_TEXT else f"{words[:MAX_TEXT]} ..."
     parts = re.split(r"(https?://[\w./?=&%#~:,+-]*[\w/=&%#~+-])", words)
-    return "".join(f"<{p}>" if place % 2 else _plain(p) for place, p in enumerate(parts))
-
-
-def _plain(text: str) -> str:
-    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", _CALL.sub("\\1\u200b", text))
-
-
-def _code(text: str) -> str:
-    """Lines as they are, indented: nothing in them is markup, and no fence can be ended."""
-    return "\n".join(f"    {line}" for line in text[:4000].splitlines())
+    for place, part in enumerate(parts):
+        called = _CALL.sub("\\1\u200b", part)
+        parts[place] = f"<{part}>" if place % 2 else _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", called)
+    return "".join(parts)
 
 
 def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
@@ -66,7 +62,7 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     yield from _failures(digest)
     yield "matrix", f"## Matrix\n\n{_grid(_matrix(digest))}\n{LEGEND}\n"
     speeds = tables.speed_tables(digest, tables.speeds(digest))
-    profile, trained = tables.profiles(digest), tables.training(digest)
+    profile, trained = tables.profiles(digest), training.table(digest.named)
     yield from ((t.title, f"## {escaped(t.title)}\n\n{_grid(t)}") for t in (profile, *reversed(speeds), trained) if t)
     for step in since.changes(list(since.steps(digest.results.runs))):
         yield "history", f"## {escaped(step.title)}\n\n{_grid(step)}\n{escaped(step.note)}.\n"
@@ -74,7 +70,7 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
         lines = "".join(f"- {escaped(n)}: {count:,} x {escaped(why)}\n" for n, count, why in digest.reasons(status))
         if lines:
             yield status, f"## {status.capitalize()}\n\n{lines}"
-    yield from ((t.title, f"## {escaped(t.title)}\n\n{_grid(t)}") for t in tables.memory(digest))
+    yield from ((t.title, f"## {escaped(t.title)}\n\n{_grid(t)}") for t in memory.tables(digest.named))
 
 
 def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
@@ -82,30 +78,25 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
     failures = digest.failures
     for place, verdict in enumerate(failures[:SHOWN]):
         head = f"## Failures ({len(failures):,})\n\n" if place == 0 else ""
-        command = verdict.text("command")
-        told = f"{verdict.record['reason']}\n" + (f"reproduce: {command}" if command else "")
-        yield f"failure {place + 1}", f"{head}**{verdict.status}** {escaped(verdict.title)}\n\n{_code(told)}\n"
+        record = verdict.record
+        reason = f"{record.explanation}\n" + (f"reproduce: {record.command}" if record.command else "")
+        # indented: nothing in it is markup, and no fence can be ended
+        code = "\n".join(f"    {line}" for line in reason[:4000].splitlines())
+        yield f"failure {place + 1}", f"{head}**{record.status}** {escaped(verdict.title)}\n\n{code}\n"
 
 
 def _matrix(digest: Digest) -> Table:
-    rows = [
-        (digest.name(row), *(_cell(digest.matrix.get((row, operator), ())) for operator in digest.operators))
-        for row in digest.rows
-    ]
+    rows = []
+    for row in digest.rows:
+        tiles = (digest.matrix.get((row, operator), ()) for operator in digest.operators)
+        cells = (counted(sum((tile.counts for tile in cell), start=Counter())) or "-" for cell in tiles)
+        rows.append((digest.name(row), *cells))
     return Table("", ("implementation", *digest.operators), tuple(rows))
-
-
-def _cell(tiles: Iterable[Tile]) -> str:
-    counts = sum((tile.counts for tile in tiles), start=Counter())
-    return " ".join(f"{counts[s]}{LETTERS[s]}" for s in STATUSES if counts[s]) or "-"
 
 
 def _grid(table: Table) -> str:
     """A table with a note below it."""
-    marks = ["---" if place < table.names else "--:" for place in range(len(table.heads))]
-    lines = [_line(map(escaped, table.heads)), _line(marks), *(_line(map(escaped, row)) for row in table.rows)]
-    return "\n".join((*lines, *(["", escaped(table.note)] if table.note else []), ""))
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    marks = ("---" if place < table.names else "--:" for place in range(len(table.heads)))
+    lines = [map(escaped, table.heads), marks, *(map(escaped, row) for row in table.rows)]
+    note = ["", escaped(table.note)] if table.note else []
+    return "\n".join((*(f"| {' | '.join(cells)} |" for cells in lines), *note, ""))

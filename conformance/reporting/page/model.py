@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from conformance.operators import OPERATORS
 from conformance.reporting.comparison.runs import Run
+from conformance.results.schema import Record
 from conformance.training.tables import OPERATOR as TRAINING
 
 ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
@@ -27,6 +26,16 @@ class Machine:
     name: str = ""
     architecture: str = ""
     system: str = ""
+
+    @classmethod
+    def of(cls, record: Record) -> Machine:
+        """As far as a record tells."""
+        versions, device = record.versions, record.device
+        name = versions.get("device", "")
+        name = "" if name == device else name
+        if device == "cpu":
+            name = name or versions.get("processor", "")
+        return cls(device, name, versions.get("machine", ""), versions.get("system", ""))
 
     @property
     def short(self) -> str:
@@ -53,35 +62,28 @@ class Verdict:
     """
 
     machine: Machine
-    record: Mapping[str, Any]
+    record: Record
     replaced: bool = False
     stale: bool = False
 
     @property
     def row(self) -> Row:
-        """Its row."""
-        return self.record["implementation"], self.machine
-
-    @property
-    def status(self) -> str:
-        """One of the six."""
-        return str(self.record["status"])
-
-    @property
-    def cases(self) -> int:
-        """How many cases it stands for: one, unless they could not be attempted."""
-        return int(self.record["cases"])
-
-    def text(self, name: str) -> str:
-        """A field that some records have and others do not."""
-        value = self.record.get(name)
-        return "" if value is None else str(value)
+        return self.record.implementation, self.machine
 
     @property
     def title(self) -> str:
         """The case in words."""
         names = ("implementation", "operator", "problem", "dtype", "layout", "distribution", "check")
-        return " ".join(filter(None, map(self.text, names)))
+        return " ".join(filter(None, map(self.record.text, names)))
+
+    @property
+    def worst(self) -> float | None:
+        """The largest of |value| over limit of the checks; None where there are none."""
+        shares = []
+        for value, limit in (pair for checks in self.record.checks.values() for pair in checks.values()):
+            share = abs(float(value)) / (limit if limit > 0 else 1.0)
+            shares.append(min(share, 1e300) if share == share else 1e300)
+        return max(shares, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,6 @@ class Clocked:
 
     @property
     def row(self) -> Row:
-        """Its row."""
         return self.implementation, self.machine
 
 
@@ -122,7 +123,7 @@ class Results:
     verdicts: tuple[Verdict, ...]
     clocked: tuple[Clocked, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
-    troubles: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
     """Lines that could not be read: file, line, why."""
     hosts: tuple[str, ...] = ()
     """Processors that benchmark files name."""

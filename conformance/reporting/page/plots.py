@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.reporting.page.model import Row, Verdict, dtype_place, operator_place
-from conformance.reporting.page.tables import Digest, Speed, Table, geometric_means
+from conformance.reporting.page.tables import Digest, Speed, geometric_means
+from conformance.reporting.table import Table
 
 Point = dict[str, Any]
 TOP = 1.25
@@ -53,14 +54,12 @@ def accuracy(digest: Digest) -> list[Plot]:
 
 
 def _errors(digest: Digest, verdict: Verdict) -> Iterator[_Error]:
-    terms = verdict.record.get("terms", 0)
-    for output, numbers in verdict.record.get("profile", {}).items():
-        share = float(numbers["lambda"]) / float(numbers["lambda_limit"])
-        length = terms.get(output, 0) if isinstance(terms, dict) else terms
-        bits = float(numbers["effective_bits"]) if "effective_bits" in numbers else None
+    record = verdict.record
+    for output, found in record.profile.items():
+        bits = None if found.effective_bits is None else float(found.effective_bits)
         known = None if bits is None or not math.isfinite(bits) else bits
-        worst = share if math.isfinite(share) else 1e300
-        yield _Error(digest.name(verdict.row), verdict.text("dtype"), max(length, 1), worst, known)
+        share = found.share if math.isfinite(found.share) else 1e300
+        yield _Error(digest.name(verdict.row), record.dtype, max(record.terms.get(output, 0), 1), share, known)
 
 
 def _panels(errors: Sequence[_Error]) -> tuple[str, ...]:

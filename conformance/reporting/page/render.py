@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from conformance import __version__
-from conformance.reporting.memory_table import PUBLISHED
+from conformance.reporting import memory, training
 from conformance.reporting.page import charts, context, plots, since, tables
 from conformance.reporting.page.columns import packed
 from conformance.reporting.page.tables import Digest
@@ -114,9 +114,8 @@ def _numbers(digest: Digest) -> dict[str, Any]:
         "history": list(since.changes(steps)),
         "history_charts": _drawn(digest, [trend] if trend else [], 20),
         "traffic": tables.moved(digest),
-        "memory": tables.memory(digest),
-        "published": PUBLISHED[0].upper() + PUBLISHED[1:] + ".",
-        "training": tables.training(digest),
+        "memory": memory.tables(digest.named),
+        "training": training.table(digest.named),
     }
 
 

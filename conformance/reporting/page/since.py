@@ -13,12 +13,12 @@ from conformance.reporting.comparison.decide import Answer
 from conformance.reporting.comparison.runs import Key, Run
 from conformance.reporting.page.model import operator_place
 from conformance.reporting.page.plots import Plot, Point
-from conformance.reporting.page.tables import Table
+from conformance.reporting.table import Table
 from conformance.timing.relative import Timing, means, ratios
 from conformance.timing.table import figures
 
 SINGLE = 5
-"""Benchmarks that are shown alone, although one run on each side cannot tell of them."""
+"""Benchmarks that are shown alone, although one run on each side is inconclusive."""
 HEADS = ("implementation", "what", "outcome", "change of the time", "beside the baseline")
 
 
@@ -121,7 +121,7 @@ def _means(run: Run, keys: frozenset[Key]) -> Mapping[tuple[str, str], float]:
             statistics.median(run.benchmarks[key].rounds),
         )
         for key in keys
-        if not (run.benchmarks[key].record.get("timing") or {}).get("finding")
+        if not run.benchmarks[key].timing.doubt
     ]
     return {place: mean for place, (mean, _) in means(ratios(timings)).items()}
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
-from conformance.reporting.comparison.strict import shown
+from conformance.results.reading import shown
 
 PACKED = 1 << 26
 """Bytes of an archive."""

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from conformance.inputs.golden import SEED
 from conformance.inputs.manifest import GoldenError
 from conformance.inputs.manifest import read as read_golden
 from conformance.inputs.stream import GENERATOR
 from conformance.problems import PROBLEMS
-from conformance.reporting.comparison.strict import StrictError, decoded, parsed, shown
 from conformance.reporting.submission import archive, complete, contents, rerun
 from conformance.reporting.submission.archive import ArchiveError
-from conformance.reporting.submission.contents import Contents, Record, SubmissionError, is_case
+from conformance.reporting.submission.contents import Contents, SubmissionError
 from conformance.reporting.submission.due import due
-from conformance.reporting.tally import STATUSES
+from conformance.results.reading import RecordError, shown, strict_json
+from conformance.results.schema import STATUSES, Attempt, CheckRecord, Record
 from conformance.training.tables import OPERATOR as TRAINING
 
-TOLD = 20
+MAX_LISTED = 20
 """Defects of a kind that are listed."""
 NOTHING = 5
 """Exit status where a case was to be run again and none could be, as pytest's."""
+LINK = re.compile(r"https?://[!-~]+", re.ASCII)
+_ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 REQUIRED = frozenset({"manifest.json", "statement.txt", "environment.json", "waivers.json"})
 
 
@@ -58,10 +64,10 @@ def _run(arguments: argparse.Namespace) -> int:
         return 1
     print("\n".join(summary(found, content)))
     wrong = list(defects(found))
-    for line in islice(wrong, TOLD):
+    for line in islice(wrong, MAX_LISTED):
         print(f"REFUSED: {line}")
-    if len(wrong) > TOLD:
-        print(f"REFUSED: and {len(wrong) - TOLD} more")
+    if len(wrong) > MAX_LISTED:
+        print(f"REFUSED: and {len(wrong) - MAX_LISTED} more")
     if wrong:
         return 1
     print(f"whole: every case of level {found.statement.level} has its verdict")
@@ -118,70 +124,61 @@ def _check_derived(name: str, stated: object, value: object) -> None:
         return
     if isinstance(stated, dict) and isinstance(value, dict):
         other = sorted(key for key in stated.keys() | value.keys() if stated.get(key) != value.get(key))
-        told = "; ".join(f"{shown(k)} {shown(stated.get(k), 60)}, here {shown(value.get(k), 60)}" for k in other)
-        raise SubmissionError(f"{name}: {told}")
+        words = "; ".join(f"{shown(k)} {shown(stated.get(k), 60)}, here {shown(value.get(k), 60)}" for k in other)
+        raise SubmissionError(f"{name}: {words}")
     raise SubmissionError(f"{name} does not say what the records say")
 
 
-def _json(members: Mapping[str, bytes], name: str) -> object:
+def _json(members: Mapping[str, bytes], name: str) -> Any:
     try:
-        return parsed(decoded(members[name]))
-    except StrictError as problem:
+        return strict_json(members[name], _ANYTHING)
+    except RecordError as problem:
         raise SubmissionError(f"{name} {problem}") from None
 
 
 def defects(found: Contents) -> Iterator[str]:
     """Everything that speaks against a submission whose parts could be read."""
     names = found.statement.implementations
-    for other in sorted({record["implementation"] for record in found.records} - set(names)):
+    for other in sorted({record.implementation for record in found.records} - set(names)):
         yield f"records of {shown(other)}, which the statement does not name"
-    for check in (_golden, _waivers, _runs):
-        yield from check(found)
-    for name in names:
-        records = found.of(name)
-        for look in (_alike, _verdicts):
-            yield from (f"{shown(name)}: {defect}" for defect in dict.fromkeys(look(records)))
-        yield from (f"{shown(name)}: {defect}" for defect in complete.defects(records, due(found.statement.level)))
-
-
-def _golden(found: Contents) -> Iterator[str]:
-    """Verdicts are about the data of the goldens."""
     try:
         read_golden()
     except GoldenError as problem:
         yield str(problem)
-    cases = [record for record in found.records if is_case(record)]
-    for seed in {record["seed"] for record in cases} - {SEED}:
+    for seed in {record.seed for record in found.cases} - {SEED}:
         yield f"records of seed {seed}, not that of the goldens ({SEED})"
-    for generator in {record["generator"] for record in cases if "generator" in record} - {GENERATOR}:
+    for generator in {record.generator for record in found.cases if record.generator} - {GENERATOR}:
         yield f"records of generator {shown(generator)}, here it is {GENERATOR}"
-
-
-def _waivers(found: Contents) -> Iterator[str]:
     for waiver in contents.waivers(found.records):
-        if not waiver["reason"]:
-            yield f"{shown(waiver['implementation'])}: {waiver['cases']} waived cases give no reason and link"
+        if not LINK.fullmatch(waiver["url"]):
+            yield f"{shown(waiver['implementation'])}: {waiver['cases']} waived cases give no link"
+    yield from _runs(found)
+    for name in names:
+        records = found.of(name)
+        for look in (_facts, _verdicts):
+            yield from (f"{shown(name)}: {defect}" for defect in dict.fromkeys(look(records)))
+        yield from (f"{shown(name)}: {defect}" for defect in complete.defects(records, due(found.statement.level)))
 
 
 def _runs(found: Contents) -> Iterator[str]:
     """Times are those of a kernel that was verified, and of the same sources."""
-    sources = {record["implementation"]: record["source"] for record in found.records if is_case(record)}
+    sources = {record.implementation: record.source for record in found.cases}
     for run in found.runs:
         for key, timed in run.benchmarks.items():
             name = f"{shown(run.name)}: {shown(key.implementation)} {shown(key.problem)}"
-            if timed.status != "pass":
-                yield f"{name} is timed, although its status is {shown(timed.status)}"
-            if key.implementation in sources and timed.record.get("source") != sources[key.implementation]:
+            if timed.record.status != "pass":
+                yield f"{name} is timed, although its status is {timed.record.status}"
+            if timed.record.source != sources.get(key.implementation, timed.record.source):
                 yield f"{name} is timed with other sources than those verified"
 
 
-def _alike(records: list[Record]) -> Iterator[str]:
+def _facts(records: list[Record]) -> Iterator[str]:
     """One implementation is one set of sources, on one device, in one environment, at one level."""
     facts: dict[str, set[str]] = {}
     for record in records:
-        own = {name: record.get(name) for name in ("source", "device", "run_level")} | record["versions"]
+        own = {"source": record.source, "device": record.device, "run_level": record.run_level} | record.versions
         for name, value in own.items():
-            facts.setdefault(name, set()).update({str(value)} if value else ())
+            facts.setdefault(name, set()).update({value} if value else ())
     for name, values in sorted(facts.items()):
         if len(values) > 1:
             yield f"{shown(name)} is not the same in all records: {shown(', '.join(sorted(values)))}"
@@ -191,48 +188,43 @@ def _verdicts(records: list[Record]) -> Iterator[str]:
     """Each record by itself."""
     descriptors = {problem.name: problem.geometry.descriptor for problem in PROBLEMS}
     for record in records:
-        name = shown(" ".join((record["operator"], record.get("problem", ""), record.get("check", ""))))
-        if record["status"] != "pass" and not record["reason"].strip():
-            yield f"{name}: {record['status']} without a reason"
-        if record["status"] == "unavailable" and record["operator"] != TRAINING:
-            yield f"{name}: unavailable ({shown(record['reason'])}); run it where it is available"
-        if not is_case(record):
-            if record["status"] not in ("unsupported", "unavailable"):
-                yield f"{name}: {record['status']} for {record['cases']} cases that no record names"
+        name = shown(" ".join((record.operator, record.problem, record.check)))
+        if record.status not in ("pass", "waived") and not record.reason.strip():
+            yield f"{name}: {record.status} without a reason"
+        if record.status == "unavailable" and record.operator != TRAINING:
+            yield f"{name}: unavailable ({shown(record.reason)}); run it where it is available"
+        if not isinstance(record, Attempt):
+            if record.status not in ("unsupported", "unavailable"):
+                yield f"{name}: {record.status} for {record.cases} cases that no record names"
             continue
-        if record["cases"] != 1:
-            yield f"{name}: one case counts as {record['cases']}"
-        if descriptors.get(record["problem"], record.get("descriptor")) != record.get("descriptor"):
+        if record.cases != 1:
+            yield f"{name}: one case counts as {record.cases}"
+        if descriptors.get(record.problem, record.descriptor) != record.descriptor:
             yield f"{name}: the problem of this name is another one here"
-        yield from (f"{name}: {defect}" for defect in _numbers(record))
-
-
-def _numbers(record: Record) -> Iterator[str]:
-    """A pass has numbers, all of them within their limits."""
-    if record["status"] != "pass" or "check" in record:
-        return
-    if not record["checks"]:
-        yield "passes without a single number"
-    for output, checks in record["checks"].items():
-        for check, (value, limit) in checks.items():
-            if not (type(value) in (int, float) and abs(value) <= limit):
-                yield f"passes, although {shown(output)} {shown(check)} is {shown(value)}, beyond {limit}"
+        if record.status != "pass" or isinstance(record, CheckRecord):
+            continue
+        if not record.checks:
+            yield f"{name}: passes without a single number"
+        for output, checks in record.checks.items():
+            for check, (value, limit) in checks.items():
+                if not abs(float(value)) <= limit:
+                    yield f"{name}: passes, although {shown(output)} {shown(check)} is {value}, which exceeds {limit}"
 
 
 def summary(found: Contents, content: bytes) -> Iterator[str]:
     """What an archive claims; nothing in it acts on a terminal."""
-    said = found.statement
+    stated = found.statement
     yield f"archive SHA-256 {hashlib.sha256(content).hexdigest()}"
-    for label, value in (("submitter", said.submitter), ("contact", said.contact), ("device", said.device)):
+    for label, value in (("submitter", stated.submitter), ("contact", stated.contact), ("device", stated.device)):
         yield f"{label}: {shown(value)}"
-    for line in said.signed:
+    for line in stated.signed:
         yield f"signed off by: {shown(line)}"
-    for name in said.implementations:
+    for name in stated.implementations:
         counts: Counter[str] = Counter()
         for record in found.of(name):
-            counts[record["status"]] += record["cases"]
+            counts[record.status] += record.cases
         words = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status]) or "no records"
-        yield f"{shown(name)}, level {said.level}: {words}"
+        yield f"{shown(name)}, level {stated.level}: {words}"
     for waiver in contents.waivers(found.records):
         texts = (shown(waiver[key], 300) for key in ("implementation", "operator", "reason", "url"))
         yield "waived: {} {}: {} ({}), {} cases".format(*texts, waiver["cases"])

@@ -1,15 +1,16 @@
-"""What a level requires of an implementation, from the tables that the suites are made of."""
+"""What a level asks of an implementation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from conformance.checks import CHECKS, RequiredCheck
+from conformance.checks.required import CHECKS, VERIFIED
 from conformance.execution.plan import BEHAVIOUR_PROBLEMS, small
 from conformance.execution.selection import BEHAVIOUR
-from conformance.operators import OPERATORS, takes
+from conformance.operators import takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.training.tables import NETWORKS
 
@@ -34,7 +35,7 @@ class Share:
     slots: frozenset[Slot]
     """Everything it may give a verdict on."""
     cases: int
-    """How many of them it does; a check of behaviour chooses by what the implementation takes."""
+    """How many of them it does; a behaviour check chooses by what the implementation takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,38 +50,28 @@ class Due:
 
 @cache
 def due(level: str) -> Due:
-    """What every implementation owes at a level."""
-    checks = CHECKS.items()
-    return Due(
-        verdicts=tuple(_verdicts(operator, level) for operator in OPERATORS),
-        behaviour=tuple(
-            _behaviour(operator, name, level) for name, one in checks if not one.problems for operator in one.operators
-        ),
-        measured=tuple(_measured(name, one, level) for name, one in checks if one.problems),
-        networks=NETWORKS,
-    )
+    """The required cases of every implementation at a level."""
+    verdicts = []
+    for operator, when in VERIFIED:
+        fitting = (row for row in at_level(PROBLEMS, level) if takes(operator, row[0].geometry))
+        rows = [(problem, variants) for problem, variants in fitting if when is None or when(problem.geometry)]
+        slots = _slots(operator, ((problem, variant) for problem, variants in rows for variant in variants))
+        verdicts.append(Share(operator, "", slots, len(slots)))
+    behaviour, measured = [], []
+    every = {Variant(v.dtype, v.layout, BEHAVIOUR) for problem in PROBLEMS for v in problem.variants}
+    for check, required in CHECKS.items():
+        for operator in required.operators:
+            if required.problems:
+                variants = [Variant(dtype, "nchw", BEHAVIOUR) for dtype in required.dtypes]
+                pairs = ((problem, v) for problem, _ in at_level(required.problems, level) for v in variants)
+                slots = _slots(operator, pairs, check)
+                measured.append(Share(operator, check, slots, len(slots)))
+            else:
+                problems = small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
+                slots = _slots(operator, ((problem, v) for problem in problems for v in every), check)
+                behaviour.append(Share(operator, check, slots, min(len(problems), sum(BEHAVIOUR_PROBLEMS.values()))))
+    return Due(tuple(verdicts), tuple(behaviour), tuple(measured), NETWORKS)
 
 
-def _verdicts(operator: str, level: str) -> Share:
-    rows = [(problem, variants) for problem, variants in at_level(PROBLEMS, level) if takes(operator, problem.geometry)]
-    slots = frozenset(_slot(operator, problem, variant) for problem, variants in rows for variant in variants)
-    return Share(operator, "", slots, len(slots))
-
-
-def _behaviour(operator: str, check: str, level: str) -> Share:
-    problems = small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
-    every = {(v.dtype, v.layout) for problem in PROBLEMS for v in problem.variants}
-    slots = (_slot(operator, p, Variant(dtype, layout, BEHAVIOUR), check) for p in problems for dtype, layout in every)
-    return Share(operator, check, frozenset(slots), min(len(problems), sum(BEHAVIOUR_PROBLEMS.values())))
-
-
-def _measured(check: str, required: RequiredCheck, level: str) -> Share:
-    variants = [Variant(dtype, "nchw", BEHAVIOUR) for dtype in required.dtypes]
-    (operator,) = required.operators
-    here = [problem for problem, _ in at_level(required.problems, level)]
-    slots = frozenset(_slot(operator, problem, variant, check) for problem in here for variant in variants)
-    return Share(operator, check, slots, len(slots))
-
-
-def _slot(operator: str, problem: Problem, variant: Variant, check: str = "") -> Slot:
-    return Slot(operator, problem.name, variant.dtype, variant.layout, variant.distribution, check)
+def _slots(operator: str, pairs: Iterable[tuple[Problem, Variant]], check: str = "") -> frozenset[Slot]:
+    return frozenset(Slot(operator, problem.name, v.dtype, v.layout, v.distribution, check) for problem, v in pairs)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from conformance.reporting.comparison.strict import StrictError, decoded, parsed, shown
 from conformance.reporting.submission import archive, check, contents, statement
 from conformance.reporting.submission.archive import ArchiveError
 from conformance.reporting.submission.contents import SubmissionError
@@ -37,24 +36,19 @@ def _run(arguments: argparse.Namespace) -> int:
     if left:
         print(f"left out: {left} records of implementations that the statement does not name")
     wrong = list(check.defects(found))
-    for line in islice(wrong, check.TOLD):
+    for line in islice(wrong, check.MAX_LISTED):
         print(f"NOT PACKED: {line}")
     if wrong:
         print(f"NOT PACKED: {len(wrong)} defects")
         return 1
-    return _written(arguments.output, content)
-
-
-def _written(path: Path, content: bytes) -> int:
-    """All of it or nothing."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    draft = arguments.output.with_name(f".{arguments.output.name}.{os.getpid()}")
+    try:  # all of it or nothing
         draft.write_bytes(content)
-        draft.replace(path)
+        draft.replace(arguments.output)
     except OSError as problem:
-        print(f"{path}: cannot be written ({problem.strerror})", file=sys.stderr)
+        print(f"{arguments.output}: cannot be written ({problem.strerror})", file=sys.stderr)
         return 2
-    print(f"{path}: {len(content):,} bytes")
+    print(f"{arguments.output}: {len(content):,} bytes")
     return 0
 
 
@@ -73,34 +67,18 @@ def packed(signed: Path, results: Sequence[Path]) -> tuple[bytes, int]:
         for number, path in enumerate(path for path in results if path.suffix == suffix):
             content = _bytes(path)
             if kind == "records":
-                content, others = _own(content, names, path)
-                left += others
+                found = list(contents.records_of(content, str(path)))
+                own = [line + b"\n" for line, record in found if record.implementation in names]
+                content, left = b"".join(own), left + len(found) - len(own)
             members[f"{kind}/{number:02d}{suffix}"] = content
     unknown = [str(path) for path in results if path.suffix not in (".jsonl", ".json")]
     if unknown:
         raise SubmissionError(f"{', '.join(unknown)}: neither records (.jsonl) nor benchmarks (.json)")
-    found = contents.understood(members)
-    members["waivers.json"] = contents.as_json(contents.waivers(found.records))
-    members["environment.json"] = contents.as_json(contents.environment(found))
+    whole = contents.understood(members)
+    members["waivers.json"] = contents.as_json(contents.waivers(whole.records))
+    members["environment.json"] = contents.as_json(contents.environment(whole))
     members["manifest.json"] = contents.as_json(contents.manifest(members))
     return archive.written(members), left
-
-
-def _own(content: bytes, names: Sequence[str], path: Path) -> tuple[bytes, int]:
-    """The lines of a records file that are about these implementations, and how many are not."""
-    lines = [line for line in content.split(b"\n") if line]
-    try:
-        kept = [line for line in lines if _about(line) in names]
-    except StrictError as problem:
-        raise SubmissionError(f"{path}: {problem}") from None
-    return b"".join(line + b"\n" for line in kept), len(lines) - len(kept)
-
-
-def _about(line: bytes) -> object:
-    record = parsed(decoded(line))
-    if not isinstance(record, dict) or not isinstance(record.get("implementation"), str):
-        raise StrictError(f"{shown(line[:60])} is no record")
-    return record["implementation"]
 
 
 def _bytes(path: Path) -> bytes:

@@ -19,9 +19,9 @@ from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS
 from conformance.problems import LAYOUTS, PROBLEMS, Variant
-from conformance.reporting.comparison.strict import shown
-from conformance.reporting.submission.contents import Contents, Record, is_case
-from conformance.reporting.tally import VERIFIED
+from conformance.reporting.submission.contents import Contents
+from conformance.results.reading import shown
+from conformance.results.schema import VERIFIED, Attempt, CaseRecord
 
 AGREES, OTHER, NOT_HERE = "agrees", "DIFFERS", "not run"
 
@@ -45,13 +45,15 @@ def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> 
     except pytest.UsageError as problem:
         yield Outcome(NOT_HERE, "; ".join(str(problem).splitlines()))
         return
-    here: list[Record] = []
+    here: list[CaseRecord] = []
     for name in found.statement.implementations:
         reason = _absent(plan, name, found)
         if reason:
             yield Outcome(NOT_HERE, f"{shown(name)}: {reason}")
         else:
-            here += [record for record in found.of(name) if _compared(record)]
+            # verdicts of a comparison with the reference, which one call repeats
+            mine = (record for record in found.of(name) if isinstance(record, CaseRecord))
+            here += [r for r in mine if r.status in VERIFIED and r.distribution in DISTRIBUTIONS]
     for record in random.Random(drawn).sample(here, min(count, len(here))):
         yield _outcome(plan, record)
 
@@ -71,24 +73,19 @@ def _absent(plan: Plan, name: str, found: Contents) -> str:
     if implementation is None:
         why = [*plan.registry.broken.values(), *plan.registry.unavailable.values()]
         return "; ".join(["is not here; give --impl=PATH", *map(shown, why)])
-    if any(record["source"] != implementation.source for record in found.of(name) if is_case(record)):
+    if any(r.source != implementation.source for r in found.of(name) if isinstance(r, Attempt)):
         return "the sources here are not those of the submission"
-    if any(record["device"] != implementation.device for record in found.of(name)):
+    if any(record.device != implementation.device for record in found.of(name)):
         return f"runs on {implementation.device} here"
     return missing(implementation.device) or implementation.arrays.unavailable()
 
 
-def _compared(record: Record) -> bool:
-    """Whether results were compared with the reference, which one call repeats."""
-    return is_case(record) and record["status"] in VERIFIED and record["distribution"] in DISTRIBUTIONS
-
-
-def _outcome(plan: Plan, record: Record) -> Outcome:
-    problem = next(problem for problem in PROBLEMS if problem.name == record["problem"])
-    implementation = plan.registry.implementations[record["implementation"]]
-    variant = Variant(record["dtype"], record["layout"], record["distribution"])
-    method = "probes" if record["method"] == "probes" else "exact"
-    case = Case(implementation, OPERATORS[record["operator"]], problem, variant, SEED, method)
+def _outcome(plan: Plan, record: CaseRecord) -> Outcome:
+    problem = next(problem for problem in PROBLEMS if problem.name == record.problem)
+    implementation = plan.registry.implementations[record.implementation]
+    variant = Variant(record.dtype, record.layout, record.distribution)
+    method = "probes" if record.method == "probes" else "exact"
+    case = Case(implementation, OPERATORS[record.operator], problem, variant, SEED, method)
     status = verify(case).status
-    text = shown(f"{record['operator']} {case.id}: {record['status']}")
-    return Outcome(AGREES, text) if status == record["status"] else Outcome(OTHER, f"{text}, here {status}")
+    text = shown(f"{record.operator} {case.id}: {record.status}")
+    return Outcome(AGREES, text) if status == record.status else Outcome(OTHER, f"{text}, here {status}")

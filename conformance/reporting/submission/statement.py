@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 
 from conformance.problems import LEVELS
-from conformance.reporting.comparison.strict import StrictError, decoded, shown
+from conformance.results.reading import shown
 
-LONGEST = 1 << 14
+MAX_BYTES = 1 << 14
 """Bytes of a statement."""
-LINE = 300
+MAX_LINE = 300
 """Characters of a line of it."""
 FIELDS = ("Submitter", "Contact", "Device", "Implementation", "Level")
 SIGNED = "Signed-off-by"
@@ -59,17 +59,17 @@ def understood(content: bytes) -> Statement:
 
 
 def _text(content: bytes) -> str:
-    if len(content) > LONGEST:
-        raise StatementError(f"is longer than {LONGEST} bytes")
+    if len(content) > MAX_BYTES:
+        raise StatementError(f"is longer than {MAX_BYTES} bytes")
     try:
-        text = decoded(content).replace("\r\n", "\n")
-    except StrictError as problem:
-        raise StatementError(str(problem)) from None
+        text = content.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as problem:
+        raise StatementError(f"is not UTF-8 (byte {problem.start})") from None
     bad = next((c for c in text if not c.isprintable() and c != "\n"), None)
     if bad is not None:
         raise StatementError(f"holds the control character {shown(bad)}")
-    if any(len(line) > LINE for line in text.split("\n")):
-        raise StatementError(f"holds a line of more than {LINE} characters")
+    if any(len(line) > MAX_LINE for line in text.split("\n")):
+        raise StatementError(f"holds a line of more than {MAX_LINE} characters")
     return text
 
 

@@ -1,0 +1,59 @@
+"""What is required of an implementation, as data: the suites collect it, a submission must answer all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from conformance.checks.adjoint import directions_are_adjoint
+from conformance.checks.behaviour import BEHAVIOUR
+from conformance.checks.invalid_arguments import invalid_arguments
+from conformance.checks.memory import backward_keeps_what_is_declared, training_holds_what_autograd_shows
+from conformance.checks.sample import Check
+from conformance.checks.tutorial import arange_is_exact
+from conformance.operators import CONVOLUTIONS, OPERATORS
+from conformance.problems import Problem, typed
+
+Predicate = Callable[[Any], bool]
+
+
+def dense(geometry: Any) -> bool:
+    return bool(geometry.groups == 1)
+
+
+def grouped(geometry: Any) -> bool:
+    """Depthwise convolutions included."""
+    return bool(geometry.groups > 1)
+
+
+VERIFIED: tuple[tuple[str, Predicate | None], ...] = tuple(
+    (operator, when) for operator in OPERATORS for when in ((dense, grouped) if operator in CONVOLUTIONS else (None,))
+)
+"""Operator, and which of its problems: each pair is one test function of the suites."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredCheck:
+    """A check and what it is made on: a few small problems of each operator, or problems and dtypes of its own."""
+
+    check: Check
+    operators: tuple[str, ...] = tuple(OPERATORS)
+    problems: tuple[Problem, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+
+_PAIRS = tuple(map(typed, ("bn n8 c32 h26 w26 k64 r3 s3", "bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0")))
+_STEP = typed("bn n64 c32 h26 w26 k64 r3 s3 affine0 run0 eps3")
+_PUBLISHED_STEP = replace(typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps3"), level="full")
+
+_CHECKS = (
+    *map(RequiredCheck, BEHAVIOUR),
+    RequiredCheck(directions_are_adjoint, ("conv_forward",)),
+    RequiredCheck(arange_is_exact, ("avg_pool_forward",)),
+    RequiredCheck(invalid_arguments),
+    RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), _PAIRS, ("fp32", "bf16")),
+    RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), (_STEP, _PUBLISHED_STEP), ("fp32",)),
+)
+CHECKS: dict[str, RequiredCheck] = {required.check.__name__: required for required in _CHECKS}
+"""Name of a check -> the check and what it is required on."""

@@ -1,0 +1,108 @@
+"""Benchmark files of pytest-benchmark, as far as they are used, with the record of each verdict inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from conformance.results.reading import RecordError, decode, strict_json
+from conformance.results.schema import Extras, Record
+
+Round = Annotated[float, Meta(gt=0, lt=1e9)]
+UNKNOWN = "unknown"
+
+
+class Cpu(Struct, frozen=True):
+    brand_raw: str | None = None
+    count: int | str | None = None
+
+
+class MachineInfo(Struct, frozen=True):
+    """What pytest-benchmark writes of the machine."""
+
+    cpu: Cpu = Cpu()
+    machine: str = UNKNOWN
+    system: str = UNKNOWN
+    release: str = UNKNOWN
+    python_version: str = UNKNOWN
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Fact -> its value in words."""
+        return {
+            "CPU": self.cpu.brand_raw or UNKNOWN,
+            "cores": str(self.cpu.count or UNKNOWN),
+            "architecture": self.machine,
+            "system": self.system,
+            "kernel": self.release,
+            "Python": self.python_version,
+        }
+
+
+class Stats(Struct, frozen=True):
+    """Seconds; `data` has those of every round, where the file was written with them."""
+
+    median: Round | None = None
+    data: tuple[Round, ...] = ()
+
+
+class Commit(Struct, frozen=True):
+    id: str | None = None
+
+
+class _Named(Struct, frozen=True):
+    implementation: Any = None
+
+
+_NAMED, _EXTRAS = msgspec.json.Decoder(_Named), msgspec.json.Decoder(Extras)
+
+
+class Benchmark(Struct, frozen=True):
+    """A benchmark; `extra_info` holds a record where it is one of the suite's."""
+
+    stats: Stats
+    extra_info: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def is_ours(self) -> bool:
+        with suppress(msgspec.DecodeError, RecursionError):
+            return _NAMED.decode(self.extra_info).implementation is not None
+        return False
+
+    def record(self) -> Record:
+        """Raises RecordError."""
+        return decode(bytes(self.extra_info))
+
+    def extras(self) -> Extras:
+        """What stands beside the record. Raises RecordError."""
+        return strict_json(bytes(self.extra_info), _EXTRAS)
+
+
+class Document(Struct, frozen=True):
+    """A benchmark file."""
+
+    machine_info: MachineInfo
+    benchmarks: tuple[Benchmark, ...]
+    datetime: str = ""
+    commit_info: Commit = Commit()
+
+    def verified(self, name: str) -> Iterator[tuple[str, Benchmark]]:
+        """The benchmarks of the suite, each with its place in words; others have nothing to do with conformance."""
+        for number, benchmark in enumerate(self.benchmarks, 1):
+            if benchmark.is_ours:
+                yield f"{name}, benchmark {number}", benchmark
+
+
+_DOCUMENT = msgspec.json.Decoder(Document)
+
+
+def document(content: bytes) -> Document:
+    """The benchmark file in bytes. Raises RecordError."""
+    try:
+        return strict_json(content, _DOCUMENT)
+    except RecordError as problem:
+        raise RecordError(f"{problem}; write it with pytest --benchmark-json=FILE") from None
