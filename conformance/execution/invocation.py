@@ -8,7 +8,6 @@ side of it; what a bridge makes of them is the kernel's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,11 +91,3 @@ class Invocation:
                 raise MalformedError(f"{name} has dtype {name_of(host.dtype)}; expected {dtype}")
             fetched[name] = np.ascontiguousarray(host.transpose(FROM_LAYOUT[self.layout])) if is_image else host
         return fetched
-
-    def metered(self) -> AbstractContextManager[dict[str, int]]:
-        """Counts of what kernels do inside the block, by name, complete when it ends; none unless the bridge counts.
-
-        An emulator counts exactly what a device would move and issue, which tells more than its time on a CPU.
-        """
-        meter = getattr(self.bridge, "metered", None)
-        return nullcontext({}) if meter is None else meter()

@@ -82,23 +82,22 @@ class Plan:
         if operator in asked.operators and BEHAVIOUR in asked.distributions and "nchw" in asked.layouts and variants:
             yield from self._rows(operator, [(problem, variants) for problem, _ in at_level(problems, asked.level)])
 
-    def behaviour(self, operators: Sequence[str]) -> Iterator[Case | Absence]:
-        """What a behaviour check needs: a few small problems of every implementation and operator."""
+    def behaviour(self, operator: str) -> Iterator[Case | Absence]:
+        """What a behaviour check needs: a few small problems of every implementation."""
         asked = self.selection
-        for operator in operators:
-            if operator not in asked.operators or BEHAVIOUR not in asked.distributions:
-                continue
-            problems = small(operator, (problem for problem, _ in at_level(asked.problems, asked.level)))
-            if not problems:
-                continue
-            present = yield from self._absences(operator, min(len(problems), sum(BEHAVIOUR_PROBLEMS.values())))
-            for one in present:
-                chosen = list(behaviour_cases(one, operator, problems, asked.dtypes, asked.layouts))
-                for problem, variant in chosen:
-                    yield self._case(one, operator, problem, variant)
-                if not chosen:
-                    reason = "no small problem of those asked for is supported: behaviour not checked"
-                    yield Absence(one.name, operator, one.device, "unsupported", reason, 1)
+        if operator not in asked.operators or BEHAVIOUR not in asked.distributions:
+            return
+        problems = small(operator, (problem for problem, _ in at_level(asked.problems, asked.level)))
+        if not problems:
+            return
+        present = yield from self._absences(operator, min(len(problems), sum(BEHAVIOUR_PROBLEMS.values())))
+        for one in present:
+            chosen = list(behaviour_cases(one, operator, problems, asked.dtypes, asked.layouts))
+            for problem, variant in chosen:
+                yield from self._cases(operator, [(problem, [variant])], [one])
+            if not chosen:
+                reason = "no small problem of those asked for is supported: behaviour not checked"
+                yield Absence(one.name, operator, one.device, "unsupported", reason, 1)
 
     def simulators(self, device: str) -> dict[str, list[str]]:
         """Marker -> implementations that could run here and execute kernels of `device` on another one.
@@ -132,17 +131,15 @@ class Plan:
         return present
 
     def _cases(self, operator: str, rows: Rows, present: Sequence[Implementation]) -> Iterator[Case]:
+        asked = self.selection
         for problem, variants in rows:
             shared = sorted(variants, key=lambda v: (v.dtype, v.distribution))
             for _, same_tensors in groupby(shared, key=lambda v: (v.dtype, v.distribution)):
                 layouts = list(same_tensors)
-                for implementation in present:
+                for one in present:
+                    origin = self._origins.get(one.name, "")
                     for variant in layouts:
-                        yield self._case(implementation, operator, problem, variant)
-
-    def _case(self, implementation: Implementation, operator: str, problem: Problem, variant: Variant) -> Case:
-        asked, origin = self.selection, self._origins.get(implementation.name, "")
-        return Case(implementation, OPERATORS[operator], problem, variant, asked.seed, asked.method, origin)
+                        yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, origin)
 
 
 def absence_reason(implementation: Implementation) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ from conformance.plugin import options
 from conformance.reporting import command, memory, terminal, training
 from conformance.reporting.tally import Tally
 from conformance.results import build
-from conformance.results.reading import decode
-from conformance.results.schema import CheckRecord, Record, TrainingRecord
+from conformance.results.schema import AnyRecord, CheckRecord, Record, TrainingRecord
 from conformance.results.writing import Records, encode
 from conformance.timing.due import due as due_on
 from conformance.training.due import Training
@@ -28,6 +27,9 @@ from conformance.training.due import due as trainings
 
 PROPERTY = "conformance"
 """Name of the user property that carries a record, as a JSON line, from a worker to the controller."""
+
+DECODER = msgspec.json.Decoder(AnyRecord)
+"""Of our own lines, which need not be searched for what a stranger might write."""
 
 LETTERS = {"pass": ".", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
 CATEGORIES = {"pass": "passed", "fail": "failed", "error": "failed"}
@@ -99,34 +101,38 @@ class Session:
         if marker is None:
             return
         self.asked |= marker.name not in ("benchmarks", "times")
-        if marker.name == "behaves":
-            pairs = [(name, case) for name in marker.args for case in self._checked(name)]
-            metafunc.parametrize(
-                ("name", "case"),
-                [
-                    pytest.param(name, case, id=f"{name}-{_operator(case)}-{case.id}", marks=_marks(case))
-                    for name, case in pairs
-                ],
-            )
-            return
-        metafunc.parametrize("case", [pytest.param(c, id=c.id, marks=_marks(c)) for c in self._cases(marker)])
+        names = ("name", "case") if marker.name == "behaves" else ("case",)
+        parameters = []
+        for name, case in self._cases(marker):
+            device = case.device if isinstance(case, Absence) else case.implementation.device
+            marks = [getattr(pytest.mark, known) for known in ([device] if device else DEVICES)]
+            values = (name.partition("-")[0], case) if marker.name == "behaves" else (case,)
+            parameters.append(pytest.param(*values, id=f"{name}-{case.id}" if name else case.id, marks=marks))
+        metafunc.parametrize(names, parameters)
 
-    def _cases(self, marker: pytest.Mark) -> Iterator[Case | Training | Absence]:
+    def _cases(self, marker: pytest.Mark) -> Iterator[tuple[str, Case | Training | Absence]]:
+        """What a marker asks for, each with the name of its behaviour check, if it is one."""
+        cases: Iterable[Case | Training | Absence]
+        if marker.name == "behaves":
+            for name in marker.args:
+                required = CHECKS[name]
+                for operator in required.operators:
+                    if required.problems:
+                        cases = self.plan.measured(operator, required.problems, required.dtypes)
+                    else:
+                        cases = self.plan.behaviour(operator)
+                    yield from ((f"{name}-{operator}", case) for case in cases)
+            return
         if marker.name == "verifies":
-            yield from self.plan.cases(marker.args[0], marker.kwargs.get("when"))
+            cases = self.plan.cases(marker.args[0], marker.kwargs.get("when"))
         elif marker.name == "trains":
-            yield from trainings(self.plan, marker.args[0])
+            cases = trainings(self.plan, marker.args[0])
         elif marker.name == "times":
-            yield from self.plan.timed(marker.args[0], marker.kwargs["problems"])
+            cases = self.plan.timed(marker.args[0], marker.kwargs["problems"])
         else:
             problems, level = marker.kwargs["problems"], self.config.getoption("--level")
-            yield from due_on(self.plan.timed(marker.args[0], problems), problems, level)
-
-    def _checked(self, name: str) -> Iterator[Case | Absence]:
-        required = CHECKS[name]
-        if not required.problems:
-            return self.plan.behaviour(required.operators)
-        return self.plan.measured(required.operators[0], required.problems, required.dtypes)
+            cases = due_on(self.plan.timed(marker.args[0], problems), problems, level)
+        yield from (("", case) for case in cases)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -134,7 +140,13 @@ class Session:
 
         After deselection: a broken file is nobody's to deselect.
         """
-        items[:] = [item for item in items if _has_case(item)]
+        kept = []
+        for item in items:
+            parameters = getattr(item, "callspec", None)
+            case = None if parameters is None else parameters.params.get("case")
+            if case is None or isinstance(case, (Case, Training, Absence)):
+                kept.append(item)
+        items[:] = kept
         if self.asked:
             items += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
@@ -144,8 +156,8 @@ class Session:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
         self.asked |= not {"verifies", "behaves", "trains"}.isdisjoint(report.keywords)
-        record = record_of(report)
-        if record is None or self.is_worker:
+        record = None if self.is_worker else record_of(report)
+        if record is None:
             return
         self.tally.add(record)
         if isinstance(record, (CheckRecord, TrainingRecord)):
@@ -241,12 +253,15 @@ def publish(item: pytest.Item, record: Record) -> None:
 
 
 def record_of(report: Any) -> Record | None:
-    """The record of a test whose call ended, decoded once; None for other phases and other tests."""
+    """The record of a test whose call ended, decoded once; None for other phases and other tests.
+
+    Not in a worker: what is kept on a report there would have to travel to the controller.
+    """
     if getattr(report, "when", None) != "call":
         return None
     if not hasattr(report, "conformance_record"):
         text = dict(report.user_properties).get(PROPERTY)
-        report.conformance_record = None if text is None else decode(str(text))
+        report.conformance_record = None if text is None else DECODER.decode(str(text))
     record: Record | None = report.conformance_record
     return record
 
@@ -265,22 +280,6 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     here = [device for device in DEVICES if not missing(device)]
     level, seed = config.getoption("--level"), config.getoption("--seed")
     return [f"conformance: level {level}, seed {seed}, devices {', '.join(here)}"]
-
-
-def _operator(case: Case | Absence) -> str:
-    return case.operator if isinstance(case, Absence) else case.operator.name
-
-
-def _marks(case: Case | Training | Absence) -> list[Any]:
-    """The marker of the case's device; of every device where it is not known."""
-    device = case.device if isinstance(case, Absence) else case.implementation.device
-    return [getattr(pytest.mark, name) for name in ([device] if device else DEVICES)]
-
-
-def _has_case(item: pytest.Item) -> bool:
-    """False for a test whose parameters were empty."""
-    parameters = getattr(item, "callspec", None)
-    return parameters is None or isinstance(parameters.params.get("case"), (Case, Training, Absence, type(None)))
 
 
 def _open_records(config: pytest.Config) -> Records | None:

@@ -98,7 +98,8 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         },
         "profile": {j.output: _profile(j) for j in verdict.judgements if j.profile},
         "work": msgspec.convert(verdict.work | {"least_bytes": least}, Work) if verdict.work else None,
-        "versions": versions() | ({} if verdict.status == "unavailable" else texts(here.arrays.describe())),
+        "versions": versions()
+        | ({} if verdict.status == "unavailable" else {str(k): str(v) for k, v in here.arrays.describe().items()}),
         "command": case.command,
         **verdict_fields(verdict),
     }
