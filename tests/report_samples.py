@@ -14,11 +14,11 @@ VERSIONS = {"python": "3.11.7", "machine": "x86_64", "system": "Linux", "numpy":
 H100 = VERSIONS | {"torch": "2.13.0", "device": "NVIDIA H100"}
 CONTRACT = {"inputs": "exact", "accumulate": "fp32", "rounding": "nearest", "algorithm": "direct", "splits": 1}
 DIAGNOSIS = (
-    "y: 288 of 2,592 elements out (bound of the contract: direct, inputs as given, fp32 accumulation)\n"
-    "worst y[0, 13, 8, 0] is 0.0, exact -5.40553563854337, error 5.41, allowed 1.19e-05\n"
-    "worst error / bound 4.534e+05 beyond 1; rms 5.027e+05 beyond 0.5438\n"
-    "contract inferred: none that is known\nerrors sit at: p = 8 (last)\n"
-    "looks like: last row of y (dy) left out, or padding of H one too small after (residual 0.0%)"
+    "y: 288 of 2,592 elements mismatched (contract: direct, inputs as given, fp32 accumulation)\n"
+    "worst y[0, 13, 8, 0] = 0.0, expected -5.40553563854337, error 5.41, limit 1.19e-05\n"
+    "worst error / bound 4.534e+05 exceeds limit 1; rms 5.027e+05 exceeds limit 0.5438\n"
+    "inferred precision: unknown\nerror locations: p = 8 (last)\n"
+    "likely cause: last row of y (dy) left out, or padding of H one too small after (explains 100%)"
 )
 
 

@@ -20,7 +20,7 @@ LOOSEST = Contract(inputs="bf16", accumulate="bf16", rounding="zero", algorithm=
 
 
 def output(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, dtype: str = "fp32", terms: int = 9) -> Output:
-    return Output("y", "NCHW"[: actual.ndim], dtype, terms, actual.astype(STORAGE[dtype]), reference, lambda: s2)
+    return Output("y", "NCHW"[: actual.ndim], dtype, terms, actual.astype(STORAGE[dtype]), reference, lambda: {"y": s2})
 
 
 def worst(judgement: Judgement) -> Worst:
@@ -54,7 +54,7 @@ VALUES = {
 def test_equality(value: float, exact: float, passes: bool, distribution: str):
     actual, reference = np.array([1.0, value]), np.array([1.0, exact])
     judgement = judge(output(actual, reference, np.ones(2)), distribution, Contract())
-    assert (judgement.passed, judgement.out) == (passes, 0 if passes else 1)
+    assert (judgement.passed, judgement.mismatched) == (passes, 0 if passes else 1)
     assert passes or worst(judgement).index == (1,)
 
 
@@ -90,7 +90,7 @@ def test_bound_is_sharp(contract: Contract, sign: int, distribution: str):
         judge(output(actual, reference, s2, "fp64"), distribution, promised) for actual in (just_within, just_beyond)
     ]
     assert ["worst error / bound" in failed(verdict) for verdict in verdicts] == [False, True]
-    assert (verdicts[1].out, worst(verdicts[1]).index) == (1, (0,))
+    assert (verdicts[1].mismatched, worst(verdicts[1]).index) == (1, (0,))
     assert worst(verdicts[1]).bound == pytest.approx(bound)
 
 
@@ -102,7 +102,7 @@ def test_what_is_not_finite_never_passes(bad: float, distribution: str, contract
     actual[17] = bad
     judgement = judge(output(actual, reference, np.full(50, 1e30)), distribution, contract)
     assert not judgement.passed
-    assert (judgement.out, worst(judgement).index) == (1, (17,))
+    assert (judgement.mismatched, worst(judgement).index) == (1, (17,))
 
 
 def test_nothing_is_inferred_by_nan():
@@ -155,7 +155,7 @@ def test_statistics_see_what_the_bound_cannot(plant: Callable, check: str, seed:
     subject = output(plant(*sums(seed)), *sums(seed)[1:], terms=TERMS)
     judgement = judge(subject, "fixed", Contract())
     assert check in failed(judgement)
-    assert judgement.out == 0
+    assert judgement.mismatched == 0
     assert f"{check} " in judgement.explain()
     assert judge(subject, "wide", Contract()).passed
 

@@ -171,7 +171,7 @@ def test_a_cell_of_the_matrix_leads_to_its_verdicts_and_they_to_their_diagnosis(
     first.click()
     assert first.get_attribute("aria-expanded") == "true"
     detail = shown.page.locator(f"#{first.get_attribute('aria-controls')}")
-    assert "looks like: last row of y" in detail.locator(".reason").text_content()
+    assert "likely cause: last row of y" in detail.locator(".reason").text_content()
     assert (
         detail.locator(".command code")
         .text_content()

@@ -35,7 +35,7 @@ def test_the_summary_says_what_happened(tmp_path: Path):
     text = markdown.summary(digest(tmp_path, every()), "Nightly")
     assert text.startswith("# Nightly\n\n2 of 40 cases of 2 implementations fail or raise an error.\n")
     assert "**1** pass, **1** fail, **1** error, **18** unsupported, **1** waived, **18** unavailable" in text
-    assert "    looks like: last row of y (dy) left out" in text
+    assert "    likely cause: last row of y (dy) left out" in text
     assert "    reproduce: pytest --impl acme --operator conv_forward" in text
     assert "- acme: 1 x known (<https://example.org/x>)" in text
     assert "| acme | 1 1F 1E 1w | 18u |" in text

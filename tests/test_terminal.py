@@ -62,7 +62,10 @@ def test_every_operator_and_count_is_in_the_matrix():
         ("broken files:", record("impls/acme.py", "", "error", reason=REASON)),
         ("unavailable:", record("acme", "conv_forward", "unavailable", reason=REASON)),
         ("unsupported:", record("acme", "conv_forward", "unsupported", reason=REASON)),
-        ("waived:", record("acme", "conv_forward", "waived", reason=f"waived: {REASON}\ny: 1 of 9 elements out")),
+        (
+            "waived:",
+            record("acme", "conv_forward", "waived", reason=f"waived: {REASON}\ny: 1 of 9 elements mismatched"),
+        ),
     ],
 )
 def test_reasons_wrap_and_are_whole(title: str, entry: dict):
