@@ -28,30 +28,27 @@ KNOWN = (
 
 
 @cache
-def ladder(dtype: str, terms: int) -> tuple[Contract, ...]:
-    """The known contracts that errors in `dtype` can tell apart, from the strictest bound to the weakest.
+def ladder(dtype: str, terms: int) -> dict[Contract, float]:
+    """The known contracts that errors in `dtype` can tell apart, the strictest first, and how strict they are: their
+    bound before output rounding, in units of spread.
 
     A 16-bit result hides whether its accumulator was fp32 or better.
     """
     rungs = [contract for contract in KNOWN if dtype in ("fp32", "fp64") or contract.accumulate != "fp64"]
-    return tuple(sorted(rungs, key=lambda contract: strictness(contract, dtype, terms)))
+    strictness = {contract: limits(contract, dtype, terms).relative for contract in rungs}
+    return dict(sorted(strictness.items(), key=lambda rung: rung[1]))
 
 
-def strictness(contract: Contract, dtype: str, terms: int) -> float:
-    """The contract's bound before output rounding, in units of spread; smaller is stricter."""
-    allowed = limits(contract, dtype, terms)
-    return allowed.inputs + allowed.sums
-
-
-def inferred(output: Output, found: Residuals) -> Contract | None:
-    """The strictest known contract that the errors of a fixed-distribution output are consistent with, if any is.
+def inferred(output: Output, found: Residuals, declared: Contract) -> tuple[Contract | None, bool]:
+    """The strictest known contract that the errors of a fixed-distribution output are consistent with, if any is, and
+    whether the declared one is conservative: less strict than that.
 
     A propagated bound differs by contract in every element, so that errors are measured against each of them.
     """
-    for contract in ladder(output.dtype, output.terms):
+    for contract, strictness in ladder(output.dtype, output.terms).items():
         allowed, s2 = output.limits(contract)
         if output.propagated is None:
-            bounded = found.excess <= allowed.inputs + allowed.sums
+            bounded = found.excess <= allowed.relative
         else:
             found = measure(output.actual, output.reference, s2, allowed)
             bounded = found.worst_share <= 1
@@ -59,8 +56,8 @@ def inferred(output: Output, found: Residuals) -> Contract | None:
             statistics = found.statistics(allowed)
             balanced = allowed.one_sided or max(abs(statistics.gain_z), abs(statistics.offset_z)) <= allowed.z
             if statistics.rms <= statistics.rms_limit and balanced:
-                return contract
-    return None
+                return contract, strictness < limits(declared, output.dtype, output.terms).relative
+    return None, False
 
 
 def profile(
@@ -78,9 +75,9 @@ def profile(
     unit = declared.accumulator(output.dtype).unit_roundoff * math.sqrt(output.terms)
     return {
         "lambda": found.excess / unit,
-        "lambda_limit": (allowed.inputs + allowed.sums) / unit,
+        "lambda_limit": allowed.relative / unit,
         "effective_bits": -math.log2(found.largest) if found.largest > 0 else math.inf,
         "rms": statistics.rms,
-        "gain_z": statistics.gain_z / math.sqrt(allowed.sharing),
-        "offset_z": statistics.offset_z / math.sqrt(allowed.sharing),
+        "gain_z": statistics.gain_z / math.sqrt(allowed.fan_out),
+        "offset_z": statistics.offset_z / math.sqrt(allowed.fan_out),
     }

@@ -99,11 +99,7 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
             checks.append(Check("gain z", statistics.gain_z, allowed.z))
             checks.append(Check("offset z", statistics.offset_z, allowed.z))
         profile = accuracy.profile(output, found, statistics, contract, allowed)
-        inferred = accuracy.inferred(output, found)
-        conservative = inferred is not None and (
-            accuracy.strictness(inferred, output.dtype, output.terms)
-            < accuracy.strictness(contract, output.dtype, output.terms)
-        )
+        inferred, conservative = accuracy.inferred(output, found, contract)
 
     worst, where = None, ""
     if not all(check.passed for check in checks):

@@ -107,13 +107,13 @@ TRANSFORM_ADDITIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Rounded constants that an operator allows for, such as reciprocals; `alike`: the same for every element."""
+    """Rounded constants that an operator allows for, such as reciprocals; `shared`: the same for every element."""
 
     count: int
-    alike: bool
+    shared: bool
 
 
-NONE = Constants(0, alike=True)
+NONE = Constants(0, shared=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,8 @@ class Limits:
     """Rounds the output."""
     inputs: float
     sums: float
+    relative: float
+    """inputs + sums: what a contract allows before the output's rounding, in units of spread."""
     tiny: float
     unit: float
     """Rms of a declared error in multiples of s2."""
@@ -132,9 +134,9 @@ class Limits:
     one_sided: bool
     """The contract has errors of one sign, or that follow the inputs: gain and offset say nothing."""
     local: bool
-    alike: bool = True
+    shared_constants: bool = True
     """Whether constants add their gain to every result."""
-    sharing: int = 1
+    fan_out: int = 1
     """The most elements that one rounding may reach."""
     z: float = math.sqrt(2 * math.log(2 / ALPHA))
     """Limit on |gain| and |offset|."""
@@ -147,7 +149,7 @@ class Limits:
 
     def rms(self, count: float) -> float:
         """Limit on the rms of `count` errors."""
-        x = math.log(1 / ALPHA) * self.sharing / count
+        x = math.log(1 / ALPHA) * self.fan_out / count
         return RMS * math.sqrt(1 + 2 * math.sqrt(x) + 2 * x)
 
 
@@ -168,11 +170,11 @@ def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
 
 
 def limits(
-    contract: Contract, dtype: str, terms: int, count: int = 1, constants: Constants = NONE, sharing: int = 1
+    contract: Contract, dtype: str, terms: int, count: int = 1, constants: Constants = NONE, fan_out: int = 1
 ) -> Limits:
     """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products.
 
-    `sharing` is the most elements that one rounding may reach.
+    `fan_out` is the most elements that one rounding may reach.
     """
     accumulator = contract.accumulator(dtype)
     u = accumulator.unit_roundoff
@@ -203,18 +205,20 @@ def limits(
         lost += math.sqrt(contract.splits) * smallest[contract.partials]
     truncated = terms * smallest[accumulator.name] if contract.rounding == "zero" else 0.0
 
+    inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * drift
     return Limits(
         format=FORMATS[dtype],
-        inputs=INPUT_FACTOR * u_in * growth,
-        sums=LAMBDA * (nearest + partials) + 2 * drift,
+        inputs=inputs,
+        sums=sums,
+        relative=inputs + sums,
         tiny=LAMBDA * lost + truncated + smallest[dtype],
         unit=nearest + drift + partials + 2 * u_in * growth,
         gain=u * (constants.count + own_constants),
         one_sided=contract.rounding == "zero" or u_in > 0,
         local=contract.algorithm == "direct",
-        alike=constants.alike,
-        sharing=sharing,
-        z=math.sqrt(sharing * 2 * math.log(2 / ALPHA)),
+        shared_constants=constants.shared,
+        fan_out=fan_out,
+        z=math.sqrt(fan_out * 2 * math.log(2 / ALPHA)),
     )
 
 
@@ -233,7 +237,7 @@ def propagated_limits(contract: Contract, dtype: str) -> Limits:
         unit = 1 / 2
     if contract.between == "storage" or contract.variance == "raw":
         unit = 1 / (RMS * math.sqrt(3))
-    return Limits(format, 1.0, 0.0, tiny, unit, 0.0, one_sided=True, local=True)
+    return Limits(format, 1.0, 0.0, 1.0, tiny, unit, 0.0, one_sided=True, local=True)
 
 
 @cache

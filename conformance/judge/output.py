@@ -22,7 +22,7 @@ class Output:
     magnitude   s2 of the outputs by name, asked for only when needed
     exact       whether integers have results that every format holds
     constants   rounded constants that the operator allows for
-    sharing     most elements that one rounding may reach
+    fan_out     most elements that one rounding may reach
     propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
     """
 
@@ -35,14 +35,14 @@ class Output:
     magnitude: Callable[[], Arrays]
     exact: bool = True
     constants: Constants = NONE
-    sharing: int = 1
+    fan_out: int = 1
     propagated: Callable[[Contract], Arrays] | None = None
 
     def limits(self, contract: Contract) -> tuple[Limits, np.ndarray]:
         """What a contract allows, and the scale s2 of every element that it allows it in."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype), self.propagated(contract)[self.name]
-        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.sharing)
+        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.fan_out)
         s2 = self.magnitude()[self.name]
         return allowed, s2 if allowed.local else np.broadcast_to(s2.max(), s2.shape)
 
@@ -70,7 +70,7 @@ def outputs_of(
             magnitude=magnitude,
             exact=operator.exact_on_integers(geometry),
             constants=Constants(operator.constants(geometry), operator.alike(geometry)),
-            sharing=operator.sharing(geometry),
+            fan_out=operator.sharing(geometry),
             propagated=bounds,
         )
         for name, tensor in operator.outputs(geometry).items()

@@ -91,7 +91,7 @@ class Residuals:
         if limits.gain > 0 and self.reference_square > 0 and math.isfinite(self.product):
             gain = min(max(self.product / self.reference_square, -limits.gain), limits.gain)
             square = max(0.0, square - 2 * gain * self.product + gain**2 * self.reference_square)
-        uneven = 0.0 if limits.alike else limits.gain / RMS
+        uneven = 0.0 if limits.shared_constants else limits.gain / RMS
         unit = (
             (limits.format.unit_roundoff + uneven) * math.sqrt(self.reference_square)
             + limits.unit * math.sqrt(self.magnitude_square)
@@ -106,7 +106,7 @@ class Residuals:
         gain_z = z_score(self.product, allowed, self.product_square)
         if not abs(gain_z) <= limits.z:
             gain_z = z_score(self.product, allowed, self.groups.product_square)
-        allowed = limits.gain * (abs(self.reference_total) if limits.alike else self.reference_sizes)
+        allowed = limits.gain * (abs(self.reference_total) if limits.shared_constants else self.reference_sizes)
         offset_z = z_score(self.total, allowed, self.square)
         if not abs(offset_z) <= limits.z:
             offset_z = z_score(self.total, allowed, self.groups.square)
