@@ -1,4 +1,4 @@
-"""The judge by itself: equality, bound, statistics, limits, contracts, and where errors sit."""
+"""The judge by itself: equality, bound, statistics, limits, contracts, and error locations."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from conformance.dtypes import STORAGE
 from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
 from conformance.judge.limits import limits
 from conformance.judge.locate import locate
+from conformance.judge.residuals import BLOCK
 
 TERMS, COUNT = 4608, 1024
 LOOSEST = Contract(inputs="bf16", accumulate="bf16", rounding="zero", algorithm="fft", subnormals="flushed")
@@ -105,13 +106,43 @@ def test_what_is_not_finite_never_passes(bad: float, distribution: str, contract
     assert (judgement.mismatched, worst(judgement).index) == (1, (17,))
 
 
-def test_nothing_is_inferred_by_nan():
-    judgement = judge(output(np.full(50, np.nan), np.ones(50), np.ones(50)), "fixed", Contract())
+def test_nan_has_no_accuracy():
+    actual = np.ones(50)
+    actual[3] = np.nan
+    judgement = judge(output(actual, np.ones(50), np.ones(50)), "fixed", Contract())
     assert judgement.inferred is None
+    assert (judgement.profile["lambda"], judgement.profile["effective_bits"]) == (np.inf, -np.inf)
+
+
+def test_results_that_round_to_infinity_may_be_infinite():
+    reference = np.array([1e6, -1e6, 1.0])
+    for values, mismatched in (
+        ([np.inf, -np.inf, 1.0], 0),
+        ([-np.inf, np.inf, 1.0], 2),
+        ([np.inf, -np.inf, np.inf], 1),
+    ):
+        judgement = judge(output(np.array(values), reference, np.ones(3), "fp16"), "wide", Contract())
+        assert judgement.mismatched == mismatched
+
+
+def test_a_bound_that_is_not_finite_lets_nothing_pass():
+    judgement = judge(output(np.full(9, 2.0), np.ones(9), np.full(9, np.inf)), "wide", Contract())
+    assert judgement.mismatched == 9
 
 
 def test_check_of_nan_fails():
     assert not Check("x", float("nan"), float("inf")).passed
+
+
+def test_every_block_of_a_large_output_is_compared():
+    reference = np.ones((3, 5, BLOCK // 8, 2))
+    actual = reference.copy()
+    actual[0, 0, 0, 1], actual[1, 2, 3, 1], actual[2, 4, -1, 0] = 2, -1, 3
+    judgement = judge(output(actual, reference, np.ones(actual.shape)), "fixed", Contract())
+    assert (judgement.compared, judgement.mismatched) == (actual.size, 3)
+    assert (worst(judgement).index, worst(judgement).value) == ((1, 2, 3, 1), -1)
+    assert "3 of 983,040 elements mismatched" in judgement.explain()
+    assert judgement.where == "every 2nd c from 0 to 4, 3 of 32768 h"
 
 
 @cache

@@ -105,7 +105,7 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
     if not all(check.passed for check in checks):
         index = np.unravel_index(found.worst, output.actual.shape)
         bound = allowed.bound(output.reference[index], s2[index].astype(np.float64))
-        worst = _worst(output, found.worst, float(bound))
+        worst = _worst(output, index, float(bound))
         if found.mismatched is not None:
             where = _where(output, found.mismatched.reshape(output.actual.shape))
     return Judgement(
@@ -137,14 +137,14 @@ def _by_equality(output: Output, contract: Contract) -> Judgement:
         with np.errstate(invalid="ignore"):
             error = np.abs(output.actual.astype(np.float64) - expected.astype(np.float64))
         error = np.where(wrong, np.nan_to_num(error, nan=np.inf, posinf=np.inf), -1.0)
-        worst, where = _worst(output, int(np.argmax(error)), 0.0), _where(output, wrong)
+        worst = _worst(output, np.unravel_index(int(np.argmax(error)), error.shape), 0.0)
+        where = _where(output, wrong)
     checks = (Check("mismatched elements", mismatched, 0),)
     return Judgement(output.name, wrong.size, mismatched, "must equal the exact result", checks, worst, where)
 
 
-def _worst(output: Output, flat: int, bound: float) -> Worst:
-    index = tuple(int(i) for i in np.unravel_index(flat, output.actual.shape))
-    return Worst(index, float(output.actual[index]), float(output.reference[index]), bound)
+def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:
+    return Worst(tuple(map(int, index)), float(output.actual[index]), float(output.reference[index]), bound)
 
 
 def _where(output: Output, mismatched: np.ndarray) -> str:
