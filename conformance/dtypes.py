@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Format:
     """A binary floating-point format.
 
@@ -20,21 +20,19 @@ class Format:
     precision: int
     emin: int
     emax: int
+    unit_roundoff: float = field(init=False)
+    """Largest relative error of one rounding to nearest: u = 2^-p."""
+    smallest_normal: float = field(init=False)
+    smallest_subnormal: float = field(init=False)
+    """Also the spacing of the numbers below the smallest normal one."""
 
-    @property
-    def unit_roundoff(self) -> float:
-        """Largest relative error of one rounding to nearest: u = 2^-p."""
-        return 2.0**-self.precision
-
-    @property
-    def smallest_normal(self) -> float:
-        """2^emin."""
-        return 2.0**self.emin
-
-    @property
-    def smallest_subnormal(self) -> float:
-        """Spacing of the numbers below 2^emin."""
-        return 2.0 ** (self.emin - self.precision + 1)
+    def __post_init__(self) -> None:
+        for name, exponent in (
+            ("unit_roundoff", -self.precision),
+            ("smallest_normal", self.emin),
+            ("smallest_subnormal", self.emin - self.precision + 1),
+        ):
+            object.__setattr__(self, name, 2.0**exponent)
 
 
 FP64 = Format("fp64", 53, -1022, 1023)

@@ -21,10 +21,10 @@ CONTRACT = {"inputs": "exact", "accumulate": "fp32", "rounding": "nearest", "alg
 WAIVER = {"reason": "known", "url": "https://example.org/known"}
 INFERRED = {"precision": "fp32 accumulation", "rank": 1, "conservative": False}
 DIAGNOSIS = (
-    "y: 288 of 2,592 elements mismatched (bound of the contract: direct, inputs as given, fp32 accumulation)\n"
-    "worst y[0, 13, 8, 0] is 0.0, exact -5.40553563854337, error 5.41, allowed 1.19e-05\n"
-    "worst error / bound 4.534e+05 exceeds 1; rms 5.027e+05 exceeds 0.5438\n"
-    "inferred precision: none that is known\nerror locations: p = 8 (last)\n"
+    "y: 288 of 2,592 elements mismatched (contract: direct, inputs as given, fp32 accumulation)\n"
+    "worst y[0, 13, 8, 0] = 0.0, expected -5.40553563854337, error 5.41, limit 1.19e-05\n"
+    "worst error / bound 4.534e+05 exceeds limit 1; rms 5.027e+05 exceeds limit 0.5438\n"
+    "inferred precision: unknown\nerror locations: p = 8 (last)\n"
     "likely cause: last row of y (dy) left out, or padding of H one too small after (explains 100%)"
 )
 

@@ -185,7 +185,7 @@ RESULTS = {
     "byte order": ("return y.astype('>f4')", "fail", "y has dtype >f4; expected fp32"),
     "nan": ("return y * float('nan')", "fail", "all of them are NaN: was the output ever written?"),
     "some nan": ("y[0, 0, 0, 0] = float('nan'); return y", "fail", "1 are NaN where the reference is not"),
-    "infinite": ("return y * 0 + float('inf')", "fail", "y: 32 of 32 elements out"),
+    "infinite": ("return y * 0 + float('inf')", "fail", "y: 32 of 32 elements mismatched"),
     "two": ("return y, y", "fail", "returned 2 results; expected 1 (y)"),
     "none at all": ("return ()", "fail", "returned 0 results; expected 1 (y)"),
     "None": ("return None", "fail", "returned builtins.NoneType; expected numpy.ndarray"),

@@ -204,6 +204,6 @@ def test_garbage_has_no_diagnosis():
 
 
 def test_phrase():
-    assert str(Diagnosis(("stride ignored",), 0.0)) == "looks like: stride ignored (residual 0.0%)"
+    assert str(Diagnosis(("stride ignored",), 0.0)) == "likely cause: stride ignored (explains 100%)"
     many = Diagnosis(("a", "b", "c", "d", "e"), 0.012)
-    assert str(many) == "looks like: a, or b, or c, or 2 more (residual 1.2%)"
+    assert str(many) == "likely cause: a, or b, or c, or 2 more (explains 98.8%)"

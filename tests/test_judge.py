@@ -1,4 +1,4 @@
-"""The judge by itself: equality, bound, statistics, limits, contracts, and where errors sit."""
+"""The judge by itself: equality, bound, statistics, limits, contracts, and error locations."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from conformance.dtypes import STORAGE
 from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
 from conformance.judge.limits import limits
 from conformance.judge.locate import locate
+from conformance.judge.residuals import BLOCK
 
 TERMS, COUNT = 4608, 1024
 LOOSEST = Contract(inputs="bf16", accumulate="bf16", rounding="zero", algorithm="fft", subnormals="flushed")
 
 
 def output(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, dtype: str = "fp32", terms: int = 9) -> Output:
-    return Output("y", "NCHW"[: actual.ndim], dtype, terms, actual.astype(STORAGE[dtype]), reference, lambda: s2)
+    return Output("y", "NCHW"[: actual.ndim], dtype, terms, actual.astype(STORAGE[dtype]), reference, lambda: {"y": s2})
 
 
 def worst(judgement: Judgement) -> Worst:
@@ -54,7 +55,7 @@ VALUES = {
 def test_equality(value: float, exact: float, passes: bool, distribution: str):
     actual, reference = np.array([1.0, value]), np.array([1.0, exact])
     judgement = judge(output(actual, reference, np.ones(2)), distribution, Contract())
-    assert (judgement.passed, judgement.out) == (passes, 0 if passes else 1)
+    assert (judgement.passed, judgement.mismatched) == (passes, 0 if passes else 1)
     assert passes or worst(judgement).index == (1,)
 
 
@@ -90,7 +91,7 @@ def test_bound_is_sharp(contract: Contract, sign: int, distribution: str):
         judge(output(actual, reference, s2, "fp64"), distribution, promised) for actual in (just_within, just_beyond)
     ]
     assert ["worst error / bound" in failed(verdict) for verdict in verdicts] == [False, True]
-    assert (verdicts[1].out, worst(verdicts[1]).index) == (1, (0,))
+    assert (verdicts[1].mismatched, worst(verdicts[1]).index) == (1, (0,))
     assert worst(verdicts[1]).bound == pytest.approx(bound)
 
 
@@ -102,16 +103,46 @@ def test_what_is_not_finite_never_passes(bad: float, distribution: str, contract
     actual[17] = bad
     judgement = judge(output(actual, reference, np.full(50, 1e30)), distribution, contract)
     assert not judgement.passed
-    assert (judgement.out, worst(judgement).index) == (1, (17,))
+    assert (judgement.mismatched, worst(judgement).index) == (1, (17,))
 
 
-def test_nothing_is_inferred_by_nan():
-    judgement = judge(output(np.full(50, np.nan), np.ones(50), np.ones(50)), "fixed", Contract())
+def test_nan_has_no_accuracy():
+    actual = np.ones(50)
+    actual[3] = np.nan
+    judgement = judge(output(actual, np.ones(50), np.ones(50)), "fixed", Contract())
     assert judgement.inferred is None
+    assert (judgement.profile["lambda"], judgement.profile["effective_bits"]) == (np.inf, -np.inf)
+
+
+def test_results_that_round_to_infinity_may_be_infinite():
+    reference = np.array([1e6, -1e6, 1.0])
+    for values, mismatched in (
+        ([np.inf, -np.inf, 1.0], 0),
+        ([-np.inf, np.inf, 1.0], 2),
+        ([np.inf, -np.inf, np.inf], 1),
+    ):
+        judgement = judge(output(np.array(values), reference, np.ones(3), "fp16"), "wide", Contract())
+        assert judgement.mismatched == mismatched
+
+
+def test_a_bound_that_is_not_finite_lets_nothing_pass():
+    judgement = judge(output(np.full(9, 2.0), np.ones(9), np.full(9, np.inf)), "wide", Contract(inputs="tf32"))
+    assert judgement.mismatched == 9
 
 
 def test_check_of_nan_fails():
     assert not Check("x", float("nan"), float("inf")).passed
+
+
+def test_every_block_of_a_large_output_is_compared():
+    reference = np.ones((3, 5, BLOCK // 8, 2))
+    actual = reference.copy()
+    actual[0, 0, 0, 1], actual[1, 2, 3, 1], actual[2, 4, -1, 0] = 2, -1, 3
+    judgement = judge(output(actual, reference, np.ones(actual.shape)), "fixed", Contract())
+    assert (judgement.compared, judgement.mismatched) == (actual.size, 3)
+    assert (worst(judgement).index, worst(judgement).value) == ((1, 2, 3, 1), -1)
+    assert "3 of 983,040 elements mismatched" in judgement.explain()
+    assert judgement.where == "every 2nd c from 0 to 4, 3 of 32768 h"
 
 
 @cache
@@ -155,7 +186,7 @@ def test_statistics_see_what_the_bound_cannot(plant: Callable, check: str, seed:
     subject = output(plant(*sums(seed)), *sums(seed)[1:], terms=TERMS)
     judgement = judge(subject, "fixed", Contract())
     assert check in failed(judgement)
-    assert judgement.out == 0
+    assert judgement.mismatched == 0
     assert f"{check} " in judgement.explain()
     assert judge(subject, "wide", Contract()).passed
 

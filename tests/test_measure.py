@@ -96,7 +96,7 @@ def test_rate_and_share_follow_from_the_median():
 
 
 WRONG: dict[str, tuple[Change, str, str]] = {
-    "element": (with_element(0.5), "fail", "y: 1 of 288 elements out"),
+    "element": (with_element(0.5), "fail", "y: 1 of 288 elements mismatched"),
     "later": (
         lambda y, calls: y + np.float32(calls > 2),
         "fail",

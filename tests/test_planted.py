@@ -25,7 +25,7 @@ MIDDLE = "n2 c32 h20 w24 k24 r3 s3 u2 p1 b1"
 GROUPED = "n2 c12 h10 w10 k8 r3 s3 p1 g4 b1"
 REMAINDER = "n2 c4 h12 w13 k6 r3 s3 u2"
 
-OUT = r"^\w+: [\d,]+ of [\d,]+ elements out .*\nworst \w+\[[\d, ]+\] is .*, exact .*, error .*, allowed "
+OUT = r"^\w+: [\d,]+ of [\d,]+ elements mismatched .*\nworst \w+\[[\d, ]+\] = .*, expected .*, error .*, limit "
 
 Function = Callable[..., Any]
 
@@ -123,7 +123,7 @@ DEFECTS = {
         "conv_forward",
         after(with_value((1, 3, 4, 2), lambda y: y * np.float32(1.004))),
         "integer fixed",
-        r"y: 1 of .*\nworst y\[1, 3, 4, 2\] is (.*\n)+errors sit at: n = 1 \(last\), k = 3, p = 4, q = 2",
+        r"y: 1 of .*\nworst y\[1, 3, 4, 2\] = (.*\n)+error locations: n = 1 \(last\), k = 3, p = 4, q = 2",
     ),
     "TF32 inputs": Defect("conv_forward", before(lambda x, w, b: (tf32(x), tf32(w), b)), "fixed", "inferred.*: .*tf32"),
     "bias missing": Defect("conv_forward", before(lambda x, w, b: (x, w, None)), "integer impulse special fixed", OUT),
@@ -131,20 +131,20 @@ DEFECTS = {
         "conv_forward",
         before(lambda x, w, b: (x, interleaved(w), b)),
         "integer fixed",
-        r"errors sit at: k 1\.\.6 of 0\.\.7",
+        r"error locations: k 1\.\.6 of 0\.\.7",
         (GROUPED,),
     ),
     "last row zero": Defect(
         "conv_forward",
         after(with_value(np.s_[:, :, -1], np.zeros_like)),
         "integer special fixed",
-        r"errors sit at: p = \d+ \(last\)",
+        r"error locations: p = \d+ \(last\)",
     ),
     "tail channels dropped": Defect(
         "conv_forward",
         after(with_value(np.s_[:, 13:], np.zeros_like)),
         "integer special fixed",
-        r"errors sit at: k 13\.\.\d+ of 0\.\.\d+",
+        r"error locations: k 13\.\.\d+ of 0\.\.\d+",
     ),
     "unwritten output": Defect(
         "conv_forward",
@@ -167,7 +167,7 @@ DEFECTS = {
         "conv_backward_data",
         after(with_value(np.s_[:, :, -1], lambda row: row + 1)),
         "integer impulse fixed",
-        r"errors sit at: h = 11 \(last\)",
+        r"error locations: h = 11 \(last\)",
         (REMAINDER,),
     ),
     "TF32 gradients": Defect(

@@ -108,7 +108,7 @@ def test_wrong_backward_weight_is_named_with_its_layer_and_its_mistake():
         "step 1, layer down1.convs.0, backward-weight: conv_backward_weight of n2 c2 h16 w16 k4 r3 s3 p1 (Conv2d 2->4"
     )
     assert "dw: " in str(problem.value)
-    assert last.startswith("looks like: ")
+    assert last.startswith("likely cause: ")
     assert "flip" in last
 
 

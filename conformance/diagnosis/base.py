@@ -38,7 +38,7 @@ class InapplicableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A wrong computation with a name that completes the sentence "looks like: ..."."""
+    """A wrong computation with a name that completes the sentence "likely cause: ..."."""
 
     name: str
     family: str

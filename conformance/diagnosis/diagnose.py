@@ -1,4 +1,4 @@
-"""What a wrong output looks like: the known mistake that explains it, if one clearly does."""
+"""The likely cause of a wrong output: the known mistake that explains it, if one clearly does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Diagnosis:
     def __str__(self) -> str:
         more = len(self.names) - SHOWN
         names = ", or ".join(self.names[:SHOWN]) + (f", or {more} more" if more > 0 else "")
-        return f"looks like: {names} (residual {self.residual:.1%})"
+        return f"likely cause: {names} (explains {100 * (1 - self.residual):.3g}%)"
 
 
 def diagnose(

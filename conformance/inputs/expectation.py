@@ -38,7 +38,5 @@ class Expectation:
         return self.recipe.operator.magnitude(self.recipe.geometry, self.inputs, dtype)
 
 
-@lru_cache(maxsize=1)
-def expectation(recipe: Recipe) -> Expectation:
-    """The recipe's tensors, kept until another recipe is asked for: cases are ordered so that one is enough."""
-    return Expectation(recipe)
+expectation = lru_cache(maxsize=1)(Expectation)
+"""The recipe's tensors, kept until another recipe is asked for: cases are ordered so that one is enough."""

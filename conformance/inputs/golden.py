@@ -9,9 +9,11 @@ from functools import cache
 import numpy as np
 
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.manifest import FOLDER, MANIFEST, SEED, Entry, GoldenError, Manifest, read
+from conformance.inputs.manifest import MANIFEST, SEED, Entry, GoldenError, read
 
-__all__ = ["FOLDER", "MANIFEST", "SEED", "GoldenError", "canonical", "check", "differences", "digest", "entry"]
+__all__ = ["SEED", "GoldenError", "canonical", "check", "differences", "digest", "entry"]
+
+_pinned = cache(read)
 
 
 def canonical(array: np.ndarray) -> np.ndarray:
@@ -31,26 +33,21 @@ def digest(array: np.ndarray) -> str:
 
 
 def entry(expected: Expectation) -> Entry:
-    """The manifest entry of a recipe: digests of its inputs and of its exact outputs."""
-    return {
-        "inputs": {name: digest(array) for name, array in expected.inputs.items()},
-        "outputs": {name: digest(array) for name, array in expected.reference.items()},
-    }
+    """What the manifest must say of a recipe."""
+    tensors = expected.inputs, expected.reference
+    inputs, outputs = ({name: digest(array) for name, array in arrays.items()} for arrays in tensors)
+    return Entry(inputs, outputs)
 
 
 def differences(pinned: Entry, computed: Entry) -> Iterator[str]:
     """What two entries of a recipe disagree about, one sentence a tensor."""
-    for half, digests in computed.items():
-        for name in sorted(pinned[half].keys() | digests.keys()):
-            before, now = (found.get(name, "absent") for found in (pinned[half], digests))
+    for half in ("inputs", "outputs"):
+        listed, found = getattr(pinned, half), getattr(computed, half)
+        for name in sorted(listed.keys() | found.keys()):
+            before, now = listed.get(name, "absent"), found.get(name, "absent")
             if before != now:
                 shown = 12 if before[:12] != now[:12] else None
                 yield f"{half}.{name} is {before[:shown]} there and {now[:shown]} here"
-
-
-@cache
-def _pinned() -> Manifest:
-    return read()
 
 
 def check(expected: Expectation) -> None:

@@ -9,7 +9,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conformance.dtypes import STORAGE
@@ -32,38 +32,29 @@ def declare(parser: argparse.ArgumentParser) -> None:
     for name, run, text in (
         ("verify", _verify, "recompute every golden and compare"),
         ("regenerate", _regenerate, "write the goldens anew from the tables"),
-        ("export", _export, "write inputs and exact outputs as npz files for other languages"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
-        if name == "export":
-            _declare_export(command)
-        else:
-            command.add_argument("--jobs", type=_jobs, default=2, metavar="N", help="processes (default: 2)")
-
-
-def _declare_export(command: argparse.ArgumentParser) -> None:
+        command.add_argument("--jobs", type=_whole(1, 99), default=2, metavar="N", help="processes (default: 2)")
+    text = "write inputs and exact outputs as npz files for other languages"
+    command = commands.add_parser("export", help=text, description=text)
+    command.set_defaults(run=_export)
     command.add_argument("folder", type=Path, metavar="DIR", help="created if absent; gets manifest.json and tensors/")
     command.add_argument("--level", choices=("smoke", "standard"), default="smoke", help="tables (default: smoke)")
     command.add_argument("--problem", action="append", type=_problem, metavar="TEXT", help="a name or a descriptor")
-    command.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator")
-    command.add_argument("--dtype", action="append", choices=tuple(STORAGE), help="only this dtype")
-    command.add_argument(
-        "--distribution", action="append", choices=tuple(DISTRIBUTIONS), help="only this way of drawing inputs"
-    )
-    command.add_argument("--seed", type=_seed, default=SEED, metavar="N", help=f"other data (default: {SEED})")
+    for option, choices in (("operator", OPERATORS), ("dtype", STORAGE), ("distribution", DISTRIBUTIONS)):
+        text = f"only this {option}, as often as needed"
+        command.add_argument(f"--{option}", action="append", choices=tuple(choices), help=text)
+    command.add_argument("--seed", type=_whole(0, 10**18 - 1), default=SEED, metavar="N", help=f"default: {SEED}")
 
 
-def _jobs(text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d?", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 99")
-    return int(text)
+def _whole(least: int, largest: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (re.fullmatch(r"\d{1,18}", text, re.ASCII) and least <= int(text) <= largest):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {largest}")
+        return int(text)
 
-
-def _seed(text: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 10^18 - 1")
-    return int(text)
+    return parse
 
 
 def _problem(text: str) -> Problem:
@@ -136,14 +127,10 @@ def _chosen(arguments: argparse.Namespace) -> list[Recipe]:
             "no recipe has that dtype and distribution; name problems with --problem, or use --level standard"
         )
     for recipe in found:
-        if _elements(recipe) > LARGEST:
+        tensors = recipe.operator.inputs(recipe.geometry) | recipe.operator.outputs(recipe.geometry)
+        if sum(tensor.size for tensor in tensors.values()) > LARGEST:
             raise GoldenError(f"{recipe.key} has more than {LARGEST} elements; choose a smaller --problem")
     return found
-
-
-def _elements(recipe: Recipe) -> int:
-    operator, geometry = recipe.operator, recipe.geometry
-    return sum(tensor.size for tensor in (operator.inputs(geometry) | operator.outputs(geometry)).values())
 
 
 def _refused(message: str, status: int = 1) -> int:

@@ -39,13 +39,9 @@ def encode(tensors: Arrays) -> bytes:
         for name, array in tensors.items():
             member = zipfile.ZipInfo(f"{name}.npy", EPOCH)
             member.create_system, member.external_attr = 3, 0o644 << 16
-            archive.writestr(member, _npy(array))
-    return buffer.getvalue()
-
-
-def _npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, array, version=(1, 0), allow_pickle=False)
+            npy = io.BytesIO()
+            np.lib.format.write_array(npy, array, version=(1, 0), allow_pickle=False)
+            archive.writestr(member, npy.getvalue())
     return buffer.getvalue()
 
 
@@ -59,5 +55,4 @@ def decode(content: bytes) -> Arrays:
 
 
 def sha256(content: bytes) -> str:
-    """Digest of a file's bytes."""
     return hashlib.sha256(content).hexdigest()

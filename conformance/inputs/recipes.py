@@ -93,7 +93,7 @@ def entries(recipes: Sequence[Recipe], jobs: int) -> Iterator[tuple[Recipe, Entr
         return
     pool = ProcessPoolExecutor(jobs, get_context("spawn"))
     try:
-        with _considerate(jobs):
+        with _process_settings(jobs):
             computed = pool.map(_entry, recipes, chunksize=2)
         yield from zip(progress(recipes), computed, strict=True)
     except BrokenProcessPool:
@@ -107,23 +107,22 @@ def _entry(recipe: Recipe) -> Entry:
 
 
 @contextmanager
-def _considerate(jobs: int) -> Iterator[None]:
-    """Processes started here leave interrupts to this one, and cores to each other unless the user has shared them."""
-    stated = THREADS in os.environ
+def _process_settings(jobs: int) -> Iterator[None]:
+    """Processes started here leave interrupts to this one, and cores to each other unless the user has shared them.
+
+    Children inherit what is blocked; an interrupt that comes meanwhile is delivered later. Windows has no masks.
+    """
+    stated, masks = THREADS in os.environ, hasattr(signal, "pthread_sigmask")
     os.environ.setdefault(THREADS, str(max(1, (os.cpu_count() or 1) // jobs)))
-    _mask(signal.SIG_BLOCK)
+    if masks:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         if not stated:
             del os.environ[THREADS]
-        _mask(signal.SIG_UNBLOCK)
-
-
-def _mask(how: int) -> None:
-    """Children inherit what is blocked; an interrupt that comes meanwhile is delivered later. Windows has none."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(how, {signal.SIGINT})
+        if masks:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def progress(items: Sequence[Item]) -> Iterator[Item]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from conformance.inputs import npz, recipes
 from conformance.inputs.distributions import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.inputs.golden import differences
-from conformance.inputs.manifest import MANIFEST, REMEDY, TENSORS, Manifest, Stored, read
-from conformance.operators import Arrays
+from conformance.inputs.manifest import MANIFEST, REMEDY, TENSORS, Stored, read
 
 
 def defects(folder: Path, pinned: Sequence[Recipe], stored: Sequence[Recipe], jobs: int) -> Iterator[str]:
@@ -20,19 +17,24 @@ def defects(folder: Path, pinned: Sequence[Recipe], stored: Sequence[Recipe], jo
 
     Every sentence names file, entry or field, and remedy. Raises GoldenError where the manifest cannot be used.
     """
-    path = folder / MANIFEST.name
+    path, tensors = folder / MANIFEST.name, folder / TENSORS
     manifest = read(path)
-    for defect in _entry_defects(manifest, pinned, jobs):
+    for defect in _unmatched("entry", manifest.entries, [recipe.key for recipe in pinned], "the tables"):
         yield f"{path}: {defect}; {REMEDY}"
-    yield from _tensor_defects(folder, manifest, {npz.file_name(recipe): recipe for recipe in stored})
-
-
-def _entry_defects(manifest: Manifest, pinned: Sequence[Recipe], jobs: int) -> Iterator[str]:
-    yield from _unmatched("entry", manifest.entries.keys(), [recipe.key for recipe in pinned], "the tables")
     known = [recipe for recipe in pinned if recipe.key in manifest.entries]
     for recipe, computed in recipes.entries(known, jobs):
         for difference in differences(manifest.entries[recipe.key], computed):
-            yield f"entry {recipe.key!a}: {difference}"
+            yield f"{path}: entry {recipe.key!a}: {difference}; {REMEDY}"
+
+    wanted = {npz.file_name(recipe): recipe for recipe in stored}
+    for defect in _unmatched("tensors, file", manifest.tensors, wanted, "the stored recipes"):
+        yield f"{path}: {defect}; {REMEDY}"
+    for name, listed in manifest.tensors.items():
+        for defect in _file_defects(tensors / name, listed, wanted.get(name)):
+            yield f"{tensors / name}: {defect}; {REMEDY}"
+    for file in sorted(tensors.glob("*.npz")):
+        if file.name not in manifest.tensors:
+            yield f"{file}: {path} does not list this file; delete it"
 
 
 def _unmatched(what: str, listed: Collection[str], wanted: Collection[str], where: str) -> Iterator[str]:
@@ -45,17 +47,6 @@ def _unmatched(what: str, listed: Collection[str], wanted: Collection[str], wher
             yield f"{what} {name!a} is nothing that {where} ask for"
 
 
-def _tensor_defects(folder: Path, manifest: Manifest, stored: dict[str, Recipe]) -> Iterator[str]:
-    for defect in _unmatched("tensors, file", manifest.tensors, stored, "the stored recipes"):
-        yield f"{folder / MANIFEST.name}: {defect}; {REMEDY}"
-    for name, listed in manifest.tensors.items():
-        for defect in _file_defects(folder / TENSORS / name, listed, stored.get(name)):
-            yield f"{folder / TENSORS / name}: {defect}; {REMEDY}"
-    for path in sorted((folder / TENSORS).glob("*.npz")):
-        if path.name not in manifest.tensors:
-            yield f"{path}: {folder / MANIFEST.name} does not list this file; delete it"
-
-
 def _file_defects(path: Path, listed: Stored, recipe: Recipe | None) -> Iterator[str]:
     try:
         content = path.read_bytes()
@@ -64,15 +55,13 @@ def _file_defects(path: Path, listed: Stored, recipe: Recipe | None) -> Iterator
         return
     if npz.sha256(content) != listed.sha256:
         yield f"edited or truncated: SHA-256 is {npz.sha256(content)[:12]}, the manifest says {listed.sha256[:12]}"
-    elif recipe is not None:
-        if listed.recipe != recipe.key:
-            yield f"the manifest's field recipe is {listed.recipe!a} instead of {recipe.key!a}"
-        yield from _content_defects(content, npz.arrays(Expectation(recipe)))
-
-
-def _content_defects(content: bytes, wanted: Arrays) -> Iterator[str]:
+        return
+    if recipe is None:
+        return
+    if listed.recipe != recipe.key:
+        yield f"the manifest's field recipe is {listed.recipe!a} instead of {recipe.key!a}"
     try:
-        found = npz.decode(content)
+        found, wanted = npz.decode(content), npz.arrays(Expectation(recipe))
     except ValueError as problem:
         yield str(problem)
         return
@@ -81,10 +70,7 @@ def _content_defects(content: bytes, wanted: Arrays) -> Iterator[str]:
             yield f"array {name!a} is not of this recipe"
         elif name not in found:
             yield f"array {name!a} is missing"
-        elif not _same(found[name], wanted[name]):
-            yield f"array {name!a} is not what the recipe gives"
-
-
-def _same(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """Equal to the bit, in a dtype and shape that are the same."""
-    return found.dtype == wanted.dtype and found.shape == wanted.shape and found.tobytes() == wanted.tobytes()
+        else:
+            one, other = ((array.dtype, array.shape, array.tobytes()) for array in (found[name], wanted[name]))
+            if one != other:  # to the bit
+                yield f"array {name!a} is not what the recipe gives"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from conformance.inputs import npz, recipes
 from conformance.inputs.distributions import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.files import replace_all
 from conformance.inputs.golden import entry
 from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, Stored, read, render
 
@@ -18,12 +19,27 @@ def regenerate(folder: Path, pinned: Sequence[Recipe], stored: Sequence[Recipe],
 
     Whatever was there is replaced, however broken, and npz files that the manifest does not list are removed.
     """
-    path, before = folder / MANIFEST.name, _before(folder)
-    contents = {folder / TENSORS / npz.file_name(recipe): _encoded(Expectation(recipe)) for recipe in stored}
-    files = {file.name: _listed(recipe, contents[file]) for file, recipe in zip(contents, stored, strict=True)}
-    after = Manifest({recipe.key: found for recipe, found in recipes.entries(pinned, jobs)}, files)
-    _write(contents | {path: render(after).encode()})
-    _remove_all_but(set(contents), folder / TENSORS)
+    path = folder / MANIFEST.name
+    try:
+        before = read(path)
+    except GoldenError:  # counts as an empty one
+        before = Manifest()
+    contents = {
+        folder / TENSORS / npz.file_name(recipe): npz.encode(npz.arrays(Expectation(recipe))) for recipe in stored
+    }
+    after = Manifest(
+        {recipe.key: found for recipe, found in recipes.entries(pinned, jobs)},
+        {
+            file.name: Stored(recipe.key, npz.sha256(contents[file]))
+            for file, recipe in zip(contents, stored, strict=True)
+        },
+    )
+    replace_all(contents | {path: render(after).encode()})
+    try:
+        for stray in set((folder / TENSORS).glob("*.npz")) - contents.keys():
+            stray.unlink()
+    except OSError as problem:
+        raise _unwritable(problem, folder / TENSORS) from None
     counts = _changes(before.entries, after.entries), _changes(before.tensors, after.tensors)
     return f"{path}: {len(pinned)} recipes ({counts[0]}), {len(stored)} tensor files ({counts[1]})"
 
@@ -35,45 +51,38 @@ def export(folder: Path, chosen: Sequence[Recipe], seed: int) -> str:
     """
     after, size = Manifest(), 0
     for recipe in recipes.progress(chosen):
-        expected = Expectation(recipe)
-        content = _encoded(expected)
-        _write({folder / TENSORS / npz.file_name(recipe): content})
+        expected, name = Expectation(recipe), npz.file_name(recipe)
+        content = npz.encode(npz.arrays(expected))
+        replace_all({folder / TENSORS / name: content})
         after.entries[recipe.key] = entry(expected)
-        after.tensors[npz.file_name(recipe)] = _listed(recipe, content)
+        after.tensors[name] = Stored(recipe.key, npz.sha256(content))
         size += len(content)
-    _write({folder / MANIFEST.name: render(after, seed).encode()})
+    replace_all({folder / MANIFEST.name: render(after, seed).encode()})
     return f"{folder / MANIFEST.name}: {len(chosen)} tensor files, {size / 1e6:.1f} MB"
 
 
-def _encoded(expected: Expectation) -> bytes:
-    return npz.encode(npz.arrays(expected))
+def replace_all(contents: Mapping[Path, bytes]) -> None:
+    """Write files so that neither an interrupt nor a full disk leaves one half-written.
 
-
-def _listed(recipe: Recipe, content: bytes) -> Stored:
-    return Stored(recipe.key, npz.sha256(content))
-
-
-def _before(folder: Path) -> Manifest:
-    """What was there, for counting; what is no manifest counts as an empty one."""
+    All are written beside their places before the first is moved there, in the order given. Folders are created.
+    Raises GoldenError, and then leaves no temporary file.
+    """
+    staged = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in contents}
     try:
-        return read(folder / MANIFEST.name)
-    except GoldenError:
-        return Manifest()
-
-
-def _write(contents: Mapping[Path, bytes]) -> None:
-    try:
-        replace_all(contents)
+        for path, temporary in staged.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(contents[path])
+                file.flush()
+                os.fsync(file.fileno())  # a move may otherwise outlive the bytes
+        for path, temporary in staged.items():
+            temporary.replace(path)
     except OSError as problem:
         raise _unwritable(problem, next(iter(contents))) from None
-
-
-def _remove_all_but(kept: set[Path], folder: Path) -> None:
-    try:
-        for stray in set(folder.glob("*.npz")) - kept:
-            stray.unlink()
-    except OSError as problem:
-        raise _unwritable(problem, folder) from None
+    finally:
+        for temporary in staged.values():
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def _unwritable(problem: OSError, path: Path) -> GoldenError:

@@ -1,4 +1,4 @@
-"""The accuracy profile: what a kernel's errors say about how it computes, and the contract it inferred."""
+"""The accuracy profile: what a kernel's errors say about how it computes, and the contract that it infers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from functools import cache
 
 from conformance.judge.contract import Contract
-from conformance.judge.limits import LAMBDA, NONE, Constants, Limits, limits, propagated_limits
-from conformance.judge.residuals import Residuals
+from conformance.judge.limits import LAMBDA, Limits, limits
+from conformance.judge.output import Output
+from conformance.judge.residuals import Residuals, Statistics, measure
 
 KNOWN = (
     Contract(accumulate="fp64"),
@@ -27,64 +28,56 @@ KNOWN = (
 
 
 @cache
-def ladder(dtype: str, terms: int) -> tuple[Contract, ...]:
-    """The known contracts that errors in `dtype` can tell apart, from the strictest bound to the weakest.
+def ladder(dtype: str, terms: int) -> dict[Contract, float]:
+    """The known contracts that errors in `dtype` can tell apart, the strictest first, and how strict they are: their
+    bound before output rounding, in units of spread.
 
     A 16-bit result hides whether its accumulator was fp32 or better.
     """
     rungs = [contract for contract in KNOWN if dtype in ("fp32", "fp64") or contract.accumulate != "fp64"]
-    return tuple(sorted(rungs, key=lambda contract: strictness(contract, dtype, terms)))
+    strictness = {contract: limits(contract, dtype, terms).relative for contract in rungs}
+    return dict(sorted(strictness.items(), key=lambda rung: rung[1]))
 
 
-def inferred(
-    found: Residuals, dtype: str, terms: int, constants: Constants = NONE, sharing: int = 1
-) -> Contract | None:
-    """The strictest contract that the errors of a fixed-distribution output are consistent with; None if none is."""
-    for contract in ladder(dtype, terms):
-        if consistent(found, limits(contract, dtype, terms, found.count, constants, sharing)):
-            return contract
-    return None
+def inferred(output: Output, found: Residuals, declared: Contract) -> tuple[Contract | None, bool]:
+    """The strictest known contract that the errors of a fixed-distribution output are consistent with, if any is, and
+    whether the declared one is conservative: less strict than that.
+
+    A propagated bound differs by contract in every element, so that errors are measured against each of them.
+    """
+    for contract, strictness in ladder(output.dtype, output.terms).items():
+        allowed, s2 = output.limits(contract)
+        if output.propagated is None:
+            bounded = found.excess <= allowed.relative
+        else:
+            found = measure(output.actual, output.reference, s2, allowed)
+            bounded = found.worst_share <= 1
+        if bounded:
+            statistics = found.statistics(allowed)
+            balanced = allowed.one_sided or max(abs(statistics.gain_z), abs(statistics.offset_z)) <= allowed.z
+            if statistics.rms <= statistics.rms_limit and balanced:
+                return contract, strictness < limits(declared, output.dtype, output.terms).relative
+    return None, False
 
 
-def consistent(found: Residuals, allowed: Limits) -> bool:
-    """Whether errors keep within the limits, judged from their sums and extremes."""
-    if found.excess > _allowed(allowed) or found.rms(allowed) > found.rms_limit(allowed):
-        return False
-    return allowed.one_sided or max(abs(found.gain(allowed)), abs(found.offset(allowed))) <= allowed.z
-
-
-def strictness(contract: Contract, dtype: str, terms: int) -> float:
-    """The contract's bound before output rounding, in units of spread; smaller is stricter."""
-    return _allowed(limits(contract, dtype, terms))
-
-
-def profile(found: Residuals, declared: Contract, dtype: str, terms: int, allowed: Limits) -> dict[str, float]:
-    """Numbers in the contract's own units.
+def profile(
+    output: Output, found: Residuals, statistics: Statistics, declared: Contract, allowed: Limits
+) -> dict[str, float]:
+    """Numbers in the declared contract's own units.
 
     lambda, lambda_limit: worst error that output rounding does not explain, in units of u_acc*sqrt(KS)*spread;
-    effective_bits: -log2(max|e|/s2); rms, gain_z, offset_z: the statistics of the tensor, where roundings are shared
-    in units of that many.
+    effective_bits: -log2(max|e|/s2), the input precision that would explain the error; rms, gain_z, offset_z: the
+    statistics of the tensor, where roundings are shared in units of that many. Where the bound is known by element,
+    lambda is the share of LAMBDA deviations, and bits, gain and offset have no meaning.
     """
-    unit = declared.accumulator(dtype).unit_roundoff * math.sqrt(terms)
+    if output.propagated is not None:
+        return {"lambda": LAMBDA * found.excess_share, "lambda_limit": LAMBDA, "rms": statistics.rms}
+    unit = declared.accumulator(output.dtype).unit_roundoff * math.sqrt(output.terms)
     return {
         "lambda": found.excess / unit,
-        "lambda_limit": _allowed(allowed) / unit,
-        "effective_bits": found.effective_bits,
-        "rms": found.rms(allowed),
-        "gain_z": found.gain(allowed) / math.sqrt(allowed.sharing),
-        "offset_z": found.offset(allowed) / math.sqrt(allowed.sharing),
+        "lambda_limit": allowed.relative / unit,
+        "effective_bits": -math.log2(found.largest) if found.largest > 0 else math.inf,
+        "rms": statistics.rms,
+        "gain_z": statistics.gain_z / math.sqrt(allowed.fan_out),
+        "offset_z": statistics.offset_z / math.sqrt(allowed.fan_out),
     }
-
-
-def propagated(found: Residuals, declared: Contract, dtype: str) -> dict[str, float]:
-    """Those that have a meaning where the bound is known by element: lambda is the share of LAMBDA deviations."""
-    allowed = propagated_limits(declared, dtype)
-    return {
-        "lambda": LAMBDA * max(found.excess_share, 0.0),
-        "lambda_limit": LAMBDA,
-        "rms": found.rms(allowed),
-    }
-
-
-def _allowed(allowed: Limits) -> float:
-    return allowed.inputs + allowed.sums

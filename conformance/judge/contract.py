@@ -20,7 +20,7 @@ _CHOICES = {
 
 
 class ContractError(ValueError):
-    """A contract field with a value that has no meaning; the message names field and choices."""
+    """A contract field without meaning; the message names the field and its choices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,6 @@ class Contract:
             return FORMATS["fp64" if dtype == "fp64" else "fp32"]
         return FORMATS[self.accumulate]
 
-    def _stages(self, dtype: str) -> list[Format]:
-        """Formats that values pass between the inputs and the output."""
-        inputs = [] if self.inputs == "exact" else [FORMATS[self.inputs.removesuffix("x3")]]
-        partials = [FORMATS[self.partials]] if self.splits > 1 else []
-        return [*inputs, self.accumulator(dtype), *partials]
-
     def exact_on_integers(self, dtype: str) -> bool:
         """Whether the small integers of `conformance.inputs` must come out exact.
 
@@ -80,13 +74,17 @@ class Contract:
         return self.algorithm == "direct" and all(format.precision >= needed for format in held)
 
     def exempts(self, distribution: str, dtype: str) -> str:
-        """Why a kernel under this contract is not held to an distribution; empty if it is."""
+        """Why a kernel under this contract is not held to an input distribution; empty if it is."""
         if distribution == "special" and self.algorithm != "direct":
             return f"{self.algorithm} spreads NaN and Inf over its whole tile (declared)"
-        if distribution == "wide" and self.algorithm in ("winograd-f4", "fft"):
-            return f"{self.algorithm} enlarges its data and leaves the range first (declared)"
-        if distribution == "wide" and any(format.emax < FORMATS[dtype].emax for format in self._stages(dtype)):
-            return f"the declared arithmetic has less range than {dtype}"
+        if distribution == "wide":
+            if self.algorithm in ("winograd-f4", "fft"):
+                return f"{self.algorithm} enlarges its data and leaves the range first (declared)"
+            stages = [self.accumulator(dtype)]
+            stages += [] if self.inputs == "exact" else [FORMATS[self.inputs.removesuffix("x3")]]
+            stages += [FORMATS[self.partials]] if self.splits > 1 else []
+            if any(format.emax < FORMATS[dtype].emax for format in stages):
+                return f"the declared arithmetic has less range than {dtype}"
         return ""
 
     @property
@@ -110,5 +108,4 @@ class Contract:
         )
 
     def as_record(self) -> dict[str, Any]:
-        """The fields, for records."""
         return asdict(self)

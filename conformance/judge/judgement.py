@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from conformance.dtypes import STORAGE
-from conformance.judge import accuracy, residuals
+from conformance.judge import accuracy
 from conformance.judge.contract import Contract
-from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.locate import locate
-from conformance.judge.propagation import PROPAGATIONS
-from conformance.judge.residuals import Residuals
-from conformance.operators import Arrays, Operator
+from conformance.judge.output import Output
+from conformance.judge.residuals import measure
 
 EQUALITY_DISTRIBUTIONS = frozenset({"integer", "impulse", "special"})
 STATISTICS_DISTRIBUTIONS = frozenset({"fixed"})
@@ -36,7 +31,8 @@ class Check:
         return abs(self.value) <= self.limit
 
     def __str__(self) -> str:
-        return f"{self.name} {self.value:.4g} {'within' if self.passed else 'beyond'} {self.limit:.4g}"
+        limit = f"OK (limit {self.limit:.4g})" if self.passed else f"exceeds limit {self.limit:.4g}"
+        return f"{self.name} {self.value:.4g} {limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class Judgement:
 
     output: str
     compared: int
-    out: int
+    mismatched: int
     criterion: str
     checks: tuple[Check, ...]
     worst: Worst | None = None
@@ -68,97 +64,23 @@ class Judgement:
 
     @property
     def passed(self) -> bool:
-        """All checks hold."""
         return all(check.passed for check in self.checks)
 
     def explain(self) -> str:
-        """Lines for a failure: what was compared, how many are out, the worst one, where errors sit."""
-        lines = [f"{self.output}: {self.out:,} of {self.compared:,} elements out ({self.criterion})"]
+        """Lines for a failure: what was compared, how many elements mismatched, the worst one, and where they are."""
+        lines = [f"{self.output}: {self.mismatched:,} of {self.compared:,} elements mismatched ({self.criterion})"]
         if self.worst is not None:
             w = self.worst
-            index = ", ".join(map(str, w.index))
             lines.append(
-                f"worst {self.output}[{index}] is {w.value!r}, exact {w.reference!r}, "
-                f"error {abs(w.value - w.reference):.3g}, allowed {w.bound:.3g}"
+                f"worst {self.output}[{', '.join(map(str, w.index))}] = {w.value!r}, expected {w.reference!r}, "
+                f"error {abs(w.value - w.reference):.3g}, limit {w.bound:.3g}"
             )
         lines.append("; ".join(map(str, self.checks)))
         if self.profile and not self.passed:
-            lines.append(f"contract inferred: {self.inferred.arithmetic if self.inferred else 'none that is known'}")
+            lines.append(f"inferred precision: {self.inferred.arithmetic if self.inferred else 'unknown'}")
         if self.where:
-            lines.append(f"errors sit at: {self.where}")
+            lines.append(f"error locations: {self.where}")
         return "\n".join(lines)
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One output to be judged: the host array and what it must be. `magnitude` is asked for only when needed.
-
-    exact       whether integers have results that every format holds
-    constants   rounded constants that the operator allows for
-    sharing     most elements that one rounding may reach
-    propagated  contract -> bound by element before the output's own rounding, where the output is no plain sum
-    """
-
-    name: str
-    axes: str
-    dtype: str
-    terms: int
-    actual: np.ndarray
-    reference: np.ndarray
-    magnitude: Callable[[], np.ndarray]
-    exact: bool = True
-    constants: Constants = NONE
-    sharing: int = 1
-    propagated: Callable[[Contract], np.ndarray] | None = None
-
-    def limits(self, contract: Contract) -> tuple[Limits, np.ndarray]:
-        """What a contract allows, and the scale s2 of every element that it allows it in."""
-        if self.propagated is not None:
-            return propagated_limits(contract, self.dtype), self.propagated(contract)
-        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.sharing)
-        s2 = self.magnitude()
-        return allowed, s2 if allowed.local else np.broadcast_to(s2.max(), s2.shape)
-
-
-def outputs_of(
-    operator: Operator,
-    geometry: Any,
-    dtype: str,
-    inputs: Arrays,
-    actual: Arrays,
-    reference: Arrays,
-    magnitude: Callable[[], Arrays],
-) -> list[Output]:
-    """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs."""
-    propagation = PROPAGATIONS.get(operator.name)
-    bounds = None
-    if propagation is not None:
-        bounds = cache(lambda contract: propagation(geometry, inputs, magnitude(), contract, dtype))
-    return [
-        Output(
-            name=name,
-            axes=tensor.axes,
-            dtype=tensor.stored_as(dtype),
-            terms=operator.terms(geometry)[name],
-            actual=actual[name],
-            reference=reference[name],
-            magnitude=partial(_named, name, magnitude),
-            exact=operator.exact_on_integers(geometry),
-            constants=Constants(operator.constants(geometry), operator.alike(geometry)),
-            sharing=operator.sharing(geometry),
-            propagated=None if bounds is None else partial(_bound, name, bounds),
-        )
-        for name, tensor in operator.outputs(geometry).items()
-        if name in actual
-    ]
-
-
-def _named(name: str, arrays: Callable[[], Arrays]) -> np.ndarray:
-    return arrays()[name]
-
-
-def _bound(name: str, bounds: Callable[[Contract], Arrays], contract: Contract) -> np.ndarray:
-    return bounds(contract)[name]
 
 
 def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
@@ -166,7 +88,38 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
     statistics."""
     if distribution in EQUALITY_DISTRIBUTIONS and output.exact and contract.exact_on_integers(output.dtype):
         return _by_equality(output, contract)
-    return _by_bound(output, contract, with_statistics=distribution in STATISTICS_DISTRIBUTIONS)
+    allowed, s2 = output.limits(contract)
+    found = measure(output.actual, output.reference, s2, allowed)
+    checks = [Check("worst error / bound", found.worst_share, 1.0)]
+    profile, inferred, conservative = {}, None, False
+    if distribution in STATISTICS_DISTRIBUTIONS:
+        statistics = found.statistics(allowed)
+        checks.append(Check("rms", statistics.rms, statistics.rms_limit))
+        if not allowed.one_sided:
+            checks.append(Check("gain z", statistics.gain_z, allowed.z))
+            checks.append(Check("offset z", statistics.offset_z, allowed.z))
+        profile = accuracy.profile(output, found, statistics, contract, allowed)
+        inferred, conservative = accuracy.inferred(output, found, contract)
+
+    worst, where = None, ""
+    if not all(check.passed for check in checks):
+        index = np.unravel_index(found.worst, output.actual.shape)
+        bound = allowed.bound(output.reference[index], s2[index].astype(np.float64))
+        worst = _worst(output, index, float(bound))
+        if found.mismatched is not None:
+            where = _where(output, found.mismatched.reshape(output.actual.shape))
+    return Judgement(
+        output=output.name,
+        compared=output.actual.size,
+        mismatched=0 if found.mismatched is None else int(np.count_nonzero(found.mismatched)),
+        criterion=f"contract: {contract.describe(output.dtype)}",
+        checks=tuple(checks),
+        worst=worst,
+        where=where,
+        profile=profile,
+        inferred=inferred,
+        conservative=conservative,
+    )
 
 
 def _by_equality(output: Output, contract: Contract) -> Judgement:
@@ -178,86 +131,26 @@ def _by_equality(output: Output, contract: Contract) -> Judgement:
     expected = expected.astype(STORAGE[output.dtype])
     may_be_nan = ~np.isfinite(expected) if contract.inputs.endswith("x3") else np.isnan(expected)
     wrong = (output.actual != expected) & ~(np.isnan(output.actual) & may_be_nan)
-    out = int(np.count_nonzero(wrong))
-    worst = _worst(output, _furthest(output, expected, wrong), 0.0) if out else None
-    checks = (Check("elements unequal", out, 0),)
-    where = locate(wrong, output.axes) + _nan_note(output) if out else ""
-    return Judgement(output.name, wrong.size, out, "must equal the exact result", checks, worst, where)
-
-
-def _furthest(output: Output, expected: np.ndarray, wrong: np.ndarray) -> int:
-    with np.errstate(invalid="ignore"):
-        error = np.abs(output.actual.astype(np.float64) - expected.astype(np.float64))
-    error = np.where(wrong, np.nan_to_num(error, nan=np.inf, posinf=np.inf), -1.0)
-    return int(np.argmax(error))
-
-
-def _by_bound(output: Output, contract: Contract, with_statistics: bool) -> Judgement:
-    allowed, s2 = output.limits(contract)
-    found = residuals.measure(output.actual, output.reference, s2, allowed)
-    checks = [Check("worst error / bound", found.worst_share, 1.0)]
-    if with_statistics:
-        checks += _statistics(found, allowed)
+    mismatched = int(np.count_nonzero(wrong))
     worst, where = None, ""
-    if not all(check.passed for check in checks):
-        worst = _worst(output, found.worst, allowed, s2)
-        if found.out_of_bounds:
-            where = locate(residuals.out_of_bounds(output.actual, output.reference, s2, allowed), output.axes)
-            where += _nan_note(output)
-    criterion = f"bound of the contract: {contract.describe(output.dtype)}"
-    judgement = Judgement(output.name, found.count, found.out_of_bounds, criterion, tuple(checks), worst, where)
-    return _with_profile(judgement, found, contract, output) if with_statistics else judgement
+    if mismatched:
+        with np.errstate(invalid="ignore"):
+            error = np.abs(output.actual.astype(np.float64) - expected.astype(np.float64))
+        error = np.where(wrong, np.nan_to_num(error, nan=np.inf, posinf=np.inf), -1.0)
+        worst = _worst(output, np.unravel_index(int(np.argmax(error)), error.shape), 0.0)
+        where = _where(output, wrong)
+    checks = (Check("mismatched elements", mismatched, 0),)
+    return Judgement(output.name, wrong.size, mismatched, "must equal the exact result", checks, worst, where)
 
 
-def _with_profile(judgement: Judgement, found: Residuals, contract: Contract, output: Output) -> Judgement:
-    """Add the measured accuracy and the contract it earns."""
-    if output.propagated is not None:
-        inferred = _inferred_by_propagation(output)
-        numbers = accuracy.propagated(found, contract, output.dtype)
-    else:
-        inferred = accuracy.inferred(found, output.dtype, output.terms, output.constants, output.sharing)
-        allowed, _ = output.limits(contract)
-        numbers = accuracy.profile(found, contract, output.dtype, output.terms, allowed)
-    conservative = inferred is not None and _stricter(inferred, contract, output)
-    return replace(judgement, profile=numbers, inferred=inferred, conservative=conservative)
+def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:
+    return Worst(tuple(map(int, index)), float(output.actual[index]), float(output.reference[index]), bound)
 
 
-def _inferred_by_propagation(output: Output) -> Contract | None:
-    """The strictest known contract whose propagated bound and rms hold."""
-    for contract in accuracy.ladder(output.dtype, output.terms):
-        allowed, s2 = output.limits(contract)
-        found = residuals.measure(output.actual, output.reference, s2, allowed)
-        if found.worst_share <= 1 and found.rms(allowed) <= found.rms_limit(allowed):
-            return contract
-    return None
-
-
-def _stricter(inferred: Contract, declared: Contract, output: Output) -> bool:
-    """Whether a kernel inferred better than it declares."""
-    first, second = (accuracy.strictness(c, output.dtype, output.terms) for c in (inferred, declared))
-    return first < second
-
-
-def _statistics(found: residuals.Residuals, allowed: Limits) -> list[Check]:
-    """Rms always; gain and offset unless the contract itself declares a one-sided or input-dependent error."""
-    checks = [Check("rms", found.rms(allowed), found.rms_limit(allowed))]
-    if not allowed.one_sided:
-        checks += [Check("gain z", found.gain(allowed), allowed.z), Check("offset z", found.offset(allowed), allowed.z)]
-    return checks
-
-
-def _worst(output: Output, flat: int, allowed: Limits | float, s2: np.ndarray | None = None) -> Worst:
-    index = tuple(int(i) for i in np.unravel_index(flat, output.actual.shape))
-    reference = float(output.reference[index])
-    bound = 0.0
-    if isinstance(allowed, Limits) and s2 is not None:
-        bound = float(allowed.bound(output.reference[index], s2[index].astype(np.float64)))
-    return Worst(index, float(output.actual[index]), reference, bound)
-
-
-def _nan_note(output: Output) -> str:
-    """Name the commonest accident: a buffer that nobody wrote."""
+def _where(output: Output, mismatched: np.ndarray) -> str:
+    """Error locations, and the commonest accident by name: a buffer that nobody wrote."""
+    where = locate(mismatched, output.axes)
     if np.isnan(output.actual).all():
-        return "; all of them are NaN: was the output ever written?"
+        return f"{where}; all of them are NaN: was the output ever written?"
     unexpected = int(np.count_nonzero(np.isnan(output.actual) & ~np.isnan(output.reference)))
-    return f"; {unexpected:,} are NaN where the reference is not" if unexpected else ""
+    return f"{where}; {unexpected:,} are NaN where the reference is not" if unexpected else where

@@ -60,6 +60,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -72,8 +73,6 @@ ALPHA = 1e-8
 """False alarms of one statistic in one verdict: a hundred runs of 10,000 verdicts raise about one."""
 RMS = 0.5
 """Root mean square error in units of u_out*rms(ref) + unit*rms(s2): sequential fp32 0.30, one output rounding 0.42."""
-
-SPLIT_INPUTS = {"tf32x3": "tf32", "bf16x3": "bf16"}
 
 WINOGRAD = {
     "winograd-f2": (
@@ -102,28 +101,45 @@ WINOGRAD = {
     ),
 }
 """Algorithm -> (B^T, G, A^T) of Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016."""
+TRANSFORM_ADDITIONS = 8
+"""Roundings of an element's two-dimensional Winograd transforms: at most four additions on each axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Rounded constants that an operator allows for, such as reciprocals; `shared`: the same for every element."""
+
+    count: int
+    shared: bool
+
+
+NONE = Constants(0, shared=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The numbers of one output's bound (see the module) and of its statistics.
-
-    `format` rounds the output; `unit` is the rms of a declared error in multiples of s2; `gain` is what the algorithm's
-    own constants may add to the result, relative to it, and `alike` whether they add it to every result; `one_sided`
-    says that the contract has errors of one sign or that follow the inputs, so that gain and offset say nothing;
-    `sharing` is the number of elements that one rounding may reach.
-    """
+    """The numbers of one output's bound (see the module) and of its statistics."""
 
     format: Format
+    """Rounds the output."""
     inputs: float
     sums: float
+    relative: float
+    """inputs + sums: what a contract allows before the output's rounding, in units of spread."""
     tiny: float
     unit: float
+    """Rms of a declared error in multiples of s2."""
     gain: float
+    """What the algorithm's own constants may add to the result, relative to it."""
     one_sided: bool
+    """The contract has errors of one sign, or that follow the inputs: gain and offset say nothing."""
     local: bool
-    alike: bool = True
-    sharing: int = 1
+    shared_constants: bool = True
+    """Whether constants add their gain to every result."""
+    fan_out: int = 1
+    """The most elements that one rounding may reach."""
+    z: float = math.sqrt(2 * math.log(2 / ALPHA))
+    """Limit on |gain| and |offset|."""
 
     def bound(self, reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
         """Largest |y - ref| of a kernel that keeps its contract, element by element."""
@@ -131,26 +147,10 @@ class Limits:
         allowed: np.ndarray = before + half_ulp(np.abs(reference) + before, self.format)
         return allowed
 
-    @property
-    def z(self) -> float:
-        """Limit on |gain| and |offset|."""
-        return math.sqrt(self.sharing * 2 * math.log(2 / ALPHA))
-
     def rms(self, count: float) -> float:
         """Limit on the rms of `count` errors."""
-        x = math.log(1 / ALPHA) * self.sharing / count
+        x = math.log(1 / ALPHA) * self.fan_out / count
         return RMS * math.sqrt(1 + 2 * math.sqrt(x) + 2 * x)
-
-
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """Rounded constants that an operator allows for, such as reciprocals; `alike`: the same for every element."""
-
-    count: int
-    alike: bool
-
-
-NONE = Constants(0, alike=True)
 
 
 def spread(reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
@@ -170,29 +170,55 @@ def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
 
 
 def limits(
-    contract: Contract, dtype: str, terms: int, count: int = 1, constants: Constants = NONE, sharing: int = 1
+    contract: Contract, dtype: str, terms: int, count: int = 1, constants: Constants = NONE, fan_out: int = 1
 ) -> Limits:
     """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products.
 
-    `sharing` is the most elements that one rounding may reach.
+    `fan_out` is the most elements that one rounding may reach.
     """
-    u = contract.accumulator(dtype).unit_roundoff
-    u_in = _input_roundoff(contract.inputs)
-    roundings, growth = _roundings(contract, terms, count)
+    accumulator = contract.accumulator(dtype)
+    u = accumulator.unit_roundoff
+    roundings, growth, own_constants = float(terms), 1.0, 0.0
+    if contract.algorithm in WINOGRAD:
+        roundings, growth = terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(contract.algorithm)
+        own_constants = 2.0 if contract.algorithm == "winograd-f4" else 0.0
+    elif contract.algorithm == "fft":
+        stages = math.log2(max(2, count))
+        roundings, own_constants = (math.sqrt(terms) + stages) ** 2, 2 + stages
+    elif contract.inputs.endswith("x3"):
+        roundings = 3.0 * terms
     nearest = u * math.sqrt(roundings) * growth
     drift = u * roundings * growth if contract.rounding == "zero" else 0.0
-    partials = FORMATS[contract.partials].unit_roundoff * math.sqrt(contract.splits) if contract.splits > 1 else 0.0
+
+    smallest = {
+        name: format.smallest_subnormal if contract.subnormals == "kept" else format.smallest_normal
+        for name, format in FORMATS.items()
+    }
+    lost = math.sqrt(terms) * smallest[accumulator.name]
+    u_in = partials = 0.0
+    if contract.inputs != "exact":
+        narrow = contract.inputs.removesuffix("x3")
+        u_in = FORMATS[narrow].unit_roundoff ** (2 if contract.inputs.endswith("x3") else 1)
+        lost += math.sqrt(terms) * smallest[narrow]
+    if contract.splits > 1:
+        partials = FORMATS[contract.partials].unit_roundoff * math.sqrt(contract.splits)
+        lost += math.sqrt(contract.splits) * smallest[contract.partials]
+    truncated = terms * smallest[accumulator.name] if contract.rounding == "zero" else 0.0
+
+    inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * drift
     return Limits(
         format=FORMATS[dtype],
-        inputs=INPUT_FACTOR * u_in * growth,
-        sums=LAMBDA * (nearest + partials) + 2 * drift,
-        tiny=_underflow(contract, dtype, terms),
+        inputs=inputs,
+        sums=sums,
+        relative=inputs + sums,
+        tiny=LAMBDA * lost + truncated + smallest[dtype],
         unit=nearest + drift + partials + 2 * u_in * growth,
-        gain=u * (constants.count + _rounded_constants(contract.algorithm, count)),
+        gain=u * (constants.count + own_constants),
         one_sided=contract.rounding == "zero" or u_in > 0,
         local=contract.algorithm == "direct",
-        alike=constants.alike,
-        sharing=sharing,
+        shared_constants=constants.shared,
+        fan_out=fan_out,
+        z=math.sqrt(fan_out * 2 * math.log(2 / ALPHA)),
     )
 
 
@@ -204,15 +230,17 @@ def propagated_limits(contract: Contract, dtype: str) -> Limits:
     may cancel to anything within it. Errors of a channel's statistics are common to all its elements, so that gain and
     offset say nothing.
     """
-    tiny = _least(contract, FORMATS[dtype])
+    format = FORMATS[dtype]
+    tiny = format.smallest_subnormal if contract.subnormals == "kept" else format.smallest_normal
     unit = 1 / LAMBDA
     if contract.inputs != "exact" or contract.rounding == "zero":
         unit = 1 / 2
     if contract.between == "storage" or contract.variance == "raw":
         unit = 1 / (RMS * math.sqrt(3))
-    return Limits(FORMATS[dtype], 1.0, 0.0, tiny, unit, 0.0, one_sided=True, local=True)
+    return Limits(format, 1.0, 0.0, 1.0, tiny, unit, 0.0, one_sided=True, local=True)
 
 
+@cache
 def winograd_growth(algorithm: str) -> float:
     """Rounding error of F(m x m, 3 x 3) in units of u * sqrt(roundings) * s2.
 
@@ -223,45 +251,3 @@ def winograd_growth(algorithm: str) -> float:
     b, g, a = (np.array(matrix, dtype=np.float64) for matrix in WINOGRAD[algorithm])
     transformed = np.linalg.norm(b, axis=1) * np.linalg.norm(g, axis=1)
     return float(np.max(np.linalg.norm(a * transformed, axis=1)) / math.sqrt(3)) ** 2
-
-
-TRANSFORM_ADDITIONS = 8
-"""Roundings of an element's two-dimensional Winograd transforms: at most four additions on each axis."""
-
-
-def _roundings(contract: Contract, terms: int, count: int) -> tuple[float, float]:
-    """How many roundings an element collects, and by how much each of them is enlarged."""
-    if contract.algorithm in WINOGRAD:
-        return terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(contract.algorithm)
-    if contract.algorithm == "fft":
-        return (math.sqrt(terms) + math.log2(max(2, count))) ** 2, 1.0
-    return (3 if contract.inputs in SPLIT_INPUTS else 1) * terms, 1.0
-
-
-def _rounded_constants(algorithm: str, count: int) -> float:
-    """How many rounded constants of the algorithm every result passes."""
-    return {"winograd-f4": 2.0, "fft": 2 + math.log2(max(2, count))}.get(algorithm, 0.0)
-
-
-def _input_roundoff(inputs: str) -> float:
-    if inputs == "exact":
-        return 0.0
-    if inputs in SPLIT_INPUTS:
-        return FORMATS[SPLIT_INPUTS[inputs]].unit_roundoff ** 2
-    return FORMATS[inputs].unit_roundoff
-
-
-def _underflow(contract: Contract, dtype: str, terms: int) -> float:
-    """Absolute error from numbers below the smallest normal one: `tiny`."""
-    acc, root = _least(contract, contract.accumulator(dtype)), math.sqrt(terms)
-    lost = root * acc
-    if contract.inputs != "exact":
-        lost += root * _least(contract, FORMATS[SPLIT_INPUTS.get(contract.inputs, contract.inputs)])
-    if contract.splits > 1:
-        lost += math.sqrt(contract.splits) * _least(contract, FORMATS[contract.partials])
-    truncated = terms * acc if contract.rounding == "zero" else 0.0
-    return LAMBDA * lost + truncated + _least(contract, FORMATS[dtype])
-
-
-def _least(contract: Contract, format: Format) -> float:
-    return format.smallest_subnormal if contract.subnormals == "kept" else format.smallest_normal

@@ -20,8 +20,9 @@ import numpy as np
 
 from conformance.dtypes import FORMATS
 from conformance.judge.contract import Contract
-from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Output, Worst, judge
+from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, judge
 from conformance.judge.limits import ALPHA, LAMBDA, Limits, limits
+from conformance.judge.output import Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +54,31 @@ def projection_limit(evidence: Evidence, allowed: Limits, dtype: str) -> float:
 
 def judge_by_probes(output: Output, evidence: Evidence, distribution: str, contract: Contract) -> Judgement:
     """The judgement on a large output. On the integer distribution both probes must be exact."""
-    sampled = _judge_samples(output, evidence, distribution, contract)
+    values = output.actual[tuple(evidence.index.T)]
+    magnitude = {output.name: evidence.magnitude}
+    samples = replace(output, axes="T", actual=values, reference=evidence.exact, magnitude=lambda: magnitude)
+    sampled = judge(samples, distribution, contract)
+    worst, where = sampled.worst, ""
+    if worst is not None:
+        worst, where = replace(worst, index=tuple(map(int, evidence.index[worst.index[0]]))), "a sampled element"
+
     allowed = limits(contract, output.dtype, output.terms, output.actual.size)
     exact = distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)
     limit = 0.0 if exact else projection_limit(evidence, allowed, output.dtype)
     error = np.abs(evidence.projected - evidence.expected)
     error[np.isnan(error)] = np.inf
     check = Check("projection error", float(error.max()), limit)
-    position = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+    if not check.passed:
+        # the projected axis is K or C of an image, and sets of K of a filter; the others are known
+        names = (output.axes[0], *output.axes[2:]) if output.axes[0] != "K" else ("group", "set of channels", *"crs")
+        position = np.unravel_index(int(np.argmax(error)), error.shape)
+        places = ", ".join(f"{name.lower()} = {i}" for name, i in zip(names, position, strict=True))
+        where = f"somewhere in the channels at {places}"
     return replace(
         sampled,
-        criterion=f"{len(evidence.index):,} samples, a projection of all {output.actual.size:,}; {sampled.criterion}",
+        criterion=f"{len(values):,} samples, a projection of all {output.actual.size:,}; {sampled.criterion}",
         checks=(*sampled.checks, check),
-        out=sampled.out + int(np.count_nonzero(~(error <= limit))),
-        where=sampled.where if check.passed else _where(position, output),
+        mismatched=sampled.mismatched + int(np.count_nonzero(~(error <= limit))),
+        worst=worst,
+        where=where,
     )
-
-
-def _judge_samples(output: Output, evidence: Evidence, distribution: str, contract: Contract) -> Judgement:
-    values = output.actual[tuple(evidence.index.T)]
-    samples = replace(output, axes="T", actual=values, reference=evidence.exact, magnitude=lambda: evidence.magnitude)
-    judgement = judge(samples, distribution, contract)
-    if judgement.worst is None:
-        return judgement
-    index = tuple(int(i) for i in evidence.index[judgement.worst.index[0]])
-    worst = Worst(index, judgement.worst.value, judgement.worst.reference, judgement.worst.bound)
-    return replace(judgement, worst=worst, where="a sampled element")
-
-
-def _where(position: tuple[int, ...], output: Output) -> str:
-    """The projected axis is K or C of an image, and sets of K of a filter; the others are known."""
-    names: tuple[str, ...] = ("group", "set of channels", "c", "r", "s")
-    if output.axes[0] != "K":
-        names = (output.axes[0], *output.axes[2:])
-    places = ", ".join(f"{name.lower()} = {i}" for name, i in zip(names, position, strict=True))
-    return f"somewhere in the channels at {places}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from conformance.training.due import due as trainings
 PROPERTY = "conformance"
 """Name of the user property that carries a record, as a JSON line, from a worker to the controller."""
 
-DECODER = msgspec.json.Decoder(AnyRecord)
-"""Of our own lines, which need not be searched for what a stranger might write."""
+decoded = lru_cache(maxsize=2)(msgspec.json.Decoder(AnyRecord).decode)
+"""Of our own lines, which need not be searched for what a stranger might write; several hooks ask for the same one."""
 
 LETTERS = {"pass": ".", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
 CATEGORIES = {"pass": "passed", "fail": "failed", "error": "failed"}
@@ -253,17 +254,11 @@ def publish(item: pytest.Item, record: Record) -> None:
 
 
 def record_of(report: Any) -> Record | None:
-    """The record of a test whose call ended, decoded once; None for other phases and other tests.
-
-    Not in a worker: what is kept on a report there would have to travel to the controller.
-    """
+    """The record of a test whose call ended; None for other phases and other tests."""
     if getattr(report, "when", None) != "call":
         return None
-    if not hasattr(report, "conformance_record"):
-        text = dict(report.user_properties).get(PROPERTY)
-        report.conformance_record = None if text is None else DECODER.decode(str(text))
-    record: Record | None = report.conformance_record
-    return record
+    text = dict(report.user_properties).get(PROPERTY)
+    return None if text is None else decoded(str(text))
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:

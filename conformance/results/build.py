@@ -109,7 +109,7 @@ def _profile(judgement: Judgement) -> Profile:
     """An output's numbers, and the precision that they are consistent with."""
     known = judgement.inferred
     inferred = Inferred(
-        precision=known.arithmetic if known else "none that is known",
+        precision=known.arithmetic if known else "unknown",
         rank=KNOWN.index(known) if known else len(KNOWN),
         conservative=known is not None and judgement.conservative,
     )

@@ -130,7 +130,7 @@ def judge_call(call: Call, inputs: Arrays, outputs: Arrays, reference: Arrays) -
                 terms=terms[name],
                 actual=array,
                 reference=reference[name],
-                magnitude=lambda name=name: within[name],  # type: ignore[misc]
+                magnitude=lambda: within,
             ),
             DISTRIBUTION,
             call.contract,

@@ -1,0 +1,78 @@
+"""What is judged: one output of an operator, and what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from conformance.judge.contract import Contract
+from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
+from conformance.judge.propagation import PROPAGATIONS
+from conformance.operators import Arrays, Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output to be judged: the host array and what it must be.
+
+    magnitude   s2 of the outputs by name, asked for only when needed
+    exact       whether integers have results that every format holds
+    constants   rounded constants that the operator allows for
+    fan_out     most elements that one rounding may reach
+    propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
+    """
+
+    name: str
+    axes: str
+    dtype: str
+    terms: int
+    actual: np.ndarray
+    reference: np.ndarray
+    magnitude: Callable[[], Arrays]
+    exact: bool = True
+    constants: Constants = NONE
+    fan_out: int = 1
+    propagated: Callable[[Contract], Arrays] | None = None
+
+    def limits(self, contract: Contract) -> tuple[Limits, np.ndarray]:
+        """What a contract allows, and the scale s2 of every element that it allows it in."""
+        if self.propagated is not None:
+            return propagated_limits(contract, self.dtype), self.propagated(contract)[self.name]
+        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.fan_out)
+        s2 = self.magnitude()[self.name]
+        return allowed, s2 if allowed.local else np.broadcast_to(s2.max(), s2.shape)
+
+
+def outputs_of(
+    operator: Operator,
+    geometry: Any,
+    dtype: str,
+    inputs: Arrays,
+    actual: Arrays,
+    reference: Arrays,
+    magnitude: Callable[[], Arrays],
+) -> list[Output]:
+    """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs."""
+    propagation = PROPAGATIONS.get(operator.name)
+    bounds = propagation and cache(lambda contract: propagation(geometry, inputs, magnitude(), contract, dtype))
+    return [
+        Output(
+            name=name,
+            axes=tensor.axes,
+            dtype=tensor.stored_as(dtype),
+            terms=operator.terms(geometry)[name],
+            actual=actual[name],
+            reference=reference[name],
+            magnitude=magnitude,
+            exact=operator.exact_on_integers(geometry),
+            constants=Constants(operator.constants(geometry), operator.alike(geometry)),
+            fan_out=operator.sharing(geometry),
+            propagated=bounds,
+        )
+        for name, tensor in operator.outputs(geometry).items()
+        if name in actual
+    ]
