@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import nki_emulator
 from conformance.execution.case import Case
 from conformance.execution.verify import Verdict, verify
 from conformance.implementations.implementation import Implementation
@@ -34,8 +35,7 @@ def loader(folder: Path, target: str) -> Callable[[str], ModuleType]:
 
     @cache
     def load(name: str) -> ModuleType:
-        module: ModuleType = part("emulator").load(folder / f"{name}.py", target=target)
-        return module
+        return nki_emulator.load(folder / f"{name}.py", target=target)
 
     return load
 

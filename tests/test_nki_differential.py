@@ -22,8 +22,8 @@ from conformance.implementations.implementation import Implementation
 from conformance.inputs import expectation
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Variant, typed
-from tests.nki_operations import OPERATIONS as NKI_OPERATIONS
-from tests.nki_sources import Operation
+from tests.nki_emulator.operations import OPERATIONS as NKI_OPERATIONS
+from tests.nki_emulator.sources import Operation
 
 FOLDER = Path(__file__).parents[1] / "impls" / "nki"
 PAIRS = {"gen2": ("nki@emu", "nki@sim"), "gen3": ("nki@emu-gen3", "nki@sim-gen3")}

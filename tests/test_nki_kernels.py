@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conformance.problems import typed
+from nki_emulator import counting
 from tests.nki_kernels import FOLDER, implementation, part, tried
 
 FORWARD, DATA, WEIGHT = "conv_forward", "conv_backward_data", "conv_backward_weight"
@@ -102,7 +103,7 @@ Rows that no window reads are not moved, so that a stride may do with less than 
 @pytest.mark.parametrize("problem", TRAFFIC)
 def test_traffic_stays_near_the_minimum(problem: str, operator: str):
     least = part("host").minimum(operator, typed(problem).geometry, 4)
-    with part("emulator").counting() as counted:
+    with counting() as counted:
         assert tried(implementation(), operator, problem).status == "pass"
     bytes_factor, matmuls_factor = TRAFFIC[problem][DIRECTIONS.index(operator)]
     assert counted.dma_bytes_in + counted.dma_bytes_out <= bytes_factor * least.dma_bytes

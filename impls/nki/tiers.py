@@ -1,5 +1,5 @@
-"""What runs the kernels: a Neuron device, the vendor's simulator, or the emulator in this folder. Each is itself or
-unavailable; none stands in for another."""
+"""What runs the kernels: a Neuron device, the vendor's simulator, or the emulator. Each is itself or unavailable; none
+stands in for another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import nki_emulator
 from conformance.implementations.bridges.neuron import TRAINIUM, neuron_device, release
+from conformance.implementations.registry import source_hash
 
 from . import toolchain
 
@@ -138,7 +140,7 @@ class Simulator(Tier):
 
 @dataclass(frozen=True)
 class Emulator(Tier):
-    """The emulator in this folder for one generation of the NeuronCore."""
+    """The emulator of NKI for one generation of the NeuronCore."""
 
     target: str
     wide = False
@@ -150,9 +152,7 @@ class Emulator(Tier):
 
     def open(self, path: Path) -> ModuleType:
         """The kernels of any file."""
-        from .emulator import load
-
-        return load(path, target=self.target)
+        return nki_emulator.load(path, target=self.target)
 
     @cache  # noqa: B019
     def unavailable(self) -> str:
@@ -162,10 +162,8 @@ class Emulator(Tier):
     @contextmanager
     def metered(self) -> Iterator[dict[str, int]]:
         """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition."""
-        from .emulator import counting
-
         counts: dict[str, int] = {}
-        with counting() as counters:
+        with nki_emulator.counting() as counters:
             yield counts
         counts |= {
             "dma_bytes": counters.dma_bytes_in + counters.dma_bytes_out,
@@ -176,8 +174,15 @@ class Emulator(Tier):
         }
 
     def describe(self) -> dict[str, str]:
-        """No toolchain; which source it is stands in every record."""
-        return {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
+        """No toolchain; the hash of its source says which emulator it was."""
+        facts = {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
+        return facts | {"emulator": _emulator_source()}
+
+
+@cache
+def _emulator_source() -> str:
+    """SHA-256 of the emulator's source: it lies outside the folder that an implementation's own hash covers."""
+    return source_hash(Path(nki_emulator.__file__).parent)
 
 
 def _fault(tier: Device | Simulator | Emulator, **expected: Any) -> str:

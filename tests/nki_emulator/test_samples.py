@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.nki_samples import SAMPLES
-from tests.nki_sources import emulator
-from tests.nki_trials import Trial
+from nki_emulator import EmulationError, load
+from tests.nki_emulator.samples import SAMPLES
+from tests.nki_emulator.trials import Trial
 
 VARIABLE = "CONFORMANCE_NKI_SAMPLES"
 FOLDER = os.environ.get(VARIABLE)
@@ -37,12 +37,12 @@ FOUND = [(trial, path) for trial in SAMPLES for path in _copies(trial)] if FOLDE
 def _loaded(trial: Trial, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The file, or a file that imports it as a module of its package."""
     if not trial.package:
-        return emulator().load(path, target=trial.target)
+        return load(path, target=trial.target)
     monkeypatch.syspath_prepend(path.parents[trial.package.count(".")])
     stub = folder / "stub.py"
     stub.write_text(f"import nki\nfrom {trial.package} import {trial.kernel}\n")
     try:
-        return emulator().load(stub, target=trial.target)
+        return load(stub, target=trial.target)
     finally:
         root = trial.package.partition(".")[0]
         for name in [name for name in sys.modules if name.partition(".")[0] == root]:
@@ -63,14 +63,14 @@ def test_sample(trial: Trial, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
         return
     try:
         assert trial.run(_loaded(trial, path, tmp_path, monkeypatch)) == []
-    except emulator().EmulationError as problem:
+    except EmulationError as problem:
         if OTHER_GENERATION not in problem.message:
             raise
         pytest.skip(f"written for nki 0.1 or 0.2: {problem}")
 
 
 def _expect_refusal(trial: Trial, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(emulator().EmulationError) as caught:
+    with pytest.raises(EmulationError) as caught:
         trial.run(_loaded(trial, path, folder, monkeypatch))
     assert caught.value.rule in trial.refused
     assert caught.value.line > 0

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tests import nki_definitions as definitions
-from tests.nki_definitions import Definition
-from tests.nki_trials import Array, Trial
+from tests.nki_emulator import definitions
+from tests.nki_emulator.definitions import Definition
+from tests.nki_emulator.trials import Array, Trial
 
 Pair = tuple[int, int]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.nki_sources import BFLOAT16, MARK, indented
+from tests.nki_emulator.sources import BFLOAT16, MARK, indented
 
 BETA_HEADER = """import numpy as np
 import neuronxcc.nki as nki

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.nki_sources import Refused
+from tests.nki_emulator.sources import Refused
 
 OPERANDS = (
     Refused("shape", "nisa.tensor_tensor(dst=t, data1=x, data2=x[:, 0:12], op=nl.add)"),

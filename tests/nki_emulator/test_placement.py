@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.nki_sources import HEADER, emulator, indented, loaded
+from nki_emulator import EmulationError
+from tests.nki_emulator.sources import HEADER, indented, loaded
 
 BODY = """y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
 first = nl.ndarray((4, 8), dtype=nl.float32, buffer=nl.{memory}, address=(0, 64))
@@ -36,7 +37,7 @@ def test_apart(tmp_path, memory: str, other: str, columns: int, start: int):
 
 @pytest.mark.parametrize(("memory", "other", "columns", "start"), SHARED)
 def test_shared(tmp_path, memory: str, other: str, columns: int, start: int):
-    with pytest.raises(emulator().EmulationError) as caught:
+    with pytest.raises(EmulationError) as caught:
         _run(tmp_path, memory=memory, other=other, columns=columns, start=start)
     assert caught.value.rule == f"{'psum-' if memory == 'psum' else ''}uninitialised"
     assert "first" in BODY.splitlines()[caught.value.line - 8]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-FOLDER = Path(__file__).parents[1] / "impls" / "nki" / "emulator"
+import nki_emulator
+from nki_emulator import load
+
+FOLDER = Path(nki_emulator.__file__).parent
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HEADER = """import nki
 import nki.language as nl
@@ -36,26 +37,11 @@ DTYPES = {
 }
 
 
-def emulator() -> ModuleType:
-    """The package, imported by its place: impls is on no path."""
-    name = "conformance_nki_emulator"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            name, FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
 def loaded(folder: Path, source: str, **options: Any) -> ModuleType:
     """A source as a file in a folder, loaded by the emulator."""
     path = folder / f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:12]}.py"
     path.write_text(source)
-    module: ModuleType = emulator().load(path, **options)
-    return module
+    return load(path, **options)
 
 
 def indented(body: str) -> str:

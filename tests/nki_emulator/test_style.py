@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import nki_definitions as definitions
-from tests.nki_sources import emulator
-from tests.nki_trials import Array, Trial
+from nki_emulator import load
+from tests.nki_emulator import definitions
+from tests.nki_emulator.trials import Array, Trial
 
-FOLDER = Path(__file__).parent / "nki_style"
+FOLDER = Path(__file__).parent / "style"
 POOL = Array((8, 12, 9))
 TRIALS = (
     Trial("pooling.py", "pool", (POOL, 3), definitions.AVERAGE_POOL),
@@ -43,14 +43,14 @@ def _adapted(trial: Trial) -> Trial:
 @pytest.mark.parametrize("generation", ["beta_", ""], ids=["beta", "present"])
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: f"{trial.kernel}-{trial.arguments[0].dtype}")
 def test_kernel(trial: Trial, generation: str):
-    module = emulator().load(FOLDER / f"{generation}{trial.file}")
+    module = load(FOLDER / f"{generation}{trial.file}")
     assert _adapted(trial).run(module) == []
 
 
 @pytest.mark.parametrize("generation", ["beta_", ""], ids=["beta", "present"])
 def test_bounds_see_a_wrong_last_row(generation: str):
     """The same trials detect a kernel that leaves one result as it was for the row before."""
-    module = emulator().load(FOLDER / f"{generation}rows.py")
+    module = load(FOLDER / f"{generation}rows.py")
     right = module.softmax
 
     def wrong(x: np.ndarray) -> np.ndarray:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.nki_beta_refusals import BETA_HEADER
-from tests.nki_definitions import gamma
-from tests.nki_sources import indented
+from tests.nki_emulator.beta_refusals import BETA_HEADER
+from tests.nki_emulator.definitions import gamma
+from tests.nki_emulator.sources import indented
 
 P, F = 16, 24
 FRAME = """x, y = nl.load(a), nl.load(b)

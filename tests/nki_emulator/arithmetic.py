@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.nki_sources import BF16, COLUMN, FP16, FP32, I32, U32, F, Operation, P, Spec, f32, unit, wide
+from tests.nki_emulator.sources import BF16, COLUMN, FP16, FP32, I32, U32, F, Operation, P, Spec, f32, unit, wide
 
 
 def _each(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.nki_arithmetic import COMPUTED
-from tests.nki_sources import BF16, BFLOAT16, COLUMN, FP16, FP32, I32, U32, F, Operation, P, Spec, f32, unit, wide
+from tests.nki_emulator.arithmetic import COMPUTED
+from tests.nki_emulator.sources import (
+    BF16,
+    BFLOAT16,
+    COLUMN,
+    FP16,
+    FP32,
+    I32,
+    U32,
+    F,
+    Operation,
+    P,
+    Spec,
+    f32,
+    unit,
+    wide,
+)
 
 SQUARE: Spec = ((P, P), "fp32")
 ROWS = np.arange(P)[:, None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import sys
@@ -13,7 +12,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.nki_sources import BFLOAT16, HEADER, emulator, indented, loaded
+from nki_emulator import EmulationError, counting, load
+from nki_emulator.watchdog import Watchdog
+from tests.nki_emulator.sources import BFLOAT16, HEADER, indented, loaded
 
 COPY = """out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
 nl.store(out, nl.load(a))
@@ -33,7 +34,7 @@ def _kernel(body: str, parameters: str = "a") -> str:
 
 
 def _error(folder, source, *arguments, **options):
-    with pytest.raises(emulator().EmulationError) as caught:
+    with pytest.raises(EmulationError) as caught:
         loaded(folder, source, **options).kernel(*arguments)
     return caught.value
 
@@ -78,7 +79,7 @@ def test_no_such_target(tmp_path):
 
 def test_no_such_file(tmp_path):
     with pytest.raises(FileNotFoundError):
-        emulator().load(tmp_path / "none.py")
+        load(tmp_path / "none.py")
 
 
 def test_the_text_of_an_error(tmp_path):
@@ -159,7 +160,7 @@ def test_one_jitted_function_calls_another_as_part_of_itself(tmp_path):
     inner = HEADER + "def inner(x):\n    return nl.multiply(x, 2.0)\n\n\n@nki.jit(mode='any')\n"
     body = COPY.replace("nl.load(a)", "inner(nl.load(a))")
     source = f"{inner}def kernel(a):\n{indented(body)}"
-    with emulator().counting() as counters:
+    with counting() as counters:
         found = loaded(tmp_path, source).kernel[1](VALUES)
     np.testing.assert_array_equal(found, 2 * VALUES)
     assert counters.instructions == {"dma_copy": 2, "tensor_scalar": 1}
@@ -171,7 +172,7 @@ def test_simulate_is_the_kernel_itself(tmp_path):
 
 
 def test_several_cores_are_not_implemented(tmp_path):
-    with pytest.raises(emulator().EmulationError, match="not-implemented"):
+    with pytest.raises(EmulationError, match="not-implemented"):
         loaded(tmp_path, _kernel(COPY)).kernel[2](VALUES)
 
 
@@ -187,7 +188,7 @@ def test_a_tensor_of_an_earlier_call_is_refused(tmp_path):
     source = _kernel(body) + "\n\nkept = []\n"
     module = loaded(tmp_path, source)
     module.kernel(VALUES)
-    with pytest.raises(emulator().EmulationError, match="stale-tensor") as caught:
+    with pytest.raises(EmulationError, match="stale-tensor") as caught:
         module.kernel(VALUES)
     assert caught.value.line == 9
 
@@ -203,7 +204,7 @@ def test_calls_of_several_threads_are_apart(tmp_path):
 
 def test_counters(tmp_path):
     values = np.ones((5, 8), np.float32)
-    with emulator().counting() as outer, emulator().counting() as counters:
+    with counting() as outer, counting() as counters:
         loaded(tmp_path, _kernel(PRODUCT, "a, steps")).kernel(values, 3)
     assert counters == outer
     assert counters.dma_bytes_in == 3 * 5 * 8 * 4
@@ -217,10 +218,10 @@ def test_counters(tmp_path):
 def test_counters_of_several_calls_and_of_one_that_fails(tmp_path):
     module = loaded(tmp_path, _kernel(PRODUCT, "a, steps"))
     values = np.ones((5, 8), np.float32)
-    with emulator().counting() as counters:
+    with counting() as counters:
         module.kernel(values, 1)
         module.kernel(values, 2)
-        with pytest.raises(emulator().EmulationError):
+        with pytest.raises(EmulationError):
             module.kernel(values, 0)
     assert counters.matmuls == 3
     module.kernel(values, 1)
@@ -229,8 +230,8 @@ def test_counters_of_several_calls_and_of_one_that_fails(tmp_path):
 
 def test_the_end_of_a_block_leaves_the_others(tmp_path):
     module = loaded(tmp_path, _kernel(COPY))
-    with emulator().counting() as outer:
-        with emulator().counting() as inner:
+    with counting() as outer:
+        with counting() as inner:
             module.kernel(VALUES)
         module.kernel(VALUES)
     assert (inner.instructions["dma_copy"], outer.instructions["dma_copy"]) == (2, 4)
@@ -242,7 +243,7 @@ nisa.dma_copy(dst=t, src=a.ap([[0, 4], [1, 6]]))
 out = nl.ndarray((4, 6), dtype=nl.float32, buffer=nl.shared_hbm)
 nisa.dma_copy(dst=out, src=t)
 return out"""
-    with emulator().counting() as counters:
+    with counting() as counters:
         found = loaded(tmp_path, _kernel(body)).kernel(np.arange(6, dtype=np.float32))
     np.testing.assert_array_equal(found, np.tile(np.arange(6), (4, 1)))
     assert counters.dma_bytes_in == 4 * 6 * 4
@@ -278,8 +279,7 @@ def test_a_time_limit_outside_the_main_thread(tmp_path):
 
 def test_a_time_limit_does_not_fire_after_the_kernel_is_done():
     """However late the timer comes."""
-    watchdog = importlib.import_module(f"{emulator().__name__}.watchdog")
-    guard = watchdog.Watchdog(3600)
+    guard = Watchdog(3600)
     with guard:
         pass
     guard._fire()

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.nki_definitions import Definition, rounded_bound
-from tests.nki_sources import DTYPES, wide
+from tests.nki_emulator.definitions import Definition, rounded_bound
+from tests.nki_emulator.sources import DTYPES, wide
 
 SPACINGS = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11, "i8": 0.0}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.nki_beta_operations import BETA_OPERATIONS, BetaOperation
-from tests.nki_sources import loaded, wide
+from tests.nki_emulator.beta_operations import BETA_OPERATIONS, BetaOperation
+from tests.nki_emulator.sources import loaded, wide
 
 
 @pytest.mark.parametrize("operation", BETA_OPERATIONS, ids=lambda operation: operation.name)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.nki_refusals_operands import FURTHER, OPERANDS
-from tests.nki_sources import Refused
+from tests.nki_emulator.refusals_operands import FURTHER, OPERANDS
+from tests.nki_emulator.sources import Refused
 
 MEMORY = (
     Refused("partition-limit", "nl.ndarray((129, 4), dtype=nl.float32)"),

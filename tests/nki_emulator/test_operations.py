@@ -7,8 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from tests.nki_operations import OPERATIONS
-from tests.nki_sources import BFLOAT16, DTYPES, HEADER, Operation, emulator, indented, loaded, wide
+from nki_emulator import operations
+from tests.nki_emulator.operations import OPERATIONS
+from tests.nki_emulator.sources import BFLOAT16, DTYPES, HEADER, Operation, indented, loaded, wide
 
 
 def _identified(operation: Operation) -> str:
@@ -156,7 +157,7 @@ def test_attributes_of_views(tmp_path, capsys):
 
 def test_every_operation_is_tried():
     text = "\n".join([*(operation.source for operation in OPERATIONS), *VIEWS, ATTRIBUTES])
-    assert sorted(set(emulator().operations()) - set(re.findall(r"(?:nl|nisa)\.\w+", text))) == []
+    assert sorted(set(operations()) - set(re.findall(r"(?:nl|nisa)\.\w+", text))) == []
 
 
 def test_low_precision_is_kept_until_the_result_when_not_precise(tmp_path):

@@ -7,11 +7,12 @@ import re
 import numpy as np
 import pytest
 
-from tests.nki_refusals import ACCEPTED, REFUSED
-from tests.nki_sources import FOLDER, MARK, Refused, arguments, emulator, loaded, source
+from nki_emulator import RULES, EmulationError
+from tests.nki_emulator.refusals import ACCEPTED, REFUSED
+from tests.nki_emulator.sources import FOLDER, MARK, Refused, arguments, loaded, source
 
 ELSEWHERE = {"stale-tensor", "argument", "outside-kernel", "instruction-limit", "time-limit"}
-"""Rules that need more than a kernel; their tests are in test_nki_emulator_loading."""
+"""Rules that need more than a kernel; their tests are in test_loading."""
 
 
 def _identified(case: Refused) -> str:
@@ -24,7 +25,7 @@ def test_refused(tmp_path, refused):
     def run():
         loaded(tmp_path, refused.source, target=refused.target).kernel(*arguments())
 
-    with pytest.raises(emulator().EmulationError) as caught:
+    with pytest.raises(EmulationError) as caught:
         run()
     marked = next(n for n, line in enumerate(refused.source.splitlines(), 1) if line.endswith(MARK))
     found = caught.value
@@ -38,7 +39,7 @@ def test_accepted(tmp_path, lines):
 
 
 def test_every_rule_is_broken():
-    rules = set(emulator().RULES)
+    rules = set(RULES)
     assert {refused.rule for refused in REFUSED} | ELSEWHERE == rules
 
 
@@ -50,7 +51,7 @@ def _sources():
 def test_no_error_has_an_unknown_rule():
     text = "".join(path.read_text() for path in _sources())
     named = set(re.findall(r'(?:refuse|outside)\(\s*"([a-z-]+)"', text)) | set(re.findall(r'"(python-[a-z-]+)"', text))
-    assert named <= set(emulator().RULES)
+    assert named <= set(RULES)
     assert len(named) > 60
 
 
@@ -65,7 +66,7 @@ def test_no_error_has_an_unknown_rule():
     }.items(),
 )
 def test_a_later_target_allows_it(tmp_path, rule, body):
-    with pytest.raises(emulator().EmulationError, match=rule):
+    with pytest.raises(EmulationError, match=rule):
         loaded(tmp_path, source(body)).kernel(*arguments())
     loaded(tmp_path, source(body), target="gen4").kernel(*arguments())
 
@@ -79,6 +80,6 @@ def test_functions_that_no_kernel_calls_may_use_all_of_python(tmp_path):
 def test_functions_that_a_kernel_calls_keep_to_the_subset(tmp_path):
     helpers = "\n\ndef outer(v):\n    return inner(v)\n\n\ndef inner(v):\n    return [w for w in v]\n"
     text = source("outer((1, 2))") + helpers
-    with pytest.raises(emulator().EmulationError, match="python-comprehension") as caught:
+    with pytest.raises(EmulationError, match="python-comprehension") as caught:
         loaded(tmp_path, text)
     assert caught.value.line == len(text.splitlines())

@@ -9,8 +9,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.nki_beta_refusals import BETA_HEADER
-from tests.nki_sources import HEADER, emulator, indented, loaded
+from nki_emulator import EmulationError
+from tests.nki_emulator.beta_refusals import BETA_HEADER
+from tests.nki_emulator.sources import HEADER, indented, loaded
 
 BODY = """y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
 nl.store(y, value=nl.load(a))
@@ -63,7 +64,7 @@ def test_nothing_stays(root: str, tmp_path):
 
 @pytest.mark.parametrize("broken", BROKEN[:-1], ids=["exception", "import", "syntax"])
 def test_nothing_stays_after_an_error(root: str, tmp_path, broken: str):
-    with pytest.raises(emulator().EmulationError):
+    with pytest.raises(EmulationError):
         loaded(tmp_path, SOURCES[root] + broken)
     assert _present() == {}
 
@@ -76,7 +77,7 @@ def test_nothing_stays_after_an_interrupt(root: str, tmp_path):
 
 def test_nothing_stays_after_a_refused_kernel(root: str, tmp_path):
     kernel = loaded(tmp_path, SOURCES[root]).kernel
-    with pytest.raises(emulator().EmulationError):
+    with pytest.raises(EmulationError):
         kernel(np.zeros((129, 2), np.float32))
     assert _present() == {}
 
@@ -95,7 +96,7 @@ def test_toolchain_is_put_back(root: str, toolchain: dict[str, ModuleType], tmp_
 def test_toolchain_is_hidden_while_a_file_loads(root: str, toolchain: dict[str, ModuleType], tmp_path):
     """A module that only the real package has must not mix with the emulator's."""
     hidden = NAMES[root][-1]
-    with pytest.raises(emulator().EmulationError, match="ModuleNotFoundError"):
+    with pytest.raises(EmulationError, match="ModuleNotFoundError"):
         loaded(tmp_path, f"{SOURCES[root]}import {hidden}\n")
     assert _present() == toolchain
 
