@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from . import arithmetic
 from .beta_index import Index, executed
 from .beta_language import store
 from .beta_math import (
     activation_named,
+    copied,
     data_type,
     elementwise,
+    flat,
     free_axes,
     fresh,
     number_or_values,
@@ -27,22 +31,15 @@ from .engines import Engine, ReduceCmd
 from .errors import refuse
 from .machine import begin
 from .operands import HBM, as_float
-from .operators import Operator
+from .operators import Operator, applied
 from .targets import BN_STATS_FREE
 
 
 def nc_matmul(
-    stationary: BetaTensor,
-    moving: BetaTensor,
-    *,
-    is_stationary_onezero: bool = False,
-    is_moving_onezero: bool = False,
-    is_transpose: bool = False,
-    tile_position: tuple[int, ...] = (),
-    tile_size: tuple[int, ...] = (),
-    mask: Any = None,
-    perf_mode: Any = None,
-) -> BetaTensor:
+    stationary: BetaTensor, moving: BetaTensor, *, is_stationary_onezero: bool = False,
+    is_moving_onezero: bool = False, is_transpose: bool = False, tile_position: tuple[int, ...] = (),
+    tile_size: tuple[int, ...] = (), mask: Any = None, perf_mode: Any = None,
+) -> BetaTensor:  # fmt: skip
     """A new tile in PSUM: stationary[K, M].T @ moving[K, N] in float32; `+=` on a PSUM tile accumulates.
 
     What the operands are said to hold, and where they sit in the array of the Tensor Engine, changes no result.
@@ -73,17 +70,9 @@ def _operand(value: Any, data: BetaTensor, what: str) -> Any:
 
 
 def activation(
-    op: Any,
-    data: BetaTensor,
-    *,
-    bias: Any = None,
-    scale: Any = 1.0,
-    reduce_op: Any = None,
-    reduce_res: BetaTensor | None = None,
-    reduce_cmd: ReduceCmd = ReduceCmd.idle,
-    mask: Any = None,
-    dtype: Any = None,
-) -> BetaTensor:
+    op: Any, data: BetaTensor, *, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None,
+    reduce_res: BetaTensor | None = None, reduce_cmd: ReduceCmd = ReduceCmd.idle, mask: Any = None, dtype: Any = None,
+) -> BetaTensor:  # fmt: skip
     """op(data * scale + bias): scale a number or (P, 1), bias (P, 1)."""
     if reduce_cmd is ReduceCmd.reset_reduce and reduce_res is not None:
         options = {"bias": bias, "scale": scale, "mask": mask, "dtype": dtype}
@@ -95,58 +84,44 @@ def activation(
     function = activation_named(op)
     added = 0.0 if bias is None else _operand(bias, data, "bias")
     operands = (tile(data, "data"), _operand(scale, data, "scale"), added)
-    result = data.dtype if dtype is None else dtype
-    return elementwise("activation", lambda x, s, b: function(x * s + b), operands, result, mask)
+    return elementwise("activation", lambda x, s, b: function(x * s + b), operands, dtype, mask, data.dtype)
 
 
 def activation_reduce(
     op: Any, data: BetaTensor, *, reduce_op: Any, reduce_res: BetaTensor, dtype: Any = None, **options: Any
 ) -> BetaTensor:
-    """`activation` that also writes the sum of its float32 results a partition to reduce_res(P, 1)."""
-    if operator_named(reduce_op, "reduce_op").name != "add":
+    """`activation` that also writes the sum of its float32 results of a partition to reduce_res(P, 1)."""
+    operator = operator_named(reduce_op, "reduce_op")
+    if operator.name != "add":
         refuse("operator", "reduce_op must be add")
-    exact = activation(op, data, dtype=FLOAT32, **options)
-    _write_reduced(reduce_res, operator_named(np.add), exact)
-    values, known = exact.read()
-    return fresh(values, known, data.dtype if dtype is None else data_type(dtype), ran=exact.executed)
+    return _also_reduced(activation(op, data, dtype=FLOAT32, **options), operator, reduce_res, data, dtype)
 
 
-def _write_reduced(reduce_res: BetaTensor, operator: Operator, exact: BetaTensor) -> None:
-    """Each partition of a float32 tile reduced into reduce_res(P, 1)."""
+def tensor_scalar_reduce(
+    *, data: BetaTensor, op0: Any, operand0: Any, reduce_op: Any, reduce_res: BetaTensor, dtype: Any = None,
+    mask: Any = None,
+) -> BetaTensor:  # fmt: skip
+    """data <op0> operand0; the float32 results of a partition are also reduced into reduce_res(P, 1)."""
+    exact = tensor_scalar(data, op0, operand0, dtype=FLOAT32, mask=mask)
+    return _also_reduced(exact, operator_named(reduce_op, "reduce_op"), reduce_res, data, dtype)
+
+
+def _also_reduced(
+    exact: BetaTensor, operator: Operator, reduce_res: BetaTensor, data: BetaTensor, dtype: Any
+) -> BetaTensor:
+    """Each partition of a float32 tile reduced into reduce_res(P, 1), and the tile rounded to dtype (that of data)."""
     if tile(reduce_res, "reduce_res").shape[0] != exact.shape[0] or reduce_res.size != exact.shape[0]:
         refuse("operand-shape", f"reduce_res {reduce_res} must be ({exact.shape[0]}, 1)")
     values, known = exact.read()
     found = reduced(operator, values, known, tuple(range(1, exact.ndim)), False)
     reduce_res.write(*(part.reshape(reduce_res.shape) for part in found))
-
-
-def tensor_scalar_reduce(
-    *,
-    data: BetaTensor,
-    op0: Any,
-    operand0: Any,
-    reduce_op: Any,
-    reduce_res: BetaTensor,
-    dtype: Any = None,
-    mask: Any = None,
-) -> BetaTensor:
-    """data <op0> operand0; the float32 results are also reduced a partition into reduce_res(P, 1)."""
-    exact = tensor_scalar(data, op0, operand0, dtype=FLOAT32, mask=mask)
-    _write_reduced(reduce_res, operator_named(reduce_op, "reduce_op"), exact)
-    values, known = exact.read()
-    return fresh(values, known, data.dtype if dtype is None else data_type(dtype), ran=exact.executed)
+    return fresh(values, known, data_type(dtype, data.dtype), ran=exact.executed)
 
 
 def tensor_reduce(
-    op: Any,
-    data: BetaTensor,
-    axis: Any,
-    *,
-    mask: Any = None,
-    dtype: Any = None,
-    negate: bool = False,
+    op: Any, data: BetaTensor, axis: Any, *, mask: Any = None, dtype: Any = None, negate: bool = False,
     keepdims: bool = False,
-) -> BetaTensor:
+) -> BetaTensor:  # fmt: skip
     """data reduced over free axes in float32, rounded once to dtype (that of data)."""
     begin("tensor_reduce")
     if mask is not None:
@@ -154,7 +129,7 @@ def tensor_reduce(
     values, known = tile(data, "data").read()
     axes = free_axes(data.shape, axis)
     result, sound = reduced(operator_named(op), as_float(values), known, axes, keepdims)
-    return fresh(-result if negate else result, sound, data.dtype if dtype is None else data_type(dtype))
+    return fresh(-result if negate else result, sound, data_type(dtype, data.dtype))
 
 
 def tensor_tensor(
@@ -166,81 +141,54 @@ def tensor_tensor(
     return elementwise("tensor_tensor", operator_named(op).function, (data1, data2), dtype, mask)
 
 
-def _step(found: Operator, reverse: bool) -> Any:
-    if found.arity == 1:
-        return lambda x, _: found.function(x)
-    return (lambda x, y: found.function(y, x)) if reverse else found.function
-
-
 def tensor_scalar(
-    data: BetaTensor,
-    op0: Any,
-    operand0: Any,
-    reverse0: bool = False,
-    op1: Any = None,
-    operand1: Any = None,
-    reverse1: bool = False,
-    *,
-    dtype: Any = None,
-    mask: Any = None,
-    engine: Any = None,
-) -> BetaTensor:
+    data: BetaTensor, op0: Any, operand0: Any, reverse0: bool = False, op1: Any = None, operand1: Any = None,
+    reverse1: bool = False, *, dtype: Any = None, mask: Any = None, engine: Any = None,
+) -> BetaTensor:  # fmt: skip
     """(data <op0> operand0) <op1> operand1 in float32; operands are numbers or (P, 1) tiles."""
-    first = _step(operator_named(op0, "op0"), reverse0)
+    function = first = partial(applied, operator_named(op0, "op0"), reverse=reverse0)
     operands = [tile(data, "data"), _operand(operand0, data, "operand0")]
-    if op1 is None:
-        function = first
-    else:
-        second = _step(operator_named(op1, "op1"), reverse1)
+    if op1 is not None:
+        second = partial(applied, operator_named(op1, "op1"), reverse=reverse1)
         operands.append(_operand(operand1, data, "operand1"))
-        function = lambda x, a, b: second(first(x, a), b)  # noqa: E731
-    return elementwise("tensor_scalar", function, operands, data.dtype if dtype is None else dtype, mask)
+        function = lambda x, a, b: second(first(x, a), b)  # type: ignore[assignment] # noqa: E731
+    return elementwise("tensor_scalar", function, operands, dtype, mask, data.dtype)
 
 
 def scalar_tensor_tensor(
-    *,
-    data: BetaTensor,
-    op0: Any,
-    operand0: Any,
-    op1: Any,
-    operand1: BetaTensor,
-    reverse0: bool = False,
-    reverse1: bool = False,
-    dtype: Any = None,
-    mask: Any = None,
-) -> BetaTensor:
+    *, data: BetaTensor, op0: Any, operand0: Any, op1: Any, operand1: BetaTensor, reverse0: bool = False,
+    reverse1: bool = False, dtype: Any = None, mask: Any = None,
+) -> BetaTensor:  # fmt: skip
     """(data <op0> operand0) <op1> operand1 with a number or (P, 1) first and a tile second."""
-    first, second = _step(operator_named(op0), reverse0), _step(operator_named(op1), reverse1)
+    first, second = operator_named(op0), operator_named(op1)
     operands = (tile(data, "data"), _operand(operand0, data, "operand0"), tile(operand1, "operand1"))
-    result = data.dtype if dtype is None else dtype
-    return elementwise("scalar_tensor_tensor", lambda x, a, y: second(first(x, a), y), operands, result, mask)
+    return elementwise(
+        "scalar_tensor_tensor",
+        lambda x, a, y: applied(second, applied(first, x, a, reverse0), y, reverse1),
+        operands, dtype, mask, data.dtype,
+    )  # fmt: skip
 
 
 def tensor_copy(src: BetaTensor, *, mask: Any = None, dtype: Any = None, engine: Any = None) -> BetaTensor:
     """A new tile in SBUF with the elements of another; from HBM it takes a load."""
-    begin("tensor_copy")
-    values, known = tile(src, "src").read(mask)
-    result = src.dtype if dtype is None else data_type(dtype)
-    return fresh(values if result is src.dtype else as_float(values), known, result, ran=executed(mask, src.shape))
+    return copied("tensor_copy", src, dtype, mask)
 
 
 def reciprocal(data: BetaTensor, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
-    """1 / data in float32."""
     return elementwise("reciprocal", np.reciprocal, (tile(data, "data"),), dtype, mask)
 
 
 def memset(shape: Any, value: float, dtype: Any, *, mask: Any = None, engine: Any = None) -> BetaTensor:
     """A new tile in SBUF filled with a number."""
     begin("memset")
-    sizes = tuple(int(size) for size in shape)
-    return fresh(np.full(sizes, value, np.float32), np.ones(sizes, np.bool_), data_type(dtype))
+    return fresh(np.full(tuple(int(size) for size in shape), value, np.float32), True, data_type(dtype))
 
 
 def iota(expr: Index, dtype: Any, *, mask: Any = None) -> BetaTensor:
     """A new tile in SBUF with the values of an index expression."""
     begin("iota")
     values = np.broadcast_to(expr.values, expr.shape)
-    return fresh(values, np.ones(expr.shape, np.bool_), data_type(dtype), ran=executed(mask, expr.shape))
+    return fresh(values, True, data_type(dtype), ran=executed(mask, expr.shape))
 
 
 def affine_select(
@@ -252,8 +200,7 @@ def affine_select(
         return tensor_copy(on_true_tile, dtype=dtype, mask=mask)
     values, known = on_true_tile.read()
     begin("affine_select")
-    result = on_true_tile.dtype if dtype is None else data_type(dtype)
-    found = np.where(chosen, as_float(values), np.float32(on_false_value))
+    found, result = np.where(chosen, as_float(values), np.float32(on_false_value)), data_type(dtype, on_true_tile.dtype)
     return fresh(found, known | ~chosen, result, ran=executed(mask, on_true_tile.shape))
 
 
@@ -275,7 +222,7 @@ def dma_transpose(src: BetaTensor, *, axes: Any = None, mask: Any = None, dtype:
         refuse("not-implemented", "dma_transpose of other than a matrix, or with a mask")
     begin("dma_transpose")
     values, known = src.read()
-    return fresh(as_float(values).T, known.T, src.dtype if dtype is None else data_type(dtype))
+    return fresh(as_float(values).T, known.T, data_type(dtype, src.dtype))
 
 
 def tensor_copy_predicated(
@@ -297,87 +244,54 @@ def tensor_partition_reduce(op: Any, data: BetaTensor, *, mask: Any = None, dtyp
     if mask is not None:
         refuse("not-implemented", "tensor_partition_reduce with a mask")
     begin("tensor_partition_reduce")
-    values, known = tile(data, "data").read()
-    rows, sound = as_float(values).reshape(1, data.shape[0], -1), known.reshape(1, data.shape[0], -1)
-    result = reduced(operator_named(op), rows, sound, (1,), False)
+    values, known = flat(tile(data, "data"))
+    found, sound = reduced(operator_named(op), values[None], known[None], (1,), False)
     shape = (1, *data.shape[1:])
-    return fresh(*(part.reshape(shape) for part in result), data.dtype if dtype is None else data_type(dtype))
+    return fresh(found.reshape(shape), sound.reshape(shape), data_type(dtype, data.dtype))
 
 
 def bn_stats(data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
-    """[P, 6]: count, mean and variance * count of the even elements a partition, then of the odd ones.
-
-    A mask may shorten the row; each row keeps the same elements, from the first on.
-    """
+    """[P, 6]. A mask may shorten the row; each row keeps the same elements, from the first on."""
     begin("bn_stats")
     shape = tile(data, "data").shape
     values, known = data.read(mask)
+    terms, sound = as_float(values).reshape(shape[0], -1), known.reshape(shape[0], -1)
     ran = executed(mask, shape)
-    columns = slice(None) if ran is None else slice(0, _kept(ran.reshape(shape[0], -1)))
-    terms, sound = as_float(values).reshape(shape[0], -1)[:, columns], known.reshape(shape[0], -1)[:, columns]
+    if ran is not None:
+        ran = ran.reshape(shape[0], -1)
+        count = int(ran[0].sum())
+        if not count or (ran != (np.arange(ran.shape[1]) < count)).any():
+            refuse("mask", "a mask of bn_stats keeps the first elements of every partition")
+        terms, sound = terms[:, :count], sound[:, :count]
     if terms.shape[1] > BN_STATS_FREE:
         refuse("bn-stats-size", f"data {data} has {terms.shape[1]} elements a partition, at most {BN_STATS_FREE}")
-    terms = np.where(sound, terms, np.float32(0))
-    found = np.stack([part for start in (0, 1) for part in _statistics(terms[:, start::2])], axis=1)
-    known = np.broadcast_to(sound.all(axis=1, keepdims=True), found.shape)
-    return fresh(found, known, data.dtype if dtype is None else data_type(dtype))
-
-
-def _kept(ran: np.ndarray) -> int:
-    count = int(ran[0].sum())
-    if not count or (ran != (np.arange(ran.shape[1]) < count)).any():
-        refuse("mask", "a mask of bn_stats keeps the first elements of every partition")
-    return count
-
-
-def _statistics(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count, mean and sum of squared distances from it, [P] each, in float32; zeros where there is no element."""
-    partitions, count = values.shape
-    if count == 0:
-        return (np.zeros(partitions, np.float32),) * 3
-    mean = values.sum(axis=1, dtype=np.float32) / np.float32(count)
-    squares = np.square(values - mean[:, None]).sum(axis=1, dtype=np.float32)
-    return np.full(partitions, count, np.float32), mean, squares
+    found = arithmetic.bn_stats(np.where(sound, terms, np.float32(0)))
+    return fresh(found, sound.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
 
 
 def bn_aggr(data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
     """[P, 2]: mean and variance of the elements behind any number of (count, mean, variance * count)."""
     begin("bn_aggr")
-    values, known = tile(data, "data").read()
-    if mask is not None or (data.size // data.shape[0]) % 3:
+    values, known = flat(tile(data, "data"))
+    if mask is not None or values.shape[1] % 3:
         refuse("shape", f"data {data} must have a multiple of 3 elements a partition, without a mask")
-    count, mean, squares = np.moveaxis(as_float(values).reshape(data.shape[0], -1, 3), 2, 0)
-    total = count.sum(axis=1, dtype=np.float32)
-    average = (count * mean).sum(axis=1, dtype=np.float32) / total
-    spread = squares + count * np.square(mean - average[:, None])
-    found = np.stack([average, spread.sum(axis=1, dtype=np.float32) / total], axis=1)
-    sound = np.broadcast_to(known.reshape(data.shape[0], -1).all(axis=1, keepdims=True), found.shape)
-    return fresh(found, sound, data.dtype if dtype is None else data_type(dtype))
+    return fresh(arithmetic.bn_aggr(values), known.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
 
 
 def tensor_tensor_scan(
-    data0: BetaTensor,
-    data1: BetaTensor,
-    initial: Any,
-    op0: Any,
-    op1: Any,
-    reverse0: bool = False,
-    reverse1: bool = False,
-    *,
-    dtype: Any = None,
-    mask: Any = None,
-) -> BetaTensor:
+    data0: BetaTensor, data1: BetaTensor, initial: Any, op0: Any, op1: Any, reverse0: bool = False,
+    reverse1: bool = False, *, dtype: Any = None, mask: Any = None,
+) -> BetaTensor:  # fmt: skip
     """out[i] = (data0[i] <op0> out[i-1]) <op1> data1[i] along the free dimension, from `initial`, in float32."""
     begin("tensor_tensor_scan")
     if tile(data0, "data0").shape != tile(data1, "data1").shape or data0.ndim != 2:
         refuse("shape", f"data0 {data0} and data1 {data1} must be of one shape (P, F)")
-    first, second = _step(operator_named(op0, "op0"), reverse0), _step(operator_named(op1, "op1"), reverse1)
+    first, second = operator_named(op0, "op0"), operator_named(op1, "op1")
     (a, sound_a), (b, sound_b) = (number_or_values(found, mask) for found in (data0, data1))
     start, started = number_or_values(_operand(initial, data0, "initial"))
     known = np.logical_and.accumulate(sound_a & sound_b & started, axis=1)
-    state = np.broadcast_to(np.reshape(start, -1), (a.shape[0],))
-    result = np.empty(a.shape, np.float32)
-    for i in range(a.shape[1]):
-        state = second(first(np.where(known[:, i], a[:, i], 0), state), np.where(known[:, i], b[:, i], 0))
-        result[:, i] = state
-    return fresh(result, known, data0.dtype if dtype is None else data_type(dtype), ran=executed(mask, data0.shape))
+    result = arithmetic.scan(
+        lambda state, x, y: applied(second, applied(first, x, state, reverse0), y, reverse1),
+        start, np.where(known, a, 0), np.where(known, b, 0),
+    )  # fmt: skip
+    return fresh(result, known, data_type(dtype, data0.dtype), ran=executed(mask, data0.shape))

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from .arithmetic import IDENTITIES
 from .beta_index import broadcast, executed
 from .beta_math import (
     activation_named,
+    copied,
     data_type,
     elementwise,
     free_axes,
@@ -25,8 +27,8 @@ from .beta_tensor import BetaTensor, Memory
 from .dtypes import DTYPES, FLOAT32, DType
 from .errors import refuse
 from .machine import begin, current
-from .operands import HBM, as_float
-from .operators import ACTIVATIONS, OPERATORS
+from .operands import HBM, SBUF, as_float
+from .operators import ACTIVATIONS, OPERATORS, REDUCTIONS_BY_NAME
 from .patterns import integer, positive
 from .storage import Region
 
@@ -39,26 +41,23 @@ class ParDim:
 
 
 def ndarray(shape: Any, dtype: Any, *, buffer: Region | None = None, name: str = "", **_: Any) -> BetaTensor:
-    """A new tensor whose contents are undefined; the first dimension is the partition unless par_dim marks one."""
+    """A new tensor whose contents are undefined; the first dimension is the partition unless par_dim marks one.
+
+    Shared HBM is the same for all instances of a grid; other memory is each instance's own.
+    """
     if buffer is not None and not isinstance(buffer, Region):
         refuse("not-implemented", f"a buffer {buffer!r}; use nl.sbuf, nl.psum or one of HBM")
     marked = [dim for dim, size in enumerate(shape) if isinstance(size, ParDim)]
     sizes = positive(tuple(size.size if isinstance(size, ParDim) else int(size) for size in shape), "the shape")
-    partition = marked[0] if marked else 0
-    return BetaTensor.of(_memory(sizes, data_type(dtype), buffer or Region.sbuf, partition, name), partition)
-
-
-def _memory(shape: tuple[int, ...], dtype: DType, region: Region, partition: int, name: str) -> Memory:
-    """Shared HBM is the same for all instances of a grid; other memory is each instance's own."""
-    machine = current()
-    make = lambda: Memory(machine, shape, dtype, region, partition, name)  # noqa: E731
-    return machine.shared(make) if region is Region.shared_hbm else make()
+    partition, region = marked[0] if marked else 0, buffer or Region.sbuf
+    machine, found = current(), data_type(dtype)
+    make = lambda: Memory(machine, sizes, found, region, partition, name)  # noqa: E731
+    return BetaTensor.of(machine.shared(make) if region is Region.shared_hbm else make(), partition)
 
 
 def full(
     shape: Any, fill_value: Any, dtype: Any, *, buffer: Region | None = None, name: str = "", **_: Any
 ) -> BetaTensor:
-    """A new tensor filled with a number."""
     begin("memset")
     found = ndarray(shape, dtype, buffer=buffer, name=name)
     found.write(np.full(found.shape, fill_value, found.dtype.held), np.ones(found.shape, np.bool_))
@@ -66,32 +65,27 @@ def full(
 
 
 def zeros(shape: Any, dtype: Any, **options: Any) -> BetaTensor:
-    """A new tensor of zeros."""
     return full(shape, 0, dtype, **options)
 
 
 def ones(shape: Any, dtype: Any, **options: Any) -> BetaTensor:
-    """A new tensor of ones."""
     return full(shape, 1, dtype, **options)
 
 
 def empty_like(a: BetaTensor, dtype: Any = None, *, buffer: Region | None = None, **_: Any) -> BetaTensor:
     """A new tensor of the shape, and unless they are given the type and memory, of another."""
-    return ndarray(a.shape, a.dtype if dtype is None else dtype, buffer=buffer or a.buffer)
+    return ndarray(a.shape, data_type(dtype, a.dtype), buffer=buffer or a.buffer)
 
 
 def zeros_like(a: BetaTensor, dtype: Any = None, *, buffer: Region | None = None, **_: Any) -> BetaTensor:
-    """`empty_like`, filled with zeros."""
     return full(a.shape, 0, a.dtype if dtype is None else dtype, buffer=buffer or a.buffer)
 
 
 def load(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
     """A new tile in SBUF with what is in HBM; indices that the mask leaves out may lie outside."""
-    machine = begin("load")
-    values, known = tile(src, "src", HBM).read(mask)
-    result = src.dtype if dtype is None else data_type(dtype)
-    machine.counters.dma_bytes_in += src.size * src.itemsize
-    return fresh(values if result is src.dtype else as_float(values), known, result, ran=executed(mask, src.shape))
+    found = copied("load", src, dtype, mask, HBM)
+    current().counters.dma_bytes_in += src.size * src.itemsize
+    return found
 
 
 def store(dst: BetaTensor, value: BetaTensor, *, mask: Any = None) -> None:
@@ -119,15 +113,11 @@ def load_transpose2d(src: BetaTensor, *, mask: Any = None, dtype: Any = None) ->
     if tile(src, "src", HBM).ndim != 2:
         refuse("shape", f"src {src} is no matrix")
     values, known = src.read(mask)
-    return fresh(as_float(values).T, known.T, src.dtype if dtype is None else data_type(dtype))
+    return fresh(as_float(values).T, known.T, data_type(dtype, src.dtype))
 
 
 def copy(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
-    """A new tile in SBUF with the elements of another."""
-    begin("copy")
-    values, known = tile(src, "src").read(mask)
-    result = src.dtype if dtype is None else data_type(dtype)
-    return fresh(values if result is src.dtype else as_float(values), known, result, ran=executed(mask, src.shape))
+    return copied("copy", src, dtype, mask)
 
 
 def matmul(x: BetaTensor, y: BetaTensor, *, transpose_x: bool = False, mask: Any = None) -> BetaTensor:
@@ -135,7 +125,7 @@ def matmul(x: BetaTensor, y: BetaTensor, *, transpose_x: bool = False, mask: Any
     if mask is not None:
         refuse("not-implemented", "matmul with a mask")
     if not transpose_x:
-        x = transposed(tile(x, "x", (Region.sbuf,)), Region.sbuf)
+        x = transposed(tile(x, "x", SBUF), Region.sbuf)
     return product(x, y)
 
 
@@ -147,12 +137,10 @@ def transpose(x: BetaTensor, *, dtype: Any = None, mask: Any = None) -> BetaTens
 
 
 def broadcast_to(src: BetaTensor, *, shape: Any, **_: Any) -> BetaTensor:
-    """A tile repeated along dimensions of size 1."""
     return tile(src, "src").broadcast_to(shape)
 
 
 def expand_dims(data: BetaTensor, axis: int) -> BetaTensor:
-    """A view with a new dimension of size 1."""
     return data.expand_dims(axis)
 
 
@@ -163,10 +151,9 @@ class Function:
         self.__name__, self.function, self.arity, self.result = name, function, arity, result
 
     def __call__(self, *operands: Any, dtype: Any = None, mask: Any = None, **unknown: Any) -> BetaTensor:
-        """A new tile in SBUF."""
         if len(operands) != self.arity or unknown:
             refuse("operand", f"nl.{self.__name__} takes {self.arity} operands, dtype and mask")
-        return elementwise(self.__name__, self.function, operands, self.result if dtype is None else dtype, mask)
+        return elementwise(self.__name__, self.function, operands, dtype, mask, self.result)
 
 
 class Reduction:
@@ -182,24 +169,16 @@ class Reduction:
     def __call__(
         self, x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False
     ) -> BetaTensor:
-        """A new tile in SBUF without the reduced dimensions, or with size 1 there."""
+        """A new tile in SBUF. Elements that a mask leaves out take no part; a row that it leaves out is undefined."""
         begin(self.__name__)
-        values, known = _terms(x, mask, self.operator.name)
+        values, known = tile(x, "x").read()
+        values, ran = as_float(values), executed(mask, x.shape)
+        if ran is not None:
+            some = ran.reshape(ran.shape[0], -1).any(axis=1).reshape((-1,) + (1,) * (x.ndim - 1))
+            values = np.where(ran & known, values, np.float32(IDENTITIES[self.operator.name]))
+            known = (known | ~ran) & some
         found = reduced(self.operator, values, known, free_axes(x.shape, axis), keepdims)
-        return fresh(*found, x.dtype if dtype is None else data_type(dtype))
-
-
-_NEUTRAL = {"add": 0.0, "multiply": 1.0, "maximum": -np.inf, "minimum": np.inf}
-
-
-def _terms(x: BetaTensor, mask: Any, operator: str) -> tuple[np.ndarray, np.ndarray]:
-    """What is reduced; elements that a mask leaves out take no part, and a row that it leaves out is undefined."""
-    values, known = tile(x, "x").read()
-    ran = executed(mask, x.shape)
-    if ran is None:
-        return as_float(values), known
-    some = ran.reshape(ran.shape[0], -1).any(axis=1).reshape((-1,) + (1,) * (x.ndim - 1))
-    return np.where(ran & known, as_float(values), np.float32(_NEUTRAL[operator])), (known | ~ran) & some
+        return fresh(*found, data_type(dtype, x.dtype))
 
 
 def mean(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> BetaTensor:
@@ -207,8 +186,7 @@ def mean(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepd
     if mask is not None:
         refuse("not-implemented", "mean with a mask")
     total = REDUCTIONS["sum"](x, axis, dtype=FLOAT32, keepdims=keepdims)
-    result = x.dtype if dtype is None else dtype
-    return elementwise("multiply", np.multiply, (total, total.size / x.size), result, None)
+    return elementwise("multiply", np.multiply, (total, total.size / x.size), dtype, None, x.dtype)
 
 
 def var(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
@@ -225,35 +203,35 @@ def softmax(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) ->
     shifted = elementwise("subtract", np.subtract, (x, REDUCTIONS["max"](x, axis, keepdims=True)), FLOAT32, None)
     powers = FUNCTIONS["exp"](shifted)
     total = REDUCTIONS["sum"](powers, axis, keepdims=True)
-    return elementwise("divide", np.divide, (powers, total), x.dtype if dtype is None else dtype, None)
+    return elementwise("divide", np.divide, (powers, total), dtype, None, x.dtype)
 
 
 def where(condition: BetaTensor, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
     """x where condition is not 0, else y."""
     types = [value.dtype for value in (x, y) if isinstance(value, BetaTensor)]
     result = promoted(types[0], types[-1]) if types else FLOAT32
-    return elementwise("where", lambda c, a, b: np.where(c != 0, a, b), (condition, x, y), dtype or result, mask)
+    choose: Callable[..., np.ndarray] = lambda c, a, b: np.where(c != 0, a, b)  # noqa: E731
+    return elementwise("where", choose, (condition, x, y), dtype or result, mask)
 
 
-def _functions() -> dict[str, Function]:
-    found = {name: Function(name, activation_named(name), 1) for name in ACTIVATIONS}
-    for name, operator in OPERATORS.items():
-        if not operator.bits and operator.generation == 2 and name not in found:
-            result = DTYPES["uint8"] if name in _TRUTHS else None
-            found[name] = Function(name, operator.function, operator.arity, result)
-    found["divide"] = Function("divide", np.divide, 2)
-    found["negative"] = Function("negative", np.negative, 1)
-    found["logical_not"] = Function("logical_not", lambda x: (x == 0).astype(np.float32), 1, DTYPES["uint8"])
-    return found
+def _truth(name: str) -> DType | None:
+    """uint8 of what is true or false."""
+    compares = name.startswith(("logical_", "greater", "less")) or name.endswith("equal")
+    return DTYPES["uint8"] if compares else None
 
 
-_TRUTHS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
-_TRUTHS += ("logical_and", "logical_or", "logical_xor")
-FUNCTIONS = _functions()
-REDUCTIONS = {
-    name: Reduction(name, operator)
-    for name, operator in (("sum", "add"), ("max", "maximum"), ("min", "minimum"), ("prod", "multiply"))
+FUNCTIONS = {
+    **{
+        name: Function(name, operator.function, operator.arity, _truth(name))
+        for name, operator in OPERATORS.items()
+        if not operator.bits and operator.generation == 2
+    },
+    **{name: Function(name, activation_named(name), 1) for name in ACTIVATIONS},
+    "divide": Function("divide", np.divide, 2),
+    "negative": Function("negative", np.negative, 1),
+    "logical_not": Function("logical_not", lambda x: (x == 0).astype(np.float32), 1, DTYPES["uint8"]),
 }
+REDUCTIONS = {name: Reduction(name, operator) for name, operator in REDUCTIONS_BY_NAME.items()}
 
 
 def loop_range(*bounds: int, directives: Any = None) -> range:
@@ -262,11 +240,10 @@ def loop_range(*bounds: int, directives: Any = None) -> range:
 
 
 def program_id(axis: int) -> int:
-    """Of the running instance of a grid."""
-    program = current().program
+    program: tuple[int, ...] = current().program
     if not 0 <= axis < len(program):
         refuse("grid", f"program_id({axis}) of a kernel that was launched on a grid of {len(program)} dimensions")
-    return program[axis]  # type: ignore[no-any-return]
+    return program[axis]
 
 
 def num_programs(axes: int | None = None) -> int:
@@ -276,7 +253,6 @@ def num_programs(axes: int | None = None) -> int:
 
 
 def program_ndim() -> int:
-    """Dimensions of the grid."""
     return len(current().grid)
 
 
@@ -291,11 +267,9 @@ def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> BetaTensor:
 
 
 def shared_identity_matrix(n: int, dtype: Any = np.uint8, **_: Any) -> BetaTensor:
-    """The identity (n, n) in SBUF."""
     begin("shared_identity_matrix")
-    return fresh(np.eye(n, dtype=np.float32), np.ones((n, n), np.bool_), data_type(dtype))
+    return fresh(np.eye(n, dtype=np.float32), True, data_type(dtype))
 
 
 def device_print(prefix: str, x: BetaTensor, *, mask: Any = None) -> None:
-    """Print a tensor."""
     print(prefix, x, x.read(mask)[0])

@@ -15,17 +15,20 @@ from .beta_index import broadcast, executed
 from .beta_tensor import BetaTensor, Memory
 from .dtypes import DTYPES, FLOAT32, INT32, DType, dtype_of
 from .errors import refuse
-from .machine import Machine, begin, current
-from .operands import as_float
+from .machine import begin, current
+from .operands import ON_CHIP, SBUF, as_float
 from .operators import ACTIVATIONS, OPERATORS, Operator, activated
 from .patterns import Ints
 from .storage import Region
+from .targets import MOVING_FREE, STATIONARY_FREE
 
 Function = Callable[..., np.ndarray]
 
 
-def data_type(dtype: Any) -> DType:
-    """A type of nki.language, or NumPy's of the same elements."""
+def data_type(dtype: Any, default: DType | None = None) -> DType:
+    """A type of nki.language, or NumPy's of the same elements; None is the default where there is one."""
+    if dtype is None and default is not None:
+        return default
     if isinstance(dtype, DType):
         return dtype
     try:
@@ -34,7 +37,7 @@ def data_type(dtype: Any) -> DType:
         refuse("dtype", f"{dtype!r} is not a data type")
 
 
-def tile(value: Any, what: str, regions: Sequence[Region] = (Region.sbuf, Region.psum)) -> BetaTensor:
+def tile(value: Any, what: str, regions: Sequence[Region] = ON_CHIP) -> BetaTensor:
     """`value` if it is a tile: a tensor in one of these memories whose first dimension is the partition."""
     if not isinstance(value, BetaTensor):
         refuse("operand", f"{what} must be a tile, not {value!r}")
@@ -51,20 +54,15 @@ def promoted(first: DType, second: DType) -> DType:
         return first
     if first.is_float != second.is_float:
         return first if first.is_float else second
-    if first.is_float:
-        return _wider_float(first, second)
-    kind = np.promote_types(first.stored, second.stored)
-    return DTYPES.get(kind.name, FLOAT32)
-
-
-def _wider_float(first: DType, second: DType) -> DType:
+    if not first.is_float:
+        return DTYPES.get(np.promote_types(first.stored, second.stored).name, FLOAT32)
     small, large = sorted((first, second), key=lambda dtype: dtype.itemsize)
     if small.itemsize < large.itemsize:
         return large
     return DTYPES["bfloat16"] if small.itemsize == 1 else FLOAT32
 
 
-def operand_type(value: Any) -> DType:
+def _operand_type(value: Any) -> DType:
     """Of a tile or number; Python's numbers are of the widest type."""
     if isinstance(value, BetaTensor):
         return value.dtype
@@ -76,21 +74,28 @@ def operand_type(value: Any) -> DType:
 
 
 def fresh(
-    values: np.ndarray, known: np.ndarray, dtype: DType, region: Region = Region.sbuf, ran: np.ndarray | None = None
+    values: np.ndarray, known: Any, dtype: DType, region: Region = Region.sbuf, ran: np.ndarray | None = None
 ) -> BetaTensor:
     """A new tile with these values, rounded once; `ran` is where the instruction was not masked out.
 
     What has one dimension, as a column of a matrix has, becomes (P, 1).
     """
-    if values.ndim == 1:
-        values, known = values[:, None], np.broadcast_to(known, values.shape)[:, None]
-        ran = ran if ran is None else ran[:, None]
-    memory = Memory(current(), values.shape, dtype, region)
-    found = BetaTensor.of(memory)
     known = np.broadcast_to(known, values.shape)
+    if values.ndim == 1:
+        values, known = values[:, None], known[:, None]
+        ran = ran if ran is None else ran[:, None]
+    found = BetaTensor.of(Memory(current(), values.shape, dtype, region))
     found.write(values, known if ran is None else known & ran)
     found.executed = ran
     return found
+
+
+def copied(name: str, src: Any, dtype: Any, mask: Any, regions: Sequence[Region] = ON_CHIP) -> BetaTensor:
+    """A new tile in SBUF with the elements of another tensor; another dtype goes through float32."""
+    begin(name)
+    values, known = tile(src, "src", regions).read(mask)
+    result = data_type(dtype, src.dtype)
+    return fresh(values if result is src.dtype else as_float(values), known, result, ran=executed(mask, src.shape))
 
 
 def number_or_values(value: Any, mask: Any = None) -> tuple[Any, Any]:
@@ -101,10 +106,15 @@ def number_or_values(value: Any, mask: Any = None) -> tuple[Any, Any]:
     return np.float32(value), np.True_
 
 
-def elementwise(name: str, function: Function, operands: Sequence[Any], dtype: Any, mask: Any) -> BetaTensor:
-    """A new tile: function of tiles and numbers, broadcast as NumPy does, also along partitions."""
+def elementwise(
+    name: str, function: Function, operands: Sequence[Any], dtype: Any, mask: Any, default: DType | None = None
+) -> BetaTensor:
+    """A new tile: function of tiles and numbers, broadcast as NumPy does, also along partitions.
+
+    Its type is `dtype`, or the default, or what the types of the operands are promoted to.
+    """
     begin(name)
-    types = [operand_type(value) for value in operands]
+    types = [_operand_type(value) for value in operands]
     if not any(isinstance(value, BetaTensor) for value in operands):
         refuse("operand", f"nl.{name} of numbers; one operand is a tile")
     shape = broadcast(*[value.shape for value in operands if isinstance(value, BetaTensor)])
@@ -115,7 +125,7 @@ def elementwise(name: str, function: Function, operands: Sequence[Any], dtype: A
     known = np.broadcast_to(np.logical_and.reduce([np.broadcast_to(k, shape) for _, k in pairs]), shape)
     ran = executed(mask, shape)
     values = function(*[np.where(known, v, np.float32(1)) for v, _ in pairs])
-    return fresh(values, known, result if dtype is None else data_type(dtype), ran=ran)
+    return fresh(values, known, data_type(dtype, default or result), ran=ran)
 
 
 _ALIASES = {"amax": "maximum", "amin": "minimum", "max": "maximum", "min": "minimum", "sum": "add", "prod": "multiply"}
@@ -156,51 +166,46 @@ def reduced(
     if operator.reduction is None:
         refuse("operator", f"nl.{operator.name} does not reduce here")
     kept = tuple(axis for axis in range(values.ndim) if axis not in axes)
-    order = kept + axes
-    shape = tuple(1 if axis in axes else size for axis, size in enumerate(values.shape))
-    if not keepdims:
+    if keepdims:
+        shape = tuple(1 if axis in axes else size for axis, size in enumerate(values.shape))
+    else:
         shape = tuple(values.shape[axis] for axis in kept)
         shape += (1,) if len(shape) < 2 else ()
-    rows = int(np.prod([values.shape[axis] for axis in kept]))
-    terms = np.where(known, values, np.float32(1)).transpose(order).reshape(rows, -1)
-    return operator.reduction(terms, axis=-1).reshape(shape), known.transpose(order).reshape(rows, -1).all(-1).reshape(
-        shape
+    terms, sound = (
+        part.transpose(kept + axes).reshape(int(np.prod(shape)), -1)
+        for part in (np.where(known, values, np.float32(1)), known)
     )
+    return operator.reduction(terms, axis=-1).reshape(shape), sound.all(-1).reshape(shape)
+
+
+def flat(found: BetaTensor) -> tuple[np.ndarray, np.ndarray]:
+    """[P, F] of float32 values, and where they are defined."""
+    values, known = found.read()
+    return as_float(values).reshape(found.shape[0], -1), known.reshape(found.shape[0], -1)
 
 
 def product(stationary: BetaTensor, moving: BetaTensor) -> BetaTensor:
     """A new tile in PSUM: stationary[K, M].T @ moving[K, N], accumulated in float32."""
     machine = begin("nc_matmul")
     for found, what in ((stationary, "stationary"), (moving, "moving")):
-        tile(found, what, (Region.sbuf,))
-        if not found.dtype.is_float:
+        if not tile(found, what, SBUF).dtype.is_float:
             refuse("matmul-dtype", f"{what} {found} is no float, which the Tensor Engine multiplies")
-    a, b = _flat(stationary), _flat(moving)
-    _check_product(machine, a[0].shape, b[0].shape)
-    values = np.where(a[1], a[0], np.float32(0)).T @ np.where(b[1], b[0], np.float32(0))
-    known = np.logical_and.outer(a[1].all(axis=0), b[1].all(axis=0))
-    machine.counters.matmuls += 1
-    machine.counters.macs += a[0].size * b[0].shape[1]
-    return fresh(values, known, FLOAT32, Region.psum)
-
-
-def _flat(found: BetaTensor) -> tuple[np.ndarray, np.ndarray]:
-    values, known = found.read()
-    return as_float(values).reshape(found.shape[0], -1), known.reshape(found.shape[0], -1)
-
-
-def _check_product(machine: Machine, stationary: Ints, moving: Ints) -> None:
-    (k, m), (rows, n) = stationary, moving
-    if k != rows:
-        refuse("shape", f"stationary has {k} partitions and moving {rows}; both are the contraction")
-    if m > 128 or n > 512:
+    (a, a_known), (b, b_known) = flat(stationary), flat(moving)
+    if len(a) != len(b):
+        refuse("shape", f"stationary has {len(a)} partitions and moving {len(b)}; both are the contraction")
+    m, n = a.shape[1], b.shape[1]
+    if m > STATIONARY_FREE or n > MOVING_FREE:
         refuse("matmul-size", f"{m} stationary and {n} moving elements a partition; at most 128 and 512 fit")
+    values = np.where(a_known, a, np.float32(0)).T @ np.where(b_known, b, np.float32(0))
+    machine.counters.matmuls += 1
+    machine.counters.macs += a.size * n
+    return fresh(values, np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)), FLOAT32, Region.psum)
 
 
 def transposed(data: BetaTensor, region: Region = Region.psum) -> BetaTensor:
     """A new tile [F, P] of data[P, F]."""
     begin("nc_transpose")
-    values, known = _flat(tile(data, "data"))
+    values, known = flat(tile(data, "data"))
     if values.shape[1] > 128:
         refuse("transpose-shape", f"{data} has {values.shape[1]} elements a partition, at most 128 become partitions")
     return fresh(values.T, known.T, data.dtype, region)

@@ -9,22 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from . import arithmetic
+from .arithmetic import IDENTITIES
 from .dtypes import INT32, UINT32
 from .engines import ISSUED, Engine, NkiInstruction, engine_of, no_psum
 from .errors import refuse
 from .machine import Machine, begin
-from .operands import (
-    alike,
-    apart,
-    flat,
-    not_both_in_psum,
-    operand,
-    read,
-    read_float,
-    tile,
-    write,
-)
-from .operators import Operator, applied, arithmetic, operator_of
+from .operands import alike, apart, flat, matched, not_both_in_psum, operand, read, read_float, tile, write
+from .operators import Operator, applied, arithmetic_operator, operator_of
 from .storage import Region
 from .targets import BN_STATS_FREE
 from .tensor import NkiTensor
@@ -33,18 +25,16 @@ _ELEMENTWISE = (Engine.vector, Engine.gpsimd)
 
 
 def tensor_tensor(
-    dst: NkiTensor,
-    data1: NkiTensor,
-    data2: NkiTensor,
-    op: Any,
-    engine: Engine = Engine.unknown,
+    dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Any, engine: Engine = Engine.unknown,
     name: str | None = None,
-) -> NkiInstruction:
+) -> NkiInstruction:  # fmt: skip
     """dst = data1 <op> data2, element by element, without broadcasting and not both in PSUM."""
     machine = begin("tensor_tensor")
     dst, data1, data2 = tile(dst, "dst"), tile(data1, "data1"), tile(data2, "data2")
     engine_of(machine, engine, _ELEMENTWISE, dst, data1, data2)
-    found = _binary(machine, op)
+    found = operator_of(machine, op)
+    if found.arity != 2:
+        refuse("operator", f"nl.{found.name} takes one operand; tensor_tensor has two")
     if found.on_gpsimd:
         no_psum(machine, dst, data1, data2)
     alike(dst, data1, "data1")
@@ -62,13 +52,6 @@ def tensor_tensor(
     return ISSUED
 
 
-def _binary(machine: Machine, op: Any) -> Operator:
-    found = operator_of(machine, op)
-    if found.arity != 2:
-        refuse("operator", f"nl.{found.name} takes one operand; {machine.operation} has two")
-    return found
-
-
 def _native(engine: Engine, dst: NkiTensor, *data: NkiTensor) -> bool:
     """Whether GpSimd computes in 32-bit integers: all tiles are of one such type and none is in PSUM."""
     if dst.dtype not in (INT32, UINT32) or engine is Engine.vector:
@@ -82,25 +65,16 @@ def _check_bits(machine: Machine, *tiles: NkiTensor) -> None:
 
 
 def tensor_scalar(
-    dst: NkiTensor,
-    data: NkiTensor,
-    op0: Any,
-    operand0: Any,
-    reverse0: bool = False,
-    op1: Any = None,
-    operand1: Any = None,
-    reverse1: bool = False,
-    engine: Engine = Engine.unknown,
-    name: str | None = None,
-) -> NkiInstruction:
+    dst: NkiTensor, data: NkiTensor, op0: Any, operand0: Any, reverse0: bool = False, op1: Any = None,
+    operand1: Any = None, reverse1: bool = False, engine: Engine = Engine.unknown, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
     """dst = (data <op0> operand0) <op1> operand1; operands are numbers or (P, 1) tiles of float32."""
     machine = begin("tensor_scalar")
     dst, data = tile(dst, "dst"), tile(data, "data")
     first = operator_of(machine, op0, "op0")
     second = None if op1 is None else operator_of(machine, op1, "op1")
     _check_scalar_engine(machine, engine, first, second, dst, data)
-    alike(dst, data)
-    apart(dst, data, "data")
+    matched(dst, data=data)
     if first.bits or (second is not None and second.bits):
         values = _bits(machine, dst, data, (first, operand0, reverse0), (second, operand1, reverse1))
     else:
@@ -151,26 +125,19 @@ def _bits(machine: Machine, dst: NkiTensor, data: NkiTensor, *steps: tuple[Opera
 
 
 def scalar_tensor_tensor(
-    dst: NkiTensor,
-    data: NkiTensor,
-    op0: Any,
-    operand0: Any,
-    op1: Any,
-    operand1: NkiTensor,
-    reverse0: bool = False,
-    reverse1: bool = False,
-    name: str | None = None,
-) -> NkiInstruction:
+    dst: NkiTensor, data: NkiTensor, op0: Any, operand0: Any, op1: Any, operand1: NkiTensor, reverse0: bool = False,
+    reverse1: bool = False, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
     """dst = (data <op0> operand0) <op1> operand1 with a number or (P, 1) first and a tile second."""
     machine = begin("scalar_tensor_tensor")
     dst, data, other = tile(dst, "dst"), tile(data, "data"), tile(operand1, "operand1")
-    for found, what in ((data, "data"), (other, "operand1")):
-        alike(dst, found, what)
-        apart(dst, found, what)
+    matched(dst, data=data, operand1=other)
     not_both_in_psum(data, other, "data and operand1")
-    values = _step(read_float(data, "data"), arithmetic(machine, op0, "op0"), operand0, reverse0, data, "operand0")
+    values = _step(
+        read_float(data, "data"), arithmetic_operator(machine, op0, "op0"), operand0, reverse0, data, "operand0"
+    )
     second = read_float(other, "operand1").reshape(values.shape)
-    write(machine, dst, applied(arithmetic(machine, op1, "op1"), values, second, reverse1))
+    write(machine, dst, applied(arithmetic_operator(machine, op1, "op1"), values, second, reverse1))
     return ISSUED
 
 
@@ -183,14 +150,9 @@ def reduced_axes(data: NkiTensor, axis: Any) -> int:
 
 
 def tensor_reduce(
-    dst: NkiTensor,
-    op: Any,
-    data: NkiTensor,
-    axis: Any,
-    negate: bool = False,
-    keepdims: bool = False,
+    dst: NkiTensor, op: Any, data: NkiTensor, axis: Any, negate: bool = False, keepdims: bool = False,
     name: str | None = None,
-) -> NkiInstruction:
+) -> NkiInstruction:  # fmt: skip
     """dst = data reduced over its last dimensions, in float32."""
     machine = begin("tensor_reduce")
     dst, data = tile(dst, "dst"), tile(data, "data")
@@ -214,29 +176,21 @@ def _reduction(machine: Machine, op: Any) -> Operator:
     return found
 
 
-_IDENTITIES = {"add": 0.0, "multiply": 1.0, "maximum": -np.inf, "minimum": np.inf}
-
-
 def tensor_scalar_reduce(
-    dst: NkiTensor,
-    data: NkiTensor,
-    op0: Any,
-    operand0: Any,
-    reduce_op: Any,
-    reduce_res: NkiTensor | None = None,
-    *unsupported: Any,
-    **options: Any,
-) -> NkiInstruction:
+    dst: NkiTensor, data: NkiTensor, op0: Any, operand0: Any, reduce_op: Any, reduce_res: NkiTensor | None = None,
+    *unsupported: Any, **options: Any,
+) -> NkiInstruction:  # fmt: skip
     """dst = data <op0> operand0 and reduce_res(P, 1) = the reduction of it; registers are reset first."""
     machine = begin("tensor_scalar_reduce")
     if unsupported or set(options) - {"name"}:
         refuse("not-implemented", "tensor_scalar_reduce with a reduce_cmd, reduce_init or a reversed operand")
     dst, data = tile(dst, "dst"), tile(data, "data")
-    alike(dst, data)
-    apart(dst, data, "data")
-    values = _step(read_float(data, "data"), arithmetic(machine, op0, "op0"), operand0, False, data, "operand0")
+    matched(dst, data=data)
+    values = _step(
+        read_float(data, "data"), arithmetic_operator(machine, op0, "op0"), operand0, False, data, "operand0"
+    )
     found = _reduction(machine, reduce_op)
-    if found.name not in _IDENTITIES:
+    if found.name not in IDENTITIES:
         refuse("operator", f"reduce_op nl.{found.name}; add, multiply, maximum and minimum are documented")
     machine.vector_registers.write(found.reduction(flat(values), axis=-1))  # type: ignore[misc]
     write(machine, dst, values)
@@ -253,10 +207,8 @@ def write_registers(machine: Machine, reduce_res: NkiTensor, values: np.ndarray,
 
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
-    """dst = 1 / data in float32."""
     machine = begin("reciprocal")
-    alike(tile(dst, "dst"), tile(data, "data"))
-    apart(dst, data, "data")
+    matched(tile(dst, "dst"), data=tile(data, "data"))
     write(machine, dst, np.float32(1) / read_float(data, "data"))
     return ISSUED
 
@@ -270,21 +222,8 @@ def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiIns
     if dst.shape[0] != data.shape[0] or dst.free != 6:
         refuse("shape", f"dst {dst} must be ({data.shape[0]}, 6)")
     apart(dst, data, "data", in_place=False)
-    values = flat(read_float(data, "data"))
-    halves = [_statistics(values[:, start::2]) for start in (0, 1)]
-    write(machine, dst, np.stack([part for half in halves for part in half], axis=1))
+    write(machine, dst, arithmetic.bn_stats(flat(read_float(data, "data"))))
     return ISSUED
-
-
-def _statistics(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count, mean and sum of squared distances from it, [P] each, in float32; zeros where there is no element."""
-    partitions, count = values.shape
-    if count == 0:
-        nothing = np.zeros(partitions, np.float32)
-        return nothing, nothing, nothing
-    mean = values.sum(axis=1, dtype=np.float32) / np.float32(count)
-    squares = np.square(values - mean[:, None]).sum(axis=1, dtype=np.float32)
-    return np.full(partitions, count, np.float32), mean, squares
 
 
 def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
@@ -296,9 +235,5 @@ def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInst
     if dst.shape[0] != data.shape[0] or dst.free != 2:
         refuse("shape", f"dst {dst} must be ({data.shape[0]}, 2)")
     apart(dst, data, "data", in_place=False)
-    count, mean, squares = np.moveaxis(read_float(data, "data").reshape(data.shape[0], -1, 3), 2, 0)
-    total = count.sum(axis=1, dtype=np.float32)
-    average = (count * mean).sum(axis=1, dtype=np.float32) / total
-    spread = squares + count * np.square(mean - average[:, None])
-    write(machine, dst, np.stack([average, spread.sum(axis=1, dtype=np.float32) / total], axis=1))
+    write(machine, dst, arithmetic.bn_aggr(flat(read_float(data, "data"))))
     return ISSUED

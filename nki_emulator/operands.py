@@ -129,6 +129,13 @@ def alike(dst: NkiTensor, data: NkiTensor, what: str = "data") -> None:
         refuse("shape", f"dst {dst} and {what} {data} differ in partitions or in elements a partition")
 
 
+def matched(dst: NkiTensor, **sources: NkiTensor) -> None:
+    """`alike` and `apart` for each source, by the name of the operand."""
+    for what, source in sources.items():
+        alike(dst, source, what)
+        apart(dst, source, what)
+
+
 def not_both_in_psum(first: NkiTensor, second: NkiTensor, names: str) -> None:
     """A Vector Engine instruction reads one tile of PSUM at most."""
     if first.storage.region is Region.psum and second.storage.region is Region.psum:

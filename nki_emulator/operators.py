@@ -115,6 +115,8 @@ _UNARY = (
     Operator("invert", np.invert, arity=1, bits=True),
 )
 OPERATORS = {found.name: found for found in _BINARY + _UNARY}
+REDUCTIONS_BY_NAME = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
+"""Function of nki.language -> the operator that it reduces with."""
 
 _erf = np.vectorize(erf, otypes=[np.float64])
 
@@ -165,7 +167,7 @@ def operator_of(machine: Machine, op: Any, what: str = "op") -> Operator:
     return found  # type: ignore[no-any-return]
 
 
-def arithmetic(machine: Machine, op: Any, what: str = "op") -> Operator:
+def arithmetic_operator(machine: Machine, op: Any, what: str = "op") -> Operator:
     """An operator that is no bit operator."""
     found = operator_of(machine, op, what)
     if found.bits:
