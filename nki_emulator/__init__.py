@@ -8,11 +8,10 @@ documentation leaves open, each with the kernel, its line and the name of a rule
         y = module.conv_forward(x, w)
 """
 
-from .beta_rules import BETA_RULES
 from .errors import EmulationError
 from .loader import load
 from .machine import Counters, counting
 from .modules import operations
-from .rules import RULES
+from .rules import BETA_RULES, RULES
 
 __all__ = ["BETA_RULES", "RULES", "Counters", "EmulationError", "counting", "load", "operations"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .dtypes import FLOAT32
@@ -17,29 +15,27 @@ from .tensor import NkiTensor
 
 
 def nc_matmul(
-    dst: NkiTensor,
-    stationary: NkiTensor,
-    moving: NkiTensor,
-    is_stationary_onezero: bool = False,
-    is_moving_onezero: bool = False,
-    is_transpose: bool = False,
-    accumulate: bool | None = None,
-    tile_position: tuple[int, ...] = (),
-    tile_size: tuple[int, ...] = (),
-    perf_mode: MatmulPerfMode = MatmulPerfMode.none,
-    name: str | None = None,
-) -> NkiInstruction:
+    dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, is_stationary_onezero: bool = False,
+    is_moving_onezero: bool = False, is_transpose: bool = False, accumulate: bool | None = None,
+    tile_position: tuple[int, ...] = (), tile_size: tuple[int, ...] = (),
+    perf_mode: MatmulPerfMode = MatmulPerfMode.none, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
     """dst[M, N] in PSUM = (or +=) stationary[K, M].T @ moving[K, N], both in SBUF, in float32.
 
     Products of operands of up to 24 bits are summed over K in float32, and the sum is added to dst in float32.
     """
     machine = begin("nc_matmul")
-    if tile_position or tile_size or perf_mode is not MatmulPerfMode.none or is_transpose:
-        _check_modes(machine, is_transpose, tile_position, tile_size, perf_mode)
+    if tuple(tile_position) not in ((), (0, 0)) or tuple(tile_size) not in ((), (128, 128)):
+        refuse("not-implemented", "tiling of the Tensor Engine")
+    if perf_mode is not MatmulPerfMode.none:
+        if machine.generation == 2:
+            refuse("target", "performance mode needs gen3")
+        refuse("not-implemented", "performance mode")
+    if is_transpose and machine.generation > 2:
+        refuse("not-implemented", "is_transpose; use nc_transpose")
     dst = tile(dst, "dst", PSUM)
     stationary, moving = tile(stationary, "stationary", SBUF), tile(moving, "moving", SBUF)
-    _check_shapes(dst, stationary, moving)
-    _check_types(machine, dst, stationary, moving)
+    _check_product(machine, dst, stationary, moving)
     in_one_bank(destination(dst))
     adds = _accumulates(machine, dst, accumulate)
     result = flat(read(stationary, "stationary")).T @ flat(read(moving, "moving"))
@@ -55,18 +51,8 @@ def nc_matmul(
     return ISSUED
 
 
-def _check_modes(machine: Machine, is_transpose: bool, position: Any, size: Any, perf_mode: MatmulPerfMode) -> None:
-    if tuple(position) not in ((), (0, 0)) or tuple(size) not in ((), (128, 128)):
-        refuse("not-implemented", "tiling of the Tensor Engine")
-    if perf_mode is not MatmulPerfMode.none:
-        if machine.generation == 2:
-            refuse("target", "performance mode needs gen3")
-        refuse("not-implemented", "performance mode")
-    if is_transpose and machine.generation > 2:
-        refuse("not-implemented", "is_transpose; use nc_transpose")
-
-
-def _check_shapes(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> None:
+def _check_product(machine: Machine, dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> None:
+    """Sizes and types that the Tensor Engine multiplies."""
     k, m, n = stationary.shape[0], stationary.free, moving.free
     if k != moving.shape[0]:
         refuse("shape", f"stationary {stationary} and moving {moving} differ in partitions, the contraction")
@@ -78,9 +64,6 @@ def _check_shapes(dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> N
         refuse("matmul-moving", f"moving {moving} has {n} free elements, at most {MOVING_FREE} fit")
     if dst.shape[0] != m or dst.free != n:
         refuse("shape", f"dst {dst} must be {m} partitions of {n} elements")
-
-
-def _check_types(machine: Machine, dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor) -> None:
     if dst.dtype is not FLOAT32:
         rule = "matmul-dtype" if machine.generation < 4 else "not-implemented"
         refuse(rule, f"dst {dst} must be float32 on {machine.target.name}")
@@ -105,7 +88,13 @@ def _accumulates(machine: Machine, dst: NkiTensor, accumulate: bool | None) -> b
         return False
     if held < dst.size:
         refuse("psum-uninitialised", f"accumulates onto dst {dst}, of which {dst.size - held} elements are not written")
-    if machine.generation < 4 and storage.started.count(dst.shape, dst.strides, dst.offset) < dst.size:
+    if (
+        machine.generation < 4
+        and storage.started.count(  # type: ignore[union-attr] # a tensor in PSUM
+            dst.shape, dst.strides, dst.offset
+        )
+        < dst.size
+    ):
         refuse("psum-not-started", f"accumulates onto dst {dst}, which another instruction than nc_matmul wrote last")
     return True
 

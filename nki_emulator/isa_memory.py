@@ -16,6 +16,7 @@ from .operands import (
     alike,
     apart,
     as_float,
+    matched,
     not_both_in_psum,
     operand,
     read,
@@ -23,12 +24,10 @@ from .operands import (
     tensor,
     tile,
     write,
-)
+)  # fmt: skip
 from .operators import OPERATORS, operator_of
 from .patterns import integer, positive
 from .tensor import NkiTensor
-
-_ANYWHERE = (*HBM, *SBUF)
 
 
 def _count_dma(machine: Machine, dst: NkiTensor, src: NkiTensor) -> None:
@@ -40,21 +39,15 @@ def _count_dma(machine: Machine, dst: NkiTensor, src: NkiTensor) -> None:
 
 
 def _dma_operand(value: Any, what: str) -> NkiTensor:
-    """DMA reaches HBM and SBUF, not PSUM."""
     if type(value) is NkiTensor and value.storage.region in PSUM:
         refuse("dma-psum", f"{what} {value} is in PSUM, which DMA cannot reach; copy it to SBUF")
-    return tensor(value, what, _ANYWHERE)
+    return tensor(value, what, HBM + SBUF)
 
 
 def dma_copy(
-    dst: NkiTensor,
-    src: NkiTensor,
-    priority: int | None = None,
-    oob_mode: OobMode = OobMode.error,
-    dge_mode: DgeMode = DgeMode.unknown,
-    engine: Engine = Engine.unknown,
-    name: str | None = None,
-) -> NkiInstruction:
+    dst: NkiTensor, src: NkiTensor, priority: int | None = None, oob_mode: OobMode = OobMode.error,
+    dge_mode: DgeMode = DgeMode.unknown, engine: Engine = Engine.unknown, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
     """dst = src between HBM and SBUF, elements in row-major order; another dtype goes through float32."""
     machine = begin("dma_copy")
     dma_modes(machine, dge_mode, oob_mode, priority)
@@ -76,14 +69,9 @@ _TRANSPOSES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 
 
 def dma_transpose(
-    dst: NkiTensor,
-    src: NkiTensor,
-    axes: tuple[int, ...] | None = None,
-    priority: int | None = None,
-    dge_mode: DgeMode = DgeMode.unknown,
-    oob_mode: OobMode = OobMode.error,
-    name: str | None = None,
-) -> NkiInstruction:
+    dst: NkiTensor, src: NkiTensor, axes: tuple[int, ...] | None = None, priority: int | None = None,
+    dge_mode: DgeMode = DgeMode.unknown, oob_mode: OobMode = OobMode.error, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
     """dst in SBUF = src with its dimensions as (1, 0), (2, 1, 0) or (3, 1, 2, 0)."""
     machine = begin("dma_transpose")
     dma_modes(machine, dge_mode, oob_mode, priority)
@@ -97,21 +85,14 @@ def dma_transpose(
     if dst.dtype is not src.dtype or dst.shape != tuple(src.shape[axis] for axis in order):
         refuse("shape", f"dst {dst} must have the dtype of src {src} and its dimensions as {order}")
     if dge_mode is DgeMode.hwdge:
-        _check_hardware_transpose(src)
+        rows = src.shape[0]
+        fits = rows == 16 if src.ndim == 2 else rows in (1, 2, 4, 8, 16) and rows * src.shape[-2] % 16 == 0
+        if not fits or src.shape[-1] > 128 or src.dtype.itemsize != 2:
+            refuse("dge-mode", f"hardware DGE cannot transpose {src}: 16 rows, at most 128 columns, 2 bytes an element")
     apart(dst, src, "src", in_place=False)
     write(machine, dst, read(src, "src").transpose(order))
     _count_dma(machine, dst, src)
     return ISSUED
-
-
-def _check_hardware_transpose(src: NkiTensor) -> None:
-    rows = src.shape[0]
-    fits = rows == 16 if src.ndim == 2 else rows in (1, 2, 4, 8, 16) and rows * src.shape[-2] % 16 == 0
-    if not fits or src.shape[-1] > 128 or src.dtype.itemsize != 2:
-        refuse("dge-mode", f"hardware DGE cannot transpose {src}: 16 rows, at most 128 columns, 2 bytes an element")
-
-
-_COPY_ENGINES = (Engine.vector, Engine.scalar, Engine.gpsimd)
 
 
 def tensor_copy(
@@ -120,10 +101,11 @@ def tensor_copy(
     """dst = src on chip; another dtype goes through float32. Not on the Scalar Engine of gen2."""
     machine = begin("tensor_copy")
     dst, src = tile(dst, "dst"), tile(src, "src")
-    allowed = (Engine.vector, Engine.gpsimd) if machine.generation == 2 else _COPY_ENGINES
+    allowed = (
+        (Engine.vector, Engine.scalar, Engine.gpsimd) if machine.generation > 2 else (Engine.vector, Engine.gpsimd)
+    )
     engine_of(machine, engine, allowed, dst, src)
-    alike(dst, src, "src")
-    apart(dst, src, "src")
+    matched(dst, src=src)
     write(machine, dst, _copied(read(src, "src"), dst, src))
     return ISSUED
 
@@ -150,19 +132,17 @@ def tensor_copy_predicated(
     alike(dst, predicate, "predicate")
     chosen = (read(predicate, "predicate") != 0).reshape(dst.shape) ^ bool(reverse_pred)
     before = read(dst, "dst")
-    write(machine, dst, np.where(chosen, _chosen_source(dst, src, predicate), before))
+    if isinstance(src, NkiTensor):
+        alike(dst, tile(src, "src"), "src")
+        if src.dtype is not dst.dtype:
+            refuse("operand-dtype", f"src {src} must be {dst.dtype} as dst is")
+        not_both_in_psum(src, predicate, "src and predicate")
+        apart(dst, src, "src")
+        values = read(src, "src").reshape(dst.shape)
+    else:
+        values = scalar(src, "src")
+    write(machine, dst, np.where(chosen, values, before))
     return ISSUED
-
-
-def _chosen_source(dst: NkiTensor, src: Any, predicate: NkiTensor) -> Any:
-    if not isinstance(src, NkiTensor):
-        return scalar(src, "src")
-    alike(dst, tile(src, "src"), "src")
-    if src.dtype is not dst.dtype:
-        refuse("operand-dtype", f"src {src} must be {dst.dtype} as dst is")
-    not_both_in_psum(src, predicate, "src and predicate")
-    apart(dst, src, "src")
-    return read(src, "src").reshape(dst.shape)
 
 
 def _affine(dst: NkiTensor, pattern: Any, offset: int, channel_multiplier: int) -> np.ndarray:
@@ -182,8 +162,7 @@ def iota(
 ) -> NkiInstruction:
     """dst[p, i] = offset + p * channel_multiplier + pattern[i], in SBUF."""
     machine = begin("iota")
-    values = _affine(tile(dst, "dst", SBUF), pattern, offset, channel_multiplier)
-    write(machine, dst, values)
+    write(machine, dst, _affine(tile(dst, "dst", SBUF), pattern, offset, channel_multiplier))
     return ISSUED
 
 
@@ -191,20 +170,13 @@ _COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_
 
 
 def affine_select(
-    dst: NkiTensor,
-    pattern: Any,
-    channel_multiplier: int,
-    on_true_tile: NkiTensor,
-    on_false_value: float,
-    cmp_op: Any = None,
-    offset: int = 0,
-    name: str | None = None,
-) -> NkiInstruction:
+    dst: NkiTensor, pattern: Any, channel_multiplier: int, on_true_tile: NkiTensor, on_false_value: float,
+    cmp_op: Any = None, offset: int = 0, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
     """dst = on_true_tile where the affine value compares with 0, else the constant; all in SBUF."""
     machine = begin("affine_select")
     dst, data = tile(dst, "dst", SBUF), tile(on_true_tile, "on_true_tile", SBUF)
-    alike(dst, data, "on_true_tile")
-    apart(dst, data, "on_true_tile")
+    matched(dst, on_true_tile=data)
     compare = OPERATORS["equal"] if cmp_op is None else operator_of(machine, cmp_op, "cmp_op")
     if compare.name not in _COMPARISONS:
         refuse("operator", f"cmp_op nl.{compare.name} does not compare")
@@ -222,24 +194,9 @@ def select_reduce(
     if unsupported or set(options) - {"name"}:
         refuse("not-implemented", "select_reduce with a reduction or a reversed predicate")
     dst, predicate, on_true = tile(dst, "dst"), tile(predicate, "predicate"), tile(on_true, "on_true")
-    for found, what in ((predicate, "predicate"), (on_true, "on_true")):
-        alike(dst, found, what)
-        apart(dst, found, what)
+    matched(dst, predicate=predicate, on_true=on_true)
     not_both_in_psum(predicate, on_true, "predicate and on_true")
     chosen = (read(predicate, "predicate") != 0).reshape(dst.shape)
     values = as_float(read(on_true, "on_true")).reshape(dst.shape)
     write(machine, dst, np.where(chosen, values, operand(on_false, dst, "on_false")))
     return ISSUED
-
-
-def load_tile(machine: Machine, dst: NkiTensor, src: NkiTensor, transposed: bool = False) -> None:
-    """What nl.load does: a DMA from HBM into a new tile."""
-    tensor(src, "src", HBM)
-    (dma_transpose if transposed else dma_copy)(dst, src)
-
-
-def store_tile(dst: NkiTensor, value: NkiTensor) -> None:
-    """What nl.store does: a DMA from SBUF to HBM."""
-    tensor(dst, "dst", HBM)
-    tensor(value, "value", SBUF)
-    dma_copy(dst, value)

@@ -36,13 +36,11 @@ def _one(value: Any, what: str) -> NkiTensor:
 
 
 def register_alloc(x: int | None = None) -> VirtualRegister:
-    """A register with a value, or undefined."""
     begin("register_alloc")
     return VirtualRegister(None if x is None else integer(x, "x"))
 
 
 def register_move(dst: VirtualRegister, src: Any) -> None:
-    """dst = an int or another register."""
     begin("register_move")
     _writable(dst).value = select_index(src)
 

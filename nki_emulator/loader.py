@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import beta_modules
-from .beta_modules import BetaMachine
+from . import beta_machine
+from .beta_machine import BetaMachine
 from .dtypes import DType, dtype_of
 from .errors import SOURCES, EmulationError, Refusal, place, refuse
 from .machine import Machine, executing, running
-from .modules import modules
+from .modules import beta_modules, imports_beta, modules
 from .storage import Region, Storage
 from .subset import check
 from .targets import TARGETS, Target
@@ -61,11 +61,11 @@ def load(
     module.__file__ = file
     try:
         tree = ast.parse(source, file)
-        beta = beta_modules.imports(tree)
+        beta = imports_beta(tree)
         if not beta:
             check(tree, file)
         jit = _decorator(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds)
-        with _injected((beta_modules.modules if beta else modules)(TARGETS[target], jit)):
+        with _injected((beta_modules if beta else modules)(TARGETS[target], jit)):
             exec(compile(tree, file, "exec"), vars(module))
     except EmulationError:
         raise
@@ -170,7 +170,7 @@ class Kernel:
         if self.machine is Machine:
             return nullcontext()
         jit = _decorator(self.machine, self.target, self.precise, self.instructions, self.seconds)
-        return _injected(beta_modules.modules(self.target, jit))
+        return _injected(beta_modules(self.target, jit))
 
     @property
     def _file(self) -> str:
@@ -183,7 +183,7 @@ class Kernel:
     def _run(self, machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = signature(self.function).bind(*args, **kwargs)
         if isinstance(machine, BetaMachine):
-            return beta_modules.call(machine, self.function, self.grid, bound)
+            return beta_machine.call(machine, self.function, self.grid, bound)
         given = {key: _argument(machine, value, key) for key, value in bound.arguments.items()}
         bound.arguments.update(given)
         returned = self.function(*bound.args, **bound.kwargs)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nki_emulator import BETA_RULES, RULES, EmulationError, counting, load
+from nki_emulator import BETA_RULES, EmulationError, counting, load
 from tests.nki_emulator.beta_refusals import BETA_HEADER, REFUSALS, Refused
-from tests.nki_emulator.sources import BFLOAT16, FOLDER, MARK, indented, loaded
+from tests.nki_emulator.sources import BFLOAT16, MARK, indented, loaded
 
 STYLE = Path(__file__).parent / "style"
 VALUES = np.arange(40, dtype=np.float32).reshape(5, 8)
@@ -29,12 +28,8 @@ def test_refused(tmp_path, refused: Refused):
     assert (caught.value.rule, caught.value.line) == (refused.rule, line), str(caught.value)
 
 
-def test_every_rule_is_documented_and_broken():
-    sources = "".join(path.read_text() for path in sorted(FOLDER.glob("beta*.py")))
-    raised = set(re.findall(r'refuse\(\s*"([a-z-]+)"', sources))
-    assert raised <= RULES.keys() | BETA_RULES.keys()
+def test_every_rule_is_broken():
     assert BETA_RULES.keys() <= {refused.rule for refused in REFUSALS}
-    assert not RULES.keys() & BETA_RULES.keys()
 
 
 MASKED_LOAD = """y = nl.ndarray((8, 8), dtype=a.dtype, buffer=nl.shared_hbm)

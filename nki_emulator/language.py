@@ -1,4 +1,8 @@
-"""Tensors, loads and stores of nki.language. Page of each: "nki.language.<name>", Neuron SDK 2.32."""
+"""nki.language: tensors, loads and stores, and functions that compute, each by instructions on new tiles.
+
+Page of each: "nki.language.<name>", Neuron SDK 2.32. Functions stand for operators too, as in
+nisa.tensor_tensor(..., op=nl.add).
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import DTYPES, DType, checked
+from . import isa_vector
+from .dtypes import DTYPES, FLOAT32, DType, checked
 from .errors import refuse
-from .indexing import DynamicSlice
 from .isa_matmul import nc_matmul, nc_transpose
-from .isa_memory import dma_copy, dma_transpose, memset
+from .isa_memory import dma_copy, dma_transpose, memset, select_reduce, tensor_copy
+from .isa_scalar import activation
+from .isa_vector import reduced_axes, tensor_reduce, tensor_scalar, tensor_tensor
 from .machine import current
 from .operands import HBM, ON_CHIP, PSUM, SBUF, tensor, tile, write
+from .operators import ACTIVATIONS, OPERATORS, REDUCTIONS_BY_NAME, Operator
 from .patterns import integer, positive
 from .placement import placed
 from .storage import Region, Storage
@@ -47,12 +54,10 @@ def full(
 
 
 def zeros(shape: tuple[int, ...], dtype: DType, buffer: Region = Region.sbuf, name: str = "") -> NkiTensor:
-    """A new tensor of zeros."""
     return full(shape, 0, dtype, buffer, name)
 
 
 def ones(shape: tuple[int, ...], dtype: DType, buffer: Region = Region.sbuf, name: str = "") -> NkiTensor:
-    """A new tensor of ones."""
     return full(shape, 1, dtype, buffer, name)
 
 
@@ -62,7 +67,6 @@ def empty_like(x: NkiTensor, dtype: DType | None = None, buffer: Region | None =
 
 
 def zeros_like(x: NkiTensor, dtype: DType | None = None, buffer: Region | None = None, name: str = "") -> NkiTensor:
-    """`empty_like`, filled with zeros."""
     return zeros(x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name)
 
 
@@ -126,25 +130,20 @@ def broadcast_to(x: NkiTensor, shape: tuple[int, ...], dtype: DType | None = Non
     for dim in range(1, len(sizes)):
         if sizes[dim] != x.shape[dim]:
             x = x.broadcast(dim, sizes[dim])
-    return x if sizes[0] == x.shape[0] else _repeated(x, sizes[0])
-
-
-def _repeated(x: NkiTensor, partitions: int) -> NkiTensor:
-    """A new tile whose partitions all hold the one of x."""
+    if sizes[0] == x.shape[0]:
+        return x
     if x.shape[0] != 1:
-        refuse("shape", f"x {x} broadcast to {partitions} partitions")
-    result = ndarray((partitions, *x.shape[1:]), x.dtype)
+        refuse("shape", f"x {x} broadcast to {sizes[0]} partitions")
+    result = ndarray((sizes[0], *x.shape[1:]), x.dtype)
     dma_copy(result, NkiTensor(x.storage, result.shape, (0, *x.strides[1:]), x.offset, x.dtype))
     return result
 
 
 def expand_dims(x: NkiTensor, axis: int) -> NkiTensor:
-    """A view with a new dimension of size 1."""
     return x.expand_dim(axis + x.ndim + 1 if axis < 0 else axis)
 
 
 def shared_identity_matrix(n: int, dtype: DType = DTYPES["uint8"], dst: NkiTensor | None = None) -> NkiTensor:
-    """The identity (n, n) in SBUF."""
     machine = current()
     machine.begin("shared_identity_matrix")
     result = ndarray((integer(n, "n"), n), dtype) if dst is None else tile(dst, "dst", SBUF)
@@ -154,49 +153,40 @@ def shared_identity_matrix(n: int, dtype: DType = DTYPES["uint8"], dst: NkiTenso
     return result
 
 
-def ds(start: int, size: int) -> DynamicSlice:
-    """start:start + size, as an index."""
-    return DynamicSlice(start, size)
-
-
 def loop_range(start: int, stop: int | None = None, step: int = 1) -> range:
     """affine_range, sequential_range and static_range: Python's range."""
-    bounds = (0, start) if stop is None else (start, stop)
-    return range(*(integer(bound, "a bound of a range") for bound in bounds), integer(step, "step"))
+    low, high = (integer(bound, "a bound of a range") for bound in ((0, start) if stop is None else (start, stop)))
+    return range(low, high, integer(step, "step"))
+
+
+# a kernel runs on one core here: there is no grid
 
 
 def program_id(axis: int = 0) -> int:
-    """0: a kernel runs on one core here."""
     return 0
 
 
 def num_programs(axes: int = 0) -> int:
-    """1: a kernel runs on one core here."""
     return 1
 
 
 def program_ndim() -> int:
-    """0: there is no grid."""
     return 0
 
 
 def is_sbuf(buffer: Region) -> bool:
-    """Whether it is SBUF."""
     return buffer in SBUF
 
 
 def is_psum(buffer: Region) -> bool:
-    """Whether it is PSUM."""
     return buffer in PSUM
 
 
 def is_hbm(buffer: Region) -> bool:
-    """Whether it is any HBM."""
     return buffer in HBM
 
 
 def is_on_chip(buffer: Region) -> bool:
-    """Whether it is SBUF or PSUM."""
     return buffer in ON_CHIP
 
 
@@ -207,5 +197,126 @@ def no_reorder() -> Iterator[None]:
 
 
 def device_print(print_prefix: str, tensor: NkiTensor) -> None:
-    """Print a tensor."""
     print(print_prefix, tensor, tensor.array)
+
+
+class Function:
+    """A function of nki.language: callable on tiles, and a name for `op=` of instructions."""
+
+    def __init__(self, name: str, operator: Operator | None, is_activation: bool) -> None:
+        self.__name__, self.operator, self.is_activation = name, operator, is_activation
+
+    def __call__(self, *operands: Any, dtype: DType | None = None) -> NkiTensor:
+        """A new tile in SBUF. Binary functions take a positional dtype last, as all do."""
+        arity = 1 if self.operator is None else self.operator.arity
+        if len(operands) == arity + 1 and dtype is None:
+            operands, dtype = operands[:arity], operands[arity]
+        if len(operands) != arity:
+            refuse("operand", f"nl.{self.__name__} takes {arity} operands, not {len(operands)}")
+        return self._binary(*operands, dtype) if arity == 2 else self._unary(*operands, dtype)
+
+    def _binary(self, x: Any, y: Any, dtype: DType | None) -> NkiTensor:
+        tiles = [found for found in (x, y) if isinstance(found, NkiTensor)]
+        if not tiles:
+            refuse("operand", f"nl.{self.__name__} of two numbers; one operand is a tile")
+        if dtype is None and tiles[0].dtype is not tiles[-1].dtype:
+            types = f"{tiles[0].dtype} and {tiles[-1].dtype}"
+            refuse("dtype", f"nl.{self.__name__} of {types}: give the dtype of the result")
+        result = ndarray(tiles[0].shape, tiles[0].dtype if dtype is None else dtype)
+        if len(tiles) == 1:
+            reverse = tiles[0] is y
+            tensor_scalar(result, tiles[0], self, x if reverse else y, reverse0=reverse)
+        elif x.shape != y.shape:
+            refuse("shape", f"nl.{self.__name__} of {x} and {y}: shapes differ, and broadcasting is not documented")
+        else:
+            tensor_tensor(result, x, y, self)
+        return result
+
+    def _unary(self, x: Any, dtype: DType | None) -> NkiTensor:
+        result = ndarray(tile(x, "x").shape, x.dtype if dtype is None else dtype)
+        if self.__name__ == "reciprocal":
+            isa_vector.reciprocal(result, x)
+        elif self.is_activation:
+            activation(result, self, x)
+        else:
+            tensor_scalar(result, x, self, None)
+        return result
+
+
+FUNCTIONS = {
+    name: Function(name, OPERATORS.get(name), name in ACTIVATIONS) for name in OPERATORS.keys() | ACTIVATIONS.keys()
+}
+
+
+class Reduction:
+    """nl.sum and its kin: one tensor_reduce, rounded once to dtype, which defaults to that of the tile.
+
+    So a sum of bf16 is rounded to bf16 before anything else is done with it.
+    """
+
+    is_activation = False
+
+    def __init__(self, name: str, operator: Operator) -> None:
+        self.__name__, self.operator = name, operator
+
+    def __call__(self, x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = False) -> NkiTensor:
+        """A new tile in SBUF without the reduced dimensions, or with size 1 there; at least two dimensions stay."""
+        count = reduced_axes(tile(x, "x"), axis)
+        shape = x.shape[: x.ndim - count]
+        if keepdims or len(shape) < 2:
+            shape += (1,) * count
+        result = ndarray(shape, x.dtype if dtype is None else dtype)
+        tensor_reduce(result, self, x, axis, keepdims=keepdims)
+        return result
+
+
+REDUCTIONS = {name: Reduction(name, OPERATORS[operator]) for name, operator in REDUCTIONS_BY_NAME.items()}
+
+
+def mean(x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = False) -> NkiTensor:
+    """The sum in float32 times the reciprocal of the count, rounded once to dtype (that of x)."""
+    total = REDUCTIONS["sum"](x, axis, FLOAT32, keepdims)
+    result = ndarray(total.shape, x.dtype if dtype is None else dtype)
+    tensor_scalar(result, total, FUNCTIONS["multiply"], total.size / x.size)
+    return result
+
+
+def var(x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = False) -> NkiTensor:
+    """The mean of squared distances from the mean, in float32, rounded once to dtype (that of x)."""
+    count = reduced_axes(tile(x, "x"), axis)
+    if count != x.ndim - 1:
+        refuse("not-implemented", "var over some of the free dimensions")
+    average = mean(x, axis, FLOAT32).reshape((x.shape[0], 1))
+    distances = ndarray(x.shape, FLOAT32)
+    tensor_scalar(distances, x, FUNCTIONS["subtract"], average)
+    tensor_tensor(distances, distances, distances, FUNCTIONS["multiply"])
+    return mean(distances, axis, x.dtype if dtype is None else dtype, keepdims)
+
+
+def negative(x: NkiTensor, dtype: DType | None = None) -> NkiTensor:
+    result = ndarray(tile(x, "x").shape, x.dtype if dtype is None else dtype)
+    tensor_scalar(result, x, FUNCTIONS["multiply"], -1.0)
+    return result
+
+
+class Copy:
+    """nl.copy: a function, and the identity among the activation functions."""
+
+    __name__ = "copy"
+    operator = None
+    is_activation = True
+
+    def __call__(self, x: NkiTensor, dtype: DType | None = None) -> NkiTensor:
+        """A new tile in SBUF."""
+        result = ndarray(tile(x, "x").shape, x.dtype if dtype is None else dtype)
+        tensor_copy(result, x)
+        return result
+
+
+def where(condition: NkiTensor, x: NkiTensor, y: Any, dtype: DType | None = None) -> NkiTensor:
+    """x where condition is not 0, else y, which is a number here."""
+    if isinstance(y, NkiTensor):
+        refuse("not-implemented", "where with a tile as y; use tensor_copy_predicated")
+    result = ndarray(tile(x, "x").shape, x.dtype if dtype is None else dtype)
+    select_reduce(result, condition, x, y)
+    return result
