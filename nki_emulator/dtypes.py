@@ -45,26 +45,19 @@ class DType:
     __repr__ = __str__
 
 
-def _floats() -> dict[str, DType]:
-    types = {
-        "float32": np.float32,
-        "float16": np.float16,
-        "bfloat16": ml_dtypes.bfloat16,
-        "float8_e4m3": ml_dtypes.float8_e4m3,
-        "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
-        "float8_e5m2": ml_dtypes.float8_e5m2,
-    }
-    return {name: DType(name, np.dtype(stored), True) for name, stored in types.items()}
-
-
-def _integers() -> dict[str, DType]:
-    names = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
-    return {name: DType(name, np.dtype(name), False) for name in names} | {
-        "bool_": DType("bool_", np.dtype(np.uint8), False)
-    }
-
-
-DTYPES = _floats() | _integers()
+_FLOATS = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float8_e4m3": ml_dtypes.float8_e4m3,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+}
+_INTEGERS = {name: name for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32")} | {"bool_": "uint8"}
+DTYPES = {
+    **{name: DType(name, np.dtype(stored), True) for name, stored in _FLOATS.items()},
+    **{name: DType(name, np.dtype(stored), False) for name, stored in _INTEGERS.items()},
+}
 UNSUPPORTED = ("tfloat32", "float8_e5m2_x4", "float8_e4m3fn_x4", "float8_e8m0fnu", "float4_e2m1fn_x4")
 FLOAT32, INT32, UINT32 = DTYPES["float32"], DTYPES["int32"], DTYPES["uint32"]
 _BY_STORED = {dtype.stored: dtype for dtype in DTYPES.values() if dtype.name != "bool_"}
@@ -98,15 +91,9 @@ def rounded(values: np.ndarray, dtype: DType, precise: bool) -> np.ndarray:
         return values.astype(FP32, copy=False).astype(dtype.stored).astype(FP32)
     if values.dtype == dtype.stored:
         return values
-    return _to_integer(values, dtype)
-
-
-def _to_integer(values: np.ndarray, dtype: DType) -> np.ndarray:
     low, high = np.iinfo(dtype.stored).min, np.iinfo(dtype.stored).max
     wide = values.astype(np.float64)
     if not ((wide >= low) & (wide <= high) & (wide == np.floor(wide))).all():
-        refuse(
-            "inexact-integer",
-            f"a value that is no integer of {dtype} is written to {dtype}; its rounding is not documented",
-        )
+        what = f"a value that is no integer of {dtype} is written to {dtype}"
+        refuse("inexact-integer", f"{what}; its rounding is not documented")
     return wide.astype(dtype.stored)

@@ -9,65 +9,18 @@ from .machine import Machine
 from .storage import Region
 from .tensor import NkiTensor
 
-
-class Engine(Enum):
-    """nki.isa.engine."""
-
-    unknown = 0
-    tensor = 1
-    scalar = 2
-    gpsimd = 3
-    dma = 4
-    vector = 5
-    sync = 6
-
-
-class DgeMode(Enum):
-    """nki.isa.dge_mode."""
-
-    unknown = 0
-    swdge = 1
-    hwdge = 2
-    none = 3
-
-
-class OobMode(Enum):
-    """nki.isa.oob_mode."""
-
-    error = 0
-    skip = 1
-
-
-class ReduceCmd(Enum):
-    """nki.isa.reduce_cmd."""
-
-    idle = 0
-    reset = 1
-    reduce = 2
-    reset_reduce = 3
-    load_reduce = 4
-
-
-class MatmulPerfMode(Enum):
-    """nki.isa.matmul_perf_mode."""
-
-    none = "none"
-    double_row = "double_row"
-
-
-class NcVersion(Enum):
-    """nki.isa.nc_version."""
-
-    gen2 = 2
-    gen3 = 3
-    gen4 = 4
+Engine = Enum("Engine", ["unknown", "tensor", "scalar", "gpsimd", "dma", "vector", "sync"], start=0)
+DgeMode = Enum("DgeMode", ["unknown", "swdge", "hwdge", "none"], start=0)
+OobMode = Enum("OobMode", ["error", "skip"], start=0)
+ReduceCmd = Enum("ReduceCmd", ["idle", "reset", "reduce", "reset_reduce", "load_reduce"], start=0)
+MatmulPerfMode = Enum("MatmulPerfMode", {"none": "none", "double_row": "double_row"})
+NcVersion = Enum("NcVersion", {"gen2": 2, "gen3": 3, "gen4": 4})
 
 
 class NkiInstruction:
     """What an instruction returns: scheduling hints, which change no result here."""
 
     def depends_on(self, *_: NkiInstruction) -> NkiInstruction:
-        """Itself."""
         return self
 
 
@@ -86,7 +39,6 @@ def engine_of(machine: Machine, asked: Engine, allowed: tuple[Engine, ...], *til
 
 
 def no_psum(machine: Machine, *tiles: NkiTensor) -> None:
-    """GpSimd cannot access PSUM."""
     for found in tiles:
         if found.storage.region is Region.psum:
             refuse("gpsimd-psum", f"{machine.operation} runs on GpSimd, which cannot access {found}")

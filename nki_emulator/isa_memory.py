@@ -25,7 +25,7 @@ from .operands import (
     tile,
     write,
 )  # fmt: skip
-from .operators import OPERATORS, operator_of
+from .operators import COMPARISONS, OPERATORS, operator_of
 from .patterns import integer, positive
 from .tensor import NkiTensor
 
@@ -166,9 +166,6 @@ def iota(
     return ISSUED
 
 
-_COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
-
-
 def affine_select(
     dst: NkiTensor, pattern: Any, channel_multiplier: int, on_true_tile: NkiTensor, on_false_value: float,
     cmp_op: Any = None, offset: int = 0, name: str | None = None,
@@ -178,7 +175,7 @@ def affine_select(
     dst, data = tile(dst, "dst", SBUF), tile(on_true_tile, "on_true_tile", SBUF)
     matched(dst, on_true_tile=data)
     compare = OPERATORS["equal"] if cmp_op is None else operator_of(machine, cmp_op, "cmp_op")
-    if compare.name not in _COMPARISONS:
+    if compare.name not in COMPARISONS:
         refuse("operator", f"cmp_op nl.{compare.name} does not compare")
     chosen = compare.function(_affine(dst, pattern, offset, channel_multiplier), 0) != 0
     values = _copied(read(data, "on_true_tile"), dst, data).reshape(dst.shape)

@@ -23,8 +23,7 @@ from .machine import current
 from .operands import HBM, ON_CHIP, PSUM, SBUF, tensor, tile, write
 from .operators import ACTIVATIONS, OPERATORS, REDUCTIONS_BY_NAME, Operator
 from .patterns import integer, positive
-from .placement import placed
-from .storage import Region, Storage
+from .storage import Region, Storage, placed
 from .tensor import NkiTensor
 
 

@@ -44,6 +44,9 @@ class Activation:
     magnitude: bool = False
 
 
+COMPARISONS = ("equal", "not_equal", "greater_equal", "greater", "less_equal", "less")
+
+
 def _comparison(compare: Function) -> Function:
     return lambda a, b: compare(a, b).astype(np.float32)
 
@@ -52,34 +55,23 @@ def _logical(combine: Function) -> Function:
     return lambda a, b: combine(a != 0, b != 0).astype(np.float32)
 
 
+def _truth(fold: Function) -> Function:
+    return lambda x, axis: fold(x != 0, axis=axis).astype(np.float32)
+
+
 def _in_double(function: Function) -> Function:
     """A function evaluated in float64 and rounded once to float32."""
     return lambda *operands: function(*(np.float64(x) for x in operands)).astype(np.float32)
 
 
-def _bits_of(values: Values) -> Values:
-    return values.view(f"u{values.dtype.itemsize}")
-
-
 def _shift(shift: Function) -> Function:
     """Logical: the sign bit is a bit."""
-    return lambda a, b: shift(_bits_of(a), np.asarray(b).astype(f"u{a.dtype.itemsize}")).view(a.dtype)
 
+    def shifted(a: Values, b: Values) -> Values:
+        unsigned = f"u{a.dtype.itemsize}"
+        return shift(a.view(unsigned), np.asarray(b).astype(unsigned)).view(a.dtype)
 
-def _larger(a: Values, b: Values) -> Values:
-    return np.where(np.abs(a) > np.abs(b), a, b)
-
-
-def _smaller(a: Values, b: Values) -> Values:
-    return np.where(np.abs(a) < np.abs(b), a, b)
-
-
-def _all_nonzero(values: Values, axis: int) -> Values:
-    return (values != 0).all(axis=axis).astype(np.float32)
-
-
-def _any_nonzero(values: Values, axis: int) -> Values:
-    return (values != 0).any(axis=axis).astype(np.float32)
+    return shifted
 
 
 _BINARY = (
@@ -88,18 +80,13 @@ _BINARY = (
     Operator("multiply", np.multiply, reduction=np.multiply.reduce),
     Operator("maximum", np.maximum, reduction=np.maximum.reduce),
     Operator("minimum", np.minimum, reduction=np.minimum.reduce),
-    Operator("equal", _comparison(np.equal)),
-    Operator("not_equal", _comparison(np.not_equal)),
-    Operator("greater_equal", _comparison(np.greater_equal)),
-    Operator("greater", _comparison(np.greater)),
-    Operator("less_equal", _comparison(np.less_equal)),
-    Operator("less", _comparison(np.less)),
-    Operator("logical_and", _logical(np.logical_and), reduction=_all_nonzero),
-    Operator("logical_or", _logical(np.logical_or), reduction=_any_nonzero),
+    *(Operator(name, _comparison(getattr(np, name))) for name in COMPARISONS),
+    Operator("logical_and", _logical(np.logical_and), reduction=_truth(np.all)),
+    Operator("logical_or", _logical(np.logical_or), reduction=_truth(np.any)),
     Operator("logical_xor", _logical(np.logical_xor)),
     Operator("power", _in_double(np.power), on_gpsimd=True),
-    Operator("abs_max", _larger, generation=4),
-    Operator("abs_min", _smaller, generation=4),
+    Operator("abs_max", lambda a, b: np.where(np.abs(a) > np.abs(b), a, b), generation=4),
+    Operator("abs_min", lambda a, b: np.where(np.abs(a) < np.abs(b), a, b), generation=4),
     Operator("bitwise_and", np.bitwise_and, bits=True, reduction=np.bitwise_and.reduce),
     Operator("bitwise_or", np.bitwise_or, bits=True, reduction=np.bitwise_or.reduce),
     Operator("bitwise_xor", np.bitwise_xor, bits=True, reduction=np.bitwise_xor.reduce),
@@ -125,21 +112,13 @@ def _sigmoid(x: Values) -> Values:
     return 1 / (1 + np.exp(-x))
 
 
-def _gelu(x: Values) -> Values:
-    return x * 0.5 * (1 + _erf(x / sqrt(2)))
-
-
-def _gelu_tanh(x: Values) -> Values:
-    return 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
-
-
 _ACTIVATIONS = (
     Activation("copy", np.positive),
     Activation("square", np.square),
     Activation("sigmoid", _sigmoid),
     Activation("relu", lambda x: np.maximum(x, 0)),
-    Activation("gelu", _gelu),
-    Activation("gelu_apprx_tanh", _gelu_tanh),
+    Activation("gelu", lambda x: x * 0.5 * (1 + _erf(x / sqrt(2)))),
+    Activation("gelu_apprx_tanh", lambda x: 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))),
     Activation("silu", lambda x: x * _sigmoid(x)),
     Activation("tanh", np.tanh),
     Activation("softplus", lambda x: np.logaddexp(0, x)),
@@ -189,9 +168,8 @@ def activated(found: Activation, values: Values) -> Values:
     if found.low != -inf:
         checked = np.abs(values) if found.magnitude else values
         if ((checked < found.low) | (checked > found.high)).any():
-            refuse(
-                "activation-range", f"nl.{found.name} is valid in {found.low:g} to {found.high:g} only; an input is not"
-            )
+            valid = f"{found.low:g} to {found.high:g}"
+            refuse("activation-range", f"nl.{found.name} is valid in {valid} only; an input is not")
     if found.name == "copy":
         return values
     return found.function(values.astype(np.float64)).astype(np.float32)

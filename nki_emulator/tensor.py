@@ -11,14 +11,14 @@ from .dtypes import DType, checked
 from .errors import refuse
 from .indexing import indexed, select_index
 from .patterns import Ints, contiguous, extent, integer, positive, reshaped, span
-from .storage import Region, Storage
+from .storage import Region, Storage, View
 
 
 class NKIObject:
     """Base of classes that kernels declare, as nki.language.NKIObject."""
 
 
-class NkiTensor(NKIObject):
+class NkiTensor(View, NKIObject):
     """Shape, strides and offset in elements, dtype and storage. Views share the storage; nothing is copied."""
 
     __slots__ = ("_array", "dtype", "offset", "shape", "size", "storage", "strides")
@@ -30,27 +30,18 @@ class NkiTensor(NKIObject):
 
     @classmethod
     def of(cls, storage: Storage) -> NkiTensor:
-        """All of a storage."""
         return cls(storage, storage.shape, contiguous(storage.shape), 0, storage.dtype)
 
     @property
     def buffer(self) -> Region:
-        """The memory it lies in."""
         return self.storage.region
 
     @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    @property
     def name(self) -> str:
-        """What nl.ndarray was given."""
         return self.storage.name
 
     @property
     def free(self) -> int:
-        """Elements a partition."""
         return self.size // self.shape[0]
 
     @property
@@ -67,13 +58,14 @@ class NkiTensor(NKIObject):
         """Whether index by index both are the same memory."""
         return (self.shape, self.strides, self.offset) == (other.shape, other.strides, other.offset)
 
-    def __str__(self) -> str:
-        return f"{self.storage.name or 'tensor'}{list(self.shape)} {self.dtype} in {self.storage.region.value}"
-
-    __repr__ = __str__
-
     def _view(self, shape: Ints, strides: Ints, offset: int) -> NkiTensor:
         return NkiTensor(self.storage, shape, strides, offset, self.dtype)
+
+    def _replaced(self, dim: int, pairs: tuple[tuple[int, int], ...], offset: int, width: int = 1) -> NkiTensor:
+        """A view with (size, stride) pairs in place of `width` dimensions."""
+        sizes, steps = tuple(size for size, _ in pairs), tuple(stride for _, stride in pairs)
+        shape = (*self.shape[:dim], *sizes, *self.shape[dim + width :])
+        return self._view(shape, (*self.strides[:dim], *steps, *self.strides[dim + width :]), offset)
 
     def _free_dimension(self, dim: object, what: str) -> int:
         found = self._dimension(dim, what)
@@ -92,12 +84,6 @@ class NkiTensor(NKIObject):
     def __setitem__(self, key: object, value: object) -> NoReturn:
         refuse("not-implemented", "assignment to a tensor; use nisa.dma_copy, nisa.tensor_copy or nisa.memset")
 
-    def __bool__(self) -> NoReturn:
-        refuse("tensor-value", "Python cannot look into a tensor while the kernel is built")
-
-    def __iter__(self) -> NoReturn:
-        refuse("tensor-value", "a tensor is no sequence; loop over a range and slice it")
-
     def is_contiguous(self) -> bool:
         """Dense in row-major order; on chip the partition does not count."""
         shape, strides = (self.shape[1:], self.strides[1:]) if self.buffer.on_chip else (self.shape, self.strides)
@@ -109,22 +95,15 @@ class NkiTensor(NKIObject):
         return False
 
     def get_pattern(self) -> list[list[int]]:
-        """[[stride, count], ...]."""
         return [[stride, size] for stride, size in zip(self.strides, self.shape, strict=True)]
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
-        """start:end:step of one dimension."""
         dim = self._dimension(dim, "slice")
-        bounds = [integer(value, "slice") for value in (start, end, step)]
-        count = span(*bounds, self.shape[dim], f"slice of dimension {dim} of {self}")
-        self._require_dense_partitions(dim, bounds[2], count)
-        shape = (*self.shape[:dim], count, *self.shape[dim + 1 :])
-        strides = (*self.strides[:dim], self.strides[dim] * bounds[2], *self.strides[dim + 1 :])
-        return self._view(shape, strides, self.offset + bounds[0] * self.strides[dim])
-
-    def _require_dense_partitions(self, dim: int, step: int, count: int) -> None:
+        start, end, step = (integer(value, "slice") for value in (start, end, step))
+        count = span(start, end, step, self.shape[dim], f"slice of dimension {dim} of {self}")
         if dim == 0 and step > 1 and count > 1 and self.storage.region.on_chip:
             refuse("partition-stride", f"{self}: every {step}th partition; an access takes adjacent partitions")
+        return self._replaced(dim, ((count, self.strides[dim] * step),), self.offset + start * self.strides[dim])
 
     def select(self, dim: int, index: Any) -> NkiTensor:
         """One element of a dimension, which is removed; the index may be a (1, 1) tensor or a register."""
@@ -132,8 +111,7 @@ class NkiTensor(NKIObject):
         index = select_index(index)
         if not 0 <= index < self.shape[dim]:
             refuse("out-of-bounds", f"select: {index} in dimension {dim} of {self}")
-        shape, strides = self.shape[:dim] + self.shape[dim + 1 :], self.strides[:dim] + self.strides[dim + 1 :]
-        return self._view(shape, strides, self.offset + index * self.strides[dim])
+        return self._replaced(dim, (), self.offset + index * self.strides[dim])
 
     def permute(self, dims: tuple[int, ...]) -> NkiTensor:
         """Dimensions in another order; on chip the partition stays first."""
@@ -145,32 +123,25 @@ class NkiTensor(NKIObject):
         return self._view(tuple(self.shape[d] for d in dims), tuple(self.strides[d] for d in dims), self.offset)
 
     def broadcast(self, dim: int, size: int) -> NkiTensor:
-        """Repeat a dimension of size 1."""
         dim = self._free_dimension(dim, "broadcast")
         (size,) = positive((size,), "broadcast")
         if self.shape[dim] != 1:
             refuse("shape", f"broadcast: dimension {dim} of {self} is not 1")
-        shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
-        return self._view(shape, (*self.strides[:dim], 0, *self.strides[dim + 1 :]), self.offset)
+        return self._replaced(dim, ((size, 0),), self.offset)
 
     def expand_dim(self, dim: int) -> NkiTensor:
-        """A new dimension of size 1."""
         if not 0 <= integer(dim, "expand_dim") <= self.ndim:
             refuse("out-of-bounds", f"expand_dim: {dim} for {self}")
         if dim == 0 and self.buffer.on_chip:
             refuse("partition-view", f"expand_dim: dimension 0 of {self} is the partition and stays first")
         inner = self.strides[dim] * self.shape[dim] if dim < self.ndim else 1
-        return self._view(
-            (*self.shape[:dim], 1, *self.shape[dim:]), (*self.strides[:dim], inner, *self.strides[dim:]), self.offset
-        )
+        return self._replaced(dim, ((1, inner),), self.offset, width=0)
 
     def squeeze_dim(self, dim: int) -> NkiTensor:
-        """Without a dimension of size 1."""
         dim = self._free_dimension(dim, "squeeze_dim")
         if self.shape[dim] != 1:
             refuse("shape", f"squeeze_dim: dimension {dim} of {self} is not 1")
-        shape, strides = self.shape[:dim] + self.shape[dim + 1 :], self.strides[:dim] + self.strides[dim + 1 :]
-        return self._view(shape, strides, self.offset)
+        return self._replaced(dim, (), self.offset)
 
     def reshape(self, shape: tuple[int, ...]) -> NkiTensor:
         """Another shape of the same elements, in the same order; on chip the partition stays."""
@@ -195,14 +166,9 @@ class NkiTensor(NKIObject):
         return self.reshape((*self.shape[:start], prod(self.shape[start : end + 1]), *self.shape[end + 1 :]))
 
     def ap(
-        self,
-        pattern: list[list[int]],
-        offset: int | None = None,
-        scalar_offset: Any = None,
-        vector_offset: Any = None,
-        indirect_dim: int = 0,
-        dtype: DType | None = None,
-    ) -> NkiTensor:
+        self, pattern: list[list[int]], offset: int | None = None, scalar_offset: Any = None,
+        vector_offset: Any = None, indirect_dim: int = 0, dtype: DType | None = None,
+    ) -> NkiTensor:  # fmt: skip
         """[[stride, count], ...] over the storage. Page: "NKI Access Patterns", Neuron SDK 2.32.
 
         The pages disagree on whether an explicit offset counts from the storage or from the view that is asked, so
@@ -218,25 +184,18 @@ class NkiTensor(NKIObject):
         if scalar_offset is not None:
             dim = self._dimension(indirect_dim, "ap")
             start += select_index(scalar_offset) * prod(self.storage.shape[dim + 1 :])
-        self._check_pattern(shape, strides, start)
-        view = self._view(shape, strides, start)
-        return view if dtype is None else view.view(dtype)
-
-    def _check_pattern(self, shape: Ints, strides: Ints, start: int) -> None:
-        storage = self.storage
+        storage, end = self.storage, start + extent(shape, strides)
         if min(strides) < 0:
             refuse("out-of-bounds", f"ap: a stride of {strides} is negative")
-        if start < 0 or start + extent(shape, strides) >= storage.size:
-            reach = start + extent(shape, strides)
-            refuse("out-of-bounds", f"ap: elements {start} to {reach} of {storage}, which has {storage.size}")
-        if not storage.region.on_chip:
-            return
-        if strides[0] != storage.free and shape[0] > 1:
-            refuse(
-                "partition-stride", f"ap: step {strides[0]} of the partition is not the {storage.free} elements of one"
-            )
-        if start % storage.free + extent(shape[1:], strides[1:]) >= storage.free:
+        if start < 0 or end >= storage.size:
+            refuse("out-of-bounds", f"ap: elements {start} to {end} of {storage}, which has {storage.size}")
+        if storage.region.on_chip and strides[0] != storage.free and shape[0] > 1:
+            message = f"ap: step {strides[0]} of the partition is not the {storage.free} elements of one"
+            refuse("partition-stride", message)
+        if storage.region.on_chip and start % storage.free + extent(shape[1:], strides[1:]) >= storage.free:
             refuse("out-of-bounds", f"ap: {strides} x {shape} from {start} leaves the partition of {storage}")
+        view = self._view(shape, strides, start)
+        return view if dtype is None else view.view(dtype)
 
     def view(self, dtype: DType) -> NkiTensor:
         """The same bits as another type of the same size."""
@@ -249,13 +208,10 @@ class NkiTensor(NKIObject):
     reinterpret_cast = view
 
     def rearrange(self, *_: object) -> NoReturn:
-        """Documented, not implemented."""
         refuse("not-implemented", "rearrange; use reshape and permute")
 
     def vector_select(self, *_: object) -> NoReturn:
-        """Documented, not implemented."""
         refuse("not-implemented", "vector_select")
 
     def indirect(self, *_: object) -> NoReturn:
-        """Documented, not implemented."""
         refuse("not-implemented", "indirect")
