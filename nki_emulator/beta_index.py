@@ -6,6 +6,7 @@ An expression is kept open, as NumPy's ogrid is: each variable has one axis, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -66,24 +67,15 @@ class Index(Expression):
     def __neg__(self) -> Index:
         return self * -1
 
-    def __lt__(self, other: Any) -> Mask:
-        return Mask(*self._with(other, np.less))
+    def _compared(self, other: Any, function: Callable[..., np.ndarray]) -> Mask:
+        return Mask(*self._with(other, function))
 
-    def __le__(self, other: Any) -> Mask:
-        return Mask(*self._with(other, np.less_equal))
-
-    def __gt__(self, other: Any) -> Mask:
-        return Mask(*self._with(other, np.greater))
-
-    def __ge__(self, other: Any) -> Mask:
-        return Mask(*self._with(other, np.greater_equal))
-
-    def __eq__(self, other: object) -> Mask:  # type: ignore[override]
-        return Mask(*self._with(other, np.equal))
-
-    def __ne__(self, other: object) -> Mask:  # type: ignore[override]
-        return Mask(*self._with(other, np.not_equal))
-
+    __lt__ = partialmethod(_compared, function=np.less)
+    __le__ = partialmethod(_compared, function=np.less_equal)
+    __gt__ = partialmethod(_compared, function=np.greater)
+    __ge__ = partialmethod(_compared, function=np.greater_equal)
+    __eq__ = partialmethod(_compared, function=np.equal)  # type: ignore[assignment]
+    __ne__ = partialmethod(_compared, function=np.not_equal)  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -99,17 +91,11 @@ class Mask(Expression):
             refuse("mask", f"{other!r} is no mask; join comparisons of indices")
         return Mask(function(self.values, other.values), broadcast(self.shape, other.shape))
 
-    def __and__(self, other: Any) -> Mask:
-        return self._joined(other, np.logical_and)
-
-    __rand__ = __and__
-
-    def __or__(self, other: Any) -> Mask:
-        return self._joined(other, np.logical_or)
+    __and__ = __rand__ = partialmethod(_joined, function=np.logical_and)
+    __or__ = partialmethod(_joined, function=np.logical_or)
 
 
 def broadcast(*shapes: Ints) -> Ints:
-    """The common shape of several."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -131,7 +117,6 @@ def executed(mask: Any, shape: Ints) -> np.ndarray | None:
 
 
 def arange(*bounds: int) -> Index:
-    """nl.arange: one axis, as numpy.arange."""
     values = np.arange(*(integer(bound, "a bound of arange") for bound in bounds), dtype=np.int64)
     if not values.size:
         refuse("index", f"arange{bounds} is empty")

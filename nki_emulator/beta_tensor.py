@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from .beta_index import Grid, Index, Mask, broadcast, executed
 from .dtypes import FLOAT32, DType, rounded
 from .errors import refuse
-from .indexing import DynamicSlice
+from .indexing import DynamicSlice, expanded
 from .machine import Machine, running
 from .operands import as_float
 from .patterns import Ints, positive
-from .storage import Region
+from .storage import Region, View
 from .targets import BANK, BANKS, PARTITIONS
-
-Arithmetic = Callable[..., Any]
 
 
 class Memory:
@@ -35,79 +33,54 @@ class Memory:
         self.machine, self.dtype, self.region, self.name = machine, dtype, region, name
         self.is_input = self.is_stored = False
         if region.on_chip:
-            self._check(shape, partition)
+            if len(shape) < 2:
+                refuse("shape", f"a tensor on chip has a partition and a free dimension; {shape} has one")
+            if (count := shape[partition]) > PARTITIONS:
+                refuse("partition-limit", f"{shape}: {count} partitions in dimension {partition}, at most 128")
+            size = prod(shape[partition + 1 :]) * dtype.itemsize
+            limit = BANK * BANKS if region is Region.psum else machine.target.sbuf
+            if size > limit:
+                refuse(f"{region.value}-capacity", f"a tile of {size} bytes a partition; there are {limit}")
         self.values = np.empty(shape, dtype.held)
         self.known = np.zeros(shape, np.bool_)
 
-    def _check(self, shape: Ints, partition: int) -> None:
-        if len(shape) < 2:
-            refuse("shape", f"a tensor on chip has a partition and a free dimension; {shape} has one")
-        if shape[partition] > PARTITIONS:
-            refuse("partition-limit", f"{shape}: {shape[partition]} partitions in dimension {partition}, at most 128")
-        size = prod(shape[partition + 1 :]) * self.dtype.itemsize
-        most = BANK * BANKS if self.region is Region.psum else self.machine.target.sbuf
-        if size > most:
-            refuse(f"{self.region.value}-capacity", f"a tile of {size} bytes a partition; there are {most}")
 
-
-class BetaTensor:
+class BetaTensor(View):
     """A view of a memory: basic indexing leaves views of NumPy, index expressions a `key` that is looked up late."""
 
     __slots__ = ("executed", "key", "known", "memory", "partition", "shape", "values")
 
     def __init__(
-        self,
-        memory: Memory,
-        values: np.ndarray,
-        known: np.ndarray,
-        partition: int = 0,
-        key: tuple[Any, ...] | None = None,
-        shape: Ints | None = None,
-    ) -> None:
+        self, memory: Memory, values: np.ndarray, known: np.ndarray, partition: int = 0,
+        key: tuple[Any, ...] | None = None, shape: Ints | None = None,
+    ) -> None:  # fmt: skip
         self.memory, self.values, self.known, self.partition, self.key = memory, values, known, partition, key
         self.shape: Ints = values.shape if shape is None else shape
         self.executed: np.ndarray | None = None
 
     @classmethod
     def of(cls, memory: Memory, partition: int = 0) -> BetaTensor:
-        """All of a memory."""
         return cls(memory, memory.values, memory.known, partition)
 
     @property
-    def dtype(self) -> DType:
-        """Of its elements."""
+    def dtype(self) -> DType:  # type: ignore[override]
         return self.memory.dtype
 
     @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
+    def name(self) -> str:
+        return self.memory.name
+
+    @property
+    def buffer(self) -> Region:
+        return self.memory.region
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
         return self.dtype.itemsize
-
-    @property
-    def buffer(self) -> Region:
-        """The memory it lies in."""
-        return self.memory.region
-
-    def __str__(self) -> str:
-        return f"{self.memory.name or 'tensor'}{list(self.shape)} {self.dtype} in {self.buffer.value}"
-
-    __repr__ = __str__
-
-    def __bool__(self) -> NoReturn:
-        refuse("tensor-value", "Python cannot look into a tensor while the kernel is built")
-
-    def __iter__(self) -> NoReturn:
-        refuse("tensor-value", "a tensor is no sequence; loop over a range and index it")
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -115,7 +88,9 @@ class BetaTensor:
     def __getitem__(self, key: Any) -> BetaTensor:
         entries = tuple(key) if isinstance(key, tuple | Grid) else (key,)
         if self.key is not None:
-            return self._again(entries)
+            if not all(entry is Ellipsis or entry == slice(None) for entry in entries):
+                refuse("not-implemented", f"indexing {self} again; index the tensor once")
+            return self
         if any(isinstance(entry, Mask) for entry in entries):
             refuse("not-implemented", "operand masking, as x[i < n]; give mask= to the instruction")
         if any(isinstance(entry, BetaTensor) for entry in entries):
@@ -124,26 +99,12 @@ class BetaTensor:
             return self._gathered(entries)
         return self._sliced(entries)
 
-    def _again(self, entries: tuple[Any, ...]) -> BetaTensor:
-        if not all(entry is Ellipsis or entry == slice(None) for entry in entries):
-            refuse("not-implemented", f"indexing {self} again; index the tensor once")
-        return self
-
     def _sliced(self, entries: tuple[Any, ...]) -> BetaTensor:
         """Ints and slices. An int drops its dimension, except the partition, which stays with size 1."""
-        entries = self._expanded(entries)
+        entries = expanded(self, entries)
         keys = tuple([self._inside(dim, entry) for dim, entry in enumerate(entries)])
         dropped = sum(type(entry) is int for entry in keys[: self.partition])
         return BetaTensor(self.memory, self.values[keys], self.known[keys], self.partition - dropped)
-
-    def _expanded(self, entries: tuple[Any, ...]) -> tuple[Any, ...]:
-        missing = self.ndim - len(entries)
-        if Ellipsis in entries:
-            at = entries.index(Ellipsis)
-            return entries[:at] + (slice(None),) * (missing + 1) + entries[at + 1 :]
-        if missing < 0:
-            refuse("index", f"{len(entries)} indices for {self}")
-        return entries + (slice(None),) * missing
 
     def _inside(self, dim: int, entry: Any) -> int | slice:
         """One entry; nothing is clipped and nothing counts from the end."""
@@ -164,30 +125,22 @@ class BetaTensor:
         return int(entry)
 
     def _gathered(self, entries: tuple[Any, ...]) -> BetaTensor:
-        """Index expressions and ints, one for each dimension."""
+        """Index expressions and ints, one for each dimension. On chip the partition follows the first axis of the tile
+        in steps of 1, and nothing else does."""
         if len(entries) != self.ndim:
             refuse("index", f"{len(entries)} indices for {self}; index expressions name every dimension")
         if not all(isinstance(entry, Index | int | np.integer) for entry in entries):
             refuse("mixed-index", "slices and index expressions in one access are not supported")
         shape = broadcast(*[entry.shape for entry in entries if isinstance(entry, Index)])
-        keys = tuple([self._open(entry, len(shape)) for entry in entries])
-        if self.buffer.on_chip:
-            self._check_partition(keys)
-        return BetaTensor(self.memory, self.values, self.known, 0, keys, shape)
-
-    @staticmethod
-    def _open(entry: Any, ndim: int) -> np.ndarray:
-        values = entry.values if isinstance(entry, Index) else np.array(int(entry))
-        return values.reshape((1,) * (ndim - values.ndim) + values.shape)
-
-    def _check_partition(self, keys: tuple[np.ndarray, ...]) -> None:
-        """The partition follows the first axis of the tile in steps of 1, and nothing else does."""
-        for dim, values in enumerate(keys):
+        arrays = [entry.values if isinstance(entry, Index) else np.array(int(entry)) for entry in entries]
+        keys = tuple([values.reshape((1,) * (len(shape) - values.ndim) + values.shape) for values in arrays])
+        for dim, values in enumerate(keys if self.buffer.on_chip else ()):
             along = dim == self.partition
             if values.size // values.shape[0] > 1 if along else values.shape[0] > 1:
                 refuse("partition-index", f"{self}: its partitions, and only they, follow the first axis of the index")
             if along and values.shape[0] > 1 and (np.diff(values.reshape(-1)) != 1).any():
                 refuse("partition-stride", f"{self}: an access takes adjacent partitions")
+        return BetaTensor(self.memory, self.values, self.known, 0, keys, shape)
 
     def _looked_up(self, ran: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """Keys inside the tensor; those outside must be masked out."""
@@ -216,7 +169,11 @@ class BetaTensor:
 
     def write(self, values: np.ndarray, known: np.ndarray, ran: np.ndarray | None = None) -> None:
         """Round once and store where the instruction ran; the rest keeps what it holds."""
-        self._check_writable()
+        self._check_current()
+        if self.memory.is_input:
+            self.memory.is_stored = True
+        if self.values.size and 0 in self.values.strides:
+            refuse("overlapping-write", f"{self} is a broadcast; several of its elements are one")
         result = rounded(np.where(known, values, 0), self.dtype, self.memory.machine.precise)
         if self.key is None and ran is None:
             self.values[...], self.known[...] = result, known
@@ -225,24 +182,13 @@ class BetaTensor:
         keys = tuple([np.broadcast_to(part, self.shape) for part in keys])
         if ran is not None:
             keys, result, known = tuple([part[ran] for part in keys]), result[ran], known[ran]
-        self._check_once(keys, result.size)
+        if result.size > 1 and np.bincount(np.ravel_multi_index(keys, self.values.shape).reshape(-1)).max() > 1:
+            refuse("overlapping-write", f"several indices of {self} are one element")
         self.values[keys], self.known[keys] = result, known
 
     def _check_current(self) -> None:
         if self.memory.machine is not running():
             refuse("stale-tensor", f"{self} belongs to another call; a kernel depends on its arguments alone")
-
-    def _check_writable(self) -> None:
-        self._check_current()
-        if self.memory.is_input:
-            self.memory.is_stored = True
-        if self.values.size and 0 in self.values.strides:
-            refuse("overlapping-write", f"{self} is a broadcast; several of its elements are one")
-
-    def _check_once(self, keys: tuple[np.ndarray, ...], count: int) -> None:
-        flat = np.ravel_multi_index(keys, self.values.shape).reshape(-1)
-        if count > 1 and np.bincount(flat).max() > 1:
-            refuse("overlapping-write", f"several indices of {self} are one element")
 
     def __setitem__(self, key: Any, value: Any) -> None:
         target = self[key]
@@ -250,9 +196,12 @@ class BetaTensor:
             target.write(np.full(target.shape, value, np.float32), np.ones(target.shape, np.bool_))
             return
         values, known = value.read()
-        shape = _alike(target, value)
+        shape = target.shape
+        if [n for n in shape if n > 1] != [n for n in value.shape if n > 1]:
+            refuse("shape", f"{value} is written to {target}")
         ran = value.executed if value.executed is None else value.executed.reshape(shape)
-        target.write(_wide(values, target.dtype, value.dtype).reshape(shape), known.reshape(shape), ran)
+        values = values if target.dtype is value.dtype else as_float(values)
+        target.write(values.reshape(shape), known.reshape(shape), ran)
 
     def reshape(self, shape: Any) -> BetaTensor:
         """A view in another shape; on chip the partition stays."""
@@ -283,46 +232,30 @@ class BetaTensor:
         return BetaTensor(self.memory, np.expand_dims(values, axis), np.expand_dims(known, axis))
 
     def astype(self, dtype: Any) -> BetaTensor:
-        """A new tile of another type."""
-        return self._operator("copy")(self, dtype=dtype)
+        return self._computed("copy", self, dtype=dtype)
 
-    def _operator(self, name: str) -> Arithmetic:
-        return getattr(self.memory.machine.arithmetic, name)  # type: ignore[no-any-return]
+    def _computed(self, name: str, *operands: Any, dtype: Any = None) -> BetaTensor:
+        """By the function of nki.language that an operator of Python stands for."""
+        function: Callable[..., BetaTensor] = getattr(self.memory.machine.arithmetic, name)
+        return function(*operands, dtype=dtype)
 
     def __iadd__(self, other: Any) -> BetaTensor:
         """In place, as the accumulation of products in PSUM is written."""
-        result = self._operator("add")(self, other, dtype=FLOAT32 if self.dtype.is_float else self.dtype)
-        values, known = result.read()
-        self.write(values, known)
+        result = self._computed("add", self, other, dtype=FLOAT32 if self.dtype.is_float else self.dtype)
+        self.write(*result.read())
         return self
 
     def __neg__(self) -> BetaTensor:
-        return self._operator("negative")(self)
+        return self._computed("negative", self)
 
 
-def _binary(name: str, reverse: bool) -> Arithmetic:
-    def method(self: BetaTensor, other: Any) -> BetaTensor:
-        operands = (other, self) if reverse else (self, other)
-        return self._operator(name)(*operands)
-
-    return method
+def _binary(name: str, reverse: bool = False) -> Callable[[BetaTensor, Any], BetaTensor]:
+    return lambda self, other: self._computed(name, *((other, self) if reverse else (self, other)))
 
 
-_SYMBOLS = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "power"}
-for _symbol, _name in _SYMBOLS.items():
-    setattr(BetaTensor, f"__{_symbol}__", _binary(_name, False))
-    setattr(BetaTensor, f"__r{_symbol}__", _binary(_name, True))
+_ARITHMETIC = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "power"}
 _COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
-for _symbol, _name in _COMPARISONS.items():
-    setattr(BetaTensor, f"__{_symbol}__", _binary(_name, False))
-
-
-def _wide(values: np.ndarray, target: DType, source: DType) -> np.ndarray:
-    return values if target is source else as_float(values)
-
-
-def _alike(target: BetaTensor, value: BetaTensor) -> Ints:
-    """The shape of target, if value has it but for dimensions of size 1."""
-    if [n for n in target.shape if n > 1] != [n for n in value.shape if n > 1]:
-        refuse("shape", f"{value} is written to {target}")
-    return target.shape
+for _symbol, _name in (_ARITHMETIC | _COMPARISONS).items():
+    setattr(BetaTensor, f"__{_symbol}__", _binary(_name))
+for _symbol, _name in _ARITHMETIC.items():
+    setattr(BetaTensor, f"__r{_symbol}__", _binary(_name, reverse=True))

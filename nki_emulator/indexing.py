@@ -9,6 +9,7 @@ from .errors import refuse
 from .patterns import Ints, integer, span
 
 if TYPE_CHECKING:
+    from .storage import View
     from .tensor import NkiTensor
 
 
@@ -21,7 +22,6 @@ class DynamicSlice:
 
     @property
     def slice(self) -> slice:
-        """As Python writes it."""
         start = select_index(self.start)
         return slice(start, start + integer(self.size, "ds"))
 
@@ -43,7 +43,9 @@ def select_index(index: Any) -> int:
     if type(index) is int:
         return index
     if isinstance(index, VirtualRegister):
-        return _known(index)
+        if index.value is None:
+            refuse("uninitialised", "a register is read before it is written")
+        return index.value
     if getattr(index, "size", None) != 1 or index.dtype.is_float:
         refuse("index", f"{index!r} is no index; use an int, a register or a (1, 1) tensor of integers")
     if not index.storage.written.count(index.shape, index.strides, index.offset):
@@ -51,18 +53,12 @@ def select_index(index: Any) -> int:
     return int(index.array.reshape(-1)[0])
 
 
-def _known(register: VirtualRegister) -> int:
-    if register.value is None:
-        refuse("uninitialised", "a register is read before it is written")
-    return register.value
-
-
 def indexed(tensor: NkiTensor, key: object) -> tuple[Ints, Ints, int]:
     """Shape, strides and offset of tensor[key]. Every index must lie inside: nothing is clipped.
 
     An int removes its dimension, but on chip the partition stays, and at least two dimensions do (one in HBM).
     """
-    keys = _expanded(tensor, key if isinstance(key, tuple) else (key,))
+    keys = expanded(tensor, key if isinstance(key, tuple) else (key,))
     on_chip = tensor.storage.region.on_chip
     shape: list[int] = []
     strides: list[int] = []
@@ -87,9 +83,9 @@ def indexed(tensor: NkiTensor, key: object) -> tuple[Ints, Ints, int]:
 _ALL = slice(None)
 
 
-def _expanded(tensor: NkiTensor, keys: tuple[Any, ...]) -> tuple[Any, ...]:
+def expanded(tensor: View, keys: tuple[Any, ...]) -> tuple[Any, ...]:
     """One key for each dimension."""
-    missing = len(tensor.shape) - len(keys)
+    missing = tensor.ndim - len(keys)
     for position, entry in enumerate(keys):
         if entry is Ellipsis:
             return (*keys[:position], *(_ALL,) * (missing + 1), *keys[position + 1 :])
