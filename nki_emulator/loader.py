@@ -8,12 +8,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -36,13 +37,9 @@ _loading = threading.RLock()
 
 
 def load(
-    path: Path,
-    *,
-    target: str = "gen2",
-    precise: bool = True,
-    instructions: int = INSTRUCTIONS,
+    path: Path, *, target: str = "gen2", precise: bool = True, instructions: int = INSTRUCTIONS,
     seconds: float = SECONDS,
-) -> ModuleType:
+) -> ModuleType:  # fmt: skip
     """Execute a file of NKI source; its functions under `@nki.jit` are then called with NumPy arrays.
 
     `target` is gen2 (trn1), gen3 (trn2) or gen4 (trn3). With `precise` off, bf16 and 8-bit tensors keep float32 values
@@ -64,39 +61,53 @@ def load(
         beta = imports_beta(tree)
         if not beta:
             check(tree, file)
-        jit = _decorator(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds)
-        with _injected((beta_modules if beta else modules)(TARGETS[target], jit)):
+        core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds)
+        with core.imports():
             exec(compile(tree, file, "exec"), vars(module))
-    except EmulationError:
-        raise
     except SyntaxError as problem:
-        raise EmulationError(
-            "(file)", file, problem.lineno or 0, "kernel-error", f"SyntaxError: {problem.msg}"
-        ) from None
+        message = f"SyntaxError: {problem.msg}"
+        raise EmulationError("(file)", file, problem.lineno or 0, "kernel-error", message) from None
     except Exception as problem:
-        _translate("(file)", file, problem)
+        raise _located("(file)", file, problem) from _cause(problem)
     return module
 
 
-@contextmanager
-def _injected(found: dict[str, ModuleType]) -> Iterator[None]:
-    """Names in sys.modules for as long as a file loads, then what was there before.
+@dataclass(frozen=True)
+class Core:
+    """What kernels of a file run on, and how long they may."""
 
-    The same for the environment, in which vendors' examples choose the target of a real toolchain.
-    """
-    with _loading:
-        environment = dict(os.environ)
-        roots = {name.partition(".")[0] for name in found}
-        before = _removed(roots)
-        sys.modules.update(found)
-        try:
-            yield
-        finally:
-            _removed(roots)
-            sys.modules.update(before)
-            for name in os.environ.keys() - environment.keys():
-                del os.environ[name]
-            os.environ.update(environment)
+    machine: type[Machine]
+    target: Target
+    precise: bool
+    instructions: int
+    seconds: float
+
+    def jit(self, function: Callable[..., Any] | None = None, **_: Any) -> Any:
+        """nki.jit, with or without parentheses."""
+        if function is None:
+            return self.jit
+        return Kernel(function.function if isinstance(function, Kernel) else function, self)
+
+    @contextmanager
+    def imports(self) -> Iterator[None]:
+        """The modules of nki in sys.modules, then what was there before.
+
+        The same for the environment, in which vendors' examples choose the target of a real toolchain.
+        """
+        found = (beta_modules if self.machine is BetaMachine else modules)(self.target, self.jit)
+        with _loading:
+            environment = dict(os.environ)
+            roots = {name.partition(".")[0] for name in found}
+            before = _removed(roots)
+            sys.modules.update(found)
+            try:
+                yield
+            finally:
+                _removed(roots)
+                sys.modules.update(before)
+                for name in os.environ.keys() - environment.keys():
+                    del os.environ[name]
+                os.environ.update(environment)
 
 
 def _removed(roots: set[str]) -> dict[str, ModuleType]:
@@ -104,46 +115,19 @@ def _removed(roots: set[str]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in roots}
 
 
-def _decorator(
-    machine: type[Machine], target: Target, precise: bool, instructions: int, seconds: float
-) -> Callable[..., Any]:
-    """nki.jit, with or without parentheses."""
-
-    def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-        def wrapped(found: Callable[..., Any]) -> Kernel:
-            plain = found.function if isinstance(found, Kernel) else found
-            return Kernel(plain, machine, target, precise, instructions, seconds)
-
-        return wrapped if function is None else wrapped(function)
-
-    return jit
-
-
 class Kernel:
     """A jitted function. Called by another kernel it is part of that one."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        machine: type[Machine],
-        target: Target,
-        precise: bool,
-        instructions: int,
-        seconds: float,
-        grid: tuple[int, ...] = (),
-    ) -> None:
-        self.function, self.machine, self.target, self.precise = function, machine, target, precise
-        self.instructions, self.seconds, self.grid = instructions, seconds, grid
+    def __init__(self, function: Callable[..., Any], core: Core, grid: tuple[int, ...] = ()) -> None:
+        self.function, self.core, self.grid = function, core, grid
         update_wrapper(self, function)
 
     def __getitem__(self, cores: Any) -> Kernel:
-        if self.machine is BetaMachine:
-            grid = cores if isinstance(cores, tuple) else (cores,)
-            return Kernel(self.function, self.machine, self.target, self.precise, self.instructions, self.seconds, grid)
+        if self.core.machine is BetaMachine:
+            return Kernel(self.function, self.core, cores if isinstance(cores, tuple) else (cores,))
         if cores != 1:
-            raise EmulationError(
-                self.function.__name__, self.function.__code__.co_filename, 0, "not-implemented", "cores"
-            )
+            code = self.function.__code__
+            raise EmulationError(self.function.__name__, code.co_filename, 0, "not-implemented", "cores")
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -154,56 +138,42 @@ class Kernel:
         """
         if running() is not None:
             return self.function(*args, **kwargs)
-        name = self.function.__name__
-        machine = self.machine(name, self.target, self.precise, self.instructions)
+        core, name, code = self.core, self.function.__name__, self.function.__code__
+        machine = core.machine(name, core.target, core.precise, core.instructions)
+        # kernels of the first generation also import while they run
+        imports = core.imports() if core.machine is BetaMachine else nullcontext()
         try:
-            with executing(machine), Watchdog(self.seconds), np.errstate(all="ignore"), self._imports():
-                return self._run(machine, args, kwargs)
-        except TimeUp as problem:
-            message = f"still running after {self.seconds:g} seconds"
-            _located(name, self._file, problem, "time-limit", message, self._last_line)
-        except Exception as problem:
-            _translate(name, self._file, problem, self._last_line)
-
-    def _imports(self) -> AbstractContextManager[None]:
-        """Kernels of Beta 1 also import while they run."""
-        if self.machine is Machine:
-            return nullcontext()
-        jit = _decorator(self.machine, self.target, self.precise, self.instructions, self.seconds)
-        return _injected(beta_modules(self.target, jit))
-
-    @property
-    def _file(self) -> str:
-        return self.function.__code__.co_filename
-
-    @property
-    def _last_line(self) -> int:
-        return [line for *_, line in self.function.__code__.co_lines() if line][-1]
-
-    def _run(self, machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        bound = signature(self.function).bind(*args, **kwargs)
-        if isinstance(machine, BetaMachine):
-            return beta_machine.call(machine, self.function, self.grid, bound)
-        given = {key: _argument(machine, value, key) for key, value in bound.arguments.items()}
-        bound.arguments.update(given)
-        returned = self.function(*bound.args, **bound.kwargs)
-        return _returned(returned)
+            with executing(machine), Watchdog(core.seconds), np.errstate(all="ignore"), imports:
+                bound = signature(self.function).bind(*args, **kwargs)
+                if isinstance(machine, BetaMachine):
+                    return beta_machine.call(machine, self.function, self.grid, bound)
+                given = {key: _argument(machine, value, key) for key, value in bound.arguments.items()}
+                bound.arguments.update(given)
+                return _returned(self.function(*bound.args, **bound.kwargs))
+        except (Exception, TimeUp) as problem:
+            last_line = [line for *_, line in code.co_lines() if line][-1]
+            if isinstance(problem, TimeUp):
+                problem.args = (f"still running after {core.seconds:g} seconds",)
+            raise _located(name, code.co_filename, problem, last_line) from _cause(problem)
 
 
-def _translate(kernel: str, file: str, problem: Exception, last_line: int = 0) -> NoReturn:
-    """What left a kernel, as an EmulationError; what is wrong with its results stands in its last line."""
+def _located(kernel: str, file: str, problem: BaseException, last_line: int = 0) -> EmulationError:
+    """What left a kernel, with its place; what is wrong with its results stands in its last line."""
     if isinstance(problem, EmulationError):
-        raise problem
+        return problem
+    rule, message = "kernel-error", f"{type(problem).__name__}: {problem}"
     if isinstance(problem, Refusal):
-        _located(kernel, file, problem, problem.rule, problem.message, last_line)
-    _located(kernel, file, problem, "kernel-error", f"{type(problem).__name__}: {problem}", last_line)
-
-
-def _located(kernel: str, file: str, problem: BaseException, rule: str, message: str, last_line: int = 0) -> NoReturn:
+        rule, message = problem.rule, problem.message
+    elif isinstance(problem, TimeUp):
+        rule, message = "time-limit", str(problem)
     found, line = place(problem.__traceback__)
-    line = line or last_line
-    cause = None if isinstance(problem, Refusal | TimeUp) else problem
-    raise EmulationError(kernel, found or file, line, rule, message) from cause
+    return EmulationError(kernel, found or file, line or last_line, rule, message)
+
+
+def _cause(problem: BaseException) -> BaseException | None:
+    """What a kernel itself raised."""
+    own = isinstance(problem, EmulationError | Refusal | TimeUp)
+    return problem.__cause__ if own else problem
 
 
 def _argument(machine: Machine, value: Any, name: str) -> Any:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -32,10 +31,8 @@ class Counters:
 
     def add(self, other: Counters) -> None:
         """What another run did on top of this one; peaks are the larger of the two."""
-        self.dma_bytes_in += other.dma_bytes_in
-        self.dma_bytes_out += other.dma_bytes_out
-        self.matmuls += other.matmuls
-        self.macs += other.macs
+        for name in ("dma_bytes_in", "dma_bytes_out", "matmuls", "macs"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.instructions.update(other.instructions)
         self.sbuf_peak = max(self.sbuf_peak, other.sbuf_peak)
         self.psum_peak = max(self.psum_peak, other.psum_peak)
@@ -87,7 +84,6 @@ class Machine:
         self.operation = ""
 
     def begin(self, name: str) -> None:
-        """Count an instruction."""
         self.operation = name
         self.executed[name] += 1
         self.budget -= 1
@@ -95,14 +91,11 @@ class Machine:
             refuse("instruction-limit", "the kernel issued more instructions than its limit; it may not end")
 
     def reserve_sbuf(self, size: int) -> None:
-        """Take `size` bytes a partition."""
         self.sbuf += size
         self.counters.sbuf_peak = max(self.counters.sbuf_peak, self.sbuf)
         if self.sbuf > self.target.sbuf:
-            refuse(
-                "sbuf-capacity",
-                f"live tensors need {self.sbuf} bytes of SBUF a partition; {self.target.name} has {self.target.sbuf}",
-            )
+            limit = f"{self.target.name} has {self.target.sbuf}"
+            refuse("sbuf-capacity", f"live tensors need {self.sbuf} bytes of SBUF a partition; {limit}")
 
     def reserve_banks(self, banks: int) -> None:
         """Take whole banks of PSUM: whether two tensors may share one is not documented."""
@@ -112,32 +105,25 @@ class Machine:
             refuse("psum-capacity", f"live tensors need {self.banks} banks of PSUM; there are {BANKS} of {BANK} bytes")
 
     def finish(self) -> None:
-        """Hand the counts to every block that is counting."""
         for counters in _counting:
             counters.add(self.counters)
 
 
-class _Current(threading.local):
-    machine: Any = None
-
-
-_current = _Current()
+_current = threading.local()
 
 
 def running() -> Machine | None:
-    """The run of this thread, if a kernel is running."""
-    return _current.machine
+    return getattr(_current, "machine", None)
 
 
 def current() -> Machine:
-    """The run of this thread."""
-    if _current.machine is None:
+    machine = running()
+    if machine is None:
         outside("outside-kernel", "operations and tensors of nki exist in a kernel called through nki.jit only")
-    return _current.machine
+    return machine
 
 
 def begin(name: str) -> Machine:
-    """Count an instruction of the running kernel."""
     machine = current()
     machine.begin(name)
     return machine

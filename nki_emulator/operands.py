@@ -39,20 +39,14 @@ def tile(value: Any, what: str, regions: tuple[Region, ...] = ON_CHIP) -> NkiTen
     """
     found = tensor(value, what, regions)
     if found.offset:
-        _check_start(found, what)
+        start, partitions = found.offset // found.storage.free, found.shape[0]
+        step = 128 if partitions > 64 else 64 if partitions > 32 else 32
+        if start % step:
+            where = f"starts at partition {start}; {partitions} partitions start at a multiple of {step}"
+            refuse("start-partition", f"{what} {found} {where}")
     if len(found.shape) > MAX_DIMENSIONS and _dimensions(found) > MAX_DIMENSIONS:
         refuse("access-dimensions", f"{what} {found} is accessed in {_dimensions(found)} dimensions, at most 5 are")
     return found
-
-
-def _check_start(found: NkiTensor, what: str) -> None:
-    start, partitions = found.offset // found.storage.free, found.shape[0]
-    step = 128 if partitions > 64 else 64 if partitions > 32 else 32
-    if start % step:
-        refuse(
-            "start-partition",
-            f"{what} {found} starts at partition {start}; {partitions} partitions start at a multiple of {step}",
-        )
 
 
 def _dimensions(found: NkiTensor) -> int:
@@ -82,7 +76,6 @@ def as_float(values: np.ndarray) -> np.ndarray:
 
 
 def read_float(found: NkiTensor, what: str) -> np.ndarray:
-    """The elements in float32."""
     return as_float(read(found, what))
 
 
@@ -172,5 +165,4 @@ def in_one_bank(dst: NkiTensor) -> None:
 
 
 def flat(values: np.ndarray) -> np.ndarray:
-    """[P, F]: all free dimensions as one."""
     return values if values.ndim == 2 else values.reshape(values.shape[0], prod(values.shape[1:]))

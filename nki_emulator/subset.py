@@ -28,13 +28,14 @@ def check(tree: ast.Module, file: str) -> None:
     kernels = [name for name, node in functions.items() if any(_is_jit(d) for d in node.decorator_list)]
     for kernel in kernels:
         for name in _reached(functions, kernel):
-            for line, rule, message in _found(functions[name]):
-                raise EmulationError(kernel, file, line, rule, message)
+            for node in sorted(ast.walk(functions[name]), key=lambda node: getattr(node, "lineno", 0)):
+                for rule, message in _broken(node):
+                    raise EmulationError(kernel, file, getattr(node, "lineno", 0), rule, message)
 
 
 def _is_jit(decorator: ast.expr) -> bool:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return (target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")) == "jit"
+    return ast.unparse(target).rpartition(".")[2] == "jit"
 
 
 def _reached(functions: dict[str, ast.FunctionDef], kernel: str) -> list[str]:
@@ -46,24 +47,18 @@ def _reached(functions: dict[str, ast.FunctionDef], kernel: str) -> list[str]:
     return found
 
 
-def _found(function: ast.FunctionDef) -> Iterator[tuple[int, str, str]]:
-    for node in sorted(ast.walk(function), key=lambda n: getattr(n, "lineno", 0)):
-        yield from _about(node)
-
-
-def _about(node: ast.AST) -> Iterator[tuple[int, str, str]]:
-    line = getattr(node, "lineno", 0)
+def _broken(node: ast.AST) -> Iterator[tuple[str, str]]:
     for types, rule, advice in _BY_NODE:
         if isinstance(node, types):
-            yield line, rule, f"{type(node).__name__} is outside the subset of NKI 0.6; {advice}"
+            yield rule, f"{type(node).__name__} is outside the subset of NKI 0.6; {advice}"
     if isinstance(node, ast.Compare):
         if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
-            yield line, "python-is", "`is` is outside the subset of NKI 0.6; compare with =="
+            yield "python-is", "`is` is outside the subset of NKI 0.6; compare with =="
         if len(node.ops) > 1:
-            yield line, "python-chained-comparison", "a chained comparison is outside the subset of NKI 0.6; use `and`"
+            yield "python-chained-comparison", "a chained comparison is outside the subset of NKI 0.6; use `and`"
     if isinstance(node, ast.FunctionDef) and node.args.kwonlyargs:
-        yield line, "python-keyword-only", "keyword-only arguments are outside the subset of NKI 0.6"
+        yield "python-keyword-only", "keyword-only arguments are outside the subset of NKI 0.6"
     if isinstance(node, ast.Dict) and any(isinstance(k, ast.Constant) and type(k.value) is not str for k in node.keys):
-        yield line, "python-dict-key", "keys of a dictionary must be strings"
+        yield "python-dict-key", "keys of a dictionary must be strings"
     if isinstance(node, ast.With) and not all("no_reorder" in ast.unparse(item) for item in node.items):
-        yield line, "python-with", "only nl.no_reorder() is a context of NKI"
+        yield "python-with", "only nl.no_reorder() is a context of NKI"
