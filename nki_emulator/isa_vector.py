@@ -1,4 +1,4 @@
-"""Instructions of the Vector Engine. Page of each: "nki.isa.<name>", Neuron SDK 2.32.
+"""Instructions of the Vector and Scalar Engines. Page of each: "nki.isa.<name>", Neuron SDK 2.32.
 
 All arithmetic is in float32, each operator rounded once, and the result once more to dst.
 """
@@ -12,11 +12,11 @@ import numpy as np
 from . import arithmetic
 from .arithmetic import IDENTITIES
 from .dtypes import INT32, UINT32
-from .engines import ISSUED, Engine, NkiInstruction, engine_of, no_psum
+from .engines import ISSUED, Engine, NkiInstruction, ReduceCmd, engine_of, no_psum
 from .errors import refuse
-from .machine import Machine, begin
+from .machine import Machine, Registers, begin
 from .operands import alike, apart, flat, matched, not_both_in_psum, operand, read, read_float, tile, write
-from .operators import Operator, applied, arithmetic_operator, operator_of
+from .operators import Operator, activated, activation_of, applied, arithmetic_operator, operator_of
 from .storage import Region
 from .targets import BN_STATS_FREE
 from .tensor import NkiTensor
@@ -42,7 +42,10 @@ def tensor_tensor(
     not_both_in_psum(data1, data2, "data1 and data2")
     apart(dst, data1, "data1")
     apart(dst, data2, "data2")
-    reader = read if found.bits or _native(engine, dst, data1, data2) else read_float
+    # GpSimd computes in 32-bit integers if all tiles are of one such type and none is in PSUM
+    native = dst.dtype in (INT32, UINT32) and engine is not Engine.vector
+    native = native and all(t.dtype is dst.dtype and t.storage.region is Region.sbuf for t in (dst, data1, data2))
+    reader = read if found.bits or native else read_float
     a, b = reader(data1, "data1"), reader(data2, "data2")
     if found.bits:
         _check_bits(machine, dst, data1, data2)
@@ -50,13 +53,6 @@ def tensor_tensor(
         b = b.reshape(a.shape)
     write(machine, dst, found.function(a, b))
     return ISSUED
-
-
-def _native(engine: Engine, dst: NkiTensor, *data: NkiTensor) -> bool:
-    """Whether GpSimd computes in 32-bit integers: all tiles are of one such type and none is in PSUM."""
-    if dst.dtype not in (INT32, UINT32) or engine is Engine.vector:
-        return False
-    return all(found.dtype is dst.dtype and found.storage.region is Region.sbuf for found in (dst, *data))
 
 
 def _check_bits(machine: Machine, *tiles: NkiTensor) -> None:
@@ -73,7 +69,14 @@ def tensor_scalar(
     dst, data = tile(dst, "dst"), tile(data, "data")
     first = operator_of(machine, op0, "op0")
     second = None if op1 is None else operator_of(machine, op1, "op1")
-    _check_scalar_engine(machine, engine, first, second, dst, data)
+    # the Scalar Engine has multiply-add, multiply and add from gen3 on; GpSimd has rsqrt, which runs nowhere else
+    names = (first.name, None if second is None else second.name)
+    allowed = (Engine.gpsimd,) if "rsqrt" in names else (Engine.vector,)
+    if "rsqrt" in names:
+        no_psum(machine, dst, data)
+    if machine.generation > 2 and names in (("multiply", "add"), ("multiply", None), ("add", None)):
+        allowed += (Engine.scalar,)
+    engine_of(machine, engine, allowed, dst, data)
     matched(dst, data=data)
     if first.bits or (second is not None and second.bits):
         values = _bits(machine, dst, data, (first, operand0, reverse0), (second, operand1, reverse1))
@@ -93,20 +96,6 @@ def _step(values: np.ndarray, found: Operator, value: Any, reverse: bool, data: 
             refuse("operand", f"{what} of the unary nl.{found.name} must be None or 0")
         return found.function(values)
     return applied(found, values, operand(value, data, what), reverse)
-
-
-def _check_scalar_engine(
-    machine: Machine, engine: Engine, first: Operator, second: Operator | None, *tiles: NkiTensor
-) -> None:
-    """Scalar has multiply-add, multiply and add from gen3 on; GpSimd has rsqrt, which runs nowhere else."""
-    names = (first.name, None if second is None else second.name)
-    on_gpsimd = "rsqrt" in names
-    if on_gpsimd:
-        no_psum(machine, *tiles)
-    allowed = [Engine.gpsimd] if on_gpsimd else [Engine.vector]
-    if machine.generation > 2 and names in (("multiply", "add"), ("multiply", None), ("add", None)):
-        allowed.append(Engine.scalar)
-    engine_of(machine, engine, tuple(allowed), *tiles)
 
 
 def _bits(machine: Machine, dst: NkiTensor, data: NkiTensor, *steps: tuple[Operator | None, Any, bool]) -> np.ndarray:
@@ -195,12 +184,13 @@ def tensor_scalar_reduce(
     machine.vector_registers.write(found.reduction(flat(values), axis=-1))  # type: ignore[misc]
     write(machine, dst, values)
     if reduce_res is not None:
-        write_registers(machine, reduce_res, machine.vector_registers.read(data.shape[0]), data)
+        _read_out(machine, machine.vector_registers, reduce_res, data)
     return ISSUED
 
 
-def write_registers(machine: Machine, reduce_res: NkiTensor, values: np.ndarray, data: NkiTensor) -> None:
-    """Read accumulators out into a (P, 1) tile."""
+def _read_out(machine: Machine, registers: Registers, reduce_res: NkiTensor, data: NkiTensor) -> None:
+    """Accumulators into a (P, 1) tile."""
+    values = registers.read(data.shape[0])
     if tile(reduce_res, "reduce_res").shape[0] != data.shape[0] or reduce_res.free != 1:
         refuse("operand-shape", f"reduce_res {reduce_res} must be ({data.shape[0]}, 1)")
     write(machine, reduce_res, values)
@@ -236,4 +226,92 @@ def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInst
         refuse("shape", f"dst {dst} must be ({data.shape[0]}, 2)")
     apart(dst, data, "data", in_place=False)
     write(machine, dst, arithmetic.bn_aggr(flat(read_float(data, "data"))))
+    return ISSUED
+
+
+def activation(
+    dst: NkiTensor, op: Any, data: NkiTensor, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None,
+    reduce_res: NkiTensor | None = None, reduce_cmd: ReduceCmd = ReduceCmd.idle, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """dst = op(data * scale + bias); scale a number or (P, 1) float32, bias (P, 1), from gen3 on also a number."""
+    return _activate("activation", dst, op, data, bias, scale, reduce_op, reduce_res, reduce_cmd)
+
+
+def activation_reduce(
+    dst: NkiTensor, op: Any, data: NkiTensor, reduce_op: Any, reduce_res: NkiTensor, bias: Any = None,
+    scale: Any = 1.0, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """`activation` that also stores the sum of its results of a partition in reduce_res(P, 1)."""
+    command = ReduceCmd.reset_reduce
+    return _activate("activation_reduce", dst, op, data, bias, scale, reduce_op, reduce_res, command)
+
+
+def _activate(
+    name: str, dst: NkiTensor, op: Any, data: NkiTensor, bias: Any, scale: Any, reduce_op: Any,
+    reduce_res: NkiTensor | None, command: ReduceCmd,
+) -> NkiInstruction:  # fmt: skip
+    machine = begin(name)
+    dst, data = tile(dst, "dst"), tile(data, "data")
+    found = activation_of(machine, op)
+    matched(dst, data=data)
+    values = read_float(data, "data")
+    if type(scale) is not float or scale != 1.0:
+        values = values * operand(scale, data, "scale")
+    if bias is not None:
+        if machine.generation == 2 and not isinstance(bias, NkiTensor):
+            refuse("activation-bias", f"bias {bias!r} must be a (P, 1) tile on {machine.target.name}")
+        if machine.generation == 2 and found.name == "reciprocal":
+            refuse("activation-bias", f"nl.reciprocal takes no bias on {machine.target.name}")
+        values = values + operand(bias, data, "bias", dtype=None)
+    result = activated(found, values)
+    registers = machine.scalar_registers
+    if command is ReduceCmd.load_reduce:
+        refuse("operand", f"reduce_cmd load_reduce is none of {name}")
+    if command is ReduceCmd.reset:
+        registers.write(np.zeros(data.shape[0], np.float32))
+    elif command is not ReduceCmd.idle:
+        if operator_of(machine, reduce_op, "reduce_op").name != "add":
+            refuse("operator", "reduce_op must be nl.add")
+        sums = flat(result).sum(axis=1, dtype=np.float32)
+        registers.write(sums if command is ReduceCmd.reset_reduce else registers.read(data.shape[0]) + sums)
+    write(machine, dst, result)
+    if reduce_res is not None:
+        _read_out(machine, machine.scalar_registers, reduce_res, data)
+    return ISSUED
+
+
+def tensor_tensor_scan(
+    dst: NkiTensor, data0: NkiTensor, data1: NkiTensor, initial: Any, op0: Any, op1: Any, reverse0: bool = False,
+    reverse1: bool = False, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """dst[i] = (data0[i] <op0> dst[i-1]) <op1> data1[i] along the free dimension, from `initial`, in float32."""
+    machine = begin("tensor_tensor_scan")
+    dst, data0, data1 = tile(dst, "dst"), tile(data0, "data0"), tile(data1, "data1")
+    matched(dst, data0=data0, data1=data1)
+    not_both_in_psum(data0, data1, "data0 and data1")
+    first, second = arithmetic_operator(machine, op0, "op0"), arithmetic_operator(machine, op1, "op1")
+    terms = flat(read_float(data0, "data0")), flat(read_float(data1, "data1"))
+    step = lambda state, a, b: applied(second, applied(first, a, state, reverse0), b, reverse1)  # noqa: E731
+    write(machine, dst, arithmetic.scan(step, operand(initial, data0, "initial"), *terms))
+    return ISSUED
+
+
+_CUMULATIVE = IDENTITIES | {"subtract": 0.0}
+
+
+def tensor_scalar_cumulative(
+    dst: NkiTensor, src: NkiTensor, op0: Any, op1: Any, imm0: Any, imm1: Any = None,
+    reduce_cmd: ReduceCmd = ReduceCmd.reset_reduce, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """dst[i] = (src[i] <op0> imm0) <op1> dst[i-1] along the free dimension, from the identity of op1 or imm1."""
+    machine = begin("tensor_scalar_cumulative")
+    dst, src = tile(dst, "dst"), tile(src, "src")
+    matched(dst, src=src)
+    first, second = arithmetic_operator(machine, op0, "op0"), arithmetic_operator(machine, op1, "op1")
+    if second.name not in _CUMULATIVE or reduce_cmd not in (ReduceCmd.reset_reduce, ReduceCmd.load_reduce):
+        refuse("not-implemented", f"tensor_scalar_cumulative with op1 nl.{second.name} and {reduce_cmd}")
+    start = _CUMULATIVE[second.name] if reduce_cmd is ReduceCmd.reset_reduce else imm1
+    values = flat(applied(first, read_float(src, "src"), operand(imm0, src, "imm0"), False))
+    initial = operand(float(start) if imm1 is None else start, src, "imm1")
+    write(machine, dst, arithmetic.scan(lambda state, term: applied(second, term, state, False), initial, values))
     return ISSUED

@@ -6,7 +6,7 @@ nisa.tensor_tensor(..., op=nl.add).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,7 @@ from .dtypes import DTYPES, FLOAT32, DType, checked
 from .errors import refuse
 from .isa_matmul import nc_matmul, nc_transpose
 from .isa_memory import dma_copy, dma_transpose, memset, select_reduce, tensor_copy
-from .isa_scalar import activation
-from .isa_vector import reduced_axes, tensor_reduce, tensor_scalar, tensor_tensor
+from .isa_vector import activation, reduced_axes, tensor_reduce, tensor_scalar, tensor_tensor
 from .machine import current
 from .operands import HBM, ON_CHIP, PSUM, SBUF, tensor, tile, write
 from .operators import ACTIVATIONS, OPERATORS, REDUCTIONS_BY_NAME, Operator
@@ -173,20 +172,14 @@ def program_ndim() -> int:
     return 0
 
 
-def is_sbuf(buffer: Region) -> bool:
-    return buffer in SBUF
+def _lies_in(regions: tuple[Region, ...]) -> Callable[[Region], bool]:
+    def test(buffer: Region) -> bool:
+        return buffer in regions
+
+    return test
 
 
-def is_psum(buffer: Region) -> bool:
-    return buffer in PSUM
-
-
-def is_hbm(buffer: Region) -> bool:
-    return buffer in HBM
-
-
-def is_on_chip(buffer: Region) -> bool:
-    return buffer in ON_CHIP
+is_sbuf, is_psum, is_hbm, is_on_chip = _lies_in(SBUF), _lies_in(PSUM), _lies_in(HBM), _lies_in(ON_CHIP)
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from . import (
     isa_matmul,
     isa_memory,
     isa_registers,
-    isa_scalar,
     isa_vector,
     language,
 )  # fmt: skip
@@ -38,7 +37,7 @@ _ISA: Sources = (
     (isa_matmul, "nc_matmul nc_transpose"),
     (isa_vector, "tensor_tensor tensor_scalar scalar_tensor_tensor tensor_reduce tensor_scalar_reduce"),
     (isa_vector, "reciprocal bn_stats bn_aggr"),
-    (isa_scalar, "activation activation_reduce tensor_tensor_scan tensor_scalar_cumulative"),
+    (isa_vector, "activation activation_reduce tensor_tensor_scan tensor_scalar_cumulative"),
     (isa_registers, "register_alloc register_move register_load register_store"),
 )
 _ISA_MISSING = """nc_matmul_mx tensor_partition_reduce activate2 local_gather nc_n_gather nc_stream_shuffle rng dropout
