@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.nki_emulator.beta_refusals import BETA_HEADER
 from tests.nki_emulator.definitions import gamma
-from tests.nki_emulator.sources import indented
+from tests.nki_emulator.sources import BETA_HEADER, indented
 
 P, F = 16, 24
 FRAME = """x, y = nl.load(a), nl.load(b)

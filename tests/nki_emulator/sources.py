@@ -24,6 +24,16 @@ import nki.isa as nisa
 
 @nki.jit
 """
+BETA_HEADER = """import numpy as np
+import neuronxcc.nki as nki
+import neuronxcc.nki.isa as nisa
+import neuronxcc.nki.language as nl
+import neuronxcc.nki.typing as nt
+
+kept = []
+
+
+"""
 MARK = "  # refused"
 """Ends the line of a kernel that breaks a rule."""
 
@@ -142,16 +152,21 @@ def source(body: str) -> str:
     return f"{HEADER}def kernel(a, b, c):\n{indented(SETUP + lines)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Refused:
-    """`body` breaks `rule` in the line that ends with the mark, or in its last one."""
+    """A file whose `kernel` breaks `rule` in the line that ends with the mark, if there is one."""
 
     rule: str
-    body: str
+    source: str
     target: str = "gen2"
+    arguments: tuple[np.ndarray, ...] = arguments()
 
     @property
-    def source(self) -> str:
-        """The file."""
-        body = self.body if MARK in self.body else self.body + MARK
-        return source(body)
+    def line(self) -> int | None:
+        return next((n for n, text in enumerate(self.source.splitlines(), 1) if text.endswith(MARK)), None)
+
+
+def marked(body: str) -> str:
+    """The last line is what is refused, unless another one is marked."""
+    body = body.rstrip("\n")
+    return body if MARK in body else body + MARK

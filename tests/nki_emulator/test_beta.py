@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nki_emulator import BETA_RULES, EmulationError, counting, load
-from tests.nki_emulator.beta_refusals import BETA_HEADER, REFUSALS, Refused
-from tests.nki_emulator.sources import BFLOAT16, MARK, indented, loaded
+from nki_emulator import EmulationError, counting, load
+from tests.nki_emulator.sources import BETA_HEADER, BFLOAT16, indented, loaded
 
 STYLE = Path(__file__).parent / "style"
 VALUES = np.arange(40, dtype=np.float32).reshape(5, 8)
@@ -17,19 +16,6 @@ VALUES = np.arange(40, dtype=np.float32).reshape(5, 8)
 
 def _kernel(body: str, parameters: str = "a") -> str:
     return f"{BETA_HEADER}@nki.jit\ndef kernel({parameters}):\n{indented(body)}"
-
-
-@pytest.mark.parametrize("refused", REFUSALS, ids=lambda refused: refused.rule)
-def test_refused(tmp_path, refused: Refused):
-    source = refused.source
-    with pytest.raises(EmulationError) as caught:
-        loaded(tmp_path, source).kernel(*refused.arguments())
-    line = next((n for n, text in enumerate(source.splitlines(), 1) if text.endswith(MARK)), caught.value.line)
-    assert (caught.value.rule, caught.value.line) == (refused.rule, line), str(caught.value)
-
-
-def test_every_rule_is_broken():
-    assert BETA_RULES.keys() <= {refused.rule for refused in REFUSALS}
 
 
 MASKED_LOAD = """y = nl.ndarray((8, 8), dtype=a.dtype, buffer=nl.shared_hbm)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from nki_emulator import EmulationError
-from tests.nki_emulator.beta_refusals import BETA_HEADER
-from tests.nki_emulator.sources import HEADER, indented, loaded
+from tests.nki_emulator.sources import BETA_HEADER, HEADER, indented, loaded
 
 BODY = """y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
 nl.store(y, value=nl.load(a))
