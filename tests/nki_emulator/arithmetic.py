@@ -56,106 +56,72 @@ def _bf16_sum_bound(a: np.ndarray) -> np.ndarray:
 
 
 REDUCTIONS = (
+    Operation("nisa.tensor_reduce(dst=t, op=nl.add, data=x, axis=1)", _sum, _sum_bound, result=COLUMN),
     Operation(
-        "nisa.tensor_reduce", "nisa.tensor_reduce(dst=t, op=nl.add, data=x, axis=1)", (FP32,), COLUMN, _sum, _sum_bound
-    ),
-    Operation(
-        "nisa.tensor_reduce",
         "nisa.tensor_reduce(dst=t, op=nl.maximum, data=x.reshape((16, 2, 3, 4)), axis=(2, 3), negate=True)",
-        (BF16,),
-        ((P, 2), "bf16"),
         lambda a: -wide(a).reshape(P, 2, 12).max(axis=2),
+        inputs=(BF16,),
+        result=((P, 2), "bf16"),
     ),
     Operation(
-        "nisa.tensor_reduce",
         "nisa.tensor_reduce(dst=t, op=nl.bitwise_xor, data=x, axis=[1])",
-        (I32,),
-        ((P, 1), "i32"),
         lambda a: np.bitwise_xor.reduce(a, axis=1, keepdims=True),
+        inputs=(I32,),
+        result=((P, 1), "i32"),
         low=-1000,
         high=1000,
     ),
-    Operation("nl.sum", "t = nl.sum(x, axis=1)", (BF16,), ((P, 1), "bf16"), _sum, _bf16_sum_bound),
-    Operation("nl.sum", "t = nl.sum(x, axis=[1], dtype=nl.float32)", (BF16,), COLUMN, _sum, _sum_bound),
+    Operation("t = nl.sum(x, axis=1)", _sum, _bf16_sum_bound, inputs=(BF16,), result=((P, 1), "bf16")),
+    Operation("t = nl.sum(x, axis=[1], dtype=nl.float32)", _sum, _sum_bound, inputs=(BF16,), result=COLUMN),
+    Operation("t = nl.max(x, axis=1, keepdims=True)", lambda a: wide(a).max(axis=1, keepdims=True), result=COLUMN),
+    Operation("t = nl.min(x, axis=1)", lambda a: wide(a).min(axis=1, keepdims=True), result=COLUMN),
     Operation(
-        "nl.max", "t = nl.max(x, axis=1, keepdims=True)", (FP32,), COLUMN, lambda a: wide(a).max(axis=1, keepdims=True)
-    ),
-    Operation("nl.min", "t = nl.min(x, axis=1)", (FP32,), COLUMN, lambda a: wide(a).min(axis=1, keepdims=True)),
-    Operation(
-        "nl.prod",
         "t = nl.prod(x, axis=1)",
-        (FP32,),
-        COLUMN,
         lambda a: wide(a).prod(axis=1, keepdims=True),
         lambda a: unit(np.abs(wide(a).prod(axis=1, keepdims=True)), F + 1),
+        result=COLUMN,
         low=0.5,
         high=2,
     ),
+    Operation("t = nl.mean(x, axis=1)", _mean, lambda a: _sum_bound(a) / F + unit(np.abs(_mean(a)), 3), result=COLUMN),
+    Operation("t = nl.var(x, axis=1)", lambda a: _variance(a)[:, 1:], lambda a: _spread_bound(a) / F, result=COLUMN),
+    Operation("nisa.bn_stats(dst=t, data=x)", _statistics, _spread_bound, result=((P, 6), "fp32")),
     Operation(
-        "nl.mean",
-        "t = nl.mean(x, axis=1)",
-        (FP32,),
-        COLUMN,
-        _mean,
-        lambda a: _sum_bound(a) / F + unit(np.abs(_mean(a)), 3),
-    ),
-    Operation(
-        "nl.var",
-        "t = nl.var(x, axis=1)",
-        (FP32,),
-        COLUMN,
-        lambda a: _variance(a)[:, 1:],
-        lambda a: _spread_bound(a) / F,
-    ),
-    Operation("nisa.bn_stats", "nisa.bn_stats(dst=t, data=x)", (FP32,), ((P, 6), "fp32"), _statistics, _spread_bound),
-    Operation(
-        "nisa.bn_aggr",
         "s = nl.ndarray((16, 4, 6), dtype=nl.float32)\nfor i in range(4):\n"
         "    nisa.bn_stats(dst=s[:, i, :], data=x[:, 6 * i:6 * i + 6])\nnisa.bn_aggr(dst=t, data=s)",
-        (FP32,),
-        ((P, 2), "fp32"),
         _variance,
         lambda a: _spread_bound(a) / F,
+        result=((P, 2), "fp32"),
     ),
     Operation(
-        "nisa.tensor_scalar_reduce",
         "nisa.tensor_scalar_reduce(dst=x, data=x, op0=nl.multiply, operand0=2.0, reduce_op=nl.add, reduce_res=t)",
-        (FP32,),
-        COLUMN,
         lambda a: 2 * _sum(a),
         lambda a: 2 * _sum_bound(a),
+        result=COLUMN,
     ),
     Operation(
-        "nisa.activation_reduce",
         "nisa.activation_reduce(dst=x, op=nl.square, data=x, reduce_op=nl.add, reduce_res=t)",
-        (FP32,),
-        COLUMN,
         lambda a: np.square(wide(a)).sum(axis=1, keepdims=True),
         lambda a: unit(np.square(wide(a)).sum(axis=1, keepdims=True), F + 1),
+        result=COLUMN,
     ),
     Operation(
-        "nisa.activation",
         "for i in range(2):\n"
         "    cmd = nisa.reduce_cmd.reduce\n"
         "    if i == 0:\n        cmd = nisa.reduce_cmd.reset_reduce\n"
         "    nisa.activation(dst=y, op=nl.copy, data=x, reduce_op=nl.add, reduce_res=t, reduce_cmd=cmd)",
-        (FP32, FP32),
-        COLUMN,
         lambda a, b: 2 * _sum(a),
         lambda a, b: 2 * _sum_bound(a) + unit(np.abs(_sum(a)), 2),
+        inputs=(FP32, FP32),
+        result=COLUMN,
     ),
     Operation(
-        "nisa.tensor_tensor_scan",
         "nisa.tensor_tensor_scan(dst=t, data0=x, data1=y, initial=1.5, op0=nl.multiply, op1=nl.add)",
-        (FP32, FP32),
-        FP32,
         lambda a, b: _scan(lambda state, i: f32(f32(wide(a)[:, i] * state) + wide(b)[:, i]), np.full(P, 1.5)),
+        inputs=(FP32, FP32),
     ),
     Operation(
-        "nisa.tensor_scalar_cumulative",
         "nisa.tensor_scalar_cumulative(dst=t, src=x, op0=nl.multiply, op1=nl.add, imm0=3.0)",
-        (FP32,),
-        FP32,
         lambda a: _scan(lambda state, i: f32(f32(3 * wide(a)[:, i]) + state), np.zeros(P)),
     ),
 )
@@ -171,7 +137,7 @@ def _scan(step: Callable[[np.ndarray, int], np.ndarray], state: np.ndarray) -> n
 
 def _tensor_tensor(op: str, expected: Callable[..., np.ndarray], spec: Spec = FP32, **options: float) -> Operation:
     body = f"nisa.tensor_tensor(dst=t, data1=x, data2=y, op=nl.{op})"
-    return Operation("nisa.tensor_tensor", body, (spec, spec), spec, expected, **options)  # type: ignore[arg-type]
+    return Operation(body, expected, inputs=(spec, spec), result=spec, **options)  # type: ignore[arg-type]
 
 
 ARITHMETIC = (
@@ -198,89 +164,65 @@ ARITHMETIC = (
     _tensor_tensor("right_shift", np.right_shift, U32, low=0, high=9),
     _tensor_tensor("add", lambda a, b: wide(a) + wide(b), I32, low=2**28, high=2**30),
     Operation(
-        "nisa.tensor_tensor",
         "nisa.tensor_tensor(dst=t, data1=x, data2=y, op=nl.add, engine=nisa.engine.vector)",
-        (I32, I32),
-        I32,
         lambda a, b: f32(f32(a) + f32(b)),
+        inputs=(I32, I32),
+        result=I32,
         low=2**28,
         high=2**29,
     ),
     Operation(
-        "nisa.tensor_tensor",
         "p = nl.ndarray((16, 24), dtype=nl.int32, buffer=nl.psum)\nnisa.tensor_copy(dst=p, src=x)\n"
         "nisa.tensor_tensor(dst=t, data1=p, data2=y, op=nl.add)",
-        (I32, I32),
-        I32,
         lambda a, b: f32(f32(a) + f32(b)),
+        inputs=(I32, I32),
+        result=I32,
         low=2**28,
         high=2**29,
     ),
     Operation(
-        "nisa.tensor_scalar",
         "nisa.tensor_scalar(dst=t, data=x, op0=nl.multiply, operand0=y, op1=nl.add, operand1=0.1)",
-        (BF16, COLUMN),
-        BF16,
         lambda a, b: f32(f32(wide(a) * wide(b)) + f32(0.1)),
+        inputs=(BF16, COLUMN),
+        result=BF16,
     ),
     Operation(
-        "nisa.tensor_scalar",
         "nisa.tensor_scalar(dst=t, data=x, op0=nl.subtract, operand0=1.0, reverse0=True, op1=nl.subtract,\n"
         "                   operand1=2.0, reverse1=True)",
-        (FP32,),
-        FP32,
         lambda a: f32(2 - f32(1 - wide(a))),
     ),
     Operation(
-        "nisa.tensor_scalar",
         "nisa.tensor_scalar(dst=t, data=x, op0=nl.rsqrt, operand0=0.0)",
-        (FP32,),
-        FP32,
         lambda a: 1 / np.sqrt(wide(a)),
         _relative(lambda a: 1 / np.sqrt(wide(a))),
         low=0.1,
     ),
     Operation(
-        "nisa.tensor_scalar",
         "nisa.tensor_scalar(dst=t, data=x, op0=nl.left_shift, operand0=3, op1=nl.bitwise_and, operand1=40)",
-        (I32,),
-        I32,
         lambda a: (a << 3) & 40,
+        inputs=(I32,),
+        result=I32,
         low=0,
         high=99,
     ),
     Operation(
-        "nisa.scalar_tensor_tensor",
         "nisa.scalar_tensor_tensor(dst=t, data=x, op0=nl.multiply, operand0=z,\n"
         "                          op1=nl.subtract, operand1=y, reverse1=True)",
-        (FP32, FP32, COLUMN),
-        FP32,
         lambda a, b, c: f32(wide(b) - f32(wide(a) * wide(c))),
+        inputs=(FP32, FP32, COLUMN),
     ),
-    Operation("nisa.reciprocal", "nisa.reciprocal(dst=t, data=x)", (FP32,), FP16, lambda a: f32(1 / wide(a)), low=0.1),
-    Operation("nl.add", "t = nl.add(x, y)", (FP32, FP32), FP32, lambda a, b: f32(wide(a) + wide(b))),
-    Operation("nl.subtract", "t = nl.subtract(1.0, x)", (FP32,), FP32, lambda a: f32(1 - wide(a))),
+    Operation("nisa.reciprocal(dst=t, data=x)", lambda a: f32(1 / wide(a)), result=FP16, low=0.1),
+    Operation("t = nl.add(x, y)", lambda a, b: f32(wide(a) + wide(b)), inputs=(FP32, FP32)),
+    Operation("t = nl.subtract(1.0, x)", lambda a: f32(1 - wide(a))),
+    Operation("t = nl.multiply(x, 0.1, dtype=nl.bfloat16)", lambda a: f32(wide(a) * f32(0.1)), result=BF16),
+    Operation("t = nl.maximum(x, y)", np.maximum, inputs=(FP32, FP32)),
+    Operation("t = nl.negative(x)", lambda a: -wide(a), inputs=(BF16,), result=BF16),
+    Operation("t = nl.invert(x)", np.invert, inputs=(I32,), result=I32, low=-99, high=99),
     Operation(
-        "nl.multiply", "t = nl.multiply(x, 0.1, dtype=nl.bfloat16)", (FP32,), BF16, lambda a: f32(wide(a) * f32(0.1))
-    ),
-    Operation("nl.maximum", "t = nl.maximum(x, y)", (FP32, FP32), FP32, np.maximum),
-    Operation("nl.negative", "t = nl.negative(x)", (BF16,), BF16, lambda a: -wide(a)),
-    Operation("nl.invert", "t = nl.invert(x)", (I32,), I32, np.invert, low=-99, high=99),
-    Operation(
-        "nl.abs_min",
-        "t = nl.abs_min(x, y)",
-        (FP32, FP32),
-        FP32,
-        lambda a, b: np.where(np.abs(a) < np.abs(b), a, b),
-        target="gen4",
+        "t = nl.abs_min(x, y)", lambda a, b: np.where(np.abs(a) < np.abs(b), a, b), inputs=(FP32, FP32), target="gen4"
     ),
     Operation(
-        "nl.abs_max",
-        "t = nl.abs_max(x, y)",
-        (FP32, FP32),
-        FP32,
-        lambda a, b: np.where(np.abs(a) > np.abs(b), a, b),
-        target="gen4",
+        "t = nl.abs_max(x, y)", lambda a, b: np.where(np.abs(a) > np.abs(b), a, b), inputs=(FP32, FP32), target="gen4"
     ),
 )
 
@@ -288,7 +230,7 @@ ARITHMETIC = (
 def _activation(op: str, function: Callable[[float], float], low: float = -4.0, high: float = 4.0) -> Operation:
     body = f"nisa.activation(dst=t, op=nl.{op}, data=x)"
     expected = _each(function)
-    return Operation("nisa.activation", body, (FP32,), FP32, expected, _relative(expected), low, high)
+    return Operation(body, expected, _relative(expected), low=low, high=high)
 
 
 def _sigmoid(x: float) -> float:
@@ -320,24 +262,20 @@ ACTIVATIONS = (
     _activation("sign", lambda x: math.copysign(1, x)),
     _activation("abs", abs),
     Operation(
-        "nisa.activation",
         "nisa.activation(dst=t, op=nl.relu, data=x, bias=y, scale=z)",
-        (BF16, COLUMN, COLUMN),
-        BF16,
         lambda a, b, c: np.maximum(f32(f32(wide(a) * wide(c)) + wide(b)), 0),
+        inputs=(BF16, COLUMN, COLUMN),
+        result=BF16,
     ),
     Operation(
-        "nisa.activation",
         "nisa.activation(dst=t, op=nl.copy, data=x, bias=0.5, scale=2.0)",
-        (FP32,),
-        FP32,
         lambda a: f32(2 * wide(a) + 0.5),
         target="gen3",
     ),
-    Operation("nl.sqrt", "t = nl.sqrt(x)", (FP32,), FP32, lambda a: np.sqrt(wide(a)), low=0.1),
-    Operation("nl.square", "t = nl.square(x)", (FP32,), FP32, lambda a: f32(wide(a) ** 2)),
-    Operation("nl.exp", "t = nl.exp(x)", (FP32,), FP32, _each(math.exp), _relative(_each(math.exp))),
-    Operation("nl.reciprocal", "t = nl.reciprocal(x)", (FP32,), FP32, lambda a: f32(1 / wide(a)), low=0.1),
+    Operation("t = nl.sqrt(x)", lambda a: np.sqrt(wide(a)), low=0.1),
+    Operation("t = nl.square(x)", lambda a: f32(wide(a) ** 2)),
+    Operation("t = nl.exp(x)", _each(math.exp), _relative(_each(math.exp))),
+    Operation("t = nl.reciprocal(x)", lambda a: f32(1 / wide(a)), low=0.1),
 )
 
 COMPUTED = (*REDUCTIONS, *ARITHMETIC, *ACTIVATIONS)
