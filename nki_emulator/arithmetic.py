@@ -12,7 +12,7 @@ IDENTITIES = {"add": 0.0, "multiply": 1.0, "maximum": -np.inf, "minimum": np.inf
 
 def scan(step: Callable[..., np.ndarray], initial: Any, *terms: np.ndarray) -> np.ndarray:
     """[P, F] of state = step(state, terms[:, i]...) from `initial`, a number or one of each partition, on."""
-    result = np.empty(terms[0].shape, np.float32)
+    result: np.ndarray = np.empty(terms[0].shape, np.float32)
     state = np.broadcast_to(np.reshape(initial, -1), (len(result),))
     for i in range(result.shape[1]):
         result[:, i] = state = step(state, *[term[:, i] for term in terms])

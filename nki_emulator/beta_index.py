@@ -74,8 +74,8 @@ class Index(Expression):
     __le__ = partialmethod(_compared, function=np.less_equal)
     __gt__ = partialmethod(_compared, function=np.greater)
     __ge__ = partialmethod(_compared, function=np.greater_equal)
-    __eq__ = partialmethod(_compared, function=np.equal)  # type: ignore[assignment]
-    __ne__ = partialmethod(_compared, function=np.not_equal)  # type: ignore[assignment]
+    __eq__ = partialmethod(_compared, function=np.equal)
+    __ne__ = partialmethod(_compared, function=np.not_equal)
     __hash__ = None  # type: ignore[assignment]
 
 

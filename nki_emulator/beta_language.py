@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .arithmetic import IDENTITIES
 from .beta_index import broadcast, executed
+from .beta_machine import instance
 from .beta_math import (
     activation_named,
     copied,
@@ -23,7 +25,7 @@ from .beta_math import (
     tile,
     transposed,
 )
-from .beta_tensor import BetaTensor, Memory
+from .beta_tensor import FUNCTIONS, BetaTensor, Memory
 from .dtypes import DTYPES, FLOAT32, DType
 from .errors import refuse
 from .machine import begin, current
@@ -50,8 +52,8 @@ def ndarray(shape: Any, dtype: Any, *, buffer: Region | None = None, name: str =
     marked = [dim for dim, size in enumerate(shape) if isinstance(size, ParDim)]
     sizes = positive(tuple(size.size if isinstance(size, ParDim) else int(size) for size in shape), "the shape")
     partition, region = marked[0] if marked else 0, buffer or Region.sbuf
-    machine, found = current(), data_type(dtype)
-    make = lambda: Memory(machine, sizes, found, region, partition, name)  # noqa: E731
+    machine, found = instance(), data_type(dtype)
+    make = partial(Memory, machine, sizes, found, region, partition, name)
     return BetaTensor.of(machine.shared(make) if region is Region.shared_hbm else make(), partition)
 
 
@@ -210,7 +212,7 @@ def where(condition: BetaTensor, x: Any, y: Any, *, dtype: Any = None, mask: Any
     """x where condition is not 0, else y."""
     types = [value.dtype for value in (x, y) if isinstance(value, BetaTensor)]
     result = promoted(types[0], types[-1]) if types else FLOAT32
-    choose: Callable[..., np.ndarray] = lambda c, a, b: np.where(c != 0, a, b)  # noqa: E731
+    choose = lambda c, a, b: np.asarray(np.where(c != 0, a, b))  # noqa: E731
     return elementwise("where", choose, (condition, x, y), dtype or result, mask)
 
 
@@ -220,17 +222,17 @@ def _truth(name: str) -> DType | None:
     return DTYPES["uint8"] if compares else None
 
 
-FUNCTIONS = {
-    **{
+FUNCTIONS.update(
+    {
         name: Function(name, operator.function, operator.arity, _truth(name))
         for name, operator in OPERATORS.items()
         if not operator.bits and operator.generation == 2
     },
     **{name: Function(name, activation_named(name), 1) for name in ACTIVATIONS},
-    "divide": Function("divide", np.divide, 2),
-    "negative": Function("negative", np.negative, 1),
-    "logical_not": Function("logical_not", lambda x: (x == 0).astype(np.float32), 1, DTYPES["uint8"]),
-}
+    divide=Function("divide", np.divide, 2),
+    negative=Function("negative", np.negative, 1),
+    logical_not=Function("logical_not", lambda x: (x == 0).astype(np.float32), 1, DTYPES["uint8"]),
+)
 REDUCTIONS = {name: Reduction(name, operator) for name, operator in REDUCTIONS_BY_NAME.items()}
 
 
@@ -240,7 +242,7 @@ def loop_range(*bounds: int, directives: Any = None) -> range:
 
 
 def program_id(axis: int) -> int:
-    program: tuple[int, ...] = current().program
+    program = instance().program
     if not 0 <= axis < len(program):
         refuse("grid", f"program_id({axis}) of a kernel that was launched on a grid of {len(program)} dimensions")
     return program[axis]
@@ -248,12 +250,12 @@ def program_id(axis: int) -> int:
 
 def num_programs(axes: int | None = None) -> int:
     """Instances of a grid, along an axis or altogether."""
-    grid = current().grid
+    grid = instance().grid
     return int(np.prod(grid)) if axes is None else grid[axes]
 
 
 def program_ndim() -> int:
-    return len(current().grid)
+    return len(instance().grid)
 
 
 def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> BetaTensor:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from . import beta_language
 from .beta_tensor import BetaTensor, Memory
 from .dtypes import dtype_of
 from .errors import refuse
-from .machine import Machine
+from .machine import Machine, current
 from .storage import Region
 from .targets import Target
 
@@ -23,13 +21,12 @@ class BetaMachine(Machine):
 
     def __init__(self, kernel: str, target: Target, precise: bool, instructions: int) -> None:
         super().__init__(kernel, target, precise, instructions)
-        self.arithmetic = SimpleNamespace(**beta_language.FUNCTIONS)
         self.grid: tuple[int, ...] = ()
         self.program: tuple[int, ...] = ()
         self._shared: list[Memory] = []
         self._taken = 0
 
-    def instance(self, program: tuple[int, ...]) -> None:
+    def begin_instance(self, program: tuple[int, ...]) -> None:
         self.program, self._taken = program, 0
 
     def shared(self, make: Callable[[], Memory]) -> Memory:
@@ -62,6 +59,13 @@ class BetaMachine(Machine):
         return np.ascontiguousarray(values).astype(value.dtype.stored)
 
 
+def instance() -> BetaMachine:
+    """The run of this thread."""
+    machine = current()
+    assert isinstance(machine, BetaMachine), "a tensor of the first generation in a kernel of the present one"
+    return machine
+
+
 def call(machine: BetaMachine, function: Callable[..., Any], grid: tuple[int, ...], bound: Any) -> Any:
     """Run every instance of a grid, one after another; what kernels store into arguments reaches their arrays.
 
@@ -73,7 +77,7 @@ def call(machine: BetaMachine, function: Callable[..., Any], grid: tuple[int, ..
     tensors = {key: machine.argument(value, key) for key, value in given.items()}
     bound.arguments.update(tensors)
     for number in range(prod(machine.grid)):
-        machine.instance(tuple(int(i) for i in np.unravel_index(number, machine.grid)))
+        machine.begin_instance(tuple(int(i) for i in np.unravel_index(number, machine.grid)))
         value = function(*bound.args, **bound.kwargs)
     stored = {key for key, tensor in tensors.items() if isinstance(tensor, BetaTensor) and tensor.memory.is_stored}
     for key in stored:

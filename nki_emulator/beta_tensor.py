@@ -236,8 +236,7 @@ class BetaTensor(View):
 
     def _computed(self, name: str, *operands: Any, dtype: Any = None) -> BetaTensor:
         """By the function of nki.language that an operator of Python stands for."""
-        function: Callable[..., BetaTensor] = getattr(self.memory.machine.arithmetic, name)
-        return function(*operands, dtype=dtype)
+        return FUNCTIONS[name](*operands, dtype=dtype)
 
     def __iadd__(self, other: Any) -> BetaTensor:
         """In place, as the accumulation of products in PSUM is written."""
@@ -247,6 +246,10 @@ class BetaTensor(View):
 
     def __neg__(self) -> BetaTensor:
         return self._computed("negative", self)
+
+
+FUNCTIONS: dict[str, Callable[..., BetaTensor]] = {}
+"""Of nki.language, which fills it in: those that the operators of Python stand for are among them."""
 
 
 def _binary(name: str, reverse: bool = False) -> Callable[[BetaTensor, Any], BetaTensor]:

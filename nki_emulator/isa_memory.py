@@ -138,7 +138,7 @@ def tensor_copy_predicated(
             refuse("operand-dtype", f"src {src} must be {dst.dtype} as dst is")
         not_both_in_psum(src, predicate, "src and predicate")
         apart(dst, src, "src")
-        values = read(src, "src").reshape(dst.shape)
+        values: Any = read(src, "src").reshape(dst.shape)
     else:
         values = scalar(src, "src")
     write(machine, dst, np.where(chosen, values, before))

@@ -71,7 +71,7 @@ def tensor_scalar(
     second = None if op1 is None else operator_of(machine, op1, "op1")
     # the Scalar Engine has multiply-add, multiply and add from gen3 on; GpSimd has rsqrt, which runs nowhere else
     names = (first.name, None if second is None else second.name)
-    allowed = (Engine.gpsimd,) if "rsqrt" in names else (Engine.vector,)
+    allowed: tuple[Engine, ...] = (Engine.gpsimd,) if "rsqrt" in names else (Engine.vector,)
     if "rsqrt" in names:
         no_psum(machine, dst, data)
     if machine.generation > 2 and names in (("multiply", "add"), ("multiply", None), ("add", None)):

@@ -205,7 +205,9 @@ class Function:
             operands, dtype = operands[:arity], operands[arity]
         if len(operands) != arity:
             refuse("operand", f"nl.{self.__name__} takes {arity} operands, not {len(operands)}")
-        return self._binary(*operands, dtype) if arity == 2 else self._unary(*operands, dtype)
+        if arity == 1:
+            return self._unary(operands[0], dtype)
+        return self._binary(operands[0], operands[1], dtype)
 
     def _binary(self, x: Any, y: Any, dtype: DType | None) -> NkiTensor:
         tiles = [found for found in (x, y) if isinstance(found, NkiTensor)]

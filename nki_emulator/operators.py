@@ -85,8 +85,8 @@ _BINARY = (
     Operator("logical_or", _logical(np.logical_or), reduction=_truth(np.any)),
     Operator("logical_xor", _logical(np.logical_xor)),
     Operator("power", _in_double(np.power), on_gpsimd=True),
-    Operator("abs_max", lambda a, b: np.where(np.abs(a) > np.abs(b), a, b), generation=4),
-    Operator("abs_min", lambda a, b: np.where(np.abs(a) < np.abs(b), a, b), generation=4),
+    Operator("abs_max", lambda a, b: np.asarray(np.where(np.abs(a) > np.abs(b), a, b)), generation=4),
+    Operator("abs_min", lambda a, b: np.asarray(np.where(np.abs(a) < np.abs(b), a, b)), generation=4),
     Operator("bitwise_and", np.bitwise_and, bits=True, reduction=np.bitwise_and.reduce),
     Operator("bitwise_or", np.bitwise_or, bits=True, reduction=np.bitwise_or.reduce),
     Operator("bitwise_xor", np.bitwise_xor, bits=True, reduction=np.bitwise_xor.reduce),
@@ -108,7 +108,7 @@ REDUCTIONS_BY_NAME = {"sum": "add", "max": "maximum", "min": "minimum", "prod": 
 _erf = np.vectorize(erf, otypes=[np.float64])
 
 
-def _sigmoid(x: Values) -> Values:
+def _sigmoid(x: Values) -> Any:
     return 1 / (1 + np.exp(-x))
 
 

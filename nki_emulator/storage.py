@@ -102,8 +102,10 @@ class View:
 class Storage:
     """A buffer of one memory. What it takes of SBUF or PSUM is given back when no tensor refers to it any more."""
 
-    __slots__ = ("_banks", "_bytes", "data", "dtype", "free", "is_input", "machine", "name", "region", "shape", "size")
-    __slots__ += ("started", "written")
+    __slots__ = (
+        "_banks", "_bytes", "data", "dtype", "free", "is_input", "machine", "name", "region", "shape", "size",
+        "started", "written",
+    )  # fmt: skip
 
     def __init__(self, machine: Machine, shape: Ints, dtype: DType, region: Region, name: str) -> None:
         self.machine, self.shape, self.dtype, self.region, self.name = machine, shape, dtype, region, name

@@ -93,7 +93,8 @@ class Operation:
     @property
     def name(self) -> str:
         """Of what the last line with a call calls first."""
-        return re.findall(r"^.*?((?:nl|nisa)\.\w+)\(", self.body, re.MULTILINE)[-1]
+        names: list[str] = re.findall(r"^.*?((?:nl|nisa)\.\w+)\(", self.body, re.MULTILINE)
+        return names[-1]
 
     @property
     def source(self) -> str:

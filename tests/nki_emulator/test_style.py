@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_kernel(trial: Trial, generation: str):
 @pytest.mark.parametrize("generation", ["beta_", ""], ids=["beta", "present"])
 def test_bounds_see_a_wrong_last_row(generation: str):
     """The same trials detect a kernel that leaves one result as it was for the row before."""
-    module = load(FOLDER / f"{generation}rows.py")
+    module: Any = load(FOLDER / f"{generation}rows.py")
     right = module.softmax
 
     def wrong(x: np.ndarray) -> np.ndarray:
