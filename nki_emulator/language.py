@@ -61,19 +61,28 @@ def ones(shape: tuple[int, ...], dtype: DType, buffer: Region = Region.sbuf, nam
 
 def empty_like(x: NkiTensor, dtype: DType | None = None, buffer: Region | None = None, name: str = "") -> NkiTensor:
     """A new tensor of the shape, and unless they are given the dtype and memory, of another."""
-    return ndarray(x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name)
+    return ndarray(x.shape, _type(dtype, x), x.buffer if buffer is None else buffer, name)
 
 
 def zeros_like(x: NkiTensor, dtype: DType | None = None, buffer: Region | None = None, name: str = "") -> NkiTensor:
-    return zeros(x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name)
+    return zeros(x.shape, _type(dtype, x), x.buffer if buffer is None else buffer, name)
+
+
+def _result(instruction: Callable[..., Any], shape: Any, dtype: DType, *operands: Any, **options: Any) -> NkiTensor:
+    """A new tile in SBUF, filled by an instruction."""
+    found = ndarray(shape, dtype)
+    instruction(found, *operands, **options)
+    return found
+
+
+def _type(dtype: DType | None, x: NkiTensor) -> DType:
+    return x.dtype if dtype is None else dtype
 
 
 def load(src: NkiTensor, dtype: DType | None = None) -> NkiTensor:
     """A new tile in SBUF with what is in HBM."""
     found = tensor(src, "src", HBM)
-    result = ndarray(found.shape, found.dtype if dtype is None else dtype)
-    dma_copy(result, found)
-    return result
+    return _result(dma_copy, found.shape, _type(dtype, found), found)
 
 
 def store(dst: NkiTensor, value: NkiTensor) -> None:
@@ -91,9 +100,7 @@ def load_transpose2d(src: NkiTensor, dtype: DType | None = None) -> NkiTensor:
         refuse("shape", f"src {found} is no matrix")
     if dtype is not None and dtype is not found.dtype:
         refuse("not-implemented", "load_transpose2d to another dtype")
-    result = ndarray((found.shape[1], found.shape[0]), found.dtype)
-    dma_transpose(result, found)
-    return result
+    return _result(dma_transpose, found.shape[::-1], found.dtype, found)
 
 
 def transpose(x: NkiTensor, dtype: DType | None = None) -> NkiTensor:
@@ -227,14 +234,12 @@ class Function:
         return result
 
     def _unary(self, x: Any, dtype: DType | None) -> NkiTensor:
-        result = ndarray(tile(x, "x").shape, x.dtype if dtype is None else dtype)
+        shape = tile(x, "x").shape
         if self.__name__ == "reciprocal":
-            isa_vector.reciprocal(result, x)
-        elif self.is_activation:
-            activation(result, self, x)
-        else:
-            tensor_scalar(result, x, self, None)
-        return result
+            return _result(isa_vector.reciprocal, shape, _type(dtype, x), x)
+        if self.is_activation:
+            return _result(activation, shape, _type(dtype, x), self, x)
+        return _result(tensor_scalar, shape, _type(dtype, x), x, self, None)
 
 
 FUNCTIONS = {
@@ -259,9 +264,7 @@ class Reduction:
         shape = x.shape[: x.ndim - count]
         if keepdims or len(shape) < 2:
             shape += (1,) * count
-        result = ndarray(shape, x.dtype if dtype is None else dtype)
-        tensor_reduce(result, self, x, axis, keepdims=keepdims)
-        return result
+        return _result(tensor_reduce, shape, _type(dtype, x), self, x, axis, keepdims=keepdims)
 
 
 REDUCTIONS = {name: Reduction(name, OPERATORS[operator]) for name, operator in REDUCTIONS_BY_NAME.items()}
@@ -270,9 +273,7 @@ REDUCTIONS = {name: Reduction(name, OPERATORS[operator]) for name, operator in R
 def mean(x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = False) -> NkiTensor:
     """The sum in float32 times the reciprocal of the count, rounded once to dtype (that of x)."""
     total = REDUCTIONS["sum"](x, axis, FLOAT32, keepdims)
-    result = ndarray(total.shape, x.dtype if dtype is None else dtype)
-    tensor_scalar(result, total, FUNCTIONS["multiply"], total.size / x.size)
-    return result
+    return _result(tensor_scalar, total.shape, _type(dtype, x), total, FUNCTIONS["multiply"], total.size / x.size)
 
 
 def var(x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = False) -> NkiTensor:
@@ -281,16 +282,13 @@ def var(x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = Fa
     if count != x.ndim - 1:
         refuse("not-implemented", "var over some of the free dimensions")
     average = mean(x, axis, FLOAT32).reshape((x.shape[0], 1))
-    distances = ndarray(x.shape, FLOAT32)
-    tensor_scalar(distances, x, FUNCTIONS["subtract"], average)
+    distances = _result(tensor_scalar, x.shape, FLOAT32, x, FUNCTIONS["subtract"], average)
     tensor_tensor(distances, distances, distances, FUNCTIONS["multiply"])
-    return mean(distances, axis, x.dtype if dtype is None else dtype, keepdims)
+    return mean(distances, axis, _type(dtype, x), keepdims)
 
 
 def negative(x: NkiTensor, dtype: DType | None = None) -> NkiTensor:
-    result = ndarray(tile(x, "x").shape, x.dtype if dtype is None else dtype)
-    tensor_scalar(result, x, FUNCTIONS["multiply"], -1.0)
-    return result
+    return _result(tensor_scalar, tile(x, "x").shape, _type(dtype, x), x, FUNCTIONS["multiply"], -1.0)
 
 
 class Copy:
@@ -302,15 +300,11 @@ class Copy:
 
     def __call__(self, x: NkiTensor, dtype: DType | None = None) -> NkiTensor:
         """A new tile in SBUF."""
-        result = ndarray(tile(x, "x").shape, x.dtype if dtype is None else dtype)
-        tensor_copy(result, x)
-        return result
+        return _result(tensor_copy, tile(x, "x").shape, _type(dtype, x), x)
 
 
 def where(condition: NkiTensor, x: NkiTensor, y: Any, dtype: DType | None = None) -> NkiTensor:
     """x where condition is not 0, else y, which is a number here."""
     if isinstance(y, NkiTensor):
         refuse("not-implemented", "where with a tile as y; use tensor_copy_predicated")
-    result = ndarray(tile(x, "x").shape, x.dtype if dtype is None else dtype)
-    select_reduce(result, condition, x, y)
-    return result
+    return _result(select_reduce, tile(x, "x").shape, _type(dtype, x), condition, x, y)

@@ -18,6 +18,7 @@ import pytest
 from conformance.implementations import registry
 from conformance.implementations.bridges.neuron import INSTALL, lacking
 from conformance.implementations.implementation import Implementation
+from conformance.problems import typed
 from tests.neuron_fakes import DECOYS, Toolchain, decoy
 
 FOLDER = Path(__file__).parents[1] / "impls" / "nki"
@@ -37,11 +38,7 @@ class Host:
         return x
 
 
-CAPABILITIES = (
-    ("conv_forward", "conv_forward", lambda p: p.groups == 1),
-    ("conv_bn_inference", "conv_bn_inference", None),
-    ("avg_pool_forward", "avg_pool_forward", None),
-)
+OPERATORS = ("conv_forward", "conv_bn_inference", "avg_pool_forward")
 """
 KERNELS = """
 import nki
@@ -331,15 +328,8 @@ def test_high_precision_results_are_rounded_once(found: dict[str, Implementation
     assert {kernel.dtypes for kernel in precise.kernels} == {("fp32", "bf16", "fp16")}
 
 
-def test_a_capability_narrows_what_is_declared(found: dict[str, Implementation]):
-    from conformance.problems import typed
-
-    small, grouped, large = (
-        typed(text).geometry
-        for text in ("n1 c4 h5 w5 k4 r3 s3", "n1 c4 h5 w5 k4 r3 s3 g2", "n8 c64 h200 w200 k64 r3 s3")
-    )
-    for name, able in {"nki": (True, False, True), "nki@emu": (True, False, False)}.items():
-        taken = [
-            not isinstance(found[name].find("conv_forward", p, "fp32", "nchw"), str) for p in (small, grouped, large)
-        ]
+def test_what_is_too_large_for_the_cpu_is_declared_by_the_device_alone(found: dict[str, Implementation]):
+    small, large = (typed(text).geometry for text in ("n1 c4 h5 w5 k4 r3 s3", "n8 c64 h200 w200 k64 r3 s3"))
+    for name, able in {"nki": (True, True), "nki@emu": (True, False)}.items():
+        taken = [not isinstance(found[name].find("conv_forward", p, "fp32", "nchw"), str) for p in (small, large)]
         assert tuple(taken) == able

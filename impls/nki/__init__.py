@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance import Implementation, neuron_device, nki_arrays
 
-from .host import CAPABILITIES, Host
+from .host import OPERATORS, Host
 from .tiers import Device, Emulator, Simulator
 
 DTYPES = ("fp32", "bf16", "fp16")
@@ -29,12 +29,6 @@ def small(geometry: Any) -> bool:
     return geometry.y.size * window <= PRODUCTS
 
 
-def _both(first: Predicate, second: Predicate) -> Predicate:
-    if first is None or second is None:
-        return first or second
-    return lambda geometry: first(geometry) and second(geometry)
-
-
 def _stored(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its results in the dtype of its first input, rounded once where they come wider."""
 
@@ -49,13 +43,13 @@ def _stored(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _register(name: str, device: str, tier: Device | Simulator | Emulator, when: Predicate = small) -> Implementation:
     implementation, host = Implementation(name, device=device, arrays=nki_arrays(tier)), Host(tier.load)
-    for operator, method, able in CAPABILITIES:
-        kernel, dtypes = getattr(host, method), DTYPES
+    for operator in OPERATORS:
+        kernel, dtypes = getattr(host, operator), DTYPES
         if tier.wide and operator in MIXED:
             continue
         if tier.wide:
             kernel, dtypes = _stored(kernel), WIDENED
-        implementation.implements(operator, dtypes=dtypes, when=_both(able, when))(kernel)
+        implementation.implements(operator, dtypes=dtypes, when=when)(kernel)
     return implementation
 
 

@@ -13,12 +13,6 @@ from .host_axes import Padding, Pair, Window, windows
 from .host_conv import Convolution, matching, tensors
 from .host_plan import Operand
 
-CAPABILITIES = (
-    ("conv_bn_forward", "conv_bn_forward", None),
-    ("conv_bn_backward", "conv_bn_backward", None),
-    ("conv_bn_inference", "conv_bn_inference", None),
-)
-"""(operator, method, which problems or None for all)."""
 PARTITIONS, BANK, PIXELS, MOMENTS = 128, 512, 2048, 24
 """Partitions; elements of a PSUM bank; pixels whose windows are loaded at once, or which need no PSUM;
 bytes that bn_stats returns."""
