@@ -17,7 +17,7 @@ from .beta_math import (
     elementwise,
     flat,
     free_axes,
-    fresh,
+    new_tile,
     number_or_values,
     operator_named,
     product,
@@ -115,7 +115,7 @@ def _also_reduced(
     values, known = exact.read()
     found = reduced(operator, values, known, tuple(range(1, exact.ndim)), False)
     reduce_res.write(*(part.reshape(reduce_res.shape) for part in found))
-    return fresh(values, known, data_type(dtype, data.dtype), ran=exact.executed)
+    return new_tile(values, known, data_type(dtype, data.dtype), ran=exact.executed)
 
 
 def tensor_reduce(
@@ -129,7 +129,7 @@ def tensor_reduce(
     values, known = tile(data, "data").read()
     axes = free_axes(data.shape, axis)
     result, sound = reduced(operator_named(op), as_float(values), known, axes, keepdims)
-    return fresh(-result if negate else result, sound, data_type(dtype, data.dtype))
+    return new_tile(-result if negate else result, sound, data_type(dtype, data.dtype))
 
 
 def tensor_tensor(
@@ -181,14 +181,14 @@ def reciprocal(data: BetaTensor, *, dtype: Any = None, mask: Any = None) -> Beta
 def memset(shape: Any, value: float, dtype: Any, *, mask: Any = None, engine: Any = None) -> BetaTensor:
     """A new tile in SBUF filled with a number."""
     begin("memset")
-    return fresh(np.full(tuple(int(size) for size in shape), value, np.float32), True, data_type(dtype))
+    return new_tile(np.full(tuple(int(size) for size in shape), value, np.float32), True, data_type(dtype))
 
 
 def iota(expr: Index, dtype: Any, *, mask: Any = None) -> BetaTensor:
     """A new tile in SBUF with the values of an index expression."""
     begin("iota")
     values = np.broadcast_to(expr.values, expr.shape)
-    return fresh(values, True, data_type(dtype), ran=executed(mask, expr.shape))
+    return new_tile(values, True, data_type(dtype), ran=executed(mask, expr.shape))
 
 
 def affine_select(
@@ -201,7 +201,7 @@ def affine_select(
     values, known = on_true_tile.read()
     begin("affine_select")
     found, result = np.where(chosen, as_float(values), np.float32(on_false_value)), data_type(dtype, on_true_tile.dtype)
-    return fresh(found, known | ~chosen, result, ran=executed(mask, on_true_tile.shape))
+    return new_tile(found, known | ~chosen, result, ran=executed(mask, on_true_tile.shape))
 
 
 def dma_copy(*, dst: BetaTensor, src: BetaTensor, mask: Any = None, dge_mode: Any = None) -> None:
@@ -222,7 +222,7 @@ def dma_transpose(src: BetaTensor, *, axes: Any = None, mask: Any = None, dtype:
         refuse("not-implemented", "dma_transpose of other than a matrix, or with a mask")
     begin("dma_transpose")
     values, known = src.read()
-    return fresh(as_float(values).T, known.T, data_type(dtype, src.dtype))
+    return new_tile(as_float(values).T, known.T, data_type(dtype, src.dtype))
 
 
 def tensor_copy_predicated(
@@ -247,7 +247,7 @@ def tensor_partition_reduce(op: Any, data: BetaTensor, *, mask: Any = None, dtyp
     values, known = flat(tile(data, "data"))
     found, sound = reduced(operator_named(op), values[None], known[None], (1,), False)
     shape = (1, *data.shape[1:])
-    return fresh(found.reshape(shape), sound.reshape(shape), data_type(dtype, data.dtype))
+    return new_tile(found.reshape(shape), sound.reshape(shape), data_type(dtype, data.dtype))
 
 
 def bn_stats(data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
@@ -266,7 +266,7 @@ def bn_stats(data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTe
     if terms.shape[1] > BN_STATS_FREE:
         refuse("bn-stats-size", f"data {data} has {terms.shape[1]} elements a partition, at most {BN_STATS_FREE}")
     found = arithmetic.bn_stats(np.where(sound, terms, np.float32(0)))
-    return fresh(found, sound.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
+    return new_tile(found, sound.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
 
 
 def bn_aggr(data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
@@ -275,7 +275,7 @@ def bn_aggr(data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTen
     values, known = flat(tile(data, "data"))
     if mask is not None or values.shape[1] % 3:
         refuse("shape", f"data {data} must have a multiple of 3 elements a partition, without a mask")
-    return fresh(arithmetic.bn_aggr(values), known.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
+    return new_tile(arithmetic.bn_aggr(values), known.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
 
 
 def tensor_tensor_scan(
@@ -294,4 +294,4 @@ def tensor_tensor_scan(
         lambda state, x, y: applied(second, applied(first, x, state, reverse0), y, reverse1),
         start, np.where(known, a, 0), np.where(known, b, 0),
     )  # fmt: skip
-    return fresh(result, known, data_type(dtype, data0.dtype), ran=executed(mask, data0.shape))
+    return new_tile(result, known, data_type(dtype, data0.dtype), ran=executed(mask, data0.shape))

@@ -18,7 +18,7 @@ from .beta_math import (
     data_type,
     elementwise,
     free_axes,
-    fresh,
+    new_tile,
     product,
     promoted,
     reduced,
@@ -115,7 +115,7 @@ def load_transpose2d(src: BetaTensor, *, mask: Any = None, dtype: Any = None) ->
     if tile(src, "src", HBM).ndim != 2:
         refuse("shape", f"src {src} is no matrix")
     values, known = src.read(mask)
-    return fresh(as_float(values).T, known.T, data_type(dtype, src.dtype))
+    return new_tile(as_float(values).T, known.T, data_type(dtype, src.dtype))
 
 
 def copy(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
@@ -159,7 +159,7 @@ class Function:
 
 
 class Reduction:
-    """nl.sum and its kin: in float32, rounded once to dtype, which is that of the tile.
+    """nl.sum, nl.max, nl.min and nl.prod: in float32, rounded once to dtype, which is that of the tile.
 
     So a sum of bf16 is rounded to bf16 before anything else is done with it. The page allows the last dimensions
     only, while the average pooling of the same SDK reduces others; any free dimension is taken here.
@@ -180,7 +180,7 @@ class Reduction:
             values = np.where(ran & known, values, np.float32(IDENTITIES[self.operator.name]))
             known = (known | ~ran) & some
         found = reduced(self.operator, values, known, free_axes(x.shape, axis), keepdims)
-        return fresh(*found, data_type(dtype, x.dtype))
+        return new_tile(*found, data_type(dtype, x.dtype))
 
 
 def mean(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> BetaTensor:
@@ -270,7 +270,7 @@ def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> BetaTensor:
 
 def shared_identity_matrix(n: int, dtype: Any = np.uint8, **_: Any) -> BetaTensor:
     begin("shared_identity_matrix")
-    return fresh(np.eye(n, dtype=np.float32), True, data_type(dtype))
+    return new_tile(np.eye(n, dtype=np.float32), True, data_type(dtype))
 
 
 def device_print(prefix: str, x: BetaTensor, *, mask: Any = None) -> None:

@@ -73,7 +73,7 @@ def _operand_type(value: Any) -> DType:
     return {bool: DTYPES["uint8"], int: INT32, float: FLOAT32}[type(value)]
 
 
-def fresh(
+def new_tile(
     values: np.ndarray, known: Any, dtype: DType, region: Region = Region.sbuf, ran: np.ndarray | None = None
 ) -> BetaTensor:
     """A new tile with these values, rounded once; `ran` is where the instruction was not masked out.
@@ -95,7 +95,7 @@ def copied(name: str, src: Any, dtype: Any, mask: Any, regions: Sequence[Region]
     begin(name)
     values, known = tile(src, "src", regions).read(mask)
     result = data_type(dtype, src.dtype)
-    return fresh(values if result is src.dtype else as_float(values), known, result, ran=executed(mask, src.shape))
+    return new_tile(values if result is src.dtype else as_float(values), known, result, ran=executed(mask, src.shape))
 
 
 def number_or_values(value: Any, mask: Any = None) -> tuple[Any, Any]:
@@ -125,7 +125,7 @@ def elementwise(
     known = np.broadcast_to(np.logical_and.reduce([np.broadcast_to(k, shape) for _, k in pairs]), shape)
     ran = executed(mask, shape)
     values = function(*[np.where(known, v, np.float32(1)) for v, _ in pairs])
-    return fresh(values, known, data_type(dtype, default or result), ran=ran)
+    return new_tile(values, known, data_type(dtype, default or result), ran=ran)
 
 
 _ALIASES = {"amax": "maximum", "amin": "minimum", "max": "maximum", "min": "minimum", "sum": "add", "prod": "multiply"}
@@ -199,7 +199,7 @@ def product(stationary: BetaTensor, moving: BetaTensor) -> BetaTensor:
     values = np.where(a_known, a, np.float32(0)).T @ np.where(b_known, b, np.float32(0))
     machine.counters.matmuls += 1
     machine.counters.macs += a.size * n
-    return fresh(values, np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)), FLOAT32, Region.psum)
+    return new_tile(values, np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)), FLOAT32, Region.psum)
 
 
 def transposed(data: BetaTensor, region: Region = Region.psum) -> BetaTensor:
@@ -208,4 +208,4 @@ def transposed(data: BetaTensor, region: Region = Region.psum) -> BetaTensor:
     values, known = flat(tile(data, "data"))
     if values.shape[1] > 128:
         refuse("transpose-shape", f"{data} has {values.shape[1]} elements a partition, at most 128 become partitions")
-    return fresh(values.T, known.T, data.dtype, region)
+    return new_tile(values.T, known.T, data.dtype, region)

@@ -8,7 +8,7 @@ from .dtypes import FLOAT32
 from .engines import ISSUED, Engine, MatmulPerfMode, NkiInstruction
 from .errors import refuse
 from .machine import Machine, begin
-from .operands import PSUM, SBUF, apart, destination, flat, in_one_bank, read, tile, write, written
+from .operands import PSUM, SBUF, destination, flat, in_one_bank, no_overlap, read, tile, write, written
 from .storage import Region
 from .targets import MOVING_FREE, STATIONARY_FREE
 from .tensor import NkiTensor
@@ -104,7 +104,7 @@ def nc_transpose(
 ) -> NkiInstruction:
     """dst[F, P] = data[P, F].T, all free dimensions as one, on the Tensor Engine (to PSUM) or Vector Engine (32 x 32).
 
-    The Tensor Engine of gen2 multiplies with an identity: a NaN or an infinity spoils its row of dst.
+    The Tensor Engine of gen2 multiplies with an identity: a NaN or an infinity makes its row of dst NaN.
     """
     machine = begin("nc_transpose")
     dst, data = tile(dst, "dst"), tile(data, "data")
@@ -112,7 +112,7 @@ def nc_transpose(
         refuse("operand-dtype", f"dst {dst} must be {data.dtype} as data is")
     if dst.shape[0] != data.free or dst.free != data.shape[0]:
         refuse("shape", f"dst {dst} must be {data.free} partitions of {data.shape[0]} elements")
-    apart(dst, data, "data", in_place=False)
+    no_overlap(dst, data, "data", in_place=False)
     on_tensor_engine = _transposer(engine, dst, data)
     values = flat(read(data, "data"))
     if on_tensor_engine and machine.generation == 2 and not np.isfinite(values).all():

@@ -13,13 +13,13 @@ from .operands import (
     HBM,
     PSUM,
     SBUF,
-    alike,
-    apart,
     as_float,
     matched,
+    no_overlap,
     not_both_in_psum,
     operand,
     read,
+    same_sizes,
     scalar,
     tensor,
     tile,
@@ -54,7 +54,7 @@ def dma_copy(
     dst, src = _dma_operand(dst, "dst"), _dma_operand(src, "src")
     if dst.size != src.size:
         refuse("shape", f"dst {dst} has {dst.size} elements, src {src} has {src.size}")
-    apart(dst, src, "src", in_place=False)
+    no_overlap(dst, src, "src", in_place=False)
     write(machine, dst, _copied(read(src, "src"), dst, src))
     _count_dma(machine, dst, src)
     return ISSUED
@@ -89,7 +89,7 @@ def dma_transpose(
         fits = rows == 16 if src.ndim == 2 else rows in (1, 2, 4, 8, 16) and rows * src.shape[-2] % 16 == 0
         if not fits or src.shape[-1] > 128 or src.dtype.itemsize != 2:
             refuse("dge-mode", f"hardware DGE cannot transpose {src}: 16 rows, at most 128 columns, 2 bytes an element")
-    apart(dst, src, "src", in_place=False)
+    no_overlap(dst, src, "src", in_place=False)
     write(machine, dst, read(src, "src").transpose(order))
     _count_dma(machine, dst, src)
     return ISSUED
@@ -129,15 +129,15 @@ def tensor_copy_predicated(
     dst, predicate = tile(dst, "dst"), tile(predicate, "predicate")
     if predicate.dtype.name not in ("uint8", "uint16", "uint32"):
         refuse("operand-dtype", f"predicate {predicate} must be uint8, uint16 or uint32")
-    alike(dst, predicate, "predicate")
+    same_sizes(dst, predicate, "predicate")
     chosen = (read(predicate, "predicate") != 0).reshape(dst.shape) ^ bool(reverse_pred)
     before = read(dst, "dst")
     if isinstance(src, NkiTensor):
-        alike(dst, tile(src, "src"), "src")
+        same_sizes(dst, tile(src, "src"), "src")
         if src.dtype is not dst.dtype:
             refuse("operand-dtype", f"src {src} must be {dst.dtype} as dst is")
         not_both_in_psum(src, predicate, "src and predicate")
-        apart(dst, src, "src")
+        no_overlap(dst, src, "src")
         values: Any = read(src, "src").reshape(dst.shape)
     else:
         values = scalar(src, "src")

@@ -1,4 +1,4 @@
-"""Registers and the loops that count in them. Pages: "nki.isa.register_alloc" and its kin, "nki.language.fori_loop",
+"""Registers and the loops that count in them. Pages: "nki.isa.register_alloc" and so on, "nki.language.fori_loop",
 "nki.language.while_loop", Neuron SDK 2.32."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from .dtypes import INT32, UINT32
 from .engines import ISSUED, Engine, NkiInstruction, ReduceCmd, engine_of, no_psum
 from .errors import refuse
 from .machine import Machine, Registers, begin
-from .operands import alike, apart, flat, matched, not_both_in_psum, operand, read, read_float, tile, write
+from .operands import flat, matched, no_overlap, not_both_in_psum, operand, read, read_float, same_sizes, tile, write
 from .operators import Operator, activated, activation_of, applied, arithmetic_operator, operator_of
 from .storage import Region
 from .targets import BN_STATS_FREE
@@ -37,11 +37,11 @@ def tensor_tensor(
         refuse("operator", f"nl.{found.name} takes one operand; tensor_tensor has two")
     if found.on_gpsimd:
         no_psum(machine, dst, data1, data2)
-    alike(dst, data1, "data1")
-    alike(dst, data2, "data2")
+    same_sizes(dst, data1, "data1")
+    same_sizes(dst, data2, "data2")
     not_both_in_psum(data1, data2, "data1 and data2")
-    apart(dst, data1, "data1")
-    apart(dst, data2, "data2")
+    no_overlap(dst, data1, "data1")
+    no_overlap(dst, data2, "data2")
     # GpSimd computes in 32-bit integers if all tiles are of one such type and none is in PSUM
     native = dst.dtype in (INT32, UINT32) and engine is not Engine.vector
     native = native and all(t.dtype is dst.dtype and t.storage.region is Region.sbuf for t in (dst, data1, data2))
@@ -149,7 +149,7 @@ def tensor_reduce(
     kept = data.shape[: data.ndim - reduced_axes(data, axis)]
     if dst.shape[0] != data.shape[0] or dst.size != int(np.prod(kept)):
         refuse("shape", f"dst {dst} must have the elements of {kept}")
-    apart(dst, data, "data", in_place=False)
+    no_overlap(dst, data, "data", in_place=False)
     if found.bits:
         _check_bits(machine, dst, data)
     values = read(data, "data") if found.bits else read_float(data, "data")
@@ -211,7 +211,7 @@ def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiIns
         refuse("bn-stats-size", f"data {data} has {data.free} elements a partition, at most {BN_STATS_FREE} are taken")
     if dst.shape[0] != data.shape[0] or dst.free != 6:
         refuse("shape", f"dst {dst} must be ({data.shape[0]}, 6)")
-    apart(dst, data, "data", in_place=False)
+    no_overlap(dst, data, "data", in_place=False)
     write(machine, dst, arithmetic.bn_stats(flat(read_float(data, "data"))))
     return ISSUED
 
@@ -224,7 +224,7 @@ def bn_aggr(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInst
         refuse("shape", f"data {data} has {data.free} elements a partition, which is no multiple of 3")
     if dst.shape[0] != data.shape[0] or dst.free != 2:
         refuse("shape", f"dst {dst} must be ({data.shape[0]}, 2)")
-    apart(dst, data, "data", in_place=False)
+    no_overlap(dst, data, "data", in_place=False)
     write(machine, dst, arithmetic.bn_aggr(flat(read_float(data, "data"))))
     return ISSUED
 

@@ -248,7 +248,7 @@ FUNCTIONS = {
 
 
 class Reduction:
-    """nl.sum and its kin: one tensor_reduce, rounded once to dtype, which defaults to that of the tile.
+    """nl.sum, nl.max, nl.min and nl.prod: one tensor_reduce, rounded once to dtype, which defaults to that of the tile.
 
     So a sum of bf16 is rounded to bf16 before anything else is done with it.
     """

@@ -88,7 +88,7 @@ def destination(found: NkiTensor) -> NkiTensor:
     return found
 
 
-def apart(dst: NkiTensor, src: NkiTensor, what: str, in_place: bool = True) -> None:
+def no_overlap(dst: NkiTensor, src: NkiTensor, what: str, in_place: bool = True) -> None:
     """Refuse a source that shares memory with dst, unless an instruction works in place, element by element."""
     if dst.storage is not src.storage or (in_place and dst.same_elements(src)):
         return
@@ -116,17 +116,17 @@ def written(dst: NkiTensor, by_matmul: bool = False) -> None:
         storage.started.mark(dst.shape, dst.strides, dst.offset, whole, by_matmul)
 
 
-def alike(dst: NkiTensor, data: NkiTensor, what: str = "data") -> None:
+def same_sizes(dst: NkiTensor, data: NkiTensor, what: str = "data") -> None:
     """As many partitions, and elements a partition."""
     if dst.shape[0] != data.shape[0] or dst.size != data.size:
         refuse("shape", f"dst {dst} and {what} {data} differ in partitions or in elements a partition")
 
 
 def matched(dst: NkiTensor, **sources: NkiTensor) -> None:
-    """`alike` and `apart` for each source, by the name of the operand."""
+    """`same_sizes` and `no_overlap` for each source, by the name of the operand."""
     for what, source in sources.items():
-        alike(dst, source, what)
-        apart(dst, source, what)
+        same_sizes(dst, source, what)
+        no_overlap(dst, source, what)
 
 
 def not_both_in_psum(first: NkiTensor, second: NkiTensor, names: str) -> None:

@@ -15,7 +15,7 @@ RULES = {
     "register-frozen": "the register of a loop is not written",
     "stale-tensor": "a tensor is used in the call that made it",
     "input-written": "arguments are read only",
-    "overlap": "source and destination are the same elements index by index, or apart",
+    "overlap": "source and destination are the same elements index by index, or share none",
     "overlapping-write": "an instruction writes an element once",
     "address": "a tensor that is placed lies inside its memory",
     # access

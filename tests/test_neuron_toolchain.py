@@ -113,7 +113,7 @@ def part(found: dict[str, Implementation], name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", DECOYS)
-def test_decoys_are_told_by_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+def test_decoys_are_recognised_by_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
     if not lacking(name, DECOYS[name][0]):
         pytest.skip(f"the real {name} is here")
     package, version = DECOYS[name]
@@ -186,8 +186,8 @@ def test_simulator_computes_for_its_own_target(
     assert bridge.unavailable() == ""
     assert set(toolchain.calls) == {("simulated", target, precise)}
     described = bridge.describe()
-    told = {"tier": "simulator", "nki": "0.6.0+fake", "target": target, PRECISE: precise}
-    assert described.items() >= told.items()
+    expected = {"tier": "simulator", "nki": "0.6.0+fake", "target": target, PRECISE: precise}
+    assert described.items() >= expected.items()
     assert TARGET not in os.environ
     assert PRECISE not in os.environ
 
@@ -276,7 +276,7 @@ def test_device_is_the_trainium_that_is_here(folder: Path, monkeypatch: pytest.M
     assert (nki.device, tier(nki).target) == ("trn2", "gen3")
 
 
-def test_only_what_runs_elsewhere_stands_for_a_device(found: dict[str, Implementation]):
+def test_only_simulated_tiers_stand_for_a_device(found: dict[str, Implementation]):
     stands_for = {name: tier(implementation).stands_for for name, implementation in found.items()}
     gen2, gen3 = ("trn1",), ("trn2",)
     simulators = {name: {"gen2": gen2, "gen3": gen3}[target] for name, (target, _) in SIMULATED.items()}

@@ -1,7 +1,7 @@
 """The emulator against nki.simulate, operation by operation and on whole convolutions, for both targets.
 
 Only a machine with the vendor's `nki` can do that: the workflow `nki-sim` is there for it. It has not been run yet.
-That the emulator computes what each kernel is for is tested elsewhere, on every machine.
+That the emulator computes what each kernel is for has tests of its own, on every machine.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ DTYPES = ("fp32", "bf16", "fp16")
 WIDENED = ("bf16",)
 """What high-precision simulation keeps in fp32; on other dtypes it is the same as precise simulation."""
 MIXED = ("conv_bn_forward", "conv_bn_backward", "conv_bn_inference")
-"""Operators whose results are not all in the dtype of the tensors: which of them were widened cannot be told."""
+"""Operators whose results are not all in the dtype of the tensors: it is not known which of them were widened."""
 PRODUCTS = 2**28
 """Of the largest problem that runs on the CPU: all below the real sizes of networks, each in less than a second."""
 

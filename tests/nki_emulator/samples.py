@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tests.nki_emulator import definitions
+from tests.nki_emulator.cases import Array, Case
 from tests.nki_emulator.definitions import Definition
-from tests.nki_emulator.trials import Array, Trial
 
 Pair = tuple[int, int]
 
@@ -44,47 +44,47 @@ def _sliding_maximum(x: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(np.lib.stride_tricks.sliding_window_view(x, (side, side)).max(axis=(2, 3)))
 
 
-def _matmuls() -> Iterator[Trial]:
-    yield Trial(MATMUL, "nki_matmul_basic_", (Array((128, 64)), Array((128, 512))), definitions.PRODUCT)
+def _matmuls() -> Iterator[Case]:
+    yield Case(MATMUL, "nki_matmul_basic_", (Array((128, 64)), Array((128, 512))), definitions.PRODUCT)
     for name in ("tiled", "hoist_load", "block_free_dimension"):
-        yield Trial(MATMUL, f"nki_matmul_{name}_", SQUARES, definitions.PRODUCT)
-    yield Trial(MATMUL, "nki_matmul_fully_optimized_", (*SQUARES, 2, 2, 2), definitions.PRODUCT, shown=2)
-    yield Trial(MATMUL, "nki_matmul_tiled_", tuple(Array(a.shape, "bf16") for a in SQUARES), definitions.PRODUCT)
+        yield Case(MATMUL, f"nki_matmul_{name}_", SQUARES, definitions.PRODUCT)
+    yield Case(MATMUL, "nki_matmul_fully_optimized_", (*SQUARES, 2, 2, 2), definitions.PRODUCT, shown=2)
+    yield Case(MATMUL, "nki_matmul_tiled_", tuple(Array(a.shape, "bf16") for a in SQUARES), definitions.PRODUCT)
     launched = (Array((128, 512)), Array((128, 1024)))
-    yield Trial("mm-nisa-spmd.py", "matmul_128x128x512_spmd", launched, definitions.PRODUCT, (4, 2))
+    yield Case("mm-nisa-spmd.py", "matmul_128x128x512_spmd", launched, definitions.PRODUCT, (4, 2))
     launched = (Array((512, 128)), Array((128, 1024)))
-    yield Trial("mm-nl-spmd.py", "matmul_128x128x512_spmd", launched, definitions.PRODUCT_OF_ROWS, (4, 2))
+    yield Case("mm-nl-spmd.py", "matmul_128x128x512_spmd", launched, definitions.PRODUCT_OF_ROWS, (4, 2))
 
 
-def _pooling() -> Iterator[Trial]:
+def _pooling() -> Iterator[Case]:
     own = Array((2, 6, 6), "fp16", 0, 8, whole=True)
     file = "average_pool2d/average_pool2d_nki_kernels.py"
-    yield Trial(file, "tensor_avgpool_kernel", (own, 2), definitions.AVERAGE_POOL)
-    yield Trial(file, "tensor_avgpool_kernel", (Array((128, 9, 12)), 3), definitions.AVERAGE_POOL)
-    yield Trial("index-case-3.py", "tensor_maxpool_kernel_", (Array((2, 6, 6)), 2), definitions.MAX_POOL)
+    yield Case(file, "tensor_avgpool_kernel", (own, 2), definitions.AVERAGE_POOL)
+    yield Case(file, "tensor_avgpool_kernel", (Array((128, 9, 12)), 3), definitions.AVERAGE_POOL)
+    yield Case("index-case-3.py", "tensor_maxpool_kernel_", (Array((2, 6, 6)), 2), definitions.MAX_POOL)
     sliding = Definition(_sliding_maximum)
-    yield Trial("contributed/maxpooling.py", "max_pooling_2d_stride_1", (Array((140, 20)), 3), sliding)
+    yield Case("contributed/maxpooling.py", "max_pooling_2d_stride_1", (Array((140, 20)), 3), sliding)
 
 
-def _rows() -> Iterator[Trial]:
+def _rows() -> Iterator[Case]:
     for version in ("v1", "v2"):
-        yield Trial(LAYER_NORM, f"nki_layernorm_kernel_{version}", NORMALISED, definitions.LAYER_NORM)
+        yield Case(LAYER_NORM, f"nki_layernorm_kernel_{version}", NORMALISED, definitions.LAYER_NORM)
     rows = (Array((200, 512)), Array((512,)))
-    yield Trial("rmsnorm/rmsnorm_nki_kernels.py", "nki_rmsnorm_kernel", rows, definitions.RMS_NORM)
+    yield Case("rmsnorm/rmsnorm_nki_kernels.py", "nki_rmsnorm_kernel", rows, definitions.RMS_NORM)
     softmax = (Array((200, 700), low=-8, high=8),)
-    yield Trial("softmax/softmax_nki_kernels.py", "nki_softmax_kernel", softmax, definitions.SOFTMAX, frameworks=XLA)
+    yield Case("softmax/softmax_nki_kernels.py", "nki_softmax_kernel", softmax, definitions.SOFTMAX, frameworks=XLA)
     for version in ("v1", "v2", "v3"):
-        yield Trial(MAMBA, f"mamba_{version}", SCANNED, definitions.STATE_SPACE)
+        yield Case(MAMBA, f"mamba_{version}", SCANNED, definitions.STATE_SPACE)
 
 
-def _attention() -> Iterator[Trial]:
+def _attention() -> Iterator[Case]:
     small = (Array((128, 128)),) * 3
     for version in (1, 2):
-        yield Trial(ATTENTION, f"attn_fwd_v{version}", small, definitions.ATTENTION, target="gen3")
+        yield Case(ATTENTION, f"attn_fwd_v{version}", small, definitions.ATTENTION, target="gen3")
     for version in (3, 4, 5, 6):
-        yield Trial(ATTENTION, f"attn_fwd_v{version}", HEADS, definitions.ATTENTION, target="gen3")
+        yield Case(ATTENTION, f"attn_fwd_v{version}", HEADS, definitions.ATTENTION, target="gen3")
     # its sums start in PSUM that nothing has written
-    yield Trial(ATTENTION, "attn_fwd_v8a", HEADS, NONE, target="gen3", refused=("uninitialised",))
+    yield Case(ATTENTION, "attn_fwd_v8a", HEADS, NONE, target="gen3", refused=("uninitialised",))
 
 
 def _convolved(x: np.ndarray, w: np.ndarray, bias: np.ndarray, stride: int, padding: Pair, dilation: int) -> np.ndarray:
@@ -102,7 +102,7 @@ def _convolved_bound(x: np.ndarray, w: np.ndarray, bias: np.ndarray, *geometry: 
 CONVOLUTION = Definition(_convolved, _convolved_bound)
 
 
-def _library() -> Iterator[Trial]:
+def _library() -> Iterator[Case]:
     """The vendor's library for nki 0.3, whose kernels place their tensors themselves."""
     file, package = "nkilib/experimental/conv/conv1d.py", "nkilib.experimental.conv.conv1d"
     for (c, k, s), geometry in (
@@ -112,41 +112,39 @@ def _library() -> Iterator[Trial]:
         ((40, 20, 5), (3, (2, 2), 1)),
     ):
         arrays = (Array((2, c, 600 if c == 40 else 40)), Array((s, c, k)), Array((k,)))
-        yield Trial(file, "conv1d", (*arrays, *geometry), CONVOLUTION, target="gen3", package=package)
+        yield Case(file, "conv1d", (*arrays, *geometry), CONVOLUTION, target="gen3", package=package)
     # the Scalar Engine copies no tensors on gen2
-    yield Trial(file, "conv1d", (*arrays, *geometry), NONE, refused=("engine",), package=package)
+    yield Case(file, "conv1d", (*arrays, *geometry), NONE, refused=("engine",), package=package)
     file, package = "nkilib/experimental/conv/depthwise_conv1d.py", "nkilib.experimental.conv.depthwise_conv1d"
     depthwise = (Array((2, 8, 1, 40)), Array((8, 1, 1, 3)), ((0, 0), (0, 0)), (1, 1), (1, 1), (1, 1), 8)
     # it fills PSUM with zeros and adds to them, which the page of nc_matmul leaves undefined
     refused = ("psum-not-started",)
-    yield Trial(
-        file, "depthwise_conv1d_implicit_gemm", depthwise, NONE, target="gen3", refused=refused, package=package
-    )
+    yield Case(file, "depthwise_conv1d_implicit_gemm", depthwise, NONE, target="gen3", refused=refused, package=package)
     file, package = "nkilib/core/cumsum/cumsum.py", "nkilib.core.cumsum.cumsum"
     running = Definition(lambda x: np.cumsum(x, axis=1), lambda x: definitions.gamma(x.shape[1]) * np.abs(x).cumsum(1))
-    yield Trial(file, "cumsum", (Array((200, 3000)),), running, package=package)
+    yield Case(file, "cumsum", (Array((200, 3000)),), running, package=package)
 
 
-def _elementwise() -> Iterator[Trial]:
-    yield Trial(ADDITION, "nki_tensor_add", PAIR, definitions.SUM)
-    yield Trial(SPMD_ADDITION, "nki_tensor_add", PAIR, definitions.SUM)
-    yield Trial(SPMD_ADDITION, "nki_tensor_add_kernel_", PAIR, definitions.SUM, (2, 2))
+def _elementwise() -> Iterator[Case]:
+    yield Case(ADDITION, "nki_tensor_add", PAIR, definitions.SUM)
+    yield Case(SPMD_ADDITION, "nki_tensor_add", PAIR, definitions.SUM)
+    yield Case(SPMD_ADDITION, "nki_tensor_add_kernel_", PAIR, definitions.SUM, (2, 2))
     three = (Array((4, 3), "fp16"), Array((4, 3), "fp16"))
-    yield Trial("getting_started_baremetal.py", "nki_tensor_add_kernel", three, definitions.SUM)
-    yield Trial("nki_simulate_example.py", "add_kernel", three, definitions.SUM)
-    yield Trial("layout-pass.py", "tensor_exp_kernel_", (Array((128, 512)),), definitions.EXPONENTIAL)
-    yield Trial("index-case-1.py", "tensor_split_kernel_", (Array((4, 5)),), definitions.EVEN_AND_ODD)
+    yield Case("getting_started_baremetal.py", "nki_tensor_add_kernel", three, definitions.SUM)
+    yield Case("nki_simulate_example.py", "add_kernel", three, definitions.SUM)
+    yield Case("layout-pass.py", "tensor_exp_kernel_", (Array((128, 512)),), definitions.EXPONENTIAL)
+    yield Case("index-case-1.py", "tensor_split_kernel_", (Array((4, 5)),), definitions.EVEN_AND_ODD)
     bytes_ = Array((5, 12), "i8", -8, 8, whole=True)
     transposed = ("transpose2d/transpose2d_nki_kernels.py", "tensor_transpose2D_kernel_")
-    yield Trial(*transposed, (bytes_, (3, 4)), definitions.TRANSPOSE_FREE)
+    yield Case(*transposed, (bytes_, (3, 4)), definitions.TRANSPOSE_FREE)
 
 
-def _broken() -> Iterator[Trial]:
+def _broken() -> Iterator[Case]:
     """Examples that cannot work: 256 partitions on purpose; a return inside the loop, and a missing parenthesis."""
     exponential = "tensor_exp_kernel_"
-    yield Trial("layout-violation.py", exponential, (Array((256, 512)),), NONE, refused=("partition-limit",))
+    yield Case("layout-violation.py", exponential, (Array((256, 512)),), NONE, refused=("partition-limit",))
     rules = ("output-unwritten", "kernel-error")
-    yield Trial("layout-dynamic-loop.py", exponential, (Array((200, 512)),), NONE, refused=rules)
+    yield Case("layout-dynamic-loop.py", exponential, (Array((200, 512)),), NONE, refused=rules)
 
 
 SAMPLES = (*_matmuls(), *_pooling(), *_rows(), *_attention(), *_elementwise(), *_broken(), *_library())

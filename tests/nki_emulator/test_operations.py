@@ -195,7 +195,7 @@ nl.store(out, t)
 return out"""
 
 
-def test_a_nan_spoils_its_row_in_a_transpose_of_gen2_alone(tmp_path):
+def test_a_transpose_on_gen2_spreads_a_nan_over_its_row(tmp_path):
     source = f"{HEADER}def kernel(a):\n{indented(TRANSPOSE)}"
     values = np.array([[1, np.nan, 3], [4, 5, 6]], np.float32)
     np.testing.assert_array_equal(loaded(tmp_path, source, target="gen3").kernel(values), values.T)

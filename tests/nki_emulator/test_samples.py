@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from nki_emulator import EmulationError, load
+from tests.nki_emulator.cases import Case
 from tests.nki_emulator.samples import SAMPLES
-from tests.nki_emulator.trials import Trial
 
 VARIABLE = "CONFORMANCE_NKI_SAMPLES"
 FOLDER = os.environ.get(VARIABLE)
@@ -27,52 +27,52 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _copies(trial: Trial) -> list[Path]:
-    return sorted(Path(FOLDER or "").rglob(trial.file)) if FOLDER else []
+def _copies(case: Case) -> list[Path]:
+    return sorted(Path(FOLDER or "").rglob(case.file)) if FOLDER else []
 
 
-FOUND = [(trial, path) for trial in SAMPLES for path in _copies(trial)] if FOLDER else []
+FOUND = [(case, path) for case in SAMPLES for path in _copies(case)] if FOLDER else []
 
 
-def _loaded(trial: Trial, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def _loaded(case: Case, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The file, or a file that imports it as a module of its package."""
-    if not trial.package:
-        return load(path, target=trial.target)
-    monkeypatch.syspath_prepend(path.parents[trial.package.count(".")])
+    if not case.package:
+        return load(path, target=case.target)
+    monkeypatch.syspath_prepend(path.parents[case.package.count(".")])
     stub = folder / "stub.py"
-    stub.write_text(f"import nki\nfrom {trial.package} import {trial.kernel}\n")
+    stub.write_text(f"import nki\nfrom {case.package} import {case.kernel}\n")
     try:
-        return load(stub, target=trial.target)
+        return load(stub, target=case.target)
     finally:
-        root = trial.package.partition(".")[0]
+        root = case.package.partition(".")[0]
         for name in [name for name in sys.modules if name.partition(".")[0] == root]:
             del sys.modules[name]
 
 
-def _named(value: Trial | Path) -> str:
-    return value.kernel if isinstance(value, Trial) else str(value.relative_to(FOLDER or ""))
+def _named(value: Case | Path) -> str:
+    return value.kernel if isinstance(value, Case) else str(value.relative_to(FOLDER or ""))
 
 
-@pytest.mark.parametrize(("trial", "path"), FOUND, ids=_named)
-def test_sample(trial: Trial, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    for name in trial.frameworks:
+@pytest.mark.parametrize(("case", "path"), FOUND, ids=_named)
+def test_sample(case: Case, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for name in case.frameworks:
         if name not in sys.modules:
             monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    if trial.refused:
-        _expect_refusal(trial, path, tmp_path, monkeypatch)
+    if case.refused:
+        _expect_refusal(case, path, tmp_path, monkeypatch)
         return
     try:
-        assert trial.run(_loaded(trial, path, tmp_path, monkeypatch)) == []
+        assert case.run(_loaded(case, path, tmp_path, monkeypatch)) == []
     except EmulationError as problem:
         if OTHER_GENERATION not in problem.message:
             raise
         pytest.skip(f"written for nki 0.1 or 0.2: {problem}")
 
 
-def _expect_refusal(trial: Trial, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _expect_refusal(case: Case, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EmulationError) as caught:
-        trial.run(_loaded(trial, path, folder, monkeypatch))
-    assert caught.value.rule in trial.refused
+        case.run(_loaded(case, path, folder, monkeypatch))
+    assert caught.value.rule in case.refused
     assert caught.value.line > 0
 
 
