@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nki_emulator import EmulationError, load
-from tests.nki_emulator.cases import Case
+from tests.nki_emulator.calls import Call
 from tests.nki_emulator.samples import SAMPLES
 
 VARIABLE = "CONFORMANCE_NKI_SAMPLES"
@@ -27,52 +27,52 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _copies(case: Case) -> list[Path]:
-    return sorted(Path(FOLDER or "").rglob(case.file)) if FOLDER else []
+def _copies(call: Call) -> list[Path]:
+    return sorted(Path(FOLDER or "").rglob(call.file)) if FOLDER else []
 
 
-FOUND = [(case, path) for case in SAMPLES for path in _copies(case)] if FOLDER else []
+FOUND = [(call, path) for call in SAMPLES for path in _copies(call)] if FOLDER else []
 
 
-def _loaded(case: Case, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def _loaded(call: Call, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The file, or a file that imports it as a module of its package."""
-    if not case.package:
-        return load(path, target=case.target)
-    monkeypatch.syspath_prepend(path.parents[case.package.count(".")])
+    if not call.package:
+        return load(path, target=call.target)
+    monkeypatch.syspath_prepend(path.parents[call.package.count(".")])
     stub = folder / "stub.py"
-    stub.write_text(f"import nki\nfrom {case.package} import {case.kernel}\n")
+    stub.write_text(f"import nki\nfrom {call.package} import {call.kernel}\n")
     try:
-        return load(stub, target=case.target)
+        return load(stub, target=call.target)
     finally:
-        root = case.package.partition(".")[0]
+        root = call.package.partition(".")[0]
         for name in [name for name in sys.modules if name.partition(".")[0] == root]:
             del sys.modules[name]
 
 
-def _named(value: Case | Path) -> str:
-    return value.kernel if isinstance(value, Case) else str(value.relative_to(FOLDER or ""))
+def _named(value: Call | Path) -> str:
+    return value.kernel if isinstance(value, Call) else str(value.relative_to(FOLDER or ""))
 
 
-@pytest.mark.parametrize(("case", "path"), FOUND, ids=_named)
-def test_sample(case: Case, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    for name in case.frameworks:
+@pytest.mark.parametrize(("call", "path"), FOUND, ids=_named)
+def test_sample(call: Call, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for name in call.frameworks:
         if name not in sys.modules:
             monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    if case.refused:
-        _expect_refusal(case, path, tmp_path, monkeypatch)
+    if call.refused:
+        _expect_refusal(call, path, tmp_path, monkeypatch)
         return
     try:
-        assert case.run(_loaded(case, path, tmp_path, monkeypatch)) == []
+        assert call.run(_loaded(call, path, tmp_path, monkeypatch)) == []
     except EmulationError as problem:
         if OTHER_GENERATION not in problem.message:
             raise
         pytest.skip(f"written for nki 0.1 or 0.2: {problem}")
 
 
-def _expect_refusal(case: Case, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _expect_refusal(call: Call, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EmulationError) as caught:
-        case.run(_loaded(case, path, folder, monkeypatch))
-    assert caught.value.rule in case.refused
+        call.run(_loaded(call, path, folder, monkeypatch))
+    assert caught.value.rule in call.refused
     assert caught.value.line > 0
 
 

@@ -33,7 +33,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Case:
+class Call:
     """A kernel of a file: arguments are arrays to be drawn and plain values; several results have as many definitions.
 
     grid       instances that it is launched on
