@@ -20,11 +20,6 @@ class DynamicSlice:
     start: int
     size: int
 
-    @property
-    def slice(self) -> slice:
-        start = select_index(self.start)
-        return slice(start, start + integer(self.size, "ds"))
-
 
 class VirtualRegister:
     """nki.isa.VirtualRegister: an int that the device holds; frozen where a loop owns it."""
@@ -99,7 +94,8 @@ def _entry(tensor: NkiTensor, dim: int, entry: Any, size: int) -> tuple[int, int
     if entry is _ALL:
         return 0, size, 1
     if isinstance(entry, DynamicSlice):
-        entry = entry.slice
+        start = select_index(entry.start)
+        entry = slice(start, start + integer(entry.size, "ds"))
     if not isinstance(entry, slice):
         index = _from_end(select_index(entry), size)
         if not 0 <= index < size:

@@ -107,7 +107,9 @@ class Storage:
         "started", "written",
     )  # fmt: skip
 
-    def __init__(self, machine: Machine, shape: Ints, dtype: DType, region: Region, name: str) -> None:
+    def __init__(
+        self, machine: Machine, shape: Ints, dtype: DType, region: Region, name: str, data: np.ndarray | None = None
+    ) -> None:
         self.machine, self.shape, self.dtype, self.region, self.name = machine, shape, dtype, region, name
         self.size = prod(shape)
         self._banks = self._bytes = 0
@@ -117,8 +119,8 @@ class Storage:
             if shape[0] > PARTITIONS:
                 refuse("partition-limit", f"{self} has {shape[0]} partitions; there are {PARTITIONS}")
             self._reserve()
-        self.data = np.empty(self.size, dtype.held)
-        self.written = Coverage(self.size, False)
+        self.data = np.empty(self.size, dtype.held) if data is None else data
+        self.written = Coverage(self.size, data is not None)
         self.started = Coverage(self.size, False) if region is Region.psum else None
 
     def _reserve(self) -> None:
@@ -141,14 +143,11 @@ class Storage:
     @classmethod
     def of_input(cls, machine: Machine, array: np.ndarray, dtype: DType, name: str) -> Storage:
         """Memory of an argument, which a kernel may read only."""
-        self = cls.__new__(cls)
-        self.machine, self.shape, self.dtype, self.region = machine, array.shape, dtype, Region.hbm
-        self.name, self.size, self._banks, self._bytes, self.is_input = name, array.size, 0, 0, True
-        self.free = prod(array.shape[1:])
         stored = array.view(np.uint8) if array.dtype == np.bool_ else array
-        self.data = np.ascontiguousarray(stored).reshape(-1).astype(dtype.held, copy=False)
-        self.written, self.started = Coverage(array.size, True), None
-        return self
+        held = np.ascontiguousarray(stored).reshape(-1).astype(dtype.held, copy=False)
+        found = cls(machine, array.shape, dtype, Region.hbm, name, held)
+        found.is_input = True
+        return found
 
 
 class PlacedStorage(Storage):
