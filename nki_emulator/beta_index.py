@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .errors import refuse
-from .patterns import Ints, integer
+from .indexing import Ints, integer
 
 _NAMES = "pxyzw"
 """Of the axes of nl.mgrid."""

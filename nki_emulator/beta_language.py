@@ -11,7 +11,6 @@ import numpy as np
 
 from .arithmetic import IDENTITIES
 from .beta_index import broadcast, executed
-from .beta_machine import instance
 from .beta_math import (
     activation_named,
     copied,
@@ -25,13 +24,13 @@ from .beta_math import (
     tile,
     transposed,
 )
-from .beta_tensor import FUNCTIONS, BetaTensor, Memory
+from .beta_tensor import FUNCTIONS, BetaTensor, Memory, instance
 from .dtypes import DTYPES, FLOAT32, DType
 from .errors import refuse
+from .indexing import integer, positive
 from .machine import begin, current
 from .operands import HBM, SBUF, as_float
 from .operators import ACTIVATIONS, OPERATORS, REDUCTIONS_BY_NAME
-from .patterns import integer, positive
 from .storage import Region
 
 

@@ -15,10 +15,10 @@ from .beta_index import broadcast, executed
 from .beta_tensor import BetaTensor, Memory
 from .dtypes import DTYPES, FLOAT32, INT32, DType, dtype_of
 from .errors import refuse
+from .indexing import Ints
 from .machine import begin, current
 from .operands import ON_CHIP, SBUF, as_float
 from .operators import ACTIVATIONS, OPERATORS, Operator, activated
-from .patterns import Ints
 from .storage import Region
 from .targets import MOVING_FREE, STATIONARY_FREE
 

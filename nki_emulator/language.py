@@ -15,13 +15,13 @@ import numpy as np
 from . import isa_vector
 from .dtypes import DTYPES, FLOAT32, DType, checked
 from .errors import refuse
+from .indexing import integer, positive
 from .isa_matmul import nc_matmul, nc_transpose
 from .isa_memory import dma_copy, dma_transpose, memset, select_reduce, tensor_copy
 from .isa_vector import activation, reduced_axes, tensor_reduce, tensor_scalar, tensor_tensor
 from .machine import current
 from .operands import HBM, ON_CHIP, PSUM, SBUF, tensor, tile, write
 from .operators import ACTIVATIONS, OPERATORS, REDUCTIONS_BY_NAME, Operator
-from .patterns import integer, positive
 from .storage import Region, Storage, placed
 from .tensor import NkiTensor
 

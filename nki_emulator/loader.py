@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from . import beta_machine
-from .beta_machine import BetaMachine
+from . import beta_tensor
+from .beta_tensor import BetaMachine
 from .dtypes import DType, dtype_of
 from .errors import SOURCES, EmulationError, Refusal, place, refuse
 from .machine import Machine, executing, running
@@ -146,7 +146,7 @@ class Kernel:
             with executing(machine), Watchdog(core.seconds), np.errstate(all="ignore"), imports:
                 bound = signature(self.function).bind(*args, **kwargs)
                 if isinstance(machine, BetaMachine):
-                    return beta_machine.call(machine, self.function, self.grid, bound)
+                    return beta_tensor.call(machine, self.function, self.grid, bound)
                 given = {key: _argument(machine, value, key) for key, value in bound.arguments.items()}
                 bound.arguments.update(given)
                 return _returned(self.function(*bound.args, **bound.kwargs))

@@ -16,7 +16,6 @@ from . import (
     beta_language,
     isa_matmul,
     isa_memory,
-    isa_registers,
     isa_vector,
     language,
 )  # fmt: skip
@@ -38,7 +37,7 @@ _ISA: Sources = (
     (isa_vector, "tensor_tensor tensor_scalar scalar_tensor_tensor tensor_reduce tensor_scalar_reduce"),
     (isa_vector, "reciprocal bn_stats bn_aggr"),
     (isa_vector, "activation activation_reduce tensor_tensor_scan tensor_scalar_cumulative"),
-    (isa_registers, "register_alloc register_move register_load register_store"),
+    (isa_memory, "register_alloc register_move register_load register_store"),
 )
 _ISA_MISSING = """nc_matmul_mx tensor_partition_reduce activate2 local_gather nc_n_gather nc_stream_shuffle rng dropout
 set_rng_seed rand_set_state rand_get_state rand2 exponential max8 sequence_bounds core_barrier dma_compute quantize_mx
@@ -47,7 +46,7 @@ _LANGUAGE: Sources = (
     (language, "ndarray full zeros ones empty_like zeros_like load store load_transpose2d transpose matmul"),
     (language, "broadcast_to expand_dims shared_identity_matrix program_id num_programs program_ndim"),
     (language, "is_sbuf is_psum is_hbm is_on_chip no_reorder device_print mean var negative where"),
-    (isa_registers, "fori_loop while_loop"),
+    (isa_memory, "fori_loop while_loop"),
 )
 _LANGUAGE_MISSING = f"""average prelu bypass gelu_dx gelu_apprx_sigmoid gelu_apprx_sigmoid_dx silu_dx mish erf_dx cos
 tan ceil floor trunc fmod mod all softmax rms_norm dropout random_seed rand gather_flattened dynamic_range

@@ -9,8 +9,8 @@ import numpy as np
 
 from .dtypes import FLOAT32, FP32, DType, rounded
 from .errors import refuse
+from .indexing import disjoint, extent
 from .machine import Machine, running
-from .patterns import disjoint, extent
 from .storage import Region
 from .targets import BANK, MAX_DIMENSIONS
 from .tensor import NkiTensor

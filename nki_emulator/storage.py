@@ -11,8 +11,8 @@ import numpy as np
 
 from .dtypes import DType
 from .errors import refuse
+from .indexing import Ints, contiguous, integer
 from .machine import Machine
-from .patterns import Ints, contiguous, integer
 from .targets import BANK, BANKS, PARTITIONS
 
 

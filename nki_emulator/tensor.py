@@ -9,8 +9,7 @@ import numpy as np
 
 from .dtypes import DType, checked
 from .errors import refuse
-from .indexing import indexed, select_index
-from .patterns import Ints, contiguous, extent, integer, positive, reshaped, span
+from .indexing import Ints, contiguous, extent, indexed, integer, positive, reshaped, select_index, span
 from .storage import Region, Storage, View
 
 
