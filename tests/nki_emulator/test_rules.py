@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,3 +78,10 @@ def test_functions_that_a_kernel_calls_keep_to_the_subset(tmp_path):
     with pytest.raises(EmulationError, match="python-comprehension") as caught:
         loaded(tmp_path, text)
     assert caught.value.line == len(text.splitlines())
+
+
+def test_nothing_of_the_suite_is_imported():
+    files = [*FOLDER.glob("*.py"), *Path(__file__).parent.glob("*.py")]
+    imports = [line for file in files for line in re.findall(r"^\s*(?:from|import) .*", file.read_text(), re.MULTILINE)]
+    assert len(imports) > 100
+    assert [line for line in imports if re.match(r"\s*(?:from|import) (?:conformance|impls)\b", line)] == []
