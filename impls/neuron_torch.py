@@ -13,7 +13,7 @@ torch_neuronx = Implementation("torch-neuronx", device=neuron_device(), arrays=t
 
 
 def padded_by_torch(p: Any) -> bool:
-    """avg_pool2d pads both sides alike, by half a window at most."""
+    """avg_pool2d pads both sides equally, by half a window at most."""
     (top, bottom), (left, right) = p.padding
     return top == bottom and left == right and 2 * top <= p.r and 2 * left <= p.s
 
@@ -27,7 +27,7 @@ def _gradients(function, leaves, gradient):
 
 
 def _convolved(x, w, bias, stride, padding, dilation, groups):
-    """conv2d, which pads both sides alike; other images are padded before."""
+    """conv2d, which pads both sides equally; other images are padded before."""
     functional = import_module("torch.nn.functional")
     (top, bottom), (left, right) = padding
     if top != bottom or left != right:

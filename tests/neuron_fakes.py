@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from nki_emulator import load
 from tests import kernels
-from tests.nki_sources import emulator
 
 GENERATIONS = {"trn1": "gen2", "trn2": "gen3", "trn3": "gen4"}
 DECOYS = {
@@ -153,7 +153,7 @@ class EmulatedToolchain:
         target, precise = os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"], os.environ["NKI_PRECISE_FP"]
         self.calls.append((target, precise, kernel.__name__))
         path = Path(kernel.__code__.co_filename)
-        emulated = emulator().load(path, target=target, precise=precise == "1")
+        emulated = load(path, target=target, precise=precise == "1")
         return getattr(emulated, kernel.__name__)  # type: ignore[no-any-return]
 
 

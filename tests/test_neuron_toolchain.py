@@ -18,6 +18,7 @@ import pytest
 from conformance.implementations import registry
 from conformance.implementations.bridges.neuron import INSTALL, lacking
 from conformance.implementations.implementation import Implementation
+from conformance.problems import typed
 from tests.neuron_fakes import DECOYS, Toolchain, decoy
 
 FOLDER = Path(__file__).parents[1] / "impls" / "nki"
@@ -37,11 +38,7 @@ class Host:
         return x
 
 
-CAPABILITIES = (
-    ("conv_forward", "conv_forward", lambda p: p.groups == 1),
-    ("conv_bn_inference", "conv_bn_inference", None),
-    ("avg_pool_forward", "avg_pool_forward", None),
-)
+OPERATORS = ("conv_forward", "conv_bn_inference", "avg_pool_forward")
 """
 KERNELS = """
 import nki
@@ -116,7 +113,7 @@ def part(found: dict[str, Implementation], name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", DECOYS)
-def test_decoys_are_told_by_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+def test_decoys_are_recognised_by_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
     if not lacking(name, DECOYS[name][0]):
         pytest.skip(f"the real {name} is here")
     package, version = DECOYS[name]
@@ -189,8 +186,8 @@ def test_simulator_computes_for_its_own_target(
     assert bridge.unavailable() == ""
     assert set(toolchain.calls) == {("simulated", target, precise)}
     described = bridge.describe()
-    told = {"tier": "simulator", "nki": "0.6.0+fake", "target": target, PRECISE: precise}
-    assert described.items() >= told.items()
+    expected = {"tier": "simulator", "nki": "0.6.0+fake", "target": target, PRECISE: precise}
+    assert described.items() >= expected.items()
     assert TARGET not in os.environ
     assert PRECISE not in os.environ
 
@@ -279,7 +276,7 @@ def test_device_is_the_trainium_that_is_here(folder: Path, monkeypatch: pytest.M
     assert (nki.device, tier(nki).target) == ("trn2", "gen3")
 
 
-def test_only_what_runs_elsewhere_stands_for_a_device(found: dict[str, Implementation]):
+def test_only_simulated_tiers_stand_for_a_device(found: dict[str, Implementation]):
     stands_for = {name: tier(implementation).stands_for for name, implementation in found.items()}
     gen2, gen3 = ("trn1",), ("trn2",)
     simulators = {name: {"gen2": gen2, "gen3": gen3}[target] for name, (target, _) in SIMULATED.items()}
@@ -331,13 +328,8 @@ def test_high_precision_results_are_rounded_once(found: dict[str, Implementation
     assert {kernel.dtypes for kernel in precise.kernels} == {("fp32", "bf16", "fp16")}
 
 
-def test_a_capability_narrows_what_is_declared(found: dict[str, Implementation]):
-    from conformance.problems import typed
-
-    small, grouped, large = (
-        typed(text).geometry
-        for text in ("n1 c4 h5 w5 k4 r3 s3", "n1 c4 h5 w5 k4 r3 s3 g2", "n8 c64 h200 w200 k64 r3 s3")
-    )
-    for name, able in {"nki": (True, False, True), "nki@emu": (True, False, False)}.items():
-        taken = [found[name].supports("conv_forward", p, "fp32", "nchw") for p in (small, grouped, large)]
+def test_what_is_too_large_for_the_cpu_is_declared_by_the_device_alone(found: dict[str, Implementation]):
+    small, large = (typed(text).geometry for text in ("n1 c4 h5 w5 k4 r3 s3", "n8 c64 h200 w200 k64 r3 s3"))
+    for name, able in {"nki": (True, True), "nki@emu": (True, False)}.items():
+        taken = [found[name].supports("conv_forward", p, "fp32", "nchw") for p in (small, large)]
         assert tuple(taken) == able

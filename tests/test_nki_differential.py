@@ -1,7 +1,7 @@
 """The emulator against nki.simulate, operation by operation and on whole convolutions, for both targets.
 
 Only a machine with the vendor's `nki` can do that: the workflow `nki-sim` is there for it. It has not been run yet.
-That the emulator computes what each kernel is for is tested elsewhere, on every machine.
+That the emulator computes what each kernel is for has tests of its own, on every machine.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from conformance.implementations.implementation import Implementation, Unsupport
 from conformance.inputs import expectation
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Variant, typed
-from tests.nki_operations import OPERATIONS as NKI_OPERATIONS
-from tests.nki_sources import Operation
+from tests.nki_emulator.operations import OPERATIONS as NKI_OPERATIONS
+from tests.nki_emulator.sources import Operation
 
 FOLDER = Path(__file__).parents[1] / "impls" / "nki"
 PAIRS = {"gen2": ("nki@emu", "nki@sim"), "gen3": ("nki@emu-gen3", "nki@sim-gen3")}

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from conformance.problems import typed
-from tests.nki_kernels import FOLDER, implementation, part, tried
+from nki_emulator import counting
+from tests.nki_kernels import FOLDER, implementation, minimum, part, tried
 
 FORWARD, DATA, WEIGHT = "conv_forward", "conv_backward_data", "conv_backward_weight"
 DIRECTIONS = (FORWARD, DATA, WEIGHT)
@@ -101,8 +102,8 @@ Rows that no window reads are not moved, so that a stride may do with less than 
 @pytest.mark.parametrize("operator", DIRECTIONS)
 @pytest.mark.parametrize("problem", TRAFFIC)
 def test_traffic_stays_near_the_minimum(problem: str, operator: str):
-    least = part("host").minimum(operator, typed(problem).geometry, 4)
-    with part("emulator").counting() as counted:
+    least = minimum(operator, typed(problem).geometry, 4)
+    with counting() as counted:
         assert tried(implementation(), operator, problem).status == "pass"
     bytes_factor, matmuls_factor = TRAFFIC[problem][DIRECTIONS.index(operator)]
     assert counted.dma_bytes_in + counted.dma_bytes_out <= bytes_factor * least.dma_bytes
@@ -110,11 +111,11 @@ def test_traffic_stays_near_the_minimum(problem: str, operator: str):
 
 
 def test_the_minimum_of_a_small_problem():
-    geometry, host = typed("n2 c130 h6 w5 k140 r3 s3 p1 g2 b1").geometry, part("host")
+    geometry = typed("n2 c130 h6 w5 k140 r3 s3 p1 g2 b1").geometry
     elements = 2 * 130 * 30 + 140 * 65 * 9 + 2 * 140 * 30
-    assert host.minimum(FORWARD, geometry, 2) == ((elements + 140) * 2, 2 * 9)
-    assert host.minimum(DATA, geometry, 4) == (elements * 4, 2 * 9)
-    assert host.minimum(WEIGHT, geometry, 4) == ((elements + 140) * 4, 2 * 2)
+    assert minimum(FORWARD, geometry, 2) == ((elements + 140) * 2, 2 * 9)
+    assert minimum(DATA, geometry, 4) == (elements * 4, 2 * 9)
+    assert minimum(WEIGHT, geometry, 4) == ((elements + 140) * 4, 2 * 2)
 
 
 GEOMETRY: dict[str, Any] = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conformance.operators import OPERATORS
+from conformance.calibration.subject import Subject, judgements
+from conformance.inputs import Expectation, Recipe
+from conformance.inputs.manifest import SEED
+from conformance.operators import OPERATORS, Arrays, Operator, PoolGeometry, parse
 from conformance.problems import typed
+from nki_emulator import counting, load
 from tests.nki_kernels import implementation, part, tried
 
 POOL = ("avg_pool_forward", "avg_pool_backward")
@@ -101,7 +106,7 @@ def test_z_that_fits_nowhere_goes_through_memory_once(monkeypatch: pytest.Monkey
 
 def _moved(operator: str, problem: str) -> int:
     """Bytes between HBM and the chip."""
-    with part("emulator").counting() as counted:
+    with counting() as counted:
         verdict = tried(implementation(), operator, problem, "fixed")
     assert verdict.status == "pass", verdict.reason
     total: int = counted.dma_bytes_in + counted.dma_bytes_out
@@ -189,3 +194,33 @@ def test_weights_that_fit_nowhere_are_refused(monkeypatch: pytest.MonkeyPatch):
         "unsupported",
         "130 channels and 9 taps: the weights or a window exceed SBUF",
     )
+
+
+STYLE = Path(__file__).parent / "nki_emulator" / "style"
+
+
+def _subject(file: str, kernel: str) -> Subject:
+    function = getattr(load(STYLE / file), kernel)
+
+    def run(operator: Operator, geometry: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        return {"y": np.stack([function(image, geometry.r) for image in inputs["x"]])}
+
+    return Subject(f"{file} {kernel}", "nki", run, operators=("avg_pool_forward",))
+
+
+def _out(file: str, kernel: str, descriptor: str, distribution: str) -> tuple[int, int, bool]:
+    """Elements beyond the bound of fp32 accumulation with one rounding to bf16, elements, and whether all passes."""
+    recipe = Recipe(OPERATORS["avg_pool_forward"], parse(descriptor), "bf16", distribution, SEED)
+    (judged,) = judgements(_subject(file, kernel), Expectation(recipe))
+    return judged.mismatched, judged.compared, judged.passed
+
+
+@pytest.mark.parametrize("file", ["beta_pooling.py", "pooling.py"])
+def test_average_pooling_of_the_tutorial_is_wrong_in_bf16(file: str):
+    """nl.sum rounds to the type of its tile: window 2 of whole numbers hides that, window 3 of fractions does not."""
+    problem = "pool n1 c8 h12 w12 r3 s3 u3"
+    out, compared, passed = _out(file, "pool_rounding_between", problem, "fixed")
+    assert not passed
+    assert compared == 128
+    assert 20 <= out <= 40
+    assert _out(file, "pool", problem, "fixed") == (0, 128, True)

@@ -269,3 +269,12 @@ def test_kernel_that_spoils_its_inputs_spoils_nobody_elses(project: Project, lay
     )
     verdicts = {(r["implementation"], r["layout"]): r["status"] for r in outcome.records}
     assert verdicts["right", "nchw"] == "pass"
+
+
+def test_other_peoples_parameter_may_be_called_case(project: Project):
+    project.write(
+        "suite/test_other.py",
+        "import pytest\n@pytest.mark.parametrize('case', [1, 2])\ndef test_other(case):\n    assert case",
+    )
+    project.kernel()
+    assert "test_other[1]" in project.run("-v").text

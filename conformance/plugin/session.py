@@ -143,9 +143,9 @@ class Session:
         """
         kept = []
         for item in items:
+            ours = any(item.get_closest_marker(name) for name in MARKERS)
             parameters = getattr(item, "callspec", None)
-            case = None if parameters is None else parameters.params.get("case")
-            if case is None or isinstance(case, (Case, Training, Absence)):
+            if not ours or parameters is None or isinstance(parameters.params.get("case"), (Case, Training, Absence)):
                 kept.append(item)
         items[:] = kept
         if self.asked:

@@ -9,14 +9,14 @@ from typing import Any
 
 from conformance import Implementation, neuron_device, nki_arrays
 
-from .host import CAPABILITIES, Host
+from .host import OPERATORS, Host
 from .tiers import Device, Emulator, Simulator
 
 DTYPES = ("fp32", "bf16", "fp16")
 WIDENED = ("bf16",)
 """What high-precision simulation keeps in fp32; on other dtypes it is the same as precise simulation."""
 MIXED = ("conv_bn_forward", "conv_bn_backward", "conv_bn_inference")
-"""Operators whose results are not all in the dtype of the tensors: which of them were widened cannot be told."""
+"""Operators whose results are not all in the dtype of the tensors: it is not known which of them were widened."""
 PRODUCTS = 2**28
 """Of the largest problem that runs on the CPU: all below the real sizes of networks, each in less than a second."""
 
@@ -27,12 +27,6 @@ def small(geometry: Any) -> bool:
     """Whether a problem is small enough for the CPU."""
     window = geometry.filter.size // geometry.k if hasattr(geometry, "filter") else geometry.r * geometry.s
     return geometry.y.size * window <= PRODUCTS
-
-
-def _both(first: Predicate, second: Predicate) -> Predicate:
-    if first is None or second is None:
-        return first or second
-    return lambda geometry: first(geometry) and second(geometry)
 
 
 def _stored(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,13 +43,13 @@ def _stored(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _register(name: str, device: str, tier: Device | Simulator | Emulator, when: Predicate = small) -> Implementation:
     implementation, host = Implementation(name, device=device, arrays=nki_arrays(tier)), Host(tier.load)
-    for operator, method, able in CAPABILITIES:
-        kernel, dtypes = getattr(host, method), DTYPES
+    for operator in OPERATORS:
+        kernel, dtypes = getattr(host, operator), DTYPES
         if tier.wide and operator in MIXED:
             continue
         if tier.wide:
             kernel, dtypes = _stored(kernel), WIDENED
-        implementation.implements(operator, dtypes=dtypes, when=_both(able, when))(kernel)
+        implementation.implements(operator, dtypes=dtypes, when=when)(kernel)
     return implementation
 
 

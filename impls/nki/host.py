@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from . import host_bn, host_conv, host_pool
 from .host_bn import Normalised
-from .host_minimum import Minimum, minimum
 from .host_pool import Pooling
 
-CAPABILITIES = (*host_conv.CAPABILITIES, *host_bn.CAPABILITIES, *host_pool.CAPABILITIES)
-"""(operator, method of `Host`, which problems or None for all)."""
-
-__all__ = ["CAPABILITIES", "Host", "Minimum", "minimum"]
+OPERATORS = (
+    "conv_forward", "conv_backward_data", "conv_backward_weight", "conv_bn_forward", "conv_bn_backward",
+    "conv_bn_inference", "avg_pool_forward", "avg_pool_backward",
+)  # fmt: skip
+"""Each is a method of `Host`."""
 
 
 class Host(Normalised, Pooling):

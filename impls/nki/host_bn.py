@@ -13,12 +13,6 @@ from .host_axes import Padding, Pair, Window, windows
 from .host_conv import Convolution, matching, tensors
 from .host_plan import Operand
 
-CAPABILITIES = (
-    ("conv_bn_forward", "conv_bn_forward", None),
-    ("conv_bn_backward", "conv_bn_backward", None),
-    ("conv_bn_inference", "conv_bn_inference", None),
-)
-"""(operator, method, which problems or None for all)."""
 PARTITIONS, BANK, PIXELS, MOMENTS = 128, 512, 2048, 24
 """Partitions; elements of a PSUM bank; pixels whose windows are loaded at once, or which need no PSUM;
 bytes that bn_stats returns."""
@@ -136,28 +130,18 @@ class Normalised(Convolution):
             matching(f"{name} of dy", found, expected)
         how, (scale,) = (eps, eps_outside, _varied(shape)), _vectors(len(weights), gamma)
         measured = self.load("conv_bn").measure(images, weights, shape, lattices, groups, plan.tile)
-        dz, *parameters = self._normalisation_gradients(outputs, measured, scale, how)
-        geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        return (*self._convolution_gradients(dz, images, weights, geometry), *parameters)
-
-    def _normalisation_gradients(
-        self, dy: np.ndarray, measured: tuple[np.ndarray, ...], gamma: np.ndarray | None, how: tuple[Any, ...]
-    ) -> list[np.ndarray]:
-        """dz and, with gamma, dgamma, dbeta; measured are z, its mean and its variance."""
-        area = dy.shape[2] * dy.shape[3]
+        area = outputs.shape[2] * outputs.shape[3]
         tile = max(1, PIXELS // area), min(area, PIXELS)
-        held = len(dy) * area * (4 + dy.itemsize) <= KEPT
-        found = self.load("conv_bn_gradient").gradient(dy, *measured, gamma, gamma is not None, tile, held, how)
-        return [found] if gamma is None else list(found)
-
-    def _convolution_gradients(
-        self, dz: np.ndarray, x: np.ndarray, w: np.ndarray, geometry: dict[str, Any]
-    ) -> list[np.ndarray]:
-        """dx and dw. The Tensor Engine pairs fp32 with fp32 only."""
-        wide = np.float32
-        dx = self.conv_backward_data(dz, w.astype(wide), input_size=x.shape[2:], **geometry)
-        dw = self.conv_backward_weight(x.astype(wide), dz, kernel_size=w.shape[2:], with_bias=False, **geometry)
-        return [dx.astype(x.dtype), dw.astype(w.dtype)]
+        held = len(outputs) * area * (4 + outputs.itemsize) <= KEPT
+        gradient = self.load("conv_bn_gradient").gradient
+        found = gradient(outputs, *measured, scale, scale is not None, tile, held, how)
+        dz, *parameters = [found] if scale is None else found
+        # the Tensor Engine pairs fp32 with fp32 only
+        x32, w32, size = images.astype(np.float32), weights.astype(np.float32), weights.shape[2:]
+        geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        dx = self.conv_backward_data(dz, w32, input_size=images.shape[2:], **geometry)
+        dw = self.conv_backward_weight(x32, dz, kernel_size=size, with_bias=False, **geometry)
+        return (dx.astype(images.dtype), dw.astype(weights.dtype), *parameters)
 
 
 def _varied(shape: tuple[int, ...]) -> int:

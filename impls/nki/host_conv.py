@@ -11,12 +11,6 @@ import numpy as np
 from .host_axes import Padding, Pair, Window, windows
 from .host_plan import GatherPlan, Operand, gather_plan, weight_plan
 
-CAPABILITIES = (
-    ("conv_forward", "conv_forward", None),
-    ("conv_backward_data", "conv_backward_data", None),
-    ("conv_backward_weight", "conv_backward_weight", None),
-)
-"""(operator, method, which problems or None for all)."""
 DTYPES = ("float32", "float16", "bfloat16")
 
 

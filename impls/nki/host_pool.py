@@ -13,11 +13,6 @@ from .host_conv import matching, tensors
 
 Axes = tuple[Axis, Axis]
 
-CAPABILITIES = (
-    ("avg_pool_forward", "avg_pool_forward", None),
-    ("avg_pool_backward", "avg_pool_backward", None),
-)
-"""(operator, method, which problems or None for all)."""
 SBUF = 96 << 10
 """Bytes a partition for the tiles of one step; those of the step before are still there when it begins."""
 

@@ -1,11 +1,11 @@
-"""What runs the kernels: a Neuron device, the vendor's simulator, or the emulator in this folder. Each is itself or
-unavailable; none stands in for another."""
+"""What runs the kernels: a Neuron device, the vendor's simulator, or the emulator. Each is itself or unavailable; none
+stands in for another."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -13,7 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import nki_emulator
 from conformance.implementations.bridges.neuron import TRAINIUM, neuron_device, release
+from conformance.implementations.registry import source_hash
 
 from . import toolchain
 
@@ -23,14 +25,18 @@ TRAINIUM_OF = {toolchain.TARGETS[kind]: kind for kind in TRAINIUM}
 """Generation of the NeuronCore -> marker."""
 
 
-def _path(name: str) -> Path:
-    return HERE / f"{name}.py" if name == CANARY else HERE / "kernels" / f"{name}.py"
-
-
 class Tier:
-    """What the three have in common."""
+    """What the three have in common; `unavailable` says why a tier is not here, or nothing."""
 
     untimed = "it executes the kernel on another device"
+    target: str
+    wide = False
+    """Whether bfloat16 tensors are kept in fp32."""
+
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        """The device that it executes kernels of."""
+        return (TRAINIUM_OF[self.target],)
 
     def open(self, path: Path) -> ModuleType:
         """The kernels of any file."""
@@ -39,44 +45,44 @@ class Tier:
     @cache  # noqa: B019 - tiers live as long as the process
     def load(self, name: str) -> ModuleType:
         """The kernels of a file here."""
-        return self.open(_path(name))
+        return self.open(HERE / f"{name}.py" if name == CANARY else HERE / "kernels" / f"{name}.py")
+
+    def metered(self) -> AbstractContextManager[dict[str, int]]:
+        """Nothing: neither device nor simulator says what a kernel moved."""
+        return nullcontext({})
+
+    def fault(self, **expected: Any) -> str:
+        """What the canary says, or that it cannot be loaded."""
+        try:
+            canary = self.load(CANARY)
+        except Exception as problem:  # a toolchain may refuse a file with anything
+            return f"the canary kernel cannot be loaded ({type(problem).__name__}: {problem})"
+        return toolchain.fault(canary, generation=self.target, **expected)
 
 
 @dataclass(frozen=True)
 class Device(Tier):
     """The device that is here. The toolchain compiles a kernel for each call and copies NumPy arrays there and back."""
 
-    wide = False
     untimed = "the toolchain compiles the kernel in each call and copies arrays to the device and back"
+    stands_for = ()
 
     @property
-    def stands_for(self) -> tuple[str, ...]:
-        """It is itself."""
-        return ()
-
-    @property
-    def target(self) -> str:
+    def target(self) -> str:  # type: ignore[override]
         """Generation of its NeuronCore."""
         return toolchain.TARGETS[neuron_device()]
 
     def open(self, path: Path) -> ModuleType:
-        """The kernels of any file."""
         return toolchain.loaded(path, lambda kernel: kernel)
 
     @cache  # noqa: B019
     def unavailable(self) -> str:
-        """No toolchain, one for another target, or one whose results are wrong."""
         asked = toolchain.asked_target()
         if asked not in ("", self.target):
             return f"{toolchain.TARGET}={os.environ[toolchain.TARGET]}, but the device is {neuron_device()}"
-        return toolchain.missing() or _fault(self, generation=self.target)
-
-    def metered(self) -> AbstractContextManager[dict[str, int]]:
-        """Nothing: neither says what a kernel moved."""
-        return nullcontext({})
+        return toolchain.missing() or self.fault()
 
     def describe(self) -> dict[str, str]:
-        """The device's marker, and what compiled for it."""
         return {"tier": "device", "device": neuron_device(), "target": self.target, "nki": release("nki")}
 
 
@@ -92,80 +98,52 @@ class Simulator(Tier):
     precise: bool = True
 
     @property
-    def wide(self) -> bool:
-        """Whether bfloat16 tensors are kept in fp32."""
+    def wide(self) -> bool:  # type: ignore[override]
         return not self.precise
 
     @property
-    def stands_for(self) -> tuple[str, ...]:
-        """The device of this generation."""
-        return (TRAINIUM_OF[self.target],)
+    def _settings(self) -> dict[str, str]:
+        return {toolchain.TARGET: self.target, toolchain.PRECISE: str(int(self.precise))}
 
     def open(self, path: Path) -> ModuleType:
-        """The kernels of any file."""
-        with self._environment():
-            return toolchain.loaded(path, self._launch)
-
-    @cache  # noqa: B019
-    def unavailable(self) -> str:
-        """No toolchain with a simulator, or one that works for another target or with the other rounding."""
-        if platform.system() != "Linux" or platform.machine() != "x86_64":
-            return "the nki package is for Linux on x86_64 only"
-        return toolchain.missing() or _fault(self, generation=self.target, precise=self.precise)
-
-    def metered(self) -> AbstractContextManager[dict[str, int]]:
-        """Nothing: neither says what a kernel moved."""
-        return nullcontext({})
-
-    def describe(self) -> dict[str, str]:
-        """The simulator's version and its two settings."""
-        settings = {"target": self.target, toolchain.PRECISE: str(int(self.precise))}
-        return {"tier": "simulator", "device": f"nki.simulate, {self.target}", "nki": release("nki")} | settings
-
-    def _environment(self) -> Any:
-        settings = {toolchain.TARGET: self.target, toolchain.PRECISE: str(int(self.precise))}
-        return toolchain.environment(**settings)
-
-    def _launch(self, kernel: Any) -> Callable[..., Any]:
-        return partial(self._simulated, kernel)
+        with toolchain.environment(**self._settings):
+            return toolchain.loaded(path, lambda kernel: partial(self._simulated, kernel))
 
     def _simulated(self, kernel: Any, *arguments: Any, **named: Any) -> Any:
         from nki import simulate
 
-        with self._environment():
+        with toolchain.environment(**self._settings):
             return simulate(kernel)(*arguments, **named)
+
+    @cache  # noqa: B019
+    def unavailable(self) -> str:
+        if platform.system() != "Linux" or platform.machine() != "x86_64":
+            return "the nki package is for Linux on x86_64 only"
+        return toolchain.missing() or self.fault(precise=self.precise)
+
+    def describe(self) -> dict[str, str]:
+        facts = {"tier": "simulator", "device": f"nki.simulate, {self.target}", "nki": release("nki")}
+        return facts | {"target": self.target, toolchain.PRECISE: self._settings[toolchain.PRECISE]}
 
 
 @dataclass(frozen=True)
 class Emulator(Tier):
-    """The emulator in this folder for one generation of the NeuronCore."""
+    """The emulator of NKI for one generation of the NeuronCore. It needs NumPy alone."""
 
     target: str
-    wide = False
-
-    @property
-    def stands_for(self) -> tuple[str, ...]:
-        """The device of this generation."""
-        return (TRAINIUM_OF[self.target],)
 
     def open(self, path: Path) -> ModuleType:
-        """The kernels of any file."""
-        from .emulator import load
-
-        return load(path, target=self.target)
+        return nki_emulator.load(path, target=self.target)
 
     @cache  # noqa: B019
     def unavailable(self) -> str:
-        """It needs nothing but NumPy; its results are checked like the others'."""
-        return _fault(self, generation=self.target)
+        return self.fault()
 
     @contextmanager
     def metered(self) -> Iterator[dict[str, int]]:
         """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition."""
-        from .emulator import counting
-
         counts: dict[str, int] = {}
-        with counting() as counters:
+        with nki_emulator.counting() as counters:
             yield counts
         counts |= {
             "dma_bytes": counters.dma_bytes_in + counters.dma_bytes_out,
@@ -176,14 +154,12 @@ class Emulator(Tier):
         }
 
     def describe(self) -> dict[str, str]:
-        """No toolchain; which source it is stands in every record."""
-        return {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
+        """No toolchain; the hash of its source says which emulator it was."""
+        facts = {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
+        return facts | {"emulator": _emulator_source()}
 
 
-def _fault(tier: Device | Simulator | Emulator, **expected: Any) -> str:
-    """What the canary says, or that it cannot be loaded."""
-    try:
-        canary = tier.load(CANARY)
-    except Exception as problem:  # a toolchain may refuse a file with anything
-        return f"the canary kernel cannot be loaded ({type(problem).__name__}: {problem})"
-    return toolchain.fault(canary, **expected)
+@cache
+def _emulator_source() -> str:
+    """SHA-256 of the emulator's source: it lies outside the folder that an implementation's own hash covers."""
+    return source_hash(Path(nki_emulator.__file__).parent)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from conformance.implementations.bridges.neuron import INSTALL, lacking, release
@@ -82,13 +83,9 @@ def loaded(path: Path, launch: Launch) -> ModuleType:
 
 def kernels(path: Path) -> list[str]:
     """Functions of a file that are decorated with `nki.jit`: no toolchain's type of kernel has to be known."""
-    functions = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef))
-    return [function.name for function in functions if any(map(_is_jit, function.decorator_list))]
-
-
-def _is_jit(decorator: ast.expr) -> bool:
-    named = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return ast.unparse(named) == "nki.jit"
+    functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    decorators = ((f.name, d.func if isinstance(d, ast.Call) else d) for f in functions for d in f.decorator_list)
+    return [name for name, decorator in decorators if ast.unparse(decorator) == "nki.jit"]
 
 
 def fault(canary: ModuleType, *, generation: str = "", precise: bool = True) -> str:
@@ -101,35 +98,19 @@ def fault(canary: ModuleType, *, generation: str = "", precise: bool = True) -> 
         tripled = canary.tripled(SAMPLE.copy())
         made_for = canary.generation(SAMPLE.copy()) if generation else None
     except Exception as problem:  # whatever a toolchain raises is its answer
-        return f"the canary kernel failed ({type(problem).__name__}: {_first_line(problem)})"
-    return _wrong_result(tripled, precise) or (_wrong_target(made_for, generation) if generation else "")
-
-
-def _first_line(problem: Exception) -> str:
-    return str(problem).partition("\n")[0]
-
-
-def _wrong_result(result: Any, precise: bool) -> str:
-    if not isinstance(result, np.ndarray) or result.shape != SAMPLE.shape:
-        return f"the canary kernel returned {type(result).__name__}, not an array of shape {SAMPLE.shape}"
-    right = {kept: 3 * (_rounded(SAMPLE) if kept else SAMPLE) for kept in (True, False)}
-    if not result.any():
+        first_line = str(problem).partition("\n")[0]
+        return f"the canary kernel failed ({type(problem).__name__}: {first_line})"
+    if not isinstance(tripled, np.ndarray) or tripled.shape != SAMPLE.shape:
+        return f"the canary kernel returned {type(tripled).__name__}, not an array of shape {SAMPLE.shape}"
+    if not tripled.any():
         return "the canary kernel returned zeros: this toolchain does not compute"
-    if np.array_equal(result, right[not precise]):
+    rounded, kept = 3 * SAMPLE.astype(ml_dtypes.bfloat16).astype(np.float32), 3 * SAMPLE
+    if np.array_equal(tripled, kept if precise else rounded):
         return f"bfloat16 tiles {'do not round' if precise else 'round'} (see {PRECISE})"
-    return "" if np.array_equal(result, right[precise]) else "the canary kernel returned wrong values"
-
-
-def _rounded(array: np.ndarray) -> np.ndarray:
-    """To bfloat16, half to even."""
-    bits = array.view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
-
-
-def _wrong_target(result: Any, generation: str) -> str:
-    made_for = int(np.asarray(result).flat[0])
-    if made_for == GENERATIONS[generation]:
-        return ""
-    names = {number: name for name, number in GENERATIONS.items()}
-    what = names.get(made_for, "an unknown NeuronCore")
-    return f"the toolchain works for {what}: start the process with {TARGET}={generation}"
+    if not np.array_equal(tripled, rounded if precise else kept):
+        return "the canary kernel returned wrong values"
+    if generation and int(np.asarray(made_for).flat[0]) != GENERATIONS[generation]:
+        names = {number: name for name, number in GENERATIONS.items()}
+        what = names.get(int(np.asarray(made_for).flat[0]), "an unknown NeuronCore")
+        return f"the toolchain works for {what}: start the process with {TARGET}={generation}"
+    return ""

@@ -1,0 +1,276 @@
+"""nki.language of the Beta 1 API. Page of each: "nki.language.<name>", Neuron SDK 2.26."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .arithmetic import IDENTITIES
+from .beta_index import broadcast, executed
+from .beta_math import (
+    activation_named,
+    copied,
+    data_type,
+    elementwise,
+    free_axes,
+    new_tile,
+    product,
+    promoted,
+    reduced,
+    tile,
+    transposed,
+)
+from .beta_tensor import FUNCTIONS, BetaTensor, Memory, instance
+from .dtypes import DTYPES, FLOAT32, DType
+from .errors import refuse
+from .indexing import integer, positive
+from .machine import begin, current
+from .operands import HBM, SBUF, as_float
+from .operators import ACTIVATIONS, OPERATORS, REDUCTIONS_BY_NAME
+from .storage import Region
+
+
+@dataclass(frozen=True, slots=True)
+class ParDim:
+    """nl.par_dim: the dimension of a shape that runs along the partitions."""
+
+    size: int
+
+
+def ndarray(shape: Any, dtype: Any, *, buffer: Region | None = None, name: str = "", **_: Any) -> BetaTensor:
+    """A new tensor whose contents are undefined; the first dimension is the partition unless par_dim marks one.
+
+    Shared HBM is the same for all instances of a grid; other memory is each instance's own.
+    """
+    if buffer is not None and not isinstance(buffer, Region):
+        refuse("not-implemented", f"a buffer {buffer!r}; use nl.sbuf, nl.psum or one of HBM")
+    marked = [dim for dim, size in enumerate(shape) if isinstance(size, ParDim)]
+    sizes = positive(tuple(size.size if isinstance(size, ParDim) else int(size) for size in shape), "the shape")
+    partition, region = marked[0] if marked else 0, buffer or Region.sbuf
+    machine, found = instance(), data_type(dtype)
+    make = partial(Memory, machine, sizes, found, region, partition, name)
+    return BetaTensor.of(machine.shared(make) if region is Region.shared_hbm else make(), partition)
+
+
+def full(
+    shape: Any, fill_value: Any, dtype: Any, *, buffer: Region | None = None, name: str = "", **_: Any
+) -> BetaTensor:
+    begin("memset")
+    found = ndarray(shape, dtype, buffer=buffer, name=name)
+    found.write(np.full(found.shape, fill_value, found.dtype.held), np.ones(found.shape, np.bool_))
+    return found
+
+
+def zeros(shape: Any, dtype: Any, **options: Any) -> BetaTensor:
+    return full(shape, 0, dtype, **options)
+
+
+def ones(shape: Any, dtype: Any, **options: Any) -> BetaTensor:
+    return full(shape, 1, dtype, **options)
+
+
+def empty_like(a: BetaTensor, dtype: Any = None, *, buffer: Region | None = None, **_: Any) -> BetaTensor:
+    """A new tensor of the shape, and unless they are given the type and memory, of another."""
+    return ndarray(a.shape, data_type(dtype, a.dtype), buffer=buffer or a.buffer)
+
+
+def zeros_like(a: BetaTensor, dtype: Any = None, *, buffer: Region | None = None, **_: Any) -> BetaTensor:
+    return full(a.shape, 0, a.dtype if dtype is None else dtype, buffer=buffer or a.buffer)
+
+
+def load(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
+    """A new tile in SBUF with what is in HBM; indices that the mask leaves out may lie outside."""
+    found = copied("load", src, dtype, mask, HBM)
+    current().counters.dma_bytes_in += src.size * src.itemsize
+    return found
+
+
+def store(dst: BetaTensor, value: BetaTensor, *, mask: Any = None) -> None:
+    """Into HBM, from SBUF or by a copy from PSUM; everything that is stored must be defined."""
+    machine = begin("store")
+    tile(dst, "dst", HBM)
+    ran = executed(mask, dst.shape)
+    if not isinstance(value, BetaTensor):
+        value = full(dst.shape, value, dst.dtype)
+    values, known = tile(value, "value").read()
+    if broadcast(value.shape, dst.shape) != dst.shape and value.size != dst.size:
+        refuse("shape", f"value {value} is stored to dst {dst}")
+    fits = value.size == dst.size
+    values, known = [v.reshape(dst.shape) if fits else np.broadcast_to(v, dst.shape) for v in (values, known)]
+    stored = known if ran is None else known | ~ran
+    if not stored.all():
+        refuse("uninitialised", f"{stored.size - np.count_nonzero(stored)} undefined elements of {value} are stored")
+    dst.write(values if value.dtype is dst.dtype else as_float(values), known, ran)
+    machine.counters.dma_bytes_out += dst.size * dst.itemsize
+
+
+def load_transpose2d(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
+    """A new tile in SBUF with the transpose of a matrix in HBM."""
+    begin("load_transpose2d")
+    if tile(src, "src", HBM).ndim != 2:
+        refuse("shape", f"src {src} is no matrix")
+    values, known = src.read(mask)
+    return new_tile(as_float(values).T, known.T, data_type(dtype, src.dtype))
+
+
+def copy(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
+    return copied("copy", src, dtype, mask)
+
+
+def matmul(x: BetaTensor, y: BetaTensor, *, transpose_x: bool = False, mask: Any = None) -> BetaTensor:
+    """A new tile in PSUM: x.T @ y if x is transposed already, else x @ y by a transpose of x before."""
+    if mask is not None:
+        refuse("not-implemented", "matmul with a mask")
+    if not transpose_x:
+        x = transposed(tile(x, "x", SBUF), Region.sbuf)
+    return product(x, y)
+
+
+def transpose(x: BetaTensor, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+    """A new tile in SBUF with the transpose of a tile of two dimensions."""
+    if mask is not None or (dtype is not None and data_type(dtype) is not x.dtype):
+        refuse("not-implemented", "transpose with a mask or to another dtype")
+    return transposed(x, Region.sbuf)
+
+
+def broadcast_to(src: BetaTensor, *, shape: Any, **_: Any) -> BetaTensor:
+    return tile(src, "src").broadcast_to(shape)
+
+
+def expand_dims(data: BetaTensor, axis: int) -> BetaTensor:
+    return data.expand_dims(axis)
+
+
+class Function:
+    """An element-wise function of nki.language: callable on tiles, and a name for `op=` of instructions."""
+
+    def __init__(self, name: str, function: Callable[..., np.ndarray], arity: int, result: DType | None = None) -> None:
+        self.__name__, self.function, self.arity, self.result = name, function, arity, result
+
+    def __call__(self, *operands: Any, dtype: Any = None, mask: Any = None, **unknown: Any) -> BetaTensor:
+        if len(operands) != self.arity or unknown:
+            refuse("operand", f"nl.{self.__name__} takes {self.arity} operands, dtype and mask")
+        return elementwise(self.__name__, self.function, operands, dtype, mask, self.result)
+
+
+class Reduction:
+    """nl.sum, nl.max, nl.min and nl.prod: in float32, rounded once to dtype, which is that of the tile.
+
+    So a sum of bf16 is rounded to bf16 before anything else is done with it. The page allows the last dimensions
+    only, while the average pooling of the same SDK reduces others; any free dimension is taken here.
+    """
+
+    def __init__(self, name: str, operator: str) -> None:
+        self.__name__, self.operator = name, OPERATORS[operator]
+
+    def __call__(
+        self, x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False
+    ) -> BetaTensor:
+        """A new tile in SBUF. Elements that a mask leaves out take no part; a row that it leaves out is undefined."""
+        begin(self.__name__)
+        values, known = tile(x, "x").read()
+        values, ran = as_float(values), executed(mask, x.shape)
+        if ran is not None:
+            some = ran.reshape(ran.shape[0], -1).any(axis=1).reshape((-1,) + (1,) * (x.ndim - 1))
+            values = np.where(ran & known, values, np.float32(IDENTITIES[self.operator.name]))
+            known = (known | ~ran) & some
+        found = reduced(self.operator, values, known, free_axes(x.shape, axis), keepdims)
+        return new_tile(*found, data_type(dtype, x.dtype))
+
+
+def mean(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> BetaTensor:
+    """The sum in float32 times the reciprocal of the count, rounded once to dtype (that of x)."""
+    if mask is not None:
+        refuse("not-implemented", "mean with a mask")
+    total = REDUCTIONS["sum"](x, axis, dtype=FLOAT32, keepdims=keepdims)
+    return elementwise("multiply", np.multiply, (total, total.size / x.size), dtype, None, x.dtype)
+
+
+def var(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+    """The mean of squared distances from the mean, in float32, rounded once to dtype (that of x)."""
+    average = mean(x, axis, dtype=FLOAT32, mask=mask, keepdims=True)
+    distances = elementwise("subtract", np.subtract, (x, average), FLOAT32, None)
+    return mean(elementwise("square", np.square, (distances,), FLOAT32, None), axis, dtype=dtype or x.dtype)
+
+
+def softmax(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+    """exp(x - max) / sum of it over free axes, in float32, rounded once to dtype (that of x)."""
+    if mask is not None:
+        refuse("not-implemented", "softmax with a mask")
+    shifted = elementwise("subtract", np.subtract, (x, REDUCTIONS["max"](x, axis, keepdims=True)), FLOAT32, None)
+    powers = FUNCTIONS["exp"](shifted)
+    total = REDUCTIONS["sum"](powers, axis, keepdims=True)
+    return elementwise("divide", np.divide, (powers, total), dtype, None, x.dtype)
+
+
+def where(condition: BetaTensor, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+    """x where condition is not 0, else y."""
+    types = [value.dtype for value in (x, y) if isinstance(value, BetaTensor)]
+    result = promoted(types[0], types[-1]) if types else FLOAT32
+    choose = lambda c, a, b: np.asarray(np.where(c != 0, a, b))  # noqa: E731
+    return elementwise("where", choose, (condition, x, y), dtype or result, mask)
+
+
+def _truth(name: str) -> DType | None:
+    """uint8 of what is true or false."""
+    compares = name.startswith(("logical_", "greater", "less")) or name.endswith("equal")
+    return DTYPES["uint8"] if compares else None
+
+
+FUNCTIONS.update(
+    {
+        name: Function(name, operator.function, operator.arity, _truth(name))
+        for name, operator in OPERATORS.items()
+        if not operator.bits and operator.generation == 2
+    },
+    **{name: Function(name, activation_named(name), 1) for name in ACTIVATIONS},
+    divide=Function("divide", np.divide, 2),
+    negative=Function("negative", np.negative, 1),
+    logical_not=Function("logical_not", lambda x: (x == 0).astype(np.float32), 1, DTYPES["uint8"]),
+)
+REDUCTIONS = {name: Reduction(name, operator) for name, operator in REDUCTIONS_BY_NAME.items()}
+
+
+def loop_range(*bounds: int, directives: Any = None) -> range:
+    """affine_range, sequential_range and static_range: Python's range; directives change no result."""
+    return range(*(integer(int(bound), "a bound of a range") for bound in bounds))
+
+
+def program_id(axis: int) -> int:
+    program = instance().program
+    if not 0 <= axis < len(program):
+        refuse("grid", f"program_id({axis}) of a kernel that was launched on a grid of {len(program)} dimensions")
+    return program[axis]
+
+
+def num_programs(axes: int | None = None) -> int:
+    """Instances of a grid, along an axis or altogether."""
+    grid = instance().grid
+    return int(np.prod(grid)) if axes is None else grid[axes]
+
+
+def program_ndim() -> int:
+    return len(instance().grid)
+
+
+def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> BetaTensor:
+    """A tensor in HBM with the content of a NumPy array."""
+    array = np.asarray(constant)
+    memory = Memory(current(), array.shape, data_type(array.dtype if dtype is None else dtype), Region.hbm)
+    found = BetaTensor.of(memory)
+    found.write(array if array.dtype.kind in "iub" else as_float(array), np.ones(array.shape, np.bool_))
+    memory.is_input = True
+    return found
+
+
+def shared_identity_matrix(n: int, dtype: Any = np.uint8, **_: Any) -> BetaTensor:
+    begin("shared_identity_matrix")
+    return new_tile(np.eye(n, dtype=np.float32), True, data_type(dtype))
+
+
+def device_print(prefix: str, x: BetaTensor, *, mask: Any = None) -> None:
+    print(prefix, x, x.read(mask)[0])

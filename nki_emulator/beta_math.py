@@ -1,0 +1,211 @@
+"""What instructions of the Beta 1 API share: operands, types of results, and arithmetic with undefined elements.
+
+Engines compute in float32 and round once to the type of the result. Pages: "NKI API Common Fields" and "NKI Type
+Promotion", Neuron SDK 2.26.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .beta_index import broadcast, executed
+from .beta_tensor import BetaTensor, Memory
+from .dtypes import DTYPES, FLOAT32, INT32, DType, dtype_of
+from .errors import refuse
+from .indexing import Ints
+from .machine import begin, current
+from .operands import ON_CHIP, SBUF, as_float
+from .operators import ACTIVATIONS, OPERATORS, Operator, activated
+from .storage import Region
+from .targets import MOVING_FREE, STATIONARY_FREE
+
+Function = Callable[..., np.ndarray]
+
+
+def data_type(dtype: Any, default: DType | None = None) -> DType:
+    """A type of nki.language, or NumPy's of the same elements; None is the default where there is one."""
+    if dtype is None and default is not None:
+        return default
+    if isinstance(dtype, DType):
+        return dtype
+    try:
+        return dtype_of(np.empty(0, dtype))
+    except TypeError:
+        refuse("dtype", f"{dtype!r} is not a data type")
+
+
+def tile(value: Any, what: str, regions: Sequence[Region] = ON_CHIP) -> BetaTensor:
+    """`value` if it is a tile: a tensor in one of these memories whose first dimension is the partition."""
+    if not isinstance(value, BetaTensor):
+        refuse("operand", f"{what} must be a tile, not {value!r}")
+    if value.buffer not in regions:
+        refuse("buffer", f"{what} is {value}; it must be in {' or '.join(region.value for region in regions)}")
+    if value.partition and value.buffer.on_chip:
+        refuse("partition-first", f"{what} {value} has its partitions in dimension {value.partition}; index a tile")
+    return value
+
+
+def promoted(first: DType, second: DType) -> DType:
+    """The type of the result of two operands."""
+    if first is second:
+        return first
+    if first.is_float != second.is_float:
+        return first if first.is_float else second
+    if not first.is_float:
+        return DTYPES.get(np.promote_types(first.stored, second.stored).name, FLOAT32)
+    small, large = sorted((first, second), key=lambda dtype: dtype.itemsize)
+    if small.itemsize < large.itemsize:
+        return large
+    return DTYPES["bfloat16"] if small.itemsize == 1 else FLOAT32
+
+
+def _operand_type(value: Any) -> DType:
+    """Of a tile or number; Python's numbers are of the widest type."""
+    if isinstance(value, BetaTensor):
+        return value.dtype
+    if isinstance(value, np.generic):
+        return data_type(value.dtype)
+    if type(value) not in (bool, int, float):
+        refuse("operand", f"an operand must be a tile or a number, not {value!r}")
+    return {bool: DTYPES["uint8"], int: INT32, float: FLOAT32}[type(value)]
+
+
+def new_tile(
+    values: np.ndarray, known: Any, dtype: DType, region: Region = Region.sbuf, ran: np.ndarray | None = None
+) -> BetaTensor:
+    """A new tile with these values, rounded once; `ran` is where the instruction was not masked out.
+
+    What has one dimension, as a column of a matrix has, becomes (P, 1).
+    """
+    known = np.broadcast_to(known, values.shape)
+    if values.ndim == 1:
+        values, known = values[:, None], known[:, None]
+        ran = ran if ran is None else ran[:, None]
+    found = BetaTensor.of(Memory(current(), values.shape, dtype, region))
+    found.write(values, known if ran is None else known & ran)
+    found.executed = ran
+    return found
+
+
+def copied(name: str, src: Any, dtype: Any, mask: Any, regions: Sequence[Region] = ON_CHIP) -> BetaTensor:
+    """A new tile in SBUF with the elements of another tensor; another dtype goes through float32."""
+    begin(name)
+    values, known = tile(src, "src", regions).read(mask)
+    result = data_type(dtype, src.dtype)
+    return new_tile(values if result is src.dtype else as_float(values), known, result, ran=executed(mask, src.shape))
+
+
+def number_or_values(value: Any, mask: Any = None) -> tuple[Any, Any]:
+    """float32 values and where they are defined."""
+    if isinstance(value, BetaTensor):
+        values, known = tile(value, "an operand").read(mask)
+        return as_float(values), known
+    return np.float32(value), np.True_
+
+
+def elementwise(
+    name: str, function: Function, operands: Sequence[Any], dtype: Any, mask: Any, default: DType | None = None
+) -> BetaTensor:
+    """A new tile: function of tiles and numbers, broadcast as NumPy does, also along partitions.
+
+    Its type is `dtype`, or the default, or what the types of the operands are promoted to.
+    """
+    begin(name)
+    types = [_operand_type(value) for value in operands]
+    if not any(isinstance(value, BetaTensor) for value in operands):
+        refuse("operand", f"nl.{name} of numbers; one operand is a tile")
+    shape = broadcast(*[value.shape for value in operands if isinstance(value, BetaTensor)])
+    result = types[0]
+    for found in types[1:]:
+        result = promoted(result, found)
+    pairs = [number_or_values(value) for value in operands]
+    known = np.broadcast_to(np.logical_and.reduce([np.broadcast_to(k, shape) for _, k in pairs]), shape)
+    ran = executed(mask, shape)
+    values = function(*[np.where(known, v, np.float32(1)) for v, _ in pairs])
+    return new_tile(values, known, data_type(dtype, default or result), ran=ran)
+
+
+_ALIASES = {"amax": "maximum", "amin": "minimum", "max": "maximum", "min": "minimum", "sum": "add", "prod": "multiply"}
+_ALIASES |= {"absolute": "abs", "true_divide": "divide", "logical_not": "logical_not"}
+
+
+def operator_named(op: Any, what: str = "op") -> Operator:
+    """The operator that a function of nki.language or of NumPy stands for."""
+    name = getattr(op, "__name__", str(op))
+    found = OPERATORS.get(_ALIASES.get(name, name))
+    if found is None or found.bits:
+        refuse("operator", f"{what} {name!r} is no arithmetic operator here")
+    return found
+
+
+def activation_named(op: Any) -> Function:
+    """The activation function that a function of nki.language or of NumPy stands for, float32 to float32."""
+    name = getattr(op, "__name__", str(op))
+    found = ACTIVATIONS.get(_ALIASES.get(name, name))
+    if found is None:
+        refuse("operator", f"op {name!r} is no activation function here")
+    return lambda values: activated(found, values)
+
+
+def free_axes(shape: Ints, axis: Any) -> Ints:
+    """The axes that a reduction names, all of them free."""
+    named = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    found = tuple(sorted(int(a) + len(shape) if a < 0 else int(a) for a in named))
+    if not found or found[0] < 1 or found[-1] >= len(shape) or len(set(found)) < len(found):
+        refuse("reduce-axis", f"axis {axis} of a tile of {shape}: only free dimensions are reduced")
+    return found
+
+
+def reduced(
+    operator: Operator, values: np.ndarray, known: np.ndarray, axes: Ints, keepdims: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """float32 values reduced over some axes; undefined where one of its terms is. At least two dimensions stay."""
+    if operator.reduction is None:
+        refuse("operator", f"nl.{operator.name} does not reduce here")
+    kept = tuple(axis for axis in range(values.ndim) if axis not in axes)
+    if keepdims:
+        shape = tuple(1 if axis in axes else size for axis, size in enumerate(values.shape))
+    else:
+        shape = tuple(values.shape[axis] for axis in kept)
+        shape += (1,) if len(shape) < 2 else ()
+    terms, sound = (
+        part.transpose(kept + axes).reshape(int(np.prod(shape)), -1)
+        for part in (np.where(known, values, np.float32(1)), known)
+    )
+    return operator.reduction(terms, axis=-1).reshape(shape), sound.all(-1).reshape(shape)
+
+
+def flat(found: BetaTensor) -> tuple[np.ndarray, np.ndarray]:
+    """[P, F] of float32 values, and where they are defined."""
+    values, known = found.read()
+    return as_float(values).reshape(found.shape[0], -1), known.reshape(found.shape[0], -1)
+
+
+def product(stationary: BetaTensor, moving: BetaTensor) -> BetaTensor:
+    """A new tile in PSUM: stationary[K, M].T @ moving[K, N], accumulated in float32."""
+    machine = begin("nc_matmul")
+    for found, what in ((stationary, "stationary"), (moving, "moving")):
+        if not tile(found, what, SBUF).dtype.is_float:
+            refuse("matmul-dtype", f"{what} {found} is no float, which the Tensor Engine multiplies")
+    (a, a_known), (b, b_known) = flat(stationary), flat(moving)
+    if len(a) != len(b):
+        refuse("shape", f"stationary has {len(a)} partitions and moving {len(b)}; both are the contraction")
+    m, n = a.shape[1], b.shape[1]
+    if m > STATIONARY_FREE or n > MOVING_FREE:
+        refuse("matmul-size", f"{m} stationary and {n} moving elements a partition; at most 128 and 512 fit")
+    values = np.where(a_known, a, np.float32(0)).T @ np.where(b_known, b, np.float32(0))
+    machine.counters.matmuls += 1
+    machine.counters.macs += a.size * n
+    return new_tile(values, np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)), FLOAT32, Region.psum)
+
+
+def transposed(data: BetaTensor, region: Region = Region.psum) -> BetaTensor:
+    """A new tile [F, P] of data[P, F]."""
+    begin("nc_transpose")
+    values, known = flat(tile(data, "data"))
+    if values.shape[1] > 128:
+        refuse("transpose-shape", f"{data} has {values.shape[1]} elements a partition, at most 128 become partitions")
+    return new_tile(values.T, known.T, data.dtype, region)

@@ -1,0 +1,332 @@
+"""Tensors of the Beta 1 API. Pages: "NKI Programming Model" and "nki.tensor", Neuron SDK 2.26.
+
+The compiler of that generation places tiles and spills them, so that capacity is no rule here; a single tile must fit.
+What an instruction was masked out of is undefined. Undefined elements may be computed with, as the tutorials do, but
+what depends on them is undefined too and must not reach HBM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .beta_index import Grid, Index, Mask, broadcast, executed
+from .dtypes import FLOAT32, DType, dtype_of, rounded
+from .errors import refuse
+from .indexing import DynamicSlice, Ints, expanded, positive
+from .machine import Machine, current, running
+from .operands import as_float
+from .storage import Region, View
+from .targets import BANK, BANKS, PARTITIONS, Target
+
+
+class Memory:
+    """Elements of a tensor and which of them are defined; `partition` is the dimension along the partitions."""
+
+    def __init__(
+        self, machine: Machine, shape: Ints, dtype: DType, region: Region, partition: int = 0, name: str = ""
+    ) -> None:
+        self.machine, self.dtype, self.region, self.name = machine, dtype, region, name
+        self.is_input = self.is_stored = False
+        if region.on_chip:
+            if len(shape) < 2:
+                refuse("shape", f"a tensor on chip has a partition and a free dimension; {shape} has one")
+            if (count := shape[partition]) > PARTITIONS:
+                refuse("partition-limit", f"{shape}: {count} partitions in dimension {partition}, at most 128")
+            size = prod(shape[partition + 1 :]) * dtype.itemsize
+            limit = BANK * BANKS if region is Region.psum else machine.target.sbuf
+            if size > limit:
+                refuse(f"{region.value}-capacity", f"a tile of {size} bytes a partition; there are {limit}")
+        self.values = np.empty(shape, dtype.held)
+        self.known = np.zeros(shape, np.bool_)
+
+
+class BetaTensor(View):
+    """A view of a memory: basic indexing leaves views of NumPy, index expressions a `key` that is looked up late."""
+
+    __slots__ = ("executed", "key", "known", "memory", "partition", "shape", "values")
+
+    def __init__(
+        self, memory: Memory, values: np.ndarray, known: np.ndarray, partition: int = 0,
+        key: tuple[Any, ...] | None = None, shape: Ints | None = None,
+    ) -> None:  # fmt: skip
+        self.memory, self.values, self.known, self.partition, self.key = memory, values, known, partition, key
+        self.shape: Ints = values.shape if shape is None else shape
+        self.executed: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, memory: Memory, partition: int = 0) -> BetaTensor:
+        return cls(memory, memory.values, memory.known, partition)
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.memory.dtype
+
+    @property
+    def name(self) -> str:
+        return self.memory.name
+
+    @property
+    def buffer(self) -> Region:
+        return self.memory.region
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> BetaTensor:
+        entries = tuple(key) if isinstance(key, tuple | Grid) else (key,)
+        if self.key is not None:
+            if not all(entry is Ellipsis or entry == slice(None) for entry in entries):
+                refuse("not-implemented", f"indexing {self} again; index the tensor once")
+            return self
+        if any(isinstance(entry, Mask) for entry in entries):
+            refuse("not-implemented", "operand masking, as x[i < n]; give mask= to the instruction")
+        if any(isinstance(entry, BetaTensor) for entry in entries):
+            refuse("not-implemented", "indices that are data; use index expressions")
+        if any(isinstance(entry, Index) for entry in entries):
+            return self._gathered(entries)
+        return self._sliced(entries)
+
+    def _sliced(self, entries: tuple[Any, ...]) -> BetaTensor:
+        """Ints and slices. An int drops its dimension, except the partition, which stays with size 1."""
+        entries = expanded(self, entries)
+        keys = tuple([self._inside(dim, entry) for dim, entry in enumerate(entries)])
+        dropped = sum(type(entry) is int for entry in keys[: self.partition])
+        return BetaTensor(self.memory, self.values[keys], self.known[keys], self.partition - dropped)
+
+    def _inside(self, dim: int, entry: Any) -> int | slice:
+        """One entry; nothing is clipped and nothing counts from the end."""
+        size = self.shape[dim]
+        if isinstance(entry, DynamicSlice):
+            entry = slice(entry.start, entry.start + entry.size)
+        if isinstance(entry, slice):
+            start, stop = entry.start or 0, size if entry.stop is None else entry.stop
+            if not 0 <= start < stop <= size or (entry.step or 1) < 1:
+                refuse("out-of-bounds", f"{start}:{stop} in dimension {dim} of {self}")
+            return slice(start, stop, entry.step)
+        if not isinstance(entry, int | np.integer) or isinstance(entry, bool):
+            refuse("index", f"{entry!r} is no index of {self}")
+        if not 0 <= entry < size:
+            refuse("out-of-bounds", f"index {entry} in dimension {dim} of {self}")
+        if dim == self.partition and self.buffer.on_chip:
+            return slice(int(entry), int(entry) + 1)
+        return int(entry)
+
+    def _gathered(self, entries: tuple[Any, ...]) -> BetaTensor:
+        """Index expressions and ints, one for each dimension. On chip the partition follows the first axis of the tile
+        in steps of 1, and nothing else does."""
+        if len(entries) != self.ndim:
+            refuse("index", f"{len(entries)} indices for {self}; index expressions name every dimension")
+        if not all(isinstance(entry, Index | int | np.integer) for entry in entries):
+            refuse("mixed-index", "slices and index expressions in one access are not supported")
+        shape = broadcast(*[entry.shape for entry in entries if isinstance(entry, Index)])
+        arrays = [entry.values if isinstance(entry, Index) else np.array(int(entry)) for entry in entries]
+        keys = tuple([values.reshape((1,) * (len(shape) - values.ndim) + values.shape) for values in arrays])
+        for dim, values in enumerate(keys if self.buffer.on_chip else ()):
+            along = dim == self.partition
+            if values.size // values.shape[0] > 1 if along else values.shape[0] > 1:
+                refuse("partition-index", f"{self}: its partitions, and only they, follow the first axis of the index")
+            if along and values.shape[0] > 1 and (np.diff(values.reshape(-1)) != 1).any():
+                refuse("partition-stride", f"{self}: an access takes adjacent partitions")
+        return BetaTensor(self.memory, self.values, self.known, 0, keys, shape)
+
+    def _looked_up(self, ran: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        """Keys inside the tensor; those outside must be masked out."""
+        keys = []
+        for dim, values in enumerate(self.key or ()):
+            size = self.values.shape[dim]
+            outside = (values < 0) | (values >= size)
+            if outside.any():
+                if ran is None or (ran & outside).any():
+                    refuse("out-of-bounds", f"indices {values.min()} to {values.max()} in dimension {dim} of {self}")
+                values = values.clip(0, size - 1)
+            keys.append(values)
+        return tuple(keys)
+
+    def read(self, mask: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """Values as they are held, and which of them are defined and not masked out."""
+        ran = executed(mask, self.shape)
+        self._check_current()
+        if self.key is None:
+            values, known = self.values, self.known
+        else:
+            keys = self._looked_up(ran)
+            values = np.broadcast_to(self.values[keys], self.shape)
+            known = np.broadcast_to(self.known[keys], self.shape)
+        return values, known if ran is None else known & ran
+
+    def write(self, values: np.ndarray, known: np.ndarray, ran: np.ndarray | None = None) -> None:
+        """Round once and store where the instruction ran; the rest keeps what it holds."""
+        self._check_current()
+        if self.memory.is_input:
+            self.memory.is_stored = True
+        if self.values.size and 0 in self.values.strides:
+            refuse("overlapping-write", f"{self} is a broadcast; several of its elements are one")
+        result = rounded(np.where(known, values, 0), self.dtype, self.memory.machine.precise)
+        if self.key is None and ran is None:
+            self.values[...], self.known[...] = result, known
+            return
+        keys = self._looked_up(ran) if self.key is not None else np.ix_(*map(range, self.shape))
+        keys = tuple([np.broadcast_to(part, self.shape) for part in keys])
+        if ran is not None:
+            keys, result, known = tuple([part[ran] for part in keys]), result[ran], known[ran]
+        if result.size > 1 and np.bincount(np.ravel_multi_index(keys, self.values.shape).reshape(-1)).max() > 1:
+            refuse("overlapping-write", f"several indices of {self} are one element")
+        self.values[keys], self.known[keys] = result, known
+
+    def _check_current(self) -> None:
+        if self.memory.machine is not running():
+            refuse("stale-tensor", f"{self} belongs to another call; a kernel depends on its arguments alone")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        target = self[key]
+        if not isinstance(value, BetaTensor):
+            target.write(np.full(target.shape, value, np.float32), np.ones(target.shape, np.bool_))
+            return
+        values, known = value.read()
+        shape = target.shape
+        if [n for n in shape if n > 1] != [n for n in value.shape if n > 1]:
+            refuse("shape", f"{value} is written to {target}")
+        ran = value.executed if value.executed is None else value.executed.reshape(shape)
+        values = values if target.dtype is value.dtype else as_float(values)
+        target.write(values.reshape(shape), known.reshape(shape), ran)
+
+    def reshape(self, shape: Any) -> BetaTensor:
+        """A view in another shape; on chip the partition stays."""
+        sizes = positive(tuple(shape), "reshape")
+        if prod(sizes) != self.size:
+            refuse("reshape", f"{self} has {self.size} elements, {sizes} has {prod(sizes)}")
+        if self.buffer.on_chip and (self.partition or sizes[0] != self.shape[0]):
+            refuse("partition-view", f"reshape: {self} to {sizes} changes the partition dimension")
+        if self.key is not None or not self.values.flags.c_contiguous:
+            refuse("reshape", f"{self} is a strided access, of which {sizes} is no view")
+        return BetaTensor(self.memory, self.values.reshape(sizes), self.known.reshape(sizes))
+
+    def broadcast_to(self, shape: Any) -> BetaTensor:
+        """A view that repeats dimensions of size 1."""
+        sizes = positive(tuple(shape), "broadcast_to")
+        if broadcast(self.shape, sizes) != sizes:
+            refuse("shape", f"{self} does not broadcast to {sizes}")
+        if self.buffer.on_chip and sizes[0] > PARTITIONS:
+            refuse("partition-limit", f"{self} broadcast to {sizes[0]} partitions, at most 128")
+        values, known = self.read()
+        return BetaTensor(self.memory, np.broadcast_to(values, sizes), np.broadcast_to(known, sizes))
+
+    def expand_dims(self, axis: int) -> BetaTensor:
+        """A view with a new dimension of size 1."""
+        if axis == 0 and self.buffer.on_chip:
+            refuse("partition-view", f"expand_dims: dimension 0 of {self} is the partition and stays first")
+        values, known = self.read()
+        return BetaTensor(self.memory, np.expand_dims(values, axis), np.expand_dims(known, axis))
+
+    def astype(self, dtype: Any) -> BetaTensor:
+        return self._computed("copy", self, dtype=dtype)
+
+    def _computed(self, name: str, *operands: Any, dtype: Any = None) -> BetaTensor:
+        """By the function of nki.language that an operator of Python stands for."""
+        return FUNCTIONS[name](*operands, dtype=dtype)
+
+    def __iadd__(self, other: Any) -> BetaTensor:
+        """In place, as the accumulation of products in PSUM is written."""
+        result = self._computed("add", self, other, dtype=FLOAT32 if self.dtype.is_float else self.dtype)
+        self.write(*result.read())
+        return self
+
+    def __neg__(self) -> BetaTensor:
+        return self._computed("negative", self)
+
+
+FUNCTIONS: dict[str, Callable[..., BetaTensor]] = {}
+"""Of nki.language, which fills it in: those that the operators of Python stand for are among them."""
+
+
+def _binary(name: str, reverse: bool = False) -> Callable[[BetaTensor, Any], BetaTensor]:
+    return lambda self, other: self._computed(name, *((other, self) if reverse else (self, other)))
+
+
+_ARITHMETIC = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "power"}
+_COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+for _symbol, _name in (_ARITHMETIC | _COMPARISONS).items():
+    setattr(BetaTensor, f"__{_symbol}__", _binary(_name))
+for _symbol, _name in _ARITHMETIC.items():
+    setattr(BetaTensor, f"__r{_symbol}__", _binary(_name, reverse=True))
+
+
+class BetaMachine(Machine):
+    """A run of a kernel, or of one instance of a grid; shared HBM is that of the first instance."""
+
+    def __init__(self, kernel: str, target: Target, precise: bool, instructions: int) -> None:
+        super().__init__(kernel, target, precise, instructions)
+        self.grid: tuple[int, ...] = ()
+        self.program: tuple[int, ...] = ()
+        self._shared: list[Memory] = []
+        self._taken = 0
+
+    def begin_instance(self, program: tuple[int, ...]) -> None:
+        self.program, self._taken = program, 0
+
+    def shared(self, make: Callable[[], Memory]) -> Memory:
+        """The memory that every instance of the grid allocates at this point."""
+        if self._taken == len(self._shared):
+            self._shared.append(make())
+        self._taken += 1
+        return self._shared[self._taken - 1]
+
+    def argument(self, value: Any, name: str) -> Any:
+        """An array as a tensor in HBM; other values stay as they are."""
+        if not isinstance(value, np.ndarray):
+            return value
+        if value.size == 0 or value.ndim == 0:
+            refuse("argument", f"{name} is an array of shape {value.shape}")
+        memory = Memory(self, value.shape, dtype_of(value), Region.hbm, 0, name)
+        memory.values[...], memory.known[...], memory.is_input = value, True, True
+        return BetaTensor.of(memory)
+
+    def returned(self, value: Any) -> Any:
+        """Tensors as arrays; each in HBM and written."""
+        if type(value) in (tuple, list):
+            return tuple(self.returned(item) for item in value)
+        if not isinstance(value, BetaTensor) or value.buffer.on_chip:
+            refuse("output-missing", f"the kernel returned {value!r}; return tensors in nl.shared_hbm")
+        values, known = value.read()
+        missing = known.size - np.count_nonzero(known)
+        if missing:
+            refuse("output-unwritten", f"{missing} of {known.size} elements of {value} were never written")
+        return np.ascontiguousarray(values).astype(value.dtype.stored)
+
+
+def instance() -> BetaMachine:
+    """The run of this thread."""
+    machine = current()
+    assert isinstance(machine, BetaMachine), "a tensor of the first generation in a kernel of the present one"
+    return machine
+
+
+def call(machine: BetaMachine, function: Callable[..., Any], grid: tuple[int, ...], bound: Any) -> Any:
+    """Run every instance of a grid, one after another; what kernels store into arguments reaches their arrays.
+
+    Raises:
+        Refusal: neither a tensor was returned nor an argument written.
+    """
+    given = dict(bound.arguments)
+    machine.grid = grid or (1,)
+    tensors = {key: machine.argument(value, key) for key, value in given.items()}
+    bound.arguments.update(tensors)
+    for number in range(prod(machine.grid)):
+        machine.begin_instance(tuple(int(i) for i in np.unravel_index(number, machine.grid)))
+        value = function(*bound.args, **bound.kwargs)
+    stored = {key for key, tensor in tensors.items() if isinstance(tensor, BetaTensor) and tensor.memory.is_stored}
+    for key in stored:
+        given[key][...] = tensors[key].values.astype(given[key].dtype)
+    return None if value is None and stored else machine.returned(value)

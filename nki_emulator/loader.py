@@ -1,0 +1,209 @@
+"""Loading a file of NKI source and calling its kernels with NumPy arrays."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import update_wrapper
+from inspect import signature
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from . import beta_tensor
+from .beta_tensor import BetaMachine
+from .dtypes import DType, dtype_of
+from .errors import SOURCES, EmulationError, Refusal, place, refuse
+from .machine import Machine, executing, running
+from .modules import beta_modules, imports_beta, modules
+from .storage import Region, Storage
+from .subset import check
+from .targets import TARGETS, Target
+from .tensor import NKIObject, NkiTensor
+from .watchdog import TimeUp, Watchdog
+
+INSTRUCTIONS = 5_000_000
+SECONDS = 120.0
+_PLAIN = (bool, int, float, str)
+_loading = threading.RLock()
+
+
+def load(
+    path: Path, *, target: str = "gen2", precise: bool = True, instructions: int = INSTRUCTIONS,
+    seconds: float = SECONDS,
+) -> ModuleType:  # fmt: skip
+    """Execute a file of NKI source; its functions under `@nki.jit` are then called with NumPy arrays.
+
+    `target` is gen2 (trn1), gen3 (trn2) or gen4 (trn3). With `precise` off, bf16 and 8-bit tensors keep float32 values
+    until they are returned. A call ends with `EmulationError` after so many `instructions` or `seconds`.
+
+    Raises:
+        EmulationError: the file cannot be parsed or executed, or a kernel leaves the subset of Python.
+        ValueError: no such target.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"target {target!r} is none of {', '.join(TARGETS)}")
+    file = str(path)
+    source = path.read_bytes()
+    SOURCES.add(file)
+    module = ModuleType(f"nki_{path.stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}")
+    module.__file__ = file
+    try:
+        tree = ast.parse(source, file)
+        beta = imports_beta(tree)
+        if not beta:
+            check(tree, file)
+        core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds)
+        with core.imports():
+            exec(compile(tree, file, "exec"), vars(module))
+    except SyntaxError as problem:
+        message = f"SyntaxError: {problem.msg}"
+        raise EmulationError("(file)", file, problem.lineno or 0, "kernel-error", message) from None
+    except Exception as problem:
+        raise _located("(file)", file, problem) from _cause(problem)
+    return module
+
+
+@dataclass(frozen=True)
+class Core:
+    """What kernels of a file run on, and how long they may."""
+
+    machine: type[Machine]
+    target: Target
+    precise: bool
+    instructions: int
+    seconds: float
+
+    def jit(self, function: Callable[..., Any] | None = None, **_: Any) -> Any:
+        """nki.jit, with or without parentheses."""
+        if function is None:
+            return self.jit
+        return Kernel(function.function if isinstance(function, Kernel) else function, self)
+
+    @contextmanager
+    def imports(self) -> Iterator[None]:
+        """The modules of nki in sys.modules, then what was there before.
+
+        The same for the environment, in which vendors' examples choose the target of a real toolchain.
+        """
+        found = (beta_modules if self.machine is BetaMachine else modules)(self.target, self.jit)
+        with _loading:
+            environment = dict(os.environ)
+            roots = {name.partition(".")[0] for name in found}
+            before = _removed(roots)
+            sys.modules.update(found)
+            try:
+                yield
+            finally:
+                _removed(roots)
+                sys.modules.update(before)
+                for name in os.environ.keys() - environment.keys():
+                    del os.environ[name]
+                os.environ.update(environment)
+
+
+def _removed(roots: set[str]) -> dict[str, ModuleType]:
+    """What was in sys.modules under these names and is no longer."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in roots}
+
+
+class Kernel:
+    """A jitted function. Called by another kernel it is part of that one."""
+
+    def __init__(self, function: Callable[..., Any], core: Core, grid: tuple[int, ...] = ()) -> None:
+        self.function, self.core, self.grid = function, core, grid
+        update_wrapper(self, function)
+
+    def __getitem__(self, cores: Any) -> Kernel:
+        if self.core.machine is BetaMachine:
+            return Kernel(self.function, self.core, cores if isinstance(cores, tuple) else (cores,))
+        if cores != 1:
+            code = self.function.__code__
+            raise EmulationError(self.function.__name__, code.co_filename, 0, "not-implemented", "cores")
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run; arrays become tensors in HBM, tensors that are returned become arrays.
+
+        Raises:
+            EmulationError: the kernel broke a rule, raised something itself, or did not end.
+        """
+        if running() is not None:
+            return self.function(*args, **kwargs)
+        core, name, code = self.core, self.function.__name__, self.function.__code__
+        machine = core.machine(name, core.target, core.precise, core.instructions)
+        # kernels of the first generation also import while they run
+        imports = core.imports() if core.machine is BetaMachine else nullcontext()
+        try:
+            with executing(machine), Watchdog(core.seconds), np.errstate(all="ignore"), imports:
+                bound = signature(self.function).bind(*args, **kwargs)
+                if isinstance(machine, BetaMachine):
+                    return beta_tensor.call(machine, self.function, self.grid, bound)
+                given = {key: _argument(machine, value, key) for key, value in bound.arguments.items()}
+                bound.arguments.update(given)
+                return _returned(self.function(*bound.args, **bound.kwargs))
+        except (Exception, TimeUp) as problem:
+            last_line = [line for *_, line in code.co_lines() if line][-1]
+            if isinstance(problem, TimeUp):
+                problem.args = (f"still running after {core.seconds:g} seconds",)
+            raise _located(name, code.co_filename, problem, last_line) from _cause(problem)
+
+
+def _located(kernel: str, file: str, problem: BaseException, last_line: int = 0) -> EmulationError:
+    """What left a kernel, with its place; what is wrong with its results stands in its last line."""
+    if isinstance(problem, EmulationError):
+        return problem
+    rule, message = "kernel-error", f"{type(problem).__name__}: {problem}"
+    if isinstance(problem, Refusal):
+        rule, message = problem.rule, problem.message
+    elif isinstance(problem, TimeUp):
+        rule, message = "time-limit", str(problem)
+    found, line = place(problem.__traceback__)
+    return EmulationError(kernel, found or file, line or last_line, rule, message)
+
+
+def _cause(problem: BaseException) -> BaseException | None:
+    """What a kernel itself raised."""
+    own = isinstance(problem, EmulationError | Refusal | TimeUp)
+    return problem.__cause__ if own else problem
+
+
+def _argument(machine: Machine, value: Any, name: str) -> Any:
+    """An array as a tensor in HBM; containers are gone through; other values are those that NKI has."""
+    if isinstance(value, np.ndarray):
+        if value.size == 0 or value.ndim == 0:
+            refuse("argument", f"{name} is an array of shape {value.shape}")
+        return NkiTensor.of(Storage.of_input(machine, value, dtype_of(value), name))
+    if type(value) in (tuple, list):
+        return type(value)(_argument(machine, item, f"{name}[{i}]") for i, item in enumerate(value))
+    if isinstance(value, dict):
+        return {key: _argument(machine, item, f"{name}[{key!r}]") for key, item in value.items()}
+    if value is not None and type(value) not in _PLAIN and not isinstance(value, DType | NKIObject):
+        kind = type(value).__name__
+        refuse("argument", f"{name} is a {kind}; kernels take arrays, numbers, strings, None and containers")
+    return value
+
+
+def _returned(value: Any) -> Any:
+    """Tensors as arrays; every one in shared HBM, whole and written."""
+    if type(value) in (tuple, list):
+        return tuple(_returned(item) for item in value)
+    if not isinstance(value, NkiTensor):
+        refuse("output-missing", f"the kernel returned {value!r}; return tensors in nl.shared_hbm")
+    storage = value.storage
+    if storage.region is not Region.shared_hbm:
+        refuse("output-buffer", f"the kernel returned {value}; outputs are in nl.shared_hbm")
+    if value.size != storage.size or not value.is_contiguous():
+        refuse("output-view", f"the kernel returned {value}, a part or another order of {storage}; return all of it")
+    missing = value.size - storage.written.count(value.shape, value.strides, value.offset)
+    if missing:
+        refuse("output-unwritten", f"{missing} of {value.size} elements of {value} were never written")
+    return np.ascontiguousarray(value.array).astype(value.dtype.stored)

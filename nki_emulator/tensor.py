@@ -1,0 +1,216 @@
+"""NkiTensor: a strided view of a storage. Page: "nki.language.NkiTensor" and "NKI Language Guide", Neuron SDK 2.32."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .dtypes import DType, checked
+from .errors import refuse
+from .indexing import Ints, contiguous, extent, indexed, integer, positive, reshaped, select_index, span
+from .storage import Region, Storage, View
+
+
+class NKIObject:
+    """Base of classes that kernels declare, as nki.language.NKIObject."""
+
+
+class NkiTensor(View, NKIObject):
+    """Shape, strides and offset in elements, dtype and storage. Views share the storage; nothing is copied."""
+
+    __slots__ = ("_array", "dtype", "offset", "shape", "size", "storage", "strides")
+
+    def __init__(self, storage: Storage, shape: Ints, strides: Ints, offset: int, dtype: DType) -> None:
+        self.storage, self.shape, self.strides, self.offset, self.dtype = storage, shape, strides, offset, dtype
+        self.size = prod(shape)
+        self._array: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, storage: Storage) -> NkiTensor:
+        return cls(storage, storage.shape, contiguous(storage.shape), 0, storage.dtype)
+
+    @property
+    def buffer(self) -> Region:
+        return self.storage.region
+
+    @property
+    def name(self) -> str:
+        return self.storage.name
+
+    @property
+    def free(self) -> int:
+        return self.size // self.shape[0]
+
+    @property
+    def array(self) -> np.ndarray:
+        """The elements, as a view of the storage."""
+        if self._array is None:
+            held = self.dtype.held
+            size = held.itemsize
+            strides = tuple([stride * size for stride in self.strides])
+            self._array = np.ndarray(self.shape, held, self.storage.data, self.offset * size, strides)
+        return self._array
+
+    def same_elements(self, other: NkiTensor) -> bool:
+        """Whether index by index both are the same memory."""
+        return (self.shape, self.strides, self.offset) == (other.shape, other.strides, other.offset)
+
+    def _view(self, shape: Ints, strides: Ints, offset: int) -> NkiTensor:
+        return NkiTensor(self.storage, shape, strides, offset, self.dtype)
+
+    def _replaced(self, dim: int, pairs: tuple[tuple[int, int], ...], offset: int, width: int = 1) -> NkiTensor:
+        """A view with (size, stride) pairs in place of `width` dimensions."""
+        sizes, steps = tuple(size for size, _ in pairs), tuple(stride for _, stride in pairs)
+        shape = (*self.shape[:dim], *sizes, *self.shape[dim + width :])
+        return self._view(shape, (*self.strides[:dim], *steps, *self.strides[dim + width :]), offset)
+
+    def _free_dimension(self, dim: object, what: str) -> int:
+        found = self._dimension(dim, what)
+        if found == 0 and self.storage.region.on_chip:
+            refuse("partition-view", f"{what}: dimension 0 of {self} is the partition, which no view rearranges")
+        return found
+
+    def _dimension(self, dim: object, what: str) -> int:
+        if not 0 <= integer(dim, f"{what}: the dimension") < self.ndim:
+            refuse("out-of-bounds", f"{what}: {self} has no dimension {dim}")
+        return dim  # type: ignore[return-value]
+
+    def __getitem__(self, key: object) -> NkiTensor:
+        return self._view(*indexed(self, key))
+
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        refuse("not-implemented", "assignment to a tensor; use nisa.dma_copy, nisa.tensor_copy or nisa.memset")
+
+    def is_contiguous(self) -> bool:
+        """Dense in row-major order; on chip the partition does not count."""
+        shape, strides = (self.shape[1:], self.strides[1:]) if self.buffer.on_chip else (self.shape, self.strides)
+        dense = contiguous(shape)
+        return all(size == 1 or a == b for size, a, b in zip(shape, strides, dense, strict=True))
+
+    def is_indirect(self) -> bool:
+        """Never: dynamic offsets are resolved at once."""
+        return False
+
+    def get_pattern(self) -> list[list[int]]:
+        return [[stride, size] for stride, size in zip(self.strides, self.shape, strict=True)]
+
+    def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
+        dim = self._dimension(dim, "slice")
+        start, end, step = (integer(value, "slice") for value in (start, end, step))
+        count = span(start, end, step, self.shape[dim], f"slice of dimension {dim} of {self}")
+        if dim == 0 and step > 1 and count > 1 and self.storage.region.on_chip:
+            refuse("partition-stride", f"{self}: every {step}th partition; an access takes adjacent partitions")
+        return self._replaced(dim, ((count, self.strides[dim] * step),), self.offset + start * self.strides[dim])
+
+    def select(self, dim: int, index: Any) -> NkiTensor:
+        """One element of a dimension, which is removed; the index may be a (1, 1) tensor or a register."""
+        dim = self._free_dimension(dim, "select")
+        index = select_index(index)
+        if not 0 <= index < self.shape[dim]:
+            refuse("out-of-bounds", f"select: {index} in dimension {dim} of {self}")
+        return self._replaced(dim, (), self.offset + index * self.strides[dim])
+
+    def permute(self, dims: tuple[int, ...]) -> NkiTensor:
+        """Dimensions in another order; on chip the partition stays first."""
+        dims = tuple(integer(dim, "permute") for dim in dims)
+        if sorted(dims) != list(range(self.ndim)):
+            refuse("shape", f"permute: {dims} is no order of the {self.ndim} dimensions of {self}")
+        if dims[0] != 0 and self.buffer.on_chip:
+            refuse("partition-view", f"permute: dimension 0 of {self} is the partition and stays first")
+        return self._view(tuple(self.shape[d] for d in dims), tuple(self.strides[d] for d in dims), self.offset)
+
+    def broadcast(self, dim: int, size: int) -> NkiTensor:
+        dim = self._free_dimension(dim, "broadcast")
+        (size,) = positive((size,), "broadcast")
+        if self.shape[dim] != 1:
+            refuse("shape", f"broadcast: dimension {dim} of {self} is not 1")
+        return self._replaced(dim, ((size, 0),), self.offset)
+
+    def expand_dim(self, dim: int) -> NkiTensor:
+        if not 0 <= integer(dim, "expand_dim") <= self.ndim:
+            refuse("out-of-bounds", f"expand_dim: {dim} for {self}")
+        if dim == 0 and self.buffer.on_chip:
+            refuse("partition-view", f"expand_dim: dimension 0 of {self} is the partition and stays first")
+        inner = self.strides[dim] * self.shape[dim] if dim < self.ndim else 1
+        return self._replaced(dim, ((1, inner),), self.offset, width=0)
+
+    def squeeze_dim(self, dim: int) -> NkiTensor:
+        dim = self._free_dimension(dim, "squeeze_dim")
+        if self.shape[dim] != 1:
+            refuse("shape", f"squeeze_dim: dimension {dim} of {self} is not 1")
+        return self._replaced(dim, (), self.offset)
+
+    def reshape(self, shape: tuple[int, ...]) -> NkiTensor:
+        """Another shape of the same elements, in the same order; on chip the partition stays."""
+        shape = positive(shape, "reshape")
+        if not self.buffer.on_chip:
+            return self._view(shape, reshaped(self.shape, self.strides, shape), self.offset)
+        if shape[0] != self.shape[0]:
+            refuse("partition-view", f"reshape: {self} to {shape} changes the partition dimension")
+        free = reshaped(self.shape[1:], self.strides[1:], shape[1:] or (1,))
+        return self._view(shape, (self.strides[0], *free[: len(shape) - 1]), self.offset)
+
+    def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> NkiTensor:
+        """One dimension as several; one size may be -1."""
+        dim = self._dimension(dim, "reshape_dim")
+        known = prod(size for size in shape if size != -1)
+        sizes = tuple(self.shape[dim] // known if size == -1 else size for size in shape)
+        return self.reshape((*self.shape[:dim], *sizes, *self.shape[dim + 1 :]))
+
+    def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
+        """Dimensions start_dim to end_dim as one."""
+        start, end = self._free_dimension(start_dim, "flatten_dims"), self._dimension(end_dim, "flatten_dims")
+        return self.reshape((*self.shape[:start], prod(self.shape[start : end + 1]), *self.shape[end + 1 :]))
+
+    def ap(
+        self, pattern: list[list[int]], offset: int | None = None, scalar_offset: Any = None,
+        vector_offset: Any = None, indirect_dim: int = 0, dtype: DType | None = None,
+    ) -> NkiTensor:  # fmt: skip
+        """[[stride, count], ...] over the storage. Page: "NKI Access Patterns", Neuron SDK 2.32.
+
+        The pages disagree on whether an explicit offset counts from the storage or from the view that is asked, so
+        that on a view with an offset of its own it is refused.
+        """
+        if vector_offset is not None:
+            refuse("not-implemented", "ap with vector_offset")
+        strides = tuple(integer(pair[0], "ap: a stride") for pair in pattern)
+        shape = positive([pair[1] for pair in pattern], "ap: the counts")
+        if offset is not None and self.offset:
+            refuse("ap-on-view", f"ap with an offset on a view that starts at {self.offset}; ask the tensor itself")
+        start = self.offset if offset is None else integer(offset, "ap: the offset")
+        if scalar_offset is not None:
+            dim = self._dimension(indirect_dim, "ap")
+            start += select_index(scalar_offset) * prod(self.storage.shape[dim + 1 :])
+        storage, end = self.storage, start + extent(shape, strides)
+        if min(strides) < 0:
+            refuse("out-of-bounds", f"ap: a stride of {strides} is negative")
+        if start < 0 or end >= storage.size:
+            refuse("out-of-bounds", f"ap: elements {start} to {end} of {storage}, which has {storage.size}")
+        if storage.region.on_chip and strides[0] != storage.free and shape[0] > 1:
+            message = f"ap: step {strides[0]} of the partition is not the {storage.free} elements of one"
+            refuse("partition-stride", message)
+        if storage.region.on_chip and start % storage.free + extent(shape[1:], strides[1:]) >= storage.free:
+            refuse("out-of-bounds", f"ap: {strides} x {shape} from {start} leaves the partition of {storage}")
+        view = self._view(shape, strides, start)
+        return view if dtype is None else view.view(dtype)
+
+    def view(self, dtype: DType) -> NkiTensor:
+        """The same bits as another type of the same size."""
+        dtype = checked(dtype)
+        real = all(found.held == found.stored for found in (self.dtype, dtype))
+        if dtype is not self.dtype and not (real and dtype.itemsize == self.dtype.itemsize):
+            refuse("not-implemented", f"{self.dtype} seen as {dtype}: only types of 32 bits, or integers, of one size")
+        return NkiTensor(self.storage, self.shape, self.strides, self.offset, dtype)
+
+    reinterpret_cast = view
+
+    def rearrange(self, *_: object) -> NoReturn:
+        refuse("not-implemented", "rearrange; use reshape and permute")
+
+    def vector_select(self, *_: object) -> NoReturn:
+        refuse("not-implemented", "vector_select")
+
+    def indirect(self, *_: object) -> NoReturn:
+        refuse("not-implemented", "indirect")

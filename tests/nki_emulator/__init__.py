@@ -1,0 +1,1 @@
+"""Tests of the emulator of NKI, which know nothing of the suite."""

@@ -1,0 +1,19 @@
+"""Operations of the first generation of NKI against float64: equality, or an argued bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.nki_emulator.beta_operations import BETA_OPERATIONS, BetaOperation
+from tests.nki_emulator.sources import loaded, wide
+
+
+@pytest.mark.parametrize("operation", BETA_OPERATIONS, ids=lambda operation: operation.name)
+def test_operation(tmp_path, operation: BetaOperation):
+    a, b = operation.operands()
+    found = wide(loaded(tmp_path, operation.source).kernel(a, b))
+    expected = np.asarray(operation.expected(wide(a), wide(b)), np.float64)
+    assert found.shape == expected.shape
+    allowed = 0.0 if operation.bound is None else operation.bound(wide(a), wide(b))
+    assert (np.abs(found - expected) <= allowed).all()
