@@ -34,7 +34,8 @@ def trained() -> schema.TrainingRecord:
     run = schema.TrainingRun(network="digits", steps=12, verified=92, losses=(2.3, "nan"), configuration={"rate": 5e-4})
     return schema.TrainingRecord(
         schema=schema.SCHEMA, implementation="acme", operator="training", device="cpu", status="pass", cases=1,
-        versions={}, source="a" * 64, problem="digits", dtype="fp32", layout="nchw", distribution="training", seed=0,
+        versions={}, reason="", source="a" * 64, problem="digits", dtype="fp32", layout="nchw",
+        distribution="training", seed=0,
         checks={"forward": {"worst error / bound": (0.3, 1.0)}}, seconds={"total": 1.0}, command="pytest",
         level="smoke", contracts={}, training=run,
     )  # fmt: skip

@@ -54,7 +54,9 @@ def _count(text: str) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        content = arguments.archive.read_bytes() if arguments.archive.stat().st_size <= archive.PACKED else b""
+        if arguments.archive.stat().st_size > archive.PACKED:
+            raise ArchiveError(f"is larger than {archive.PACKED >> 20} MiB")
+        content = arguments.archive.read_bytes()
         found = opened(content)
     except OSError as problem:
         print(f"{arguments.archive}: cannot be read ({problem.strerror})", file=sys.stderr)
@@ -74,12 +76,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.rerun:
         return 0
     drawn = secrets.randbelow(10**9) if arguments.draw is None else arguments.draw
-    return _repeated(found, arguments.rerun, drawn, arguments.impl)
-
-
-def _repeated(found: Contents, count: int, drawn: int, paths: list[Path]) -> int:
-    print(f"running {count} again, --draw {drawn}")
-    outcomes = list(rerun.repeated(found, count, drawn, paths))
+    print(f"running {arguments.rerun} again, --draw {drawn}")
+    outcomes = list(rerun.repeated(found, arguments.rerun, drawn, arguments.impl))
     for outcome in outcomes:
         print(f"  {outcome.word}: {outcome.text}")
     if any(outcome.word == rerun.OTHER for outcome in outcomes):
@@ -96,37 +94,28 @@ def opened(content: bytes) -> Contents:
     missing = sorted(REQUIRED - members.keys())
     if missing or not any(name.startswith("records/") for name in members):
         raise SubmissionError(f"has no {', '.join(missing) or 'records'}")
-    _check_manifest(members)
-    found = contents.understood(members)
-    derived = {"waivers.json": contents.waivers(found.records), "environment.json": contents.environment(found)}
-    for name, value in derived.items():
-        _check_derived(name, _json(members, name), value)
-    return found
-
-
-def _check_manifest(members: Mapping[str, bytes]) -> None:
-    stated, found = _json(members, "manifest.json"), contents.manifest(members)
+    stated, manifest = _json(members, "manifest.json"), contents.manifest(members)
     if not isinstance(stated, dict) or stated.get("format") != contents.FORMAT:
         raise SubmissionError(f"manifest.json is not of format {contents.FORMAT}")
     rows = stated.get("members")
-    if not isinstance(rows, dict) or rows.keys() != found["members"].keys():
+    if not isinstance(rows, dict) or rows.keys() != manifest["members"].keys():
         raise SubmissionError("manifest.json does not list exactly the members of the archive")
-    for name, row in found["members"].items():
+    for name, row in manifest["members"].items():
         if rows[name] != row:
             raise SubmissionError(f"{name} is not the file that the manifest names (SHA-256 {row['sha256'][:12]}...)")
-    if stated != found:
+    if stated != manifest:
         raise SubmissionError("manifest.json says more than format and members")
-
-
-def _check_derived(name: str, stated: object, value: object) -> None:
-    """What is derived from the records must be so here as well: same suite, same goldens, same counts."""
-    if stated == value:
-        return
-    if isinstance(stated, dict) and isinstance(value, dict):
-        other = sorted(key for key in stated.keys() | value.keys() if stated.get(key) != value.get(key))
-        words = "; ".join(f"{shown(k)} {shown(stated.get(k), 60)}, here {shown(value.get(k), 60)}" for k in other)
-        raise SubmissionError(f"{name}: {words}")
-    raise SubmissionError(f"{name} does not say what the records say")
+    found = contents.understood(members)
+    # what is derived from the records must be so here as well: same suite, same goldens, same counts
+    if _json(members, "waivers.json") != contents.waivers(found.records):
+        raise SubmissionError("waivers.json does not say what the records say")
+    stated, here = _json(members, "environment.json"), contents.environment(found)
+    if stated != here:
+        stated = stated if isinstance(stated, dict) else {}
+        other = sorted(key for key in stated.keys() | here.keys() if stated.get(key) != here.get(key))
+        words = (f"{shown(k)} {shown(stated.get(k), 60)}, here {shown(here.get(k), 60)}" for k in other)
+        raise SubmissionError(f"environment.json: {'; '.join(words)}")
+    return found
 
 
 def _json(members: Mapping[str, bytes], name: str) -> Any:
