@@ -116,7 +116,7 @@ def test_every_section_is_there(text: str):
 def test_an_empty_run_has_a_page(tmp_path: Path):
     shown = " ".join(Parsed(page(digest(tmp_path, []), "t")).words)
     assert "Nothing was verified." in shown
-    assert "No case was due." in shown
+    assert "There are no cases." in shown
 
 
 def test_the_header_counts_every_status(text: str):

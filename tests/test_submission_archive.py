@@ -54,7 +54,7 @@ def verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
 def test_a_good_archive_is_whole(acme, verified):
     status, told = verified(acme.path("acme.zip").read_bytes())
     assert status == 0
-    assert "whole: every case of level smoke has its verdict" in told
+    assert "complete: every required case of level smoke has a verdict" in told
     assert "signed off by: Jane Doe (jane@acme.example)" in told
     count = sum(map(is_waived, lines(archive.unpacked(acme.path("acme.zip").read_bytes()))))
     assert count > 0
@@ -135,8 +135,8 @@ FORGED: dict[str, Spoil] = {
     "fp32 nchw fixed has 2 verdicts": doubled(),
     "avg_pool_forward: none of its": without(absent),
     "acme: avg_pool_forward: an absence of": doubled(absent),
-    "avg_pool_forward: an absence of 7 cases is not asked for": changed(absent, cases=7),
-    "is not asked for": changed(dtype="fp64"),
+    "avg_pool_forward: an absence of 7 cases is not required": changed(absent, cases=7),
+    "is not required": changed(dtype="fp64"),
     "the problem of this name is another one here": changed(descriptor="n1 c1 h1 w1 k1 r1 s1"),
     "one case counts as 7": changed(cases=7),
     "fail without a reason": changed(status="fail", reason=" "),
@@ -175,7 +175,7 @@ def test_forged_contents(reason: str, members, verified):
     status, told = verified(repacked(members))
     assert status == 1
     assert reason in "\n".join(line for line in told.splitlines() if line.startswith("REFUSED"))
-    assert "whole" not in told
+    assert "complete" not in told
 
 
 def raw(line: str) -> Spoil:

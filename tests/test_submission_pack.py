@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pkgutil
+import re
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from conformance import suites
 from conformance.__main__ import main
+from conformance.checks import required
+from conformance.operators import OPERATORS
 from conformance.reporting.submission import archive
-from conformance.reporting.submission.due import due
+from conformance.reporting.submission.required import required_cases
+from conformance.training.tables import NETWORKS
 from tests.submissions import STATEMENT, Vendor, vendor
 
 
@@ -150,12 +158,39 @@ def test_two_groups_make_the_whole(workers, acme, tmp_path, capsys):
     assert submitted(acme, tmp_path / "b.zip", "1.jsonl", "2.jsonl", "2.jsonl") == 1
 
 
+def suite_marks(kind: str) -> list[tuple[str, pytest.Mark]]:
+    """The test functions of the suites with a mark, the closest one first, as pytest has it."""
+    found = []
+    for info in pkgutil.iter_modules(suites.__path__):
+        module = import_module(f"{suites.__name__}.{info.name}")
+        held = getattr(module, "pytestmark", [])
+        for name, function in vars(module).items():
+            marks = [*getattr(function, "pytestmark", []), *(held if isinstance(held, list) else [held])]
+            own = next((mark for mark in marks if mark.name == kind), None) if name.startswith("test_") else None
+            if own is not None:
+                found.append((inspect.getsource(function), own if isinstance(own, pytest.Mark) else own.mark))
+    return found
+
+
+def test_what_is_required_is_what_suites_collect():
+    verified = Counter((mark.args[0], "when" in mark.kwargs) for _, mark in suite_marks("verifies"))
+    assert verified == Counter((operator, when is not None) for operator, when in required.VERIFIED)
+    for kind, table in (("behaves", required.BEHAVIOUR), ("measures", required.MEASURED)):
+        marks = suite_marks(kind)
+        assert len(marks) == len(table)
+        for check, expected in table.items():
+            (mark,) = (mark for source, mark in marks if re.search(rf"\b{check}\)", source))
+            measured = (*mark.args, *mark.kwargs.values())
+            assert (measured if kind == "measures" else mark.args or tuple(OPERATORS)) == expected
+    assert tuple(mark.args[0] for _, mark in suite_marks("trains")) == NETWORKS
+
+
 @pytest.mark.parametrize("level", ["smoke", "standard", "full"])
 def test_what_is_due_grows_with_the_level(level: str):
-    found = due(level)
+    found = required_cases(level)
     assert found.networks == ("digits", "unet")
     assert {share.operator for share in found.verdicts} == {share.operator for share in found.behaviour}
     slots = [slot for share in found.verdicts for slot in share.slots]
     assert len(slots) == len(set(slots)) == sum(share.cases for share in found.verdicts)
     if level != "smoke":
-        assert set(slots) > {slot for share in due("smoke").verdicts for slot in share.slots}
+        assert set(slots) > {slot for share in required_cases("smoke").verdicts for slot in share.slots}

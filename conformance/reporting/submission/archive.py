@@ -1,4 +1,4 @@
-"""An archive from anybody, read into memory: what is not exactly as `written` makes it is refused, by name."""
+"""An archive that is not trusted, read into memory: what is not exactly as `written` makes it is refused, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m conformance verify`: whether a submission is whole, agrees with itself, and can be repeated."""
+"""`python -m conformance verify`: whether a submission is complete, consistent and reproducible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from conformance.problems import PROBLEMS
 from conformance.reporting.submission import archive, complete, contents, rerun
 from conformance.reporting.submission.archive import ArchiveError
 from conformance.reporting.submission.contents import Contents, SubmissionError
-from conformance.reporting.submission.due import due
+from conformance.reporting.submission.required import required_cases
 from conformance.results.reading import RecordError, shown, strict_json
 from conformance.results.schema import STATUSES, Attempt, CheckRecord, Record
 from conformance.training.tables import OPERATOR as TRAINING
@@ -38,7 +38,7 @@ REQUIRED = frozenset({"manifest.json", "statement.txt", "environment.json", "wai
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """A submission's archive from anybody: is it whole, does it agree with itself, does a sample repeat."""
+    """Check a submission: is it complete and consistent, and does a sample of its verdicts reproduce."""
     parser.set_defaults(run=_run)
     parser.add_argument("archive", type=Path, metavar="acme.zip")
     parser.add_argument("--rerun", type=_count, default=0, metavar="N", help="run N verdicts again, drawn at random")
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"REFUSED: and {len(wrong) - MAX_LISTED} more")
     if wrong:
         return 1
-    print(f"whole: every case of level {found.statement.level} has its verdict")
+    print(f"complete: every required case of level {found.statement.level} has a verdict")
     if not arguments.rerun:
         return 0
     drawn = secrets.randbelow(10**9) if arguments.draw is None else arguments.draw
@@ -146,7 +146,9 @@ def defects(found: Contents) -> Iterator[str]:
         records = found.of(name)
         for look in (_facts, _verdicts):
             yield from (f"{shown(name)}: {defect}" for defect in dict.fromkeys(look(records)))
-        yield from (f"{shown(name)}: {defect}" for defect in complete.defects(records, due(found.statement.level)))
+        yield from (
+            f"{shown(name)}: {defect}" for defect in complete.defects(records, required_cases(found.statement.level))
+        )
 
 
 def _runs(found: Contents) -> Iterator[str]:
