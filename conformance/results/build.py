@@ -66,7 +66,7 @@ def broken_record(path: str, reason: str) -> BrokenRecord:
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """Status, reason, waiver and seconds, for the record of any attempt."""
     declared, reason, waiver = getattr(verdict, "waiver", None), verdict.reason, None
-    if declared is not None:
+    if verdict.status == "waived" and declared is not None:
         waiver = Waiver(reason=declared.reason, url=declared.url)
     elif verdict.status == "waived":  # until verdicts have a waiver of their own
         first, _, reason = reason.partition("\n")

@@ -66,7 +66,7 @@ class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     lambda_: Number = field(name="lambda")
-    lambda_limit: Annotated[float, Meta(gt=0)]
+    lambda_limit: Annotated[float, Meta(gt=0)] | Literal["inf"]
     rms: Number
     effective_bits: Number | None = None
     gain_z: Number | None = None
@@ -76,7 +76,7 @@ class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def share(self) -> float:
         """The worst error as a share of what the contract allows."""
-        return float(self.lambda_) / self.lambda_limit
+        return float(self.lambda_) / float(self.lambda_limit)
 
     @property
     def numbers(self) -> dict[str, Number]:
