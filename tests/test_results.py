@@ -169,6 +169,7 @@ BROKEN: dict[str, bytes] = {
     "gives the name total twice": GOOD.replace(b'"total":', b'"total":0,"total":'),
     "where its status is 'waived'": changed(status="waived"),
     "and only there": changed(waiver={"reason": "known", "url": "https://acme.example"}),
+    "field check: ": changed(kind="check", check=" "),
     "invalid value '.x1b": changed(kind="\x1b[2J"),
 }
 

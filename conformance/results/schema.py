@@ -257,7 +257,7 @@ class CheckRecord(Attempt, frozen=True, kw_only=True, tag="check"):
     generator: str
     method: str
     terms: dict[str, Count]
-    check: str
+    check: Text
     facts: Facts = Facts()
 
 
