@@ -37,7 +37,7 @@ def sample(**changes: Any) -> Record:
         "source": "a" * 64, "contract": CONTRACT, "problem": "edge.plain", "descriptor": "n2 c8 h9 w9 k16 r3 s3 p1 b1",
         "dtype": "fp32", "layout": "nchw", "distribution": "fixed", "seed": 0, "generator": "splitmix64-v1",
         "method": "exact",
-        "terms": {"y": 73},
+        "terms": {"y": 73}, "reason": "",
         "checks": {"y": {"worst error / bound": [0.31, 1.0], "rms": [0.28, 0.55], "gain z": [1.5, 6.2]}},
         "profile": {
             "y": {

@@ -177,7 +177,7 @@ def test_a_cell_of_the_matrix_leads_to_its_verdicts_and_they_to_their_diagnosis(
         .text_content()
         .startswith("pytest --impl acme --operator conv_forward --problem 'n2")
     )
-    assert detail.locator("tr.beyond").first.text_content().startswith("yworst error / bound")
+    assert detail.locator("tr.exceeds").first.text_content().startswith("yworst error / bound")
     first.click()
     assert first.get_attribute("aria-expanded") == "false"
     assert detail.count() == 0

@@ -46,6 +46,15 @@ def test_lines_left_out_are_said_and_the_status_is_one(tmp_path: Path, capsys: p
     assert "1 line could not be read" in page
 
 
+def test_of_many_lines_left_out_the_first_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "cut.jsonl"
+    path.write_text("nothing\n" * 30)
+    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == command.MAX_LISTED + 1
+    assert lines[-1] == "report: and 10 more"
+
+
 def test_no_report_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "new.jsonl", [sample(schema=99)])
     assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 2

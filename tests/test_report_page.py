@@ -116,7 +116,7 @@ def test_every_section_is_there(text: str):
 def test_an_empty_run_has_a_page(tmp_path: Path):
     shown = " ".join(Parsed(page(digest(tmp_path, []), "t")).words)
     assert "Nothing was verified." in shown
-    assert "No case was due." in shown
+    assert "There are no cases." in shown
 
 
 def test_the_header_counts_every_status(text: str):
@@ -356,6 +356,6 @@ def test_what_files_say_against_each_other_is_told(tmp_path: Path):
     assert "1 contradiction: same case, same source, another status" in words
     assert "acme conv_forward edge.plain fp32 nchw fixed, cpu, x86_64 Linux: pass, then fail" in words
     assert "2 stale verdicts: a later file has another source" in words
-    assert "2 verdicts in the place of an earlier file's on the same case" in words
+    assert "2 verdicts, each replacing an earlier file's on the same case" in words
     marks = unpacked(text)["columns"]["marks"]
     assert sorted(marks) == [0, 1, 2, 3]  # new; replaced; stale; both

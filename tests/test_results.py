@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -36,7 +37,8 @@ def trained() -> schema.TrainingRecord:
     run = schema.TrainingRun(network="digits", steps=12, verified=92, losses=(2.3, "nan"), configuration={"rate": 5e-4})
     return schema.TrainingRecord(
         schema=schema.SCHEMA, implementation="acme", operator="training", device="cpu", status="pass", cases=1,
-        versions={}, source="a" * 64, problem="digits", dtype="fp32", layout="nchw", distribution="training", seed=0,
+        versions={}, reason="", source="a" * 64, problem="digits", dtype="fp32", layout="nchw",
+        distribution="training", seed=0,
         checks={"forward": {"worst error / bound": (0.3, 1.0)}}, seconds={"total": 1.0}, command="pytest",
         level="smoke", contracts={}, training=run,
     )  # fmt: skip
@@ -78,6 +80,19 @@ def test_a_waiver_is_no_part_of_the_reason():
     assert waived.waiver == schema.Waiver(reason="a known (odd) one", url="https://acme.example/7")
     assert waived.reason == "y: 3 out"
     assert waived.headline == "a known (odd) one (https://acme.example/7)"
+
+
+def test_a_verdict_with_a_waiver_of_its_own():
+    verdict = Verdict("waived", "y: 3 out", seconds={"total": 0.5})
+    own = SimpleNamespace(reason="known", url="https://acme.example/7", when=None)
+    found = build.verdict_fields(SimpleNamespace(**{**vars_of(verdict), "waiver": own}))  # type: ignore[arg-type]
+    assert (found["reason"], str(found["waiver"])) == ("y: 3 out", "known (https://acme.example/7)")
+    passed = SimpleNamespace(**{**vars_of(verdict), "status": "fail", "waiver": own})
+    assert build.verdict_fields(passed)["waiver"] is None  # type: ignore[arg-type]
+
+
+def vars_of(verdict: Verdict) -> dict[str, Any]:
+    return {name: getattr(verdict, name) for name in ("status", "reason", "seconds")}
 
 
 def test_facts_of_checks_have_their_fields():
@@ -159,6 +174,7 @@ BROKEN: dict[str, bytes] = {
     "gives the name total twice": GOOD.replace(b'"total":', b'"total":0,"total":'),
     "where its status is 'waived'": changed(status="waived"),
     "and only there": changed(waiver={"reason": "known", "url": "https://acme.example"}),
+    "field check: ": changed(kind="check", check=" "),
     "invalid value '.x1b": changed(kind="\x1b[2J"),
 }
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from conformance import suites
 from conformance.__main__ import main
+from conformance.checks import required
 from conformance.reporting.submission import archive
-from conformance.reporting.submission.due import due
+from conformance.reporting.submission.required import required_cases
+from conformance.training.tables import NETWORKS
 from tests.submissions import STATEMENT, Vendor, vendor
 
 
@@ -49,7 +54,7 @@ def test_records_of_others_are_left_out(acme, tmp_path, capsys):
     acme.path("mixed.jsonl").write_text(text + text.splitlines()[0].replace('"acme"', '"other"') + "\n")
     assert submitted(acme, tmp_path / "a.zip", "mixed.jsonl") == 0
     assert "left out: 1 records" in capsys.readouterr().out
-    assert b'"other"' not in archive.read(tmp_path / "a.zip")["records/00.jsonl"]
+    assert b'"other"' not in archive.unpacked((tmp_path / "a.zip").read_bytes())["records/00.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -150,12 +155,26 @@ def test_two_groups_make_the_whole(workers, acme, tmp_path, capsys):
     assert submitted(acme, tmp_path / "b.zip", "1.jsonl", "2.jsonl", "2.jsonl") == 1
 
 
+def suite_marks(kind: str) -> list[pytest.Mark]:
+    """The marks of one kind on the test functions of the suites."""
+    modules = [import_module(f"{suites.__name__}.{info.name}") for info in pkgutil.iter_modules(suites.__path__)]
+    functions = {value for module in modules for name, value in vars(module).items() if name.startswith("test_")}
+    return [mark for function in functions for mark in getattr(function, "pytestmark", []) if mark.name == kind]
+
+
+def test_what_is_required_is_what_suites_collect():
+    verified = Counter((mark.args[0], mark.kwargs.get("when")) for mark in suite_marks("verifies"))
+    assert verified == Counter(required.VERIFIED)
+    assert sorted(name for mark in suite_marks("behaves") for name in mark.args) == sorted(required.CHECKS)
+    assert {mark.args[0] for mark in suite_marks("trains")} == set(NETWORKS)
+
+
 @pytest.mark.parametrize("level", ["smoke", "standard", "full"])
 def test_what_is_due_grows_with_the_level(level: str):
-    found = due(level)
+    found = required_cases(level)
     assert found.networks == ("digits", "unet")
     assert {share.operator for share in found.verdicts} == {share.operator for share in found.behaviour}
     slots = [slot for share in found.verdicts for slot in share.slots]
     assert len(slots) == len(set(slots)) == sum(share.cases for share in found.verdicts)
     if level != "smoke":
-        assert set(slots) > {slot for share in due("smoke").verdicts for slot in share.slots}
+        assert set(slots) > {slot for share in required_cases("smoke").verdicts for slot in share.slots}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 TITLE = "Kernel conformance"
 NEEDED = {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}
 """Module -> the package that brings it."""
+MAX_LISTED = 20
+"""Lines left out that are named on the terminal."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +48,13 @@ def of_run(records: Path, folder: Path) -> list[str]:
         page, errors = build([records], folder, TITLE)
     except ReportError as problem:
         return [f"report: {problem}"]
-    return [*(f"report: {error}" for error in errors), f"report: {page}"]
+    return [*_listed(errors), f"report: {page}"]
+
+
+def _listed(errors: Sequence[str]) -> list[str]:
+    """The first of them; the page has more."""
+    more = [f"report: and {len(errors) - MAX_LISTED:,} more"] if len(errors) > MAX_LISTED else []
+    return [*(f"report: {error}" for error in errors[:MAX_LISTED]), *more]
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -61,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except ReportError as problem:
         print(f"report: {problem}", file=sys.stderr)
         return 2
-    for error in errors:
-        print(f"report: {error}", file=sys.stderr)
+    for line in _listed(errors):
+        print(line, file=sys.stderr)
     print(page)
     return 1 if errors else 0

@@ -1,4 +1,4 @@
-"""Records from anybody: what is not exactly a record is refused, with the defect and what to do."""
+"""Records that are not trusted: what is not exactly a record is refused, with the defect and what to do."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _defect(problem: msgspec.ValidationError) -> str:
 
 
 def shown(value: object, length: int = 120) -> str:
-    """A value from anybody for a terminal or a page: control characters, escapes and markup cannot act in it."""
+    """A value for a terminal or a page: control characters, escapes and markup cannot act in it."""
     text = str(value)
     cut = text if len(text) <= length else f"{text[: length - 1]}~"
     return "".join(c if c.isprintable() and c not in '<>&"' else _escape(c) for c in cut)

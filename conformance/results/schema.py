@@ -1,7 +1,8 @@
 """The schema of records and of benchmark files: what a verdict is, once, for whoever writes or reads it.
 
 A record is one line of strict JSON (UTF-8); `kind` tells the five apart. JSON has no infinity: a measured number is a
-number or one of the texts "inf", "-inf" and "nan", see `Number`. Fields that a reader does not know are passed over.
+number or one of the texts "inf", "-inf" and "nan", see `Number`. A field that is left out has its default; fields that
+a reader does not know are passed over.
 A change that an older reader would misunderstand needs another SCHEMA, and a note in the changelog.
 """
 
@@ -58,14 +59,14 @@ class Inferred(Struct, frozen=True, kw_only=True):
     conservative: bool
 
 
-class Profile(Struct, frozen=True, kw_only=True):
+class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The accuracy of one output on the fixed distribution, in the units of `conformance.judge.accuracy.profile`.
 
     `effective_bits`, `gain_z` and `offset_z` are known of plain sums only.
     """
 
     lambda_: Number = field(name="lambda")
-    lambda_limit: Annotated[float, Meta(gt=0)]
+    lambda_limit: Annotated[float, Meta(gt=0)] | Literal["inf"]
     rms: Number
     effective_bits: Number | None = None
     gain_z: Number | None = None
@@ -75,7 +76,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     @property
     def share(self) -> float:
         """The worst error as a share of what the contract allows."""
-        return float(self.lambda_) / self.lambda_limit
+        return float(self.lambda_) / float(self.lambda_limit)
 
     @property
     def numbers(self) -> dict[str, Number]:
@@ -184,7 +185,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     status: Status
     cases: Positive
     versions: dict[str, str]
-    reason: str = ""
+    reason: str
     waiver: Waiver | None = None
     run_level: str = ""
     command: str = ""
@@ -256,7 +257,7 @@ class CheckRecord(Attempt, frozen=True, kw_only=True, tag="check"):
     generator: str
     method: str
     terms: dict[str, Count]
-    check: str
+    check: Text
     facts: Facts = Facts()
 
 

@@ -1,1 +1,1 @@
-"""What two benchmark runs say about each other: faster, slower, no change, or that nobody can tell."""
+"""What two benchmark runs say about each other: faster, slower, no change, or inconclusive."""

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from conformance.reporting.comparison.decide import (
     SAME,
     SLOWER,
     Answer,
-    Bounds,
     Machine,
     Pair,
     answers,
@@ -114,42 +113,37 @@ def compared(before: Run, after: Run, threshold: float = THRESHOLD, force: bool 
     """Two runs, by what they share and what they do not."""
     shared = [key for key in before.benchmarks if key in after.benchmarks]
     pairs = [Pair(before.benchmarks[key], after.benchmarks[key]) for key in shared]
-    facts = before.facts(shared), after.facts(shared)
-    refused = "" if force else _refusal(*facts)
-    verified = (
-        [] if refused else [pair for pair in pairs if pair.before.record.status == pair.after.record.status == "pass"]
-    )
-    timed = [pair for pair in verified if not _doubt(pair)]
+    one, two = before.facts(shared), after.facts(shared)
+    other = [name for name in dict.fromkeys((*one, *two)) if one.get(name) != two.get(name)]
+    notes = [
+        f"{shown(name)} differs: {shown(one.get(name, 'not there'))}, then {shown(two.get(name, 'not there'))}"
+        for name in other
+    ]
+    decisive = "; ".join(f"{n} {shown(one.get(n))} and {shown(two.get(n))}" for n in DECISIVE if n in other)
+    refused = f"times are not comparable: {decisive}; --force compares them all the same" if decisive else ""
+    refused = "" if force else refused
+    passed = [pair for pair in pairs if pair.before.record.status == pair.after.record.status == "pass"]
+    doubts = {} if refused else {pair.key: _doubt(pair) for pair in passed}
+    timed = [] if refused else [pair for pair in passed if not doubts[pair.key]]
     machine = surveyed(timed) if timed else None
     changed = [pair for pair in pairs if pair.before.record.status != pair.after.record.status]
-    worse = [pair for pair in changed if pair.before.record.status == "pass"]
+    named = {
+        pair.key: f"{_name(pair.key)}: {pair.before.record.status}, then {pair.after.record.status}" for pair in changed
+    }
+    notes += _changes(pairs)
+    notes += (f"{_name(key)} is not compared, {doubt}" for key, doubt in doubts.items() if doubt)
+    notes += _limits(timed, machine) if machine else ()
     return Comparison(
         threshold=threshold,
         refused=refused,
-        notes=(*_differences(*facts), *_changes(pairs), *_doubts(verified), *_limits(timed, machine)),
+        notes=tuple(notes),
         machine=machine,
         answers=tuple(answers(timed, machine, threshold)) if machine else (),
-        worse=tuple(map(_change, worse)),
-        better=tuple(_change(pair) for pair in changed if pair.after.record.status == "pass"),
+        worse=tuple(named[pair.key] for pair in changed if pair.before.record.status == "pass"),
+        better=tuple(named[pair.key] for pair in changed if pair.after.record.status == "pass"),
         missing=tuple(_name(key) for key in before.benchmarks if key not in after.benchmarks),
         new=tuple(_name(key) for key in after.benchmarks if key not in before.benchmarks),
     )
-
-
-def _refusal(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Why times of two machines are not comparable; empty if they are."""
-    other = [name for name in DECISIVE if before.get(name) != after.get(name)]
-    if not other:
-        return ""
-    told = "; ".join(f"{name} {shown(before.get(name))} and {shown(after.get(name))}" for name in other)
-    return f"times are not comparable: {told}; --force compares them all the same"
-
-
-def _differences(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
-    for name in dict.fromkeys((*before, *after)):
-        if before.get(name) != after.get(name):
-            one, two = (shown(facts.get(name, "not there")) for facts in (before, after))
-            yield f"{shown(name)} differs: {one}, then {two}"
 
 
 def _changes(pairs: Sequence[Pair]) -> Iterator[str]:
@@ -159,10 +153,8 @@ def _changes(pairs: Sequence[Pair]) -> Iterator[str]:
         if changed:
             yield f"another {what} in {len(changed)} benchmarks, {_name(changed[0].key)} the first"
     for name in dict.fromkeys(pair.key.implementation for pair in pairs):
-        sources = {
-            (pair.before.record.source, pair.after.record.source) for pair in pairs if pair.key.implementation == name
-        }
-        if all(one == two for one, two in sources):
+        own = [pair for pair in pairs if pair.key.implementation == name]
+        if all(pair.before.record.source == pair.after.record.source for pair in own):
             yield f"{shown(name)}: the same sources in both runs"
 
 
@@ -175,13 +167,8 @@ def _doubt(pair: Pair) -> str:
     return f"in doubt: {shown(doubt)}" if doubt else ""
 
 
-def _doubts(verified: Sequence[Pair]) -> Iterator[str]:
-    yield from (f"{_name(pair.key)} is not compared, {doubt}" for pair in verified if (doubt := _doubt(pair)))
-
-
-def _limits(timed: Sequence[Pair], machine: Machine | None) -> Iterator[str]:
-    if machine is None:
-        return
+def _limits(timed: Sequence[Pair], machine: Machine) -> Iterator[str]:
+    """What two runs cannot decide."""
     for device in dict.fromkeys(pair.key.device for pair in timed):
         if device not in machine.drifts:
             yield (
@@ -203,10 +190,6 @@ def _name(key: Key) -> str:
     return shown(" ".join((key.implementation, key.operator, key.problem, *unusual)))
 
 
-def _change(pair: Pair) -> str:
-    return f"{_name(pair.key)}: {pair.before.record.status}, then {pair.after.record.status}"
-
-
 def text(found: Comparison) -> Iterator[str]:
     """The report, most important last, where a terminal leaves off."""
     yield from (f"note: {note}" for note in found.notes)
@@ -218,38 +201,32 @@ def text(found: Comparison) -> Iterator[str]:
     for outcome in reversed(ORDER):
         rows = [answer for answer in found.answers if answer.outcome == outcome]
         yield from ("", f"{outcome}:") if rows else ()
-        yield from _rows(rows, SINGLE if outcome in (SAME, INCONCLUSIVE) else len(rows))
-    for title, lines in _lists(found):
+        alone = sorted((answer for answer in rows if not answer.overall), key=Answer.distance, reverse=True)
+        limit = SINGLE if outcome in (SAME, INCONCLUSIVE) else len(rows)
+        listed = [*(answer for answer in rows if answer.overall), *alone[:limit]]
+        # whole operators first, then the largest change
+        for answer in sorted(listed, key=lambda a: (a.implementation, not a.overall, -a.distance())):
+            measured, relative = answer.bounds.measured, answer.bounds.relative
+            beside = "" if relative == measured else f"; measured {percent(measured)}"
+            yield "  " + shown(f"{answer.implementation} {answer.name}: {percent(relative)}{beside}", 200)
+        if alone[limit:]:
+            yield f"  and {len(alone) - limit} single benchmarks that lie closer (all are in --json)"
+    lists = {
+        "new": found.new,
+        "missing (not selected, or no longer verified, or broken)": found.missing,
+        "verdict better": found.better,
+        "verdict worse": found.worse,
+    }
+    for title, lines in lists.items():
         yield from ("", f"{title}:", *(f"  {line}" for line in lines)) if lines else ()
     yield ""
-    yield f"REFUSED: {found.refused}" if found.refused else _counted(found)
-
-
-def _rows(answers: Sequence[Answer], single: int) -> Iterator[str]:
-    """Implementations and operators, then at most `single` of the single benchmarks: those furthest apart."""
-    alone = sorted((a for a in answers if not a.overall), key=lambda a: -abs(a.bounds.relative.middle))
-    shown = [*(answer for answer in answers if answer.overall), *alone[:single]]
-    yield from (f"  {_row(answer)}" for answer in sorted(shown, key=_rank))
-    if alone[single:]:
-        yield f"  and {len(alone) - single} single benchmarks that lie closer (all are in --json)"
-
-
-def _lists(found: Comparison) -> Iterator[tuple[str, tuple[str, ...]]]:
-    yield "new", found.new
-    yield "missing (not selected, or no longer verified, or broken)", found.missing
-    yield "verdict better", found.better
-    yield "verdict worse", found.worse
-
-
-def _row(answer: Answer) -> str:
-    measured, relative = answer.bounds.measured, answer.bounds.relative
-    beside = "" if relative == measured else f"; measured {percent(measured)}"
-    return shown(f"{answer.implementation} {answer.name}: {percent(relative)}{beside}", 200)
-
-
-def _rank(answer: Answer) -> tuple[str, bool, float]:
-    """Whole operators first, then the largest change."""
-    return answer.implementation, not answer.overall, -abs(answer.bounds.relative.middle)
+    if found.refused:
+        yield f"REFUSED: {found.refused}"
+        return
+    counts = [(outcome, sum(a.outcome == outcome for a in found.answers)) for outcome in ORDER]
+    words = ", ".join(f"{count} {outcome}" for outcome, count in counts if count) or "no times to compare"
+    change = "CHANGED" if found.changed else "NO CHANGE FOUND"
+    yield f"{change} beyond noise and {100 * found.threshold:.3g}%: {words}"
 
 
 def percent(interval: Interval) -> str:
@@ -259,12 +236,6 @@ def percent(interval: Interval) -> str:
         for value in (interval.low, interval.middle, interval.high)
     )
     return f"{middle} ({low} to {high})"
-
-
-def _counted(found: Comparison) -> str:
-    counts = [(outcome, sum(a.outcome == outcome for a in found.answers)) for outcome in ORDER]
-    words = ", ".join(f"{count} {outcome}" for outcome, count in counts if count) or "no times to compare"
-    return f"{'CHANGED' if found.changed else 'NO CHANGE FOUND'} beyond noise and {100 * found.threshold:.3g}%: {words}"
 
 
 def as_json(found: Comparison, status: int) -> dict[str, Any]:
@@ -285,16 +256,13 @@ def as_json(found: Comparison, status: int) -> dict[str, Any]:
                 "name": answer.name,
                 "overall": answer.overall,
                 "outcome": answer.outcome,
-                **_ratios(answer.bounds),
+                "measured": _ratio(answer.bounds.measured),
+                "relative": _ratio(answer.bounds.relative),
             }
             for answer in found.answers
         ],
         **{name: list(getattr(found, name)) for name in ("worse", "better", "missing", "new")},
     }
-
-
-def _ratios(bounds: Bounds) -> dict[str, Any]:
-    return {"measured": _ratio(bounds.measured), "relative": _ratio(bounds.relative)}
 
 
 def _ratio(interval: Interval) -> list[float | None]:

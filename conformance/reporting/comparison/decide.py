@@ -27,7 +27,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from conformance.reporting.comparison import noise
 from conformance.reporting.comparison.noise import Interval
@@ -93,20 +92,6 @@ class Bounds:
         return SAME if -limit < self.relative.low and self.relative.high < limit else INCONCLUSIVE
 
 
-class Question(Protocol):
-    """Something that became slower, faster or neither."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def decisive(self) -> bool:
-        """Whether enough is known to call it slower or faster."""
-
-    def bounds(self, level: float) -> Bounds:
-        """What is known, but for a probability of `level`."""
-
-
 @dataclass(frozen=True, slots=True)
 class One:
     """The question about one benchmark. `scale` is the scatter of runs, `drift` that of the machine."""
@@ -160,6 +145,9 @@ class All:
         return Bounds(measured, _centre(beside, level, self.scale * math.sqrt(2)))
 
 
+Question = One | All
+
+
 def _centre(values: Sequence[float], level: float, scale: float) -> Interval:
     """By ranks, unless there are too few of them to reach the level of one question among many."""
     return noise.centre(values, level) if len(values) >= RANKED else noise.mean(values, level, scale)
@@ -176,6 +164,10 @@ class Answer:
     bounds: Bounds
     overall: bool
     """Whether it is about all problems of an operator."""
+
+    def distance(self) -> float:
+        """How far the ratio lies from no change, as a logarithm."""
+        return abs(self.bounds.relative.middle)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,62 +43,50 @@ def svg(plot: Plot, place: int, everyone: Sequence[str]) -> str:
     """A chart with its title and description inside; `place` makes its ids its own, `everyone` are all names of the
     page. Raises ValueError where the drawing holds what no chart needs."""
     names = tuple(sorted({point["implementation"] for point in plot.points}))
-    specification = _specification(plot, _Cast(names, tuple(map(list(everyone).index, names))))
+    layers, height = KINDS[plot.kind](_Cast(names, tuple(map(list(everyone).index, names))))
+    size = {"width": PANEL[0], "height": height}
+    # each panel has data of its own: a filter would put the names of panels into an expression that is compiled
+    panels = [
+        {"title": name, **size, "data": {"values": [p for p in plot.points if p["panel"] == name]}, "layer": layers}
+        for name in plot.panels
+    ]
+    shared = {"scale": {"color": "shared", "shape": "shared"}}
+    specification = {"concat": panels, "columns": 2, "spacing": 28, "resolve": shared, "config": CONFIG}
     drawn = ElementTree.fromstring(vl_convert.vegalite_to_svg(specification, vl_version=VERSION))
-    _check(drawn)
-    _unique(drawn, f"chart{place}-")
+    prefix = f"chart{place}-"
+    for element in drawn.iter():
+        _clean(element, prefix)
     title, text = ElementTree.Element(f"{{{SVG}}}title"), ElementTree.Element(f"{{{SVG}}}desc")
     title.text, text.text = plot.title, f"{plot.text} The numbers stand in the table below."
-    title.set("id", f"chart{place}-title")
-    text.set("id", f"chart{place}-text")
+    title.set("id", f"{prefix}title")
+    text.set("id", f"{prefix}text")
     drawn[:0] = [title, text]
     drawn.set("role", "img")
-    drawn.set("aria-labelledby", f"chart{place}-title chart{place}-text")
+    drawn.set("aria-labelledby", f"{prefix}title {prefix}text")
     ElementTree.register_namespace("", SVG)
     return ElementTree.tostring(drawn, encoding="unicode")
 
 
-def _check(drawn: ElementTree.Element) -> None:
-    """Raises ValueError for what no chart holds."""
-    for element in drawn.iter():
-        name = element.tag.removeprefix(f"{{{SVG}}}")
-        handlers = [key for key in element.attrib if key.lower().startswith("on") or key.lower().endswith("href")]
-        if name not in ELEMENTS or handlers:
-            raise ValueError(f"a chart holds {name} {' '.join(handlers)}, which no chart needs")
+def _clean(element: ElementTree.Element, prefix: str) -> None:
+    """Raises ValueError for what no chart holds.
 
-
-def _unique(drawn: ElementTree.Element, prefix: str) -> None:
-    """Ids of clip paths are the same in every drawing: prefixed, and with them what refers to them. Texts for those
-    who hear the page stay, because the page shows them when a point is pointed at; the groups' own are noise."""
-    for element in drawn.iter():
-        for key, value in list(element.attrib.items()):
-            if key == "id":
-                element.set(key, prefix + value)
-            elif value.startswith("url(#"):
-                element.set(key, value.replace("url(#", f"url(#{prefix}"))
-            elif key in ("aria-roledescription", "role", "aria-hidden", "class") or (key, element.tag[-1]) == (
-                "opacity",
-                "1",
-            ):
-                del element.attrib[key]
-            elif re.fullmatch(r"-?\d+\.\d{3,}", value):
-                element.set(key, f"{float(value):.2f}")
-
-
-def _specification(plot: Plot, cast: _Cast) -> dict[str, Any]:
-    """Each panel has data of its own: a filter would put the names of panels into an expression that is compiled."""
-    layers, height = KINDS[plot.kind](cast)
-    size = {"width": PANEL[0], "height": height}
-    return {
-        "concat": [
-            {"title": name, **size, "data": {"values": [p for p in plot.points if p["panel"] == name]}, "layer": layers}
-            for name in plot.panels
-        ],
-        "columns": 2,
-        "spacing": 28,
-        "resolve": {"scale": {"color": "shared", "shape": "shared"}},
-        "config": CONFIG,
-    }
+    Ids of clip paths are the same in every drawing: prefixed, and with them what refers to them. Texts for those who
+    hear the page stay, because the page shows them when a point is pointed at; the groups' own are noise.
+    """
+    name = element.tag.removeprefix(f"{{{SVG}}}")
+    handlers = [key for key in element.attrib if key.lower().startswith("on") or key.lower().endswith("href")]
+    if name not in ELEMENTS or handlers:
+        raise ValueError(f"a chart holds {name} {' '.join(handlers)}, which no chart needs")
+    for key, value in list(element.attrib.items()):
+        opaque = (key, value) == ("opacity", "1")
+        if key == "id":
+            element.set(key, prefix + value)
+        elif value.startswith("url(#"):
+            element.set(key, value.replace("url(#", f"url(#{prefix}"))
+        elif opaque or key in ("aria-roledescription", "role", "aria-hidden", "class"):
+            del element.attrib[key]
+        elif re.fullmatch(r"-?\d+\.\d{3,}", value):
+            element.set(key, f"{float(value):.2f}")
 
 
 CONFIG: Mapping[str, Any] = {

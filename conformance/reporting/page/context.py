@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.reporting.page.merge import environments
-from conformance.reporting.page.model import Row, Verdict
+from conformance.reporting.page.model import Row
 from conformance.reporting.page.tables import Digest, Tile
 from conformance.reporting.table import Table
 from conformance.reporting.terminal import ACCEPTS
@@ -36,20 +36,43 @@ class Notice:
 
 def overview(digest: Digest) -> dict[str, Any]:
     """Counts, notices, machines, and what failed."""
-    totals = digest.totals
+    spans, start = [], 0.0
+    for status in STATUSES:  # start and width of each piece of a bar of 1000
+        width = 1000 * digest.totals[status] / max(digest.cases, 1)
+        spans += [(status, f"{start:.2f}", f"{width:.2f}")] if width else []
+        start += width
+    machines = []
+    for machine, versions in environments(digest.results).items():
+        if machine.device:  # else of a file that could not be used
+            names = sorted({name for name, where in digest.rows if where == machine})
+            words = ", ".join(f"{name} {' and '.join(texts)}" for name, texts in versions.items())
+            machines.append((machine.label, ", ".join(names) or "none", words))
+    failures = digest.failures
+    cards = [
+        {
+            "status": verdict.record.status,
+            "title": verdict.title,
+            "machine": verdict.machine.label,
+            "reason": verdict.record.explanation,
+            "command": verdict.record.command,
+        }
+        for verdict in failures[:FAILURES]
+    ]
+    more = f" The first {FAILURES} of {len(failures):,}; the list at the end has all."
     return {
         "lead": lead(digest),
-        "counts": [(status, totals[status]) for status in STATUSES],
-        "spans": _spans(digest),
+        "counts": [(status, digest.totals[status]) for status in STATUSES],
+        "spans": spans,
         "cases": f"{digest.cases:,}",
         "verified": f"{digest.verified:,}",
         "levels": ", ".join(digest.levels),
         "generators": "; ".join(digest.generators) or "none",
         "hosts": ", ".join(digest.results.hosts),
         "notices": list(notices(digest)),
-        "machines": _machines(digest),
-        "failures": [_card(digest, verdict) for verdict in digest.failures[:FAILURES]],
-        "failures_lead": _failures_lead(len(digest.failures)),
+        "machines": Table("Machines and versions", ("machine", "implementations", "versions"), tuple(machines), 3),
+        "failures": cards,
+        "failures_lead": "Each with its diagnosis and the command that reproduces it."
+        + (more if len(failures) > FAILURES else ""),
     }
 
 
@@ -64,16 +87,6 @@ def lead(digest: Digest) -> str:
     return f"All {digest.verified:,} verified cases of {of} pass or fail as expected."
 
 
-def _spans(digest: Digest) -> Iterator[tuple[str, str, str]]:
-    """Status, start and width of its piece of a bar of 1000."""
-    start = 0.0
-    for status in STATUSES:
-        width = 1000 * digest.totals[status] / max(digest.cases, 1)
-        if width:
-            yield status, f"{start:.2f}", f"{width:.2f}"
-        start += width
-
-
 def notices(digest: Digest) -> Iterator[Notice]:
     """What is wrong with the files, or came from several."""
     results = digest.results
@@ -84,46 +97,21 @@ def notices(digest: Digest) -> Iterator[Notice]:
         yield Notice(
             f"{_many(len(results.conflicts), 'contradiction')}: same case, same source, another status", lines, True
         )
-    stale = sum(v.stale for v in results.verdicts)
-    if stale:
-        names = sorted({v.record.implementation for v in results.verdicts if v.stale})
-        yield Notice(f"{_many(stale, 'stale verdict')}: a later file has another source", names, False)
-    replaced = sum(v.replaced for v in results.verdicts)
-    if replaced:
-        names = sorted({v.record.implementation for v in results.verdicts if v.replaced})
-        place = f"{_many(replaced, 'verdict')} in the place of an earlier file's on the same case"
-        yield Notice(place, names, False)
+    marked = {
+        "{}: a later file has another source": ("stale verdict", [v for v in results.verdicts if v.stale]),
+        "{}, each replacing an earlier file's on the same case": (
+            "verdict",
+            [v for v in results.verdicts if v.replaced],
+        ),
+    }
+    for title, (noun, verdicts) in marked.items():
+        if verdicts:
+            names = sorted({v.record.implementation for v in verdicts})
+            yield Notice(title.format(_many(len(verdicts), noun)), names, False)
 
 
 def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _machines(digest: Digest) -> Table:
-    rows = []
-    for machine, versions in environments(digest.results).items():
-        if not machine.device:  # of a file that could not be used
-            continue
-        names = sorted({name for name, where in digest.rows if where == machine})
-        words = ", ".join(f"{name} {' and '.join(texts)}" for name, texts in versions.items())
-        rows.append((machine.label, ", ".join(names) or "none", words))
-    return Table("Machines and versions", ("machine", "implementations", "versions"), tuple(rows), 3)
-
-
-def _failures_lead(count: int) -> str:
-    return "Each with what is wrong and how to run it alone." + (
-        f" The first {FAILURES} of {count:,}; the list at the end has all." if count > FAILURES else ""
-    )
-
-
-def _card(digest: Digest, verdict: Verdict) -> dict[str, str]:
-    return {
-        "status": verdict.record.status,
-        "title": verdict.title,
-        "machine": verdict.machine.label,
-        "reason": verdict.record.explanation,
-        "command": verdict.record.command,
-    }
 
 
 def matrix(digest: Digest) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from conformance.reporting.page.model import Verdict
 from conformance.reporting.page.tables import Digest
+from conformance.results.schema import Record
 
 OUTCOMES = {
     "fail": "failure",
@@ -27,68 +28,52 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def document(digest: Digest, title: str) -> str:
     """The whole document. Times are seconds."""
-    root = Element("testsuites", name=_legal(title))
-    verdicts = digest.results.verdicts
-    for row, held in groupby(sorted(verdicts, key=lambda v: v.row), key=lambda v: v.row):
-        _suite(root, digest.name(row), list(held))
-    root.attrib |= _counts(verdicts)
+    verdicts = sorted(digest.results.verdicts, key=lambda v: v.row)
+    root = Element("testsuites", {"name": _legal(title), **_counts(verdicts)})
+    for row, group in groupby(verdicts, key=lambda v: v.row):
+        held, name = list(group), digest.name(row)
+        suite = SubElement(root, "testsuite", {"name": _legal(name), **_counts(held)})
+        versions = sorted({item for verdict in held for item in verdict.record.versions.items()})
+        _properties(suite, [("machine", row[1].label), *versions])
+        for verdict in held:
+            _case(suite, name, verdict.record)
     for element in root.iter():  # a line for each, without the time that indenting takes
         element.tail = "\n"
     return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(root, encoding="unicode")}'
 
 
-def _suite(root: Element, name: str, verdicts: Sequence[Verdict]) -> None:
-    suite = SubElement(root, "testsuite", {"name": _legal(name), **_counts(verdicts)})
-    properties = SubElement(suite, "properties")
-    _property(properties, "machine", verdicts[0].machine.label)
-    for key, text in _versions(verdicts):
-        _property(properties, key, text)
-    for verdict in verdicts:
-        _case(suite, name, verdict)
-
-
-def _versions(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
-    return sorted({item for verdict in verdicts for item in verdict.record.versions.items()})
-
-
-def _case(suite: Element, name: str, verdict: Verdict) -> None:
-    record, status = verdict.record, verdict.record.status
-    names = {"classname": _legal(f"{name}.{record.operator}"), "name": _legal(_name(verdict))}
-    case = SubElement(suite, "testcase", names, time=_seconds(verdict))
-    properties = SubElement(case, "properties")
-    for key in PROPERTIES:
-        if text := record.text(key):
-            _property(properties, key, text)
-    if record.cases != 1:
-        _property(properties, "cases", str(record.cases))
-    if status in OUTCOMES:
-        outcome = SubElement(case, OUTCOMES[status], message=_legal(record.headline), type=status)
+def _case(suite: Element, name: str, record: Record) -> None:
+    words = " ".join(filter(None, map(record.text, ("problem", "dtype", "layout", "distribution", "check"))))
+    case = SubElement(
+        suite,
+        "testcase",
+        classname=_legal(f"{name}.{record.operator}"),
+        name=_legal(words or f"{record.cases} cases not attempted"),
+        time=f"{record.seconds.get('total', 0.0):.6f}",
+    )
+    known = [(key, text) for key in PROPERTIES if (text := record.text(key))]
+    _properties(case, known + ([("cases", str(record.cases))] if record.cases != 1 else []))
+    if record.status in OUTCOMES:
+        outcome = SubElement(case, OUTCOMES[record.status], message=_legal(record.headline), type=record.status)
         outcome.text = _legal(record.explanation)
-
-
-def _name(verdict: Verdict) -> str:
-    words = " ".join(filter(None, map(verdict.record.text, ("problem", "dtype", "layout", "distribution", "check"))))
-    return words or f"{verdict.record.cases} cases not attempted"
 
 
 def _counts(verdicts: Sequence[Verdict]) -> dict[str, str]:
     found = Counter(OUTCOMES.get(verdict.record.status, "passed") for verdict in verdicts)
-    total = sum(float(_seconds(verdict)) for verdict in verdicts)
     numbers = {
         "tests": len(verdicts),
         "failures": found["failure"],
         "errors": found["error"],
         "skipped": found["skipped"],
     }
+    total = sum(verdict.record.seconds.get("total", 0.0) for verdict in verdicts)
     return {**{name: str(number) for name, number in numbers.items()}, "time": f"{total:.6f}"}
 
 
-def _seconds(verdict: Verdict) -> str:
-    return f"{verdict.record.seconds.get('total', 0.0):.6f}"
-
-
-def _property(parent: Element, name: str, text: str) -> None:
-    SubElement(parent, "property", name=_legal(name), value=_legal(text))
+def _properties(parent: Element, known: Iterable[tuple[str, str]]) -> None:
+    held = SubElement(parent, "properties")
+    for name, text in known:
+        SubElement(held, "property", name=_legal(name), value=_legal(text))
 
 
 def _legal(text: str) -> str:

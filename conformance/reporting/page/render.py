@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -39,24 +38,54 @@ class Drawn:
 
 def page(digest: Digest, title: str) -> str:
     """The whole page as text."""
-    css, script = _own("page.css"), _own("page.js")
-    own = {"css": css, "script": script, "policy": _policy(css, script), "data": Markup(packed(digest))}
-    numbers = _numbers(digest)
-    shown = context.overview(digest) | context.matrix(digest) | context.findings(digest) | numbers
-    sections = _sections(bool(digest.failures), numbers)
-    template = _environment().get_template("page.html")
-    rendered: str = template.render(title=title, version=__version__, sections=sections, **own, **shown)
-    return rendered
-
-
-def _own(name: str) -> Markup:
-    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
-
-
-def _policy(css: str, script: str) -> str:
-    """What the page may do: apply its own style and run its own script; it may load nothing at all."""
+    css, script = (Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
+    # the page may apply its own style and run its own script; it may load nothing at all
     allowed = f"style-src '{_hash(css)}'; script-src '{_hash(script)}'"
-    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    speeds = tables.speeds(digest)
+    speed_tables = tables.speed_tables(digest, speeds)
+    steps = list(since.steps(digest.results.runs))
+    trend = since.trend(steps)
+    parts = {
+        "profile": tables.profiles(digest),
+        "accuracy_charts": _drawn(digest, plots.accuracy(digest), 0),
+        "speed_tables": speed_tables,
+        "speed_charts": _drawn(digest, plots.speed(digest, speeds, speed_tables), 10),
+        "history": list(since.changes(steps)),
+        "history_charts": _drawn(digest, [trend] if trend else [], 20),
+        "traffic": tables.moved(digest),
+        "memory": memory.tables(digest.named),
+        "training": training.table(digest.named),
+    }
+    sections = {
+        "failures": digest.failures,
+        "matrix": True,
+        "findings": True,
+        "accuracy": parts["profile"] or parts["accuracy_charts"],
+        "speed": speed_tables or parts["traffic"],
+        "history": parts["history"],
+        "memory": parts["memory"],
+        "training": parts["training"],
+        "verdicts": True,
+    }
+    rendered: str = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            version=__version__,
+            sections=[(name, name.capitalize()) for name, has in sections.items() if has],
+            css=css,
+            script=script,
+            policy=policy,
+            data=Markup(packed(digest)),
+            **context.overview(digest),
+            **context.matrix(digest),
+            **context.findings(digest),
+            **parts,
+        )
+    )
+    return rendered
 
 
 def _hash(text: str) -> str:
@@ -83,40 +112,6 @@ def links(text: str) -> Iterator[tuple[str, bool]]:
 def _breakable(name: str) -> Markup:
     """A line may be broken after an underscore."""
     return Markup("_<wbr>").join(name.split("_"))
-
-
-def _sections(failures: bool, numbers: dict[str, Any]) -> list[tuple[str, str]]:
-    """Ids and names of the sections that the page has."""
-    found = {
-        "failures": failures,
-        "matrix": True,
-        "findings": True,
-        "accuracy": numbers["profile"] or numbers["accuracy_charts"],
-        "speed": numbers["speed_tables"] or numbers["traffic"],
-        "history": numbers["history"],
-        "memory": numbers["memory"],
-        "training": numbers["training"],
-        "verdicts": True,
-    }
-    return [(name, name.capitalize()) for name, shown in found.items() if shown]
-
-
-def _numbers(digest: Digest) -> dict[str, Any]:
-    speeds = tables.speeds(digest)
-    speed_tables = tables.speed_tables(digest, speeds)
-    steps = list(since.steps(digest.results.runs))
-    trend = since.trend(steps)
-    return {
-        "profile": tables.profiles(digest),
-        "accuracy_charts": _drawn(digest, plots.accuracy(digest), 0),
-        "speed_tables": speed_tables,
-        "speed_charts": _drawn(digest, plots.speed(digest, speeds, speed_tables), 10),
-        "history": list(since.changes(steps)),
-        "history_charts": _drawn(digest, [trend] if trend else [], 20),
-        "traffic": tables.moved(digest),
-        "memory": memory.tables(digest.named),
-        "training": training.table(digest.named),
-    }
 
 
 def _drawn(digest: Digest, found: Sequence[plots.Plot], first: int) -> list[Drawn]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from conformance.reporting.comparison.compare import ORDER, Comparison, compared, percent
 from conformance.reporting.comparison.decide import Answer
@@ -44,47 +43,40 @@ def steps(runs: Sequence[Run]) -> Iterator[Step]:
 def changes(found: Sequence[Step]) -> Iterator[Table]:
     """One table a step: implementations and their operators, and the single benchmarks that lie furthest apart."""
     for step in found:
-        told = sorted(
-            (answer for answer in step.found.answers if answer.overall),
-            key=lambda answer: (answer.implementation, ORDER.index(answer.outcome)),
+        overall = [answer for answer in step.found.answers if answer.overall]
+        single = [answer for answer in step.found.answers if not answer.overall]
+        overall.sort(key=lambda answer: (answer.implementation, ORDER.index(answer.outcome)))
+        rows = tuple(
+            (a.implementation, a.name, a.outcome, percent(a.bounds.measured), percent(a.bounds.relative))
+            for a in (*overall, *sorted(single, key=Answer.distance, reverse=True)[:SINGLE])
         )
-        told += sorted((a for a in step.found.answers if not a.overall), key=_distance, reverse=True)[:SINGLE]
-        title = f"From {step.before.label} to {step.after.label}"
-        yield Table(title, HEADS, tuple(map(_row, told)), 3, _note(step.found))
-
-
-def _distance(answer: Answer) -> float:
-    return abs(answer.bounds.relative.middle)
-
-
-def _row(answer: Answer) -> tuple[str, ...]:
-    bounds = answer.bounds
-    return answer.implementation, answer.name, answer.outcome, percent(bounds.measured), percent(bounds.relative)
-
-
-def _note(found: Comparison) -> str:
-    counts = Counter(answer.outcome for answer in found.answers if not answer.overall)
-    words = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in ORDER if counts[outcome])
-    return (
-        f"Single benchmarks: {words or 'none'}; those furthest apart come last. Changes of less than "
-        f"{found.threshold:.0%} do not matter; in brackets the interval that holds the change with 95%; the baseline "
-        f"is torch on the same device, unchanged"
-    )
+        counts = Counter(answer.outcome for answer in single)
+        words = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in ORDER if counts[outcome])
+        note = (
+            f"Single benchmarks: {words or 'none'}; those furthest apart come last. Changes of less than "
+            f"{step.found.threshold:.0%} do not matter; in brackets the interval that holds the change with 95%; the "
+            f"baseline is torch on the same device, unchanged"
+        )
+        yield Table(f"From {step.before.label} to {step.after.label}", HEADS, rows, 3, note)
 
 
 def trend(found: Sequence[Step]) -> Plot | None:
     """Geometric means relative to torch, run by run, over the problems that all of these runs timed."""
-    chain = _chain(found)
-    timed = [_means(run, _shared(chain)) for run in chain]
+    chain = [found[-1].after] if found else []
+    for step in reversed(found):  # the runs that lead to the last one, the earliest first
+        if step.after is chain[0]:
+            chain.insert(0, step.before)
+    shared = [key for key in chain[0].benchmarks if all(key in run.benchmarks for run in chain)] if chain else []
+    timed = [_means(run, shared) for run in chain]
     places = sorted({place for known in timed for place in known}, key=lambda p: (operator_place(p[0]), p[1]))
     if not places:
         return None
-    points = [
-        _point(place, number, run, known[place])
-        for number, (run, known) in enumerate(zip(chain, timed, strict=True), 1)
-        for place in places
-        if place in known
-    ]
+    points: list[Point] = []
+    for number, (run, known) in enumerate(zip(chain, timed, strict=True), 1):
+        for operator, name in (place for place in places if place in known):
+            mean = known[operator, name]
+            says = f"{name}, {operator}, {run.label}: {mean:.2f} times torch"
+            points.append({"implementation": name, "panel": operator, "x": number, "y": mean, "says": says})
     rows = tuple(
         (name, operator, *(figures(known.get((operator, name))) for known in timed)) for operator, name in places
     )
@@ -97,36 +89,10 @@ def trend(found: Sequence[Step]) -> Plot | None:
     return Plot("runs", "Speed run by run", text, tuple(points), panels, Table("Speed run by run", heads, rows, 2))
 
 
-def _chain(found: Sequence[Step]) -> list[Run]:
-    """The runs that lead to the last one, the earliest first."""
-    chain = [found[-1].after] if found else []
-    for step in reversed(found):
-        if step.after is chain[0]:
-            chain.insert(0, step.before)
-    return chain
-
-
-def _shared(chain: Sequence[Run]) -> frozenset[Key]:
-    return reduce(frozenset.intersection, (frozenset(run.benchmarks) for run in chain)) if chain else frozenset()
-
-
-def _means(run: Run, keys: frozenset[Key]) -> Mapping[tuple[str, str], float]:
+def _means(run: Run, keys: Sequence[Key]) -> dict[tuple[str, str], float]:
     """(Operator, implementation) -> geometric mean."""
-    timings = [
-        Timing(
-            key.device,
-            key.operator,
-            " ".join(key[3:]),
-            key.implementation,
-            statistics.median(run.benchmarks[key].rounds),
-        )
-        for key in keys
-        if not run.benchmarks[key].timing.doubt
-    ]
+    timings = []
+    for key in (key for key in keys if not run.benchmarks[key].timing.doubt):
+        median = statistics.median(run.benchmarks[key].rounds)
+        timings.append(Timing(key.device, key.operator, " ".join(key[3:]), key.implementation, median))
     return {place: mean for place, (mean, _) in means(ratios(timings)).items()}
-
-
-def _point(place: tuple[str, str], number: int, run: Run, mean: float) -> Point:
-    operator, name = place
-    says = f"{name}, {operator}, {run.label}: {mean:.2f} times torch"
-    return {"implementation": name, "panel": operator, "x": number, "y": mean, "says": says}

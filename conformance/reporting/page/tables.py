@@ -148,6 +148,20 @@ class Speed:
     clocked: Clocked
     ratio: float | None
 
+    @property
+    def problem(self) -> str:
+        """With dtype and layout, where they are not the default."""
+        c = self.clocked
+        return c.problem + ("" if (c.dtype, c.layout) == ("fp32", "nchw") else f" {c.dtype} {c.layout}")
+
+    @property
+    def cell(self) -> str:
+        """In words."""
+        words = [f"{figures(self.clocked.seconds * 1e3)} ms"]
+        words += [] if self.ratio in (None, 1.0) else [f"{figures(self.ratio)}x"]
+        words += [] if self.clocked.share is None else [f"{self.clocked.share:.0%} roof"]
+        return " · ".join([*words, *(["!"] if self.clocked.finding else [])])
+
 
 def speeds(digest: Digest) -> list[Speed]:
     """All times with their ratios to torch."""
@@ -170,59 +184,33 @@ def speeds(digest: Digest) -> list[Speed]:
 
 
 def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
-    """By operator, problems by implementations: milliseconds, times torch, share of the roofline; then the means."""
-    tables = [_grid(digest, name, [s for s in found if s.clocked.operator == name]) for name in _timed_operators(found)]
-    return [*tables, *_doubted(digest, found), *_means(digest, found)]
-
-
-def _timed_operators(found: Iterable[Speed]) -> list[str]:
-    return sorted({s.clocked.operator for s in found}, key=operator_place)
-
-
-def _grid(digest: Digest, operator: str, found: Sequence[Speed]) -> Table:
-    names = sorted({s.clocked.row for s in found})
-    cells = {(_problem(s), s.clocked.row): _cell(s) for s in found}
-    rows = tuple((p, *(cells.get((p, n), "-") for n in names)) for p in dict.fromkeys(_problem(s) for s in found))
+    """By operator, problems by implementations: milliseconds, times torch, share of the roofline; then times in doubt,
+    and the geometric means where there is a torch."""
+    tables = []
     note = "milliseconds; times torch on the same machine (higher is faster); share of the roofline, where known"
-    return Table(f"{operator}, median of warm calls", ("problem", *map(digest.name, names)), rows, 1, note)
-
-
-def _problem(speed: Speed) -> str:
-    c = speed.clocked
-    rest = "" if (c.dtype, c.layout) == ("fp32", "nchw") else f" {c.dtype} {c.layout}"
-    return c.problem + rest
-
-
-def _cell(speed: Speed) -> str:
-    words = [f"{figures(speed.clocked.seconds * 1e3)} ms"]
-    words += [] if speed.ratio in (None, 1.0) else [f"{figures(speed.ratio)}x"]
-    words += [] if speed.clocked.share is None else [f"{speed.clocked.share:.0%} roof"]
-    words += ["!"] if speed.clocked.finding else []
-    return " · ".join(words)
-
-
-def _doubted(digest: Digest, found: Sequence[Speed]) -> Iterator[Table]:
-    """Times that are not to be believed, marked with ! above."""
-    doubted = [s.clocked for s in found if s.clocked.finding]
-    if doubted:
+    for operator in sorted({s.clocked.operator for s in found}, key=operator_place):
+        here = [s for s in found if s.clocked.operator == operator]
+        names = sorted({s.clocked.row for s in here})
+        cells = {(s.problem, s.clocked.row): s.cell for s in here}
+        rows = tuple((p, *(cells.get((p, n), "-") for n in names)) for p in dict.fromkeys(s.problem for s in here))
+        heads = ("problem", *map(digest.name, names))
+        tables.append(Table(f"{operator}, median of warm calls", heads, rows, 1, note))
+    if doubted := [s.clocked for s in found if s.clocked.finding]:
         rows = tuple((digest.name(c.row), c.operator, c.problem, c.finding) for c in doubted)
-        yield Table(
-            "Times marked with !, compared with nothing", ("implementation", "operator", "problem", "why"), rows, 4
-        )
-
-
-def _means(digest: Digest, found: Sequence[Speed]) -> Iterator[Table]:
-    """Geometric means relative to torch, where there is a torch."""
-    rows = geometric_means(found)
-    names = sorted({row for row, _ in rows})
-    operators = _timed_operators(s for s in found if s.ratio is not None)
-    if names:
-        table = tuple(
-            (digest.name(n), *("{:.2f} of {}".format(*rows[n, o]) if (n, o) in rows else "-" for o in operators))
-            for n in names
+        heads = ("implementation", "operator", "problem", "reason")
+        tables.append(Table("Times marked with !, compared with nothing", heads, rows, 4))
+    if means := geometric_means(found):
+        operators = sorted({operator for _, operator in means}, key=operator_place)
+        rows = tuple(
+            (
+                digest.name(row),
+                *("{:.2f} of {}".format(*means[row, o]) if (row, o) in means else "-" for o in operators),
+            )
+            for row in sorted({row for row, _ in means})
         )
         title = "Speed relative to torch, geometric mean over how many problems"
-        yield Table(title, ("implementation", *operators), table)
+        tables.append(Table(title, ("implementation", *operators), rows))
+    return tables
 
 
 def geometric_means(found: Iterable[Speed]) -> dict[tuple[Row, str], tuple[float, int]]:
@@ -231,7 +219,7 @@ def geometric_means(found: Iterable[Speed]) -> dict[tuple[Row, str], tuple[float
     for s in found:
         c = s.clocked
         if s.ratio is not None and c.implementation != baseline(c.machine.device):
-            by_machine[c.machine][c.operator, _problem(s), c.implementation] = s.ratio
+            by_machine[c.machine][c.operator, s.problem, c.implementation] = s.ratio
     return {
         ((name, machine), operator): pair
         for machine, held in by_machine.items()

@@ -1,1 +1,1 @@
-"""Results that somebody signs for: packing them into an archive, and checking one that came from anybody."""
+"""Signed results: packing them into an archive, and checking an archive that is not trusted."""

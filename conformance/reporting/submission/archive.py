@@ -1,4 +1,4 @@
-"""An archive from anybody, read into memory: what is not exactly as `written` makes it is refused, by name."""
+"""An archive that is not trusted, read into memory: what is not exactly as `written` makes it is refused, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from io import BytesIO
-from pathlib import Path
 
 from conformance.results.reading import shown
 
@@ -50,26 +49,30 @@ def written(members: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def read(path: Path) -> dict[str, bytes]:
-    """The members of an archive; nothing is written anywhere. Raises ArchiveError."""
-    try:
-        if path.stat().st_size > PACKED:
-            raise ArchiveError(f"is larger than {PACKED >> 20} MiB")
-        return unpacked(path.read_bytes())
-    except OSError as problem:
-        raise ArchiveError(f"cannot be read ({problem.strerror})") from None
-
-
 def unpacked(content: bytes) -> dict[str, bytes]:
     """The members of an archive's bytes. Raises ArchiveError before anything large is unpacked."""
     _check_end(content)
     try:
         with zipfile.ZipFile(BytesIO(content)) as file:
-            _check_members(file.infolist())
-            return {info.filename: _content(file, info) for info in file.infolist()}
+            infos = file.infolist()
+            names = [info.filename for info in infos]
+            for info in infos:
+                _check(info)
+                if names.count(info.filename) > 1:
+                    raise ArchiveError(f"member {shown(info.filename)} is there twice")
+            total = sum(info.file_size for info in infos)
+            if total > UNPACKED:
+                raise ArchiveError(f"unpacks to {total} bytes, at most {UNPACKED}")
+            members = {}
+            for info in infos:
+                with file.open(info) as member:  # no more than it declares; its checksum is compared on the way
+                    members[info.filename] = member.read(info.file_size + 1)
+                if len(members[info.filename]) != info.file_size:
+                    raise ArchiveError(f"member {shown(info.filename)} is not as long as it says")
+            return members
+    except ArchiveError:
+        raise
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError) as problem:
-        if isinstance(problem, ArchiveError):
-            raise
         raise ArchiveError(f"is damaged ({shown(problem)})") from None
 
 
@@ -86,47 +89,22 @@ def _check_end(content: bytes) -> None:
         raise ArchiveError("holds bytes that belong to no member")
 
 
-def _check_members(infos: list[zipfile.ZipInfo]) -> None:
-    names: set[str] = set()
-    for info in infos:
-        reason = _refused(info) or ("is there twice" if info.filename in names else "")
-        if reason:
-            raise ArchiveError(f"member {shown(info.orig_filename)} {reason}")
-        names.add(info.filename)
-    total = sum(info.file_size for info in infos)
-    if total > UNPACKED:
-        raise ArchiveError(f"unpacks to {total} bytes, at most {UNPACKED}")
-
-
-def _refused(info: zipfile.ZipInfo) -> str:
-    """What is wrong with a member; empty if nothing is."""
-    name = info.orig_filename
-    if name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name):
-        return "has an absolute name"
-    if ".." in re.split(r"[/\\]", name):
-        return "leads out of the archive"
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    if stat.S_ISLNK(kind):
-        return "is a symbolic link"
-    if kind not in (0, stat.S_IFREG):
-        return "is no regular file"
-    if info.filename != name or not KNOWN.fullmatch(name):
-        return "is no part of a submission"
-    if info.file_size > PARSED and not name.startswith("records/"):
-        return f"has {info.file_size} bytes, at most {PARSED}"
-    if info.flag_bits & 0x1:
-        return "is encrypted"
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return f"is packed by method {info.compress_type}"
-    if info.file_size > SMALL and info.file_size > RATIO * info.compress_size:
-        return f"unpacks to {info.file_size} bytes from {info.compress_size}, more than {RATIO} times"
-    return ""
-
-
-def _content(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """The bytes of a member, no more than it declares; its checksum is compared on the way."""
-    with file.open(info) as member:
-        content = member.read(info.file_size + 1)
-    if len(content) != info.file_size:
-        raise ArchiveError(f"member {shown(info.filename)} is not as long as it says")
-    return content
+def _check(info: zipfile.ZipInfo) -> None:
+    """Raises ArchiveError for a member that `written` would not make."""
+    name, kind, size = info.orig_filename, stat.S_IFMT(info.external_attr >> 16), info.file_size
+    methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    defects = {
+        "has an absolute name": name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name),
+        "leads out of the archive": ".." in re.split(r"[/\\]", name),
+        "is a symbolic link": stat.S_ISLNK(kind),
+        "is no regular file": kind not in (0, stat.S_IFREG),
+        "is no part of a submission": info.filename != name or not KNOWN.fullmatch(name),
+        f"has {size} bytes, at most {PARSED}": size > PARSED and not name.startswith("records/"),
+        "is encrypted": info.flag_bits & 0x1,
+        f"is packed by method {info.compress_type}": info.compress_type not in methods,
+        f"unpacks to {size} bytes from {info.compress_size}, more than {RATIO} times": size > SMALL
+        and size > RATIO * info.compress_size,
+    }
+    for defect, found in defects.items():
+        if found:
+            raise ArchiveError(f"member {shown(name)} {defect}")

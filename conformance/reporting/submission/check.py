@@ -1,4 +1,4 @@
-"""`python -m conformance verify`: whether a submission is whole, agrees with itself, and can be repeated."""
+"""`python -m conformance verify`: whether a submission is complete, consistent and reproducible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from conformance.problems import PROBLEMS
 from conformance.reporting.submission import archive, complete, contents, rerun
 from conformance.reporting.submission.archive import ArchiveError
 from conformance.reporting.submission.contents import Contents, SubmissionError
-from conformance.reporting.submission.due import due
+from conformance.reporting.submission.required import required_cases
 from conformance.results.reading import RecordError, shown, strict_json
 from conformance.results.schema import STATUSES, Attempt, CheckRecord, Record
 from conformance.training.tables import OPERATOR as TRAINING
@@ -38,7 +38,7 @@ REQUIRED = frozenset({"manifest.json", "statement.txt", "environment.json", "wai
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """A submission's archive from anybody: is it whole, does it agree with itself, does a sample repeat."""
+    """Check a submission: is it complete and consistent, and does a sample of its verdicts reproduce."""
     parser.set_defaults(run=_run)
     parser.add_argument("archive", type=Path, metavar="acme.zip")
     parser.add_argument("--rerun", type=_count, default=0, metavar="N", help="run N verdicts again, drawn at random")
@@ -54,7 +54,9 @@ def _count(text: str) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        content = arguments.archive.read_bytes() if arguments.archive.stat().st_size <= archive.PACKED else b""
+        if arguments.archive.stat().st_size > archive.PACKED:
+            raise ArchiveError(f"is larger than {archive.PACKED >> 20} MiB")
+        content = arguments.archive.read_bytes()
         found = opened(content)
     except OSError as problem:
         print(f"{arguments.archive}: cannot be read ({problem.strerror})", file=sys.stderr)
@@ -70,16 +72,12 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"REFUSED: and {len(wrong) - MAX_LISTED} more")
     if wrong:
         return 1
-    print(f"whole: every case of level {found.statement.level} has its verdict")
+    print(f"complete: every required case of level {found.statement.level} has a verdict")
     if not arguments.rerun:
         return 0
     drawn = secrets.randbelow(10**9) if arguments.draw is None else arguments.draw
-    return _repeated(found, arguments.rerun, drawn, arguments.impl)
-
-
-def _repeated(found: Contents, count: int, drawn: int, paths: list[Path]) -> int:
-    print(f"running {count} again, --draw {drawn}")
-    outcomes = list(rerun.repeated(found, count, drawn, paths))
+    print(f"running {arguments.rerun} again, --draw {drawn}")
+    outcomes = list(rerun.repeated(found, arguments.rerun, drawn, arguments.impl))
     for outcome in outcomes:
         print(f"  {outcome.word}: {outcome.text}")
     if any(outcome.word == rerun.OTHER for outcome in outcomes):
@@ -96,37 +94,28 @@ def opened(content: bytes) -> Contents:
     missing = sorted(REQUIRED - members.keys())
     if missing or not any(name.startswith("records/") for name in members):
         raise SubmissionError(f"has no {', '.join(missing) or 'records'}")
-    _check_manifest(members)
-    found = contents.understood(members)
-    derived = {"waivers.json": contents.waivers(found.records), "environment.json": contents.environment(found)}
-    for name, value in derived.items():
-        _check_derived(name, _json(members, name), value)
-    return found
-
-
-def _check_manifest(members: Mapping[str, bytes]) -> None:
-    stated, found = _json(members, "manifest.json"), contents.manifest(members)
+    stated, manifest = _json(members, "manifest.json"), contents.manifest(members)
     if not isinstance(stated, dict) or stated.get("format") != contents.FORMAT:
         raise SubmissionError(f"manifest.json is not of format {contents.FORMAT}")
     rows = stated.get("members")
-    if not isinstance(rows, dict) or rows.keys() != found["members"].keys():
+    if not isinstance(rows, dict) or rows.keys() != manifest["members"].keys():
         raise SubmissionError("manifest.json does not list exactly the members of the archive")
-    for name, row in found["members"].items():
+    for name, row in manifest["members"].items():
         if rows[name] != row:
             raise SubmissionError(f"{name} is not the file that the manifest names (SHA-256 {row['sha256'][:12]}...)")
-    if stated != found:
+    if stated != manifest:
         raise SubmissionError("manifest.json says more than format and members")
-
-
-def _check_derived(name: str, stated: object, value: object) -> None:
-    """What is derived from the records must be so here as well: same suite, same goldens, same counts."""
-    if stated == value:
-        return
-    if isinstance(stated, dict) and isinstance(value, dict):
-        other = sorted(key for key in stated.keys() | value.keys() if stated.get(key) != value.get(key))
-        words = "; ".join(f"{shown(k)} {shown(stated.get(k), 60)}, here {shown(value.get(k), 60)}" for k in other)
-        raise SubmissionError(f"{name}: {words}")
-    raise SubmissionError(f"{name} does not say what the records say")
+    found = contents.understood(members)
+    # what is derived from the records must be so here as well: same suite, same goldens, same counts
+    if _json(members, "waivers.json") != contents.waivers(found.records):
+        raise SubmissionError("waivers.json does not say what the records say")
+    stated, here = _json(members, "environment.json"), contents.environment(found)
+    if stated != here:
+        stated = stated if isinstance(stated, dict) else {}
+        other = sorted(key for key in stated.keys() | here.keys() if stated.get(key) != here.get(key))
+        words = (f"{shown(k)} {shown(stated.get(k), 60)}, here {shown(here.get(k), 60)}" for k in other)
+        raise SubmissionError(f"environment.json: {'; '.join(words)}")
+    return found
 
 
 def _json(members: Mapping[str, bytes], name: str) -> Any:
@@ -157,7 +146,9 @@ def defects(found: Contents) -> Iterator[str]:
         records = found.of(name)
         for look in (_facts, _verdicts):
             yield from (f"{shown(name)}: {defect}" for defect in dict.fromkeys(look(records)))
-        yield from (f"{shown(name)}: {defect}" for defect in complete.defects(records, due(found.statement.level)))
+        yield from (
+            f"{shown(name)}: {defect}" for defect in complete.defects(records, required_cases(found.statement.level))
+        )
 
 
 def _runs(found: Contents) -> Iterator[str]:

@@ -6,23 +6,23 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from conformance.execution.plan import BEHAVIOUR_PROBLEMS
-from conformance.reporting.submission.due import Due, Share, Slot
+from conformance.reporting.submission.required import Required, Share, Slot
 from conformance.results.reading import shown
 from conformance.results.schema import Attempt, CheckRecord, Record, TrainingRecord
 
 Absent = Counter[tuple[str, str, int]]
-"""(operator, check, cases) -> how often such an absence is recorded. What was due is taken out of it."""
+"""(operator, check, cases) -> how often such an absence is recorded. What was required is taken out of it."""
 
 
-def defects(records: Sequence[Record], due: Due) -> Iterator[str]:
-    """What is missing, given twice, or not asked for in the records of one implementation."""
+def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
+    """What is missing, given twice, or not required in the records of one implementation."""
     cases = [record for record in records if isinstance(record, Attempt) and not isinstance(record, TrainingRecord)]
     slots = Counter(Slot._make(getattr(record, name) for name in Slot._fields) for record in cases)
-    known = frozenset().union(*(share.slots for share in (*due.verdicts, *due.behaviour, *due.measured)))
+    known = frozenset().union(*(share.slots for share in (*required.verdicts, *required.behaviour, *required.measured)))
     yield from (f"{_name(slot)} has {count} verdicts" for slot, count in slots.items() if count > 1)
-    yield from (f"{_name(slot)} is not asked for" for slot in slots if slot not in known)
+    yield from (f"{_name(slot)} is not required" for slot in slots if slot not in known)
     absent = Counter((r.operator, r.check, r.cases) for r in records if not isinstance(r, Attempt))
-    for share in (*due.verdicts, *due.measured):
+    for share in (*required.verdicts, *required.measured):
         missing = sorted(share.slots - slots.keys())
         if len(missing) < len(share.slots):
             yield from (f"{_name(slot)} has no verdict" for slot in missing)
@@ -33,15 +33,15 @@ def defects(records: Sequence[Record], due: Due) -> Iterator[str]:
         for record in cases
         if record.contract and not isinstance(record, CheckRecord)
     }
-    yield from _in_behaviour(due.behaviour, slots, absent, Counter(found[:2] for found in have_kernel))
+    yield from _in_behaviour(required.behaviour, slots, absent, Counter(found[:2] for found in have_kernel))
     trained = Counter(record.problem for record in records if isinstance(record, TrainingRecord))
     yield from (f"training {shown(name)} has {count} verdicts" for name, count in trained.items() if count > 1)
-    yield from (f"training {shown(name)} is not asked for" for name in trained if name not in due.networks)
-    for network in due.networks:
+    yield from (f"training {shown(name)} is not required" for name in trained if name not in required.networks)
+    for network in required.networks:
         if network not in trained and not _take(absent, "training", "", 1):
             yield f"training {network} has no verdict"
     yield from (
-        f"{shown(f'{operator} {check}'.strip())}: an absence of {count} cases is not asked for"
+        f"{shown(f'{operator} {check}'.strip())}: an absence of {count} cases is not required"
         for operator, check, count in absent
     )
 

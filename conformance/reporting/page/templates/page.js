@@ -148,7 +148,7 @@
     const cell = (text, place, kind) => make("td", { class: place > 1 ? kind : null }, text);
     return make("table", {},
       make("thead", {}, make("tr", {}, ...heads.map((head, place) => make("th", { scope: "col", class: place > 1 ? "n" : null }, head)))),
-      make("tbody", {}, ...rows.map((row) => make("tr", { class: row.beyond ? "beyond" : null }, ...row.map((text, place) => cell(text, place, "n"))))));
+      make("tbody", {}, ...rows.map((row) => make("tr", { class: row.exceeds ? "exceeds" : null }, ...row.map((text, place) => cell(text, place, "n"))))));
   }
 
   /* The figures of a verdict lie one after the other, in the order of the shapes of checks and profiles. */
@@ -157,7 +157,7 @@
     const checks = verdicts.text(place, "checks").flatMap(([output, names]) => names.map((name) => {
       const [value, limit] = rest.splice(0, 2);
       const row = [output, name, number(value), number(limit)];
-      row.beyond = !(Math.abs(Number(value === "inf" ? Infinity : value)) <= Number(limit === "inf" ? Infinity : limit));
+      row.exceeds = !(Math.abs(Number(value === "inf" ? Infinity : value)) <= Number(limit === "inf" ? Infinity : limit));
       return row;
     }));
     const profile = verdicts.text(place, "profile").map(([output, names]) => [output, names.map((name) => `${name} ${number(rest.shift())}`).join(", ")]);
@@ -172,10 +172,10 @@
       ["problem", [verdicts.text(place, "problem"), verdicts.text(place, "descriptor")].filter(Boolean).join(" = ")],
       ["check", verdicts.text(place, "check")],
       ["cases", columns.cases[place] === 1 ? "" : String(columns.cases[place])],
-      ["longest sum", columns.terms[place] ? `${columns.terms[place]} terms` : ""],
-      ["judged by", verdicts.text(place, "method")],
+      ["terms", columns.terms[place] ? String(columns.terms[place]) : ""],
+      ["method", verdicts.text(place, "method")],
       ["contract", contract ? Object.entries(contract).map(([name, value]) => `${name} ${value}`).join(", ") : ""],
-      ["inferred", Object.entries(verdicts.text(place, "inferred")).map(([output, name]) => `${output}: ${name}`).join("; ")],
+      ["inferred precision", Object.entries(verdicts.text(place, "inferred")).map(([output, name]) => `${output}: ${name}`).join("; ")],
       ...profile.map(([output, text]) => [`profile ${output}`, text]),
       ["machine", verdicts.rows[columns.row[place]][2]],
       ["versions", Object.entries(verdicts.text(place, "versions")).map(([name, text]) => `${name} ${text}`).join(", ")],
@@ -212,7 +212,7 @@
       make("td", {}, open),
       make("td", { class: "case" }, make("b", {}, name), ` ${what}${marks ? ` (${marks})` : ""}`, first ? make("small", {}, first) : null),
       ...["dtype", "layout", "distribution"].map((column) => make("td", {}, verdicts.text(place, column))),
-      make("td", { class: columns.worst[place] > 1 ? "n beyond" : "n" }, share(columns.worst[place])),
+      make("td", { class: columns.worst[place] > 1 ? "n exceeds" : "n" }, share(columns.worst[place])),
       make("td", { class: "n" }, columns.seconds[place] === null ? "" : (columns.seconds[place] * 1000).toFixed(1)),
     ];
     const row = make("tr", { class: `s-${status}` }, ...cells);

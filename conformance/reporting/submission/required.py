@@ -28,7 +28,7 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one test function asks for: all of it, or one absence that counts `cases` of it."""
+    """What one test function requires: all of it, or one absence that counts `cases` of it."""
 
     operator: str
     check: str
@@ -39,8 +39,8 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """Everything that a level asks for."""
+class Required:
+    """Everything that a level requires."""
 
     verdicts: tuple[Share, ...]
     behaviour: tuple[Share, ...]
@@ -49,7 +49,7 @@ class Due:
 
 
 @cache
-def due(level: str) -> Due:
+def required_cases(level: str) -> Required:
     """The required cases of every implementation at a level."""
     verdicts = []
     for operator, when in VERIFIED:
@@ -70,7 +70,7 @@ def due(level: str) -> Due:
                 problems = small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
                 slots = _slots(operator, ((problem, v) for problem in problems for v in every), check)
                 behaviour.append(Share(operator, check, slots, min(len(problems), sum(BEHAVIOUR_PROBLEMS.values()))))
-    return Due(tuple(verdicts), tuple(behaviour), tuple(measured), NETWORKS)
+    return Required(tuple(verdicts), tuple(behaviour), tuple(measured), NETWORKS)
 
 
 def _slots(operator: str, pairs: Iterable[tuple[Problem, Variant]], check: str = "") -> frozenset[Slot]:
