@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.implementations.windows import Padding, Pair, sizes
+
 from . import statistics
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
-from .geometry import Array, Padding, Pair, image_sizes
+from .geometry import Array
 from .storage import converted, widened
 
 
@@ -33,7 +35,7 @@ class _Moments:
 
 
 def _moments(z: Array, layout: str) -> _Moments:
-    _, channels, _ = image_sizes(z.shape, layout)
+    _, channels, _ = sizes(z.shape, layout)
     count, zero = z.size // channels, np.zeros(channels)
     if count < 2:
         raise ValueError(f"a channel has {count} elements; a variance needs at least 2")
@@ -94,10 +96,8 @@ def conv_bn_backward(
     pull = np.divide(product, deviation * slope, out=np.zeros_like(product), where=slope != 0)
     factor = _factors(gamma, None, variance.size)[0] / deviation
     dz = statistics.gradient(dy, z, -factor * total / moments.count, moments.mean, -factor * pull, factor, layout)
-    _, _, input_size = image_sizes(x.shape, layout)
-    _, _, kernel_size = image_sizes(w.shape, layout)
-    dx = conv_backward_data(dz, weights, input_size=input_size, **window)
-    dw = conv_backward_weight(image, dz, kernel_size=kernel_size, with_bias=False, **window)
+    dx = conv_backward_data(dz, weights, input_size=sizes(x.shape, layout)[2], **window)
+    dw = conv_backward_weight(image, dz, kernel_size=sizes(w.shape, layout)[2], with_bias=False, **window)
     results = converted(dx, x.dtype), converted(dw, w.dtype)
     return results if gamma is None else (*results, (product / deviation).astype(wide), total.astype(wide))
 

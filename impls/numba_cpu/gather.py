@@ -12,13 +12,14 @@ source block in a 2 MB second-level cache; about 1024..4096 outputs amortise the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numba import get_num_threads, prange
+from numba import get_num_threads
 
-from .geometry import Array, Axis, Pair, Problem, Quad, Strides, Triple, even_split, lattice_strides
-from .launch import cached_kernel, index, launch, njit_inner, njit_launcher
+from conformance.implementations.windows import Pair
+
+from .geometry import Array, Axis, Problem, Quad, Strides, Triple, even_split, lattice_strides
+from .launch import cached_kernel, index, launch, njit_inner
 from .microkernel import SEGMENT, TILE_ROWS, lanes_of, tile_columns, tile_product
 from .packing import aligned, pack_block, pack_panel
 
@@ -134,21 +135,6 @@ def _pack(
         pack_panel(panels, at, w, w_at, w_strides[:2], taps, rows, held, block_c)
 
 
-@njit_launcher
-def _launcher(
-    kernel: Any, workers: int, out: Array, out_strides: Strides, src: Array, src_strides: Strides,
-    size: Pair, panels: Array, w: Array, w_strides: Triple, taps: Array, bias: Array, problem: Problem,
-    counts: Pair, block: Quad, step: Pair, low: Pair, phases_h: Array, phases_w: Array, plane: Quad,
-    segments_of: Array, by_row: bool, buffers: Array, lives: Array, tiles: Array,
-) -> None:  # fmt: skip
-    for worker in prange(workers):
-        kernel(
-            np.int64(worker), np.int64(workers), out, out_strides, src, src_strides, size, panels, w,
-            w_strides, taps, bias, problem, counts, block, step, low, phases_h, phases_w, plane,
-            segments_of, by_row, buffers, lives, tiles,
-        )  # fmt: skip
-
-
 def _plane(axes: tuple[Axis, Axis], extent: tuple[int, int], dtype: np.dtype) -> tuple[int, int, int, int]:
     """(rows, columns, pitch, channel pitch) of a block buffer.
 
@@ -231,5 +217,5 @@ def gather(
         np.empty((workers, channel_pitch + width), np.uint8), aligned((workers, TILE_ROWS * width),
         out.dtype),
     )  # fmt: skip
-    launch(_launcher, _pack, out.dtype, workers, *arguments)
-    launch(_launcher, _multiply, out.dtype, workers, *arguments)
+    launch(_pack, out.dtype, workers, *arguments)
+    launch(_multiply, out.dtype, workers, *arguments)

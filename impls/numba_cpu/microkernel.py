@@ -120,22 +120,8 @@ def _tile_product(
     typingctx: Any, out: Any, out_at: Any, accumulate: Any, a: Any, a_at: Any, b: Any, b_at: Any, b_step: Any,
     live: Any, live_scale: Any, segments: Any, segments_at: Any, segment_count: Any,
 ) -> Any:  # fmt: skip
-    integer = types.int64
-    signature = types.void(
-        out,
-        integer,
-        types.boolean,
-        a,
-        integer,
-        b,
-        integer,
-        integer,
-        live,
-        integer,
-        segments,
-        integer,
-        integer,
-    )
+    i64 = types.int64
+    signature = types.void(out, i64, types.boolean, a, i64, b, i64, i64, live, i64, segments, i64, i64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         def data(index: int) -> Any:
@@ -182,17 +168,5 @@ def tile_product(
     with live[(b_at + b offset) * live_scale + j] = 0 are left out, not multiplied: NaN and Inf stay put.
     """
     _tile_product(
-        out,
-        out_at,
-        accumulate,
-        a,
-        a_at,
-        b,
-        b_at,
-        b_step,
-        live,
-        live_scale,
-        segments,
-        segments_at,
-        segment_count,
+        out, out_at, accumulate, a, a_at, b, b_at, b_step, live, live_scale, segments, segments_at, segment_count
     )

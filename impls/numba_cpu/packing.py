@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .geometry import Array, Pair, Quad, Strides, Triple
+from conformance.implementations.windows import Pair
+
+from .geometry import Array, Quad, Strides, Triple
 from .launch import index, njit_inner
 from .microkernel import SEGMENT, TILE_ROWS, VECTOR_BYTES
 

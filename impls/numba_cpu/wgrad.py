@@ -14,23 +14,15 @@ of dy and BLOCK_CHANNELS * 1024 * 4 of x together stay in a 2 MB second-level ca
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import get_num_threads, prange
+from numba import get_num_threads
 
-from .geometry import Array, Pair, Problem, Quad, Strides, Triple, Window, even_split
-from .launch import cached_kernel, launch, njit_inner, njit_launcher
+from conformance.implementations.windows import Pair, Window
+
+from .geometry import Array, Problem, Quad, Strides, Triple, even_split
+from .launch import cached_kernel, launch, njit_inner
 from .microkernel import SEGMENT, TILE_ROWS, tile_columns, tile_product
-from .packing import (
-    aligned,
-    find_equal_runs,
-    find_valid_runs,
-    pack_pixels,
-    pack_windows,
-    row_total,
-    source_range,
-)
+from .packing import aligned, find_equal_runs, find_valid_runs, pack_pixels, pack_windows, row_total, source_range
 
 BLOCK_PIXELS = 1024
 BLOCK_COLUMNS = 128
@@ -115,15 +107,7 @@ def _multiply(
                 x_at += c * x_strides[1]
                 b_size = pack_pixels(b, x, x_at, x_strides[1:], source_rows, source_columns, held_c, lanes)
                 find_valid_runs(
-                    segments,
-                    tap_counts,
-                    rows,
-                    columns,
-                    source_rows,
-                    source_columns,
-                    window_h,
-                    window_w,
-                    lanes,
+                    segments, tap_counts, rows, columns, source_rows, source_columns, window_h, window_w, lanes
                 )
             b_step, live_scale = (lanes, 1) if shifts.size else (stride[1] * lanes, 0)
             _multiply_block(
@@ -161,21 +145,6 @@ def _finish(
                     for part in range(1, parts):
                         total += partials[part * part_size + at + i * lanes + lane]
                     dw[target + lane * dw_strides[1]] = total
-
-
-@njit_launcher
-def _launcher(
-    kernel: Any, workers: int, dw: Array, dw_strides: Strides, partials: Array, sums: Array, x: Array,
-    x_strides: Strides, x_group: int, size: Pair, dy: Array, dy_strides: Strides, problem: Problem,
-    counts: Pair, block: Block, window_h: Quad, window_w: Quad, shifts: Array, widths: Pair, a_of: Array,
-    b_of: Array, live_of: Array, segments_of: Array, counts_of: Array,
-) -> None:  # fmt: skip
-    for worker in prange(workers):
-        kernel(
-            np.int64(worker), np.int64(workers), dw, dw_strides, partials, sums, x, x_strides, x_group,
-            size, dy, dy_strides, problem, counts, block, window_h, window_w, shifts, widths, a_of, b_of,
-            live_of, segments_of, counts_of,
-        )  # fmt: skip
 
 
 def _plan(axes: tuple[Window, Window], problem: Problem, workers: int, lanes: int) -> Block:
@@ -233,8 +202,8 @@ def weight_gradient(
         np.empty((workers, taps * p * (2 * axes[1].kernel + 1) * SEGMENT), np.int64),
         np.empty((workers, taps), np.int64),
     )  # fmt: skip
-    launch(_launcher, _multiply, dw.dtype, workers, *arguments)
-    launch(_launcher, _finish, dw.dtype, workers, *arguments)
+    launch(_multiply, dw.dtype, workers, *arguments)
+    launch(_finish, dw.dtype, workers, *arguments)
     return sums.sum(axis=0)
 
 
