@@ -23,43 +23,6 @@ from .storage import Format, inline
 from .target import cuda
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """A patch in numbers, as kernels take them."""
-
-    patch: Patch
-    product: Product
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Rows and columns of the image in a patch."""
-        (_, rows, columns), (_, taps, tap_columns) = self.product.pixels.digits, self.product.window.digits
-        high = (self.patch.rows - 1) * rows[2] + max(0, self.patch.taps - 1) * abs(taps[2]) + 1
-        return high, (self.patch.columns - 1) * columns[3] + max(0, tap_columns[0] - 1) * abs(tap_columns[3]) + 1
-
-    @property
-    def low(self) -> tuple[int, int]:
-        """Image row and column of a patch's first, relative to those of its first pixel's first tap."""
-        _, taps, tap_columns = self.product.window.digits
-        return min(0, (self.patch.taps - 1) * taps[2]), min(0, (tap_columns[0] - 1) * tap_columns[3])
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """From row to row of the image in memory, and from column to column."""
-        _, taps, tap_columns = self.product.window.digits
-        return taps[1] // taps[2], tap_columns[1] // tap_columns[3]
-
-    @property
-    def tiles(self) -> tuple[int, int]:
-        """Blocks along the rows and columns of the pixels."""
-        _, rows, columns = self.product.pixels.digits
-        return -(-rows[0] // self.patch.rows), -(-columns[0] // self.patch.columns)
-
-    @property
-    def arguments(self) -> tuple[int, ...]:
-        return *self.size, *self.low, *self.steps, *self.tiles, self.product.pixels.digits[0][0]
-
-
 @inline
 def fill(
     cells: Any, image: Any, widen: Any, zero: float, at: int, line: int, spot: int, shape: tuple[int, ...],
@@ -296,59 +259,74 @@ def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
     return scatter
 
 
+@dataclass(frozen=True)
 class Tiled:
-    """The engine."""
+    """A product by these kernels; forward and backward-data are cut by channels, backward-weight by tiles."""
 
-    def blocks(self, products: Sequence[Product], operands: tuple[Tensor, Tensor]) -> int:
-        """Of all products together."""
-        return sum(prod(_grid(_geometry(product, operands[0].format), 1)) for product in products)
+    patch: Patch
+    product: Product
 
-    def run(
-        self,
-        products: Sequence[Product],
-        out: Tensor,
-        operands: tuple[Tensor, Tensor],
-        bias: Tensor | None,
-        splits: int,
-    ) -> None:
-        """All products; forward and backward-data are cut by channels, backward-weight by tiles."""
-        a, b = operands
-        for product in products:
-            geometry = _geometry(product, b.format)
-            kernel = (scatter_kernel if product.over_pixels else gather_kernel)(b.format, out.format, geometry.patch)
-            tables = (product.window, product.pixels) if product.over_pixels else (product.pixels, product.window)
-            share = -(-_summed(geometry) // splits)
-            cut = share, out.size // splits, bias.strides[0] if bias else 0, splits
-            launch(
-                kernel, _grid(geometry, splits), geometry.patch.threads, out, a, b, bias or b, tables[0].table,
-                tables[1].table, product.scalars, geometry.arguments, cut, shared=_shared(geometry, b.format),
-            )  # fmt: skip
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of the image in a patch."""
+        (_, rows, columns), (_, taps, tap_columns) = self.product.pixels.digits, self.product.window.digits
+        high = (self.patch.rows - 1) * rows[2] + max(0, self.patch.taps - 1) * abs(taps[2]) + 1
+        return high, (self.patch.columns - 1) * columns[3] + max(0, tap_columns[0] - 1) * abs(tap_columns[3]) + 1
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Blocks along the rows and columns of the pixels."""
+        _, rows, columns = self.product.pixels.digits
+        return -(-rows[0] // self.patch.rows), -(-columns[0] // self.patch.columns)
+
+    @property
+    def geometry(self) -> tuple[int, ...]:
+        """As kernels take it: the size; image row and column of a patch's first pixel, relative to those of its first
+        pixel's first tap; steps from row to row and column to column of the image in memory; tiles; images."""
+        (images, *_), _, _ = self.product.pixels.digits
+        _, taps, tap_columns = self.product.window.digits
+        low = min(0, (self.patch.taps - 1) * taps[2]), min(0, (tap_columns[0] - 1) * tap_columns[3])
+        return *self.size, *low, taps[1] // taps[2], tap_columns[1] // tap_columns[3], *self.tiles, images
+
+    def shared(self, stored: Format) -> int:
+        """Bytes: the input, and for backward-weight the gradient of the pixels and sums for the window."""
+        patch, cells = self.patch, prod(self.size)
+        if self.product.over_pixels:
+            cells += patch.targets * (patch.rows * patch.columns + patch.taps * self.product.window.digits[2][0])
+        return cells * stored.accumulator.bitwidth // 8
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        images, channels = self.product.pixels.digits[0][0], self.product.window.digits[0][0]
+        blocks = channels if self.product.over_pixels else images * prod(self.tiles)
+        return blocks * self.product.groups, -(-self.product.rows // self.patch.targets)
+
+    @property
+    def blocks(self) -> int:
+        return prod(self.grid)
+
+    def launch(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, splits: int) -> None:
+        product, patch, (blocks, targets) = self.product, self.patch, self.grid
+        summed, tables = product.window.digits[0][0], (product.pixels.table, product.window.table)
+        kernel = gather_kernel
+        if product.over_pixels:
+            summed, tables = product.pixels.digits[0][0] * prod(self.tiles), tables[::-1]
+            kernel = scatter_kernel
+        cut = -(-summed // splits), out.size // splits, bias.strides[0] if bias else 0, splits
+        launch(
+            kernel(b.format, out.format, patch), (blocks, targets * splits), patch.threads, out, a, b, bias or b,
+            *tables, product.scalars, self.geometry, cut, shared=self.shared(b.format),
+        )  # fmt: skip
 
 
-def _geometry(product: Product, layout: Format) -> Geometry:
-    def fits(patch: Patch) -> bool:
-        return _shared(Geometry(patch, product), layout) <= SHARED
+def engine(products: Sequence[Product], stored: Format) -> list[Tiled]:
+    """By the largest patch whose shared memory fits."""
 
-    columns, taps = product.pixels.digits[2][0], max(1, product.window.digits[1][0])
-    return Geometry(patch_for(columns, taps, product.rows, fits), product)
+    def tiled(product: Product) -> Tiled:
+        def fits(patch: Patch) -> bool:
+            return Tiled(patch, product).shared(stored) <= SHARED
 
+        columns, taps = product.pixels.digits[2][0], max(1, product.window.digits[1][0])
+        return Tiled(patch_for(columns, taps, product.rows, fits), product)
 
-def _shared(geometry: Geometry, layout: Format) -> int:
-    """Bytes: the input, and for backward-weight the gradient of the pixels and sums for the window."""
-    patch, cells = geometry.patch, prod(geometry.size)
-    if geometry.product.over_pixels:
-        cells += patch.targets * (patch.rows * patch.columns + patch.taps * geometry.product.window.digits[2][0])
-    return cells * layout.accumulator.bitwidth // 8
-
-
-def _summed(geometry: Geometry) -> int:
-    """What a result is a sum over, as far as it can be split."""
-    product = geometry.product
-    return product.pixels.digits[0][0] * prod(geometry.tiles) if product.over_pixels else product.window.digits[0][0]
-
-
-def _grid(geometry: Geometry, splits: int) -> tuple[int, int]:
-    product = geometry.product
-    images, channels = product.pixels.digits[0][0], product.window.digits[0][0]
-    blocks = channels if product.over_pixels else images * prod(geometry.tiles)
-    return blocks * product.groups, -(-product.rows // geometry.patch.targets) * splits
+    return [tiled(product) for product in products]
