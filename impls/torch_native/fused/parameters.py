@@ -10,7 +10,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Window:
+class Parameters:
     """Parameters of a convolution: (rows, columns); padding ((top, bottom), (left, right))."""
 
     stride: Pair = (1, 1)
@@ -37,10 +37,10 @@ class Window:
         return rows, columns
 
 
-def require_convolution(x: torch.Tensor, w: torch.Tensor, window: Window) -> None:
+def require_convolution(x: torch.Tensor, w: torch.Tensor, window: Parameters) -> None:
     """Raises TypeError for dtypes and ValueError for shapes and parameters that no convolution has."""
-    for name, tensor in (("x", x), ("w", w)):
-        require_image(name, tensor)
+    require_image("x", x)
+    require_image("w", w)
     if x.dtype != w.dtype:
         raise TypeError(f"x is {x.dtype} and w is {w.dtype}: convert one, results have the dtype of both")
     groups, (k, share), channels = window.groups, w.shape[:2], x.shape[1]
@@ -109,4 +109,4 @@ def _require_vector(name: str, vector: torch.Tensor, channels: int, wide: torch.
         raise TypeError(f"{name} is {vector.dtype}: must be {wide}, the format of statistics")
 
 
-PLAIN = Window()
+PLAIN = Parameters()
