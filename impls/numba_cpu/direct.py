@@ -20,14 +20,12 @@ UNITS_PER_WORKER = 4
 
 @njit_inner(fastmath={"contract"})
 def _add_scaled(row: Array, low: int, high: int, scale: float, src: Array, at: int, increment: int) -> None:
-    """row[low:high] += scale * a strided row of src."""
     for j in range(low, high):
         row[index(j)] += scale * src[index(at + j * increment)]
 
 
 @njit_inner(fastmath={"contract", "reassoc"})
 def _dot(a: Array, a_at: int, a_increment: int, b: Array, b_at: int, b_increment: int, count: int) -> float:
-    """Sum of products of two strided rows."""
     total = a.dtype.type(0)
     for j in range(count):
         total += a[index(a_at + j * a_increment)] * b[index(b_at + j * b_increment)]
@@ -121,7 +119,6 @@ def _correlate(
 
 @njit_inner()
 def _sum_plane(dy: Array, dy_at: int, dy_strides: Strides, counts: Pair, images: int) -> float:
-    """Sum of one channel of dy."""
     total = dy.dtype.type(0)
     for image in range(images):
         for p in range(counts[0]):

@@ -31,18 +31,14 @@ SEGMENT = 3
 
 
 def lanes_of(dtype: np.dtype) -> int:
-    """Elements of one vector register."""
     return VECTOR_BYTES // np.dtype(dtype).itemsize
 
 
 def tile_columns(dtype: np.dtype) -> int:
-    """Columns of one register tile."""
     return VECTORS * lanes_of(dtype)
 
 
 class TileEmitter:
-    """Emits the loop nest of one register tile into an LLVM builder."""
-
     def __init__(self, context: Any, builder: Any, element: types.Float) -> None:
         self.builder = builder
         self.element = context.get_value_type(element)
@@ -56,7 +52,6 @@ class TileEmitter:
         self.tile = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(TILE_ROWS)]
 
     def vector_at(self, base: Any, offset: Any, kind: Any = None) -> Any:
-        """Pointer to a vector starting at element `offset` of `base`."""
         pointer = self.builder.gep(base, [offset])
         return self.builder.bitcast(pointer, (kind or self.vector).as_pointer())
 
@@ -104,7 +99,6 @@ class TileEmitter:
         return self.builder.shuffle_vector(first, undefined, order)
 
     def write(self, out: Any, out_at: Any, accumulate: Any) -> None:
-        """out = tile, or out += tile where `accumulate` is set."""
         builder = self.builder
         zero = ir.Constant(self.vector, None)
         for i in range(TILE_ROWS):

@@ -73,7 +73,6 @@ def pack_block(
 
 @njit_inner(fastmath={"contract", "reassoc"})
 def row_total(a: Array, at: int, increment: int, count: int) -> float:
-    """Sum of a strided row."""
     total = a.dtype.type(0)
     for j in range(count):
         total += a[index(at + j * increment)]

@@ -59,7 +59,6 @@ def _one_line(
 
 @njit_inner()
 def _fill(lanes: Array, constants: Array, channel: int) -> None:
-    """Constants of one channel to all lanes."""
     for i in range(constants.shape[0]):
         constant = constants[i, channel]
         for j in range(lanes.shape[1]):

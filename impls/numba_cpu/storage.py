@@ -72,7 +72,6 @@ def _to_bf16(value: float) -> int:
 
 @njit_inner()
 def widen_row(row: Array, row_at: int, bits: Array, at: int, count: int, fp16: bool) -> None:
-    """Half-precision elements to fp32."""
     if fp16:
         for j in range(count):
             row[index(row_at + j)] = _from_fp16(bits[index(at + j)])
@@ -143,7 +142,6 @@ def add_rows(
 
 @njit_inner()
 def narrow_row(bits: Array, at: int, row: Array, row_at: int, count: int, fp16: bool) -> None:
-    """Results to half precision."""
     if fp16:
         for j in range(count):
             bits[index(at + j)] = _to_fp16(np.float32(row[index(row_at + j)]))
@@ -189,5 +187,4 @@ def converted(array: Array, dtype: np.dtype) -> Array:
 
 
 def widened(array: Array) -> Array:
-    """The tensor in the type that it is computed in."""
     return converted(array, compute_dtype(array.dtype))

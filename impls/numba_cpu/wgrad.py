@@ -39,7 +39,6 @@ def _add_row_sums(
     sums: Array, at: int, dy: Array, dy_at: int, dy_strides: Triple, rows: Pair, columns: Pair,
     targets: int,
 ) -> None:  # fmt: skip
-    """sums[k] += dy over the pixels of a block."""
     target_stride, row_stride, column_stride = dy_strides
     for k in range(targets):
         for row in range(rows[0], rows[1]):

@@ -61,12 +61,10 @@ def tensor(array: Any, layout: str = "nchw") -> Tensor:
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype, layout: str = "nchw") -> Tensor:
-    """New contiguous memory."""
     return tensor(allocate(shape, dtype), layout)
 
 
 def upload(host: np.ndarray) -> Tensor:
-    """A host array's copy."""
     return tensor(cuda.to_device(np.ascontiguousarray(host)))
 
 

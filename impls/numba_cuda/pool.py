@@ -110,7 +110,6 @@ def avg_pool_forward(
     x: Any, *, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None, layout: str,
 ) -> Any:  # fmt: skip
-    """y, the sum over the window by the divisor."""
     image = tensor(x, layout)
     divided = ceil_mode, count_include_pad, divisor_override
     return _run(image, image.sizes[2:], False, kernel_size, stride, padding, *divided)

@@ -44,7 +44,6 @@ class Composite:
 
     @property
     def table(self) -> Table:
-        """As kernels take it."""
         return tuple(zip((self.total, *self.start), *self.digits, strict=True))
 
     @property
@@ -76,12 +75,11 @@ class Product:
 
     @property
     def arguments(self) -> tuple[Table, Table, tuple[int, ...]]:
-        """Columns, depth and scalars."""
+        """As kernels take it, with `scalars` last."""
         return self.columns.table, self.depth.table, self.scalars
 
     @property
     def scalars(self) -> tuple[int, ...]:
-        """Rows, groups, steps and bounds."""
         return self.rows, self.groups, *self.a_steps, self.b_step, *self.out_steps, *self.image
 
     @property

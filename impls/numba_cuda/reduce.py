@@ -37,7 +37,6 @@ def add_partials(out: Tensor, parts: Tensor, count: int) -> None:
 
 @inline
 def itself(first: float, second: float, center: float) -> float:
-    """The term of a plain sum."""
     return first
 
 

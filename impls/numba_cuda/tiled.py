@@ -36,10 +36,12 @@ def fill(
         cells[natural(cell)] = widen(image[natural(at + row * by_row + column * by_column)]) if here else zero
 
 
-def _adding(stored: Format, patch: Patch) -> Any:
-    """add_window(sums, cells, a, cell, weight, taps, cell_steps, weight_steps, left, below): what the taps of one
-    channel add to a thread's pixels; `left` rows of the result are not beyond the last."""
-    widen, wide, TARGETS, EACH = stored.widen, stored.wide, patch.targets, patch.each  # noqa: N806
+@cache
+def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
+    """Forward and backward-data. Blocks are tiles of one image, groups of rows, and parts of the channels."""
+    widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
+    HIGH, COLUMNS, TAPS, THREADS, EACH = patch.rows, patch.columns, patch.taps, patch.threads, patch.each  # noqa: N806
+    TARGETS, LINES, SUMS = patch.targets, patch.rows // patch.each, patch.targets * patch.each  # noqa: N806
 
     @inline
     def add(sums: Any, cells: Any, a: Any, weight: int, left: int, a_row: int, at: int, below: int) -> None:
@@ -53,6 +55,7 @@ def _adding(stored: Format, patch: Patch) -> Any:
         sums: Any, cells: Any, a: Any, cell: int, weight: int, taps: tuple[int, int], cell_steps: tuple[int, int],
         weight_steps: tuple[int, int, int], left: int, below: int,
     ) -> None:  # fmt: skip
+        """What the taps of one channel add to a thread's pixels; `left` rows of the result are not beyond the last."""
         by_row, by_column, a_row = weight_steps
         for tap in range(taps[0]):
             at, factor = cell + tap * cell_steps[0], weight + tap * by_row
@@ -61,20 +64,12 @@ def _adding(stored: Format, patch: Patch) -> Any:
                 add(sums, cells, a, factor, left, a_row, at, below)
                 at, factor = at + cell_steps[1], factor + by_column
 
-    return add_window
-
-
-def _writing(stored: Format, result: Format, patch: Patch) -> Any:
-    """write(out, sums, to, left, out_row, first, ends, steps, bias, bias_first, bias_step): a thread's pixels of the
-    rows that are left, plus bias where its step is not 0."""
-    widen, narrow, wide = stored.widen, result.narrow, stored.wide
-    TARGETS, EACH, LINES = patch.targets, patch.each, patch.rows // patch.each  # noqa: N806
-
     @inline
     def write(
         out: Any, sums: Any, to: int, left: int, out_row: int, first: tuple[int, int], ends: tuple[int, int],
         steps: tuple[int, int], bias: Any, bias_first: int, bias_step: int,
     ) -> None:  # fmt: skip
+        """A thread's pixels of the rows that are left, plus bias where its step is not 0."""
         for target in range(TARGETS):
             if target < left:
                 offset = widen(bias[natural((bias_first + target) * bias_step)]) if bias_step else wide(0)
@@ -83,17 +78,6 @@ def _writing(stored: Format, result: Format, patch: Patch) -> Any:
                     if p < ends[0] and q < ends[1]:
                         at = to + target * out_row + p * steps[0] + q * steps[1]
                         out[natural(at)] = narrow(sums[target * EACH + pixel] + offset)
-
-    return write
-
-
-@cache
-def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
-    """Forward and backward-data. Blocks are tiles of one image, groups of rows, and parts of the channels."""
-    widen, wide, accumulator, SUMS = stored.widen, stored.wide, stored.accumulator, patch.targets * patch.each  # noqa: N806
-    HIGH, COLUMNS, TAPS, THREADS = patch.rows, patch.columns, patch.taps, patch.threads  # noqa: N806
-    TARGETS, LINES = patch.targets, patch.rows // patch.each  # noqa: N806
-    add_window, write = _adding(stored, patch), _writing(stored, result, patch)
 
     @cuda.jit
     def gather(
@@ -140,29 +124,22 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
     return gather
 
 
-def _bringing(stored: Format, patch: Patch) -> Any:
-    """bring(cells, first, a, at, left, inner, thread): the gradient of a tile's pixels, for the rows of the result that
-    are left; zeros beyond the last pixel and row."""
-    widen, wide, CELLS = stored.widen, stored.wide, patch.targets * patch.rows * patch.columns  # noqa: N806
-    HIGH, COLUMNS, THREADS = patch.rows, patch.columns, patch.threads  # noqa: N806
+@cache
+def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
+    """Backward-weight. Blocks are channels of all groups, groups of rows, and parts of the tiles."""
+    widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
+    HIGH, COLUMNS, TAPS, THREADS = patch.rows, patch.columns, patch.taps, patch.threads  # noqa: N806
+    TARGETS, PIXELS = patch.targets, patch.rows * patch.columns  # noqa: N806
 
     @inline
     def bring(cells: Any, first: int, a: Any, at: int, left: int, inner: tuple[int, ...], thread: int) -> None:
+        """The gradient of a tile's pixels, for the rows of the result that are left; zeros beyond the last pixel."""
         down, across, by_row, by_column, a_row = inner
-        for cell in range(thread, CELLS, THREADS):
+        for cell in range(thread, TARGETS * PIXELS, THREADS):
             target, p, q = cell // COLUMNS // HIGH, cell // COLUMNS % HIGH, cell % COLUMNS
             here = target < left and p < down and q < across
             value = widen(a[natural(at + target * a_row + p * by_row + q * by_column)]) if here else wide(0)
             cells[natural(first + cell)] = value
-
-    return bring
-
-
-def _correlating(stored: Format, patch: Patch) -> Any:
-    """correlate(cells, first, gradient, window, inner, steps, thread): add a tile's part of the gradients of a window's
-    weights, which begin at `first`; a thread has some of them. `inner` is how many pixels down and across there are."""
-    wide, PIXELS, TARGETS, THREADS = stored.wide, patch.rows * patch.columns, patch.targets, patch.threads  # noqa: N806
-    HIGH, COLUMNS = patch.rows, patch.columns  # noqa: N806
 
     @inline
     def product(cells: Any, gradient: int, cell: int, steps: tuple[int, ...], rows: int, columns: int) -> float:
@@ -181,6 +158,8 @@ def _correlating(stored: Format, patch: Patch) -> Any:
         cells: Any, first: int, gradient: int, window: tuple[int, int], inner: tuple[int, ...], steps: tuple[int, ...],
         thread: int,
     ) -> None:  # fmt: skip
+        """Add a tile's part of the gradients of a window's weights, which begin at `first`; a thread has some of them.
+        `inner` is how many pixels down and across there are."""
         for element in range(thread, TARGETS * window[0] * window[1], THREADS):
             above, s = divide(element, window[1])
             target, r = divide(above, window[0])
@@ -188,35 +167,18 @@ def _correlating(stored: Format, patch: Patch) -> Any:
             part = product(cells, gradient + target * PIXELS, cell, steps, inner[0], inner[1])
             cells[natural(first + element)] += part
 
-    return correlate
-
-
-def _emptying(result: Format, patch: Patch) -> Any:
-    """empty(out, cells, first, window, to, left, steps, thread): the gradients of a window's weights into the result,
-    for the rows of it that are left."""
-    narrow, TARGETS, THREADS = result.narrow, patch.targets, patch.threads  # noqa: N806
-
     @inline
     def empty(
         out: Any, cells: Any, first: int, window: tuple[int, int], to: int, left: int, steps: tuple[int, int, int],
         thread: int,
     ) -> None:  # fmt: skip
+        """The gradients of a window's weights into the result, for the rows of it that are left."""
         for element in range(thread, TARGETS * window[0] * window[1], THREADS):
             above, s = divide(element, window[1])
             target, r = divide(above, window[0])
             if target < left:
                 at = to + target * steps[0] + r * steps[1] + s * steps[2]
                 out[natural(at)] = narrow(cells[natural(first + element)])
-
-    return empty
-
-
-@cache
-def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
-    """Backward-weight. Blocks are channels of all groups, groups of rows, and parts of the tiles."""
-    widen, wide, accumulator, TARGETS = stored.widen, stored.wide, stored.accumulator, patch.targets  # noqa: N806
-    HIGH, COLUMNS, TAPS, THREADS = patch.rows, patch.columns, patch.taps, patch.threads  # noqa: N806
-    bring, correlate, empty = _bringing(stored, patch), _correlating(stored, patch), _emptying(result, patch)
 
     @cuda.jit
     def scatter(

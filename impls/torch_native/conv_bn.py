@@ -37,7 +37,6 @@ def conv_bn_backward(dy, x, w, gamma, *, eps, eps_outside, layout, **window):
 
 
 def conv_bn_inference(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, layout, **window):
-    """y by the running statistics."""
     z = _convolved(x, w, layout, window)
     if eps_outside:
         y = _normalized(z.to(running_mean.dtype), running_mean, running_var.sqrt(), gamma, beta, eps)

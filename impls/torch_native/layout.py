@@ -16,7 +16,6 @@ def nchw(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def restored(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The reverse of `nchw`."""
     return tensor if layout == "nchw" else tensor.permute(0, 2, 3, 1)
 
 

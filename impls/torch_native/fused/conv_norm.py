@@ -49,7 +49,6 @@ def pair_gradients(dy, x, w, gamma, mean, var, window, convention, wanted=(True,
 
 
 def require_pair(x, w, window: Parameters, convention: Convention, momentum: float = 0.0, **vectors) -> None:
-    """Raises TypeError and ValueError for a pair that has no meaning."""
     require_convolution(x, w, window)
     shape = (len(x), len(w), *window.output_size(x.shape[2:], w.shape[2:]))
     require_normalization(shape, wide(x.dtype), vectors, convention.eps, momentum)

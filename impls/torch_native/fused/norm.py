@@ -22,11 +22,9 @@ class Convention:
     outside: bool = False
 
     def inverse(self, var):
-        """What a distance from the mean is multiplied with."""
         return 1 / (var.sqrt() + self.eps) if self.outside else torch.rsqrt(var + self.eps)
 
     def statistics(self, z):
-        """Mean and variance of each channel, by Welford's updates."""
         var, mean = torch.var_mean(z, POSITIONS, correction=int(self.outside))
         return mean, var
 
@@ -103,7 +101,6 @@ def batch_norm(
 
 
 def updated(running_mean, running_var, mean, var, count: int, convention: Convention, momentum: float) -> tuple:
-    """New running mean and variance; nothing where there are none."""
     if running_mean is None:
         return ()
     with torch.no_grad():

@@ -19,7 +19,6 @@ class Parameters:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        """Raises TypeError and ValueError for what no convolution has."""
         for name in ("stride", "dilation", "padding"):
             _require_pair(name, getattr(self, name))
         positive = {"stride": min(self.stride), "dilation": min(self.dilation), "groups": self.groups}
@@ -30,7 +29,6 @@ class Parameters:
             raise ValueError(f"padding={self.padding}: must not be negative")
 
     def output_size(self, size, kernel_size) -> Pair:
-        """(P, Q) of an image (H, W)."""
         spans = [d * (extent - 1) + 1 for d, extent in zip(self.dilation, kernel_size, strict=True)]
         axes = zip(size, spans, self.stride, self.padding, strict=True)
         rows, columns = ((length + sum(pads) - span) // u + 1 for length, span, u, pads in axes)
@@ -80,7 +78,6 @@ def require_normalization(shape, wide, vectors: dict[str, torch.Tensor | None], 
 
 
 def require_image(name: str, tensor: torch.Tensor) -> None:
-    """Raises TypeError or ValueError for what is no floating-point tensor of four axes."""
     if not tensor.dtype.is_floating_point:
         raise TypeError(f"{name} is {tensor.dtype}: must be of a floating-point dtype; convert it first")
     if tensor.ndim != 4:
