@@ -14,6 +14,8 @@ of dy and BLOCK_CHANNELS * 1024 * 4 of x together stay in a 2 MB second-level ca
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 from numba import get_num_threads
 
@@ -187,10 +189,13 @@ def weight_gradient(
         channels, kernel, dw_strides = shifts.shape[1], (1, 1), (dw_strides[0], 1, 0, 0)
     problem = (images, groups, channels, targets)
     p, q, k, c, parts = block = _plan(axes, problem, workers, lanes)
-    source = (p, q) if shifts.size else _source_extent(axes, (p, q))
+    source = p * q if shifts.size else prod(  # pixels of the largest input rectangle that a block of outputs reads
+        min(axis.size, (count - 1) * axis.stride + axis.dilation * (axis.kernel - 1) + 1)
+        for axis, count in zip(axes, (p, q), strict=True)
+    )  # fmt: skip
     taps = kernel[0] * kernel[1]
     tiles = groups * -(-targets // TILE_ROWS) * -(-channels // lanes) * taps
-    b_size = -(-c // lanes) * lanes * source[0] * source[1]
+    b_size = -(-c // lanes) * lanes * source
     sums = np.zeros((parts, groups * targets if with_bias else 0), dw.dtype)
     arguments = (
         dw, dw_strides, np.zeros(parts * tiles * TILE_ROWS * lanes, dw.dtype), sums.reshape(-1), x, x_strides,
@@ -204,12 +209,3 @@ def weight_gradient(
     launch(_multiply, dw.dtype, workers, *arguments)
     launch(_finish, dw.dtype, workers, *arguments)
     return sums.sum(axis=0)
-
-
-def _source_extent(axes: tuple[Window, Window], block: tuple[int, int]) -> tuple[int, int]:
-    """Largest input rectangle that a block of outputs reads."""
-    rows, columns = (
-        min(axis.size, (count - 1) * axis.stride + axis.dilation * (axis.kernel - 1) + 1)
-        for axis, count in zip(axes, block, strict=True)
-    )
-    return rows, columns

@@ -102,14 +102,9 @@ def taking_turns() -> Iterator[None]:
         yield
     finally:
         simulator.BlockManager = before
-        for lane in lanes:
-            _dismiss(lane)
-
-
-def _dismiss(lane: _Lane) -> None:
-    """End it, wherever it is: at a barrier of a block that failed, or before its next block."""
-    lane.work, lane.abandoned = None, True
-    if lane.at_barrier:
-        lane.go_on()
-    lane.go_on()
-    lane.join()
+        for lane in lanes:  # at a barrier of a block that failed, or before its next block
+            lane.work, lane.abandoned = None, True
+            if lane.at_barrier:
+                lane.go_on()
+            lane.go_on()
+            lane.join()

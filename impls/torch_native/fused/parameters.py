@@ -9,6 +9,14 @@ import torch
 Pair = tuple[int, int]
 
 
+def _pair(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2
+
+
+def _whole_pair(value: object) -> bool:
+    return _pair(value) and all(isinstance(number, int) for number in value)
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Parameters of a convolution: (rows, columns); padding ((top, bottom), (left, right))."""
@@ -19,8 +27,11 @@ class Parameters:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("stride", "dilation", "padding"):
-            _require_pair(name, getattr(self, name))
+        for name in ("stride", "dilation"):
+            if not _whole_pair(getattr(self, name)):
+                raise TypeError(f"{name}={getattr(self, name)!r}: must be (rows, columns), whole numbers")
+        if not (_pair(self.padding) and all(map(_whole_pair, self.padding))):
+            raise TypeError(f"padding={self.padding!r}: must be ((top, bottom), (left, right)), whole numbers")
         positive = {"stride": min(self.stride), "dilation": min(self.dilation), "groups": self.groups}
         for name, value in positive.items():
             if value < 1:
@@ -69,8 +80,12 @@ def require_normalization(shape, wide, vectors: dict[str, torch.Tensor | None], 
         if (vectors.get(first) is None) != (vectors.get(second) is None):
             raise ValueError(f"{first} and {second} are given together or not at all")
     for name, vector in vectors.items():
-        if vector is not None:
-            _require_vector(name, vector, channels, wide)
+        if vector is not None and tuple(vector.shape) != (channels,):
+            raise ValueError(
+                f"{name} has shape {tuple(vector.shape)}: must be ({channels},), one for each output channel"
+            )
+        if vector is not None and vector.dtype != wide:
+            raise TypeError(f"{name} is {vector.dtype}: must be {wide}, the format of statistics")
     if not 0 <= eps < float("inf"):
         raise ValueError(f"eps={eps}: must be a number that is not negative")
     if not 0 <= momentum <= 1:
@@ -84,26 +99,6 @@ def require_image(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}: must have four axes")
     if not tensor.numel():
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}: has no elements")
-
-
-def _require_pair(name: str, value: object) -> None:
-    """Two whole numbers; of padding, two pairs of them."""
-    parts, meant = (value,), "(rows, columns)"
-    if name == "padding":
-        parts, meant = value if _two(value) else (None,), "((top, bottom), (left, right))"
-    if not all(_two(part) and all(isinstance(number, int) for number in part) for part in parts):
-        raise TypeError(f"{name}={value!r}: must be {meant}, whole numbers")
-
-
-def _two(value: object) -> bool:
-    return isinstance(value, (tuple, list)) and len(value) == 2
-
-
-def _require_vector(name: str, vector: torch.Tensor, channels: int, wide: torch.dtype) -> None:
-    if tuple(vector.shape) != (channels,):
-        raise ValueError(f"{name} has shape {tuple(vector.shape)}: must be ({channels},), one for each output channel")
-    if vector.dtype != wide:
-        raise TypeError(f"{name} is {vector.dtype}: must be {wide}, the format of statistics")
 
 
 PLAIN = Parameters()
