@@ -117,19 +117,19 @@ MUTANTS = {
     ),
     "residue reads the wrong way": Mutant(
         "product.py",
-        "-(every * self.dilation // self.stride)",
-        "every * self.dilation // self.stride",
+        "-(every * window.dilation // stride)",
+        "every * window.dilation // stride",
         DIRECT,
         DATA,
         STRIDED,
     ),
     "residue takes every tap": Mutant(
-        "product.py", "every = self.stride // gcd(self.stride, self.dilation)", "every = 1", DIRECT, DATA, STRIDED
+        "product.py", "window.stride // gcd(window.stride, window.dilation)", "1", DIRECT, DATA, STRIDED
     ),
     "padding after for before": Mutant(
         "product.py",
-        "0, 1, -self.before, self.stride",
-        "0, 1, -self.after, self.stride",
+        "0, 1, -window.before, window.stride",
+        "0, 1, -window.after, window.stride",
         DIRECT,
         FORWARD,
         "n1 c2 h6 w6 k3 r3 s3 p2:0x0",

@@ -1,4 +1,4 @@
-"""The autograd functions of impls/torch_fused: gradients, second derivatives, statistics, errors."""
+"""The autograd functions of impls/torch_native/fused: gradients, second derivatives, statistics, errors."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def fused() -> Any:
     """The package, loaded as the suite loads it."""
-    registry = load([ROOT / "impls" / "torch_fused"])
+    registry = load([ROOT / "impls" / "torch_native"])
     assert registry.broken == {}
     kernel = registry.implementations["torch-fused-cpu"].kernels[0].function
     return sys.modules[kernel.__module__.rpartition(".")[0]]
 
 
 def window(fused: Any, g: ConvBnGeometry) -> Any:
-    return fused.Window(g.stride, g.padding, g.dilation, g.groups)
+    return fused.Parameters(g.stride, g.padding, g.dilation, g.groups)
 
 
 def convention(fused: Any, g: ConvBnGeometry) -> Any:
@@ -301,7 +301,7 @@ def call_with(fused: Any, change: dict[str, Any]) -> Any:
     given = {name: changed(shape, change.get(name, shape)) for name, shape in shapes.items()}
     return fused.conv_batch_norm(
         **given,
-        window=fused.Window(**change.get("window", {})),
+        window=fused.Parameters(**change.get("window", {})),
         convention=fused.Convention(change.get("eps", 1e-5)),
         momentum=change.get("momentum", 0.1),
     )

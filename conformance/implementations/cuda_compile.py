@@ -13,21 +13,24 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from conformance.implementations.bridges.numba_cuda import VARIABLE
+from conformance.implementations.registry import load
+
+KERNELS = Path(__file__).parents[2] / "impls" / "numba_cuda"
 
 CAPABILITIES = ("7.5", "8.0", "9.0", "10.0")
 JOBS = 2
@@ -123,13 +126,9 @@ def _inner_loop(ptx: str) -> str:
     labels = {match[1]: match.start() for match in LABEL.finditer(ptx)}
     ends = ((labels[match[1]], match.end()) for match in BRANCH.finditer(ptx) if match[1] in labels)
     loops = {(start, end) for start, end in ends if start < end}
-    inner = [one for one in loops if not any(_contains(one, other) for other in loops - {one})]
+    inner = [(a, b) for a, b in loops if not any(a <= start and end <= b for start, end in loops - {(a, b)})]
     bodies = [ptx[start:end] for start, end in sorted(inner)]
     return max(bodies, key=lambda body: _count(Counter(INSTRUCTION.findall(body)), FUSED), default="")
-
-
-def _contains(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] <= other[0] and other[1] <= one[1]
 
 
 def resources_of(report: str) -> Resources:
@@ -184,53 +183,34 @@ class Task:
 
 def compile_share(task: Task) -> list[Compiled]:
     """For one capability in a process that has compiled for no other."""
+    os.environ[VARIABLE] = "0"  # read when numba is imported
     from numba import cuda
     from numba.cuda import dispatcher
-
-    from tests.cuda_kernels import implementations, module
 
     major, minor = (int(part) for part in task.capability.split("."))
     # numba asks the device that is here what to compile functions for that kernels call, and there may be none
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(major, minor))
-    package = implementations()["numba-cuda-direct"]
-    named = [one for one in module("specialisations", package).every() if task.name in one.name]
-    chosen = named[:: task.every][task.share :: SHARES]
-    return [_compiled(cuda, one, (major, minor), task) for one in chosen]
-
-
-def _compiled(cuda: Any, one: Any, capability: tuple[int, int], task: Task) -> Compiled:
-    try:
-        ptx, _ = cuda.compile_ptx(one.function, one.signature, cc=capability)
-        resources = assembled(ptx, task.capability, task.ptxas) if task.ptxas else None
-    except Exception as problem:
-        return Compiled(one.name, task.capability, f"{type(problem).__name__}: {problem}")
-    return Compiled(one.name, task.capability, mix=mix_of(ptx), resources=resources)
+    (kernel, *_) = load([KERNELS]).implementations["numba-cuda-direct"].kernels
+    package = sys.modules[kernel.function.__module__].__package__
+    named = [one for one in import_module(f"{package}.specialisations").every() if task.name in one.name]
+    compiled = []
+    for one in named[:: task.every][task.share :: SHARES]:
+        try:
+            ptx, _ = cuda.compile_ptx(one.function, one.signature, cc=(major, minor))
+            resources = assembled(ptx, task.capability, task.ptxas) if task.ptxas else None
+            compiled.append(Compiled(one.name, task.capability, mix=mix_of(ptx), resources=resources))
+        except Exception as problem:
+            compiled.append(Compiled(one.name, task.capability, f"{type(problem).__name__}: {problem}"))
+    return compiled
 
 
 def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str = "") -> Iterator[list[Compiled]]:
     """All kernels for one capability after the other."""
     tasks = [Task(capability, share, every, name, ptxas) for capability in capabilities for share in range(SHARES)]
-    with (
-        _device_compiler(),
-        ProcessPoolExecutor(JOBS, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool,
-    ):
+    with ProcessPoolExecutor(JOBS, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         done = pool.map(compile_share, tasks)
         while shares := list(islice(done, SHARES)):
             yield [one for row in zip_longest(*shares) for one in row if one is not None]
-
-
-@contextmanager
-def _device_compiler() -> Iterator[None]:
-    """Processes that start in between have numba.cuda for a device, not its simulator."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
 
 
 def findings(compiled: Iterable[Compiled]) -> list[str]:
@@ -240,18 +220,13 @@ def findings(compiled: Iterable[Compiled]) -> list[str]:
 
 
 def lines(compiled: Sequence[Compiled]) -> Iterator[str]:
-    """What there is to say of one capability's kernels, then the findings."""
-    capability = compiled[0].capability
-    yield f"{capability}: {len(compiled)} kernels, {len(findings(compiled))} findings{_used(compiled)}"
+    """One capability's kernels, then the findings."""
+    line = f"{compiled[0].capability}: {len(compiled)} kernels, {len(findings(compiled))} findings"
+    if known := [one.resources for one in compiled if one.resources]:
+        registers, spilled = [one.registers for one in known], sum(one.spills for one in known)
+        line += f", {min(registers)} to {max(registers)} registers, {spilled} bytes spilled"
+    yield line
     yield from findings(compiled)
-
-
-def _used(compiled: Sequence[Compiled]) -> str:
-    known = [one.resources for one in compiled if one.resources]
-    if not known:
-        return ""
-    registers, spilled = [one.registers for one in known], sum(one.spills for one in known)
-    return f", {min(registers)} to {max(registers)} registers, {spilled} bytes spilled"
 
 
 def table(compiled: Sequence[Compiled]) -> Iterator[str]:

@@ -8,7 +8,6 @@ from . import layout as axes
 
 
 def floating(**arrays):
-    """TypeError for integers, and for tensors of different dtypes."""
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{name} is {array.dtype}: must be of a floating-point dtype")
@@ -18,20 +17,17 @@ def floating(**arrays):
 
 
 def images(**arrays):
-    """ValueError for other than four axes, or no elements."""
     for name, array in arrays.items():
         if array.ndim != 4 or not array.size:
             raise ValueError(f"{name} has shape {array.shape}: must have four axes, none of them empty")
 
 
 def shape(name, array, expected):
-    """ValueError for another shape."""
     if array.shape != tuple(expected):
         raise ValueError(f"{name} has shape {array.shape}: must be {tuple(expected)}")
 
 
 def given(**arrays):
-    """TypeError for None."""
     for name, array in arrays.items():
         if array is None:
             raise TypeError(f"{name} is None: must be an array")
@@ -98,6 +94,5 @@ def normalisation(eps, momentum=0.0):
 
 
 def variance_defined(z, layout):
-    """ValueError for one element a channel, which has no variance."""
     if z.size // axes.channels(z, layout) < 2:
         raise ValueError(f"z has shape {z.shape}, one element a channel: its variance is undefined")

@@ -40,7 +40,6 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
 
 @partial(jax.jit, static_argnames=(*STATIC, "input_size"))
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, layout):
-    """dx, the transpose of the convolution in x."""
     shape = axes.shape(layout, dy.shape[0], axes.channels(w, layout) * groups, input_size)
     x = jax.ShapeDtypeStruct(shape, dy.dtype)
     forward = partial(convolved, w=w, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout)

@@ -10,17 +10,14 @@ BUT_CHANNELS = {"nchw": (0, 2, 3), "nhwc": (0, 1, 2)}
 
 
 def shape(layout, batch, channels, size):
-    """The shape of a 4-D tensor with spatial extents `size`."""
     return (batch, channels, *size) if layout == "nchw" else (batch, *size, channels)
 
 
 def channels(array, layout):
-    """Extent of the channel axis."""
     return array.shape[CHANNELS[layout]]
 
 
 def size(array, layout):
-    """(H, W)."""
     return tuple(array.shape[axis] for axis in SPATIAL[layout])
 
 

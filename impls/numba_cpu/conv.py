@@ -10,18 +10,10 @@ from itertools import product
 
 import numpy as np
 
+from conformance.implementations.windows import Padding, Pair, shape_of, sizes, windows
+
 from . import direct, gather, wgrad
-from .geometry import (
-    Padding,
-    Pair,
-    backward_axes,
-    forward_axis,
-    image_shape,
-    image_sizes,
-    image_strides,
-    require_same,
-    windows,
-)
+from .geometry import backward_axes, forward_axis, image_strides, require_same
 from .storage import compute_dtype, converted, widened
 
 NARROW_TARGETS = 3
@@ -40,11 +32,11 @@ def conv_forward(
     groups: int, layout: str,
 ) -> np.ndarray:  # fmt: skip
     """y = x cross-correlated with w, plus bias[K]."""
-    n, c, size = image_sizes(x.shape, layout)
-    k, per_group, kernel = image_sizes(w.shape, layout)
+    n, c, size = sizes(x.shape, layout)
+    k, per_group, kernel = sizes(w.shape, layout)
     require_same("channels of x", (c,), (per_group * groups,))
     axes = tuple(forward_axis(window) for window in windows(size, kernel, stride, padding, dilation))
-    shape = image_shape(n, k, (axes[0].count, axes[1].count), layout)
+    shape = shape_of(n, k, (axes[0].count, axes[1].count), layout)
     y = np.empty(shape, compute_dtype(x.dtype))
     w_strides = image_strides(w.shape, layout)
     engine = direct if k // groups < NARROW_TARGETS else gather
@@ -61,11 +53,11 @@ def conv_backward_data(
     groups: int, layout: str,
 ) -> np.ndarray:  # fmt: skip
     """dx: every input pixel gathers from the outputs whose window covers it."""
-    n, k, seen = image_sizes(dy.shape, layout)
-    filters, c, kernel = image_sizes(w.shape, layout)
+    n, k, seen = sizes(dy.shape, layout)
+    filters, c, kernel = sizes(w.shape, layout)
     rows, columns = windows(input_size, kernel, stride, padding, dilation)
     require_same("channels and size of dy", (k, *seen), (filters, rows.outputs, columns.outputs))
-    shape = image_shape(n, c * groups, input_size, layout)
+    shape = shape_of(n, c * groups, input_size, layout)
     dx = np.zeros(shape, compute_dtype(dy.dtype))
     by_k, by_c, by_r, by_s = image_strides(w.shape, layout)
     source, weights, bias = flat(dy), flat(w), flat(np.zeros(c * groups, dy.dtype))
@@ -83,14 +75,13 @@ def conv_backward_weight(
     dilation: Pair, groups: int, layout: str,
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """dw, or (dw, dbias): sums over all images and output pixels."""
-    n, c, size = image_sizes(x.shape, layout)
-    images, k, seen = image_sizes(dy.shape, layout)
-    shape = image_shape(k, c // groups, kernel_size, layout)
+    n, c, size = sizes(x.shape, layout)
+    images, k, seen = sizes(dy.shape, layout)
+    shape = shape_of(k, c // groups, kernel_size, layout)
     dw = np.empty(shape, compute_dtype(x.dtype))
     axes = windows(size, kernel_size, stride, padding, dilation)
     require_same("images and size of dy", (images, *seen), (n, axes[0].outputs, axes[1].outputs))
-    narrow = (c // groups) * (k // groups) < NARROW_PAIRS
-    engine = direct if narrow else wgrad
+    engine = direct if (c // groups) * (k // groups) < NARROW_PAIRS else wgrad
     dbias = engine.weight_gradient(
         dw.reshape(-1), image_strides(shape, layout), flat(x), image_strides(x.shape, layout), flat(dy),
         image_strides(dy.shape, layout), (n, groups, c // groups, k // groups), axes, with_bias,

@@ -6,17 +6,22 @@ With D = sqrt(var + eps), var biased, or D = sqrt(var) + eps, var unbiased, and 
 
     y = d / D * gamma + beta
     dz = gamma / D * (dy - mean(dy) - d * pull), pull = sum(dy * d) / (M * D^2) or / ((M - 1) * D * sqrt(var))
+
+`window` is stride, padding, dilation and groups.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from conformance.implementations.windows import sizes
+
 from . import statistics
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
-from .geometry import Array, Padding, Pair, image_sizes
+from .geometry import Array
 from .storage import converted, widened
 
 
@@ -33,7 +38,7 @@ class _Moments:
 
 
 def _moments(z: Array, layout: str) -> _Moments:
-    _, channels, _ = image_sizes(z.shape, layout)
+    _, channels, _ = sizes(z.shape, layout)
     count, zero = z.size // channels, np.zeros(channels)
     if count < 2:
         raise ValueError(f"a channel has {count} elements; a variance needs at least 2")
@@ -55,13 +60,10 @@ def _factors(gamma: Array | None, beta: Array | None, channels: int) -> tuple[Ar
 
 def conv_bn_forward(
     x: Array, w: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
-    running_var: Array | None, *, stride: Pair, padding: Padding, dilation: Pair, groups: int, eps: float,
-    eps_outside: bool, momentum: float, layout: str,
+    running_var: Array | None, *, eps: float, eps_outside: bool, momentum: float, layout: str, **window: Any,
 ) -> tuple[Array, ...]:  # fmt: skip
     """(y, mean, var), and the new running statistics where they are given."""
-    z = conv_forward(
-        widened(x), widened(w), None, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout
-    )
+    z = conv_forward(widened(x), widened(w), None, layout=layout, **window)
     moments = _moments(z, layout)
     variance = moments.variance(eps_outside)
     scale, offset = _factors(gamma, beta, variance.size)
@@ -76,13 +78,11 @@ def conv_bn_forward(
 
 
 def conv_bn_backward(
-    dy: Array, x: Array, w: Array, gamma: Array | None, *, stride: Pair, padding: Padding, dilation: Pair,
-    groups: int, eps: float, eps_outside: bool, layout: str,
-) -> tuple[Array, ...]:  # fmt: skip
+    dy: Array, x: Array, w: Array, gamma: Array | None, *, eps: float, eps_outside: bool, layout: str, **window: Any
+) -> tuple[Array, ...]:
     """(dx, dw), and (dgamma, dbeta) where gamma is given; z is computed again."""
-    window = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": layout}
     image, weights = widened(x), widened(w)
-    z = conv_forward(image, weights, None, **window)
+    z = conv_forward(image, weights, None, layout=layout, **window)
     if dy.shape != z.shape:
         raise ValueError(f"dy is {dy.shape}; it must have the shape of y, {z.shape}")
     moments = _moments(z, layout)
@@ -94,22 +94,19 @@ def conv_bn_backward(
     pull = np.divide(product, deviation * slope, out=np.zeros_like(product), where=slope != 0)
     factor = _factors(gamma, None, variance.size)[0] / deviation
     dz = statistics.gradient(dy, z, -factor * total / moments.count, moments.mean, -factor * pull, factor, layout)
-    _, _, input_size = image_sizes(x.shape, layout)
-    _, _, kernel_size = image_sizes(w.shape, layout)
-    dx = conv_backward_data(dz, weights, input_size=input_size, **window)
-    dw = conv_backward_weight(image, dz, kernel_size=kernel_size, with_bias=False, **window)
+    input_size, kernel_size = (sizes(tensor.shape, layout)[2] for tensor in (x, w))
+    dx = conv_backward_data(dz, weights, input_size=input_size, layout=layout, **window)
+    dw = conv_backward_weight(image, dz, kernel_size=kernel_size, with_bias=False, layout=layout, **window)
     results = converted(dx, x.dtype), converted(dw, w.dtype)
     return results if gamma is None else (*results, (product / deviation).astype(wide), total.astype(wide))
 
 
 def conv_bn_inference(
     x: Array, w: Array, gamma: Array | None, beta: Array | None, running_mean: Array, running_var: Array, *,
-    stride: Pair, padding: Padding, dilation: Pair, groups: int, eps: float, eps_outside: bool, layout: str,
+    eps: float, eps_outside: bool, layout: str, **window: Any,
 ) -> Array:  # fmt: skip
     """y by the running statistics; weights are not scaled, so that none of them is rounded again."""
-    z = conv_forward(
-        widened(x), widened(w), None, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout
-    )
+    z = conv_forward(widened(x), widened(w), None, layout=layout, **window)
     scale, offset = _factors(gamma, beta, running_var.size)
     scale /= _deviation(running_var.astype(np.float64), eps, eps_outside)
     return statistics.normalised(z, offset, running_mean.astype(np.float64), scale, x.dtype, layout)

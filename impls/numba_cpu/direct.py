@@ -6,13 +6,13 @@ stays in the first-level cache while every (channel, tap) adds a shifted source 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import get_num_threads, prange
+from numba import get_num_threads
 
-from .geometry import Array, Axis, Pair, Problem, Strides, Window, lattice_strides
-from .launch import cached_kernel, index, launch, njit_inner, njit_launcher
+from conformance.implementations.windows import Pair, Window
+
+from .geometry import Array, Axis, Problem, Strides, lattice_strides
+from .launch import cached_kernel, index, launch, njit_inner
 from .packing import inside, row_total
 
 UNITS_PER_WORKER = 4
@@ -20,14 +20,12 @@ UNITS_PER_WORKER = 4
 
 @njit_inner(fastmath={"contract"})
 def _add_scaled(row: Array, low: int, high: int, scale: float, src: Array, at: int, increment: int) -> None:
-    """row[low:high] += scale * a strided row of src."""
     for j in range(low, high):
         row[index(j)] += scale * src[index(at + j * increment)]
 
 
 @njit_inner(fastmath={"contract", "reassoc"})
 def _dot(a: Array, a_at: int, a_increment: int, b: Array, b_at: int, b_increment: int, count: int) -> float:
-    """Sum of products of two strided rows."""
     total = a.dtype.type(0)
     for j in range(count):
         total += a[index(a_at + j * a_increment)] * b[index(b_at + j * b_increment)]
@@ -76,19 +74,6 @@ def _gather(
                 out[index(at + v * out_strides[3])] = row[index(v)]
 
 
-@njit_launcher
-def _gather_launcher(
-    kernel: Any, workers: int, out: Array, out_strides: Strides, src: Array, src_strides: Strides,
-    size: Pair, w: Array, w_strides: Strides, group_stride: int, bias: Array, problem: Problem,
-    counts: Pair, taps_h: Array, spans: Array, step: Pair, bands: int, rows: Array,
-) -> None:  # fmt: skip
-    for worker in prange(workers):
-        kernel(
-            np.int64(worker), np.int64(workers), out, out_strides, src, src_strides, size, w, w_strides,
-            group_stride, bias, problem, counts, taps_h, spans, step, bands, rows,
-        )  # fmt: skip
-
-
 def _spans(axis: Axis, w_stride: int, src_stride: int) -> Array:
     """Per tap of the columns: weight offset, source offset, and the outputs [low, high) it reaches."""
     low = np.clip(-(axis.offsets // axis.step), 0, axis.count)
@@ -107,7 +92,7 @@ def gather(
     bands = min(rows.count, max(1, UNITS_PER_WORKER * workers // planes))
     start, strides = lattice_strides(axes, out_strides)
     launch(
-        _gather_launcher, _gather, out.dtype, workers, out[start:], strides, src, src_strides,
+        _gather, out.dtype, workers, out[start:], strides, src, src_strides,
         (rows.source, columns.source), w, w_strides, group_stride, bias, problem, (rows.count, columns.count),
         np.stack((rows.taps, rows.offsets)), _spans(columns, w_strides[3], src_strides[3]),
         (rows.step, columns.step), bands,        np.empty((workers, columns.count), out.dtype),
@@ -134,7 +119,6 @@ def _correlate(
 
 @njit_inner()
 def _sum_plane(dy: Array, dy_at: int, dy_strides: Strides, counts: Pair, images: int) -> float:
-    """Sum of one channel of dy."""
     total = dy.dtype.type(0)
     for image in range(images):
         for p in range(counts[0]):
@@ -166,19 +150,6 @@ def _weights(
             )  # fmt: skip
 
 
-@njit_launcher
-def _weights_launcher(
-    kernel: Any, workers: int, dw: Array, dw_strides: Strides, dbias: Array, x: Array, x_strides: Strides,
-    size: Pair, dy: Array, dy_strides: Strides, problem: Problem, counts: Pair, offsets_h: Array,
-    offsets_w: Array, step: Pair,
-) -> None:  # fmt: skip
-    for worker in prange(workers):
-        kernel(
-            np.int64(worker), np.int64(workers), dw, dw_strides, dbias, x, x_strides, size, dy, dy_strides,
-            problem, counts, offsets_h, offsets_w, step,
-        )  # fmt: skip
-
-
 def weight_gradient(
     dw: Array, dw_strides: Strides, x: Array, x_strides: Strides, dy: Array, dy_strides: Strides,
     problem: Problem, axes: tuple[Window, Window], with_bias: bool,
@@ -187,7 +158,7 @@ def weight_gradient(
     dbias = np.empty(problem[1] * problem[3] if with_bias else 0, dw.dtype)
     offsets = [np.arange(axis.kernel) * axis.dilation - axis.before for axis in axes]
     launch(
-        _weights_launcher, _weights, dw.dtype, get_num_threads(), dw, dw_strides, dbias, x, x_strides,
+        _weights, dw.dtype, get_num_threads(), dw, dw_strides, dbias, x, x_strides,
         (axes[0].size, axes[1].size), dy, dy_strides, problem, (axes[0].outputs, axes[1].outputs),
         offsets[0], offsets[1], (axes[0].stride, axes[1].stride),
     )  # fmt: skip

@@ -11,14 +11,13 @@ source block in a 2 MB second-level cache; about 1024..4096 outputs amortise the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from numba import get_num_threads, prange
+from numba import get_num_threads
 
-from .geometry import Array, Axis, Pair, Problem, Quad, Strides, Triple, even_split, lattice_strides
-from .launch import cached_kernel, index, launch, njit_inner, njit_launcher
+from conformance.implementations.windows import Pair
+
+from .geometry import Array, Axis, Problem, Quad, Strides, Triple, even_split, lattice_strides
+from .launch import cached_kernel, index, launch, njit_inner
 from .microkernel import SEGMENT, TILE_ROWS, lanes_of, tile_columns, tile_product
 from .packing import aligned, pack_block, pack_panel
 
@@ -134,21 +133,6 @@ def _pack(
         pack_panel(panels, at, w, w_at, w_strides[:2], taps, rows, held, block_c)
 
 
-@njit_launcher
-def _launcher(
-    kernel: Any, workers: int, out: Array, out_strides: Strides, src: Array, src_strides: Strides,
-    size: Pair, panels: Array, w: Array, w_strides: Triple, taps: Array, bias: Array, problem: Problem,
-    counts: Pair, block: Quad, step: Pair, low: Pair, phases_h: Array, phases_w: Array, plane: Quad,
-    segments_of: Array, by_row: bool, buffers: Array, lives: Array, tiles: Array,
-) -> None:  # fmt: skip
-    for worker in prange(workers):
-        kernel(
-            np.int64(worker), np.int64(workers), out, out_strides, src, src_strides, size, panels, w,
-            w_strides, taps, bias, problem, counts, block, step, low, phases_h, phases_w, plane,
-            segments_of, by_row, buffers, lives, tiles,
-        )  # fmt: skip
-
-
 def _plane(axes: tuple[Axis, Axis], extent: tuple[int, int], dtype: np.dtype) -> tuple[int, int, int, int]:
     """(rows, columns, pitch, channel pitch) of a block buffer.
 
@@ -168,17 +152,9 @@ def _by_row(extent: tuple[int, int], width: int, dtype: np.dtype) -> bool:
     return extent[0] * -(-extent[1] // columns) <= -(-((extent[0] - 1) * width + extent[1]) // columns)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """Block sizes of one call: outputs (U, V), channels and targets of a unit of work."""
-
-    block: tuple[int, int, int, int]
-    plane: tuple[int, int, int, int]
-    by_row: bool
-
-
-def _plan(axes: tuple[Axis, Axis], problem: Problem, workers: int, dtype: np.dtype) -> _Plan:
-    """Largest block that stays in cache; few blocks are shared out by splitting the targets as well."""
+def _plan(axes: tuple[Axis, Axis], problem: Problem, workers: int, dtype: np.dtype) -> tuple[Quad, Quad]:
+    """Outputs (U, V), channels and targets of a unit of work, and its `_plane`: the largest block that stays in cache;
+    few blocks are shared out by splitting the targets as well."""
     images, groups, channels, targets = problem
     rows, columns = axes
     v = columns.count if columns.count <= BLOCK_COLUMNS * 3 // 2 else BLOCK_COLUMNS
@@ -190,17 +166,17 @@ def _plan(axes: tuple[Axis, Axis], problem: Problem, workers: int, dtype: np.dty
     c = even_split(channels, max(1, min(CHANNELS, BLOCK_BYTES // (plane[3] * dtype.itemsize))))
     units = images * groups * -(-rows.count // u) * -(-columns.count // v)
     panels = max(MIN_PANELS, -(-targets // TILE_ROWS) * units // (UNITS_PER_WORKER * workers))
-    return _Plan((u, v, c, panels * TILE_ROWS), plane, _by_row((u, v), plane[1], dtype))
+    return (u, v, c, panels * TILE_ROWS), plane
 
 
-def _segments(axes: tuple[Axis, Axis], plan: _Plan, workers: int) -> Array:
+def _segments(axes: tuple[Axis, Axis], block: Quad, plane: Quad, workers: int) -> Array:
     """One (panel offset, buffer offset, channels) row per tap and worker; channels are set per block."""
     rows, columns = axes
-    height, _, pitch, _ = plan.plane
+    height, _, pitch, _ = plane
     planes = rows.planes[:, None] * columns.phases.size + columns.planes
     offsets = (planes * height + rows.slots[:, None]) * pitch + columns.slots
     table = np.empty((workers, offsets.size, SEGMENT), np.int64)
-    table[:, :, 0] = np.arange(offsets.size) * plan.block[2] * TILE_ROWS
+    table[:, :, 0] = np.arange(offsets.size) * block[2] * TILE_ROWS
     table[:, :, 1] = offsets.ravel()
     return table.reshape(workers, -1)
 
@@ -215,21 +191,21 @@ def gather(
     """
     rows, columns = axes
     workers, width = get_num_threads(), tile_columns(out.dtype)
-    plan = _plan(axes, problem, workers, out.dtype)
+    block, plane = _plan(axes, problem, workers, out.dtype)
     _, groups, channels, targets = problem
-    block_c, channel_pitch = plan.block[2], plan.plane[3]
+    block_c, channel_pitch = block[2], plane[3]
     panels_k, parts_c = -(-targets // TILE_ROWS), -(-channels // block_c)
     taps = (rows.taps[:, None] * w_strides[2] + columns.taps * w_strides[3]).ravel()
     panels = np.zeros(groups * parts_c * panels_k * taps.size * block_c * TILE_ROWS, out.dtype)
     start, lattice = lattice_strides(axes, out_strides)
     arguments = (
         out[start:], lattice, src, src_strides, (rows.source, columns.source), panels, w,
-        (*w_strides[:2], group_stride), taps, bias, problem, (rows.count, columns.count), plan.block,
-        (rows.step, columns.step), (rows.low, columns.low), rows.phases, columns.phases, plan.plane,
-        _segments(axes, plan, workers), plan.by_row,
+        (*w_strides[:2], group_stride), taps, bias, problem, (rows.count, columns.count), block,
+        (rows.step, columns.step), (rows.low, columns.low), rows.phases, columns.phases, plane,
+        _segments(axes, block, plane, workers), _by_row(block[:2], plane[1], out.dtype),
         aligned((workers, channel_pitch * block_c + width), out.dtype),
         np.empty((workers, channel_pitch + width), np.uint8), aligned((workers, TILE_ROWS * width),
         out.dtype),
     )  # fmt: skip
-    launch(_launcher, _pack, out.dtype, workers, *arguments)
-    launch(_launcher, _multiply, out.dtype, workers, *arguments)
+    launch(_pack, out.dtype, workers, *arguments)
+    launch(_multiply, out.dtype, workers, *arguments)

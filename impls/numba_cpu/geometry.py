@@ -15,29 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.implementations.windows import Window
+from conformance.implementations.windows import axes as in_order
+
 Array = np.ndarray
-Pair = tuple[int, int]
 Triple = tuple[int, int, int]
 Quad = tuple[int, int, int, int]
-Padding = tuple[Pair, Pair]
 Strides = Quad  # N, channel, row, column of an image; K, C, R, S of a weight tensor
 Problem = Quad  # images, groups, source channels per group, targets per group
-
-
-@dataclass(frozen=True)
-class Window:
-    """One axis of a convolution: sizes and window parameters."""
-
-    size: int
-    kernel: int
-    stride: int
-    before: int
-    after: int
-    dilation: int
-
-    @property
-    def outputs(self) -> int:
-        return (self.size + self.before + self.after - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
 
 @dataclass(frozen=True)
@@ -72,14 +57,6 @@ class Axis:
         return (self.offsets - self.low) // self.step
 
 
-def windows(size: Pair, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair) -> tuple[Window, Window]:
-    """The two axes of a convolution over an image of `size`. Raises ValueError where the window does not fit in."""
-    first, second = (Window(size[i], kernel[i], stride[i], padding[i][0], padding[i][1], dilation[i]) for i in (0, 1))
-    if min(first.outputs, second.outputs) < 1:
-        raise ValueError(f"a window of {kernel}, dilation {dilation}, is larger than the image {size} with {padding}")
-    return first, second
-
-
 def require_same(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
     """Raises ValueError for sizes that do not match: a kernel would read behind the end of an array."""
     if found != expected:
@@ -87,7 +64,6 @@ def require_same(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -
 
 
 def forward_axis(window: Window) -> Axis:
-    """Outputs gather from the input."""
     taps = np.arange(window.kernel)
     offsets = taps * window.dilation - window.before
     return Axis(taps, offsets, window.stride, window.size, window.outputs, 1, 0)
@@ -114,27 +90,9 @@ def lattice_strides(axes: tuple[Axis, Axis], strides: Strides) -> tuple[int, Str
 
 
 def image_strides(shape: tuple[int, ...], layout: str) -> Strides:
-    """Element strides (N, channel, row, column) of a contiguous image tensor."""
+    """Element strides (N, channel, row, column; K, C, R, S of weights) of a contiguous tensor."""
     _, second, third, last = shape
-    if layout == "nchw":
-        return second * third * last, third * last, last, 1
-    return second * third * last, 1, third * last, last
-
-
-def weight_strides(shape: tuple[int, ...], layout: str) -> Strides:
-    """Element strides (K, C, R, S) of a contiguous weight tensor."""
-    return image_strides(shape, layout)
-
-
-def image_shape(n: int, channels: int, size: Pair, layout: str) -> tuple[int, int, int, int]:
-    """Shape of an image or weight tensor in its layout."""
-    return (n, channels, *size) if layout == "nchw" else (n, *size, channels)
-
-
-def image_sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, Pair]:
-    """(N, channels, (rows, columns)) of a tensor shape."""
-    n, second, third, last = shape
-    return (n, second, (third, last)) if layout == "nchw" else (n, last, (second, third))
+    return in_order((second * third * last, third * last, last, 1), layout)
 
 
 def even_split(total: int, limit: int, multiple: int = 1) -> int:

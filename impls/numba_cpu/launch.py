@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, typeof, types
+from numba import cfunc, njit, prange, typeof, types
 
 # Functions called from kernels only need no Python entry points.
 njit_inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -23,16 +23,16 @@ njit_inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper
 # scalar, and a slice counts references on a counter that all threads share.
 index = np.uint64
 
-_COMPILED: dict[tuple[Callable[..., None], np.dtype], Any] = {}
+Kernel = Callable[..., None]
+_COMPILED: dict[tuple[Kernel, np.dtype], Any] = {}
 
 
 @cache
 def _sources() -> bytes:
-    """All sources of this package."""
     return b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
 
 
-def cached_kernel(function: Callable[..., None]) -> Callable[..., None]:
+def cached_kernel(function: Kernel) -> Kernel:
     """Gives a function its own place in the compiler's cache for these sources and this module name.
 
     The cache itself only watches the file of the function, not those it calls; and compiled code on disk
@@ -43,18 +43,28 @@ def cached_kernel(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def njit_launcher(function: Callable[..., None]) -> Callable[..., None]:
-    """Compiles the parallel loop that calls a kernel on every worker."""
+@cache
+def _launcher(count: int) -> Kernel:
+    """The parallel loop over workers for kernels of so many arguments.
+
+    Written out as text, because a parallel loop takes tuples, but no tuple of tuples such as `*arguments`.
+    """
+    names = ", ".join(f"argument{i}" for i in range(count))
+    loop = f"""
+def launch{count}(kernel, workers, {names}):
+    for worker in prange(workers):
+        kernel(np.int64(worker), np.int64(workers), {names})
+"""
+    scope: dict[str, Any] = {"np": np, "prange": prange, "__name__": __name__}
+    exec(compile(loop, __file__, "exec"), scope)  # of this file, so that the compiler has a place for its cache
     options = {"parallel": True, "nogil": True, "cache": True, "no_cfunc_wrapper": True}
-    return cast(Callable[..., None], njit(**options)(cached_kernel(function)))
+    return njit(**options)(cached_kernel(scope[f"launch{count}"]))
 
 
-def launch(
-    launcher: Callable[..., None], kernel: Callable[..., None], dtype: np.dtype, workers: int, *arguments: Any
-) -> None:
+def launch(kernel: Kernel, dtype: np.dtype, workers: int, *arguments: Any) -> None:
     """Runs `kernel` on every worker; the types of the arguments may depend on `dtype` only."""
     pointer = _COMPILED.get((kernel, dtype))
     if pointer is None:
         signature = types.void(types.int64, types.int64, *(typeof(argument) for argument in arguments))
         pointer = _COMPILED[kernel, dtype] = cfunc(signature, cache=True)(kernel)
-    launcher(pointer, workers, *arguments)
+    _launcher(len(arguments))(pointer, workers, *arguments)

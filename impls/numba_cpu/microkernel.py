@@ -31,18 +31,14 @@ SEGMENT = 3
 
 
 def lanes_of(dtype: np.dtype) -> int:
-    """Elements of one vector register."""
     return VECTOR_BYTES // np.dtype(dtype).itemsize
 
 
 def tile_columns(dtype: np.dtype) -> int:
-    """Columns of one register tile."""
     return VECTORS * lanes_of(dtype)
 
 
 class TileEmitter:
-    """Emits the loop nest of one register tile into an LLVM builder."""
-
     def __init__(self, context: Any, builder: Any, element: types.Float) -> None:
         self.builder = builder
         self.element = context.get_value_type(element)
@@ -56,7 +52,6 @@ class TileEmitter:
         self.tile = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(TILE_ROWS)]
 
     def vector_at(self, base: Any, offset: Any, kind: Any = None) -> Any:
-        """Pointer to a vector starting at element `offset` of `base`."""
         pointer = self.builder.gep(base, [offset])
         return self.builder.bitcast(pointer, (kind or self.vector).as_pointer())
 
@@ -104,7 +99,6 @@ class TileEmitter:
         return self.builder.shuffle_vector(first, undefined, order)
 
     def write(self, out: Any, out_at: Any, accumulate: Any) -> None:
-        """out = tile, or out += tile where `accumulate` is set."""
         builder = self.builder
         zero = ir.Constant(self.vector, None)
         for i in range(TILE_ROWS):
@@ -120,22 +114,8 @@ def _tile_product(
     typingctx: Any, out: Any, out_at: Any, accumulate: Any, a: Any, a_at: Any, b: Any, b_at: Any, b_step: Any,
     live: Any, live_scale: Any, segments: Any, segments_at: Any, segment_count: Any,
 ) -> Any:  # fmt: skip
-    integer = types.int64
-    signature = types.void(
-        out,
-        integer,
-        types.boolean,
-        a,
-        integer,
-        b,
-        integer,
-        integer,
-        live,
-        integer,
-        segments,
-        integer,
-        integer,
-    )
+    i64 = types.int64
+    signature = types.void(out, i64, types.boolean, a, i64, b, i64, i64, live, i64, segments, i64, i64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         def data(index: int) -> Any:
@@ -182,17 +162,5 @@ def tile_product(
     with live[(b_at + b offset) * live_scale + j] = 0 are left out, not multiplied: NaN and Inf stay put.
     """
     _tile_product(
-        out,
-        out_at,
-        accumulate,
-        a,
-        a_at,
-        b,
-        b_at,
-        b_step,
-        live,
-        live_scale,
-        segments,
-        segments_at,
-        segment_count,
+        out, out_at, accumulate, a, a_at, b, b_at, b_step, live, live_scale, segments, segments_at, segment_count
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .geometry import Array, Pair, Quad, Strides, Triple
+from conformance.implementations.windows import Pair
+
+from .geometry import Array, Quad, Strides, Triple
 from .launch import index, njit_inner
 from .microkernel import SEGMENT, TILE_ROWS, VECTOR_BYTES
 
@@ -71,7 +73,6 @@ def pack_block(
 
 @njit_inner(fastmath={"contract", "reassoc"})
 def row_total(a: Array, at: int, increment: int, count: int) -> float:
-    """Sum of a strided row."""
     total = a.dtype.type(0)
     for j in range(count):
         total += a[index(at + j * increment)]

@@ -13,15 +13,16 @@ Reciprocals of divisors are fp64: a product with one is as exact as the quotient
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numba import get_num_threads, prange
+from numba import get_num_threads
 
-from .geometry import Array, Padding, Pair, image_shape, image_sizes
-from .launch import cached_kernel, index, launch, njit_inner, njit_launcher
+from conformance.implementations.windows import Padding, Pair, Window, shape_of, sizes, windows
+
+from .geometry import Array, require_same
+from .launch import cached_kernel, index, launch, njit_inner
 from .packing import aligned, row_total
 from .storage import add_row, add_rows, compute_dtype, narrow_row, store_row, stored, widen_row
 
@@ -32,62 +33,35 @@ LINE = 16
 Sizes = tuple[int, int, int, int, int, int]  # planes, source rows and width, target rows and width, channels
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """One axis of a pooling."""
-
-    size: int
-    kernel: int
-    stride: int
-    before: int
-    after: int
-    ceil: bool
-
-    @property
-    def outputs(self) -> int:
-        """In ceil mode without a window that would start behind the image and the padding before it."""
-        room = self.size + self.before + self.after - self.kernel
-        if not self.ceil:
-            return room // self.stride + 1
-        return min(-(-room // self.stride), (self.size + self.before - 1) // self.stride) + 1
-
-    @property
-    def starts(self) -> Array:
-        return np.arange(self.outputs) * self.stride - self.before
-
-    @property
-    def windows(self) -> Array:
-        """Pixels of the image that each window covers: first and one past the last."""
-        return np.stack((np.maximum(self.starts, 0), np.minimum(self.starts + self.kernel, self.size)))
-
-    @property
-    def owners(self) -> Array:
-        """Windows that hold each pixel: first and one past the last."""
-        starts, pixels = self.starts, np.arange(self.size)
-        return np.stack(
-            (np.searchsorted(starts + self.kernel, pixels, "right"), np.searchsorted(starts, pixels, "right"))
-        )
-
-    @property
-    def taps(self) -> Array:
-        """For each position in the window: the first output that finds it inside the image, how many do, and where."""
-        positions = np.arange(self.kernel)[:, None] + self.starts
-        held = (positions >= 0) & (positions < self.size)
-        first = held.argmax(axis=1)
-        return np.stack((first, held.sum(axis=1), first * self.stride + positions[:, 0]), axis=1)
-
-    def divisors(self, count_include_pad: bool) -> Array:
-        """Positions of each window that count."""
-        low, high = (-self.before, self.size + self.after) if count_include_pad else (0, self.size)
-        return np.minimum(self.starts + self.kernel, high) - np.maximum(self.starts, low)
+def _starts(axis: Window) -> Array:
+    return np.arange(axis.outputs) * axis.stride - axis.before
 
 
-@dataclass(frozen=True)
-class _Pooling:
-    """Both axes, and the reciprocals of the windows' divisors by row and by column."""
+def _covered(axis: Window) -> Array:
+    """Pixels of the image that each window covers: first and one past the last."""
+    starts = _starts(axis)
+    return np.stack((np.maximum(starts, 0), np.minimum(starts + axis.kernel, axis.size)))
 
-    axes: tuple[_Axis, _Axis]
-    shares: tuple[Array, Array]
+
+def _owners(axis: Window) -> Array:
+    """Windows that hold each pixel: first and one past the last."""
+    starts, pixels = _starts(axis), np.arange(axis.size)
+    return np.stack((np.searchsorted(starts + axis.kernel, pixels, "right"), np.searchsorted(starts, pixels, "right")))
+
+
+def _taps(axis: Window) -> Array:
+    """For each position in the window: the first output that finds it inside the image, how many do, and where."""
+    positions = np.arange(axis.kernel)[:, None] + _starts(axis)
+    held = (positions >= 0) & (positions < axis.size)
+    first = held.argmax(axis=1)
+    return np.stack((first, held.sum(axis=1), first * axis.stride + positions[:, 0]), axis=1)
+
+
+def _divisors(axis: Window, count_include_pad: bool) -> Array:
+    """Positions of each window that count."""
+    low, high = (-axis.before, axis.size + axis.after) if count_include_pad else (0, axis.size)
+    starts = _starts(axis)
+    return np.minimum(starts + axis.kernel, high) - np.maximum(starts, low)
 
 
 @njit_inner()
@@ -238,50 +212,20 @@ def _pool_pixels(
                 )  # fmt: skip
 
 
-@njit_launcher
-def _launcher(
-    kernel: Any, workers: int, target: Array, target_bits: Array, source: Array, source_bits: Array, fp16: bool,
-    sizes: Sizes, rows: Array, columns: Array, windows: Array, taps: Array, step: int, row_shares: Array,
-    shares: Array, forward: bool, bands: int, lines: Array, buffers: Array, starts_of: Array,
-    scales_of: Array,
-) -> None:  # fmt: skip
-    for worker in prange(workers):
-        kernel(
-            np.int64(worker), np.int64(workers), target, target_bits, source, source_bits, fp16, sizes, rows, columns,
-            windows, taps, step, row_shares, shares, forward, bands, lines, buffers, starts_of, scales_of,
-        )  # fmt: skip
+class _Pooling(NamedTuple):
+    """Both axes, and the reciprocals of the windows' divisors by row and by column."""
 
-
-def _run(
-    target: Array, source: Array, planes: int, channels: int, pooling: _Pooling, layout: str, forward: bool
-) -> None:
-    """Fills `target`; both tensors are [planes, rows, columns, channels]."""
-    dtype, workers, axes = compute_dtype(source.dtype), get_num_threads(), pooling.axes
-    image, pooled = tuple(axis.size for axis in axes), tuple(axis.outputs for axis in axes)
-    (source_rows, source_columns), (target_rows, target_columns) = (image, pooled) if forward else (pooled, image)
-    sizes = planes, source_rows, source_columns * channels, target_rows, target_columns * channels, channels
-    rows, columns = (axis.windows if forward else axis.owners for axis in axes)
-    sources = int(np.prod([np.diff(ranges, axis=0).max() for ranges in (rows, columns)]))
-    taps = axes[1].taps if axes[1].kernel <= axes[1].outputs else np.empty((0, 3), np.int64)
-    bands = min(target_rows, max(1, UNITS_PER_WORKER * workers // planes))
-    lines, buffers = (aligned((workers, -(-width // LINE) * LINE), dtype) for width in (sizes[4], sizes[2]))
-    launch(
-        _launcher, _pool_planes if layout == "nchw" else _pool_pixels, dtype, workers, *stored(target, True),
-        *stored(source), source.dtype == np.float16, sizes, rows, columns, axes[1].windows, taps, axes[1].stride,
-        *pooling.shares, forward, bands, lines, buffers, np.empty((workers, sources), np.int64),
-        np.empty((workers, sources), dtype),
-    )  # fmt: skip
+    axes: tuple[Window, Window]
+    shares: tuple[Array, Array]
 
 
 def _pooling(
     size: Pair, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None,
 ) -> _Pooling:  # fmt: skip
-    """Where all rows have the same divisor, only columns are scaled."""
-    rows, columns = (_Axis(size[i], kernel_size[i], stride[i], *padding[i], ceil_mode) for i in (0, 1))
-    if min(rows.outputs, columns.outputs) < 1:
-        raise ValueError(f"the window {kernel_size} is larger than the padded image of {size}; enlarge the padding")
-    by_row, by_column = (axis.divisors(count_include_pad) for axis in (rows, columns))
+    """Where all rows have the same divisor, only columns are scaled. Raises ValueError where no window fits."""
+    rows, columns = windows(size, kernel_size, stride, padding, ceil=ceil_mode)
+    by_row, by_column = (_divisors(axis, count_include_pad) for axis in (rows, columns))
     if divisor_override is not None:
         by_row, by_column = np.full(rows.outputs, divisor_override), np.ones(columns.outputs)
     if np.all(by_row == by_row[0]):
@@ -289,21 +233,31 @@ def _pooling(
     return _Pooling((rows, columns), (1 / by_row, 1 / by_column))
 
 
-def _merged(pooling: _Pooling, merged: int) -> _Pooling:
-    """Windows as large as the image are windows of one long row, in which planes lie one behind the other."""
-    (rows, columns), (by_row, by_column) = pooling.axes, pooling.shares
-    pixels = rows.size * columns.size
-    axes = _Axis(1, 1, 1, 0, 0, False), _Axis(merged * pixels, pixels, pixels, 0, 0, False)
-    return _Pooling(axes, (by_row, np.repeat(by_column, merged)))
-
-
-def _filled(target: Array, source: Array, pooling: _Pooling, layout: str, forward: bool) -> Array:
-    n, c, _ = image_sizes(source.shape, layout)
+def _run(target: Array, source: Array, pooling: _Pooling, layout: str, forward: bool) -> Array:
+    """Fills and returns `target`."""
+    n, c, _ = sizes(source.shape, layout)
     planes, channels = (n * c, 1) if layout == "nchw" else (n, c)
-    if layout == "nchw" and all(axis.outputs == 1 and np.ptp(axis.windows) == axis.size for axis in pooling.axes):
-        merged = gcd(planes, MERGED_PLANES)
-        planes, pooling = planes // merged, _merged(pooling, merged)
-    _run(target, source, planes, channels, pooling, layout, forward)
+    (by_row, by_column), axes = pooling.shares, pooling.axes
+    if layout == "nchw" and all(axis.outputs == 1 and np.ptp(_covered(axis)) == axis.size for axis in axes):
+        # windows as large as the image are windows of one long row, in which planes lie one behind the other
+        merged, pixels = gcd(planes, MERGED_PLANES), axes[0].size * axes[1].size
+        planes, by_column = planes // merged, np.repeat(by_column, merged)
+        axes = Window(1, 1, 1, 0, 0), Window(merged * pixels, pixels, pixels, 0, 0)
+    dtype, workers = compute_dtype(source.dtype), get_num_threads()
+    image, pooled = tuple(axis.size for axis in axes), tuple(axis.outputs for axis in axes)
+    (source_rows, source_columns), (target_rows, target_columns) = (image, pooled) if forward else (pooled, image)
+    pitch, width = source_columns * channels, target_columns * channels
+    rows, columns = (_covered(axis) if forward else _owners(axis) for axis in axes)
+    sources = int(np.prod([np.diff(ranges, axis=0).max() for ranges in (rows, columns)]))
+    taps = _taps(axes[1]) if axes[1].kernel <= axes[1].outputs else np.empty((0, 3), np.int64)
+    bands = min(target_rows, max(1, UNITS_PER_WORKER * workers // planes))
+    lines, buffers = (aligned((workers, -(-size // LINE) * LINE), dtype) for size in (width, pitch))
+    launch(
+        _pool_planes if layout == "nchw" else _pool_pixels, dtype, workers, *stored(target, True),
+        *stored(source), source.dtype == np.float16, (planes, source_rows, pitch, target_rows, width, channels), rows,
+        columns, _covered(axes[1]), taps, axes[1].stride, by_row, by_column, forward, bands, lines, buffers,
+        np.empty((workers, sources), np.int64), np.empty((workers, sources), dtype),
+    )  # fmt: skip
     return target
 
 
@@ -312,10 +266,10 @@ def avg_pool_forward(
     divisor_override: int | None, layout: str,
 ) -> Array:  # fmt: skip
     """y: window sums in fp32 (fp64 for fp64), scaled, rounded once."""
-    n, c, size = image_sizes(x.shape, layout)
+    n, c, size = sizes(x.shape, layout)
     pooling = _pooling(size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    y = np.empty(image_shape(n, c, (pooling.axes[0].outputs, pooling.axes[1].outputs), layout), x.dtype)
-    return _filled(y, x, pooling, layout, True)
+    y = np.empty(shape_of(n, c, (pooling.axes[0].outputs, pooling.axes[1].outputs), layout), x.dtype)
+    return _run(y, x, pooling, layout, True)
 
 
 def avg_pool_backward(
@@ -323,9 +277,7 @@ def avg_pool_backward(
     count_include_pad: bool, divisor_override: int | None, layout: str,
 ) -> Array:  # fmt: skip
     """dx: every pixel adds the shares of the windows that hold it."""
-    n, c, outputs = image_sizes(dy.shape, layout)
+    n, c, outputs = sizes(dy.shape, layout)
     pooling = _pooling(input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    if outputs != (pooling.axes[0].outputs, pooling.axes[1].outputs):
-        raise ValueError(f"dy has {outputs} pixels; the windows of an image of {input_size} are others")
-    dx = np.empty(image_shape(n, c, input_size, layout), dy.dtype)
-    return _filled(dx, dy, pooling, layout, False)
+    require_same("size of dy", outputs, tuple(axis.outputs for axis in pooling.axes))
+    return _run(np.empty(shape_of(n, c, input_size, layout), dy.dtype), dy, pooling, layout, False)

@@ -8,13 +8,11 @@ tensor is: these loops wait for memory, and a mean that is large beside the devi
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import get_num_threads, prange
+from numba import get_num_threads
 
 from .geometry import Array, Quad
-from .launch import cached_kernel, index, launch, njit_inner, njit_launcher
+from .launch import cached_kernel, index, launch, njit_inner
 from .storage import compute_dtype, store_row, stored, widen_row
 
 LANES = 512
@@ -61,19 +59,10 @@ def _one_line(
 
 @njit_inner()
 def _fill(lanes: Array, constants: Array, channel: int) -> None:
-    """Constants of one channel to all lanes."""
     for i in range(constants.shape[0]):
         constant = constants[i, channel]
         for j in range(lanes.shape[1]):
             lanes[i, index(j)] = constant
-
-
-@njit_inner()
-def _repeat(lanes: Array, constants: Array) -> None:
-    """Constants of all channels to as many lanes, again and again."""
-    for i in range(constants.shape[0]):
-        for j in range(lanes.shape[1]):
-            lanes[i, index(j)] = constants[i, index(j % constants.shape[1])]
 
 
 @njit_inner()
@@ -103,8 +92,10 @@ def _pass(
     """Units worker, worker + workers, ... of consecutive lines; a unit of a plane tensor is a plane."""
     size, unit_size, width, planes = lines
     line, spare, lanes, sums = line_of[worker], spare_of[worker], lanes_of[worker], sums_of[worker]
-    if not planes:
-        _repeat(lanes, constants)
+    if not planes:  # constants of all channels to as many lanes, again and again
+        for i in range(constants.shape[0]):
+            for j in range(width):
+                lanes[i, index(j)] = constants[i, index(j % constants.shape[1])]
     for unit in range(worker, -(-size // unit_size), workers):
         start, end = unit * unit_size, min(size, (unit + 1) * unit_size)
         if planes:
@@ -125,42 +116,23 @@ def _pass(
             _keep(partials, unit, sums)
 
 
-@njit_launcher
-def _launcher(
-    kernel: Any, workers: int, task: int, target: Array, target_bits: Array, other: Array, other_bits: Array,
-    fp16: bool, z: Array, lines: Lines, constants: Array, partials: Array, line_of: Array, spare_of: Array,
-    lanes_of: Array, sums_of: Array,
-) -> None:  # fmt: skip
-    for worker in prange(workers):
-        kernel(
-            np.int64(worker), np.int64(workers), task, target, target_bits, other, other_bits, fp16, z, lines,
-            constants, partials, line_of, spare_of, lanes_of, sums_of,
-        )  # fmt: skip
-
-
-def _lines(shape: tuple[int, ...], layout: str) -> Lines:
-    """How a tensor is cut into units and lines."""
-    size = int(np.prod(shape))
-    if layout == "nchw":
-        plane = shape[2] * shape[3]
-        return size, plane, min(plane, PLANE_LANES), shape[1]
-    width = shape[3] * max(1, LANES // shape[3])
-    return size, width * max(1, UNIT // width), width, 0
-
-
 def _run(task: int, target: Array, other: Array, z: Array, constants: Array, layout: str) -> Array:
     """One pass; returns the sums, [2, channels]."""
-    workers, lines = get_num_threads(), _lines(z.shape, layout)
-    _, unit, width, planes = lines
+    workers, channels = get_num_threads(), constants.shape[1]
+    if layout == "nchw":
+        planes, unit = channels, z.shape[2] * z.shape[3]
+        width = min(unit, PLANE_LANES)
+    else:
+        planes, width = 0, channels * max(1, LANES // channels)
+        unit = width * max(1, UNIT // width)
     units = -(-z.size // unit) if task == SUMS else 0
     partials = np.empty((units, 2, 1 if planes else width))
     launch(
-        _launcher, _pass, compute_dtype(z.dtype), workers, task, *stored(target, True), *stored(other),
-        np.float16 in (target.dtype, other.dtype), z.reshape(-1), lines, constants, partials,
+        _pass, compute_dtype(z.dtype), workers, task, *stored(target, True), *stored(other),
+        np.float16 in (target.dtype, other.dtype), z.reshape(-1), (z.size, unit, width, planes), constants, partials,
         *np.empty((2, workers, width), z.dtype), np.empty((workers, constants.shape[0], width)),
         np.empty((workers, 2, width)),
     )  # fmt: skip
-    channels = constants.shape[1]
     by_channel = partials[:, :, 0].reshape(-1, channels, 2).transpose(0, 2, 1) if planes else partials
     return by_channel.reshape(-1, 2, 1 if planes else width // channels, channels).sum(axis=(0, 2))
 

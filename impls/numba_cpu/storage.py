@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import get_num_threads, prange, types
+from numba import get_num_threads, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .geometry import Array
-from .launch import cached_kernel, index, launch, njit_inner, njit_launcher
+from .launch import cached_kernel, index, launch, njit_inner
 
 ir = cgutils.ir
 
@@ -72,7 +72,6 @@ def _to_bf16(value: float) -> int:
 
 @njit_inner()
 def widen_row(row: Array, row_at: int, bits: Array, at: int, count: int, fp16: bool) -> None:
-    """Half-precision elements to fp32."""
     if fp16:
         for j in range(count):
             row[index(row_at + j)] = _from_fp16(bits[index(at + j)])
@@ -143,7 +142,6 @@ def add_rows(
 
 @njit_inner()
 def narrow_row(bits: Array, at: int, row: Array, row_at: int, count: int, fp16: bool) -> None:
-    """Results to half precision."""
     if fp16:
         for j in range(count):
             bits[index(at + j)] = _to_fp16(np.float32(row[index(row_at + j)]))
@@ -176,26 +174,17 @@ def _convert(
             narrow_row(target_bits, start, source, start, count, fp16)
 
 
-@njit_launcher
-def _convert_launcher(
-    kernel: Any, workers: int, target: Array, target_bits: Array, source: Array, source_bits: Array, fp16: bool
-) -> None:
-    for worker in prange(workers):
-        kernel(np.int64(worker), np.int64(workers), target, target_bits, source, source_bits, fp16)
-
-
 def converted(array: Array, dtype: np.dtype) -> Array:
     """The tensor in `dtype`: itself where that is its type, else fp32 of a half-precision one or the reverse."""
     if array.dtype == dtype:
         return array
     result = np.empty(array.shape, dtype)
     launch(
-        _convert_launcher, _convert, np.dtype(np.float32), get_num_threads(), *stored(result, True), *stored(array),
+        _convert, np.dtype(np.float32), get_num_threads(), *stored(result, True), *stored(array),
         np.float16 in (dtype, array.dtype),
     )  # fmt: skip
     return result
 
 
 def widened(array: Array) -> Array:
-    """The tensor in the type that it is computed in."""
     return converted(array, compute_dtype(array.dtype))

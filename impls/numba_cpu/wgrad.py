@@ -14,23 +14,17 @@ of dy and BLOCK_CHANNELS * 1024 * 4 of x together stay in a 2 MB second-level ca
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
 
 import numpy as np
-from numba import get_num_threads, prange
+from numba import get_num_threads
 
-from .geometry import Array, Pair, Problem, Quad, Strides, Triple, Window, even_split
-from .launch import cached_kernel, launch, njit_inner, njit_launcher
+from conformance.implementations.windows import Pair, Window
+
+from .geometry import Array, Problem, Quad, Strides, Triple, even_split
+from .launch import cached_kernel, launch, njit_inner
 from .microkernel import SEGMENT, TILE_ROWS, tile_columns, tile_product
-from .packing import (
-    aligned,
-    find_equal_runs,
-    find_valid_runs,
-    pack_pixels,
-    pack_windows,
-    row_total,
-    source_range,
-)
+from .packing import aligned, find_equal_runs, find_valid_runs, pack_pixels, pack_windows, row_total, source_range
 
 BLOCK_PIXELS = 1024
 BLOCK_COLUMNS = 128
@@ -47,7 +41,6 @@ def _add_row_sums(
     sums: Array, at: int, dy: Array, dy_at: int, dy_strides: Triple, rows: Pair, columns: Pair,
     targets: int,
 ) -> None:  # fmt: skip
-    """sums[k] += dy over the pixels of a block."""
     target_stride, row_stride, column_stride = dy_strides
     for k in range(targets):
         for row in range(rows[0], rows[1]):
@@ -115,15 +108,7 @@ def _multiply(
                 x_at += c * x_strides[1]
                 b_size = pack_pixels(b, x, x_at, x_strides[1:], source_rows, source_columns, held_c, lanes)
                 find_valid_runs(
-                    segments,
-                    tap_counts,
-                    rows,
-                    columns,
-                    source_rows,
-                    source_columns,
-                    window_h,
-                    window_w,
-                    lanes,
+                    segments, tap_counts, rows, columns, source_rows, source_columns, window_h, window_w, lanes
                 )
             b_step, live_scale = (lanes, 1) if shifts.size else (stride[1] * lanes, 0)
             _multiply_block(
@@ -161,21 +146,6 @@ def _finish(
                     for part in range(1, parts):
                         total += partials[part * part_size + at + i * lanes + lane]
                     dw[target + lane * dw_strides[1]] = total
-
-
-@njit_launcher
-def _launcher(
-    kernel: Any, workers: int, dw: Array, dw_strides: Strides, partials: Array, sums: Array, x: Array,
-    x_strides: Strides, x_group: int, size: Pair, dy: Array, dy_strides: Strides, problem: Problem,
-    counts: Pair, block: Block, window_h: Quad, window_w: Quad, shifts: Array, widths: Pair, a_of: Array,
-    b_of: Array, live_of: Array, segments_of: Array, counts_of: Array,
-) -> None:  # fmt: skip
-    for worker in prange(workers):
-        kernel(
-            np.int64(worker), np.int64(workers), dw, dw_strides, partials, sums, x, x_strides, x_group,
-            size, dy, dy_strides, problem, counts, block, window_h, window_w, shifts, widths, a_of, b_of,
-            live_of, segments_of, counts_of,
-        )  # fmt: skip
 
 
 def _plan(axes: tuple[Window, Window], problem: Problem, workers: int, lanes: int) -> Block:
@@ -219,10 +189,13 @@ def weight_gradient(
         channels, kernel, dw_strides = shifts.shape[1], (1, 1), (dw_strides[0], 1, 0, 0)
     problem = (images, groups, channels, targets)
     p, q, k, c, parts = block = _plan(axes, problem, workers, lanes)
-    source = (p, q) if shifts.size else _source_extent(axes, (p, q))
+    source = p * q if shifts.size else prod(  # pixels of the largest input rectangle that a block of outputs reads
+        min(axis.size, (count - 1) * axis.stride + axis.dilation * (axis.kernel - 1) + 1)
+        for axis, count in zip(axes, (p, q), strict=True)
+    )  # fmt: skip
     taps = kernel[0] * kernel[1]
     tiles = groups * -(-targets // TILE_ROWS) * -(-channels // lanes) * taps
-    b_size = -(-c // lanes) * lanes * source[0] * source[1]
+    b_size = -(-c // lanes) * lanes * source
     sums = np.zeros((parts, groups * targets if with_bias else 0), dw.dtype)
     arguments = (
         dw, dw_strides, np.zeros(parts * tiles * TILE_ROWS * lanes, dw.dtype), sums.reshape(-1), x, x_strides,
@@ -233,15 +206,6 @@ def weight_gradient(
         np.empty((workers, taps * p * (2 * axes[1].kernel + 1) * SEGMENT), np.int64),
         np.empty((workers, taps), np.int64),
     )  # fmt: skip
-    launch(_launcher, _multiply, dw.dtype, workers, *arguments)
-    launch(_launcher, _finish, dw.dtype, workers, *arguments)
+    launch(_multiply, dw.dtype, workers, *arguments)
+    launch(_finish, dw.dtype, workers, *arguments)
     return sums.sum(axis=0)
-
-
-def _source_extent(axes: tuple[Window, Window], block: tuple[int, int]) -> tuple[int, int]:
-    """Largest input rectangle that a block of outputs reads."""
-    rows, columns = (
-        min(axis.size, (count - 1) * axis.stride + axis.dilation * (axis.kernel - 1) + 1)
-        for axis, count in zip(axes, block, strict=True)
-    )
-    return rows, columns

@@ -8,19 +8,14 @@ from typing import Any
 
 from conformance import Implementation, numba_cuda_arrays
 
+from . import direct, igemm, tiled
 from .conv import Convolution
 from .conv_bn import Normalised
-from .direct import Direct
-from .engine import Engine
-from .igemm import Igemm
 from .pool import avg_pool_backward, avg_pool_forward
-from .tiled import Tiled
 
 PRODUCTS, ELEMENTS = 16_000, 1_500
 """Of the largest problem that is simulated, where each product takes 2 microseconds and each thread 20: a tenth of a
 second a call, so that all of the simulator's cases take two minutes on two cores."""
-
-Kernels = dict[str, Callable[..., Any]]
 
 
 def small(geometry: Any) -> bool:
@@ -30,42 +25,28 @@ def small(geometry: Any) -> bool:
     return geometry.y.size * window <= PRODUCTS and max(sizes) <= ELEMENTS
 
 
-def _convolution(engine: Engine) -> Kernels:
-    found = Convolution(engine)
-    return {
-        "conv_forward": found.forward,
-        "conv_backward_data": found.backward_data,
-        "conv_backward_weight": found.backward_weight,
-    }
-
-
-def _normalised(engine: Engine) -> Kernels:
-    found = Normalised(engine)
-    return {
-        "conv_bn_forward": found.forward,
-        "conv_bn_backward": found.backward,
-        "conv_bn_inference": found.inference,
-    }
-
-
-def _register(name: str, kernels: Kernels, simulator: bool) -> Implementation:
+def _register(name: str, simulator: bool, *kernels: Callable[..., Any]) -> Implementation:
     implementation = Implementation(
         f"{name}@sim" if simulator else name,
         device="simulator" if simulator else "cuda",
         arrays=numba_cuda_arrays(simulator=simulator),
     )
-    when = small if simulator else None
-    for operator, kernel in kernels.items():
+    for kernel in kernels:
         implementation.implements(
-            operator, dtypes=("fp32", "bf16", "fp16", "fp64"), layouts=("nchw", "nhwc"), when=when
-        )(kernel)
+            kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), layouts=("nchw", "nhwc"),
+            when=small if simulator else None,
+        )(kernel)  # fmt: skip
     return implementation
 
 
-_DIRECT = _convolution(Direct()) | {"avg_pool_forward": avg_pool_forward, "avg_pool_backward": avg_pool_backward}
-_TILED = _convolution(Tiled())
-_IGEMM = _convolution(Igemm()) | _normalised(Igemm())
-
-numba_cuda_direct, numba_cuda_direct_sim = (_register("numba-cuda-direct", _DIRECT, kind) for kind in (False, True))
-numba_cuda_tiled, numba_cuda_tiled_sim = (_register("numba-cuda-tiled", _TILED, kind) for kind in (False, True))
-numba_cuda_igemm, numba_cuda_igemm_sim = (_register("numba-cuda-igemm", _IGEMM, kind) for kind in (False, True))
+KERNELS = {
+    "numba-cuda-direct": (*Convolution(direct.engine).kernels, avg_pool_forward, avg_pool_backward),
+    "numba-cuda-tiled": Convolution(tiled.engine).kernels,
+    "numba-cuda-igemm": (*Convolution(igemm.engine).kernels, *Normalised(igemm.engine).kernels),
+}
+numba_cuda_direct, numba_cuda_tiled, numba_cuda_igemm = (
+    _register(name, False, *kernels) for name, kernels in KERNELS.items()
+)
+numba_cuda_direct_sim, numba_cuda_tiled_sim, numba_cuda_igemm_sim = (
+    _register(name, True, *kernels) for name, kernels in KERNELS.items()
+)

@@ -17,13 +17,11 @@ def digits(number: int, counts: Form) -> tuple[int, int, int]:
 
 @inline
 def place(form: Form, first: int, second: int, third: int) -> int:
-    """A linear form at three digits."""
     return form[0] + first * form[1] + second * form[2] + third * form[3]
 
 
 @inline
 def inside(row: int, column: int, height: int, width: int) -> bool:
-    """Whether a pixel is one of the image."""
     return row >= 0 and row < height and column >= 0 and column < width
 
 

@@ -6,103 +6,113 @@ y[N, P, Q, K].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from .engine import Engine
+from conformance.implementations.windows import Padding, Pair, shape_of, windows
+
 from .memory import Tensor, empty, tensor
 from .plan import splits_for
-from .product import Padding, Pair, Product, axes, backward_data, backward_weight, forward, shape_of, windows
+from .product import Product, backward_data, backward_weight, forward
 from .reduce import add_partials, channel_sums
+from .storage import Format
+
+
+class Work(Protocol):
+    """A product as an engine computes it."""
+
+    @property
+    def blocks(self) -> int:
+        """Without splits."""
+        ...
+
+    def launch(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, splits: int) -> None:
+        """Of `splits` parts of the depth, part `i` is added up at `i * size of the result`."""
+        ...
+
+
+Engine = Callable[[Sequence[Product], Format], Sequence[Work]]
+"""One way to compute products, which have their rows in common, on tensors of a format."""
 
 
 def multiply(
-    engine: Engine,
-    products: Sequence[Product],
-    out: Tensor,
-    operands: tuple[Tensor, Tensor],
-    bias: Tensor | None = None,
-) -> None:
+    engine: Engine, products: Sequence[Product], out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None = None
+) -> Any:
     """All products into one result, which they fill; where they are few and deep, by partial sums."""
-    splits = splits_for(products, engine.blocks(products, operands))
-    if splits == 1:
-        engine.run(products, out, operands, bias, 1)
-        return
-    parts = empty((splits * out.size,), np.dtype(out.format.wide))
-    engine.run(products, parts, operands, bias, splits)
-    add_partials(out, parts, splits)
+    works = engine(products, b.format)
+    splits = splits_for(products, sum(work.blocks for work in works))
+    sums = out if splits == 1 else empty((splits * out.size,), np.dtype(out.format.wide))
+    for work in works:
+        work.launch(sums, a, b, bias, splits)
+    if splits > 1:
+        add_partials(out, sums, splits)
+    return out.array
 
 
-def _pair(first: Any, second: Any) -> tuple[Tensor, Tensor]:
-    operands = tensor(first), tensor(second)
+def _pair(first: Any, second: Any, layout: str) -> tuple[Tensor, Tensor]:
+    operands = tensor(first, layout), tensor(second, layout)
     if operands[0].dtype != operands[1].dtype:
         raise TypeError(f"tensors are {operands[0].dtype} and {operands[1].dtype}; they must have one dtype")
     return operands
 
 
-def _matching(what: str, found: int, expected: int) -> None:
+def _matching(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
     if found != expected:
         raise ValueError(f"{what}: {found} where {expected} are expected")
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """The three directions on one engine. Results have the dtype of the inputs, or the given one."""
+    """The operators on one engine. Results have the dtype of the inputs, or the given one."""
 
     engine: Engine
     result: np.dtype | None = None
 
-    def forward(
+    @property
+    def kernels(self) -> tuple[Callable[..., Any], ...]:
+        return self.conv_forward, self.conv_backward_data, self.conv_backward_weight
+
+    def conv_forward(
         self, x: Any, w: Any, bias: Any, *, stride: Pair, padding: Padding, dilation: Pair, groups: int, layout: str
     ) -> Any:
         """y = x cross-correlated with w, plus bias[K]."""
-        images, weights = _pair(x, w)
-        n, c, *size = axes(images.shape, layout)
-        k, per_group, *kernel = axes(weights.shape, layout)
-        _matching("channels of x", c, per_group * groups)
+        x, w = _pair(x, w, layout)
+        (n, c, *size), (k, per_group, *kernel) = x.sizes, w.sizes
+        _matching("channels of x", (c,), (per_group * groups,))
         window = windows((size[0], size[1]), (kernel[0], kernel[1]), stride, padding, dilation)
-        y = empty(shape_of(n, k, (window[0].outputs, window[1].outputs), layout), self.result or images.dtype)
-        products = forward(images, weights, y, window, groups, layout)
-        multiply(self.engine, products, y, (weights, images), None if bias is None else tensor(bias))
-        return y.array
+        shape = shape_of(n, k, (window[0].outputs, window[1].outputs), layout)
+        y = empty(shape, self.result or x.dtype, layout)
+        offsets = None if bias is None else tensor(bias)
+        return multiply(self.engine, forward(x, w, y, window, groups), y, w, x, offsets)
 
-    def backward_data(
+    def conv_backward_data(
         self, dy: Any, w: Any, *, input_size: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int,
         layout: str,
     ) -> Any:  # fmt: skip
         """dx: every input pixel gathers from the outputs whose window covers it."""
-        outputs, weights = _pair(dy, w)
-        n, k, *size = axes(outputs.shape, layout)
-        filters, per_group, *kernel = axes(weights.shape, layout)
-        _matching("channels of dy", k, filters)
+        dy, w = _pair(dy, w, layout)
+        k, per_group, *kernel = w.sizes
         window = windows(input_size, (kernel[0], kernel[1]), stride, padding, dilation)
-        _matching("rows of dy", size[0], window[0].outputs)
-        _matching("columns of dy", size[1], window[1].outputs)
-        dx = empty(shape_of(n, per_group * groups, input_size, layout), self.result or outputs.dtype)
-        multiply(self.engine, backward_data(outputs, weights, dx, window, groups, layout), dx, (weights, outputs))
-        return dx.array
+        _matching("channels and size of dy", dy.sizes[1:], (k, window[0].outputs, window[1].outputs))
+        dx = empty(shape_of(dy.sizes[0], per_group * groups, input_size, layout), self.result or dy.dtype, layout)
+        return multiply(self.engine, backward_data(dy, w, dx, window, groups), dx, w, dy)
 
-    def backward_weight(
+    def conv_backward_weight(
         self, x: Any, dy: Any, *, kernel_size: Pair, with_bias: bool, stride: Pair, padding: Padding, dilation: Pair,
         groups: int, layout: str,
     ) -> Any:  # fmt: skip
         """dw, or (dw, dbias): sums over all images and output pixels."""
-        images, outputs = _pair(x, dy)
-        n, c, *size = axes(images.shape, layout)
-        _matching("images of dy", axes(outputs.shape, layout)[0], n)
-        k = axes(outputs.shape, layout)[1]
+        x, dy = _pair(x, dy, layout)
+        (n, c, *size), (images, k, *outputs) = x.sizes, dy.sizes
         window = windows((size[0], size[1]), kernel_size, stride, padding, dilation)
-        _matching("rows of dy", axes(outputs.shape, layout)[2], window[0].outputs)
-        dw = empty(shape_of(k, c // groups, kernel_size, layout), self.result or images.dtype)
-        multiply(self.engine, backward_weight(images, outputs, dw, window, groups, layout), dw, (outputs, images))
-        return (dw.array, _bias_gradient(outputs, layout)) if with_bias else dw.array
-
-
-def _bias_gradient(dy: Tensor, layout: str) -> Any:
-    channels = axes(dy.shape, layout)[1]
-    dbias, nothing = empty((channels,), dy.dtype), empty((channels,), np.dtype(dy.format.wide))
-    channel_sums(dbias, dy, dy, nothing, layout)
-    return dbias.array
+        _matching("images and size of dy", (images, *outputs), (n, window[0].outputs, window[1].outputs))
+        dw = empty(shape_of(k, c // groups, kernel_size, layout), self.result or x.dtype, layout)
+        weights = multiply(self.engine, backward_weight(x, dy, dw, window, groups), dw, dy, x)
+        if not with_bias:
+            return weights
+        dbias, nothing = empty((k,), dy.dtype), empty((k,), np.dtype(dy.format.wide))
+        channel_sums(dbias, dy, dy, nothing)
+        return weights, dbias.array

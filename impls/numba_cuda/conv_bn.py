@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 
 from .address import whose
-from .conv import Convolution
-from .engine import Engine
+from .conv import Convolution, Engine
 from .memory import Tensor, download, empty, launch, tensor, upload
 from .plan import grid_for
-from .product import Padding, Pair, axes
 from .reduce import channel_sums, itself
 from .storage import Format, inline
 from .target import cuda
@@ -72,30 +70,29 @@ def _affine_kernel(one: Format, other: Format, result: Format, both: bool) -> An
 
 
 def _affine(
-    first: Tensor, center: Vector, scale: Vector, shift: Vector, dtype: np.dtype, layout: str,
-    second: Tensor | None = None, slope: Vector | None = None,
+    first: Tensor, center: Vector, scale: Vector, shift: Vector, dtype: np.dtype, second: Tensor | None = None,
+    slope: Vector | None = None,
 ) -> Tensor:  # fmt: skip
-    out, other = empty(first.shape, dtype), second or first
+    out, other = empty(first.shape, dtype, first.layout), second or first
     vectors = [upload(vector) for vector in (center, scale, shift, scale if slope is None else slope)]
     kernel = _affine_kernel(first.format, other.format, out.format, second is not None)
-    steps = [axes(given.strides, layout) for given in (out, first, other)]
-    launch(kernel, *grid_for(out.size), out, first, other, *vectors, axes(first.shape, layout), *steps)
+    steps = out.steps, first.steps, other.steps
+    launch(kernel, *grid_for(out.size), out, first, other, *vectors, first.sizes, *steps)
     return out
 
 
 def _widened(array: Any, layout: str) -> Any:
     """The tensor in the accumulator's type: itself where it has it."""
-    given = tensor(array)
+    given = tensor(array, layout)
     if given.format.memory == np.dtype(given.format.wide):
         return array
-    channels = axes(given.shape, layout)[1]
-    zero, one = np.zeros(channels), np.ones(channels)
-    return _affine(given, zero, one, zero, np.dtype(given.format.wide), layout).array
+    zero, one = np.zeros(given.sizes[1]), np.ones(given.sizes[1])
+    return _affine(given, zero, one, zero, np.dtype(given.format.wide)).array
 
 
-def _sums(term: Callable[..., float], first: Tensor, second: Tensor, centers: Vector, layout: str) -> Vector:
+def _sums(term: Callable[..., float], first: Tensor, second: Tensor, centers: Vector) -> Vector:
     out = empty(centers.shape, np.dtype(np.float64))
-    channel_sums(out, first, second, upload(centers), layout, term)
+    channel_sums(out, first, second, upload(centers), term)
     return download(out.array)
 
 
@@ -111,14 +108,14 @@ class _Moments:
         return self.squares / (self.count - unbiased)
 
 
-def _moments(z: Tensor, layout: str) -> _Moments:
-    channels = axes(z.shape, layout)[1]
+def _moments(z: Tensor) -> _Moments:
+    channels = z.sizes[1]
     count = z.size // channels
     if count < 2:
         raise ValueError(f"a channel has {count} elements; a variance needs at least 2")
-    mean = _sums(itself, z, z, np.zeros(channels), layout) / count
+    mean = _sums(itself, z, z, np.zeros(channels)) / count
     # What the rounded mean left over; without it the second pass would be about a point beside the mean.
-    rest, squares = (_sums(term, z, z, mean, layout) for term in (_deviation, _square))
+    rest, squares = (_sums(term, z, z, mean) for term in (_deviation, _square))
     return _Moments(mean + rest / count, np.maximum(squares - rest * rest / count, 0), count)
 
 
@@ -131,80 +128,77 @@ def _factors(gamma: Any, beta: Any, channels: int) -> tuple[Vector, Vector]:
     return scale, np.zeros(channels) if beta is None else download(beta)
 
 
+def _finished(vector: Vector, z: Tensor) -> Any:
+    """In the accumulator's type, on the device."""
+    return upload(vector.astype(z.format.wide)).array
+
+
 @dataclass(frozen=True)
 class Normalised:
-    """The operators, z and its gradients by one engine."""
+    """The operators, z and its gradients by one engine. `window` is stride, padding, dilation, groups and layout."""
 
     engine: Engine
 
+    @property
+    def kernels(self) -> tuple[Callable[..., Any], ...]:
+        return self.conv_bn_forward, self.conv_bn_backward, self.conv_bn_inference
+
     def _z(self, x: Any, w: Any, window: dict[str, Any]) -> Tensor:
         wide = np.dtype(tensor(x).format.wide)
-        return tensor(Convolution(self.engine, wide).forward(x, w, None, **window))
+        return tensor(Convolution(self.engine, wide).conv_forward(x, w, None, **window), window["layout"])
 
-    def forward(
-        self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, stride: Pair,
-        padding: Padding, dilation: Pair, groups: int, eps: float, eps_outside: bool, momentum: float, layout: str,
+    def conv_bn_forward(
+        self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, eps: float,
+        eps_outside: bool, momentum: float, **window: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """(y, mean, var), and the new running statistics where they are given."""
-        z = self._z(x, w, _window(stride, padding, dilation, groups, layout))
-        moments = _moments(z, layout)
+        z = self._z(x, w, window)
+        moments = _moments(z)
         variance = moments.variance(eps_outside)
         scale, shift = _factors(gamma, beta, variance.size)
         scale = scale / _divisor(variance, eps, eps_outside)
-        y = _affine(z, moments.mean, scale, shift, tensor(x).dtype, layout).array
+        y = _affine(z, moments.mean, scale, shift, tensor(x).dtype).array
         results = [moments.mean, variance]
         if running_mean is not None and running_var is not None:
             new = (running_mean, moments.mean), (running_var, moments.variance(unbiased=True))
             results += [(1 - momentum) * download(old) + momentum * now for old, now in new]
         return y, *(_finished(vector, z) for vector in results)
 
-    def backward(
-        self, dy: Any, x: Any, w: Any, gamma: Any, *, stride: Pair, padding: Padding, dilation: Pair, groups: int,
-        eps: float, eps_outside: bool, layout: str,
-    ) -> tuple[Any, ...]:  # fmt: skip
+    def conv_bn_backward(
+        self, dy: Any, x: Any, w: Any, gamma: Any, *, eps: float, eps_outside: bool, **window: Any
+    ) -> tuple[Any, ...]:
         """(dx, dw), and (dgamma, dbeta) where gamma is given; z is computed again."""
-        window = _window(stride, padding, dilation, groups, layout)
-        z, outputs = self._z(x, w, window), tensor(dy)
+        layout = window["layout"]
+        z, outputs = self._z(x, w, window), tensor(dy, layout)
         if outputs.shape != z.shape:
             raise ValueError(f"dy is {outputs.shape}; it must have the shape of y, {z.shape}")
-        moments = _moments(z, layout)
+        moments = _moments(z)
         variance = moments.variance(eps_outside)
         divisor = _divisor(variance, eps, eps_outside)
-        total = _sums(itself, outputs, outputs, np.zeros(variance.size), layout)
-        product = _sums(_covariance, z, outputs, moments.mean, layout)
+        total = _sums(itself, outputs, outputs, np.zeros(variance.size))
+        product = _sums(_covariance, z, outputs, moments.mean)
         slope = (moments.count - 1) * np.sqrt(variance) if eps_outside else moments.count * divisor
         # A constant channel has no deviations to spread the gradient over.
         pull = np.divide(product, divisor * slope, out=np.zeros_like(product), where=slope != 0)
         factor = _factors(gamma, None, variance.size)[0] / divisor
         shift = -factor * total / moments.count
-        dz = _affine(z, moments.mean, -factor * pull, shift, z.dtype, layout, outputs, factor)
-        results = self._gradients(dz.array, x, w, window)
-        return results if gamma is None else (*results, _finished(product / divisor, z), _finished(total, z))
+        dz = _affine(z, moments.mean, -factor * pull, shift, z.dtype, outputs, factor).array
 
-    def _gradients(self, dz: Any, x: Any, w: Any, window: dict[str, Any]) -> tuple[Any, Any]:
-        """dx and dw, rounded once, from a dz that is not."""
-        layout, convolution = window["layout"], Convolution(self.engine, tensor(x).dtype)
-        sizes = [axes(tensor(given).shape, layout)[2:] for given in (x, w)]
+        # rounded once, from a dz that is not
+        convolution = Convolution(self.engine, tensor(x).dtype)
+        input_size, kernel_size = (tensor(given, layout).sizes[2:] for given in (x, w))
         image, weights = _widened(x, layout), _widened(w, layout)
-        dx = convolution.backward_data(dz, weights, input_size=sizes[0], **window)
-        return dx, convolution.backward_weight(image, dz, kernel_size=sizes[1], with_bias=False, **window)
+        dx = convolution.conv_backward_data(dz, weights, input_size=input_size, **window)
+        dw = convolution.conv_backward_weight(image, dz, kernel_size=kernel_size, with_bias=False, **window)
+        return (dx, dw) if gamma is None else (dx, dw, _finished(product / divisor, z), _finished(total, z))
 
-    def inference(
-        self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, stride: Pair,
-        padding: Padding, dilation: Pair, groups: int, eps: float, eps_outside: bool, layout: str,
+    def conv_bn_inference(
+        self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, eps: float,
+        eps_outside: bool, **window: Any,
     ) -> Any:  # fmt: skip
         """y by the running statistics; weights are not scaled, so that none of them is rounded again."""
-        z = self._z(x, w, _window(stride, padding, dilation, groups, layout))
+        z = self._z(x, w, window)
         mean, variance = download(running_mean), download(running_var)
         scale, shift = _factors(gamma, beta, variance.size)
         scale = scale / _divisor(variance, eps, eps_outside)
-        return _affine(z, mean, scale, shift, tensor(x).dtype, layout).array
-
-
-def _window(stride: Pair, padding: Padding, dilation: Pair, groups: int, layout: str) -> dict[str, Any]:
-    return {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": layout}
-
-
-def _finished(vector: Vector, z: Tensor) -> Any:
-    """In the accumulator's type, on the device."""
-    return upload(vector.astype(z.format.wide)).array
+        return _affine(z, mean, scale, shift, tensor(x).dtype).array

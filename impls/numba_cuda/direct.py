@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -22,15 +23,9 @@ def kernel(stored: Format, result: Format) -> Any:
 
     @cuda.jit
     def direct(
-        out: Any,
-        a: Any,
-        b: Any,
-        bias: Any,
-        columns: Table,
-        depth: Table,
-        scalars: tuple[int, ...],
+        out: Any, a: Any, b: Any, bias: Any, columns: Table, depth: Table, scalars: tuple[int, ...],
         cut: tuple[int, ...],
-    ) -> None:
+    ) -> None:  # fmt: skip
         counts, addresses, lines, spots, targets = columns
         lengths, reads, reach_lines, reach_spots, weights = depth
         rows, groups, a_row, a_group, b_group, out_row, out_group, height, width = scalars
@@ -61,30 +56,26 @@ def kernel(stored: Format, result: Format) -> Any:
     return direct
 
 
+@dataclass(frozen=True)
 class Direct:
-    """The engine."""
+    """A product by this kernel; its depth is cut by the first digit."""
 
-    def blocks(self, products: Sequence[Product], operands: tuple[Tensor, Tensor]) -> int:
-        """Of all products together."""
-        return sum(grid_for(_elements(product))[0] for product in products)
+    product: Product
 
-    def run(
-        self,
-        products: Sequence[Product],
-        out: Tensor,
-        operands: tuple[Tensor, Tensor],
-        bias: Tensor | None,
-        splits: int,
-    ) -> None:
-        """All products; the depth is cut by its first digit."""
-        a, b = operands
-        for product in products:
-            share = -(-product.depth.digits[0][0] // splits)
-            blocks, threads = grid_for(_elements(product))
-            cut = int(product.out_along_rows), share, out.size // splits, bias.strides[0] if bias else 0
-            arguments = out, a, b, bias or b, *product.arguments, cut
-            launch(kernel(b.format, out.format), (blocks, splits), threads, *arguments)
+    @property
+    def grid(self) -> tuple[int, int]:
+        return grid_for(self.product.rows * self.product.groups * self.product.columns.total)
+
+    @property
+    def blocks(self) -> int:
+        return self.grid[0]
+
+    def launch(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, splits: int) -> None:
+        product, (blocks, threads) = self.product, self.grid
+        share = -(-product.depth.digits[0][0] // splits)
+        cut = int(product.out_along_rows), share, out.size // splits, bias.strides[0] if bias else 0
+        launch(kernel(b.format, out.format), (blocks, splits), threads, out, a, b, bias or b, *product.arguments, cut)
 
 
-def _elements(product: Product) -> int:
-    return product.rows * product.groups * product.columns.total
+def engine(products: Sequence[Product], stored: Format) -> list[Direct]:
+    return [Direct(product) for product in products]

@@ -9,14 +9,15 @@ an element.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from . import direct, tiled
 from .blocks import PAD, bringing_a, bringing_b, clearing, finishing, locate, look_up, multiplying, storing, way
 from .direct import Direct
-from .engine import Engine
 from .memory import Tensor, launch
 from .plan import Tile, tile_for
 from .product import Product, Table
@@ -87,50 +88,35 @@ def kernel(stored: Format, result: Format, tile: Tile) -> Any:
     return igemm
 
 
+@dataclass(frozen=True)
 class Igemm:
-    """The engine."""
+    """A product by this kernel; a split is a whole number of steps."""
 
-    def blocks(self, products: Sequence[Product], operands: tuple[Tensor, Tensor]) -> int:
-        """Of all products together."""
-        other = _depthwise(products[0])
-        if other is not None:
-            return other.blocks(products, operands)
-        tile = tile_for(products, operands[0].format)
-        return sum(tile.blocks(product) for product in products)
+    product: Product
+    tile: Tile
 
-    def run(
-        self,
-        products: Sequence[Product],
-        out: Tensor,
-        operands: tuple[Tensor, Tensor],
-        bias: Tensor | None,
-        splits: int,
-    ) -> None:
-        """All products; a split is a whole number of steps."""
-        other = _depthwise(products[0])
-        if other is not None:
-            other.run(products, out, operands, bias, splits)
-            return
-        a, b = operands
-        tile = tile_for(products, b.format)
-        for product in products:
-            grid, cut = _cut(product, tile, splits)
-            rest = out.size // splits, bias.strides[0] if bias else 0
-            arguments = out, a, b, bias or b, *product.arguments, (*cut, *rest)
-            launch(kernel(b.format, out.format, tile), grid, tile.threads, *arguments)
+    @property
+    def blocks(self) -> int:
+        return self.tile.blocks(self.product)
+
+    def launch(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, splits: int) -> None:
+        product, tile = self.product, self.tile
+        tiles = -(-product.columns.total // tile.columns)
+        share = -(-product.depth.total // (tile.depth * splits)) * tile.depth
+        grid = tiles * product.groups * splits, -(-product.rows // tile.rows)
+        cut = (
+            int(product.a_along_depth), int(product.b_along_depth), share, splits, tiles, out.size // splits,
+            bias.strides[0] if bias else 0,
+        )  # fmt: skip
+        launch(kernel(b.format, out.format, tile), grid, tile.threads, out, a, b, bias or b, *product.arguments, cut)
 
 
-def _depthwise(product: Product) -> Engine | None:
-    """The engine for a tile of one row, most of which would be idle: the input in shared memory where pixels are
-    neighbours in memory, an element a thread where channels are."""
-    if not product.depthwise:
-        return None
-    return Direct() if product.b_step < product.pixels.nearest(1) else Tiled()
-
-
-def _cut(product: Product, tile: Tile, splits: int) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """The grid, and how its blocks divide the product."""
-    tiles = -(-product.columns.total // tile.columns)
-    share = -(-product.depth.total // (tile.depth * splits)) * tile.depth
-    grid = tiles * product.groups * splits, -(-product.rows // tile.rows)
-    return grid, (int(product.a_along_depth), int(product.b_along_depth), share, splits, tiles)
+def engine(products: Sequence[Product], stored: Format) -> Sequence[Igemm | Direct | Tiled]:
+    """Depthwise, a tile would have one row and most of it would be idle: so the input is in shared memory where pixels
+    are neighbours in memory, and a thread has an element where channels are."""
+    first = products[0]
+    if first.depthwise:
+        other = direct if first.b_step < first.pixels.nearest(1) else tiled
+        return other.engine(products, stored)
+    tile = tile_for(products, stored)
+    return [Igemm(product, tile) for product in products]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 
 from conformance import Unsupported
 from conformance.implementations.bridges.numba_cuda import allocate, attach, interface
+from conformance.implementations.windows import axes
 
 from .storage import Format, format_of
 from .target import SIMULATED, cuda
@@ -31,32 +30,41 @@ class Tensor:
     format: Format
     dtype: np.dtype
     array: Any
+    layout: str
 
     @property
     def size(self) -> int:
         return int(np.prod(self.shape))
 
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """In the order N, channels, rows, columns (K, C, R, S of weights)."""
+        return axes(self.shape, self.layout)
 
-def tensor(array: Any) -> Tensor:
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """Strides in that order."""
+        return axes(self.strides, self.layout)
+
+
+def tensor(array: Any, layout: str = "nchw") -> Tensor:
     """The tensor of an array; raises TypeError for integers and Unsupported for negative strides."""
     found = interface(array)
     dtype = np.dtype(found["typestr"])
-    layout = format_of(dtype)
+    format_ = format_of(dtype)
     strides = tuple(stride // dtype.itemsize for stride in found["strides"])
     if min(strides, default=0) < 0:
         raise Unsupported("arrays with negative strides")
     extent = 1 + sum((size - 1) * stride for size, stride in zip(found["shape"], strides, strict=True))
-    flat = {"shape": (extent,), "strides": (dtype.itemsize,), "typestr": layout.memory.str}
-    return Tensor(attach(found | flat, array), tuple(found["shape"]), strides, layout, dtype, array)
+    flat = {"shape": (extent,), "strides": (dtype.itemsize,), "typestr": format_.memory.str}
+    return Tensor(attach(found | flat, array), tuple(found["shape"]), strides, format_, dtype, array, layout)
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
-    """New contiguous memory."""
-    return tensor(allocate(shape, dtype))
+def empty(shape: tuple[int, ...], dtype: np.dtype, layout: str = "nchw") -> Tensor:
+    return tensor(allocate(shape, dtype), layout)
 
 
 def upload(host: np.ndarray) -> Tensor:
-    """A host array's copy."""
     return tensor(cuda.to_device(np.ascontiguousarray(host)))
 
 
@@ -69,16 +77,10 @@ def download(array: Any) -> np.ndarray:
 def launch(kernel: Any, blocks: int | tuple[int, ...], threads: int, *arguments: Any, shared: int = 0) -> None:
     """Start a kernel on the default stream, with `shared` bytes of dynamic shared memory, tensors as their memory."""
     given = [argument.memory if isinstance(argument, Tensor) else argument for argument in arguments]
-    with _simulation():
-        kernel[blocks, threads, 0, shared](*given)
-
-
-@contextmanager
-def _simulation() -> Iterator[None]:
-    """Python warns where a device computes on: products that overflow, differences of infinities."""
     if not SIMULATED:
-        yield
+        kernel[blocks, threads, 0, shared](*given)
         return
+    # Python warns where a device computes on: products that overflow, differences of infinities
     with warnings.catch_warnings(), taking_turns():
         warnings.simplefilter("ignore", RuntimeWarning)
-        yield
+        kernel[blocks, threads, 0, shared](*given)

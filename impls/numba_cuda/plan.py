@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .product import Product
 from .storage import Format
@@ -11,13 +12,13 @@ from .target import SIMULATED
 
 PROCESSORS = 132
 """Of an H200. Devices with fewer take more turns over the same blocks."""
-LEAST_DEPTH = 64
+MIN_DEPTH = 64
 """Products in a split: fewer do not pay for writing and reading a partial sum."""
-MOST_SPLITS = 64
+MAX_SPLITS = 64
 GRID = (2, 32) if SIMULATED else (16 * PROCESSORS, 128)
-"""Most blocks, and threads of each, where threads share nothing and go on to the next element. The simulator starts a
-thread of Python for each."""
-MOST_WIDE = 32
+"""Maximum of blocks, and threads of each, where threads share nothing and go on to the next element. The simulator
+starts a thread of Python for each."""
+MAX_WIDE = 32
 """Accumulators a thread has registers for in fp64."""
 
 
@@ -58,16 +59,14 @@ class Tile:
         return extent * self.depth // self.threads
 
     def blocks(self, product: Product) -> int:
-        """Tiles of all groups."""
         return product.groups * -(-product.rows // self.rows) * -(-product.columns.total // self.columns)
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """A tile and the rows of a group that it is for."""
 
-    least_rows: int
-    most_rows: int
+    min_rows: int
+    max_rows: int
     tile: Tile
 
 
@@ -90,17 +89,16 @@ CHOICES = (
 def tile_for(products: Sequence[Product], layout: Format) -> Tile:
     """The tile for all products of a call, which have their rows in common."""
     rows, wide = products[0].rows, layout.accumulator.bitwidth == 64
-    fit = [c.tile for c in CHOICES if c.least_rows <= rows <= c.most_rows and not (wide and c.tile.results > MOST_WIDE)]
-    return next((tile for tile in fit if _possible(tile, products) >= PROCESSORS), fit[-1])
-
-
-def _possible(tile: Tile, products: Sequence[Product]) -> int:
-    """Blocks with every split that pays."""
-    return sum(tile.blocks(product) * _splits(product.depth.total) for product in products)
+    fit = [c.tile for c in CHOICES if c.min_rows <= rows <= c.max_rows and not (wide and c.tile.results > MAX_WIDE)]
+    for tile in fit:
+        if sum(tile.blocks(product) * _splits(product.depth.total) for product in products) >= PROCESSORS:
+            return tile
+    return fit[-1]
 
 
 def _splits(depth: int) -> int:
-    return max(1, min(depth // LEAST_DEPTH, MOST_SPLITS))
+    """As many as pay."""
+    return max(1, min(depth // MIN_DEPTH, MAX_SPLITS))
 
 
 def splits_for(products: Sequence[Product], blocks: int) -> int:
@@ -142,15 +140,14 @@ small images get blocks of one warp, four pixels high, instead of mostly idle on
 def patch_for(columns: int, taps: int, rows: int, fits: Callable[[Patch], bool]) -> Patch:
     """The largest whose input fits; any row of pixels with one row of the window does, or nothing. `rows` are those of
     the result in a group."""
-    shapes, targets = [shape for least, *shape in SHAPES if columns >= least], 1 if rows == 1 else TARGETS
+    shapes, targets = [shape for start, *shape in SHAPES if columns >= start], 1 if rows == 1 else TARGETS
     whole = (Patch(high, wide, each, taps, targets) for high, wide, each in shapes)
     return next(filter(fits, whole), Patch(1, 32, 1, 1, targets))
 
 
 def grid_for(elements: int) -> tuple[int, int]:
-    """Blocks and threads for so many elements."""
-    most, threads = GRID
-    return min(-(-elements // threads), most), threads
+    blocks, threads = GRID
+    return min(-(-elements // threads), blocks), threads
 
 
 def slices_for(pixels: int) -> int:

@@ -6,25 +6,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from conformance.implementations.windows import Padding, Pair, shape_of, windows
+
 from .address import whose
 from .memory import Tensor, empty, launch, tensor
 from .plan import grid_for
-from .product import Padding, Pair, axes, shape_of
 from .storage import Format, inline
 from .target import cuda
 
 Axis = tuple[int, int, int, int, int, int]
 """Size of the image, window, stride, padding before and after, windows."""
-
-
-def _axis(size: int, window: int, stride: int, padding: Pair, ceil_mode: bool) -> Axis:
-    """Raises ValueError where no window fits. In ceil mode none starts behind the image and its padding before."""
-    before, after = padding
-    room = size + before + after - window
-    if room < 0:
-        raise ValueError(f"a window of {window} does not fit into the padded image's {size + before + after}")
-    last = min(-(-room // stride), (size + before - 1) // stride) if ceil_mode else room // stride
-    return size, window, stride, before, after, last + 1
 
 
 @inline
@@ -98,13 +89,20 @@ def _kernel(stored: Format, backward: bool) -> Any:
 
 
 def _run(
-    source: Tensor, size: Pair, both: tuple[Axis, Axis], divide: tuple[int, int], layout: str, backward: bool
-) -> Any:
-    images, channels, *_ = axes(source.shape, layout)
-    out = empty(shape_of(images, channels, size, layout), source.dtype)
-    steps = axes(out.strides, layout), axes(source.strides, layout)
-    sizes = images, channels, *size
-    launch(_kernel(source.format, backward), *grid_for(out.size), out, source, *both, sizes, *steps, divide)
+    source: Tensor, input_size: Pair, backward: bool, kernel_size: Pair, stride: Pair, padding: Padding,
+    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
+) -> Any:  # fmt: skip
+    images, channels, *given = source.sizes
+    both = windows(input_size, kernel_size, stride, padding, ceil=ceil_mode)
+    outputs = both[0].outputs, both[1].outputs
+    if backward and (given[0], given[1]) != outputs:
+        raise ValueError(f"dy has {tuple(given)} windows; expected {outputs}")
+    size = input_size if backward else outputs
+    out = empty(shape_of(images, channels, size, source.layout), source.dtype, source.layout)
+    rows, columns = ((a.size, a.kernel, a.stride, a.before, a.after, a.outputs) for a in both)
+    sizes, divide = (images, channels, *size), (int(count_include_pad), divisor_override or 0)
+    kernel = _kernel(source.format, backward)
+    launch(kernel, *grid_for(out.size), out, source, rows, columns, sizes, out.steps, source.steps, divide)
     return out.array
 
 
@@ -112,12 +110,9 @@ def avg_pool_forward(
     x: Any, *, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None, layout: str,
 ) -> Any:  # fmt: skip
-    """y, the sum over the window by the divisor."""
-    image = tensor(x)
-    size = axes(image.shape, layout)[2:]
-    rows, columns = (_axis(size[i], kernel_size[i], stride[i], padding[i], ceil_mode) for i in (0, 1))
-    divide = int(count_include_pad), divisor_override or 0
-    return _run(image, (rows[5], columns[5]), (rows, columns), divide, layout, backward=False)
+    image = tensor(x, layout)
+    divided = ceil_mode, count_include_pad, divisor_override
+    return _run(image, image.sizes[2:], False, kernel_size, stride, padding, *divided)
 
 
 def avg_pool_backward(
@@ -125,9 +120,5 @@ def avg_pool_backward(
     count_include_pad: bool, divisor_override: int | None, layout: str,
 ) -> Any:  # fmt: skip
     """dx, to which each window gives its share of dy."""
-    outputs = tensor(dy)
-    rows, columns = (_axis(input_size[i], kernel_size[i], stride[i], padding[i], ceil_mode) for i in (0, 1))
-    if axes(outputs.shape, layout)[2:] != (rows[5], columns[5]):
-        raise ValueError(f"dy has {axes(outputs.shape, layout)[2:]} windows; expected {(rows[5], columns[5])}")
-    divide = int(count_include_pad), divisor_override or 0
-    return _run(outputs, input_size, (rows, columns), divide, layout, backward=True)
+    divided = ceil_mode, count_include_pad, divisor_override
+    return _run(tensor(dy, layout), input_size, True, kernel_size, stride, padding, *divided)

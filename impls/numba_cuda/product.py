@@ -16,14 +16,15 @@ the taps that reach a residue are an arithmetic progression, and so are the outp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product as cartesian
 from math import gcd, prod
 
+from conformance.implementations.windows import Pair, Window
+
 from .memory import Tensor
 
-Pair = tuple[int, int]
-Padding = tuple[Pair, Pair]
 Digit = tuple[int, int, int, int, int]
 """Count; what one more adds to the address in b, to the image row, to the image column, and to the other address."""
 Table = tuple[tuple[int, int, int, int], ...]
@@ -43,7 +44,6 @@ class Composite:
 
     @property
     def table(self) -> Table:
-        """As kernels take it."""
         return tuple(zip((self.total, *self.start), *self.digits, strict=True))
 
     @property
@@ -75,12 +75,11 @@ class Product:
 
     @property
     def arguments(self) -> tuple[Table, Table, tuple[int, ...]]:
-        """Columns, depth and scalars."""
+        """As kernels take it, with `scalars` last."""
         return self.columns.table, self.depth.table, self.scalars
 
     @property
     def scalars(self) -> tuple[int, ...]:
-        """Rows, groups, steps and bounds."""
         return self.rows, self.groups, *self.a_steps, self.b_step, *self.out_steps, *self.image
 
     @property
@@ -130,150 +129,82 @@ class Lattice:
     reach: int
 
 
-@dataclass(frozen=True)
-class Window:
-    """One axis of a convolution."""
-
-    size: int
-    kernel: int
-    stride: int
-    before: int
-    after: int
-    dilation: int
-
-    @property
-    def outputs(self) -> int:
-        return (self.size + self.before + self.after - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
-
-    @property
-    def forward(self) -> Lattice:
-        """Outputs gather from the input."""
-        return Lattice(self.outputs, 0, 1, self.kernel, 0, 1, -self.before, self.stride, self.dilation)
-
-    @property
-    def backward(self) -> list[Lattice]:
-        """Inputs gather from the outputs, by residue modulo the stride. One that no tap reaches has none: zeros."""
-        return [self._residue(target) for target in range(min(self.stride, self.size))]
-
-    def _residue(self, target: int) -> Lattice:
-        distances = [target + self.before - tap * self.dilation for tap in range(self.kernel)]
-        taps = [tap for tap, distance in enumerate(distances) if distance % self.stride == 0]
-        first = taps[0] if taps else 0
-        every = self.stride // gcd(self.stride, self.dilation)
-        count = -(-(self.size - target) // self.stride)
-        start, reach = distances[first] // self.stride, -(every * self.dilation // self.stride)
-        return Lattice(count, target, self.stride, len(taps), first, every, start, 1, reach)
+def forward_lattice(window: Window) -> Lattice:
+    """Outputs gather from the input."""
+    return Lattice(window.outputs, 0, 1, window.kernel, 0, 1, -window.before, window.stride, window.dilation)
 
 
-def windows(size: Pair, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair) -> tuple[Window, Window]:
-    """The two axes. Raises ValueError where the window does not fit."""
-    rows, columns = (Window(size[i], kernel[i], stride[i], *padding[i], dilation[i]) for i in (0, 1))
-    if rows.outputs < 1 or columns.outputs < 1:
-        raise ValueError(f"a window of {kernel} with dilation {dilation} does not fit into the padded image of {size}")
-    return rows, columns
+def backward_lattices(window: Window) -> list[Lattice]:
+    """Inputs gather from the outputs, by residue modulo the stride. One that no tap reaches has none: zeros."""
+    lattices, stride, every = [], window.stride, window.stride // gcd(window.stride, window.dilation)
+    for target in range(min(stride, window.size)):
+        distances = [target + window.before - tap * window.dilation for tap in range(window.kernel)]
+        taps = [tap for tap, distance in enumerate(distances) if distance % stride == 0]
+        first, count = taps[0] if taps else 0, -(-(window.size - target) // stride)
+        start, reach = distances[first] // stride, -(every * window.dilation // stride)
+        lattices.append(Lattice(count, target, stride, len(taps), first, every, start, 1, reach))
+    return lattices
 
 
-def axes(steps: tuple[int, ...], layout: str) -> tuple[int, int, int, int]:
-    """Sizes or strides in the order N, channels, rows, columns (K, C, R, S of weights)."""
-    first, second, third, fourth = steps
-    return (first, second, third, fourth) if layout == "nchw" else (first, fourth, second, third)
-
-
-def shape_of(n: int, channels: int, size: Pair, layout: str) -> tuple[int, ...]:
-    """The shape of an image tensor in a layout."""
-    return (n, channels, *size) if layout == "nchw" else (n, *size, channels)
-
-
-def _ordered(channel: Digit, row: Digit, column: Digit, layout: str) -> tuple[Digit, Digit, Digit]:
-    """Channels where memory has them, so that neighbouring depths are neighbours there."""
-    return (channel, row, column) if layout == "nchw" else (row, column, channel)
-
-
-def _pixels(lattices: tuple[Lattice, Lattice], source: Tensor, target: Tensor, layout: str) -> Composite:
+def _pixels(lattices: tuple[Lattice, Lattice], source: Tensor, target: Tensor) -> Composite:
     """Where the windows lie in the source, and the pixels of the target that they belong to."""
     rows, columns = lattices
-    by_n, _, by_h, by_w = axes(source.strides, layout)
-    to_n, _, to_h, to_w = axes(target.strides, layout)
+    by_n, _, by_h, by_w = source.steps
+    to_n, _, to_h, to_w = target.steps
     address = rows.start * by_h + columns.start * by_w
     return Composite(
         (address, rows.start, columns.start, rows.target * to_h + columns.target * to_w),
         (
-            (axes(source.shape, layout)[0], by_n, 0, 0, to_n),
+            (source.sizes[0], by_n, 0, 0, to_n),
             (rows.count, rows.step * by_h, rows.step, 0, rows.target_step * to_h),
             (columns.count, columns.step * by_w, 0, columns.step, columns.target_step * to_w),
         ),
     )
 
 
-def _window(
-    lattices: tuple[Lattice, Lattice], source: Tensor, groups: int, weights: tuple[int, int, int], layout: str
-) -> Composite:
-    """Where channels and taps lie in a window of the source, and in the weights: steps by source channel, row and
-    column."""
+def _window(lattices: tuple[Lattice, Lattice], source: Tensor, groups: int, to: Sequence[int]) -> Composite:
+    """Where channels and taps lie in a window of the source, and in the weights, whose steps by source channel, row and
+    column are `to`. Channels come where memory has them, so that neighbouring depths are neighbours there."""
     rows, columns = lattices
-    channels = axes(source.shape, layout)[1] // groups
-    _, by_c, by_h, by_w = axes(source.strides, layout)
-    to_c, to_r, to_s = weights
-    return Composite(
-        (0, 0, 0, rows.tap * to_r + columns.tap * to_s),
-        _ordered(
-            (channels, by_c, 0, 0, to_c),
-            (rows.taps, rows.reach * by_h, rows.reach, 0, rows.tap_step * to_r),
-            (columns.taps, columns.reach * by_w, 0, columns.reach, columns.tap_step * to_s),
-            layout,
-        ),
-    )
+    _, by_c, by_h, by_w = source.steps
+    channel = source.sizes[1] // groups, by_c, 0, 0, to[0]
+    row = rows.taps, rows.reach * by_h, rows.reach, 0, rows.tap_step * to[1]
+    column = columns.taps, columns.reach * by_w, 0, columns.reach, columns.tap_step * to[2]
+    digits = (channel, row, column) if source.layout == "nchw" else (row, column, channel)
+    return Composite((0, 0, 0, rows.tap * to[1] + columns.tap * to[2]), digits)
 
 
 def _product(
-    out: Pair, a: Pair, source: Tensor, groups: int, parts: tuple[Composite, Composite], layout: str,
-    over_pixels: bool = False,
-) -> Product:  # fmt: skip
+    out: Pair, a: Pair, source: Tensor, groups: int, columns: Composite, depth: Composite, pixels: Composite
+) -> Product:
     """`out` is rows in a group and the step from row to row, `a` the steps to the next row and group."""
-    _, channels, *image = axes(source.shape, layout)
-    rows, by_row = out
-    return Product(
-        rows=rows,
-        groups=groups,
-        columns=parts[0],
-        depth=parts[1],
-        a_steps=a,
-        b_step=channels // groups * axes(source.strides, layout)[1],
-        out_steps=(by_row, rows * by_row),
-        image=(image[0], image[1]),
-        pixels=parts[over_pixels],
-    )
+    _, channels, height, width = source.sizes
+    b_step, out_steps = channels // groups * source.steps[1], (out[1], out[0] * out[1])
+    return Product(out[0], groups, columns, depth, a, b_step, out_steps, (height, width), pixels)
 
 
-def forward(x: Tensor, w: Tensor, y: Tensor, window: tuple[Window, Window], groups: int, layout: str) -> list[Product]:
-    """y from x and w."""
-    by_k, *rest = axes(w.strides, layout)
-    lattices = window[0].forward, window[1].forward
-    parts = _pixels(lattices, x, y, layout), _window(lattices, x, groups, (rest[0], rest[1], rest[2]), layout)
-    targets = axes(w.shape, layout)[0] // groups
-    return [_product((targets, axes(y.strides, layout)[1]), (by_k, targets * by_k), x, groups, parts, layout)]
+def forward(x: Tensor, w: Tensor, y: Tensor, window: tuple[Window, Window], groups: int) -> list[Product]:
+    by_k, *to = w.steps
+    lattices = forward_lattice(window[0]), forward_lattice(window[1])
+    pixels, depth, targets = _pixels(lattices, x, y), _window(lattices, x, groups, to), w.sizes[0] // groups
+    return [_product((targets, y.steps[1]), (by_k, targets * by_k), x, groups, pixels, depth, pixels)]
 
 
-def backward_data(
-    dy: Tensor, w: Tensor, dx: Tensor, window: tuple[Window, Window], groups: int, layout: str
-) -> list[Product]:
-    """dx from dy and w, one product for each pair of residues."""
-    by_k, by_c, by_r, by_s = axes(w.strides, layout)
-    filters, targets, *_ = axes(w.shape, layout)
+def backward_data(dy: Tensor, w: Tensor, dx: Tensor, window: tuple[Window, Window], groups: int) -> list[Product]:
+    """One product for each pair of residues."""
+    by_k, by_c, *by_tap = w.steps
+    filters, targets, *_ = w.sizes
     products = []
-    for lattices in cartesian(window[0].backward, window[1].backward):
-        parts = _pixels(lattices, dy, dx, layout), _window(lattices, dy, groups, (by_k, by_r, by_s), layout)
+    for lattices in cartesian(*map(backward_lattices, window)):
+        pixels, depth = _pixels(lattices, dy, dx), _window(lattices, dy, groups, (by_k, *by_tap))
         steps = by_c, filters // groups * by_k
-        products.append(_product((targets, axes(dx.strides, layout)[1]), steps, dy, groups, parts, layout))
+        products.append(_product((targets, dx.steps[1]), steps, dy, groups, pixels, depth, pixels))
     return products
 
 
-def backward_weight(
-    x: Tensor, dy: Tensor, dw: Tensor, window: tuple[Window, Window], groups: int, layout: str
-) -> list[Product]:
-    """dw from x and dy: forward with the roles of pixels and window changed."""
-    to_k, *rest = axes(dw.strides, layout)
-    lattices = window[0].forward, window[1].forward
-    parts = _window(lattices, x, groups, (rest[0], rest[1], rest[2]), layout), _pixels(lattices, x, dy, layout)
-    targets, by_k = axes(dw.shape, layout)[0] // groups, axes(dy.strides, layout)[1]
-    return [_product((targets, to_k), (by_k, targets * by_k), x, groups, parts, layout, over_pixels=True)]
+def backward_weight(x: Tensor, dy: Tensor, dw: Tensor, window: tuple[Window, Window], groups: int) -> list[Product]:
+    """Forward with the roles of pixels and window changed."""
+    to_k, *to = dw.steps
+    lattices = forward_lattice(window[0]), forward_lattice(window[1])
+    columns, pixels, targets = _window(lattices, x, groups, to), _pixels(lattices, x, dy), dw.sizes[0] // groups
+    return [_product((targets, to_k), (dy.steps[1], targets * dy.steps[1]), x, groups, columns, pixels, pixels)]

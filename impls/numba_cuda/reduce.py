@@ -11,7 +11,6 @@ import numpy as np
 from .address import Form, digits, place
 from .memory import Tensor, empty, launch
 from .plan import grid_for, slices_for
-from .product import axes
 from .storage import Format, inline
 from .target import cuda
 
@@ -38,7 +37,6 @@ def add_partials(out: Tensor, parts: Tensor, count: int) -> None:
 
 @inline
 def itself(first: float, second: float, center: float) -> float:
-    """The term of a plain sum."""
     return first
 
 
@@ -70,17 +68,15 @@ def _channels_kernel(term: Term, one: Format, other: Format, sums: Format) -> An
     return channels
 
 
-def channel_sums(out: Tensor, first: Tensor, second: Tensor, centers: Tensor, layout: str, term: Term = itself) -> None:
+def channel_sums(out: Tensor, first: Tensor, second: Tensor, centers: Tensor, term: Term = itself) -> None:
     """out[c] = sum over pixels of term(first, second, centers[c]); each slice takes every `slices`-th pixel, so that
     neighbouring threads read neighbouring memory whichever axis is the last."""
-    images, channels, *size = axes(first.shape, layout)
-    by, other = axes(first.strides, layout), axes(second.strides, layout)
-    pixels = images * size[0] * size[1]
+    (images, channels, height, width), by, other = first.sizes, first.steps, second.steps
+    pixels = images * height * width
     slices = slices_for(pixels)
     parts = empty((slices * channels,), np.dtype(centers.format.wide))
     steps = channels, slices, by[1], other[1], int(by[1] < by[3])
-    counts = pixels, images, *size
-    forms = (0, by[0], *by[2:]), (0, other[0], *other[2:])
+    forms = (pixels, images, height, width), (0, by[0], *by[2:]), (0, other[0], *other[2:])
     kernel = _channels_kernel(term, first.format, second.format, centers.format)
-    launch(kernel, *grid_for(channels * slices), parts, first, second, centers, counts, *forms, steps)
+    launch(kernel, *grid_for(channels * slices), parts, first, second, centers, *forms, steps)
     add_partials(out, parts, slices)

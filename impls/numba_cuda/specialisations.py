@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import conv_bn, direct, igemm, pool, reduce, tiled
-from .plan import CHOICES, MOST_WIDE, SHAPES, TARGETS, Patch, Tile
+from .plan import CHOICES, MAX_WIDE, SHAPES, TARGETS, Patch
 from .storage import FORMATS, FP32, FP64, Format
 from .target import types
 
 
 class Specialisation(NamedTuple):
-    """A kernel's function and the signature of a launch."""
-
     name: str
     function: Callable[..., Any]
     signature: Any
@@ -40,61 +38,39 @@ def _named(kernel: Any, arguments: tuple[Any, ...], *what: object) -> Specialisa
     return Specialisation(name, kernel.py_func, types.void(*arguments))
 
 
-def pairs() -> list[tuple[Format, Format]]:
-    """Formats of operands and result: the same, partial sums or z of halves, and gradients of a z."""
-    found = []
-    for stored in FORMATS.values():
-        wide = _wide(stored)
-        found += [(stored, stored), (stored, wide), (wide, stored)]
-    return list(dict.fromkeys(found))
-
-
-def tiles(stored: Format) -> list[Tile]:
-    """Those of the table that the accumulators of a format fit into."""
-    return [c.tile for c in CHOICES if stored is not FP64 or c.tile.results <= MOST_WIDE]
-
-
-def patches() -> list[Patch]:
-    """Those of the table for a window of three rows, and the least."""
-    shapes = [(*shape, 3) for _, *shape in SHAPES] + [(1, 32, 1, 1)]
-    return [Patch(*shape, targets) for shape in shapes for targets in (1, TARGETS)]
-
-
 def products(stored: Format, result: Format) -> Iterator[Specialisation]:
-    """The three kernels of convolution."""
-    arrays = _array(result), *[_array(stored)] * 3
+    """The kernels of convolution, for every tile that accumulators fit into, and for patches of a window of three rows
+    and the smallest."""
+    arguments = _array(result), *[_array(stored)] * 3, TABLE, TABLE, _integers(9)
     what = f"{stored.name} to {result.name}"
-    yield _named(direct.kernel(stored, result), (*arrays, TABLE, TABLE, _integers(9), _integers(4)), what)
-    for tile in tiles(stored):
-        kernel = igemm.kernel(stored, result, tile)
-        yield _named(kernel, (*arrays, TABLE, TABLE, _integers(9), _integers(7)), what, tile)
-    for patch in patches():
-        for family in (tiled.gather_kernel, tiled.scatter_kernel):
-            kernel = family(stored, result, patch)
-            yield _named(kernel, (*arrays, TABLE, TABLE, _integers(9), _integers(9), _integers(4)), what, patch)
+    yield _named(direct.kernel(stored, result), (*arguments, _integers(4)), what)
+    for _, _, tile in CHOICES:
+        if stored is not FP64 or tile.results <= MAX_WIDE:
+            yield _named(igemm.kernel(stored, result, tile), (*arguments, _integers(7)), what, tile)
+    for shape in (*((*shape, 3) for _, *shape in SHAPES), (1, 32, 1, 1)):
+        for patch in (Patch(*shape, 1), Patch(*shape, TARGETS)):
+            for family in (tiled.gather_kernel, tiled.scatter_kernel):
+                kernel = family(stored, result, patch)
+                yield _named(kernel, (*arguments, _integers(9), _integers(4)), what, patch)
 
 
 def sums(stored: Format) -> Iterator[Specialisation]:
-    """Reductions and what is done element by element."""
-    wide, four = _wide(stored), _integers(4)
+    array, wide, four = _array(stored), _wide(stored), _integers(4)
     partials = reduce._partials_kernel(wide, stored)
-    yield _named(partials, (_array(stored), _array(wide), INTEGER, INTEGER), stored.name)
+    yield _named(partials, (array, _array(wide), INTEGER, INTEGER), stored.name)
     channels = reduce._channels_kernel(reduce.itself, stored, stored, wide)
-    arrays = _array(wide), _array(stored), _array(stored), _array(wide)
-    yield _named(channels, (*arrays, four, four, four, _integers(5)), stored.name)
+    yield _named(channels, (_array(wide), array, array, _array(wide), *[four] * 3, _integers(5)), stored.name)
     for backward in (False, True):
-        kernel = pool._kernel(stored, backward)
         shape = _integers(6), _integers(6), four, four, four, _integers(2)
-        yield _named(kernel, (_array(stored), _array(stored), *shape), stored.name, backward)
+        yield _named(pool._kernel(stored, backward), (array, array, *shape), stored.name, backward)
 
 
 def normalisation(stored: Format) -> Iterator[Specialisation]:
-    """What batch normalisation adds."""
     wide, four, vector = _wide(stored), _integers(4), _array(FP64)
     for term in (conv_bn._deviation, conv_bn._square, conv_bn._covariance):
         kernel = reduce._channels_kernel(term, wide, stored, FP64)
         arrays = vector, _array(wide), _array(stored), vector
-        yield _named(kernel, (*arrays, four, four, four, _integers(5)), stored.name, term.__name__)
+        yield _named(kernel, (*arrays, *[four] * 3, _integers(5)), stored.name, term.__name__)
     for result, both in ((stored, False), (wide, True)):
         kernel = conv_bn._affine_kernel(wide, stored, result, both)
         arrays = _array(result), _array(wide), _array(stored)
@@ -102,8 +78,9 @@ def normalisation(stored: Format) -> Iterator[Specialisation]:
 
 
 def every() -> Iterator[Specialisation]:
-    """All of them."""
-    for pair in pairs():
+    """Formats of operands and result are the same; partial sums, or z, of halves; and gradients of a z."""
+    pairs = [pair for s in FORMATS.values() for pair in ((s, s), (s, _wide(s)), (_wide(s), s))]
+    for pair in dict.fromkeys(pairs):
         yield from products(*pair)
     for stored in FORMATS.values():
         yield from sums(stored)

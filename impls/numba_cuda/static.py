@@ -14,28 +14,22 @@ import numpy as np
 from .storage import inline
 from .target import SIMULATED
 
-if SIMULATED:
 
-    def natural(number: int) -> int:
-        """An index that is not negative: numba asks of any other whether to count from the end."""
-        return number
+@inline
+def natural(number: int) -> int:
+    """An index that is not negative: numba asks of any other whether to count from the end."""
+    return np.uint64(number)
 
-    def divide(number: int, size: int) -> tuple[int, int]:
-        """divmod of natural numbers below 2^32: in 64 bits a division is dozens of instructions."""
-        return number // size, number % size
 
-else:
+@inline
+def divide(number: int, size: int) -> tuple[int, int]:
+    """divmod of natural numbers below 2^32: in 64 bits a division is dozens of instructions."""
+    quotient = np.int64(np.uint32(number) // np.uint32(size))
+    return quotient, number - quotient * size
 
-    @inline
-    def natural(number: int) -> int:
-        """An index that is not negative: numba asks of any other whether to count from the end."""
-        return np.uint64(number)
 
-    @inline
-    def divide(number: int, size: int) -> tuple[int, int]:
-        """divmod of natural numbers below 2^32: in 64 bits a division is dozens of instructions."""
-        quotient = np.int64(np.uint32(number) // np.uint32(size))
-        return quotient, number - quotient * size
+if SIMULATED:  # plain numbers, of which mixed ones of NumPy would make a float
+    natural, divide = int, divmod
 
 
 def unrolled(count: int, body: Callable[..., None]) -> Callable[..., None]:

@@ -85,12 +85,10 @@ class Format:
 
     @property
     def accumulator(self) -> Any:
-        """The type of arrays in kernels."""
         return types.float64 if self.wide is np.float64 else types.float32
 
     @property
     def element(self) -> Any:
-        """The type of an element in memory."""
         return {"float32": types.float32, "float64": types.float64, "float16": types.float16}.get(
             self.memory.name, types.uint16
         )

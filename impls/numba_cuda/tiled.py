@@ -23,43 +23,6 @@ from .storage import Format, inline
 from .target import cuda
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """A patch in numbers, as kernels take them."""
-
-    patch: Patch
-    product: Product
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Rows and columns of the image in a patch."""
-        (_, rows, columns), (_, taps, tap_columns) = self.product.pixels.digits, self.product.window.digits
-        high = (self.patch.rows - 1) * rows[2] + max(0, self.patch.taps - 1) * abs(taps[2]) + 1
-        return high, (self.patch.columns - 1) * columns[3] + max(0, tap_columns[0] - 1) * abs(tap_columns[3]) + 1
-
-    @property
-    def low(self) -> tuple[int, int]:
-        """Image row and column of a patch's first, relative to those of its first pixel's first tap."""
-        _, taps, tap_columns = self.product.window.digits
-        return min(0, (self.patch.taps - 1) * taps[2]), min(0, (tap_columns[0] - 1) * tap_columns[3])
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """From row to row of the image in memory, and from column to column."""
-        _, taps, tap_columns = self.product.window.digits
-        return taps[1] // taps[2], tap_columns[1] // tap_columns[3]
-
-    @property
-    def tiles(self) -> tuple[int, int]:
-        """Blocks along the rows and columns of the pixels."""
-        _, rows, columns = self.product.pixels.digits
-        return -(-rows[0] // self.patch.rows), -(-columns[0] // self.patch.columns)
-
-    @property
-    def arguments(self) -> tuple[int, ...]:
-        return *self.size, *self.low, *self.steps, *self.tiles, self.product.pixels.digits[0][0]
-
-
 @inline
 def fill(
     cells: Any, image: Any, widen: Any, zero: float, at: int, line: int, spot: int, shape: tuple[int, ...],
@@ -73,10 +36,12 @@ def fill(
         cells[natural(cell)] = widen(image[natural(at + row * by_row + column * by_column)]) if here else zero
 
 
-def _adding(stored: Format, patch: Patch) -> Any:
-    """add_window(sums, cells, a, cell, weight, taps, cell_steps, weight_steps, left, below): what the taps of one
-    channel add to a thread's pixels; `left` rows of the result are not beyond the last."""
-    widen, wide, TARGETS, EACH = stored.widen, stored.wide, patch.targets, patch.each  # noqa: N806
+@cache
+def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
+    """Forward and backward-data. Blocks are tiles of one image, groups of rows, and parts of the channels."""
+    widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
+    HIGH, COLUMNS, TAPS, THREADS, EACH = patch.rows, patch.columns, patch.taps, patch.threads, patch.each  # noqa: N806
+    TARGETS, LINES, SUMS = patch.targets, patch.rows // patch.each, patch.targets * patch.each  # noqa: N806
 
     @inline
     def add(sums: Any, cells: Any, a: Any, weight: int, left: int, a_row: int, at: int, below: int) -> None:
@@ -90,6 +55,7 @@ def _adding(stored: Format, patch: Patch) -> Any:
         sums: Any, cells: Any, a: Any, cell: int, weight: int, taps: tuple[int, int], cell_steps: tuple[int, int],
         weight_steps: tuple[int, int, int], left: int, below: int,
     ) -> None:  # fmt: skip
+        """What the taps of one channel add to a thread's pixels; `left` rows of the result are not beyond the last."""
         by_row, by_column, a_row = weight_steps
         for tap in range(taps[0]):
             at, factor = cell + tap * cell_steps[0], weight + tap * by_row
@@ -98,20 +64,12 @@ def _adding(stored: Format, patch: Patch) -> Any:
                 add(sums, cells, a, factor, left, a_row, at, below)
                 at, factor = at + cell_steps[1], factor + by_column
 
-    return add_window
-
-
-def _writing(stored: Format, result: Format, patch: Patch) -> Any:
-    """write(out, sums, to, left, out_row, first, ends, steps, bias, bias_first, bias_step): a thread's pixels of the
-    rows that are left, plus bias where its step is not 0."""
-    widen, narrow, wide = stored.widen, result.narrow, stored.wide
-    TARGETS, EACH, LINES = patch.targets, patch.each, patch.rows // patch.each  # noqa: N806
-
     @inline
     def write(
         out: Any, sums: Any, to: int, left: int, out_row: int, first: tuple[int, int], ends: tuple[int, int],
         steps: tuple[int, int], bias: Any, bias_first: int, bias_step: int,
     ) -> None:  # fmt: skip
+        """A thread's pixels of the rows that are left, plus bias where its step is not 0."""
         for target in range(TARGETS):
             if target < left:
                 offset = widen(bias[natural((bias_first + target) * bias_step)]) if bias_step else wide(0)
@@ -120,17 +78,6 @@ def _writing(stored: Format, result: Format, patch: Patch) -> Any:
                     if p < ends[0] and q < ends[1]:
                         at = to + target * out_row + p * steps[0] + q * steps[1]
                         out[natural(at)] = narrow(sums[target * EACH + pixel] + offset)
-
-    return write
-
-
-@cache
-def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
-    """Forward and backward-data. Blocks are tiles of one image, groups of rows, and parts of the channels."""
-    widen, wide, accumulator, SUMS = stored.widen, stored.wide, stored.accumulator, patch.targets * patch.each  # noqa: N806
-    HIGH, COLUMNS, TAPS, THREADS = patch.rows, patch.columns, patch.taps, patch.threads  # noqa: N806
-    TARGETS, LINES = patch.targets, patch.rows // patch.each  # noqa: N806
-    add_window, write = _adding(stored, patch), _writing(stored, result, patch)
 
     @cuda.jit
     def gather(
@@ -177,29 +124,22 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
     return gather
 
 
-def _bringing(stored: Format, patch: Patch) -> Any:
-    """bring(cells, first, a, at, left, inner, thread): the gradient of a tile's pixels, for the rows of the result that
-    are left; zeros beyond the last pixel and row."""
-    widen, wide, CELLS = stored.widen, stored.wide, patch.targets * patch.rows * patch.columns  # noqa: N806
-    HIGH, COLUMNS, THREADS = patch.rows, patch.columns, patch.threads  # noqa: N806
+@cache
+def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
+    """Backward-weight. Blocks are channels of all groups, groups of rows, and parts of the tiles."""
+    widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
+    HIGH, COLUMNS, TAPS, THREADS = patch.rows, patch.columns, patch.taps, patch.threads  # noqa: N806
+    TARGETS, PIXELS = patch.targets, patch.rows * patch.columns  # noqa: N806
 
     @inline
     def bring(cells: Any, first: int, a: Any, at: int, left: int, inner: tuple[int, ...], thread: int) -> None:
+        """The gradient of a tile's pixels, for the rows of the result that are left; zeros beyond the last pixel."""
         down, across, by_row, by_column, a_row = inner
-        for cell in range(thread, CELLS, THREADS):
+        for cell in range(thread, TARGETS * PIXELS, THREADS):
             target, p, q = cell // COLUMNS // HIGH, cell // COLUMNS % HIGH, cell % COLUMNS
             here = target < left and p < down and q < across
             value = widen(a[natural(at + target * a_row + p * by_row + q * by_column)]) if here else wide(0)
             cells[natural(first + cell)] = value
-
-    return bring
-
-
-def _correlating(stored: Format, patch: Patch) -> Any:
-    """correlate(cells, first, gradient, window, inner, steps, thread): add a tile's part of the gradients of a window's
-    weights, which begin at `first`; a thread has some of them. `inner` is how many pixels down and across there are."""
-    wide, PIXELS, TARGETS, THREADS = stored.wide, patch.rows * patch.columns, patch.targets, patch.threads  # noqa: N806
-    HIGH, COLUMNS = patch.rows, patch.columns  # noqa: N806
 
     @inline
     def product(cells: Any, gradient: int, cell: int, steps: tuple[int, ...], rows: int, columns: int) -> float:
@@ -218,6 +158,8 @@ def _correlating(stored: Format, patch: Patch) -> Any:
         cells: Any, first: int, gradient: int, window: tuple[int, int], inner: tuple[int, ...], steps: tuple[int, ...],
         thread: int,
     ) -> None:  # fmt: skip
+        """Add a tile's part of the gradients of a window's weights, which begin at `first`; a thread has some of them.
+        `inner` is how many pixels down and across there are."""
         for element in range(thread, TARGETS * window[0] * window[1], THREADS):
             above, s = divide(element, window[1])
             target, r = divide(above, window[0])
@@ -225,35 +167,18 @@ def _correlating(stored: Format, patch: Patch) -> Any:
             part = product(cells, gradient + target * PIXELS, cell, steps, inner[0], inner[1])
             cells[natural(first + element)] += part
 
-    return correlate
-
-
-def _emptying(result: Format, patch: Patch) -> Any:
-    """empty(out, cells, first, window, to, left, steps, thread): the gradients of a window's weights into the result,
-    for the rows of it that are left."""
-    narrow, TARGETS, THREADS = result.narrow, patch.targets, patch.threads  # noqa: N806
-
     @inline
     def empty(
         out: Any, cells: Any, first: int, window: tuple[int, int], to: int, left: int, steps: tuple[int, int, int],
         thread: int,
     ) -> None:  # fmt: skip
+        """The gradients of a window's weights into the result, for the rows of it that are left."""
         for element in range(thread, TARGETS * window[0] * window[1], THREADS):
             above, s = divide(element, window[1])
             target, r = divide(above, window[0])
             if target < left:
                 at = to + target * steps[0] + r * steps[1] + s * steps[2]
                 out[natural(at)] = narrow(cells[natural(first + element)])
-
-    return empty
-
-
-@cache
-def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
-    """Backward-weight. Blocks are channels of all groups, groups of rows, and parts of the tiles."""
-    widen, wide, accumulator, TARGETS = stored.widen, stored.wide, stored.accumulator, patch.targets  # noqa: N806
-    HIGH, COLUMNS, TAPS, THREADS = patch.rows, patch.columns, patch.taps, patch.threads  # noqa: N806
-    bring, correlate, empty = _bringing(stored, patch), _correlating(stored, patch), _emptying(result, patch)
 
     @cuda.jit
     def scatter(
@@ -296,59 +221,74 @@ def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
     return scatter
 
 
+@dataclass(frozen=True)
 class Tiled:
-    """The engine."""
+    """A product by these kernels; forward and backward-data are cut by channels, backward-weight by tiles."""
 
-    def blocks(self, products: Sequence[Product], operands: tuple[Tensor, Tensor]) -> int:
-        """Of all products together."""
-        return sum(prod(_grid(_geometry(product, operands[0].format), 1)) for product in products)
+    patch: Patch
+    product: Product
 
-    def run(
-        self,
-        products: Sequence[Product],
-        out: Tensor,
-        operands: tuple[Tensor, Tensor],
-        bias: Tensor | None,
-        splits: int,
-    ) -> None:
-        """All products; forward and backward-data are cut by channels, backward-weight by tiles."""
-        a, b = operands
-        for product in products:
-            geometry = _geometry(product, b.format)
-            kernel = (scatter_kernel if product.over_pixels else gather_kernel)(b.format, out.format, geometry.patch)
-            tables = (product.window, product.pixels) if product.over_pixels else (product.pixels, product.window)
-            share = -(-_summed(geometry) // splits)
-            cut = share, out.size // splits, bias.strides[0] if bias else 0, splits
-            launch(
-                kernel, _grid(geometry, splits), geometry.patch.threads, out, a, b, bias or b, tables[0].table,
-                tables[1].table, product.scalars, geometry.arguments, cut, shared=_shared(geometry, b.format),
-            )  # fmt: skip
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of the image in a patch."""
+        (_, rows, columns), (_, taps, tap_columns) = self.product.pixels.digits, self.product.window.digits
+        high = (self.patch.rows - 1) * rows[2] + max(0, self.patch.taps - 1) * abs(taps[2]) + 1
+        return high, (self.patch.columns - 1) * columns[3] + max(0, tap_columns[0] - 1) * abs(tap_columns[3]) + 1
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Blocks along the rows and columns of the pixels."""
+        _, rows, columns = self.product.pixels.digits
+        return -(-rows[0] // self.patch.rows), -(-columns[0] // self.patch.columns)
+
+    @property
+    def geometry(self) -> tuple[int, ...]:
+        """As kernels take it: the size; image row and column of a patch's first pixel, relative to those of its first
+        pixel's first tap; steps from row to row and column to column of the image in memory; tiles; images."""
+        (images, *_), _, _ = self.product.pixels.digits
+        _, taps, tap_columns = self.product.window.digits
+        low = min(0, (self.patch.taps - 1) * taps[2]), min(0, (tap_columns[0] - 1) * tap_columns[3])
+        return *self.size, *low, taps[1] // taps[2], tap_columns[1] // tap_columns[3], *self.tiles, images
+
+    def shared(self, stored: Format) -> int:
+        """Bytes: the input, and for backward-weight the gradient of the pixels and sums for the window."""
+        patch, cells = self.patch, prod(self.size)
+        if self.product.over_pixels:
+            cells += patch.targets * (patch.rows * patch.columns + patch.taps * self.product.window.digits[2][0])
+        return cells * stored.accumulator.bitwidth // 8
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        images, channels = self.product.pixels.digits[0][0], self.product.window.digits[0][0]
+        blocks = channels if self.product.over_pixels else images * prod(self.tiles)
+        return blocks * self.product.groups, -(-self.product.rows // self.patch.targets)
+
+    @property
+    def blocks(self) -> int:
+        return prod(self.grid)
+
+    def launch(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, splits: int) -> None:
+        product, patch, (blocks, targets) = self.product, self.patch, self.grid
+        summed, tables = product.window.digits[0][0], (product.pixels.table, product.window.table)
+        kernel = gather_kernel
+        if product.over_pixels:
+            summed, tables = product.pixels.digits[0][0] * prod(self.tiles), tables[::-1]
+            kernel = scatter_kernel
+        cut = -(-summed // splits), out.size // splits, bias.strides[0] if bias else 0, splits
+        launch(
+            kernel(b.format, out.format, patch), (blocks, targets * splits), patch.threads, out, a, b, bias or b,
+            *tables, product.scalars, self.geometry, cut, shared=self.shared(b.format),
+        )  # fmt: skip
 
 
-def _geometry(product: Product, layout: Format) -> Geometry:
-    def fits(patch: Patch) -> bool:
-        return _shared(Geometry(patch, product), layout) <= SHARED
+def engine(products: Sequence[Product], stored: Format) -> list[Tiled]:
+    """By the largest patch whose shared memory fits."""
 
-    columns, taps = product.pixels.digits[2][0], max(1, product.window.digits[1][0])
-    return Geometry(patch_for(columns, taps, product.rows, fits), product)
+    def tiled(product: Product) -> Tiled:
+        def fits(patch: Patch) -> bool:
+            return Tiled(patch, product).shared(stored) <= SHARED
 
+        columns, taps = product.pixels.digits[2][0], max(1, product.window.digits[1][0])
+        return Tiled(patch_for(columns, taps, product.rows, fits), product)
 
-def _shared(geometry: Geometry, layout: Format) -> int:
-    """Bytes: the input, and for backward-weight the gradient of the pixels and sums for the window."""
-    patch, cells = geometry.patch, prod(geometry.size)
-    if geometry.product.over_pixels:
-        cells += patch.targets * (patch.rows * patch.columns + patch.taps * geometry.product.window.digits[2][0])
-    return cells * layout.accumulator.bitwidth // 8
-
-
-def _summed(geometry: Geometry) -> int:
-    """What a result is a sum over, as far as it can be split."""
-    product = geometry.product
-    return product.pixels.digits[0][0] * prod(geometry.tiles) if product.over_pixels else product.window.digits[0][0]
-
-
-def _grid(geometry: Geometry, splits: int) -> tuple[int, int]:
-    product = geometry.product
-    images, channels = product.pixels.digits[0][0], product.window.digits[0][0]
-    blocks = channels if product.over_pixels else images * prod(geometry.tiles)
-    return blocks * product.groups, -(-product.rows // geometry.patch.targets) * splits
+    return [tiled(product) for product in products]

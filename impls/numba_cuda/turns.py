@@ -54,7 +54,6 @@ class _Lane(threading.Thread):
             raise _Abandoned
 
     def run(self) -> None:
-        """Blocks, until there is no more work."""
         while True:
             self._turn.acquire()
             if self.work is None:
@@ -71,8 +70,6 @@ class _Lane(threading.Thread):
 
 
 class _Turns:
-    """What numba's simulator makes for every block."""
-
     def __init__(self, lanes: list[_Lane], function: Callable[..., None], block: tuple[int, ...]) -> None:
         if not lanes:
             dim3 = import_module("numba.cuda.simulator.kernelapi").Dim3
@@ -98,7 +95,6 @@ class _Turns:
 
 @contextmanager
 def taking_turns() -> Iterator[None]:
-    """Simulate with this scheduler."""
     simulator = cuda.simulator.kernel
     before, lanes = simulator.BlockManager, []
     simulator.BlockManager = lambda function, grid, block, debug: _Turns(lanes, function, block)
@@ -106,14 +102,9 @@ def taking_turns() -> Iterator[None]:
         yield
     finally:
         simulator.BlockManager = before
-        for lane in lanes:
-            _dismiss(lane)
-
-
-def _dismiss(lane: _Lane) -> None:
-    """End it, wherever it is: at a barrier of a block that failed, or before its next block."""
-    lane.work, lane.abandoned = None, True
-    if lane.at_barrier:
-        lane.go_on()
-    lane.go_on()
-    lane.join()
+        for lane in lanes:  # at a barrier of a block that failed, or before its next block
+            lane.work, lane.abandoned = None, True
+            if lane.at_barrier:
+                lane.go_on()
+            lane.go_on()
+            lane.join()

@@ -54,7 +54,6 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
 
 
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups):
-    """dx."""
     return image_gradient(dy, w, input_size, stride, padding, dilation, groups).astype(dy.dtype)
 
 

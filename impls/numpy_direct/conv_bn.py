@@ -10,7 +10,6 @@ OVER = (0, 2, 3)
 
 
 def _column(vector):
-    """A vector [K] against [N,K,P,Q]."""
     return vector[:, None, None]
 
 
@@ -59,7 +58,6 @@ def conv_bn_forward(
 def conv_bn_inference(
     x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps, eps_outside
 ):
-    """y with the running statistics."""
     z = convolved(x, w, stride, padding, dilation, groups)
     normal = (z - _column(running_mean)) / _column(_deviation(running_var, eps, eps_outside))
     return _scaled(normal, gamma, beta).astype(x.dtype)

@@ -17,7 +17,6 @@ def accumulator(array: np.ndarray) -> type:
 
 
 def require_fit(size, kernel_size, padding, dilation):
-    """Raises ValueError for a window that is larger than the padded image."""
     for extent, window, pad, d in zip(size, kernel_size, padding, dilation, strict=True):
         span, room = d * (window - 1) + 1, extent + sum(pad)
         if span > room:
@@ -34,18 +33,15 @@ def output_size(size, kernel_size, stride, padding, dilation):
 
 
 def padded(image: np.ndarray, padding) -> np.ndarray:
-    """`image[..., H, W]` with zeros around it."""
     return np.pad(image, ((0, 0),) * (image.ndim - 2) + tuple(padding))
 
 
 def cropped(image: np.ndarray, padding, size) -> np.ndarray:
-    """The inverse of `padded`."""
     (top, _), (left, _) = padding
     return image[..., top : top + size[0], left : left + size[1]]
 
 
 def empty_image(lead, size, padding, dtype) -> np.ndarray:
-    """Zeros of the padded image's size."""
     return np.zeros((*lead, *(extent + sum(pad) for extent, pad in zip(size, padding, strict=True))), dtype)
 
 

@@ -1,4 +1,5 @@
-"""What torch itself offers, on the CPU and on CUDA: conv2d, batch_norm, avg_pool2d and their gradients."""
+"""What torch itself offers, on the CPU and on CUDA: conv2d, batch_norm, avg_pool2d and their gradients; and convolution
+with batch norm as one autograd function."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch
 
 from conformance import Contract, Implementation, torch_arrays
 
+from . import fused
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
 from .pool import avg_pool_backward, avg_pool_forward, overlapping, overlapping_and_composed
@@ -56,35 +58,36 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
     `pooled_in_storage(geometry)` is where shares of a pooled gradient are rounded before they are added."""
     name = f"torch-{device}"
     implementation = Implementation(name, device=device, arrays=torch_arrays(device), version=torch.__version__)
+
+    def offer(kernel, dtypes, **declared) -> None:
+        implementation.implements(kernel.__name__, dtypes=dtypes, layouts=BOTH_LAYOUTS, **declared)(kernel)
+
     for kernel, dtype in itertools.product(KERNELS, EVERY_DTYPE):
         between = {"between": "storage"} if kernel.__name__ in PAIRS and dtype in HALVES else {}
         contract = Contract(**between, **fields.get((kernel.__name__, dtype), {}))
         if bare := between and BARE.get(kernel.__name__):
-            kept = replace(contract, accumulate=dtype)
-            implementation.implements(kernel.__name__, dtypes=(dtype,), layouts=BOTH_LAYOUTS, when=bare, contract=kept)(
-                kernel
-            )
-        implementation.implements(kernel.__name__, dtypes=(dtype,), layouts=BOTH_LAYOUTS, contract=contract)(kernel)
-    _register_pool_gradient(implementation, pooled_in_storage)
+            offer(kernel, (dtype,), when=bare, contract=replace(contract, accumulate=dtype))
+        offer(kernel, (dtype,), contract=contract)
+    for dtype in HALVES:
+        offer(avg_pool_backward, (dtype,), when=pooled_in_storage, contract=Contract(accumulate=dtype))
+    offer(avg_pool_backward, EVERY_DTYPE)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     return implementation
 
 
-def _register_pool_gradient(implementation: Implementation, pooled_in_storage) -> None:
-    for dtype in HALVES:
-        implementation.implements(
-            "avg_pool_backward",
-            dtypes=(dtype,),
-            layouts=BOTH_LAYOUTS,
-            when=pooled_in_storage,
-            contract=Contract(accumulate=dtype),
-        )(avg_pool_backward)
-    implementation.implements("avg_pool_backward", dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(avg_pool_backward)
+def _register_fused(device: str) -> Implementation:
+    name = f"torch-fused-{device}"
+    implementation = Implementation(name, device=device, arrays=torch_arrays(device), version=torch.__version__)
+    for kernel in (fused.conv_bn_forward, fused.conv_bn_backward, fused.conv_bn_inference):
+        implementation.implements(kernel.__name__, dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(kernel)
+    implementation.differentiates("conv_bn_forward", label="fused", saves=1)(fused.conv_bn_forward)
+    return implementation
 
 
 # On the CPU torch adds up the shares of overlapping windows in the storage format.
 torch_cpu = _register("cpu", _cpu_fields(), overlapping)
 torch_cuda = _register("cuda", {}, overlapping_and_composed)
+torch_fused_cpu, torch_fused_cuda = _register_fused("cpu"), _register_fused("cuda")
 
 
 if torch.cpu._is_amx_tile_supported():

@@ -9,7 +9,6 @@ from .layout import empty, nchw, restored, split
 
 
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
-    """y through conv2d."""
     own, border = split(padding)
     x, w = nchw(x, layout), nchw(w, layout)
     if border is not None:
@@ -18,7 +17,6 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
 
 
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, layout):
-    """dx through aten's convolution_backward."""
     own, border = split(padding)
     dy, w = nchw(dy, layout), nchw(w, layout)
     left, right, top, bottom = border or (0, 0, 0, 0)
@@ -30,7 +28,6 @@ def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, 
 
 
 def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, layout):
-    """dw and dbias through aten's convolution_backward."""
     own, border = split(padding)
     x, dy = nchw(x, layout), nchw(dy, layout)
     shape = (dy.shape[1], x.shape[1] // groups, *kernel_size)

@@ -9,32 +9,14 @@ import torch
 from torch.nn.functional import batch_norm
 
 from .conv import conv_forward
-from .layout import nchw, restored, wide
-
-CHANNEL = (slice(None), None, None)
-"""Index that lines a per-channel vector up with NCHW."""
-POSITIONS = (0, 2, 3)
+from .layout import CHANNEL, POSITIONS, nchw, restored, wide
 
 
 def conv_bn_forward(
-    x,
-    w,
-    gamma,
-    beta,
-    running_mean,
-    running_var,
-    *,
-    stride,
-    padding,
-    dilation,
-    groups,
-    eps,
-    eps_outside,
-    momentum,
-    layout,
-):
+    x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, momentum, layout, **window
+):  # fmt: skip
     """y and the statistics of the batch; running statistics as new tensors, if they are given."""
-    z = _convolved(x, w, stride, padding, dilation, groups, layout)
+    z = _convolved(x, w, layout, window)
     mean, unbiased = _statistics(z.detach())
     moved = () if running_mean is None else (running_mean.clone(), running_var.clone())
     y = _trained(z, gamma, beta, moved, momentum, eps, eps_outside)
@@ -43,22 +25,19 @@ def conv_bn_forward(
     return restored(y, layout), mean, var, *moved
 
 
-def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps, eps_outside, layout):
+def conv_bn_backward(dy, x, w, gamma, *, eps, eps_outside, layout, **window):
     """dx, dw, dgamma, dbeta through torch's own autograd of the pair."""
     affine = () if gamma is None else (gamma, torch.zeros_like(gamma))
     leaves = [tensor.detach().requires_grad_() for tensor in (x, w, *affine)]
     gamma, beta = leaves[2:] or (None, None)
     with torch.enable_grad():
-        z = _convolved(*leaves[:2], stride, padding, dilation, groups, layout)
+        z = _convolved(*leaves[:2], layout, window)
         y = _trained(z, gamma, beta, (), 0.0, eps, eps_outside)
     return torch.autograd.grad(y, leaves, _in_memory_like(y, nchw(dy, layout)))
 
 
-def conv_bn_inference(
-    x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps, eps_outside, layout
-):
-    """y by the running statistics."""
-    z = _convolved(x, w, stride, padding, dilation, groups, layout)
+def conv_bn_inference(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, layout, **window):
+    z = _convolved(x, w, layout, window)
     if eps_outside:
         y = _normalized(z.to(running_mean.dtype), running_mean, running_var.sqrt(), gamma, beta, eps)
         return restored(y.to(z.dtype), layout)
@@ -70,9 +49,9 @@ def _in_memory_like(y, dy):
     return dy if dy.stride() == y.stride() else torch.empty_strided(y.shape, y.stride(), dtype=dy.dtype).copy_(dy)
 
 
-def _convolved(x, w, stride, padding, dilation, groups, layout):
-    z = conv_forward(x, w, None, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout)
-    z = nchw(z, layout)
+def _convolved(x, w, layout, window):
+    """z; `window` is stride, padding, dilation and groups."""
+    z = nchw(conv_forward(x, w, None, layout=layout, **window), layout)
     # images of one pixel have no order that torch could tell, and it then takes the path of strided memory
     return z.flatten(1)[..., None, None] if z.shape[2:] == (1, 1) else z
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import torch
 
+CHANNEL = (slice(None), None, None)
+"""Index that lines a per-channel vector up with NCHW."""
+POSITIONS = (0, 2, 3)
+"""All axes of NCHW but the channels."""
+
 
 def nchw(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """A channels-last tensor as torch sees it: NCHW shape over NHWC memory."""
@@ -11,7 +16,6 @@ def nchw(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def restored(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """The reverse of `nchw`."""
     return tensor if layout == "nchw" else tensor.permute(0, 2, 3, 1)
 
 

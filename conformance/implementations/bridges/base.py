@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -9,7 +10,11 @@ import numpy as np
 
 
 class ArrayBridge(Protocol):
-    """Moves tensors between the host and one framework's device. Construction imports no framework."""
+    """Moves tensors between the host and one framework's device. Construction imports no framework.
+
+    What a bridge inherits is for a framework whose arrays are values: they have no views, never change and are timed by
+    waiting for them.
+    """
 
     @property
     def name(self) -> str:
@@ -35,22 +40,22 @@ class ArrayBridge(Protocol):
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
         """A view into a 1-D array, offset and strides in elements; None where the framework has no views."""
-        ...
+        return None
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         """Give an array other values in the memory that it has; False where its memory never changes."""
-        ...
+        return False
 
     def overlap(self, first: Any, second: Any) -> bool:
         """Whether writing to one array could change the other."""
-        ...
+        return False
 
     def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
         """Seconds of a call between events on the stream it is made on, and until the whole device is idle.
 
         None where work has no streams to hide on.
         """
-        ...
+        return None
 
     def describe(self) -> dict[str, str]:
         """Versions and device name, for the records."""
@@ -61,3 +66,30 @@ def refuse(array: Any, expected: str) -> TypeError:
     """The error of a result that is not an array of the framework."""
     kind = type(array)
     return TypeError(f"returned {kind.__module__}.{kind.__qualname__}; expected {expected}")
+
+
+def extent(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> range:
+    """The addresses of an array's memory; strides in bytes."""
+    if 0 in shape:
+        return range(address, address)
+    steps = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return range(address, address + steps + itemsize)
+
+
+def meet(first: range, second: range) -> bool:
+    """Whether two ranges of addresses overlap: of views that interleave nobody can tell."""
+    return first.start < second.stop and second.start < first.stop
+
+
+def between_events(
+    before: Any, after: Any, synchronize: Callable[[], Any], call: Callable[[], Any]
+) -> tuple[float, float]:
+    """A `stopwatch` by two CUDA events with `record` and `elapsed_time` (in ms)."""
+    synchronize()
+    start = time.perf_counter()
+    before.record()
+    call()
+    after.record()
+    synchronize()
+    wall = time.perf_counter() - start
+    return before.elapsed_time(after) / 1e3, wall

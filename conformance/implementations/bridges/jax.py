@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from conformance.implementations.bridges.base import refuse
+from conformance.implementations.bridges.base import ArrayBridge, refuse
 from conformance.implementations.bridges.tape import Saved, Tape, first
 
 
-def _jax() -> ModuleType:
-    return import_module("jax")
-
-
 @dataclass(frozen=True, slots=True)
-class JaxArrays:
-    """Arrays on the first device of `platform` (jax's name: cpu, gpu, tpu)."""
+class JaxArrays(ArrayBridge):
+    """Arrays on the first device of `platform` (jax's name: cpu, gpu, tpu). They have no views, never change, and know
+    when they are ready, wherever they are computed."""
 
     platform: str
     name: str = "jax"
 
     def unavailable(self) -> str:
-        """jax not importable, or without a device of the platform."""
         try:
-            jax = _jax()
+            jax = import_module("jax")
         except (ImportError, OSError) as problem:
             return f"jax cannot be imported: {problem}"
         try:
@@ -39,39 +34,23 @@ class JaxArrays:
 
     def from_host(self, array: np.ndarray) -> Any:
         """A copy: on the CPU jax may otherwise alias the host's memory."""
-        jax = _jax()
+        jax = import_module("jax")
         return jax.device_put(array.copy(), jax.devices(self.platform)[0])
 
     def to_host(self, array: Any) -> np.ndarray:
         """Waits for the value; tracers and foreign types are refused."""
-        jax = _jax()
+        jax = import_module("jax")
         if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
             raise refuse(array, "jax.Array")
         return np.array(array)
 
     def synchronize(self, result: Any) -> None:
         """Waits for the results themselves: jax has no device-wide barrier."""
-        _jax().block_until_ready(result)
-
-    def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
-        """jax has no views."""
-        return None
-
-    def overwrite(self, array: Any, host: np.ndarray) -> bool:
-        """jax arrays never change."""
-        return False
-
-    def overlap(self, first: Any, second: Any) -> bool:
-        """Sharing memory that never changes cannot be told from a copy."""
-        return False
-
-    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
-        """A jax array knows when it is ready, wherever it is computed."""
-        return None
+        import_module("jax").block_until_ready(result)
 
     def differentiate(self, call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
         """What jax.vjp keeps: the arrays in the function that it returns, each buffer once."""
-        jax = _jax()
+        jax = import_module("jax")
 
         def with_all(*given: Any) -> tuple[Any, Any]:
             result = call(*given)
@@ -84,8 +63,7 @@ class JaxArrays:
         return Tape(result, tuple(saved), pull)
 
     def describe(self) -> dict[str, str]:
-        """jax's version and the device's kind."""
-        jax = _jax()
+        jax = import_module("jax")
         return {"jax": jax.__version__, "device": jax.devices(self.platform)[0].device_kind}
 
 

@@ -89,24 +89,20 @@ class NkiArrays(NumpyArrays):
 
     @property
     def stands_for(self) -> tuple[str, ...]:
-        """Devices whose kernels run here on the CPU."""
         return self.tier.stands_for
 
     @property
     def untimed(self) -> str:
-        """Why the time of a call is not that of the kernel."""
         return self.tier.untimed
 
     def unavailable(self) -> str:
-        """The tier's reason."""
         return self.tier.unavailable()
 
     def metered(self) -> AbstractContextManager[dict[str, int]]:
-        """What the tier counts: see `conformance.execution.verify.metered`."""
+        """See `conformance.execution.verify.metered`."""
         return self.tier.metered()
 
     def describe(self) -> dict[str, str]:
-        """NumPy's version, and the tier's facts."""
         return NumpyArrays.describe(self) | self.tier.describe()
 
 
@@ -115,7 +111,6 @@ class TorchNeuronArrays(TorchArrays):
     """Tensors of torch-neuronx: on torch_xla's device `xla`, or on `neuron`, which later releases have instead."""
 
     def unavailable(self) -> str:
-        """torch or torch_neuronx not importable, or torch_xla on another device than Neuron."""
         reason = lacking("torch", "torch") or lacking("torch_neuronx", "torch-neuronx")
         if reason or self.device != "xla":
             return reason or TorchArrays.unavailable(self)
@@ -137,11 +132,9 @@ class TorchNeuronArrays(TorchArrays):
         return None if self.device == "xla" else TorchArrays.view(self, array, offset, shape, strides)
 
     def overlap(self, first: Any, second: Any) -> bool:
-        """Of torch_xla: see `view`."""
         return self.device != "xla" and TorchArrays.overlap(self, first, second)
 
     def describe(self) -> dict[str, str]:
-        """Versions, the device's marker and the compiler's options."""
         modules = ["torch", "torch_neuronx", *(["torch_xla"] if self.device == "xla" else [])]
         return {module: release(module) for module in modules} | _machine()
 
@@ -151,11 +144,9 @@ class JaxNeuronArrays(JaxArrays):
     """jax arrays on the platform of the Neuron plugin."""
 
     def unavailable(self) -> str:
-        """The plugin, libneuronxla, not importable, or jax without its platform."""
         return lacking("libneuronxla", "libneuronxla") or JaxArrays.unavailable(self)
 
     def describe(self) -> dict[str, str]:
-        """Versions, the device's marker and the compiler's options."""
         return JaxArrays.describe(self) | {"libneuronxla": release("libneuronxla")} | _machine()
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
@@ -20,7 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.implementations.bridges.base import refuse
+from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
 from conformance.implementations.devices import missing
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
@@ -70,13 +69,8 @@ def interface(array: Any) -> dict[str, Any]:
     if found is None:
         raise refuse(array, "an array with __cuda_array_interface__")
     shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
-    strides = found.get("strides") or np.empty(0, dtype).itemsize * np.array(_c_strides(shape), int)
-    return {**found, "shape": shape, "strides": tuple(int(stride) for stride in strides)}
-
-
-def _c_strides(shape: Sequence[int]) -> list[int]:
-    """In elements."""
-    return [int(np.prod(shape[axis + 1 :], dtype=int)) for axis in range(len(shape))]
+    contiguous = (int(np.prod(shape[axis + 1 :], dtype=int)) * dtype.itemsize for axis in range(len(shape)))
+    return {**found, "shape": shape, "strides": tuple(map(int, found.get("strides") or contiguous))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +96,7 @@ def allocate(shape: Sequence[int], dtype: np.dtype) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class NumbaCudaArrays:
+class NumbaCudaArrays(ArrayBridge):
     """Arrays of numba.cuda on the current device, or simulated."""
 
     simulator: bool
@@ -110,7 +104,6 @@ class NumbaCudaArrays:
 
     @property
     def stands_for(self) -> tuple[str, ...]:
-        """What the simulator executes is what the device does."""
         return ("cuda",) if self.simulator else ()
 
     def unavailable(self) -> str:
@@ -140,7 +133,6 @@ class NumbaCudaArrays:
         _guarded(numba_cuda().synchronize)
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
-        """A view of the same memory."""
         itemsize, found = array.dtype.itemsize, interface(array)
         address, read_only = found["data"]
         steps = tuple(stride * itemsize for stride in strides)
@@ -148,30 +140,18 @@ class NumbaCudaArrays:
         return attach(found | place, array)
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
-        """Always possible."""
         stored = host.view(BF16) if host.dtype == ml_dtypes.bfloat16 else host
         _guarded(array.copy_to_device, np.ascontiguousarray(stored))
         return True
 
     def overlap(self, first: Any, second: Any) -> bool:
-        """By the ranges of addresses."""
-        (start, end), (other_start, other_end) = _span(first), _span(second)
-        return start < other_end and other_start < end
+        return meet(_extent(first), _extent(second))
 
     def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
-        """The simulator has no streams."""
         if self.simulator:
             return None
         cuda = numba_cuda()
-        before, after = cuda.event(), cuda.event()
-        _guarded(cuda.synchronize)
-        start = time.perf_counter()
-        before.record()
-        call()
-        after.record()
-        _guarded(cuda.synchronize)
-        wall = time.perf_counter() - start
-        return before.elapsed_time(after) / 1e3, wall
+        return between_events(cuda.event(), cuda.event(), partial(_guarded, cuda.synchronize), call)
 
     def describe(self) -> dict[str, str]:
         """Versions, and the device with its compute capability, driver and runtime."""
@@ -200,12 +180,9 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _span(array: Any) -> tuple[int, int]:
-    """First byte of an array's memory, and the one after its last."""
+def _extent(array: Any) -> range:
     found = interface(array)
-    steps = sum((size - 1) * stride for size, stride in zip(found["shape"], found["strides"], strict=True))
-    start = int(found["data"][0])
-    return start, start + steps + np.dtype(found["typestr"]).itemsize if 0 not in found["shape"] else start
+    return extent(int(found["data"][0]), found["shape"], found["strides"], np.dtype(found["typestr"]).itemsize)
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from conformance.implementations.bridges.base import refuse
+from conformance.implementations.bridges.base import ArrayBridge, refuse
 
 
 @dataclass(frozen=True, slots=True)
-class NumpyArrays:
+class NumpyArrays(ArrayBridge):
     """Host arrays as they are."""
 
     name: str = "numpy"
 
     def unavailable(self) -> str:
-        """Always available."""
         return ""
 
     def from_host(self, array: np.ndarray) -> np.ndarray:
@@ -35,7 +34,6 @@ class NumpyArrays:
         """Nothing is asynchronous."""
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
-        """A writeable view."""
         steps = [stride * array.itemsize for stride in strides]
         return np.ndarray(shape, array.dtype, array.view(np.uint8), offset * array.itemsize, steps)
 
@@ -49,12 +47,7 @@ class NumpyArrays:
         """To the element: views of one buffer may interleave."""
         return np.shares_memory(first, second)
 
-    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
-        """No streams."""
-        return None
-
     def describe(self) -> dict[str, str]:
-        """NumPy's version."""
         return {"numpy": np.__version__}
 
 

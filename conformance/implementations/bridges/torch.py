@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.implementations.bridges.base import refuse
+from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
 from conformance.implementations.bridges.tape import Tape
 
 
@@ -21,14 +20,13 @@ def _torch() -> ModuleType:
 
 
 @dataclass(frozen=True, slots=True)
-class TorchArrays:
+class TorchArrays(ArrayBridge):
     """Contiguous tensors on `device` (torch's name: cpu, cuda, xpu, mps)."""
 
     device: str
     name: str = "torch"
 
     def unavailable(self) -> str:
-        """torch not importable, or built without the device, or the device absent."""
         try:
             torch = _torch()
         except (ImportError, OSError) as problem:
@@ -68,18 +66,14 @@ class TorchArrays:
             getattr(_torch(), self.device).synchronize()
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
-        """A view of the same storage."""
         return array.as_strided(tuple(shape), tuple(strides), offset)
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
-        """Always possible."""
         array.detach().copy_(self.from_host(host))
         return True
 
     def overlap(self, first: Any, second: Any) -> bool:
-        """By the ranges of addresses: torch cannot tell views that interleave."""
-        (start, end), (other_start, other_end) = _span(first), _span(second)
-        return start < other_end and other_start < end
+        return meet(_extent(first), _extent(second))
 
     def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
         """CUDA and ROCm; on the CPU nothing is left behind but threads."""
@@ -87,14 +81,7 @@ class TorchArrays:
             return None
         cuda = _torch().cuda
         before, after = (cuda.Event(enable_timing=True) for _ in range(2))
-        cuda.synchronize()
-        start = time.perf_counter()
-        before.record()
-        call()
-        after.record()
-        cuda.synchronize()
-        wall = time.perf_counter() - start
-        return before.elapsed_time(after) / 1e3, wall
+        return between_events(before, after, cuda.synchronize, call)
 
     def differentiate(self, call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
         """What torch's autograd keeps for the backward of call(*arrays)."""
@@ -107,17 +94,14 @@ class TorchArrays:
         return import_module("conformance.implementations.bridges.torch_network").footprint(pair, batch, self.device)
 
     def describe(self) -> dict[str, str]:
-        """torch's version and the device's name."""
         torch = _torch()
         name = torch.cuda.get_device_name() if self.device == "cuda" else self.device
         return {"torch": torch.__version__, "device": name}
 
 
-def _span(tensor: Any) -> tuple[int, int]:
-    """First byte of a tensor's memory, and the one after its last."""
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = int(tensor.data_ptr())
-    return start, start + (1 + steps) * tensor.element_size() if tensor.numel() else start
+def _extent(tensor: Any) -> range:
+    itemsize = tensor.element_size()
+    return extent(tensor.data_ptr(), tensor.shape, [stride * itemsize for stride in tensor.stride()], itemsize)
 
 
 def torch_arrays(device: str = "cpu") -> TorchArrays:

@@ -112,7 +112,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         self.peak = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count what an operation returns."""
         result = function(*args, **(kwargs or {}))
         self.count(tree_leaves(result))
         return result
@@ -151,12 +150,10 @@ class CudaBytes:
 
     @property
     def live(self) -> int:
-        """Bytes that are allocated now."""
         now: int = torch.cuda.memory_allocated()
         return now - self._before
 
     @property
     def peak(self) -> int:
-        """Most bytes that were allocated at a time."""
-        most: int = torch.cuda.max_memory_allocated()
-        return most - self._before
+        peak: int = torch.cuda.max_memory_allocated()
+        return peak - self._before

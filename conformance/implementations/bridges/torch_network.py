@@ -29,8 +29,8 @@ Pair = Callable[[Any, Any], Any]
 class Footprint:
     """Bytes of one training step.
 
-    peak       most at a time
-    forward    what lives when forward has ended
+    peak       maximum
+    forward    what is allocated when forward has ended
     explained  of that: parameters, the batch, the loss and what the graph keeps
     scratch    what a meter may count that belongs to no tensor
     """
@@ -42,7 +42,7 @@ class Footprint:
 
     @property
     def hidden(self) -> int:
-        """What lives and is nobody's."""
+        """What is allocated and belongs to no known tensor."""
         return self.forward - self.explained
 
 

@@ -9,8 +9,16 @@ import torch
 Pair = tuple[int, int]
 
 
+def _pair(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2
+
+
+def _whole_pair(value: object) -> bool:
+    return _pair(value) and all(isinstance(number, int) for number in value)
+
+
 @dataclass(frozen=True)
-class Window:
+class Parameters:
     """Parameters of a convolution: (rows, columns); padding ((top, bottom), (left, right))."""
 
     stride: Pair = (1, 1)
@@ -19,9 +27,11 @@ class Window:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        """Raises TypeError and ValueError for what no convolution has."""
-        for name in ("stride", "dilation", "padding"):
-            _require_pair(name, getattr(self, name))
+        for name in ("stride", "dilation"):
+            if not _whole_pair(getattr(self, name)):
+                raise TypeError(f"{name}={getattr(self, name)!r}: must be (rows, columns), whole numbers")
+        if not (_pair(self.padding) and all(map(_whole_pair, self.padding))):
+            raise TypeError(f"padding={self.padding!r}: must be ((top, bottom), (left, right)), whole numbers")
         positive = {"stride": min(self.stride), "dilation": min(self.dilation), "groups": self.groups}
         for name, value in positive.items():
             if value < 1:
@@ -30,17 +40,16 @@ class Window:
             raise ValueError(f"padding={self.padding}: must not be negative")
 
     def output_size(self, size, kernel_size) -> Pair:
-        """(P, Q) of an image (H, W)."""
         spans = [d * (extent - 1) + 1 for d, extent in zip(self.dilation, kernel_size, strict=True)]
         axes = zip(size, spans, self.stride, self.padding, strict=True)
         rows, columns = ((length + sum(pads) - span) // u + 1 for length, span, u, pads in axes)
         return rows, columns
 
 
-def require_convolution(x: torch.Tensor, w: torch.Tensor, window: Window) -> None:
+def require_convolution(x: torch.Tensor, w: torch.Tensor, window: Parameters) -> None:
     """Raises TypeError for dtypes and ValueError for shapes and parameters that no convolution has."""
-    for name, tensor in (("x", x), ("w", w)):
-        require_image(name, tensor)
+    require_image("x", x)
+    require_image("w", w)
     if x.dtype != w.dtype:
         raise TypeError(f"x is {x.dtype} and w is {w.dtype}: convert one, results have the dtype of both")
     groups, (k, share), channels = window.groups, w.shape[:2], x.shape[1]
@@ -71,8 +80,12 @@ def require_normalization(shape, wide, vectors: dict[str, torch.Tensor | None], 
         if (vectors.get(first) is None) != (vectors.get(second) is None):
             raise ValueError(f"{first} and {second} are given together or not at all")
     for name, vector in vectors.items():
-        if vector is not None:
-            _require_vector(name, vector, channels, wide)
+        if vector is not None and tuple(vector.shape) != (channels,):
+            raise ValueError(
+                f"{name} has shape {tuple(vector.shape)}: must be ({channels},), one for each output channel"
+            )
+        if vector is not None and vector.dtype != wide:
+            raise TypeError(f"{name} is {vector.dtype}: must be {wide}, the format of statistics")
     if not 0 <= eps < float("inf"):
         raise ValueError(f"eps={eps}: must be a number that is not negative")
     if not 0 <= momentum <= 1:
@@ -80,7 +93,6 @@ def require_normalization(shape, wide, vectors: dict[str, torch.Tensor | None], 
 
 
 def require_image(name: str, tensor: torch.Tensor) -> None:
-    """Raises TypeError or ValueError for what is no floating-point tensor of four axes."""
     if not tensor.dtype.is_floating_point:
         raise TypeError(f"{name} is {tensor.dtype}: must be of a floating-point dtype; convert it first")
     if tensor.ndim != 4:
@@ -89,24 +101,4 @@ def require_image(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}: has no elements")
 
 
-def _require_pair(name: str, value: object) -> None:
-    """Two whole numbers; of padding, two pairs of them."""
-    parts, meant = (value,), "(rows, columns)"
-    if name == "padding":
-        parts, meant = value if _two(value) else (None,), "((top, bottom), (left, right))"
-    if not all(_two(part) and all(isinstance(number, int) for number in part) for part in parts):
-        raise TypeError(f"{name}={value!r}: must be {meant}, whole numbers")
-
-
-def _two(value: object) -> bool:
-    return isinstance(value, (tuple, list)) and len(value) == 2
-
-
-def _require_vector(name: str, vector: torch.Tensor, channels: int, wide: torch.dtype) -> None:
-    if tuple(vector.shape) != (channels,):
-        raise ValueError(f"{name} has shape {tuple(vector.shape)}: must be ({channels},), one for each output channel")
-    if vector.dtype != wide:
-        raise TypeError(f"{name} is {vector.dtype}: must be {wide}, the format of statistics")
-
-
-PLAIN = Window()
+PLAIN = Parameters()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import torch
 
-from .conv import convolution_gradients, convolved, wide
-from .geometry import PLAIN, Window, require_convolution, require_normalization
+from ..layout import wide
+from .conv import convolution_gradients, convolved
 from .norm import STANDARD, Convention, normalization_gradients_, normalize_, updated
 from .once import differentiable_once
+from .parameters import PLAIN, Parameters, require_convolution, require_normalization
 
 
 class ConvBatchNorm(torch.autograd.Function):
@@ -47,25 +48,16 @@ def pair_gradients(dy, x, w, gamma, mean, var, window, convention, wanted=(True,
     return *gradients, *affine
 
 
-def require_pair(x, w, window: Window, convention: Convention, momentum: float = 0.0, **vectors) -> None:
-    """Raises TypeError and ValueError for a pair that has no meaning."""
+def require_pair(x, w, window: Parameters, convention: Convention, momentum: float = 0.0, **vectors) -> None:
     require_convolution(x, w, window)
     shape = (len(x), len(w), *window.output_size(x.shape[2:], w.shape[2:]))
     require_normalization(shape, wide(x.dtype), vectors, convention.eps, momentum)
 
 
 def conv_batch_norm(
-    x,
-    w,
-    gamma=None,
-    beta=None,
-    running_mean=None,
-    running_var=None,
-    *,
-    window: Window = PLAIN,
-    convention: Convention = STANDARD,
-    momentum: float = 0.1,
-):
+    x, w, gamma=None, beta=None, running_mean=None, running_var=None, *, window: Parameters = PLAIN,
+    convention: Convention = STANDARD, momentum: float = 0.1,
+):  # fmt: skip
     """Batch norm of conv(x, w): y, mean, var, and new running statistics where they are given.
 
     x[N,C,H,W], w[K,C/groups,R,S], no bias, which the mean would take away again; vectors [K], fp32 (fp64 for fp64 x).

@@ -9,13 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from .conv import wide
-from .geometry import require_image, require_normalization
+from ..layout import CHANNEL, POSITIONS, wide
 from .once import differentiable_once
-
-CHANNEL = (slice(None), None, None)
-"""Index that lines a per-channel vector up with NCHW."""
-POSITIONS = (0, 2, 3)
+from .parameters import require_image, require_normalization
 
 
 @dataclass(frozen=True)
@@ -26,11 +22,9 @@ class Convention:
     outside: bool = False
 
     def inverse(self, var):
-        """What a distance from the mean is multiplied with."""
         return 1 / (var.sqrt() + self.eps) if self.outside else torch.rsqrt(var + self.eps)
 
     def statistics(self, z):
-        """Mean and variance of each channel, by Welford's updates."""
         var, mean = torch.var_mean(z, POSITIONS, correction=int(self.outside))
         return mean, var
 
@@ -66,11 +60,6 @@ def normalization_gradients_(dy, z, mean, var, gamma, convention: Convention):
     return dz.mul_((scale if gamma is None else scale * gamma)[CHANNEL]), dgamma, dbeta
 
 
-def moved(running, new, momentum: float):
-    """Running statistics after a batch, new tensors."""
-    return running * (1 - momentum) + new * momentum
-
-
 class BatchNorm(torch.autograd.Function):
     """Saved for backward: z, and the vectors gamma, mean and var. Statistics carry no gradient."""
 
@@ -97,15 +86,9 @@ class BatchNorm(torch.autograd.Function):
 
 
 def batch_norm(
-    z,
-    gamma=None,
-    beta=None,
-    running_mean=None,
-    running_var=None,
-    *,
-    convention: Convention = STANDARD,
+    z, gamma=None, beta=None, running_mean=None, running_var=None, *, convention: Convention = STANDARD,
     momentum: float = 0.1,
-):
+):  # fmt: skip
     """y[N,K,P,Q] by the statistics of the batch, mean, var; and new running statistics where they are given.
 
     Raises TypeError and ValueError for what has no meaning, before anything is computed.
@@ -118,9 +101,11 @@ def batch_norm(
 
 
 def updated(running_mean, running_var, mean, var, count: int, convention: Convention, momentum: float) -> tuple:
-    """New running mean and variance; nothing where there are none."""
     if running_mean is None:
         return ()
     with torch.no_grad():
         unbiased = convention.unbiased(var, count)
-        return moved(running_mean, mean, momentum), moved(running_var, unbiased, momentum)
+        return tuple(
+            running * (1 - momentum) + new * momentum
+            for running, new in ((running_mean, mean), (running_var, unbiased))
+        )
