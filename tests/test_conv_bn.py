@@ -296,29 +296,18 @@ HELD_OUT = (
 )
 
 
-@dataclass(frozen=True)
-class Remembered:
-    """A mistake computed once."""
-
-    name: str
-    found: Arrays | None
-
-    def outputs(self, *_: Any) -> Arrays | None:
-        return self.found
-
-
+@pytest.mark.usefixtures("mistakes_computed_once")
 @pytest.mark.parametrize("text", HELD_OUT)
 @pytest.mark.parametrize("operator", NORMALISED)
-def test_planted_mistakes_are_named(operator: str, text: str, monkeypatch: pytest.MonkeyPatch):
+def test_planted_mistakes_are_named(operator: str, text: str):
     case = expected(operator, text, distribution="fixed")
     known = (case.recipe.operator, case.recipe.geometry, case.inputs)
-    library = [Remembered(mistake.name, mistake.outputs(*known)) for mistake in LIBRARY]
-    monkeypatch.setattr(diagnose, "LIBRARY", library)
     wrong, tried = [], 0
-    for mistake in library:
-        if mistake.found is None or not differs(mistake.found, case.reference):
+    for mistake in LIBRARY:
+        found = mistake.outputs(*known)
+        if found is None or not differs(found, case.reference):
             continue
-        outputs = {name: array.astype(np.float32) for name, array in mistake.found.items()}
+        outputs = {name: array.astype(np.float32) for name, array in found.items()}
         answer = diagnose.diagnose(*known, outputs, case.reference)
         tried += 1
         if answer is None or mistake.name not in answer.names:

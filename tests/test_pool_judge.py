@@ -109,6 +109,7 @@ def case(operator: str, text: str, dtype: str, distribution: str = "fixed") -> E
     return Expectation(Recipe(OPERATORS[operator], parse(text), dtype, distribution, 20261121))
 
 
+@pytest.mark.usefixtures("mistakes_computed_once")
 @pytest.mark.parametrize(("text", "dtype"), [*zip(HELD_OUT, ("fp32", "bf16", "fp16"), strict=True)])
 @pytest.mark.parametrize("operator", POOLINGS)
 def test_planted_mistakes_are_named(operator: str, text: str, dtype: str):
