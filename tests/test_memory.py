@@ -348,7 +348,7 @@ def measured(project: Project) -> Project:
 @pytest.mark.parametrize(("saves", "status"), [(2, "pass"), (1, "fail")])
 def test_run(measured: Project, saves: int, status: str):
     measured.write("impls/acme.py", IMPLEMENTATION.format(saves=saves))
-    outcome = measured.run("--distribution=contract", subprocess=True)
+    outcome = measured.run("--distribution=contract")
     record = outcome.of("acme")
     assert (record["status"], record["check"]) == (status, "backward_keeps_what_is_declared")
     assert (outcome.exit == 0) is (status == "pass")
@@ -358,9 +358,7 @@ def test_run(measured: Project, saves: int, status: str):
 @pytest.mark.parametrize("option", ["--operator=conv_forward", "--distribution=fixed", "--layout=nhwc", "--dtype=fp64"])
 def test_what_is_not_asked_for_is_not_measured(measured: Project, option: str):
     measured.write("impls/acme.py", IMPLEMENTATION.format(saves=2))
-    outcome = measured.run(
-        *(["--distribution=contract"] if "distribution" not in option else []), option, subprocess=True
-    )
+    outcome = measured.run(*(["--distribution=contract"] if "distribution" not in option else []), option)
     assert (outcome.records, outcome.exit) == ([], int(pytest.ExitCode.NO_TESTS_COLLECTED))
 
 
