@@ -132,7 +132,8 @@ def test_torch_comes_first_and_findings_are_compared_with_nothing():
     text = list(lane.lines(found, 159))
     assert [line.split()[0] for line in text if line.startswith("  ") and line.split()[0] in NAMES] == NAMES
     assert any(line.endswith("relative to torch: acme 0.50x of 1") for line in text)
-    assert text[text.index("findings: 1") + 1] == f"  quick conv_forward {TINY.name}: impossible"
+    place = text.index("findings: 1")
+    assert text[place + 1] == f"  quick conv_forward {TINY.name}: impossible"
     assert lane.compared([facts("acme"), facts(finding="impossible")]) == {}
 
 
@@ -171,6 +172,21 @@ def test_an_impossible_time_is_shown_and_not_recorded(project: Project, monkeypa
     assert not {"flops", "roofline_share"} & row["extra_info"].keys()
 
 
+TWO = """
+from dataclasses import replace
+import pytest
+from conformance.problems import typed
+from conformance.timing.due import QUICK
+
+TEXTS = ("n1 c2 h4 w4 k2 r3 s3 p1", "n1 c3 h5 w5 k2 r1 s1")
+TINY = tuple(replace(typed(text), name=name) for text, name in zip(TEXTS, sorted(QUICK)))
+
+@pytest.mark.benchmarks("conv_forward", problems=TINY)
+def test_table(timed, case):
+    timed(case)
+"""
+"""Two problems that are due at smoke level and quick to time."""
+
 TABLE = """
 import pytest
 from conformance.problems import typed
@@ -203,9 +219,10 @@ def test_cases_that_cannot_run_are_counted_as_often_as_they_are_due(project: Pro
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 9})
 
 
-def test_what_is_not_the_kernels_time_is_not_taken(project: Project):
+def test_what_is_not_the_kernels_time_is_not_taken(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measure, "ceilings", lambda device: CEILINGS)
     project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", TABLE)
+    project.write("suite/test_suite.py", TWO)
     project.kernel("right")
     tail = "acme.arrays = type('Compiling', (type(acme.arrays),), {'untimed': 'compiles each call'})()"
     project.kernel(tail=tail)
@@ -248,7 +265,7 @@ def test_shards_of_benchmarks_are_parts_of_one_run(project: Project):
 
 def test_the_table_has_an_order_of_its_own(project: Project):
     project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", TABLE)
+    project.write("suite/test_suite.py", TWO)
     project.kernel()
     places, orders = [], set()
     for seed in (4, 5):

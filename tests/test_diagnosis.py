@@ -17,6 +17,8 @@ from conformance.diagnosis.mistakes import LIBRARY
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, ConvGeometry
 
+pytestmark = pytest.mark.usefixtures("mistakes_computed_once")
+
 HELD_OUT = (
     "n3 c10 h14 w11 k15 r3 s2 u2x3 p1:2x0:1 d1x2 g5 b1",
     "n2 c7 h9 w12 k11 r2 s4 u1x2 p2:0x1:3 b1",

@@ -316,7 +316,6 @@ def pair(x, w, gamma, beta, running_mean, running_var, *, eps, stride, padding):
 
 @pytest.fixture
 def measured(project: Project) -> Project:
-    project.pytester.makeconftest('pytest_plugins = ["conformance.plugin", "conformance.reporting.memory_table"]')
     project.write("suite/test_suite.py", SUITE.format(descriptor="bn n2 c3 h12 w12 k5 r3 s3 run0"))
     return project
 
@@ -324,7 +323,7 @@ def measured(project: Project) -> Project:
 @pytest.mark.parametrize(("saves", "status"), [(2, "pass"), (1, "fail")])
 def test_run(measured: Project, saves: int, status: str):
     measured.write("impls/acme.py", IMPLEMENTATION.format(saves=saves))
-    outcome = measured.run("--distribution=behaviour", subprocess=True)
+    outcome = measured.run("--distribution=behaviour")
     records = [r for r in outcome.records if r["status"] != "unsupported"]
     assert [(r["status"], r["check"]) for r in records] == [(status, "backward_keeps_what_is_declared")]
     assert (outcome.exit == 0) is (status == "pass")
@@ -334,9 +333,7 @@ def test_run(measured: Project, saves: int, status: str):
 @pytest.mark.parametrize("option", ["--operator=conv_forward", "--distribution=fixed", "--layout=nhwc", "--dtype=fp64"])
 def test_what_is_not_asked_for_is_not_measured(measured: Project, option: str):
     measured.write("impls/acme.py", IMPLEMENTATION.format(saves=2))
-    outcome = measured.run(
-        *(["--distribution=behaviour"] if "distribution" not in option else []), option, subprocess=True
-    )
+    outcome = measured.run(*(["--distribution=behaviour"] if "distribution" not in option else []), option)
     assert (outcome.records, outcome.exit) == ([], int(pytest.ExitCode.NO_TESTS_COLLECTED))
 
 

@@ -14,7 +14,7 @@ from conformance.calibration.subject import judgements
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, takes
-from conformance.problems import PROBLEMS, Problem, at_level
+from conformance.problems import PROBLEMS, at_level
 
 AFFORDABLE = 1 << 23
 """Multiply-adds of a problem: what a mutant does wrong it does wrong on small ones."""
@@ -26,37 +26,26 @@ SHARES = 4
 """Parts into which an operator's mutants are divided; each part computes its expectations anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A mutant on an operator: the problem, distribution and checks that detected it first."""
+@dataclass(slots=True)
+class Outcome:
+    """A mutant on an operator: where it was detected first, and the checks that failed there.
+
+    differs   whether it was seen to compute anything else than its good kernel
+    """
 
     mutant: str
     family: str
     operator: str
-    problem: str = ""
-    dtype: str = ""
-    distribution: str = ""
+    where: str = ""
     checks: tuple[str, ...] = ()
     differs: bool = False
-    """Whether it was seen to compute anything else than its good kernel."""
 
     @property
-    def killed(self) -> bool:
-        """Whether the judge detected it."""
+    def detected(self) -> bool:
         return bool(self.checks)
 
-    @property
-    def counts(self) -> bool:
-        """Whether it was ever wrong at all."""
-        return self.killed or self.differs
-
-
-@dataclass(slots=True, eq=False)
-class _Suspect:
-    """A mutant not yet detected."""
-
-    mutant: Mutant
-    differs: bool = False
+    def __str__(self) -> str:
+        return f"{self.mutant} ({self.family}) in {self.operator}"
 
 
 Rows = Sequence[tuple[str, Recipe]]
@@ -68,53 +57,33 @@ def rows(operator: str, level: str, names: Iterable[str] = ()) -> Rows:
     found: dict[Recipe, str] = {}
     for problem, variants in at_level(PROBLEMS, level):
         wanted = takes(operator, problem.geometry) and (not chosen or problem.name in chosen)
-        if wanted and _small(operator, problem):
+        if wanted and OPERATORS[operator].flops(problem.geometry) < 2 * AFFORDABLE:
             for variant in variants:
                 recipe = Recipe(OPERATORS[operator], problem.geometry, variant.dtype, variant.distribution, SEED)
                 found.setdefault(recipe, problem.name)
     return [(name, recipe) for recipe, name in found.items()]
 
 
-def _small(operator: str, problem: Problem) -> bool:
-    return OPERATORS[operator].flops(problem.geometry) < 2 * AFFORDABLE
-
-
-def try_all(mutants: Iterable[Mutant], operator: str, rows: Rows, without: frozenset[str] = frozenset()) -> list[Trial]:
-    """Every mutant on the rows of one operator, each until it is detected."""
-    suspects = [_Suspect(mutant) for mutant in mutants if operator in mutant.operators]
-    done: list[Trial] = []
+def outcomes(
+    mutants: Iterable[Mutant], operator: str, rows: Rows, without: frozenset[str] = frozenset()
+) -> list[Outcome]:
+    """Of every mutant on the rows of one operator, each until it is detected."""
+    pairs = [
+        (mutant, Outcome(mutant.name, mutant.family, operator)) for mutant in mutants if operator in mutant.operators
+    ]
     for name, recipe in rows:
-        concerned = [s for s in suspects if s.mutant.applies(operator, recipe.geometry, recipe.dtype)]
+        concerned = [(m, o) for m, o in pairs if not o.detected and m.applies(operator, recipe.geometry, recipe.dtype)]
         if not concerned:
             continue
         expected = Expectation(recipe)
-        for suspect in concerned:
-            checks = detections(suspect, expected, without)
-            if checks:
-                suspects.remove(suspect)
-                done.append(_trial(suspect, operator, name, recipe, checks))
-    return done + [_trial(suspect, operator) for suspect in suspects]
-
-
-def _trial(
-    suspect: _Suspect, operator: str, problem: str = "", recipe: Recipe | None = None, checks: tuple[str, ...] = ()
-) -> Trial:
-    mutant = suspect.mutant
-    dtype, distribution = (recipe.dtype, recipe.distribution) if recipe else ("", "")
-    return Trial(mutant.name, mutant.family, operator, problem, dtype, distribution, checks, suspect.differs)
-
-
-def detections(suspect: _Suspect, expected: Expectation, without: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """The checks that fail, unless the mutant is its good kernel here. An distribution that is switched off detects
-    nobody."""
-    recipe = expected.recipe
-    failed = () if recipe.distribution in without else _failed(suspect.mutant, expected, without)
-    if suspect.differs and not failed:
-        return ()
-    if suspect.mutant.equivalent(recipe.operator, recipe.geometry, expected.inputs, recipe.dtype):
-        return ()
-    suspect.differs = True
-    return failed
+        for mutant, outcome in concerned:
+            failed = () if recipe.distribution in without else _failed(mutant, expected, without)
+            if outcome.differs and not failed:
+                continue
+            if not mutant.equivalent(recipe.operator, recipe.geometry, expected.inputs, recipe.dtype):
+                outcome.differs, outcome.checks = True, failed
+                outcome.where = f"{recipe.distribution} {recipe.dtype} {name}"
+    return [outcome for _, outcome in pairs]
 
 
 def _failed(mutant: Mutant, expected: Expectation, without: frozenset[str]) -> tuple[str, ...]:
@@ -125,59 +94,48 @@ def _failed(mutant: Mutant, expected: Expectation, without: frozenset[str]) -> t
 
 
 def run(
-    level: str,
-    families: frozenset[str],
-    without: frozenset[str] = frozenset(),
-    operators: Iterable[str] = tuple(OPERATORS),
-    jobs: int = JOBS,
-) -> list[Trial]:
+    level: str, families: frozenset[str], without: frozenset[str], operators: Iterable[str], jobs: int = JOBS
+) -> list[Outcome]:
     """All mutants of the families (or of every one) on the operators, on several processes."""
-    shares = [(level, without, *share) for operator in operators for share in _shares(operator, families)]
+    tasks = []
+    for operator in operators:
+        indices = [
+            i for i, m in enumerate(MUTANTS) if operator in m.operators and (not families or m.family in families)
+        ]
+        tasks += [(level, without, operator, indices[i::SHARES]) for i in range(min(SHARES, len(indices)))]
     with ProcessPoolExecutor(jobs) as pool:
-        return [trial for part in pool.map(_share, shares) for trial in part]
+        return [outcome for part in pool.map(_share, tasks) for outcome in part]
 
 
-def _shares(operator: str, families: frozenset[str]) -> Iterator[tuple[str, Sequence[int]]]:
-    """An operator's mutants, as their places in the collection."""
-    concerned = (i for i, mutant in enumerate(MUTANTS) if operator in mutant.operators)
-    indices = [i for i in concerned if not families or MUTANTS[i].family in families]
-    return ((operator, indices[i::SHARES]) for i in range(min(SHARES, len(indices))))
-
-
-def _share(task: tuple[str, frozenset[str], str, Sequence[int]]) -> list[Trial]:
+def _share(task: tuple[str, frozenset[str], str, Sequence[int]]) -> list[Outcome]:
     level, without, operator, indices = task
-    return try_all([MUTANTS[i] for i in indices], operator, rows(operator, level), without)
+    return outcomes([MUTANTS[i] for i in indices], operator, rows(operator, level), without)
 
 
-def score(trials: Iterable[Trial]) -> tuple[int, int]:
-    """Convicted, and wrong at all."""
-    counted = [trial for trial in trials if trial.counts]
-    return sum(trial.killed for trial in counted), len(counted)
+def score(found: Iterable[Outcome]) -> tuple[int, int]:
+    """How many were detected, and how many ever computed something wrong."""
+    differing = [outcome for outcome in found if outcome.differs]
+    return sum(outcome.detected for outcome in differing), len(differing)
 
 
-def lines(trials: Sequence[Trial]) -> Iterator[str]:
+def lines(found: Sequence[Outcome]) -> Iterator[str]:
     """The table, the survivors, the score."""
     order = {mutant.name: place for place, mutant in enumerate(MUTANTS)}
     width = max(map(len, order))
-    for trial in sorted(trials, key=lambda trial: (order[trial.mutant], trial.operator)):
-        yield f"{trial.mutant:{width}} | {trial.family:9} | {trial.operator:20} | {_outcome(trial)}"
+    for o in sorted(found, key=lambda outcome: (order[outcome.mutant], outcome.operator)):
+        text = f"{o.where}: {'; '.join(o.checks)}" if o.detected else "SURVIVED" if o.differs else "reached by no case"
+        yield f"{o.mutant:{width}} | {o.family:9} | {o.operator:20} | {text}"
     yield ""
     for family in FAMILIES:
-        killed, counted = score(trial for trial in trials if trial.family == family)
-        names = {trial.mutant for trial in trials if trial.family == family}
-        if names:
-            yield f"{family:9} {len(names):4} mutants, {killed} of {counted} killed"
-    yield from (f"SURVIVED: {t.mutant} ({t.family}) in {t.operator}" for t in trials if t.counts and not t.killed)
-    yield from (f"NO CASE REACHES: {t.mutant} ({t.family}) in {t.operator}" for t in trials if not t.counts)
-    killed, counted = score(trials)
-    yield f"{len(trials) - counted} reached by no case"
-    yield f"mutation score {killed}/{counted} = {killed / max(1, counted):.1%}"
-
-
-def _outcome(trial: Trial) -> str:
-    if trial.killed:
-        return f"{trial.distribution} {trial.dtype}: {'; '.join(trial.checks)} | {trial.problem}"
-    return "SURVIVED" if trial.counts else "reached by no case"
+        members = [outcome for outcome in found if outcome.family == family]
+        if members:
+            detected, counted = score(members)
+            yield f"{family:9} {len({o.mutant for o in members}):4} mutants, {detected} of {counted} detected"
+    yield from (f"SURVIVED: {outcome}" for outcome in found if outcome.differs and not outcome.detected)
+    yield from (f"NO CASE REACHES: {outcome}" for outcome in found if not outcome.differs)
+    detected, counted = score(found)
+    yield f"{len(found) - counted} reached by no case"
+    yield f"mutation score {detected}/{counted} = {detected / max(1, counted):.1%}"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -185,13 +143,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", choices=("smoke", "standard"), default="standard", help="tables (default: standard)")
     parser.add_argument("--family", action="append", choices=FAMILIES, help="only these mutants")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's mutants")
-    parser.add_argument("--without", action="append", choices=PARTS, help="switch an distribution or a statistic off")
+    parser.add_argument("--without", action="append", choices=PARTS, help="switch a distribution or a statistic off")
     parser.set_defaults(run=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
     families, without = frozenset(arguments.family or ()), frozenset(arguments.without or ())
-    trials = run(arguments.level, families, without, arguments.operator or tuple(OPERATORS))
-    for line in lines(trials):
+    found = run(arguments.level, families, without, arguments.operator or tuple(OPERATORS))
+    for line in lines(found):
         print(line)
-    return 0 if arguments.level == "smoke" or all(trial.killed for trial in trials) else 1
+    return 0 if arguments.level == "smoke" or all(outcome.detected for outcome in found) else 1

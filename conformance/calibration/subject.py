@@ -1,4 +1,4 @@
-"""The judge on trial: subjects whose guilt is known, judged exactly as an implementation would be."""
+"""A kernel whose verdict is known beforehand, judged exactly as an implementation would be."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import numpy as np
 from conformance.execution.judging import evidence
 from conformance.inputs import Expectation
 from conformance.inputs.probing import Probes
-from conformance.judge import Contract, Judgement, Output, judge, outputs_of
+from conformance.judge import Contract, Judgement, judge, outputs_of
 from conformance.judge.probes import judge_by_probes
-from conformance.operators import Arrays, Operator
+from conformance.operators import CONVOLUTIONS, Arrays, Operator
 
 DEFAULT = Contract()
+STORED = ("fp32", "bf16", "fp16")
+SHORT = ("bf16", "fp16")
+FP32_ONLY = ("fp32",)
 
 Run = Callable[[Operator, Any, Arrays, str], Arrays]
 """(operator, geometry, inputs in storage dtype, dtype) -> outputs in storage dtype, canonical order."""
@@ -23,43 +26,39 @@ Run = Callable[[Operator, Any, Arrays, str], Arrays]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A kernel on trial."""
+    """A kernel, and what it computes. Its family: that of its operators, or of a known-bad one the kind of mistake."""
 
     name: str
     family: str
     run: Run
     contract: Contract = DEFAULT
-    operators: tuple[str, ...] = ("conv_forward", "conv_backward_data", "conv_backward_weight")
+    operators: tuple[str, ...] = CONVOLUTIONS
     when: Callable[[Any], bool] = lambda geometry: True
-    dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16")
+    dtypes: tuple[str, ...] = STORED
 
     def applies(self, operator: str, geometry: Any, dtype: str) -> bool:
-        """Whether the subject computes this problem at all."""
         return operator in self.operators and dtype in self.dtypes and self.when(geometry)
 
 
 def judgements(subject: Subject, expected: Expectation, contract: Contract | None = None) -> Iterator[Judgement]:
-    """What the judge says of every output of a subject, under its own contract or another one."""
+    """Of every output, under the subject's own contract or another one."""
     recipe = expected.recipe
+    operator, geometry, dtype = recipe.operator, recipe.geometry, recipe.dtype
     with np.errstate(all="ignore"):
-        given = {name: array.copy() for name, array in expected.inputs.items()}
-        outputs = subject.run(recipe.operator, recipe.geometry, given, recipe.dtype)
-    for output in _described(expected, outputs, expected.reference, lambda: expected.magnitude):
+        outputs = subject.run(operator, geometry, {name: a.copy() for name, a in expected.inputs.items()}, dtype)
+    reference = expected.reference
+    for output in outputs_of(
+        operator, geometry, dtype, expected.inputs, outputs, reference, lambda: expected.magnitude
+    ):
         yield judge(output, recipe.distribution, contract or subject.contract)
 
 
-def _described(
-    expected: Expectation, outputs: Arrays, reference: Arrays, magnitude: Callable[[], Arrays]
-) -> list[Output]:
-    recipe = expected.recipe
-    operator, geometry, dtype = recipe.operator, recipe.geometry, recipe.dtype
-    return outputs_of(operator, geometry, dtype, expected.inputs, outputs, reference, magnitude)
-
-
 def judged_by_probes(expected: Expectation, actual: np.ndarray, contract: Contract = DEFAULT) -> Judgement:
-    """What the judge says of a main output by probes alone, all of which are computed here."""
-    probes = Probes(expected.recipe, expected.inputs)
-    exact, magnitude = probes.samples
-    name = probes.output
-    (output,) = _described(expected, {name: actual}, {name: exact}, lambda: {name: magnitude})
-    return judge_by_probes(output, evidence(probes, actual), expected.recipe.distribution, contract)
+    """Of a main output by probes alone, all of which are computed here."""
+    recipe, probes = expected.recipe, Probes(expected.recipe, expected.inputs)
+    exact, magnitude = ({probes.output: sample} for sample in probes.samples)
+    actuals = {probes.output: actual}
+    (output,) = outputs_of(
+        recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, actuals, exact, lambda: magnitude
+    )
+    return judge_by_probes(output, evidence(probes, actual), recipe.distribution, contract)

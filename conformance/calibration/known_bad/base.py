@@ -1,7 +1,8 @@
-"""What a mutant is: a subject, and the good kernel that it deviates from."""
+"""What a mutant is: a kernel, and the good kernel that it deviates from."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +35,19 @@ def exact(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arra
     return of_operator(operator, geometry, operator.reference(geometry, inputs), dtype)
 
 
+def on_outputs(change: Callable[[np.ndarray, Any], np.ndarray]) -> Run:
+    """Every exact output in float64, given with the geometry, changed and then rounded."""
+
+    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+        outputs = operator.reference(geometry, inputs)
+        return stored({name: change(array, geometry) for name, array in outputs.items()}, dtype)
+
+    return run
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant(Subject):
-    """A subject that deviates from `base`. Where its outputs are those of `base` bit by bit, it is no mutant."""
+    """A kernel that deviates from `base`. Where its outputs are those of `base` bit by bit, it is no mutant."""
 
     base: Run = plain
 

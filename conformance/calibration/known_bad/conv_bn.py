@@ -1,23 +1,21 @@
 """Known-bad kernels of convolution with batch normalisation, beyond the mistakes that diagnosis knows.
 
-Each is an honest kernel of the known-good kernels in which one thing is less than its contract says.
+Each is a correct kernel of the known-good ones in which one thing is less than its contract says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from conformance.calibration.known_bad.arithmetic import bits
 from conformance.calibration.known_bad.base import Mutant
 from conformance.calibration.known_good import moments, sums
 from conformance.calibration.known_good.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn, two_passes
 from conformance.calibration.known_good.normalisation import (
-    Channels,
     Gradient,
     Kernel,
     Scale,
@@ -26,22 +24,16 @@ from conformance.calibration.known_good.normalisation import (
     distances,
     summed,
 )
-from conformance.calibration.known_good.rounding import rounded
 from conformance.calibration.known_good.sums import Sum
-from conformance.calibration.subject import Run
+from conformance.calibration.rounding import bits, narrowed, rounded
+from conformance.calibration.subject import FP32_ONLY, SHORT, Run
+from conformance.calibration.subject import STORED as ALL
 from conformance.dtypes import BF16, FORMATS, FP16, STORAGE, TF32, Format
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
 
 FORWARD, BACKWARD, INFERENCE = (f"conv_bn_{name}" for name in ("forward", "backward", "inference"))
 TRAINING, OUTWARD = (FORWARD, BACKWARD), (FORWARD, INFERENCE)
-ALL, SHORT, FP32_ONLY = ("fp32", "bf16", "fp16"), ("bf16", "fp16"), ("fp32",)
-HONEST = Kernel(summed(sums.blas))
-
-
-def narrowed(values: np.ndarray, format: Format) -> np.ndarray:
-    """Rounded to a narrower format, in the dtype that they had."""
-    found: np.ndarray = rounded(values.astype(np.float64), format).astype(values.dtype)
-    return found
+GOOD = Kernel(summed(sums.blas))
 
 
 def _totals_in(format: Format) -> Reduce:
@@ -56,9 +48,9 @@ def _totals_in(format: Format) -> Reduce:
     return total
 
 
-def _of(change: Callable[[np.ndarray], np.ndarray], honest: Moments = CENTRED) -> Moments:
+def _of(change: Callable[[np.ndarray], np.ndarray], good: Moments = CENTRED) -> Moments:
     """Statistics of changed elements."""
-    return lambda z: honest(change(z))
+    return lambda z: good(change(z))
 
 
 def _then(mean: Callable[[Any], Any], squares: Callable[[Any, int], Any] = lambda squares, count: squares) -> Moments:
@@ -173,34 +165,19 @@ def _newton(var: np.ndarray, eps: Any, outside: bool) -> np.ndarray:
         return divided(var, eps, outside)
     value = var + eps
     guess = narrowed(divided(var, eps, outside), bits(5))
-    found: np.ndarray = guess * (var.dtype.type(1.5) - var.dtype.type(0.5) * value * guess * guess)
-    return found
+    return guess * (var.dtype.type(1.5) - var.dtype.type(0.5) * value * guess * guess)
 
 
 def _factor_in(format: Format) -> Scale:
-    def y(c: Channels) -> np.ndarray:
-        scale = narrowed(c.inverse * c.gamma, format)
-        found: np.ndarray = c.d * scale[:, None] + c.beta[:, None]
-        return found
-
-    return y
+    return lambda c: c.d * narrowed(c.inverse * c.gamma, format)[:, None] + c.beta[:, None]
 
 
 def _shift_in(format: Format) -> Scale:
-    def y(c: Channels) -> np.ndarray:
-        scale = c.inverse * c.gamma
-        found: np.ndarray = c.z * scale[:, None] + narrowed(c.beta - c.mean * scale, format)[:, None]
-        return found
-
-    return y
+    return lambda c: c.z * c.factor[:, None] + narrowed(c.beta - c.mean * c.factor, format)[:, None]
 
 
 def _distances_in(format: Format) -> Scale:
-    def y(c: Channels) -> np.ndarray:
-        found: np.ndarray = narrowed(c.d, format) * (c.inverse * c.gamma)[:, None] + c.beta[:, None]
-        return found
-
-    return y
+    return lambda c: narrowed(c.d, format) * c.factor[:, None] + c.beta[:, None]
 
 
 def _y_then(change: Callable[[np.ndarray], np.ndarray]) -> Scale:
@@ -254,36 +231,35 @@ _CONVOLUTIONS: dict[str, tuple[Kernel, tuple[str, ...]]] = {
     "convolutions accumulated in bf16": (_summing(step=sums.rounding_to(BF16), work=np.float64), ALL),
     "convolutions accumulated in 14 bits": (_summing(step=sums.rounding_to(bits(14)), work=np.float64), ALL),
     "four partial sums in bf16": (_summing(lanes=sums.always(4), kept=BF16), ALL),
-    "z and dz rounded to storage": (replace(HONEST, between=True), SHORT),
-    "sums of dy and dy*d in bf16": (replace(HONEST, total=_totals_in(BF16)), ALL),
-    "sums of dy and dy*d in fp16": (replace(HONEST, total=_totals_in(FP16)), ALL),
+    "z and dz rounded to storage": (replace(GOOD, between=True), SHORT),
+    "sums of dy and dy*d in bf16": (replace(GOOD, total=_totals_in(BF16)), ALL),
+    "sums of dy and dy*d in fp16": (replace(GOOD, total=_totals_in(FP16)), ALL),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Apart:
+def _apart(other: Kernel) -> Run:
     """Statistics from one convolution, everything else from another."""
 
-    other: Kernel
+    def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        elsewhere = other.z(geometry, inputs, dtype)
+        return replace(GOOD, moments=lambda z: CENTRED(elsewhere))(operator, geometry, inputs, dtype)
 
-    def __call__(self, operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        elsewhere = self.other.z(geometry, inputs, dtype)
-        return replace(HONEST, moments=lambda z: CENTRED(elsewhere))(operator, geometry, inputs, dtype)
+    return run
 
 
 _APART: dict[str, tuple[Run, tuple[str, ...]]] = {
-    "statistics from a convolution of tf32": (_Apart(_CONVOLUTIONS["convolutions of tf32"][0]), FP32_ONLY),
-    "statistics from a convolution of bf16": (_Apart(_CONVOLUTIONS["convolutions of bf16"][0]), ("fp32", "fp16")),
-    "statistics from a z rounded to storage": (_Apart(replace(HONEST, between=True)), SHORT),
+    "statistics from a convolution of tf32": (_apart(_CONVOLUTIONS["convolutions of tf32"][0]), FP32_ONLY),
+    "statistics from a convolution of bf16": (_apart(_CONVOLUTIONS["convolutions of bf16"][0]), ("fp32", "fp16")),
+    "statistics from a z rounded to storage": (_apart(replace(GOOD, between=True)), SHORT),
 }
 
 
 def _on(change: Callable[[str, np.ndarray, str], np.ndarray], *names: str) -> Run:
-    """The honest kernel on changed inputs."""
+    """The good kernel on changed inputs."""
 
     def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
         given = {n: change(n, array, dtype) if n in names else array for n, array in inputs.items()}
-        return HONEST(operator, geometry, given, dtype)
+        return GOOD(operator, geometry, given, dtype)
 
     return run
 
@@ -314,46 +290,40 @@ _INPUTS: dict[str, tuple[Run, tuple[str, ...], tuple[str, ...]]] = {
 
 def _folded_in_storage(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """Filters multiplied by the scale and stored as the filters were."""
-    c = HONEST.with_statistics(
-        geometry, inputs, np.zeros((geometry.k, 1), np.float32), inputs["running_mean"], inputs["running_var"]
-    )
-    scale = c.inverse * c.gamma
-    w = narrowed(inputs["w"].astype(np.float32) * scale[:, None, None, None], FORMATS[dtype])
-    z = HONEST.z(geometry, {"x": inputs["x"], "w": w}, dtype).reshape(geometry.k, geometry.n, *geometry.output_size)
-    y = z.swapaxes(0, 1) + (c.beta - c.mean * scale)[:, None, None]
+    nothing = np.zeros((geometry.k, 1), np.float32)
+    c = GOOD.with_statistics(geometry, inputs, nothing, inputs["running_mean"], inputs["running_var"])
+    w = narrowed(inputs["w"].astype(np.float32) * c.factor[:, None, None, None], FORMATS[dtype])
+    z = GOOD.z(geometry, {"x": inputs["x"], "w": w}, dtype).reshape(geometry.k, geometry.n, *geometry.output_size)
+    y = z.swapaxes(0, 1) + (c.beta - c.mean * c.factor)[:, None, None]
     return {"y": y.astype(STORAGE[dtype])}
 
 
-_OTHERS: dict[str, tuple[Run, tuple[str, ...], tuple[str, ...]]] = {
-    "filters with the scale in storage dtype": (_folded_in_storage, (INFERENCE,), SHORT),
-}
-
-
-def _mutant(
+def mutant(
     name: str,
     run: Run,
     operators: tuple[str, ...] = NORMALISED,
     dtypes: tuple[str, ...] = ALL,
     when: Callable[[Any], bool] = lambda geometry: True,
 ) -> Mutant:
-    return Mutant(f"bn: {name}", "batchnorm", run, operators=operators, when=when, dtypes=dtypes, base=HONEST)
+    return Mutant(f"bn: {name}", "batchnorm", run, operators=operators, when=when, dtypes=dtypes, base=GOOD)
 
 
 def _arithmetic() -> Iterator[Mutant]:
     for name, (found, dtypes) in _MOMENTS.items():
-        yield _mutant(name, replace(HONEST, moments=found), (FORWARD,) if "NaN" in name else TRAINING, dtypes)
+        yield mutant(name, replace(GOOD, moments=found), (FORWARD,) if "NaN" in name else TRAINING, dtypes)
     for name, inverse in _INVERSES.items():
-        yield _mutant(name, replace(HONEST, inverse=inverse))
+        yield mutant(name, replace(GOOD, inverse=inverse))
     for name, (scale, dtypes) in _SCALES.items():
-        yield _mutant(name, replace(HONEST, scale=scale), OUTWARD, dtypes)
+        yield mutant(name, replace(GOOD, scale=scale), OUTWARD, dtypes)
     for name, (gradient, dtypes) in _GRADIENTS.items():
-        yield _mutant(name, replace(HONEST, gradient=gradient), (BACKWARD,), dtypes)
+        yield mutant(name, replace(GOOD, gradient=gradient), (BACKWARD,), dtypes)
     for name, (kernel, dtypes) in _CONVOLUTIONS.items():
-        yield _mutant(name, kernel, (BACKWARD,) if "dy" in name else NORMALISED, dtypes)
+        yield mutant(name, kernel, (BACKWARD,) if "dy" in name else NORMALISED, dtypes)
     for name, (run, dtypes) in _APART.items():
-        yield _mutant(name, run, TRAINING, dtypes)
-    for name, (run, operators, dtypes) in (_INPUTS | _OTHERS).items():
-        yield _mutant(name, run, operators, dtypes)
+        yield mutant(name, run, TRAINING, dtypes)
+    for name, (run, operators, dtypes) in _INPUTS.items():
+        yield mutant(name, run, operators, dtypes)
+    yield mutant("filters with the scale in storage dtype", _folded_in_storage, (INFERENCE,), SHORT)
 
 
 CONV_BN: tuple[Mutant, ...] = tuple(_arithmetic())

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from conformance.calibration.known_bad.base import Mutant, exact
-from conformance.calibration.known_bad.conv_bn import BACKWARD, FORWARD, HONEST, OUTWARD, TRAINING, narrowed
-from conformance.calibration.known_bad.structure import planted
-from conformance.calibration.subject import Run
-from conformance.diagnosis.mistakes import LIBRARY
+from conformance.calibration.known_bad.base import Mutant
+from conformance.calibration.known_bad.conv_bn import BACKWARD, FORWARD, GOOD, OUTWARD, TRAINING, mutant
+from conformance.calibration.known_bad.structure import Paths, on_paths
+from conformance.calibration.rounding import narrowed
+from conformance.calibration.subject import FP32_ONLY, SHORT, STORED, Run
 from conformance.dtypes import BF16, FORMATS, FP16
 from conformance.inputs.stream import Stream
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
@@ -26,14 +27,13 @@ _OF = {
 }
 """Output -> operators that have it."""
 _STATISTICS = ("running_mean", "running_var", "dgamma", "dbeta", "mean", "var")
-SHORT = ("bf16", "fp16")
 
 
 def _on(output: str, change: Change) -> Run:
     """Something done to one output."""
 
     def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        outputs = HONEST(operator, geometry, inputs, dtype)
+        outputs = GOOD(operator, geometry, inputs, dtype)
         return outputs | ({output: change(outputs[output])} if output in outputs else {})
 
     return run
@@ -85,17 +85,13 @@ def _outputs() -> Iterator[Mutant]:
         for name, change in _CHANGES.items():
             if "NaN in" in name and output == "dbeta":
                 continue
-            dtypes = ("fp32",) if "gain" in name and not wide else ("fp32", *SHORT)
-            yield _mutant(name.format(output), _on(output, change), operators, dtypes, _having(output))
+            dtypes = FP32_ONLY if "gain" in name and not wide else STORED
+            yield mutant(name.format(output), _on(output, change), operators, dtypes, _having(output))
     for output in _STATISTICS:
         for format in (BF16, FP16):
+            change = partial(narrowed, format=format)
             name = f"{output} stored in {format.name}"
-            change = _narrowing(format.name)
-            yield _mutant(name, _on(output, change), _OF[output], when=_having(output))
-
-
-def _narrowing(name: str) -> Change:
-    return lambda array: narrowed(array, FORMATS[name])
+            yield mutant(name, _on(output, change), _OF[output], when=_having(output))
 
 
 def _having(output: str) -> Callable[[Any], bool]:
@@ -104,36 +100,23 @@ def _having(output: str) -> Callable[[Any], bool]:
     return lambda geometry: geometry.affine or output not in ("dgamma", "dbeta")
 
 
-def _mutant(
-    name: str,
-    run: Run,
-    operators: tuple[str, ...],
-    dtypes: tuple[str, ...] = ("fp32", *SHORT),
-    when: Callable[[Any], bool] = lambda geometry: True,
-) -> Mutant:
-    return Mutant(f"bn: {name}", "batchnorm", run, operators=operators, when=when, dtypes=dtypes, base=HONEST)
-
-
 def _by_image(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """The gradients of gamma and beta added up image by image in the storage dtype, as atomics may."""
-    outputs = HONEST(operator, geometry, inputs, dtype)
-    c = HONEST.channels(geometry, inputs, dtype)
+    outputs = GOOD(operator, geometry, inputs, dtype)
+    c = GOOD.channels(geometry, inputs, dtype)
     d = c.d.reshape(geometry.k, geometry.n, -1)
     dy = inputs["dy"].astype(np.float32).swapaxes(0, 1).reshape(d.shape)
-    parts = {"dgamma": (dy * d).sum(2) * c.inverse[:, None], "dbeta": dy.sum(2)}
-    return outputs | {name: _added(part, dtype) for name, part in parts.items() if name in outputs}
-
-
-def _added(parts: np.ndarray, dtype: str) -> np.ndarray:
-    total = np.zeros_like(parts[:, 0])
-    for part in parts.T:
-        total = narrowed(total + part, FORMATS[dtype])
-    return total
+    for name, parts in {"dgamma": (dy * d).sum(2) * c.inverse[:, None], "dbeta": dy.sum(2)}.items():
+        total = np.zeros_like(parts[:, 0])
+        for part in parts.T:
+            total = narrowed(total + part, FORMATS[dtype])
+        outputs[name] = total
+    return outputs
 
 
 def _losing(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """A few channels' statistics miss the last image of the batch: an update that was lost."""
-    moments = HONEST.moments
+    moments = GOOD.moments
 
     def lost(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, squares = moments(z)
@@ -144,24 +127,24 @@ def _losing(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype:
         scale = z.dtype.type(z.shape[-1] / fewer)
         return np.where(hit, other_mean, mean), np.where(hit, other_squares * scale, squares)
 
-    return replace(HONEST, moments=lost)(operator, geometry, inputs, dtype)
+    return replace(GOOD, moments=lost)(operator, geometry, inputs, dtype)
 
 
 def _two_elements(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """Two elements are taken to be one deviation from their mean, which epsilon makes wrong."""
-    inverse = HONEST.inverse
+    inverse = GOOD.inverse
 
     def without_epsilon(var: np.ndarray, eps: np.ndarray, outside: bool) -> np.ndarray:
         return inverse(var, var.dtype.type(0), outside)
 
-    return replace(HONEST, inverse=without_epsilon)(operator, geometry, inputs, dtype)
+    return replace(GOOD, inverse=without_epsilon)(operator, geometry, inputs, dtype)
 
 
 _OTHERS = (
-    _mutant("dgamma and dbeta added in the storage dtype", _by_image, (BACKWARD,), SHORT,
+    mutant("dgamma and dbeta added in the storage dtype", _by_image, (BACKWARD,), SHORT,
             lambda g: g.affine and g.n > 1),
-    _mutant("statistics that lost an update", _losing, TRAINING),
-    _mutant("two elements taken to be one deviation from their mean", _two_elements, TRAINING, ("fp32",),
+    mutant("statistics that lost an update", _losing, TRAINING),
+    mutant("two elements taken to be one deviation from their mean", _two_elements, TRAINING, FP32_ONLY,
             lambda g: g.count == 2),
 )  # fmt: skip
 
@@ -171,7 +154,7 @@ _NORMAL = (
     "last image left out of the statistics",
     "epsilon inside of the root where it belongs outside, or the reverse",
 )
-_PATHS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
+_PATHS: Paths = {
     "pointwise": (lambda g: g.r == g.s == 1, _NORMAL),
     "depthwise": (lambda g: 1 < g.groups == g.c, (*_NORMAL, *_CONVOLVED)),
     "grouped": (lambda g: 1 < g.groups < g.c, (*_NORMAL, *_CONVOLVED)),
@@ -187,22 +170,9 @@ _PATHS: dict[str, tuple[Callable[[Any], bool], tuple[str, ...]]] = {
     "not running": (lambda g: not g.running, (*_NORMAL, _CONVOLVED[0])),
     "epsilon outside": (lambda g: g.eps_outside, (*_NORMAL, *_CONVOLVED)),
 }
-"""Path -> when it is taken, and the mistakes that it can make."""
 
-
-def _paths() -> Iterator[Mutant]:
-    known = {mistake.name: mistake for mistake in LIBRARY}
-    for path, (taken, names) in _PATHS.items():
-        for name in names:
-            operators = tuple(operator for operator in known[name].operators if operator in NORMALISED)
-            yield replace(
-                planted(known[name]),
-                name=f"bn: {name}, on the {path} path",
-                family="batchnorm",
-                operators=operators,
-                when=taken,
-                base=exact,
-            )
-
-
-CONV_BN_OUTPUTS: tuple[Mutant, ...] = (*_outputs(), *_OTHERS, *_paths())
+CONV_BN_OUTPUTS: tuple[Mutant, ...] = (
+    *_outputs(),
+    *_OTHERS,
+    *on_paths(_PATHS, NORMALISED, "batchnorm", "bn: {mistake}, on the {path} path"),
+)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.known_bad.base import Mutant, exact, stored
+from conformance.calibration.known_bad.base import Mutant, exact, on_outputs, stored
 from conformance.calibration.lowering import lowered
 from conformance.calibration.subject import Run
 from conformance.inputs.stream import Stream
@@ -73,14 +73,6 @@ def _masked_padding(operator: Operator, geometry: Any, inputs: Arrays, dtype: st
     return stored({name: outputs[name] + 0 * leak[name] for name in outputs}, dtype)
 
 
-def _on_stored(change: Callable[[np.ndarray], np.ndarray]) -> Run:
-    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        outputs = operator.reference(geometry, inputs)
-        return stored({name: change(array) for name, array in outputs.items()}, dtype)
-
-    return run
-
-
 def _on_inputs(change: Callable[[np.ndarray], np.ndarray]) -> Run:
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         return exact(operator, geometry, {name: change(array) for name, array in inputs.items()}, dtype)
@@ -105,12 +97,12 @@ _RUNS: dict[str, Run] = {
     "reads beside the column, times zero": _masked_reads(1, 2),
     "reads of another channel, times zero": _masked_reads(1, 1),
     "reads of another image, times zero": _masked_padding,
-    "NaN in the result becomes zero": _on_stored(_without_nan),
-    "NaN in the result is lost to a maximum": _on_stored(lambda y: np.fmax(y, np.finfo(np.float32).min)),
+    "NaN in the result becomes zero": on_outputs(lambda y, _: _without_nan(y)),
+    "NaN in the result is lost to a maximum": on_outputs(lambda y, _: np.fmax(y, np.finfo(np.float32).min)),
     "NaN in the inputs becomes zero": _on_inputs(_without_nan),
-    "infinite results clamped to a finite number": _on_stored(_without_inf),
+    "infinite results clamped to a finite number": on_outputs(lambda y, _: _without_inf(y)),
     "infinite inputs clamped to a finite number": _on_inputs(_without_inf),
-    "infinite results become NaN": _on_stored(lambda y: y + 0 * y),
+    "infinite results become NaN": on_outputs(lambda y, _: y + 0 * y),
 }
 
 _GRADIENTS: dict[str, Run] = {

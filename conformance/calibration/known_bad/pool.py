@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from conformance.calibration.gathering import gathered
-from conformance.calibration.known_bad.arithmetic import added, bits, flushed, rounded
-from conformance.calibration.known_bad.base import Mutant, exact, stored
-from conformance.calibration.known_bad.structure import planted
-from conformance.calibration.subject import DEFAULT, Run
-from conformance.diagnosis.mistakes import LIBRARY
-from conformance.dtypes import FORMATS, Format
+from conformance.calibration.known_bad.arithmetic import Change, added, scaled_in_fp32, to, to_storage, unchanged
+from conformance.calibration.known_bad.base import Mutant, exact, on_outputs, stored
+from conformance.calibration.known_bad.structure import Paths, on_paths
+from conformance.calibration.rounding import Way, bits, flushed, outward, overflowing
+from conformance.calibration.subject import DEFAULT, FP32_ONLY, SHORT, STORED, Run
+from conformance.dtypes import BF16, FORMATS, FP16, FP32, TF32, Format
 from conformance.operators import POOLINGS, Arrays, Operator, PoolGeometry
 from conformance.operators.pool import taps
 from conformance.operators.spatial import padded
 
 FORWARD, BACKWARD = POOLINGS
-STORED = ("fp32", "bf16", "fp16")
-SHORT = ("bf16", "fp16")
-_FP32, _TF32, _BF16, _FP16 = (FORMATS[name] for name in ("fp32", "tf32", "bf16", "fp16"))
-
-Change = Callable[[np.ndarray, Format], np.ndarray]
-"""From float64 and the storage format to float64."""
-
-
-def _unchanged(values: np.ndarray, storage: Format) -> np.ndarray:
-    return values
-
-
-def _to(format: Format, toward: str = "nearest") -> Change:
-    return lambda values, storage: rounded(values, format, toward)
-
-
-def _to_storage(values: np.ndarray, storage: Format) -> np.ndarray:
-    return rounded(values, storage)
-
-
-def _in_fp32(scale: float) -> Change:
-    """Multiplied and divided again by a power of two, which is exact until it leaves the range of fp32."""
-    return lambda values, _: (values.astype(np.float32) * np.float32(scale)).astype(np.float64) / scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +27,25 @@ class Pooling:
 
     given        what becomes of the inputs
     columns      of the sums over a row of the window, where gradients have one divisor
-    accumulate   format and direction of a sequential accumulator; in the tensors' own if `in_storage`
+    accumulate   format and rounding of a sequential accumulator; in the tensors' own if `in_storage`
     before       what becomes of a sum before it is divided
     reciprocal   of the reciprocals of divisors, `divisor` of divisors
     share        of quotients that are added, in gradients or where `first` says that all are divided first
     after        of the result
     """
 
-    given: Change = _unchanged
-    columns: Change = _unchanged
-    accumulate: tuple[Format, str] | None = None
+    given: Change = unchanged
+    columns: Change = unchanged
+    accumulate: tuple[Format, Way] | None = None
     in_storage: bool = False
-    before: Change = _unchanged
+    before: Change = unchanged
     reciprocal: Change | None = None
-    divisor: Change = _unchanged
-    share: Change = _unchanged
+    divisor: Change = unchanged
+    share: Change = unchanged
     first: bool = False
-    after: Change = _unchanged
+    after: Change = unchanged
 
     def __call__(self, operator: Operator, geometry: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        """Run the kernel."""
         storage, (name,) = FORMATS[dtype], operator.outputs(geometry)
         seen = gathered(operator, geometry, inputs)
         terms, divisors = self.given(seen.terms, storage), seen.divisors[:, :, None, None]
@@ -82,12 +57,11 @@ class Pooling:
 
     def _sum(self, terms: np.ndarray, storage: Format) -> np.ndarray:
         """Of terms [A, B, ...]."""
-        if self.columns is not _unchanged:
+        if self.columns is not unchanged:
             terms = self.columns(terms.sum(1, keepdims=True), storage)
-        chosen = (storage, "nearest") if self.in_storage else self.accumulate
+        chosen = (storage, np.rint) if self.in_storage else self.accumulate
         if chosen is None:
-            total: np.ndarray = terms.sum((0, 1))
-            return total
+            return terms.sum((0, 1))
         return added(terms.reshape(-1, *terms.shape[2:]), *chosen)
 
     def _divided(self, values: np.ndarray, divisors: np.ndarray, storage: Format) -> np.ndarray:
@@ -99,41 +73,41 @@ GOOD = Pooling()
 
 
 def _roundings() -> Iterator[tuple[str, Pooling, tuple[str, ...]]]:
-    for format, dtypes in ((_BF16, STORED), (_FP16, STORED), (_TF32, STORED), (bits(18), ("fp32",))):
-        yield f"reciprocals rounded to {format.name}", Pooling(reciprocal=_to(format)), dtypes
-    for format in (_BF16, _FP16, _TF32):
-        yield f"pooled inputs rounded to {format.name}", Pooling(given=_to(format)), ("fp32",)
-    for format in (_BF16, _FP16):
-        yield f"divisors rounded to {format.name}", Pooling(divisor=_to(format)), STORED
-        yield f"pooled with an accumulator in {format.name}", Pooling(accumulate=(format, "nearest")), STORED
-        yield f"columns of the window stored in {format.name}", Pooling(columns=_to(format)), STORED
-        yield f"sum stored in {format.name} before it is divided", Pooling(before=_to(format)), STORED
+    for format, dtypes in ((BF16, STORED), (FP16, STORED), (TF32, STORED), (bits(18), FP32_ONLY)):
+        yield f"reciprocals rounded to {format.name}", Pooling(reciprocal=to(format)), dtypes
+    for format in (BF16, FP16, TF32):
+        yield f"pooled inputs rounded to {format.name}", Pooling(given=to(format)), FP32_ONLY
+    for format in (BF16, FP16):
+        yield f"divisors rounded to {format.name}", Pooling(divisor=to(format)), STORED
+        yield f"pooled with an accumulator in {format.name}", Pooling(accumulate=(format, np.rint)), STORED
+        yield f"columns of the window stored in {format.name}", Pooling(columns=to(format)), STORED
+        yield f"sum stored in {format.name} before it is divided", Pooling(before=to(format)), STORED
 
 
 _ARITHMETIC: tuple[tuple[str, Pooling, tuple[str, ...]], ...] = (
     *_roundings(),
-    ("sum rounded to storage before it is divided", Pooling(before=_to_storage), SHORT),
+    ("sum rounded to storage before it is divided", Pooling(before=to_storage), SHORT),
     ("pooled in the storage dtype", Pooling(in_storage=True), SHORT),
-    ("quotients rounded to storage before they are added", Pooling(share=_to_storage, first=True), SHORT),
-    ("quotients rounded to bf16 before they are added", Pooling(share=_to(_BF16), first=True), STORED),
-    ("pooled with an fp32 accumulator toward zero", Pooling(accumulate=(_FP32, "zero")), ("fp32",)),
-    ("pooled with an fp32 accumulator upward", Pooling(accumulate=(_FP32, "up")), ("fp32",)),
-    ("pooled with a 20-bit accumulator", Pooling(accumulate=(bits(20), "nearest")), ("fp32",)),
-    ("pooled with a 14-bit accumulator toward zero", Pooling(accumulate=(bits(14), "zero")), STORED),
-    ("average truncated", Pooling(after=lambda y, storage: rounded(y, storage, "zero")), STORED),
-    ("average rounded up", Pooling(after=lambda y, storage: rounded(y, storage, "up")), STORED),
-    ("average rounded away from zero", Pooling(after=lambda y, storage: rounded(y, storage, "away")), STORED),
-    ("average rounded by way of 11 bits", Pooling(after=_to(bits(11))), ("fp32", "bf16")),
-    ("average rounded by way of 14 bits", Pooling(after=_to(bits(14))), ("fp32", "fp16")),
-    ("average rounded by way of bf16", Pooling(after=_to(_BF16)), ("fp32", "fp16")),
-    ("average rounded by way of fp16", Pooling(after=_to(_FP16)), ("fp32", "bf16")),
-    ("average rounded to 20 bits", Pooling(after=_to(bits(20))), ("fp32",)),
-    ("average truncated to 20 bits", Pooling(after=_to(bits(20), "zero")), ("fp32",)),
+    ("quotients rounded to storage before they are added", Pooling(share=to_storage, first=True), SHORT),
+    ("quotients rounded to bf16 before they are added", Pooling(share=to(BF16), first=True), STORED),
+    ("pooled with an fp32 accumulator toward zero", Pooling(accumulate=(FP32, np.trunc)), FP32_ONLY),
+    ("pooled with an fp32 accumulator upward", Pooling(accumulate=(FP32, np.ceil)), FP32_ONLY),
+    ("pooled with a 20-bit accumulator", Pooling(accumulate=(bits(20), np.rint)), FP32_ONLY),
+    ("pooled with a 14-bit accumulator toward zero", Pooling(accumulate=(bits(14), np.trunc)), STORED),
+    ("average truncated", Pooling(after=lambda y, storage: overflowing(y, storage, np.trunc)), STORED),
+    ("average rounded up", Pooling(after=lambda y, storage: overflowing(y, storage, np.ceil)), STORED),
+    ("average rounded away from zero", Pooling(after=lambda y, storage: overflowing(y, storage, outward)), STORED),
+    ("average rounded by way of 11 bits", Pooling(after=to(bits(11))), ("fp32", "bf16")),
+    ("average rounded by way of 14 bits", Pooling(after=to(bits(14))), ("fp32", "fp16")),
+    ("average rounded by way of bf16", Pooling(after=to(BF16)), ("fp32", "fp16")),
+    ("average rounded by way of fp16", Pooling(after=to(FP16)), ("fp32", "bf16")),
+    ("average rounded to 20 bits", Pooling(after=to(bits(20))), FP32_ONLY),
+    ("average truncated to 20 bits", Pooling(after=to(bits(20), np.trunc)), FP32_ONLY),
     ("subnormal averages flushed", Pooling(after=flushed), STORED),
     ("subnormal inputs of a pooling flushed", Pooling(given=flushed), STORED),
-    ("sum scaled by 256 in fp32 before it is divided", Pooling(before=_in_fp32(256.0)), ("fp32", "bf16")),
-    ("sum scaled by 1/256 in fp32 before it is divided", Pooling(before=_in_fp32(1 / 256)), ("fp32", "bf16")),
-    ("inputs scaled by 1/256 in fp32 before they are added", Pooling(given=_in_fp32(1 / 256)), ("fp32", "bf16")),
+    ("sum scaled by 256 in fp32 before it is divided", Pooling(before=scaled_in_fp32(256.0)), ("fp32", "bf16")),
+    ("sum scaled by 1/256 in fp32 before it is divided", Pooling(before=scaled_in_fp32(1 / 256)), ("fp32", "bf16")),
+    ("inputs scaled by 1/256 in fp32 before they are added", Pooling(given=scaled_in_fp32(1 / 256)), ("fp32", "bf16")),
     ("divisors in 8 bits", Pooling(divisor=lambda divisors, _: np.maximum(divisors % 256, 1.0)), STORED),
 )
 
@@ -184,13 +158,6 @@ def _reads_on(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -
     return stored({"y": total / g.divisors}, dtype)
 
 
-def _on_result(change: Callable[[np.ndarray, PoolGeometry], np.ndarray]) -> Run:
-    def run(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        return stored({name: change(array, g) for name, array in operator.reference(g, inputs).items()}, dtype)
-
-    return run
-
-
 def _gaps(value: float) -> Run:
     """Elements that no window holds are left as they were."""
 
@@ -204,11 +171,7 @@ def _gaps(value: float) -> Run:
 def _from_other_tile(size: int) -> Callable[[np.ndarray, PoolGeometry], np.ndarray]:
     """Channels beyond a tile computed from those of the first one."""
 
-    def change(array: np.ndarray, g: PoolGeometry) -> np.ndarray:
-        seen: np.ndarray = array[:, np.arange(g.c) % size]
-        return seen
-
-    return change
+    return lambda array, g: array[:, np.arange(g.c) % size]
 
 
 def _unwritten_from(start: int) -> Callable[[np.ndarray, PoolGeometry], np.ndarray]:
@@ -224,8 +187,7 @@ def _unwritten_from(start: int) -> Callable[[np.ndarray, PoolGeometry], np.ndarr
 
 def _stale(array: np.ndarray, g: PoolGeometry) -> np.ndarray:
     """Every image added to what the one before left in the buffer."""
-    out: np.ndarray = array + np.concatenate([np.zeros_like(array[:1]), array[:-1]])
-    return out
+    return array + np.concatenate([np.zeros_like(array[:1]), array[:-1]])
 
 
 _BUFFERS: dict[str, tuple[Run, tuple[str, ...]]] = {
@@ -237,15 +199,13 @@ _BUFFERS: dict[str, tuple[Run, tuple[str, ...]]] = {
     "window reads on in the next row beyond the padded image": (_reads_on, (FORWARD,)),
     "dx not zeroed where no window is (ones)": (_gaps(1.0), (BACKWARD,)),
     "dx not zeroed where no window is (NaN)": (_gaps(np.nan), (BACKWARD,)),
-    "average added to an output that was never zeroed": (_on_result(lambda y, g: y + 1), POOLINGS),
-    "average added to that of the image before": (_on_result(_stale), POOLINGS),
-    "channels beyond 128 are those of the first tile": (_on_result(_from_other_tile(128)), POOLINGS),
-    "channels beyond 64 are those of the first tile": (_on_result(_from_other_tile(64)), POOLINGS),
-    "index of 15 bits": (_on_result(_unwritten_from(1 << 15)), POOLINGS),
-    "index of 16 bits": (_on_result(_unwritten_from(1 << 16)), POOLINGS),
+    "average added to an output that was never zeroed": (on_outputs(lambda y, g: y + 1), POOLINGS),
+    "average added to that of the image before": (on_outputs(_stale), POOLINGS),
+    "channels beyond 128 are those of the first tile": (on_outputs(_from_other_tile(128)), POOLINGS),
+    "channels beyond 64 are those of the first tile": (on_outputs(_from_other_tile(64)), POOLINGS),
+    "index of 15 bits": (on_outputs(_unwritten_from(1 << 15)), POOLINGS),
+    "index of 16 bits": (on_outputs(_unwritten_from(1 << 16)), POOLINGS),
 }
-
-Taken = Callable[[PoolGeometry], bool]
 
 _ALWAYS = ("image n uses image n-1", "last row of x (dx) left out", "divisor one too large")
 _STRIDES = ("strides swapped", "stride of H used for both axes")
@@ -254,7 +214,7 @@ _VALID = ("padding counted", "window size for the divisor (R*S)")
 _CEIL = ("floor instead of ceil, y (dy) packed for it", "window size for the divisor (R*S)")
 _SHAPES = ("window swapped between H and W", "last column of the window left out")
 
-_PATHS: dict[str, tuple[Taken, tuple[str, ...]]] = {
+_PATHS: Paths = {
     "global": (lambda g: (g.h, g.w) == (g.r, g.s), (*_ALWAYS, "last column of the window left out")),
     "single-element window": (lambda g: g.r == g.s == 1, (*_ALWAYS, "stride ignored")),
     "one-axis window": (lambda g: (g.r == 1) != (g.s == 1), (*_ALWAYS, *_STRIDES, *_SHAPES)),
@@ -283,24 +243,9 @@ _PATHS: dict[str, tuple[Taken, tuple[str, ...]]] = {
     "odd channels": (lambda g: g.c % 4 > 0, (*_ALWAYS, *_STRIDES, "padding ignored")),
     "long row": (lambda g: g.w >= 256, ("stride ignored", "last column of x (dx) left out", "padding ignored")),
 }
-"""Path -> when it is taken, and mistakes that only it makes."""
-
-
-def _forgetful() -> Iterator[Mutant]:
-    known = {mistake.name: mistake for mistake in LIBRARY}
-    for path, (taken, names) in _PATHS.items():
-        for mistake in map(known.__getitem__, names):
-            name = f"{mistake.name}, on the {path} path of a pooling"
-            when = _both(taken, mistake.when)
-            yield replace(planted(mistake), name=name, family="paths", operators=POOLINGS, when=when)
-
-
-def _both(first: Taken, second: Callable[[Any], bool]) -> Taken:
-    return lambda geometry: first(geometry) and second(geometry)
-
 
 POOL: tuple[Mutant, ...] = (
     *(Mutant(name, "precision", run, DEFAULT, POOLINGS, dtypes=dtypes, base=GOOD) for name, run, dtypes in _ARITHMETIC),
     *(Mutant(name, "memory", run, DEFAULT, where, base=exact) for name, (run, where) in _BUFFERS.items()),
-    *_forgetful(),
+    *on_paths(_PATHS, POOLINGS, "paths", "{mistake}, on the {path} path of a pooling"),
 )

@@ -3,69 +3,58 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from conformance.calibration.known_bad.arithmetic import HONEST, Arithmetic, bits, flushed
+from conformance.calibration.known_bad.arithmetic import EXACT, Arithmetic, scaled_in_fp32, to
 from conformance.calibration.known_bad.base import Mutant, exact, stored
-from conformance.calibration.subject import DEFAULT, Run
-from conformance.diagnosis.base import BACKWARD_WEIGHT, CONVOLUTIONS
-from conformance.dtypes import FORMATS, Format
-from conformance.operators import Arrays, ConvGeometry, Operator
-
-_TF32, _BF16, _FP16, _FP32 = (FORMATS[name] for name in ("tf32", "bf16", "fp16", "fp32"))
-_SHORT = ("bf16", "fp16")
+from conformance.calibration.rounding import bits, flushed, outward
+from conformance.calibration.subject import DEFAULT, FP32_ONLY, SHORT, STORED
+from conformance.dtypes import BF16, FP16, FP32, TF32
+from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
 
 
-def _roundings_of_inputs() -> Iterator[tuple[str, Arithmetic, tuple[str, ...]]]:
-    """Both factors, or one of them."""
-    for format in (_TF32, _BF16, _FP16):
-        yield f"inputs rounded to {format.name}", Arithmetic(format, format), ("fp32", "fp16")
-        yield f"weights (dy) rounded to {format.name}", Arithmetic(first=format), ("fp32", "fp16")
-        yield f"data rounded to {format.name}", Arithmetic(second=format), ("fp32", "fp16")
-
-
-def _split_k() -> Iterator[tuple[str, Arithmetic, tuple[str, ...]]]:
-    for format, splits in itertools.product((_BF16, _FP16), (4, 16, 64)):
-        name = f"{splits} partial sums stored in {format.name}"
-        yield name, Arithmetic(splits=splits, partials=format), ("fp32", *_SHORT)
+def _factors_and_partials() -> Iterator[tuple[str, Arithmetic, tuple[str, ...]]]:
+    for format in (TF32, BF16, FP16):
+        yield f"inputs rounded to {format.name}", Arithmetic(to(format), to(format)), ("fp32", "fp16")
+        yield f"weights (dy) rounded to {format.name}", Arithmetic(first=to(format)), ("fp32", "fp16")
+        yield f"data rounded to {format.name}", Arithmetic(second=to(format)), ("fp32", "fp16")
+    for format, splits in itertools.product((BF16, FP16), (4, 16, 64)):
+        yield f"{splits} partial sums stored in {format.name}", Arithmetic(splits=splits, partials=format), STORED
 
 
 _EMULATED: tuple[tuple[str, Arithmetic, tuple[str, ...]], ...] = (
-    *_roundings_of_inputs(),
-    *_split_k(),
-    ("fp16 accumulator", Arithmetic(accumulate=_FP16), ("fp32", *_SHORT)),
-    ("bf16 accumulator", Arithmetic(accumulate=_BF16), ("fp32", *_SHORT)),
-    ("accumulator in the storage dtype", Arithmetic(in_storage=True), _SHORT),
-    ("fp32 accumulator toward zero", Arithmetic(accumulate=_FP32, toward="zero"), ("fp32",)),
-    ("fp32 accumulator upward", Arithmetic(accumulate=_FP32, toward="up"), ("fp32",)),
-    ("20-bit accumulator", Arithmetic(accumulate=bits(20)), ("fp32",)),
-    ("14-bit accumulator toward zero", Arithmetic(accumulate=bits(14), toward="zero"), ("fp32",)),
-    ("bf16 result rounded twice, first to 11 bits", Arithmetic(through=((bits(11), "nearest"),)), ("bf16",)),
-    ("bf16 result rounded by way of fp16", Arithmetic(through=((_FP16, "nearest"),)), ("bf16",)),
-    ("fp16 result rounded twice, first to 14 bits", Arithmetic(through=((bits(14), "nearest"),)), ("fp16",)),
-    ("fp16 result rounded by way of bf16", Arithmetic(through=((_BF16, "nearest"),)), ("fp16",)),
-    ("fp32 result rounded by way of bf16", Arithmetic(through=((_BF16, "nearest"),)), ("fp32",)),
-    ("fp32 result rounded by way of fp16", Arithmetic(through=((_FP16, "nearest"),)), ("fp32",)),
-    ("fp32 result rounded to 18 bits", Arithmetic(through=((bits(18), "nearest"),)), ("fp32",)),
-    ("fp32 result truncated to 20 bits", Arithmetic(through=((bits(20), "zero"),)), ("fp32",)),
-    ("fp32 result truncated", Arithmetic(through=((_FP32, "zero"),)), ("fp32",)),
-    ("bf16 result truncated", Arithmetic(through=((_BF16, "zero"),)), ("bf16",)),
-    ("fp16 result truncated", Arithmetic(through=((_FP16, "zero"),)), ("fp16",)),
-    ("fp32 result rounded up", Arithmetic(through=((_FP32, "up"),)), ("fp32",)),
-    ("bf16 result rounded up", Arithmetic(through=((_BF16, "up"),)), ("bf16",)),
-    ("fp16 result rounded up", Arithmetic(through=((_FP16, "up"),)), ("fp16",)),
-    ("fp32 result rounded away from zero", Arithmetic(through=((_FP32, "away"),)), ("fp32",)),
-    ("subnormal results flushed", Arithmetic(after=flushed), ("fp32", *_SHORT)),
-    ("subnormal inputs flushed", Arithmetic(before=flushed), ("fp32", *_SHORT)),
-)
-
-
-def _out_of_range(dtype: type, factor: float) -> Callable[[np.ndarray, Format], np.ndarray]:
-    """Multiplied and divided again by a power of two, which is exact until it overflows."""
-    return lambda values, _: (values.astype(dtype) * dtype(factor)).astype(np.float64) / factor
+    *_factors_and_partials(),
+    ("fp16 accumulator", Arithmetic(accumulate=(FP16, np.rint)), STORED),
+    ("bf16 accumulator", Arithmetic(accumulate=(BF16, np.rint)), STORED),
+    ("accumulator in the storage dtype", Arithmetic(in_storage=True), SHORT),
+    ("fp32 accumulator toward zero", Arithmetic(accumulate=(FP32, np.trunc)), FP32_ONLY),
+    ("fp32 accumulator upward", Arithmetic(accumulate=(FP32, np.ceil)), FP32_ONLY),
+    ("20-bit accumulator", Arithmetic(accumulate=(bits(20), np.rint)), FP32_ONLY),
+    ("14-bit accumulator toward zero", Arithmetic(accumulate=(bits(14), np.trunc)), FP32_ONLY),
+    ("bf16 result rounded twice, first to 11 bits", Arithmetic(after=to(bits(11))), ("bf16",)),
+    ("bf16 result rounded by way of fp16", Arithmetic(after=to(FP16)), ("bf16",)),
+    ("fp16 result rounded twice, first to 14 bits", Arithmetic(after=to(bits(14))), ("fp16",)),
+    ("fp16 result rounded by way of bf16", Arithmetic(after=to(BF16)), ("fp16",)),
+    ("fp32 result rounded by way of bf16", Arithmetic(after=to(BF16)), FP32_ONLY),
+    ("fp32 result rounded by way of fp16", Arithmetic(after=to(FP16)), FP32_ONLY),
+    ("fp32 result rounded to 18 bits", Arithmetic(after=to(bits(18))), FP32_ONLY),
+    ("fp32 result truncated to 20 bits", Arithmetic(after=to(bits(20), np.trunc)), FP32_ONLY),
+    ("fp32 result truncated", Arithmetic(after=to(FP32, np.trunc)), FP32_ONLY),
+    ("bf16 result truncated", Arithmetic(after=to(BF16, np.trunc)), ("bf16",)),
+    ("fp16 result truncated", Arithmetic(after=to(FP16, np.trunc)), ("fp16",)),
+    ("fp32 result rounded up", Arithmetic(after=to(FP32, np.ceil)), FP32_ONLY),
+    ("bf16 result rounded up", Arithmetic(after=to(BF16, np.ceil)), ("bf16",)),
+    ("fp16 result rounded up", Arithmetic(after=to(FP16, np.ceil)), ("fp16",)),
+    ("fp32 result rounded away from zero", Arithmetic(after=to(FP32, outward)), FP32_ONLY),
+    ("subnormal results flushed", Arithmetic(after=flushed), STORED),
+    ("subnormal inputs flushed", Arithmetic(flushed, flushed), STORED),
+    ("sum scaled by 256 in fp32 before it is scaled back", Arithmetic(after=scaled_in_fp32(256.0)), ("fp32", "bf16")),
+    ("sum scaled by 1/256 in fp32 before it is scaled back", Arithmetic(after=scaled_in_fp32(1 / 256)),
+     ("fp32", "bf16")),
+)  # fmt: skip
 
 
 def _atomic(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
@@ -78,16 +67,10 @@ def _atomic(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: s
     return total
 
 
-_OTHERS: tuple[tuple[str, Run, Run, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("sum scaled by 256 in fp32 before it is scaled back", Arithmetic(after=_out_of_range(np.float32, 256.0)), HONEST,
-     ("fp32", "bf16"), CONVOLUTIONS),
-    ("sum scaled by 1/256 in fp32 before it is scaled back", Arithmetic(after=_out_of_range(np.float32, 1 / 256)),
-     HONEST, ("fp32", "bf16"), CONVOLUTIONS),
-    ("dw of the images added in the storage dtype", _atomic, exact, _SHORT, (BACKWARD_WEIGHT,)),
-)  # fmt: skip
-
 PRECISION: tuple[Mutant, ...] = (
-    *(Mutant(name, "precision", run, dtypes=dtypes, base=HONEST) for name, run, dtypes in _EMULATED),
-    *(Mutant(name, "precision", run, DEFAULT, where, dtypes=dtypes, base=base)
-      for name, run, base, dtypes, where in _OTHERS),
+    *(Mutant(name, "precision", run, dtypes=dtypes, base=EXACT) for name, run, dtypes in _EMULATED),
+    Mutant(
+        "dw of the images added in the storage dtype", "precision", _atomic, DEFAULT, CONVOLUTIONS[2:], dtypes=SHORT,
+        base=exact,
+    ),
 )  # fmt: skip

@@ -7,19 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.known_bad.base import Mutant, exact, stored
-from conformance.operators import CONVOLUTIONS, POOLINGS, Arrays, Operator
+from conformance.calibration.known_bad.base import Mutant, exact, on_outputs
+from conformance.operators import CONVOLUTIONS, POOLINGS
 
-Deviation = Callable[[np.ndarray], np.ndarray]
-"""From an exact output in float64, of any rank, to the deviating one."""
+Deviation = Callable[[np.ndarray, Any], np.ndarray]
+"""From an exact output in float64, of any rank, and the geometry to the deviating one."""
 
 _TILE = (..., slice(0, 4), slice(0, 4))
+
+
+def _times(factor: float) -> Deviation:
+    return lambda y, _: y * factor
 
 
 def _with(where: Callable[[np.ndarray], Any], value: Callable[[np.ndarray], np.ndarray | float]) -> Deviation:
     """Something else at one place; `value` is computed from what stood there."""
 
-    def change(exact: np.ndarray) -> np.ndarray:
+    def change(exact: np.ndarray, geometry: Any) -> np.ndarray:
         out = exact.copy()
         place = where(exact)
         out[place] = value(exact[place])
@@ -28,25 +32,30 @@ def _with(where: Callable[[np.ndarray], Any], value: Callable[[np.ndarray], np.n
     return change
 
 
-def _inside(array: np.ndarray) -> tuple[int, ...]:
+def _inside(array: np.ndarray) -> tuple[Any, ...]:
     """An element that is neither first nor last of the tensor, where it has a third one."""
-    return tuple(int(i) for i in np.unravel_index(array.size * 5 // 7, array.shape))
+    return np.unravel_index(array.size * 5 // 7, array.shape)
 
 
-def _last(array: np.ndarray) -> tuple[int, ...]:
+def _largest(array: np.ndarray) -> tuple[Any, ...]:
+    return np.unravel_index(np.nan_to_num(np.abs(array)).argmax(), array.shape)
+
+
+def _last(array: np.ndarray) -> tuple[Any, ...]:
     return (-1,) * array.ndim
 
 
-def _largest(array: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(np.nan_to_num(np.abs(array)).argmax(), array.shape))
+def _offset(share: float) -> Deviation:
+    """By a share of the finite elements' rms."""
+
+    def change(y: np.ndarray, geometry: Any) -> np.ndarray:
+        finite = y[np.isfinite(y)]
+        return y + share * (np.sqrt(np.mean(np.square(finite))) if finite.size else 0.0)
+
+    return change
 
 
-def _finite_rms(array: np.ndarray) -> float:
-    finite = array[np.isfinite(array)]
-    return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
-
-
-def _stale_tile(array: np.ndarray) -> np.ndarray:
+def _stale_tile(array: np.ndarray, geometry: Any) -> np.ndarray:
     """The first tile of an image (filter) still holds that of the one before."""
     out = array.copy()
     if array.ndim == 4:
@@ -54,7 +63,7 @@ def _stale_tile(array: np.ndarray) -> np.ndarray:
     return out
 
 
-def _zero_tile(array: np.ndarray) -> np.ndarray:
+def _zero_tile(array: np.ndarray, geometry: Any) -> np.ndarray:
     out = array.copy()
     if array.ndim == 4:
         out[-1, -1][_TILE] = 0
@@ -62,16 +71,16 @@ def _zero_tile(array: np.ndarray) -> np.ndarray:
 
 
 _DEVIATIONS: dict[str, Deviation] = {
-    "gain of 1e-3": lambda y: y * (1 + 1e-3),
-    "gain of 2e-5": lambda y: y * (1 + 2e-5),
-    "gain of 2e-6": lambda y: y * (1 + 2e-6),
-    "loss of 2e-6": lambda y: y * (1 - 2e-6),
+    "gain of 1e-3": _times(1 + 1e-3),
+    "gain of 2e-5": _times(1 + 2e-5),
+    "gain of 2e-6": _times(1 + 2e-6),
+    "loss of 2e-6": _times(1 - 2e-6),
     "gain of one channel by 1e-4": _with(lambda y: (slice(None), -1) if y.ndim > 1 else -1, lambda v: v * (1 + 1e-4)),
-    "offset of 1e-4 rms": lambda y: y + 1e-4 * _finite_rms(y),
-    "offset of 2e-6 rms": lambda y: y + 2e-6 * _finite_rms(y),
-    "sign of the result changed": lambda y: -y,
-    "absolute value of the result": np.abs,
-    "result clamped at zero (a fused ReLU)": lambda y: np.maximum(y, 0),
+    "offset of 1e-4 rms": _offset(1e-4),
+    "offset of 2e-6 rms": _offset(2e-6),
+    "sign of the result changed": lambda y, _: -y,
+    "absolute value of the result": lambda y, _: np.abs(y),
+    "result clamped at zero (a fused ReLU)": lambda y, _: np.maximum(y, 0),
     "one element off by 0.4%": _with(_inside, lambda v: v * 1.004),
     "largest element off by 0.4%": _with(_largest, lambda v: v * 1.004),
     "last element off by 0.4%": _with(_last, lambda v: v * 1.004),
@@ -81,19 +90,13 @@ _DEVIATIONS: dict[str, Deviation] = {
     "last element of another": _with(_last, lambda v: v + 1),
     "one tile stale": _stale_tile,
     "one tile zero": _zero_tile,
-    "all zero": np.zeros_like,
-    "all NaN": lambda y: np.full_like(y, np.nan),
+    "all zero": lambda y, _: np.zeros_like(y),
+    "all NaN": lambda y, _: np.full_like(y, np.nan),
 }
 
 
-def deviating(name: str, deviation: Deviation) -> Mutant:
-    """The exact result, changed and then rounded."""
-
-    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        outputs = operator.reference(geometry, inputs)
-        return stored({key: deviation(array) for key, array in outputs.items()}, dtype)
-
-    return Mutant(name, "scale", run, operators=(*CONVOLUTIONS, *POOLINGS), base=exact)
-
-
-SCALE: tuple[Mutant, ...] = tuple(deviating(name, deviation) for name, deviation in _DEVIATIONS.items())
+SCALE: tuple[Mutant, ...] = tuple(
+    Mutant(name, "scale", on_outputs(deviation), operators=(*CONVOLUTIONS, *POOLINGS), base=exact)
+    for name, deviation in _DEVIATIONS.items()
+)
+"""The exact result, changed and then rounded."""

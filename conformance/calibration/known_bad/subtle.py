@@ -1,23 +1,23 @@
-"""Mutants that a single distribution or a single statistic of the judge detects: without it they would walk free."""
+"""Mutants that a single distribution or a single statistic of the judge detects: without it they would survive."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from conformance.calibration.known_bad.arithmetic import HONEST, Arithmetic, bits
+from conformance.calibration.known_bad.arithmetic import EXACT, Arithmetic, to
 from conformance.calibration.known_bad.base import Mutant, exact
-from conformance.calibration.subject import Run
-from conformance.diagnosis.base import CONVOLUTIONS, FORWARD
-from conformance.dtypes import FORMATS
-from conformance.judge.contract import Contract
-from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.calibration.rounding import bits
+from conformance.calibration.subject import FP32_ONLY
+from conformance.dtypes import BF16
+from conformance.judge import Contract
+from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
 
 PEEK = 3
 LONG = 4096
 MANY = 1000
 
-_BF16 = FORMATS["bf16"]
-_ROUNDED = Arithmetic(_BF16, _BF16)
+_ROUNDED = Arithmetic(to(BF16), to(BF16))
+_SHORTER = Arithmetic(accumulate=(bits(19), np.rint))
 
 
 def _skipping_zeros(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
@@ -36,45 +36,22 @@ def _without_last_product(operator: Operator, geometry: ConvGeometry, inputs: Ar
     return _ROUNDED(operator, geometry, inputs | {"w": w}, dtype)
 
 
-def _one_element(arithmetic: Arithmetic) -> Run:
-    """One element of many is computed in another arithmetic; among few, the rms would show it."""
-
-    def run(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        outputs, other = (kernel(operator, geometry, inputs, dtype) for kernel in (HONEST, arithmetic))
-        main = next(iter(outputs))
-        middle = outputs[main].size // 2
-        if outputs[main].size >= MANY:
-            outputs[main].reshape(-1)[middle] = other[main].reshape(-1)[middle]
-        return outputs
-
-    return run
+def _one_element(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """One element of many is summed in a shorter accumulator; among few, the rms would show it."""
+    outputs, other = (kernel(operator, geometry, inputs, dtype) for kernel in (EXACT, _SHORTER))
+    main = next(iter(outputs))
+    middle = outputs[main].size // 2
+    if outputs[main].size >= MANY:
+        outputs[main].reshape(-1)[middle] = other[main].reshape(-1)[middle]
+    return outputs
 
 
 SUBTLE: tuple[Mutant, ...] = (
-    Mutant("rows of data that begin with zeros skipped", "subtle", _skipping_zeros, dtypes=("fp32",), base=exact),
+    Mutant("rows of data that begin with zeros skipped", "subtle", _skipping_zeros, dtypes=FP32_ONLY, base=exact),
     Mutant(
-        "last product of a long sum left out, inputs declared bf16",
-        "subtle",
-        _without_last_product,
-        Contract(inputs="bf16"),
-        (FORWARD,),
-        lambda geometry: geometry.c >= LONG,
-        ("fp32",),
-        base=_ROUNDED,
+        "last product of a long sum left out, inputs declared bf16", "subtle", _without_last_product,
+        Contract(inputs="bf16"), CONVOLUTIONS[:1], lambda geometry: geometry.c >= LONG, FP32_ONLY, base=_ROUNDED,
     ),
-    Mutant(
-        "one element summed in 19 bits",
-        "subtle",
-        _one_element(Arithmetic(accumulate=bits(19))),
-        operators=CONVOLUTIONS,
-        dtypes=("fp32",),
-        base=HONEST,
-    ),
-    Mutant(
-        "fp32 result packed in 22 bits",
-        "subtle",
-        Arithmetic(through=((bits(22), "nearest"),)),
-        dtypes=("fp32",),
-        base=HONEST,
-    ),
-)
+    Mutant("one element summed in 19 bits", "subtle", _one_element, dtypes=FP32_ONLY, base=EXACT),
+    Mutant("fp32 result packed in 22 bits", "subtle", Arithmetic(after=to(bits(22))), dtypes=FP32_ONLY, base=EXACT),
+)  # fmt: skip

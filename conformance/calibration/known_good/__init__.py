@@ -1,7 +1,5 @@
-"""Legitimate kernels, written plainly, each with its honest contract: the judge must pass every one.
-
-And each with a contract one class better than it is: under that one the judge must find it out.
-"""
+"""Correct kernels, written plainly, each with its contract: the judge must pass every one under it, and detect it
+under a contract that is one class stricter."""
 
 from __future__ import annotations
 

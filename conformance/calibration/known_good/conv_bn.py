@@ -1,23 +1,14 @@
-"""Legitimate kernels of convolution with batch normalisation: orders of the sums, statistics, what is folded."""
+"""Correct kernels of convolution with batch normalisation: orders of the sums, statistics, what is folded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from conformance.calibration.known_good import moments, sums
-from conformance.calibration.known_good.collection import (
-    ALL_DISTRIBUTIONS,
-    BETTER,
-    FP32_STORAGE,
-    INF_MINUS_INF,
-    SPREADS_NAN,
-    STORED,
-    KnownGood,
-)
+from conformance.calibration.known_good.collection import BETTER, INF_MINUS_INF, SPREADS_NAN, KnownGood
 from conformance.calibration.known_good.moments import chan, raw, rsqrt, two_passes, welford
 from conformance.calibration.known_good.normalisation import (
     Convolve,
@@ -32,26 +23,17 @@ from conformance.calibration.known_good.normalisation import (
 )
 from conformance.calibration.known_good.sums import Sum
 from conformance.calibration.known_good.transforms import three_by_three, winograd
-from conformance.calibration.subject import DEFAULT, Subject
+from conformance.calibration.subject import DEFAULT, FP32_ONLY, SHORT
 from conformance.dtypes import BF16, FP32, TF32
 from conformance.judge import Contract
 from conformance.operators import NORMALISED
 
 BLAS = summed(sums.blas)
-SHORT = ("bf16", "fp16")
+_RAW = Contract(variance="raw")
 
 
-def _known_good(
-    name: str,
-    kernel: Kernel,
-    honest: Contract = DEFAULT,
-    too_good: Contract | None = BETTER,
-    exempted: Mapping[str, str] = ALL_DISTRIBUTIONS,
-    dtypes: tuple[str, ...] = STORED,
-    operators: tuple[str, ...] = NORMALISED,
-    when: Callable[[Any], bool] = lambda geometry: True,
-) -> KnownGood:
-    return KnownGood(Subject(f"bn-{name}", "batchnorm", kernel, honest, operators, when, dtypes), too_good, exempted)
+def _known_good(name: str, kernel: Kernel, contract: Contract = DEFAULT, **given: Any) -> KnownGood:
+    return KnownGood(f"bn-{name}", "conv_bn", kernel, contract, given.pop("operators", NORMALISED), **given)
 
 
 def _emulated(**changes: Any) -> Convolve:
@@ -66,55 +48,23 @@ _CONVOLUTIONS = (
     _known_good("split-k4", Kernel(summed(Sum(lanes=sums.always(4)))), Contract(splits=4)),
     _known_good("fma", Kernel(_emulated(step=sums.fused_fp32), welford)),
     _known_good("im2col-blas", Kernel(BLAS)),
-    _known_good(
-        "fp64",
-        Kernel(_emulated(held=np.float64), held="fp64"),
-        Contract(accumulate="fp64"),
-        None,
-    ),
-    _known_good(
-        "toward-zero",
-        Kernel(_emulated(step=sums.rounding_to(FP32, np.trunc))),
-        Contract(rounding="zero"),
-        DEFAULT,
-    ),
-    _known_good(
-        "tf32",
-        Kernel(summed(Sum(prepare=partial(sums.narrowed, TF32)))),
-        Contract(inputs="tf32"),
-        Contract(inputs="bf16x3"),
-        dtypes=FP32_STORAGE,
-    ),
-    _known_good(
-        "bf16-inputs",
-        Kernel(summed(Sum(prepare=partial(sums.narrowed, BF16)))),
-        Contract(inputs="bf16"),
-        Contract(inputs="tf32"),
-        dtypes=FP32_STORAGE,
-    ),
-    _known_good(
-        "tf32x3",
-        Kernel(summed(Sum(prepare=partial(sums.split, TF32)))),
-        Contract(inputs="tf32x3"),
-        BETTER,
-        INF_MINUS_INF,
-        FP32_STORAGE,
-    ),
-)
+    _known_good("fp64", Kernel(_emulated(held=np.float64), held="fp64"), Contract(accumulate="fp64"), stricter=None),
+    _known_good("toward-zero", Kernel(_emulated(step=sums.rounding_to(FP32, np.trunc))), Contract(rounding="zero"),
+                stricter=DEFAULT),
+    _known_good("tf32", Kernel(summed(Sum(prepare=partial(sums.narrowed, TF32)))), Contract(inputs="tf32"),
+                stricter=Contract(inputs="bf16x3"), dtypes=FP32_ONLY),
+    _known_good("bf16-inputs", Kernel(summed(Sum(prepare=partial(sums.narrowed, BF16)))), Contract(inputs="bf16"),
+                stricter=Contract(inputs="tf32"), dtypes=FP32_ONLY),
+    _known_good("tf32x3", Kernel(summed(Sum(prepare=partial(sums.split, TF32)))), Contract(inputs="tf32x3"),
+                exempted=INF_MINUS_INF, dtypes=FP32_ONLY),
+)  # fmt: skip
 """Other orders and other arithmetic of the convolutions."""
 
 _WINOGRAD = tuple(
-    _known_good(
-        name,
-        Kernel(computed(partial(winograd, name))),
-        Contract(algorithm=name),
-        too_good,
-        SPREADS_NAN,
-        operators=("conv_bn_forward", "conv_bn_inference"),
-        when=three_by_three,
-    )
-    for name, too_good in (("winograd-f2", BETTER), ("winograd-f4", DEFAULT))
-)
+    _known_good(name, Kernel(computed(partial(winograd, name))), Contract(algorithm=name), stricter=stricter,
+                exempted=SPREADS_NAN, operators=("conv_bn_forward", "conv_bn_inference"), when=three_by_three)
+    for name, stricter in (("winograd-f2", BETTER), ("winograd-f4", DEFAULT))
+)  # fmt: skip
 
 _STATISTICS = (
     _known_good("welford", Kernel(BLAS, welford, rsqrt)),
@@ -123,19 +73,9 @@ _STATISTICS = (
     _known_good("two-passes-pairwise", Kernel(BLAS, two_passes(moments.in_pairs))),
     _known_good("two-passes-fp64", Kernel(BLAS, two_passes(moments.in_float64), total=moments.in_float64)),
     _known_good("two-passes-corrected", Kernel(BLAS, moments.corrected)),
-    _known_good("raw-moments-about-the-first", Kernel(BLAS, moments.shifted()), Contract(variance="raw")),
-    _known_good(
-        "raw-moments",
-        Kernel(BLAS, raw()),
-        Contract(variance="raw"),
-        DEFAULT,
-    ),
-    _known_good(
-        "raw-moments-pairwise",
-        Kernel(BLAS, raw(moments.in_pairs), scale=folded),
-        Contract(variance="raw"),
-        DEFAULT,
-    ),
+    _known_good("raw-moments-about-the-first", Kernel(BLAS, moments.shifted()), _RAW),
+    _known_good("raw-moments", Kernel(BLAS, raw()), _RAW, stricter=DEFAULT),
+    _known_good("raw-moments-pairwise", Kernel(BLAS, raw(moments.in_pairs), scale=folded), _RAW, stricter=DEFAULT),
 )
 """Other ways to a mean and a variance."""
 
@@ -143,38 +83,20 @@ _SCALES = (
     _known_good("weighed-distances", Kernel(BLAS, inverse=rsqrt, scale=weighed_distances)),
     _known_good("scale-and-shift", Kernel(BLAS, scale=folded)),
     _known_good("scale-in-filters", Kernel(BLAS, weights=True)),
-    _known_good(
-        "scale-in-filters-tf32",
-        Kernel(summed(Sum(prepare=partial(sums.narrowed, TF32))), weights=True),
-        Contract(inputs="tf32"),
-        Contract(inputs="bf16x3"),
-        dtypes=FP32_STORAGE,
-    ),
+    _known_good("scale-in-filters-tf32", Kernel(summed(Sum(prepare=partial(sums.narrowed, TF32))), weights=True),
+                Contract(inputs="tf32"), stricter=Contract(inputs="bf16x3"), dtypes=FP32_ONLY),
     _known_good("gradient-by-normalised-z", Kernel(BLAS, gradient=normalised)),
     _known_good("gradient-coefficients-of-d", Kernel(BLAS, gradient=coefficients_of_d)),
-    _known_good(
-        "gradient-coefficients-of-z",
-        Kernel(BLAS, gradient=coefficients_of_z),
-    ),
-)
+    _known_good("gradient-coefficients-of-z", Kernel(BLAS, gradient=coefficients_of_z)),
+)  # fmt: skip
 """What is multiplied with what."""
 
 _BETWEEN = (
-    _known_good(
-        "separate-kernels",
-        Kernel(BLAS, between=True),
-        Contract(between="storage"),
-        DEFAULT,
-        dtypes=SHORT,
-    ),
-    _known_good(
-        "separate-kernels-raw",
-        Kernel(BLAS, raw(), scale=folded, gradient=coefficients_of_z, between=True),
-        Contract(between="storage", variance="raw"),
-        Contract(variance="raw"),
-        dtypes=SHORT,
-    ),
-)
+    _known_good("separate-kernels", Kernel(BLAS, between=True), Contract(between="storage"), stricter=DEFAULT,
+                dtypes=SHORT),
+    _known_good("separate-kernels-raw", Kernel(BLAS, raw(), scale=folded, gradient=coefficients_of_z, between=True),
+                Contract(between="storage", variance="raw"), stricter=_RAW, dtypes=SHORT),
+)  # fmt: skip
 """Convolution and normalisation apart."""
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (*_CONVOLUTIONS, *_WINOGRAD, *_STATISTICS, *_SCALES, *_BETWEEN)

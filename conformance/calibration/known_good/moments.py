@@ -20,8 +20,7 @@ Group = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def in_turn(values: np.ndarray) -> np.ndarray:
     """One after the other."""
-    total: np.ndarray = np.cumsum(values, axis=-1, dtype=values.dtype)[..., -1]
-    return total
+    return np.cumsum(values, axis=-1, dtype=values.dtype)[..., -1]
 
 
 def in_pairs(values: np.ndarray) -> np.ndarray:
@@ -31,8 +30,7 @@ def in_pairs(values: np.ndarray) -> np.ndarray:
 
 def in_float64(values: np.ndarray) -> np.ndarray:
     """A wider accumulator, rounded at the end."""
-    total: np.ndarray = values.sum(axis=-1, dtype=np.float64).astype(values.dtype)
-    return total
+    return values.sum(axis=-1, dtype=np.float64).astype(values.dtype)
 
 
 def shuffled(values: np.ndarray) -> np.ndarray:
@@ -120,13 +118,11 @@ Inverse = Callable[[np.ndarray, np.ndarray, bool], np.ndarray]
 def divided(var: np.ndarray, eps: np.ndarray, outside: bool) -> np.ndarray:
     """A root and a division, each rounded."""
     one = var.dtype.type(1)
-    found: np.ndarray = one / (np.sqrt(var) + eps) if outside else one / np.sqrt(var + eps)
-    return found
+    return one / (np.sqrt(var) + eps) if outside else one / np.sqrt(var + eps)
 
 
 def rsqrt(var: np.ndarray, eps: np.ndarray, outside: bool) -> np.ndarray:
     """A correctly rounded inverse root, where the convention has one."""
     if outside:
         return divided(var, eps, outside)
-    found: np.ndarray = (1 / np.sqrt((var + eps).astype(np.float64))).astype(var.dtype)
-    return found
+    return (1 / np.sqrt((var + eps).astype(np.float64))).astype(var.dtype)

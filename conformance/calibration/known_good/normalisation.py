@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.known_good.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn
-from conformance.calibration.known_good.rounding import stored
 from conformance.calibration.known_good.sums import Sum, direct
+from conformance.calibration.rounding import stored
 from conformance.calibration.subject import Run
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS, Arrays, ConvBnGeometry, ConvGeometry, Operator
@@ -21,19 +21,16 @@ Convolve = Callable[[str, ConvGeometry, Arrays, str], np.ndarray]
 """(operator of a convolution, geometry, inputs, format to keep the result in) -> its main output."""
 
 
+def computed(run: Run) -> Convolve:
+    """A convolution by any algorithm."""
+    return lambda operator, geometry, inputs, held: next(
+        iter(run(OPERATORS[operator], geometry, inputs, held).values())
+    )
+
+
 def summed(total: Callable[..., np.ndarray]) -> Convolve:
     """A direct convolution."""
     return computed(partial(direct, total))
-
-
-def computed(run: Run) -> Convolve:
-    """A convolution by any algorithm."""
-
-    def convolve(operator: str, geometry: ConvGeometry, inputs: Arrays, held: str) -> np.ndarray:
-        outputs = run(OPERATORS[operator], geometry, inputs, held)
-        return next(iter(outputs.values()))
-
-    return convolve
 
 
 SEQUENTIAL = summed(Sum())
@@ -53,8 +50,11 @@ class Channels:
     @property
     def d(self) -> np.ndarray:
         """Distances from the mean."""
-        found: np.ndarray = self.z - self.mean[:, None]
-        return found
+        return self.z - self.mean[:, None]
+
+    @property
+    def factor(self) -> np.ndarray:
+        return self.inverse * self.gamma
 
 
 Scale = Callable[[Channels], np.ndarray]
@@ -63,21 +63,17 @@ Scale = Callable[[Channels], np.ndarray]
 
 def distances(c: Channels) -> np.ndarray:
     """The definition, from left to right."""
-    y: np.ndarray = c.d * c.inverse[:, None] * c.gamma[:, None] + c.beta[:, None]
-    return y
+    return c.d * c.inverse[:, None] * c.gamma[:, None] + c.beta[:, None]
 
 
 def weighed_distances(c: Channels) -> np.ndarray:
     """gamma and the inverse deviation in one factor."""
-    y: np.ndarray = c.d * (c.inverse * c.gamma)[:, None] + c.beta[:, None]
-    return y
+    return c.d * c.factor[:, None] + c.beta[:, None]
 
 
 def folded(c: Channels) -> np.ndarray:
     """One scale and one shift."""
-    scale = c.inverse * c.gamma
-    y: np.ndarray = c.z * scale[:, None] + (c.beta - c.mean * scale)[:, None]
-    return y
+    return c.z * c.factor[:, None] + (c.beta - c.mean * c.factor)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +89,12 @@ class Sums:
 
     @property
     def mean(self) -> np.ndarray:
-        """The mean of dy."""
-        found: np.ndarray = self.total / self.count
-        return found
+        return self.total / self.count
 
     @property
     def pull(self) -> np.ndarray:
         """What the variance's gradient takes for each unit of d."""
-        found: np.ndarray = self.product * self.slope
-        return found
+        return self.product * self.slope
 
 
 Gradient = Callable[[Channels, Sums], np.ndarray]
@@ -110,32 +103,26 @@ Gradient = Callable[[Channels, Sums], np.ndarray]
 
 def centred(c: Channels, s: Sums) -> np.ndarray:
     """As it is derived."""
-    inner = s.dy - s.mean[:, None] - c.d * s.pull[:, None]
-    dz: np.ndarray = inner * (c.inverse * c.gamma)[:, None]
-    return dz
+    return (s.dy - s.mean[:, None] - c.d * s.pull[:, None]) * c.factor[:, None]
 
 
 def normalised(c: Channels, s: Sums) -> np.ndarray:
     """By z's normalised value, everything times M and divided by it at the end."""
     pulled = (c.d * c.inverse[:, None]) * (s.product * s.slope / c.inverse * s.count)[:, None]
     inner = s.count * s.dy - s.total[:, None] - pulled
-    dz: np.ndarray = inner * (c.gamma * c.inverse / s.count)[:, None]
-    return dz
+    return inner * (c.factor / s.count)[:, None]
 
 
 def coefficients_of_d(c: Channels, s: Sums) -> np.ndarray:
     """Three rounded coefficients of a channel: a*dy + b*d + c."""
-    a = c.gamma * c.inverse
-    dz: np.ndarray = a[:, None] * s.dy - (a * s.pull)[:, None] * c.d - (a * s.mean)[:, None]
-    return dz
+    a = c.factor
+    return a[:, None] * s.dy - (a * s.pull)[:, None] * c.d - (a * s.mean)[:, None]
 
 
 def coefficients_of_z(c: Channels, s: Sums) -> np.ndarray:
     """Three rounded coefficients of a channel: a*dy + b*z + c, where c cancels what b*z has too much."""
-    a = c.gamma * c.inverse
-    b = a * s.pull
-    dz: np.ndarray = a[:, None] * s.dy - b[:, None] * c.z + (b * c.mean - a * s.mean)[:, None]
-    return dz
+    a, b = c.factor, c.factor * s.pull
+    return a[:, None] * s.dy - b[:, None] * c.z + (b * c.mean - a * s.mean)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +151,6 @@ class Kernel:
         return {name: stored(array, tensors[name].stored_as(dtype)) for name, array in outputs.items()}
 
     def wide(self, array: np.ndarray) -> np.ndarray:
-        """In the accumulator's dtype."""
         return array.astype(STORAGE[self.held])
 
     def kept(self, image: np.ndarray, dtype: str) -> np.ndarray:
@@ -175,10 +161,6 @@ class Kernel:
         """[K, M]"""
         image = self.convolve("conv_forward", geometry.conv, {name: inputs[name] for name in ("x", "w")}, self.held)
         return by_channel(self.kept(image, dtype))
-
-    def parameter(self, inputs: Arrays, name: str, absent: float, geometry: ConvBnGeometry) -> np.ndarray:
-        """gamma or beta, or what stands for them."""
-        return self.wide(inputs.get(name, np.full(geometry.k, absent)))
 
     def channels(self, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Channels:
         """A channel with the statistics of its own batch."""
@@ -191,7 +173,9 @@ class Kernel:
     ) -> Channels:
         """A channel with statistics from anywhere."""
         inverse = self.inverse(var, z.dtype.type(geometry.eps), geometry.eps_outside)
-        gamma, beta = (self.parameter(inputs, name, absent, geometry) for name, absent in (("gamma", 1), ("beta", 0)))
+        gamma, beta = (
+            self.wide(inputs.get(n, np.full(geometry.k, absent))) for n, absent in (("gamma", 1), ("beta", 0))
+        )
         return Channels(z, mean, var, inverse, gamma, beta)
 
 
@@ -213,10 +197,9 @@ def _inference(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: 
         z = kernel.z(geometry, inputs, dtype)
         return {"y": as_image(kernel.scale(kernel.with_statistics(geometry, inputs, z, mean, var)), geometry)}
     c = kernel.with_statistics(geometry, inputs, mean[:, None], mean, var)
-    scale = c.gamma * c.inverse
-    w = kernel.wide(inputs["w"]) * scale[:, None, None, None]
+    w = kernel.wide(inputs["w"]) * c.factor[:, None, None, None]
     z = replace(kernel, between=False).z(geometry, {"x": inputs["x"], "w": w}, dtype)
-    return {"y": as_image(z + (c.beta - c.mean * scale)[:, None], geometry)}
+    return {"y": as_image(z + (c.beta - c.mean * c.factor)[:, None], geometry)}
 
 
 def _backward(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:

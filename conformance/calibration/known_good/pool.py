@@ -1,8 +1,8 @@
-"""Legitimate kernels of average pooling: orders of the sums, and where and how a sum is divided."""
+"""Correct kernels of average pooling: orders of the sums, and where and how a sum is divided."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,10 +11,10 @@ import numpy as np
 
 from conformance.calibration.gathering import Gathered, gathered
 from conformance.calibration.known_good import sums
-from conformance.calibration.known_good.collection import ALL_DISTRIBUTIONS, BETTER, FP32_STORAGE, STORED, KnownGood
-from conformance.calibration.known_good.rounding import stored
+from conformance.calibration.known_good.collection import KnownGood
 from conformance.calibration.known_good.sums import Sum, Total
-from conformance.calibration.subject import DEFAULT, Subject
+from conformance.calibration.rounding import stored
+from conformance.calibration.subject import DEFAULT, FP32_ONLY
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry
@@ -33,20 +33,17 @@ Divide = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 def divided(values: np.ndarray, divisors: np.ndarray) -> np.ndarray:
     """One rounding."""
-    found: np.ndarray = values / divisors.astype(values.dtype)
-    return found
+    return values / divisors.astype(values.dtype)
 
 
 def by_reciprocals(values: np.ndarray, divisors: np.ndarray) -> np.ndarray:
     """One of the reciprocal, one of the product."""
-    found: np.ndarray = values * reciprocals(divisors, values.dtype)
-    return found
+    return values * reciprocals(divisors, values.dtype)
 
 
 def reciprocals(divisors: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Rounded once."""
-    found: np.ndarray = dtype.type(1) / divisors.astype(dtype)
-    return found
+    return dtype.type(1) / divisors.astype(dtype)
 
 
 def _added(total: Total, terms: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -66,11 +63,6 @@ def _listed(seen: Gathered) -> tuple[np.ndarray, np.ndarray]:
 
 Average = Callable[[Operator, PoolGeometry, Arrays], np.ndarray]
 """The main output before it is stored."""
-
-
-def _run(average: Average, operator: Operator, geometry: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    (name,) = operator.outputs(geometry)
-    return {name: stored(average(operator, geometry, inputs), dtype)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,26 +152,20 @@ def _prefix_sums(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndar
     (p, q), (u, v) = g.output_size, g.stride
     top, left = np.arange(p)[:, None] * u, np.arange(q) * v
     total = whole[..., top + g.r, left + g.s] - whole[..., top, left + g.s]
-    average: np.ndarray = (total - (whole[..., top + g.r, left] - whole[..., top, left])) / g.divisors
-    return average
+    return (total - (whole[..., top + g.r, left] - whole[..., top, left])) / g.divisors
 
 
-def _known_good(
-    name: str,
-    average: Average,
-    honest: Contract = DEFAULT,
-    too_good: Contract | None = BETTER,
-    exempted: Mapping[str, str] = ALL_DISTRIBUTIONS,
-    dtypes: tuple[str, ...] = STORED,
-    operators: tuple[str, ...] = POOLINGS,
-    when: Callable[[Any], bool] = lambda geometry: True,
-) -> KnownGood:
-    run = partial(_run, average)
-    return KnownGood(Subject(f"pool-{name}", "pool", run, honest, operators, when, dtypes), too_good, exempted)
+def _known_good(name: str, average: Average, contract: Contract = DEFAULT, **given: Any) -> KnownGood:
+    def run(operator: Operator, geometry: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        (output,) = operator.outputs(geometry)
+        return {output: stored(average(operator, geometry, inputs), dtype)}
+
+    return KnownGood(f"pool-{name}", "pool", run, contract, given.pop("operators", POOLINGS), **given)
 
 
 _EMULATED = partial(Sum, work=np.float64)
 _BF16 = STORAGE["bf16"].type
+_FP64 = Contract(accumulate="fp64")
 
 _ORDERS = (
     _known_good("sequential", Summed()),
@@ -207,52 +193,22 @@ _DIVISIONS = (
 """Where the divisor comes in."""
 
 _ACCUMULATORS = (
-    _known_good("fp64", Summed(_EMULATED(held=np.float64), work=np.float64), Contract(accumulate="fp64"), None),
-    _known_good("prefix-sums-fp64", _prefix_sums, Contract(accumulate="fp64"), None, DIFFERENCES, operators=(FORWARD,)),
-    _known_good(
-        "toward-zero",
-        Summed(_EMULATED(step=sums.rounding_to(FP32, np.trunc))),
-        Contract(rounding="zero"),
-        DEFAULT,
-    ),
-    _known_good(
-        "fp16-accumulator",
-        Summed(_EMULATED(step=sums.rounding_to(FP16))),
-        Contract(accumulate="fp16"),
-        DEFAULT,
-        dtypes=("fp16",),
-    ),
-    _known_good(
-        "bf16-accumulator",
-        Summed(Sum(work=_BF16, held=_BF16), by_reciprocals),
-        Contract(accumulate="bf16"),
-        Contract(accumulate="fp16"),
-        dtypes=("bf16",),
-    ),
-    _known_good(
-        "columns-stored-bf16",
-        Separable(by_reciprocals, once=True, kept="bf16"),
-        Contract(splits=4, partials="bf16"),
-        Contract(splits=4, partials="fp16"),
-        dtypes=("bf16",),
-        operators=(FORWARD,),
-        when=lambda g: g.r <= 4,
-    ),
-    _known_good(
-        "tf32",
-        Summed(Sum(prepare=partial(sums.narrowed, TF32))),
-        Contract(inputs="tf32"),
-        Contract(inputs="bf16x3"),
-        dtypes=FP32_STORAGE,
-    ),
-    _known_good(
-        "bf16-inputs",
-        Summed(Sum(prepare=partial(sums.narrowed, BF16)), by_reciprocals),
-        Contract(inputs="bf16"),
-        Contract(inputs="tf32"),
-        dtypes=FP32_STORAGE,
-    ),
-)
+    _known_good("fp64", Summed(_EMULATED(held=np.float64), work=np.float64), _FP64, stricter=None),
+    _known_good("prefix-sums-fp64", _prefix_sums, _FP64, stricter=None, exempted=DIFFERENCES, operators=(FORWARD,)),
+    _known_good("toward-zero", Summed(_EMULATED(step=sums.rounding_to(FP32, np.trunc))), Contract(rounding="zero"),
+                stricter=DEFAULT),
+    _known_good("fp16-accumulator", Summed(_EMULATED(step=sums.rounding_to(FP16))), Contract(accumulate="fp16"),
+                stricter=DEFAULT, dtypes=("fp16",)),
+    _known_good("bf16-accumulator", Summed(Sum(work=_BF16, held=_BF16), by_reciprocals), Contract(accumulate="bf16"),
+                stricter=Contract(accumulate="fp16"), dtypes=("bf16",)),
+    _known_good("columns-stored-bf16", Separable(by_reciprocals, once=True, kept="bf16"),
+                Contract(splits=4, partials="bf16"), stricter=Contract(splits=4, partials="fp16"),
+                dtypes=("bf16",), operators=(FORWARD,), when=lambda g: g.r <= 4),
+    _known_good("tf32", Summed(Sum(prepare=partial(sums.narrowed, TF32))), Contract(inputs="tf32"),
+                stricter=Contract(inputs="bf16x3"), dtypes=FP32_ONLY),
+    _known_good("bf16-inputs", Summed(Sum(prepare=partial(sums.narrowed, BF16)), by_reciprocals),
+                Contract(inputs="bf16"), stricter=Contract(inputs="tf32"), dtypes=FP32_ONLY),
+)  # fmt: skip
 """Other accumulators, and inputs that a matrix unit rounds."""
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (*_ORDERS, *_DIVISIONS, *_ACCUMULATORS)

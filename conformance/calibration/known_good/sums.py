@@ -2,8 +2,7 @@
 
 Where a step works in float64 and rounds once to a narrower accumulator, the float64 part is exact: products of the
 suite's data and an accumulator of their spacing fit in 53 bits (`conformance.inputs.distributions`). So a fused
-multiply-add is
-one rounding here as it is in hardware.
+multiply-add is one rounding here as it is in hardware.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from functools import partial, reduce
 
 import numpy as np
 
-from conformance.calibration.known_good.rounding import Way, halves, rounded, stored
 from conformance.calibration.lowering import lowered
+from conformance.calibration.rounding import Way, halves, rounded, stored
 from conformance.dtypes import Format
 from conformance.operators import Arrays, ConvGeometry, Operator
 
@@ -84,9 +83,7 @@ def shuffled(terms: int, taps: int, data: int) -> np.ndarray:
 
 
 def in_turn(partials: np.ndarray) -> np.ndarray:
-    """One after the other."""
-    total: np.ndarray = sum(partials[1:], start=partials[0])
-    return total
+    return sum(partials[1:], start=partials[0])
 
 
 def pairwise(partials: np.ndarray) -> np.ndarray:
@@ -108,7 +105,6 @@ def as_given(a: np.ndarray, b: np.ndarray) -> Factors:
 
 
 def narrowed(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
-    """Both factors rounded to nearest."""
     return rounded(a, format), rounded(b, format)
 
 
@@ -168,8 +164,7 @@ def _gathered(factor: np.ndarray, grid: np.ndarray) -> np.ndarray:
 
 def blas(a: np.ndarray, b: np.ndarray, taps: int = 1) -> np.ndarray:
     """A library's fp32 GEMM on gathered windows."""
-    found: np.ndarray = a.astype(np.float32) @ b.astype(np.float32)
-    return found
+    return a.astype(np.float32) @ b.astype(np.float32)
 
 
 Total = Callable[[np.ndarray, np.ndarray, int], np.ndarray]

@@ -1,0 +1,63 @@
+"""Rounding to any binary format, exactly: in float64, by whole numbers of the format's spacing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from conformance.dtypes import FORMATS, STORAGE, Format
+
+_EXPONENT = np.uint64(0x7FF << 52)
+
+Way = Callable[[np.ndarray], np.ndarray]
+"""How a number of spacings becomes a whole number: np.rint (to nearest, ties to even), np.trunc, np.ceil, `outward`."""
+
+
+def outward(spacings: np.ndarray) -> np.ndarray:
+    """Away from zero."""
+    return np.copysign(np.ceil(np.abs(spacings)), spacings)
+
+
+def rounded(values: np.ndarray, format: Format, way: Way = np.rint) -> np.ndarray:
+    """Float64 `values` as numbers of `format`, subnormals included.
+
+    Powers of two scale without error, so `way` is the only rounding. Numbers beyond the format's range keep its
+    precision and are left to the storage dtype to turn into infinities; see `overflowing`.
+    """
+    power = (values.view(np.uint64) & _EXPONENT).view(np.float64)
+    spacing = np.clip(power, format.smallest_normal, 2.0**format.emax) * (2 * format.unit_roundoff)
+    return way(values / spacing) * spacing
+
+
+def overflowing(values: np.ndarray, format: Format, way: Way = np.rint) -> np.ndarray:
+    """`rounded`, and infinite beyond the format's range."""
+    finite = rounded(values, format, way)
+    largest = (2 - 2.0 ** (1 - format.precision)) * 2.0**format.emax
+    return np.where(np.abs(finite) > largest, np.copysign(np.inf, finite), finite)
+
+
+def narrowed(values: np.ndarray, format: Format) -> np.ndarray:
+    """Rounded to a narrower format, in the dtype that they had."""
+    return rounded(values.astype(np.float64), format).astype(values.dtype)
+
+
+def stored(values: np.ndarray, dtype: str) -> np.ndarray:
+    """One rounding of an accumulator to its storage dtype; a plain cast of float64 to bfloat16 would make two."""
+    return rounded(values.astype(np.float64), FORMATS[dtype]).astype(STORAGE[dtype])
+
+
+def flushed(values: np.ndarray, format: Format) -> np.ndarray:
+    """Zeros in place of what is below the normal range."""
+    return np.where(np.abs(values) < format.smallest_normal, 0.0, values)
+
+
+def bits(precision: int) -> Format:
+    """fp32 with fewer significant bits."""
+    return Format(f"{precision} bits", precision, FORMATS["fp32"].emin, FORMATS["fp32"].emax)
+
+
+def halves(values: np.ndarray, format: Format) -> tuple[np.ndarray, np.ndarray]:
+    """High and low part: `values` rounded to `format`, and what that lost, rounded to it as well."""
+    high = rounded(values, format)
+    return high, rounded(values - high, format)
