@@ -6,10 +6,10 @@ import hashlib
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,8 +23,9 @@ from conformance.diagnosis import diagnose
 from conformance.diagnosis.mistakes import LIBRARY
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
-from conformance.judge.normalisation import Steps
-from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, extended
+from conformance.operators import FAMILIES, NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError
+from conformance.operators.conv_bn import extended
+from conformance.operators.conv_bn.steps import Steps
 
 SMALL = {
     "inside": "bn n2 c2 h4 w3 k3 r3 s2 p1 mom30",
@@ -313,7 +314,8 @@ def test_planted_mistakes_are_named(operator: str, text: str, monkeypatch: pytes
     case = expected(operator, text, distribution="fixed")
     known = (case.recipe.operator, case.recipe.geometry, case.inputs)
     library = [Remembered(mistake.name, mistake.outputs(*known)) for mistake in LIBRARY]
-    monkeypatch.setattr(diagnose, "LIBRARY", library)
+    family = replace(FAMILIES["conv_bn"], mistakes=cast(Any, library))
+    monkeypatch.setitem(FAMILIES, "conv_bn", family)
     wrong, tried = [], 0
     for mistake in library:
         if mistake.found is None or not differs(mistake.found, case.reference):

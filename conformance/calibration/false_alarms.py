@@ -14,8 +14,7 @@ from conformance.calibration.known_good import KNOWN_GOOD, KnownGood
 from conformance.calibration.subject import judgements
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Judgement
-from conformance.operators import OPERATORS, parse, takes
-from conformance.problems import FAMILY_DISTRIBUTIONS
+from conformance.operators import FAMILIES, OPERATORS, parse, takes
 from conformance.problems.table import applies
 
 DTYPES = ("fp32", "bf16", "fp16")
@@ -83,7 +82,7 @@ statistics see more of a systematic error then."""
 MIDDLING = {
     "conv": ("n2 c8 h9 w9 k16 r3 s3 p1 b1", "n1 c64 h6 w6 k16 r3 s3 p1", "n1 c16 h12 w12 k32 r3 s3 p1"),
     "conv_bn": ("bn n2 c8 h9 w9 k16 r3 s3 p1", "bn n2 c64 h8 w8 k16 r3 s3", "bn n1 c16 h12 w12 k32 r3 s3 p1"),
-    "pool": ("pool n4 c16 h9 w9 r3 s3 u2 p1", "pool n4 c64 h28 w28 r28 s28", "pool n2 c16 h16 w16 r2 s2 u1"),
+    "avg_pool": ("pool n4 c16 h9 w9 r3 s3 u2 p1", "pool n4 c64 h28 w28 r28 s28", "pool n2 c16 h16 w16 r2 s2 u1"),
 }
 """Family -> problems on which a contract that is too good must show."""
 
@@ -108,7 +107,7 @@ def verdicts(row: Row, seed: int) -> Iterator[Verdict]:
         for dtype in DTYPES:
             subjects = [a for a in KNOWN_GOOD if a.subject.applies(operator, geometry, dtype)]
             for distribution in (
-                distribution for distribution in FAMILY_DISTRIBUTIONS[geometry.family] if applies(distribution, dtype)
+                distribution for distribution in FAMILIES[geometry.family].distributions if applies(distribution, dtype)
             ):
                 expected = Expectation(Recipe(OPERATORS[operator], geometry, dtype, distribution, seed))
                 for known_good in subjects:
@@ -153,7 +152,9 @@ def found_out(known_good: KnownGood, text: str) -> bool:
     if not known_good.subject.applies(operator, geometry, dtype):
         return False
     distributions = [
-        distribution for distribution in ("fixed", "shifted") if distribution in FAMILY_DISTRIBUTIONS[known_good.family]
+        distribution
+        for distribution in ("fixed", "shifted")
+        if distribution in FAMILIES[known_good.family].distributions
     ]
     expected = (
         Expectation(Recipe(OPERATORS[operator], geometry, dtype, distribution, 0)) for distribution in distributions

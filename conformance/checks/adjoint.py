@@ -17,7 +17,7 @@ from conformance.judge.limits import limits
 from conformance.operators import OPERATORS, Arrays
 from conformance.problems import Problem
 
-COFACTORS = {"conv_forward": "dy", "conv_backward_data": "x", "conv_backward_weight": "w"}
+COFACTORS = {name: operator.cofactor for name, operator in OPERATORS.items() if operator.cofactor}
 """Direction -> the tensor that its result is multiplied with."""
 
 
@@ -68,7 +68,7 @@ def _product(trial: Trial, problem: Problem, distribution: str, direction: str, 
     cofactor = shared[COFACTORS[direction]].astype(np.float64)
     if distribution == "integer" and kernel.contract.exact_on_integers(variant.dtype):
         return Product(direction, float(np.vdot(result, cofactor)), 0.0)
-    terms = draw.case.operator.terms(problem.geometry)[name]
+    terms = draw.case.operator.errors(problem.geometry).terms[name]
     allowed = limits(kernel.contract, variant.dtype, terms, result.size)
     bound = allowed.bound(draw.expected.reference[name], draw.expected.magnitude[name].astype(np.float64))
     return Product(direction, float(np.vdot(result, cofactor)), float(np.linalg.norm(bound * cofactor)))

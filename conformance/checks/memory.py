@@ -15,8 +15,6 @@ from conformance.implementations.bridges.tape import Saved, Tape
 from conformance.implementations.implementation import Form, Kernel, Unsupported
 from conformance.operators import OPERATORS
 
-GRADIENT = {"conv_bn_forward": "conv_bn_backward"}
-"""Operator -> the one that its gradient is judged as."""
 VECTORS = 8
 """Numbers a channel that a buffer of per-channel vectors holds at most: fewer than any image has."""
 DIFFERENTIATED = ("x", "w", "gamma", "beta")
@@ -123,7 +121,7 @@ def _drawn(trial: Trial) -> tuple[Draw, dict[str, Any]]:
 
 def _gradient_trial(trial: Trial) -> Trial:
     """A trial of the gradient, under the contract that the implementation has for it, or else the operator's own."""
-    case = replace(trial.case, operator=OPERATORS[GRADIENT[trial.case.operator.name]])
+    case = replace(trial.case, operator=OPERATORS[trial.case.operator.gradient])
     return Trial(case, case.kernel if isinstance(case.kernel, Kernel) else trial.kernel)
 
 
@@ -165,6 +163,6 @@ def training_holds_what_autograd_shows(trial: Trial) -> Facts:
 
 def _pair(trial: Trial, form: Form) -> Callable[[Any, Any], Any]:
     """(x, w) -> y, with the problem's parameters and nothing that is optional."""
-    optional = [None] * (len(OPERATORS[form.operator].arguments(trial.case.problem.geometry)) - 2)
+    optional = [None] * (len(OPERATORS[form.operator].arguments) - 2)
     call = _call(trial, form, [None, None, *optional], [0, 1])
     return lambda x, w: call(x, w)[0]

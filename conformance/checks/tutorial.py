@@ -1,30 +1,25 @@
-"""The case of a public tutorial: average pooling of 0, 1, 2, ... with a window of 2, which has exact results."""
+"""A case that a public text works out, with results that every format holds: an operator's `worked_example`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from conformance.dtypes import STORAGE
 from conformance.execution.trial import Trial
 from conformance.implementations.implementation import Unsupported
-from conformance.operators import PoolGeometry
-from conformance.problems import Problem
-
-TUTORIAL = PoolGeometry.parse("pool n1 c2 h6 w6 r2 s2")
-"""Numbers up to 71, whose averages are multiples of 1/2: exact in every format, bf16 among them."""
+from conformance.problems import typed
 
 
-def arange_is_exact(trial: Trial) -> None:
-    """Averages of consecutive numbers come out exact. Blind to a sum that is rounded: four of them need 9 bits at most,
-    and lose nothing that the average has."""
-    problem = Problem("pool.tutorial", TUTORIAL, "smoke", ())
+def worked_example_is_exact(trial: Trial) -> None:
+    """It comes out exactly. Blind to a sum that is rounded: such sums need few bits, and lose nothing of the result."""
+    example = trial.case.operator.worked_example
+    if example is None:
+        raise Unsupported(f"no public text works out a case of {trial.case.operator.name}")
+    problem = typed(example.descriptor)
     case = replace(trial.case, problem=problem)
     if isinstance(case.kernel, str):
         raise Unsupported(case.kernel)
-    dtype = STORAGE[case.variant.dtype]
-    x = np.arange(TUTORIAL.x.size).reshape(TUTORIAL.x.shape).astype(dtype)
-    tutorial = Trial(case, case.kernel)
-    draw = tutorial.draw(problem=problem).holding({"x": x})
-    tutorial.require_right(tutorial.call(tutorial.inputs(draw), draw), draw, "on consecutive numbers")
+    inputs = {name: array.astype(STORAGE[case.variant.dtype]) for name, array in example.inputs.items()}
+    tried = Trial(case, case.kernel)
+    draw = tried.draw(problem=problem).holding(inputs)
+    tried.require_right(tried.call(tried.inputs(draw), draw), draw, example.what)

@@ -18,8 +18,8 @@ from conformance.implementations.implementation import ImplementationError, Kern
 from conformance.inputs import DISTRIBUTIONS, Expectation
 from conformance.inputs.golden import GoldenError
 from conformance.inputs.golden import check as check_golden
-from conformance.operators import Arrays, Tensor
-from conformance.problems import FAMILY_DISTRIBUTIONS, Problem
+from conformance.operators import FAMILIES, Arrays, Tensor
+from conformance.problems import Problem
 
 DISTRIBUTION = "contract"
 """What records and `--distribution` call the checks of behaviour."""
@@ -42,7 +42,7 @@ class Draw:
     @property
     def names(self) -> tuple[str, ...]:
         """The arguments by position."""
-        return self.case.operator.arguments(self.case.problem.geometry)
+        return self.case.operator.arguments
 
     @property
     def given(self) -> list[np.ndarray | None]:
@@ -75,7 +75,7 @@ class Trial:
         On the first distribution of the operator's family, unless another one is asked for.
         """
         variant = replace(
-            self.case.variant, distribution=distribution or FAMILY_DISTRIBUTIONS[self.case.operator.family][0]
+            self.case.variant, distribution=distribution or FAMILIES[self.case.operator.family].distributions[0]
         )
         problem = problem or self.case.problem
         case = replace(self.case, problem=problem, variant=variant, seed=self.case.seed + number)

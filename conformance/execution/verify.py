@@ -145,7 +145,7 @@ def prepare(case: Case, kernel: Kernel, expected: Expectation) -> Callable[[], A
     """The kernel bound to fresh device copies of its inputs. A call returns when the device has finished."""
     operator, geometry, layout = case.operator, case.problem.geometry, case.variant.layout
     bridge = case.implementation.arrays
-    given = [argument(expected, name, layout) for name in operator.arguments(geometry)]
+    given = [argument(expected, name, layout) for name in operator.arguments]
     native = [None if array is None else bridge.from_host(array) for array in given]
     keywords = kernel.keyword_arguments({**operator.parameters(geometry), "layout": layout})
 

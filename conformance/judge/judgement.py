@@ -14,7 +14,7 @@ from conformance.judge import accuracy, residuals
 from conformance.judge.contract import Contract
 from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.locate import locate
-from conformance.judge.propagation import PROPAGATIONS
+from conformance.judge.propagation import Arithmetic
 from conformance.judge.residuals import Residuals
 from conformance.operators import Arrays, Operator
 
@@ -130,22 +130,22 @@ def outputs_of(
     magnitude: Callable[[], Arrays],
 ) -> list[Output]:
     """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs."""
-    propagation = PROPAGATIONS.get(operator.name)
+    errors = operator.errors(geometry)
     bounds = None
-    if propagation is not None:
-        bounds = cache(lambda contract: propagation(geometry, inputs, magnitude(), contract, dtype))
+    if (propagate := errors.propagate) is not None:
+        bounds = cache(lambda contract: propagate(geometry, inputs, magnitude(), Arithmetic(contract, dtype)))
     return [
         Output(
             name=name,
             axes=tensor.axes,
             dtype=tensor.stored_as(dtype),
-            terms=operator.terms(geometry)[name],
+            terms=errors.terms[name],
             actual=actual[name],
             reference=reference[name],
             magnitude=partial(_named, name, magnitude),
-            exact=operator.exact_on_integers(geometry),
-            constants=Constants(operator.constants(geometry), operator.alike(geometry)),
-            sharing=operator.sharing(geometry),
+            exact=errors.exact_on_integers,
+            constants=Constants(errors.constants, errors.shared_constant),
+            sharing=errors.error_fan_out,
             propagated=None if bounds is None else partial(_bound, name, bounds),
         )
         for name, tensor in operator.outputs(geometry).items()

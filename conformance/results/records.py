@@ -63,7 +63,7 @@ def record(case: Case, verdict: Verdict) -> dict[str, Any]:
         "seed": case.seed,
         "generator": GENERATOR,
         "method": "probes" if by_probes(case) else "exact",
-        "terms": case.operator.terms(case.problem.geometry),
+        "terms": dict(case.operator.errors(case.problem.geometry).terms),
         "reason": verdict.reason,
         "checks": {
             judgement.output: {check.name: [number(check.value), check.limit] for check in judgement.checks}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.checks.tutorial import arange_is_exact
+from conformance.checks.tutorial import worked_example_is_exact
 
 
 @pytest.mark.verifies("avg_pool_forward")
@@ -22,4 +22,4 @@ def test_avg_pool_backward(judged, case):
 @pytest.mark.behaves("avg_pool_forward")
 def test_tutorial(kept, case):
     """0, 1, 2, ... over 2x6x6 with a window of 2, as a public tutorial has it: exact, and all that it checks."""
-    kept(case, arange_is_exact)
+    kept(case, worked_example_is_exact)

@@ -183,7 +183,7 @@ def _tried(case: Case, kernel: Kernel, patience: Patience) -> Measurement:
 
 
 def _bound(case: Case, kernel: Kernel, expected: Expectation) -> _Bound:
-    bridge, names = case.implementation.arrays, case.operator.arguments(case.problem.geometry)
+    bridge, names = case.implementation.arrays, case.operator.arguments
     given = [argument(expected, name, case.variant.layout) for name in names]
     native = tuple(None if array is None else bridge.from_host(array) for array in given)
     bridge.synchronize(native)  # a copy may still be under way when the framework returns

@@ -61,7 +61,7 @@ class Kernels:
         operator, like = OPERATORS[direction], next(iter(given.values()))
         kernel = self.find(direction, geometry, like.dtype, what)
         inputs = {name: None if tensor is None else tensor.detach() for name, tensor in given.items()}
-        native = [self._given(inputs.get(name)) for name in operator.arguments(geometry)]
+        native = [self._given(inputs.get(name)) for name in operator.arguments]
         keywords = kernel.keyword_arguments({**operator.parameters(geometry), "layout": self.layout})
         result = self._finished(kernel, native, keywords, f"{what}: {direction} of {self.implementation.name}")
         tensors = operator.outputs(geometry)

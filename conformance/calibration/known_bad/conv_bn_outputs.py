@@ -12,7 +12,7 @@ from conformance.calibration.known_bad.base import Mutant, exact
 from conformance.calibration.known_bad.conv_bn import BACKWARD, FORWARD, HONEST, OUTWARD, TRAINING, narrowed
 from conformance.calibration.known_bad.structure import planted
 from conformance.calibration.subject import Run
-from conformance.diagnosis.mistakes import LIBRARY
+from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.dtypes import BF16, FORMATS, FP16
 from conformance.inputs.stream import Stream
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
@@ -194,7 +194,7 @@ def _paths() -> Iterator[Mutant]:
     known = {mistake.name: mistake for mistake in LIBRARY}
     for path, (taken, names) in _PATHS.items():
         for name in names:
-            operators = tuple(operator for operator in known[name].operators if operator in NORMALISED)
+            operators = tuple(operator for operator in operators_of(known[name]) if operator in NORMALISED)
             yield replace(
                 planted(known[name]),
                 name=f"bn: {name}, on the {path} path",

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from conformance.calibration.known_bad.base import Mutant
 from conformance.calibration.known_bad.structure import planted
-from conformance.diagnosis.base import CONVOLUTIONS
-from conformance.diagnosis.mistakes import LIBRARY, Mistake
-from conformance.operators import ConvGeometry
+from conformance.diagnosis.mistakes import LIBRARY, Mistake, operators_of
+from conformance.operators import CONVOLUTIONS, ConvGeometry
 
 _PARAMETERS = (
     "stride ignored",
@@ -58,7 +57,7 @@ def _forgetful() -> Iterator[Mutant]:
 def _on_path(path: str, taken: Callable[[ConvGeometry], bool], mistake: Mistake) -> Mutant:
     mutant = planted(mistake)
     when = _both(taken, mistake.when)
-    operators = tuple(operator for operator in mistake.operators if operator in CONVOLUTIONS)
+    operators = tuple(operator for operator in operators_of(mistake) if operator in CONVOLUTIONS)
     name = f"{mistake.name}, on the {path} path"
     return replace(mutant, name=name, family="paths", operators=operators, when=when)
 

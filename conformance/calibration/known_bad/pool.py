@@ -16,7 +16,7 @@ from conformance.calibration.subject import DEFAULT, Run
 from conformance.diagnosis.mistakes import LIBRARY
 from conformance.dtypes import FORMATS, Format
 from conformance.operators import POOLINGS, Arrays, Operator, PoolGeometry
-from conformance.operators.pool import taps
+from conformance.operators.pooling import taps
 from conformance.operators.spatial import padded
 
 FORWARD, BACKWARD = POOLINGS

@@ -11,9 +11,8 @@ import numpy as np
 from conformance.calibration.known_bad.arithmetic import HONEST, Arithmetic, bits, flushed
 from conformance.calibration.known_bad.base import Mutant, exact, stored
 from conformance.calibration.subject import DEFAULT, Run
-from conformance.diagnosis.base import BACKWARD_WEIGHT, CONVOLUTIONS
 from conformance.dtypes import FORMATS, Format
-from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
 
 _TF32, _BF16, _FP16, _FP32 = (FORMATS[name] for name in ("tf32", "bf16", "fp16", "fp32"))
 _SHORT = ("bf16", "fp16")
@@ -83,7 +82,7 @@ _OTHERS: tuple[tuple[str, Run, Run, tuple[str, ...], tuple[str, ...]], ...] = (
      ("fp32", "bf16"), CONVOLUTIONS),
     ("sum scaled by 1/256 in fp32 before it is scaled back", Arithmetic(after=_out_of_range(np.float32, 1 / 256)),
      HONEST, ("fp32", "bf16"), CONVOLUTIONS),
-    ("dw of the images added in the storage dtype", _atomic, exact, _SHORT, (BACKWARD_WEIGHT,)),
+    ("dw of the images added in the storage dtype", _atomic, exact, _SHORT, ("conv_backward_weight",)),
 )  # fmt: skip
 
 PRECISION: tuple[Mutant, ...] = (

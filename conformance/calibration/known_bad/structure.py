@@ -6,7 +6,7 @@ Exactly, so that a mistake which changes nothing on a problem is seen to be equi
 from __future__ import annotations
 
 from conformance.calibration.known_bad.base import Mutant, exact, of_operator
-from conformance.diagnosis.mistakes import LIBRARY, Mistake
+from conformance.diagnosis.mistakes import LIBRARY, Mistake, operators_of
 from conformance.operators import Arrays, ConvGeometry, Operator
 
 
@@ -21,7 +21,7 @@ def planted(mistake: Mistake) -> Mutant:
             else of_operator(operator, geometry, outputs, dtype)
         )
 
-    return Mutant(mistake.name, mistake.family, run, operators=mistake.operators, when=mistake.when, base=exact)
+    return Mutant(mistake.name, mistake.kind, run, operators=operators_of(mistake), when=mistake.when, base=exact)
 
 
 STRUCTURE: tuple[Mutant, ...] = tuple(planted(mistake) for mistake in LIBRARY)

@@ -7,10 +7,9 @@ import numpy as np
 from conformance.calibration.known_bad.arithmetic import HONEST, Arithmetic, bits
 from conformance.calibration.known_bad.base import Mutant, exact
 from conformance.calibration.subject import Run
-from conformance.diagnosis.base import CONVOLUTIONS, FORWARD
 from conformance.dtypes import FORMATS
 from conformance.judge.contract import Contract
-from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
 
 PEEK = 3
 LONG = 4096
@@ -57,7 +56,7 @@ SUBTLE: tuple[Mutant, ...] = (
         "subtle",
         _without_last_product,
         Contract(inputs="bf16"),
-        (FORWARD,),
+        ("conv_forward",),
         lambda geometry: geometry.c >= LONG,
         ("fp32",),
         base=_ROUNDED,

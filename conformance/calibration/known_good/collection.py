@@ -16,8 +16,7 @@ from conformance.calibration.known_good.transforms import fft, three_by_three, u
 from conformance.calibration.subject import DEFAULT, Run, Subject
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
-from conformance.operators import OPERATORS, ConvGeometry
-from conformance.problems import FAMILY_DISTRIBUTIONS
+from conformance.operators import FAMILIES, OPERATORS, ConvGeometry
 
 SPREADS_NAN = {"special": "a transform spreads NaN and Inf over its whole tile, beyond the receptive field"}
 OVERFLOWS = {"wide": "transformed data are larger, and leave the range before the way back makes them small again"}
@@ -51,7 +50,7 @@ class KnownGood:
     def distributions(self) -> tuple[str, ...]:
         """The distributions that apply."""
         return tuple(
-            distribution for distribution in FAMILY_DISTRIBUTIONS[self.family] if distribution not in self.exempted
+            distribution for distribution in FAMILIES[self.family].distributions if distribution not in self.exempted
         )
 
 

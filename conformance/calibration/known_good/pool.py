@@ -18,7 +18,7 @@ from conformance.calibration.subject import DEFAULT, Subject
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry
-from conformance.operators.pool import taps
+from conformance.operators.pooling import taps
 from conformance.operators.spatial import cropped, padded
 
 FORWARD, BACKWARD = POOLINGS
@@ -175,7 +175,7 @@ def _known_good(
     when: Callable[[Any], bool] = lambda geometry: True,
 ) -> KnownGood:
     run = partial(_run, average)
-    return KnownGood(Subject(f"pool-{name}", "pool", run, honest, operators, when, dtypes), too_good, exempted)
+    return KnownGood(Subject(f"pool-{name}", "avg_pool", run, honest, operators, when, dtypes), too_good, exempted)
 
 
 _EMULATED = partial(Sum, work=np.float64)

@@ -9,8 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.base import (
-    POOLING,
+from conformance.operators.avg_pool.geometry import PoolGeometry
+from conformance.operators.base import Arrays, Operator
+from conformance.operators.mistakes import (
+    IMAGES,
+    TAILS,
+    TILES,
+    WINDOWS,
     Change,
     Compute,
     InapplicableError,
@@ -19,20 +24,17 @@ from conformance.diagnosis.base import (
     fitted,
     misread,
     on_outputs,
+    within_tiles,
 )
-from conformance.diagnosis.index import TILES, within_tiles
-from conformance.operators import Arrays, Operator, PoolGeometry
-from conformance.operators.pool import taps
-from conformance.operators.spatial import cropped, padded
+from conformance.operators.pooling import scattered, taps
+from conformance.operators.spatial import UNPADDED, padded
 
-FORWARD, BACKWARD = POOLING
+FORWARD, BACKWARD = "avg_pool_forward", "avg_pool_backward"
 
 Counts = Callable[[PoolGeometry], np.ndarray]
 """Divisors [P, Q]."""
 Kept = Callable[[PoolGeometry], np.ndarray]
 """Which positions of the window take part, [R, S]."""
-Put = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""What a gradient becomes where another window's share arrives."""
 
 
 def _divisors(g: PoolGeometry) -> np.ndarray:
@@ -133,9 +135,9 @@ def _filled(mode: Any) -> Compute:
     """Something else than zeros around the image, the divisor being right."""
 
     def enlarged(g: PoolGeometry) -> PoolGeometry:
-        if g.padding == ((0, 0), (0, 0)):
+        if g.padding == UNPADDED:
             raise InapplicableError
-        return replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=((0, 0), (0, 0)))
+        return replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=UNPADDED)
 
     return apart(enlarged, x=lambda x, g: np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode))
 
@@ -158,14 +160,6 @@ def shares(g: PoolGeometry, inputs: Arrays, dtype: Any = np.float64) -> np.ndarr
     """dy in units of the divisors' common multiple."""
     exact: np.ndarray = inputs["dy"].astype(dtype) * (g.common_multiple // g.divisors)
     return exact
-
-
-def scattered(g: PoolGeometry, values: np.ndarray, places: Any, put: Put = np.add) -> np.ndarray:
-    """Every window's value at these positions of it, `put` together where windows overlap."""
-    image = padded(np.zeros(g.x.shape, values.dtype), g.overhang, values.dtype)
-    for rows, columns in places:
-        image[..., rows, columns] = put(image[..., rows, columns], values)
-    return np.ascontiguousarray(cropped(image, g.overhang, (g.h, g.w)))
 
 
 def _all_but(*where: Any) -> Kept:
@@ -327,15 +321,15 @@ _GRADIENTS: dict[str, Compute] = {
 
 def _pooling() -> Iterator[Mistake]:
     for name, compute in (_WINDOWS | _ADDED).items():
-        yield Mistake(name, "pooling", compute, POOLING)
+        yield Mistake(name, "pooling", compute)
     yield Mistake("maximum instead of average", "pooling", _largest, (FORWARD,))
-    yield Mistake("sum instead of average", "divisor", apart(counts=_all(lambda g: 1)), POOLING)
+    yield Mistake("sum instead of average", "divisor", apart(counts=_all(lambda g: 1)))
     for name, counts in _COUNTED.items():
-        yield Mistake(name, "divisor", apart(counts=counts), POOLING, lambda g: g.divisor_override is None)
+        yield Mistake(name, "divisor", apart(counts=counts), when=lambda g: g.divisor_override is None)
     for name, counts in _OVERRIDDEN.items():
-        yield Mistake(name, "divisor", apart(counts=counts), POOLING, lambda g: g.divisor_override is not None)
+        yield Mistake(name, "divisor", apart(counts=counts), when=lambda g: g.divisor_override is not None)
     for name, compute in _GRADIENTS.items():
         yield Mistake(name, "gradients", compute, (BACKWARD,))
 
 
-POOLED: tuple[Mistake, ...] = tuple(_pooling())
+MISTAKES: tuple[Mistake, ...] = (*IMAGES, *WINDOWS, *TAILS, *_pooling())
