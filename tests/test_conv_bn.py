@@ -20,7 +20,6 @@ from conformance.calibration import false_alarms as campaign
 from conformance.calibration.known_bad import MUTANTS
 from conformance.calibration.mutation import rows, score, try_all
 from conformance.diagnosis import diagnose
-from conformance.diagnosis.mistakes import LIBRARY
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import FAMILIES, NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError
@@ -313,7 +312,7 @@ class Remembered:
 def test_planted_mistakes_are_named(operator: str, text: str, monkeypatch: pytest.MonkeyPatch):
     case = expected(operator, text, distribution="fixed")
     known = (case.recipe.operator, case.recipe.geometry, case.inputs)
-    library = [Remembered(mistake.name, mistake.outputs(*known)) for mistake in LIBRARY]
+    library = [Remembered(mistake.name, mistake.outputs(*known)) for mistake in FAMILIES["conv_bn"].mistakes]
     family = replace(FAMILIES["conv_bn"], mistakes=cast(Any, library))
     monkeypatch.setitem(FAMILIES, "conv_bn", family)
     wrong, tried = [], 0

@@ -94,6 +94,7 @@ class Output:
     """One output to be judged: the host array and what it must be. `magnitude` is asked for only when needed.
 
     exact       whether integers have results that every format holds
+    selects     whether every result is an element of the inputs
     constants   rounded constants that the operator allows for
     sharing     most elements that one rounding may reach
     propagated  contract -> bound by element before the output's own rounding, where the output is no plain sum
@@ -107,6 +108,7 @@ class Output:
     reference: np.ndarray
     magnitude: Callable[[], np.ndarray]
     exact: bool = True
+    selects: bool = False
     constants: Constants = NONE
     sharing: int = 1
     propagated: Callable[[Contract], np.ndarray] | None = None
@@ -144,6 +146,7 @@ def outputs_of(
             reference=reference[name],
             magnitude=partial(_named, name, magnitude),
             exact=errors.exact_on_integers,
+            selects=errors.selects,
             constants=Constants(errors.constants, errors.shared_constant),
             sharing=errors.error_fan_out,
             propagated=None if bounds is None else partial(_bound, name, bounds),
@@ -162,8 +165,10 @@ def _bound(name: str, bounds: Callable[[Contract], Arrays], contract: Contract) 
 
 
 def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
-    """Equality where the contract makes the distribution exact, else the bound, and on the fixed distribution the
-    statistics."""
+    """Equality where the contract makes the distribution exact or nothing is computed, else the bound, and on the fixed
+    distribution the statistics."""
+    if output.selects and contract.inputs == "exact" and contract.subnormals == "kept":
+        return _by_equality(output, contract)
     if distribution in EQUALITY_DISTRIBUTIONS and output.exact and contract.exact_on_integers(output.dtype):
         return _by_equality(output, contract)
     return _by_bound(output, contract, with_statistics=distribution in STATISTICS_DISTRIBUTIONS)

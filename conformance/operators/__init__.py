@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.operators import avg_pool, conv, conv_bn
+from conformance.operators import avg_pool, conv, conv_bn, max_pool
 from conformance.operators.avg_pool import PoolGeometry
 from conformance.operators.base import Arrays, Geometry, Operator, Tensor
 from conformance.operators.conv import ConvGeometry
@@ -12,7 +12,9 @@ from conformance.operators.conv_bn import ConvBnGeometry
 from conformance.operators.family import Family
 from conformance.operators.spatial import GeometryError
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (conv.FAMILY, conv_bn.FAMILY, avg_pool.FAMILY)}
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (conv.FAMILY, conv_bn.FAMILY, avg_pool.FAMILY, max_pool.FAMILY)
+}
 """Every family that there is. This is the only place that lists them."""
 OPERATORS: dict[str, Operator] = {
     operator.name: operator for family in FAMILIES.values() for operator in family.operators

@@ -76,7 +76,7 @@ class Described:
         problem has."""
         known = {field.letter: field for field in cls.FIELDS}
         written: dict[str, str] = {}
-        for word in text.removeprefix(cls.PREFIX).split():
+        for word in text.strip().removeprefix(cls.PREFIX).split():
             match = _WORD.fullmatch(word)
             if match is None or match[1] not in known:
                 legend = ", ".join(f"{field.letter} {field.meaning}" for field in cls.FIELDS)

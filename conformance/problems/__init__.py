@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.problems import edges, networks, normalised, pairwise, pooling
+from conformance.problems import edges, max_pooling, networks, normalised, pairwise, pooling
 from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
 _CONVOLUTIONS = (
@@ -11,7 +11,7 @@ _CONVOLUTIONS = (
 )
 PROBLEMS: tuple[Problem, ...] = tuple(
     sorted(
-        (*_CONVOLUTIONS, *normalised.PROBLEMS, *pooling.PROBLEMS),
+        (*_CONVOLUTIONS, *normalised.PROBLEMS, *pooling.PROBLEMS, *max_pooling.PROBLEMS),
         key=lambda problem: LEVELS.index(problem.level),
     )
 )

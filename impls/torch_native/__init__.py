@@ -1,4 +1,4 @@
-"""What torch itself offers, on the CPU and on CUDA: conv2d, batch_norm, avg_pool2d and their gradients."""
+"""What torch itself offers, on the CPU and on CUDA: conv2d, batch_norm, avg_pool2d, max_pool2d and their gradients."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from conformance import Contract, Implementation, torch_arrays
 
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
+from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward, overlapping, overlapping_and_composed
 
 torch.backends.cuda.matmul.allow_tf32 = False
@@ -24,6 +25,7 @@ KERNELS = (
     conv_bn_backward,
     conv_bn_inference,
     avg_pool_forward,
+    max_pool_forward,
 )
 GRADIENTS = ("conv_backward_data", "conv_backward_weight", "conv_bn_backward")
 PAIRS = ("conv_bn_forward", "conv_bn_backward", "conv_bn_inference")
@@ -65,21 +67,22 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
                 kernel
             )
         implementation.implements(kernel.__name__, dtypes=(dtype,), layouts=BOTH_LAYOUTS, contract=contract)(kernel)
-    _register_pool_gradient(implementation, pooled_in_storage)
+    for kernel in (avg_pool_backward, max_pool_backward):
+        _register_pool_gradient(implementation, kernel, pooled_in_storage)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     return implementation
 
 
-def _register_pool_gradient(implementation: Implementation, pooled_in_storage) -> None:
+def _register_pool_gradient(implementation: Implementation, kernel, pooled_in_storage) -> None:
     for dtype in HALVES:
         implementation.implements(
-            "avg_pool_backward",
+            kernel.__name__,
             dtypes=(dtype,),
             layouts=BOTH_LAYOUTS,
             when=pooled_in_storage,
             contract=Contract(accumulate=dtype),
-        )(avg_pool_backward)
-    implementation.implements("avg_pool_backward", dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(avg_pool_backward)
+        )(kernel)
+    implementation.implements(kernel.__name__, dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(kernel)
 
 
 # On the CPU torch adds up the shares of overlapping windows in the storage format.
