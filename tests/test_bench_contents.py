@@ -26,7 +26,8 @@ from tests import kernels
 GEOMETRIES = {
     "conv": "n2 c4 h6 w5 k6 r3 s3 p1 g2 b1",
     "conv_bn": "bn n3 c4 h6 w5 k6 r3 s3 p1",
-    "pool": "pool n2 c3 h7 w6 r3 s3 u2 p1",
+    "avg_pool": "pool n2 c3 h7 w6 r3 s3 u2 p1",
+    "max_pool": "maxpool n2 c3 h7 w6 r3 s3 u2 p1",
 }
 
 

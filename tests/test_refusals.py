@@ -22,6 +22,7 @@ TEXTS = {
     "conv": "n2 c4 h6 w5 k4 r3 s3 p1",
     "conv_bn": "bn n2 c4 h6 w5 k4 r3 s3 p1",
     "avg_pool": "pool n2 c4 h6 w6 r3 s3 u1",
+    "max_pool": "maxpool n2 c4 h6 w6 r3 s3 u1",
 }
 
 

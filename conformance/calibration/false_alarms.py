@@ -75,6 +75,10 @@ ROWS = (
     Row("pool n2 c4 h20 w20 r7 s7 u1 p3 valid1", every=5),
     Row("pool n2 c512 h7 w7 r7 s7", ("avg_pool_backward",), every=10),
     Row("pool n2 c32 h30 w30 r5 s3", ("avg_pool_backward",), every=10),
+    Row("maxpool n2 c4 h8 w6 r2 s2"),
+    Row("maxpool n2 c5 h9 w10 r3 s3 u2 p1 ceil1"),
+    Row("maxpool n2 c3 h9 w9 r3 s3 u1 p1:2x0:1 d2x1", every=2),
+    Row("maxpool n2 c8 h13 w13 r5 s5 u1 p2", ("max_pool_backward",), every=5),
 )
 """Contractions from 1 term to 4,608; the longer, the fewer outputs and the fewer seeds. One row has many outputs, since
 statistics see more of a systematic error then."""
@@ -82,6 +86,7 @@ statistics see more of a systematic error then."""
 MIDDLING = {
     "conv": ("n2 c8 h9 w9 k16 r3 s3 p1 b1", "n1 c64 h6 w6 k16 r3 s3 p1", "n1 c16 h12 w12 k32 r3 s3 p1"),
     "conv_bn": ("bn n2 c8 h9 w9 k16 r3 s3 p1", "bn n2 c64 h8 w8 k16 r3 s3", "bn n1 c16 h12 w12 k32 r3 s3 p1"),
+    "max_pool": ("maxpool n2 c8 h13 w13 r5 s5 u1 p2",),
     "avg_pool": ("pool n4 c16 h9 w9 r3 s3 u2 p1", "pool n4 c64 h28 w28 r28 s28", "pool n2 c16 h16 w16 r2 s2 u1"),
 }
 """Family -> problems on which a contract that is too good must show."""

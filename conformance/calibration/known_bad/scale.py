@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.known_bad.base import Mutant, exact, stored
-from conformance.operators import CONVOLUTIONS, POOLINGS, Arrays, Operator
+from conformance.calibration.known_bad.base import PLAIN, Mutant, exact, stored
+from conformance.operators import Arrays, Operator
 
 Deviation = Callable[[np.ndarray], np.ndarray]
 """From an exact output in float64, of any rank, to the deviating one."""
@@ -93,7 +93,7 @@ def deviating(name: str, deviation: Deviation) -> Mutant:
         outputs = operator.reference(geometry, inputs)
         return stored({key: deviation(array) for key, array in outputs.items()}, dtype)
 
-    return Mutant(name, "scale", run, operators=(*CONVOLUTIONS, *POOLINGS), base=exact)
+    return Mutant(name, "scale", run, operators=PLAIN, base=exact)
 
 
 SCALE: tuple[Mutant, ...] = tuple(deviating(name, deviation) for name, deviation in _DEVIATIONS.items())

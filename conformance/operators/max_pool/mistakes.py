@@ -110,7 +110,10 @@ def _to_every_maximum(shared: bool) -> Compute:
         masks = _every_maximum(g, inputs["x"].astype(dtype), places)
         if shared:
             dy = dy / np.sum(masks, axis=0)
-        return {"dx": sum(scattered(g, np.where(m, dy, 0), [at]) for m, at in zip(masks, places, strict=True))}
+        dx = np.zeros(g.x.shape, dtype)
+        for mask, place in zip(masks, places, strict=True):
+            dx += scattered(g, np.where(mask, dy, 0), [place])
+        return {"dx": dx}
 
     return compute
 

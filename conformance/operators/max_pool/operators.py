@@ -141,5 +141,5 @@ class MaxPoolBackward(_MaxPool):
 
     def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of dy^2)."""
-        squares = inputs | {"dy": np.square(inputs["dy"].astype(dtype))}
+        squares = {**inputs, "dy": np.square(inputs["dy"].astype(dtype))}
         return {"dx": np.sqrt(self.reference(geometry, squares, dtype)["dx"])}
