@@ -46,7 +46,8 @@ def _in_float32(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarr
 
 
 def _in_float64(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
-    return total + arriving
+    found: np.ndarray = total + arriving
+    return found
 
 
 def _in_storage(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
