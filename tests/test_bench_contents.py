@@ -14,6 +14,7 @@ import pytest
 
 from conformance import Implementation, numpy_arrays
 from conformance.execution.case import Case
+from conformance.inputs import Expectation
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Variant, typed
 from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_TWINS
@@ -25,7 +26,8 @@ from tests import kernels
 GEOMETRIES = {
     "conv": "n2 c4 h6 w5 k6 r3 s3 p1 g2 b1",
     "conv_bn": "bn n3 c4 h6 w5 k6 r3 s3 p1",
-    "pool": "pool n2 c3 h7 w6 r3 s3 u2 p1",
+    "avg_pool": "pool n2 c3 h7 w6 r3 s3 u2 p1",
+    "max_pool": "maxpool n2 c3 h7 w6 r3 s3 u2 p1",
 }
 
 
@@ -46,15 +48,15 @@ def test_scaled_inputs_have_exactly_scaled_results(operator: str):
         for name, exact in content.expected.reference.items():
             np.testing.assert_array_equal(found[name], exact)
         seen.add(b"".join(array.tobytes() for array in inputs.values()))
-    known = subject.OPERATORS[operator]
-    assert len(seen) == len(known.factors) * (subject.DRAWS if known.powers else subject.MORE_DRAWS)
+    known = OPERATORS[operator].homogeneous
+    assert len(seen) == len(subject.factors(known)) * (subject.DRAWS if known.powers else subject.MORE_DRAWS)
     assert len(seen) > rotation.USUAL
 
 
 def test_the_first_content_is_that_of_the_case():
     case = case_of("conv_forward", "nhwc")
     first, second = islice(subject.contents(case), 2)
-    drawn = case.recipe.draw()["x"]
+    drawn = Expectation(case.recipe).inputs["x"]
     for content, sign in ((first, 1), (second, -1)):
         np.testing.assert_array_equal(content.inputs()["x"], sign * drawn)
 

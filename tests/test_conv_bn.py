@@ -20,11 +20,11 @@ from conformance.calibration import false_alarms as campaign
 from conformance.calibration.known_bad import MUTANTS
 from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis import diagnose
-from conformance.diagnosis.mistakes import LIBRARY
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
-from conformance.judge.normalisation import Steps
-from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, extended
+from conformance.operators import FAMILIES, NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError
+from conformance.operators.conv_bn import extended
+from conformance.operators.conv_bn.steps import Steps
 
 SMALL = {
     "inside": "bn n2 c2 h4 w3 k3 r3 s2 p1 mom30",
@@ -303,7 +303,7 @@ def test_planted_mistakes_are_named(operator: str, text: str):
     case = expected(operator, text, distribution="fixed")
     known = (case.recipe.operator, case.recipe.geometry, case.inputs)
     wrong, tried = [], 0
-    for mistake in LIBRARY:
+    for mistake in FAMILIES["conv_bn"].mistakes:
         found = mistake.outputs(*known)
         if found is None or not differs(found, case.reference):
             continue

@@ -362,7 +362,8 @@ def test_digests_do_not_depend_on_threads():
     program = (
         "from conformance.inputs import *; from conformance.inputs.golden import *; "
         "from conformance.operators import *; "
-        "texts = ('n1 c128 h24 w24 k128 r3 s3 p1 b1', 'bn n2 c48 h17 w15 k64 r3 s3 p1', 'pool n2 c8 h31 w30 r3 s3'); "
+        "texts = ('n1 c128 h24 w24 k128 r3 s3 p1 b1', 'bn n2 c48 h17 w15 k64 r3 s3 p1', 'pool n2 c8 h31 w30 r3 s3', "
+        "'maxpool n2 c8 h31 w30 r3 s3'); "
         "pairs = [(o, g) for g in map(parse, texts) for o in OPERATORS.values() if takes(o.name, g)]; "
         "print([entry(Expectation(Recipe(o, g, 'fp32', 'fixed', 0))) for o, g in pairs])"
     )

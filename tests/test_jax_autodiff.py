@@ -68,7 +68,7 @@ def inputs(g: ConvBnGeometry) -> list[Any]:
     """fp64 inputs by position, None for those that are absent."""
     operator = OPERATORS["conv_bn_forward"]
     drawn = Expectation(Recipe(operator, g, "fp64", "fixed", 0)).inputs
-    return [jnp.asarray(drawn[name]) if name in drawn else None for name in operator.arguments(g)]
+    return [jnp.asarray(drawn[name]) if name in drawn else None for name in operator.arguments]
 
 
 def differentiable(native: Any, form: str, g: ConvBnGeometry) -> tuple[Callable[..., Any], list[Any]]:

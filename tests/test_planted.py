@@ -16,8 +16,8 @@ from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.implementations.implementation import Implementation
 from conformance.judge import Contract
-from conformance.operators import OPERATORS
-from conformance.problems import FAMILY_DISTRIBUTIONS, Variant, typed
+from conformance.operators import FAMILIES, OPERATORS
+from conformance.problems import Variant, typed
 from tests import kernels
 
 SMALL = "n2 c8 h9 w9 k16 r3 s3 p1 b1"
@@ -206,7 +206,7 @@ def test_defect_is_found_and_described(defect: Defect, problem: str, distributio
     assert re.search(defect.says, verdict.reason), verdict.reason
 
 
-@pytest.mark.parametrize("distribution", FAMILY_DISTRIBUTIONS["conv"])
+@pytest.mark.parametrize("distribution", FAMILIES["conv"].distributions)
 @pytest.mark.parametrize("problem", [SMALL, MIDDLE, GROUPED, REMAINDER])
 @pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
 def test_unmodified_kernel_passes(operator: str, problem: str, distribution: str):
@@ -214,7 +214,7 @@ def test_unmodified_kernel_passes(operator: str, problem: str, distribution: str
     assert (verdict.status, verdict.reason) == ("pass", "")
 
 
-@pytest.mark.parametrize("distribution", FAMILY_DISTRIBUTIONS["conv"])
+@pytest.mark.parametrize("distribution", FAMILIES["conv"].distributions)
 def test_rounding_that_is_declared_passes(distribution: str):
     planted = DEFECTS["TF32 inputs"].plant(kernels.conv_forward)
     verdict = verdict_on(planted, "conv_forward", MIDDLE, distribution, Contract(inputs="tf32"))
@@ -230,7 +230,7 @@ CONTRACTS = {
 }
 
 
-@pytest.mark.parametrize("distribution", FAMILY_DISTRIBUTIONS["conv"])
+@pytest.mark.parametrize("distribution", FAMILIES["conv"].distributions)
 @pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
 def test_no_contract_covers_a_constant(contract: Contract, distribution: str):
     planted = after(lambda y: np.full_like(y, 7))(kernels.conv_forward)

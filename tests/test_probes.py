@@ -12,7 +12,7 @@ from conformance.dtypes import FP32
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.probing import RISK, Probes
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
-from conformance.operators.conv_probes import PROJECTIONS, projected
+from conformance.operators.conv.probes import projected
 from conformance.problems import PROBLEMS, Problem, at_level
 
 STANDARD = [problem for problem, _ in at_level(PROBLEMS, "standard") if problem.geometry.family == "conv"]
@@ -44,8 +44,10 @@ def test_probes_know_what_the_reference_knows(operator: str, problem: Problem):
     assert (np.abs(next(iter(known.magnitude.values()))[index] - magnitudes) <= rounding).all()
     signs = np.where(np.arange(problem.geometry.c * problem.geometry.k) % 3 == 0, 1.0, -1.0)
     channels = problem.geometry.c if operator == "conv_backward_data" else problem.geometry.k
-    project = PROJECTIONS[operator]
-    exact = project(problem.geometry, known.inputs, signs[:channels], RISK, np.dtype(np.float64))
+    assert known.recipe.operator.probes is not None
+    exact = known.recipe.operator.probes.project(
+        problem.geometry, known.inputs, signs[:channels], RISK, np.dtype(np.float64)
+    )
     np.testing.assert_array_equal(exact.expected, projected(exact, reference))
 
 

@@ -87,4 +87,4 @@ def test_no_element_sums_more_terms_than_declared(geometry: ConvGeometry):
     for operator in map(OPERATORS.__getitem__, CONVOLUTIONS):
         ones = {name: np.ones(tensor.shape) for name, tensor in operator.inputs(geometry).items()}
         for name, sums in operator.reference(geometry, ones).items():
-            assert sums.max() <= operator.terms(geometry)[name]
+            assert sums.max() <= operator.errors(geometry).terms[name]

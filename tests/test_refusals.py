@@ -10,11 +10,11 @@ import pytest
 
 from conformance import Implementation
 from conformance.checks import check_behaviour
-from conformance.checks.invalid_arguments import IMPOSSIBLE, invalid_arguments
-from conformance.checks.tutorial import arange_is_exact
+from conformance.checks.invalid_arguments import invalid_arguments
+from conformance.checks.tutorial import worked_example_is_exact
 from conformance.execution.case import Case
-from conformance.operators import OPERATORS
-from conformance.problems import FAMILY_DISTRIBUTIONS, Variant, typed
+from conformance.operators import FAMILIES, OPERATORS
+from conformance.problems import Variant, typed
 from conformance.reporting import terminal
 from conformance.reporting.tally import Tally
 from tests.report_samples import as_read, checked
@@ -22,7 +22,8 @@ from tests.report_samples import as_read, checked
 TEXTS = {
     "conv": "n2 c4 h6 w5 k4 r3 s3 p1",
     "conv_bn": "bn n2 c4 h6 w5 k4 r3 s3 p1",
-    "pool": "pool n2 c4 h6 w6 r3 s3 u1",
+    "max_pool": "maxpool n2 c4 h6 w6 r3 s3 u1",
+    "avg_pool": "pool n2 c4 h6 w6 r3 s3 u1",
 }
 
 
@@ -32,7 +33,7 @@ def case_of(operator: str, kernel: Callable[..., Any], text: str = "", dtype: st
     family = OPERATORS[operator].family
     problem = typed(text or TEXTS[family])
     return Case(
-        implementation, OPERATORS[operator], problem, Variant(dtype, "nchw", FAMILY_DISTRIBUTIONS[family][0]), 0
+        implementation, OPERATORS[operator], problem, Variant(dtype, "nchw", FAMILIES[family].distributions[0]), 0
     )
 
 
@@ -51,7 +52,7 @@ def refuses_without_a_word(*arguments, **keywords):
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_requests_that_are_answered_are_named(operator: str):
     verdict = check_behaviour(case_of(operator, answers), invalid_arguments)
-    assert (verdict.status, list(verdict.facts.accepted)) == ("pass", list(IMPOSSIBLE[operator]))
+    assert (verdict.status, list(verdict.facts.accepted)) == ("pass", list(OPERATORS[operator].invalid))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -63,7 +64,7 @@ def test_refusals_are_not_named(operator: str):
 def test_refusal_without_a_word_is_named():
     verdict = check_behaviour(case_of("conv_forward", refuses_without_a_word), invalid_arguments)
     assert list(verdict.facts.accepted) == [
-        f"{what} (refused without a message)" for what in IMPOSSIBLE["conv_forward"]
+        f"{what} (refused without a message)" for what in OPERATORS["conv_forward"].invalid
     ]
 
 
@@ -110,9 +111,9 @@ def pooled(half: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
 
 def test_tutorial_is_judged_exactly():
     text = "pool n1 c2 h6 w6 r2 s2"
-    assert check_behaviour(case_of("avg_pool_forward", pooled(np.copy), text), arange_is_exact).status == "pass"
+    assert check_behaviour(case_of("avg_pool_forward", pooled(np.copy), text), worked_example_is_exact).status == "pass"
     verdict = check_behaviour(
-        case_of("avg_pool_forward", pooled(lambda total: total * 1.0000002), text), arange_is_exact
+        case_of("avg_pool_forward", pooled(lambda total: total * 1.0000002), text), worked_example_is_exact
     )
     assert verdict.status == "fail"
     assert "wrong result (consecutive numbers)" in verdict.reason

@@ -162,7 +162,7 @@ def require_near(expected: Expectation, first: Arrays, second: Arrays) -> None:
 def draw(operator: str, g: ConvBnGeometry) -> tuple[Expectation, list[Any]]:
     """fp64 inputs by position, None for those that are absent."""
     expected = Expectation(Recipe(OPERATORS[operator], g, "fp64", "fixed", 0))
-    names = OPERATORS[operator].arguments(g)
+    names = OPERATORS[operator].arguments
     return expected, [torch.from_numpy(expected.inputs[n].copy()) if n in expected.inputs else None for n in names]
 
 

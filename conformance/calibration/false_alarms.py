@@ -16,8 +16,7 @@ from conformance.calibration.known_good import KNOWN_GOOD, KnownGood
 from conformance.calibration.subject import STORED, judgements
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Judgement
-from conformance.operators import OPERATORS, parse, takes
-from conformance.problems import FAMILY_DISTRIBUTIONS
+from conformance.operators import FAMILIES, OPERATORS, parse, takes
 from conformance.problems.table import applies
 
 
@@ -73,6 +72,10 @@ ROWS = (
     Row("pool n1 c24 h28 w28 r28 s28", every=10),
     Row("pool n2 c8 h32 w32 r8 s8 u2", every=10),
     Row("pool n2 c4 h20 w20 r7 s7 u1 p3 valid1", every=5),
+    Row("maxpool n2 c4 h8 w6 r2 s2"),
+    Row("maxpool n2 c5 h9 w10 r3 s3 u2 p1 ceil1"),
+    Row("maxpool n2 c3 h9 w9 r3 s3 u1 p1:2x0:1 d2x1", every=2),
+    Row("maxpool n2 c8 h13 w13 r5 s5 u1 p2", ("max_pool_backward",), every=5),
     Row("pool n2 c512 h7 w7 r7 s7", ("avg_pool_backward",), every=10),
     Row("pool n2 c32 h30 w30 r5 s3", ("avg_pool_backward",), every=10),
 )
@@ -82,7 +85,8 @@ statistics see more of a systematic error then."""
 MEDIUM = {
     "conv": ("n2 c8 h9 w9 k16 r3 s3 p1 b1", "n1 c64 h6 w6 k16 r3 s3 p1", "n1 c16 h12 w12 k32 r3 s3 p1"),
     "conv_bn": ("bn n2 c8 h9 w9 k16 r3 s3 p1", "bn n2 c64 h8 w8 k16 r3 s3", "bn n1 c16 h12 w12 k32 r3 s3 p1"),
-    "pool": ("pool n4 c16 h9 w9 r3 s3 u2 p1", "pool n4 c64 h28 w28 r28 s28", "pool n2 c16 h16 w16 r2 s2 u1"),
+    "max_pool": ("maxpool n2 c8 h13 w13 r5 s5 u1 p2",),
+    "avg_pool": ("pool n4 c16 h9 w9 r3 s3 u2 p1", "pool n4 c64 h28 w28 r28 s28", "pool n2 c16 h16 w16 r2 s2 u1"),
 }
 """Family -> problems on which a contract that is too strict must show."""
 
@@ -104,7 +108,7 @@ def verdicts(row: Row, seed: int) -> Iterator[Verdict]:
     geometry = parse(row.text)
     for operator, dtype in itertools.product(row.operators, STORED):
         kernels = [kernel for kernel in KNOWN_GOOD if kernel.applies(operator, geometry, dtype)]
-        for distribution in FAMILY_DISTRIBUTIONS[geometry.family]:
+        for distribution in FAMILIES[geometry.family].distributions:
             if not applies(distribution, dtype):
                 continue
             expected = Expectation(Recipe(OPERATORS[operator], geometry, dtype, distribution, seed))
@@ -137,7 +141,7 @@ def detected_when_stricter(kernel: KnownGood, text: str) -> bool:
     recipes = (
         Recipe(OPERATORS[operator], geometry, dtype, distribution, 0)
         for distribution in ("fixed", "shifted")
-        if distribution in FAMILY_DISTRIBUTIONS[kernel.family]
+        if distribution in FAMILIES[kernel.family].distributions
     )
     return not all(j.passed for recipe in recipes for j in judgements(kernel, Expectation(recipe), kernel.stricter))
 

@@ -15,7 +15,7 @@ from conformance.implementations.implementation import Unsupported
 from conformance.judge.limits import limits
 from conformance.operators import OPERATORS
 
-COFACTORS = {"conv_forward": "dy", "conv_backward_data": "x", "conv_backward_weight": "w"}
+COFACTORS = {name: operator.cofactor for name, operator in OPERATORS.items() if operator.cofactor}
 """Direction -> the tensor that its result is multiplied with."""
 
 
@@ -44,7 +44,7 @@ def directions_are_adjoint(subject: Subject) -> None:
             allowance = 0.0
             if distribution != "integer" or not sample.contract.exact_on_integers(dtype):
                 output = next(iter(sample.tensors))
-                terms = sample.invocation.operator.terms(geometry)[output]
+                terms = sample.invocation.operator.errors(geometry).terms[output]
                 magnitude = sample.expected.magnitude[output].astype(np.float64)
                 allowed = limits(sample.contract, dtype, terms, result.size)
                 allowance = float(np.linalg.norm(allowed.bound(sample.expected.reference[output], magnitude) * other))

@@ -17,8 +17,6 @@ from conformance.implementations.implementation import AutogradVariant, Unsuppor
 from conformance.operators import OPERATORS
 from conformance.results.schema import Facts, SavedForBackward, TrainingStep
 
-GRADIENT = {"conv_bn_forward": "conv_bn_backward"}
-"""Operator -> the one that its gradient is judged as."""
 VECTORS = 8
 """Numbers a channel that a buffer of per-channel vectors holds at most: fewer than any image has."""
 DIFFERENTIATED = ("x", "w", "gamma", "beta")
@@ -100,7 +98,7 @@ def _taped(subject: Subject, variant: AutogradVariant) -> Tape:
 
     The gradient is judged under the contract that the implementation has for it, or else the operator's own.
     """
-    case = replace(subject.case, operator=OPERATORS[GRADIENT[subject.case.operator.name]])
+    case = replace(subject.case, operator=OPERATORS[subject.case.operator.gradient])
     try:
         gradient_kernel = case.kernel
     except Unsupported:
@@ -146,7 +144,7 @@ def training_holds_what_autograd_shows(subject: Subject) -> Facts:
     for variant in _variants(subject):
         # (x, w) -> y, with the problem's parameters and nothing that is optional
         invocation = replace(subject.case.invocation(), kernel=variant)
-        optional = [None] * (len(subject.case.operator.arguments(geometry)) - 2)
+        optional = [None] * (len(subject.case.operator.arguments) - 2)
         call = _differentiable(invocation, [None, None, *optional], [0, 1])
         step = train(lambda x, w, call=call: call(x, w)[0], geometry.n)
         sizes = {"peak_bytes": step.peak, "forward_bytes": step.forward}

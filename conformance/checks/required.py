@@ -11,7 +11,7 @@ from conformance.checks.behaviour import BEHAVIOUR
 from conformance.checks.invalid_arguments import invalid_arguments
 from conformance.checks.memory import backward_keeps_what_is_declared, training_holds_what_autograd_shows
 from conformance.checks.sample import Check
-from conformance.checks.tutorial import arange_is_exact
+from conformance.checks.tutorial import worked_example_is_exact
 from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import Problem, typed
 
@@ -50,7 +50,9 @@ _PUBLISHED_STEP = replace(typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps
 _CHECKS = (
     *map(RequiredCheck, BEHAVIOUR),
     RequiredCheck(directions_are_adjoint, ("conv_forward",)),
-    RequiredCheck(arange_is_exact, ("avg_pool_forward",)),
+    RequiredCheck(
+        worked_example_is_exact, tuple(name for name, operator in OPERATORS.items() if operator.worked_example)
+    ),
     RequiredCheck(invalid_arguments),
     RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), _PAIRS, ("fp32", "bf16")),
     RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), (_STEP, _PUBLISHED_STEP), ("fp32",)),

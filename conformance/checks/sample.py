@@ -18,8 +18,8 @@ from conformance.implementations.implementation import Kernel
 from conformance.inputs import DISTRIBUTIONS, Expectation
 from conformance.inputs.golden import check as check_golden
 from conformance.judge import Contract
-from conformance.operators import Arrays, Tensor
-from conformance.problems import FAMILY_DISTRIBUTIONS, Problem
+from conformance.operators import FAMILIES, Arrays, Tensor
+from conformance.problems import Problem
 from conformance.results.schema import Facts
 
 
@@ -39,7 +39,7 @@ class Sample:
     @property
     def names(self) -> tuple[str, ...]:
         """The arguments by position."""
-        return self.invocation.operator.arguments(self.invocation.geometry)
+        return self.invocation.operator.arguments
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ class Subject:
 
         On the first distribution of the operator's family, unless another one is asked for.
         """
-        distribution = distribution or FAMILY_DISTRIBUTIONS[self.case.operator.family][0]
+        distribution = distribution or FAMILIES[self.case.operator.family].distributions[0]
         variant = replace(self.case.variant, distribution=distribution)
         case = replace(self.case, problem=problem or self.case.problem, variant=variant, seed=self.case.seed + number)
         expected = Expectation(case.recipe)

@@ -1,24 +1,21 @@
-"""The case of a public tutorial: average pooling of 0, 1, 2, ... with a window of 2, which has exact results."""
+"""A case that a public text works out, with results that every format holds: an operator's `worked_example`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from conformance.checks.sample import Subject
 from conformance.dtypes import STORAGE
-from conformance.operators import PoolGeometry
-from conformance.problems import Problem
-
-TUTORIAL = PoolGeometry.parse("pool n1 c2 h6 w6 r2 s2")
-"""Numbers up to 71, whose averages are multiples of 1/2: exact in every format, bf16 among them."""
+from conformance.implementations.implementation import Unsupported
+from conformance.problems import typed
 
 
-def arange_is_exact(subject: Subject) -> None:
-    """Averages of consecutive numbers come out exact. Blind to a sum that is rounded: four of them need 9 bits at most,
-    and lose nothing that the average has."""
-    case = replace(subject.case, problem=Problem("pool.tutorial", TUTORIAL, "smoke", ()))
-    x = np.arange(TUTORIAL.x.size).reshape(TUTORIAL.x.shape).astype(STORAGE[case.variant.dtype])
-    sample = Subject(case, case.kernel).sample().holding({"x": x})
-    sample.require_right(sample.call(sample.inputs()), "consecutive numbers")
+def worked_example_is_exact(subject: Subject) -> None:
+    """It comes out exactly. Blind to a sum that is rounded: such sums need few bits, and lose nothing of the result."""
+    example = subject.case.operator.worked_example
+    if example is None:
+        raise Unsupported(f"no public text works out a case of {subject.case.operator.name}")
+    case = replace(subject.case, problem=typed(example.descriptor))
+    inputs = {name: array.astype(STORAGE[case.variant.dtype]) for name, array in example.inputs.items()}
+    sample = Subject(case, case.kernel).sample().holding(inputs)
+    sample.require_right(sample.call(sample.inputs()), example.what)

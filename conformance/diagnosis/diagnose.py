@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.mistakes import LIBRARY, Mistake
-from conformance.operators import Arrays, Operator
+from conformance.operators import FAMILIES, Arrays, Operator
+from conformance.operators.mistakes import Mistake
 
 EXPLAINED = 0.05
 """Largest share of the error that a named mistake may leave unexplained."""
@@ -59,7 +59,7 @@ def diagnose(
         return None
     best = scored[0][0]
     names = tuple(mistake.name for residual, mistake in scored if residual <= max(EQUAL, best * APART))
-    order = [mistake.name for mistake in LIBRARY]
+    order = [mistake.name for mistake in FAMILIES[operator.family].mistakes]
     return Diagnosis(tuple(sorted(names, key=order.index)), best)
 
 
@@ -83,7 +83,7 @@ def _scores(
 ) -> Iterator[tuple[float, Mistake]]:
     """Residual ||actual - mistaken|| / ||actual - reference|| of every mistake that exists here."""
     actual = _in_units(outputs, units)
-    for mistake in LIBRARY:
+    for mistake in FAMILIES[operator.family].mistakes:
         mistaken = mistake.outputs(operator, geometry, inputs)
         if mistaken is not None:
             stored = {name: mistaken[name].astype(array.dtype) for name, array in outputs.items()}

@@ -40,7 +40,7 @@ class Invocation:
 
     def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
         """Arguments by position as the layout stores them on the host; None for an absent one."""
-        arrays = (inputs.get(name) for name in self.operator.arguments(self.geometry))
+        arrays = (inputs.get(name) for name in self.operator.arguments)
         to = TO_LAYOUT[self.layout]
         return [a if a is None or a.ndim != 4 else np.ascontiguousarray(a.transpose(to)) for a in arrays]
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,11 @@ SCALES = (0, -4, -8, -12)
 """Exponents of filters on the scaled distribution: variances from about 1 to 1e-7."""
 SHIFT_BITS = {"fp32": 12, "bf16": 7, "fp16": 10, "fp64": 20}
 """On the shifted distribution data are 1 and what lies 2^-bits beside it."""
-CONSTANT = 4
-"""On the shifted distribution every fourth input channel is constant, and every fourth filter sees nothing else."""
 LARGEST_INTEGER = 127
 """Every integer input fits in the 8 bits of the narrowest input rounding, so no contract makes it inexact."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recipe:
     """Everything that determines a problem's inputs. Layouts are not part of it: they permute the same tensors."""
 
@@ -50,29 +49,20 @@ class Recipe:
     distribution: str
     seed: int
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Readable identity, the same in every language: fields joined by `|`."""
         fields = (self.operator.name, self.geometry.descriptor, self.dtype, self.distribution)
         return "|".join((GENERATOR, str(self.seed), *fields))
 
-    @property
+    @cached_property
     def terms(self) -> int:
         """Longest contraction among the outputs."""
-        return max(self.operator.terms(self.geometry).values())
-
-    @property
-    def bits(self) -> tuple[int, int]:
-        """Of fixed-point data and operands."""
-        return fixed_point_bits(self.dtype, self.operator.span(self.geometry), self.operator.factors)
+        return max(self.operator.errors(self.geometry).terms.values())
 
     def stream(self, purpose: str) -> Stream:
         """Random numbers for one tensor or decision."""
         return Stream(f"{self.key}|{purpose}")
-
-    def draw(self) -> Arrays:
-        """The inputs, in canonical order and storage dtype."""
-        return DISTRIBUTIONS[self.distribution](self)
 
 
 def fixed_point_bits(dtype: str, span: int, factors: int = 2) -> tuple[int, int]:
@@ -88,19 +78,16 @@ def fixed_point_bits(dtype: str, span: int, factors: int = 2) -> tuple[int, int]
 
 
 def _fixed(recipe: Recipe) -> Arrays:
-    inputs = {}
-    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+    """Parameters that are wider than the other tensors use what they have, or a kernel could read them as narrow."""
+    operator, inputs = recipe.operator, {}
+    span = operator.errors(recipe.geometry).span
+    for name, tensor in operator.inputs(recipe.geometry).items():
         stored = tensor.stored_as(recipe.dtype)
-        drawn = recipe.stream(name).fixed_point(tensor.shape, _bits(recipe, name, stored), STORAGE[stored])
+        data_bits, operand_bits = fixed_point_bits(stored, span, operator.factors)
+        bits = data_bits if name == operator.data else operand_bits
+        drawn = recipe.stream(name).fixed_point(tensor.shape, bits, STORAGE[stored])
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
     return inputs
-
-
-def _bits(recipe: Recipe, name: str, stored: str) -> int:
-    """Parameters that are wider than the other tensors use what they have, or a kernel could read them as narrow."""
-    if name == recipe.operator.data:
-        return recipe.bits[0]
-    return fixed_point_bits(stored, recipe.operator.span(recipe.geometry), recipe.operator.factors)[1]
 
 
 def _room(recipe: Recipe) -> int:
@@ -144,24 +131,22 @@ def _impulse(recipe: Recipe) -> Arrays:
 
 
 def _special(recipe: Recipe) -> Arrays:
-    """Sparse -1, 0, 1 with NaN in the first element of the data and +Inf in the last (last image, last channel).
+    """Sparse -1, 0, 1 with the operator's special values among the data: NaN in the first element, and +Inf in the last
+    (last image, last channel) where it has one right result.
 
-    Every other input is -1 or 1: Inf * 0 would ask an implementation to tell a tap from an absent one. No infinity
-    where statistics are taken: whether it becomes Inf or NaN there depends on the order of correct operations. A second
-    NaN in the operand, where that is a gradient, shows what leaks between filters and groups.
+    Every other input is -1 or 1: Inf * 0 would ask an implementation to tell a tap from an absent one. A second NaN in
+    the operand, where that is a gradient, shows what leaks between filters and groups.
     """
-    density = {recipe.operator.data: min(1.0, _room(recipe) / 4 / recipe.terms)}
-    inputs = {}
-    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+    operator, geometry, inputs = recipe.operator, recipe.geometry, {}
+    density = {operator.data: min(1.0, _room(recipe) / 4 / recipe.terms)}
+    for name, tensor in operator.inputs(geometry).items():
         dtype = STORAGE[tensor.stored_as(recipe.dtype)]
         drawn = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
-    data = inputs[recipe.operator.data].reshape(-1)
-    if recipe.operator.infinities:
-        data[-1] = np.inf
-    data[0] = np.nan
-    if (place := recipe.operator.nan_place(recipe.geometry)) is not None:
-        inputs[recipe.operator.operand][place] = np.nan
+    for place, value in operator.specials:
+        inputs[operator.data][place] = value
+    if (index := operator.nan_place(geometry)) is not None:
+        inputs[operator.operand][index] = np.nan
     return inputs
 
 
@@ -170,13 +155,12 @@ def _wide(recipe: Recipe) -> Arrays:
     in turn.
 
     The top leaves room for the whole contraction, so that no order of a correct sum overflows. fp64 has no such
-    distribution:
-    its reference would leave float64's own range.
+    distribution: its reference would leave float64's own range.
     """
     inputs = _fixed(recipe)
-    format = FORMATS[recipe.dtype]
-    _, bits = recipe.bits
-    top = format.emax - term_bits(recipe.operator.span(recipe.geometry)) - 1
+    format, span = FORMATS[recipe.dtype], recipe.operator.errors(recipe.geometry).span
+    _, bits = fixed_point_bits(recipe.dtype, span, recipe.operator.factors)
+    top = format.emax - term_bits(span) - 1
     bottom = format.emin - format.precision + 1 + bits
     return _with_scales(recipe, inputs, (top, bottom, 0))
 
@@ -195,25 +179,9 @@ def _scaled(recipe: Recipe) -> Arrays:
 
 
 def _shifted(recipe: Recipe) -> Arrays:
-    """Images close to 1, so that means are large and variances small.
-
-    A filter of constant channels has a variance of zero where there is no padding. The root has no derivative there, so
-    that gradients of problems which add epsilon to it are drawn as on the fixed distribution.
-    """
-    inputs, geometry = _fixed(recipe), recipe.geometry
-    if geometry.eps_outside and "dy" in inputs:
-        return inputs
-    x = recipe.stream("shift").ternary(geometry.x.shape, 1.0, np.dtype(np.float64))
-    x *= 2.0 ** -SHIFT_BITS[recipe.dtype]
-    x[:, ::CONSTANT] = 0
-    w = inputs["w"].reshape(geometry.groups, -1, *inputs["w"].shape[1:])
-    seen = np.arange(geometry.c).reshape(geometry.groups, 1, -1) % CONSTANT == 0
-    blind = np.arange(geometry.k).reshape(geometry.groups, -1, 1) % CONSTANT == 0
-    kept = np.where(blind & ~seen, 0, 1).astype(w.dtype)
-    return inputs | {
-        "x": (1 + x).astype(inputs["x"].dtype),
-        "w": (w * kept[..., None, None]).reshape(inputs["w"].shape),
-    }
+    """Images close to 1, so that means are large and variances small; what else it takes, the operator knows."""
+    steps = recipe.stream("shift").ternary(recipe.geometry.x.shape, 1.0, np.dtype(np.float64))
+    return recipe.operator.shifted(recipe.geometry, _fixed(recipe), steps * 2.0 ** -SHIFT_BITS[recipe.dtype])
 
 
 DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {

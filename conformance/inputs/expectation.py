@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from conformance.inputs.distributions import Recipe
+from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
 from conformance.inputs.probing import Probes
 from conformance.operators import Arrays
 
@@ -16,7 +16,7 @@ class Expectation:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.inputs = recipe.draw()
+        self.inputs = DISTRIBUTIONS[recipe.distribution](recipe)
         self.verified = False
         """Whether these tensors were compared with their golden."""
 

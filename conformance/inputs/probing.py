@@ -10,7 +10,8 @@ import numpy as np
 
 from conformance.inputs.distributions import Recipe
 from conformance.operators import Arrays
-from conformance.operators.conv_probes import PROJECTIONS, Projection, projected, sampled, sums_of_gradient
+from conformance.operators.base import ProbeMethods
+from conformance.operators.conv.probes import Projection, projected, sums_of_gradient
 
 DISTRIBUTIONS = frozenset({"integer", "fixed"})
 """Distributions whose data the probes' bounds are derived for."""
@@ -25,17 +26,16 @@ _GATHERED = 1 << 19
 
 def possible(recipe: Recipe) -> bool:
     """Whether the probes' bounds hold for the distribution's data."""
-    return recipe.distribution in DISTRIBUTIONS and recipe.operator.name in PROJECTIONS
+    return recipe.distribution in DISTRIBUTIONS and recipe.operator.probes is not None
 
 
 def worthwhile(recipe: Recipe) -> bool:
     """Whether probes cost much less than the exact reference."""
-    if not possible(recipe):
+    methods, geometry = recipe.operator.probes, recipe.geometry
+    if methods is None or recipe.distribution not in DISTRIBUTIONS:
         return False
-    geometry = recipe.geometry
-    channels = geometry.c if recipe.operator.name == "conv_backward_data" else geometry.k
     large = recipe.operator.flops(geometry) >= WORTHWHILE
-    return large and channels // geometry.groups >= LANES
+    return large and methods.channels(geometry) // geometry.groups >= LANES
 
 
 class Probes:
@@ -44,17 +44,19 @@ class Probes:
     def __init__(self, recipe: Recipe, inputs: Arrays) -> None:
         self.recipe, self.inputs = recipe, inputs
         self.geometry = recipe.geometry
+        assert recipe.operator.probes is not None
+        self.methods: ProbeMethods = recipe.operator.probes
         self.output, tensor = next(iter(recipe.operator.outputs(recipe.geometry).items()))
         self.shape = tensor.shape
 
     @cached_property
     def projection(self) -> Projection:
         """The projected output, exact."""
-        recipe = self.recipe
-        channels = self.shape[1] if self.output == "dx" else self.geometry.k
-        signs = recipe.stream("signs").below(2, channels)
-        project = PROJECTIONS[recipe.operator.name]
-        return project(self.geometry, self.inputs, 2.0 * np.array(signs) - 1.0, RISK, self._arithmetic)
+        signs = self.recipe.stream("signs").below(2, self.methods.channels(self.geometry))
+        projection: Projection = self.methods.project(
+            self.geometry, self.inputs, 2.0 * np.array(signs) - 1.0, RISK, self._arithmetic
+        )
+        return projection
 
     @property
     def _arithmetic(self) -> np.dtype:
@@ -74,7 +76,7 @@ class Probes:
     @cached_property
     def samples(self) -> tuple[np.ndarray, np.ndarray]:
         """Exact values and magnitudes at `index`."""
-        return sampled(self.geometry, self.recipe.operator.name, self.inputs, self.index)
+        return self.methods.sample(self.geometry, self.inputs, self.index)
 
     @cached_property
     def small(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -49,6 +49,8 @@ STORED = (
     "avg_pool_forward pool.tutorial bf16 integer",
     "avg_pool_forward pool.3x3s2-ceil fp32 fixed",
     "avg_pool_backward pool.valid fp32 fixed",
+    "max_pool_forward maxpool.3x3s2-ceil fp32 special",
+    "max_pool_backward maxpool.dilation bf16 fixed",
 )
 """Recipes whose tensors are kept as files: operator, problem, dtype, distribution."""
 

@@ -84,8 +84,10 @@ class Judgement:
 
 
 def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
-    """Equality where the contract makes the distribution exact, else the bound, and on the fixed distribution the
-    statistics."""
+    """Equality where the contract makes the distribution exact or nothing is computed, else the bound, and on the fixed
+    distribution the statistics."""
+    if output.selects and contract.inputs == "exact" and contract.subnormals == "kept":
+        return _by_equality(output, contract)
     if distribution in EQUALITY_DISTRIBUTIONS and output.exact and contract.exact_on_integers(output.dtype):
         return _by_equality(output, contract)
     allowed, s2 = output.limits(contract)

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.judge.contract import Contract
 from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
-from conformance.judge.propagation import PROPAGATIONS
+from conformance.judge.propagation import Arithmetic
 from conformance.operators import Arrays, Operator
 
 
@@ -21,6 +21,7 @@ class Output:
 
     magnitude   s2 of the outputs by name, asked for only when needed
     exact       whether integers have results that every format holds
+    selects     whether every result is an element of the inputs
     constants   rounded constants that the operator allows for
     fan_out     most elements that one rounding may reach
     propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
@@ -34,6 +35,7 @@ class Output:
     reference: np.ndarray
     magnitude: Callable[[], Arrays]
     exact: bool = True
+    selects: bool = False
     constants: Constants = NONE
     fan_out: int = 1
     propagated: Callable[[Contract], Arrays] | None = None
@@ -57,20 +59,23 @@ def outputs_of(
     magnitude: Callable[[], Arrays],
 ) -> list[Output]:
     """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs."""
-    propagation = PROPAGATIONS.get(operator.name)
-    bounds = propagation and cache(lambda contract: propagation(geometry, inputs, magnitude(), contract, dtype))
+    errors = operator.errors(geometry)
+    bounds = None
+    if (propagate := errors.propagate) is not None:
+        bounds = cache(lambda contract: propagate(geometry, inputs, magnitude(), Arithmetic(contract, dtype)))
     return [
         Output(
             name=name,
             axes=tensor.axes,
             dtype=tensor.stored_as(dtype),
-            terms=operator.terms(geometry)[name],
+            terms=errors.terms[name],
             actual=actual[name],
             reference=reference[name],
             magnitude=magnitude,
-            exact=operator.exact_on_integers(geometry),
-            constants=Constants(operator.constants(geometry), operator.alike(geometry)),
-            fan_out=operator.sharing(geometry),
+            exact=errors.exact_on_integers,
+            selects=errors.selects,
+            constants=Constants(errors.constants, errors.shared_constant),
+            fan_out=errors.error_fan_out,
             propagated=bounds,
         )
         for name, tensor in operator.outputs(geometry).items()

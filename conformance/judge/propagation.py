@@ -1,56 +1,11 @@
-"""Bounds of convolution fused with batch normalisation, propagated from those of its parts under one contract.
+"""A contract as the propagation of errors through a fused operator asks for it.
 
-Every quantity below carries a bound of LAMBDA standard deviations (`conformance.judge.limits`). Bounds of independent
-errors add in squares under a sum; those of one error that many elements share add as they stand. u is the
-accumulator's unit roundoff, sums_M the bound of a sum of M terms in units of its spread, b = |gamma|.
-
-*Convolution.* z_ = inputs*s2 + sums*spread + tiny, as for a convolution alone (an underscore marks a bound); and half a
-spacing of the storage format where the contract says that z is rounded `between` the parts.
-
-*Sums.* Roundings of a sum are independent as long as what is added differs by more than the accumulator's spacing. Of
-the R elements of a channel that do not - a constant channel has no others - each may lose the same u of the partial
-sum: u*R*(1 - R/2M)*|sum| is added, which is where sequential addition of a constant arrives.
-
-*Mean.* mean_ = average(z_) + sums_M(z)/M + u*|mean|. No credit is taken for z's errors averaging out: on constant
-channels they are one error.
-
-*Variance.* With d = z - mean, d_ = z_ + mean_ + u*|d|: var_ = average(2*|d|*d_ + d_^2) + 2*u*var +
-sums_M((|d| + d_)^2)/M. This is what two passes, or Welford's updates, keep to (Chan, Golub and LeVeque, The American
-Statistician 37, 1983); raw moments, where declared, about zero or about any element, have the same with |d| + reach for
-d, reach = max(|mean|, max|d|), and 2*reach*mean_ + mean_^2 + 2*u*reach^2 for the square of the mean.
-
-*Inverse deviation.* inv falls: inv_ = max(inv(var - var_) - inv, inv - inv(var + var_)) + 4*u*inv, no variance below
-zero. It is not linearised, since var_ may exceed var, where the first of the two ends at 1/sqrt(eps) and the second is
-the larger one.
-
-*Forward.* y = (z - mean)*inv*gamma + beta, or z*scale + shift with rounded scale and shift, which are as good:
-y_ = b*(inv*(z_ + mean_) + (|d| + d_)*inv_) + u*(4*b*inv*(|z| + |mean|) + |beta| + |y|).
-
-*Backward.* total = sum dy and product = sum dy*d: total_ = sums_M(dy). What d_ does to product: the mean's error
-meets total itself; that of z and of rounding d, own_ = z_ + u*|d|, is weighed with dy of random sign and adds in
-squares, but windows with equal data share one: product_ = f*sqrt(sum (dy*own_)^2) + |total|*(mean_ + max own_) +
-sums_M(dy*d) + 2*u*|product|, f = 2, or LAMBDA where z is rounded between; and the bound of sum dy*z - mean*total
-where moments are raw. pull_ is the furthest that product_ and var_ take pull = product*inv^2/M, or
-product*inv/(s*(M - 1)). The latter has a pole at s = 0; by Cauchy and Schwarz it stays below |dy|*inv/sqrt(M - 1), |dy|
-the root of the sum of squares; that is used where var_ reaches var. In dz = b*inv*(dy - total/M - d*pull), or
-a*dy + b*z + c with three rounded coefficients, which are as good, with |pull| + pull_ for pull and inv + inv_ for inv
-below:
-
-  shared by a channel   a = b*inv*(total_/M + pull*mean_), times 1; c = b*inv*pull_, times d; e = inv_/inv, times dz
-  of each element       i = b*inv*(pull*z_ + 4*u*(|dy| + |total/M| + (|d| + |z|)*pull)); where rounded between, also
-                        half a spacing times LAMBDA/sqrt(3): its error is uniform, and the bound is LAMBDA deviations
-
-A gradient of the convolution is linear in dz: of what a channel shares, dw makes a*|dw(1)| + c*|dw(d)| + e*|dw|,
-exactly; dx sums it over channels, where it is independent, and over at most R*S taps, where it is not (Cauchy and
-Schwarz): sqrt(R*S * dx2(shared^2)), dx2 being the operator on squares. Independent errors make sqrt(dx2(i^2)). What
-rounding between does to the exact dz itself is known, and no chance where 16-bit data leave it few values: its gradient
-is added. The gradient's own rounding comes on top, as for a convolution alone.
+How errors propagate is the operator's own mathematics (`conformance.operators.conv_bn.propagation`, for one); what a
+sum or a rounding adds to them follows from the contract, as for a plain sum.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,40 +13,23 @@ import numpy as np
 from conformance.dtypes import FORMATS, STORAGE
 from conformance.judge.contract import Contract
 from conformance.judge.limits import LAMBDA, Limits, half_ulp, limits, spread
-from conformance.operators import OPERATORS, Arrays, ConvBnGeometry, Operator
-from conformance.operators.conv_bn import as_image, by_channel, column
-from conformance.operators.conv_bn_backward import pull
-
-Propagation = Callable[[ConvBnGeometry, Arrays, Arrays, Contract, str], Arrays]
-"""(geometry, inputs, magnitude, contract, storage dtype) -> bound of every output before its rounding."""
-
-UNIFORM = LAMBDA / math.sqrt(3)
-"""Deviations in half a spacing, for errors of a rounding that are added in squares."""
-CLUSTERS = 2.0
-"""For errors of z weighed by dy: windows with the same data share one, and their dy need not cancel."""
-FOLDED = 4.0
-"""Roundings of scale, shift and what they are made of, each of up to u times the largest number in between."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounds:
-    """What is bounded before the outputs are: [K, M] for z and d, [K] for the rest."""
-
-    z: np.ndarray
-    d: np.ndarray
-    mean: np.ndarray
-    var: np.ndarray
-    inverse: np.ndarray
-    """The inverse deviation itself."""
-    inverse_bound: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class _Arithmetic:
-    """A contract at work on tensors of `dtype`."""
+class Arithmetic:
+    """A contract at work on tensors of `dtype`: see `conformance.operators.base.Arithmetic`."""
 
     contract: Contract
     dtype: str
+    deviations: float = LAMBDA
+
+    @property
+    def rounds_between(self) -> bool:
+        return self.contract.between == "storage"
+
+    @property
+    def raw_moments(self) -> bool:
+        return self.contract.variance == "raw"
 
     @property
     def u(self) -> float:
@@ -112,7 +50,7 @@ class _Arithmetic:
     def sum(self, elements: np.ndarray) -> np.ndarray:
         """The bound of sums over the last axis of exact elements [K, M]."""
         plain = replace(self.contract, algorithm="direct", inputs="exact")
-        sums = _Arithmetic(plain, self.dtype).limits(elements.shape[-1]).sums
+        sums = Arithmetic(plain, self.dtype).limits(elements.shape[-1]).sums
         total = np.abs(elements.sum(axis=-1))
         alike = _alike(elements, 2 * self.u * total)
         together = self.u * alike * (1 - alike / (2 * elements.shape[-1])) * total
@@ -121,14 +59,14 @@ class _Arithmetic:
 
     def between(self, values: np.ndarray) -> np.ndarray | float:
         """What rounding to storage adds to values that have a bound of their own."""
-        if self.contract.between == "accumulator":
+        if not self.rounds_between:
             return 0.0
         format = FORMATS[self.dtype]
         return half_ulp(np.abs(values), format) + format.smallest_subnormal / 2
 
     def stored(self, values: np.ndarray) -> np.ndarray:
         """Values as the next part reads them."""
-        if self.contract.between == "accumulator":
+        if not self.rounds_between:
             return values
         return values.astype(STORAGE[self.dtype]).astype(np.float64)
 
@@ -141,238 +79,3 @@ def _alike(elements: np.ndarray, spacing: np.ndarray) -> np.ndarray:
     counts = [int(np.max(np.searchsorted(row, row + reach, "right") - places + 1)) for row, reach in pairs]
     found = np.array(counts, np.float64)
     return np.where(found > 1, found, 0)
-
-
-def _statistics(geometry: ConvBnGeometry, scales: Arrays, arithmetic: _Arithmetic) -> _Bounds:
-    d, mean, var, u = scales["d"], scales["mean"], scales["var"], arithmetic.u
-    z_bound = _of_z(geometry, scales, arithmetic)
-    mean_bound = z_bound.mean(axis=1) + arithmetic.sum(_summed(scales, arithmetic)) / geometry.count + u * np.abs(mean)
-    d_bound = z_bound + mean_bound[:, None] + u * np.abs(d)
-    var_bound = _of_variance(geometry, scales, arithmetic, z_bound, mean_bound, d_bound)
-    inverse = geometry.inverse(var)
-    inverse_bound = _furthest(geometry.inverse, var, var_bound) + FOLDED * u * inverse
-    return _Bounds(z_bound, d_bound, mean_bound, var_bound, inverse, inverse_bound)
-
-
-def _furthest(falling: Callable[[np.ndarray], np.ndarray], var: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """How far a falling function of the variance gets from its value."""
-    exact = falling(var)
-    least, most = falling(var + bound), falling(np.maximum(var - bound, 0))
-    furthest: np.ndarray = np.maximum(most - exact, exact - least)
-    return furthest
-
-
-def _of_z(geometry: ConvBnGeometry, scales: Arrays, arithmetic: _Arithmetic) -> np.ndarray:
-    bound = arithmetic.product(scales["z"], scales["s2"], geometry.filter.size // geometry.k)
-    return bound + arithmetic.between(np.abs(scales["z"]) + bound)
-
-
-def _of_variance(
-    geometry: ConvBnGeometry,
-    scales: Arrays,
-    arithmetic: _Arithmetic,
-    z_bound: np.ndarray,
-    mean_bound: np.ndarray,
-    d_bound: np.ndarray,
-) -> np.ndarray:
-    bound = _of_squares(geometry, scales["d"], d_bound, arithmetic) + 2 * arithmetic.u * scales["var"]
-    if arithmetic.contract.variance == "raw":
-        bound = bound + _of_squares(geometry, _summed(scales, arithmetic), z_bound, arithmetic)
-        reach = _reach(scales)
-        bound += 2 * reach * mean_bound + mean_bound**2 + 2 * arithmetic.u * reach**2
-    return bound
-
-
-def _reach(scales: Arrays) -> np.ndarray:
-    """How far from the mean raw moments may be taken: zero, or any of the elements."""
-    reach: np.ndarray = np.maximum(np.abs(scales["mean"]), np.max(np.abs(scales["d"]), axis=1))
-    return reach
-
-
-def _summed(scales: Arrays, arithmetic: _Arithmetic) -> np.ndarray:
-    """What is added up for the mean [K, M], or something larger."""
-    if arithmetic.contract.variance == "centred":
-        return scales["z"]
-    larger: np.ndarray = np.abs(scales["d"]) + _reach(scales)[:, None]
-    return larger
-
-
-def _of_squares(geometry: ConvBnGeometry, values: np.ndarray, bound: np.ndarray, arithmetic: _Arithmetic) -> np.ndarray:
-    """The bound of sum(values^2) over the degrees of freedom."""
-    errors = (2 * np.abs(values) * bound + bound**2).sum(axis=1)
-    found: np.ndarray = (errors + arithmetic.sum((np.abs(values) + bound) ** 2)) / geometry.freedom
-    return found
-
-
-def _of_y(
-    geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: _Arithmetic, found: _Bounds, mean: np.ndarray
-) -> np.ndarray:
-    """y_ as [N, K, P, Q]; `mean` is what is subtracted from z."""
-    z, u, gamma = scales["z"], arithmetic.u, np.abs(column(inputs.get("gamma")))
-    d, inverse = np.abs(z - mean[:, None]), found.inverse[:, None]
-    errors = inverse * (found.z + found.mean[:, None]) + (d + found.d) * found.inverse_bound[:, None]
-    shift = np.abs(column(inputs["beta"])) if geometry.affine else 0.0
-    rounded = FOLDED * gamma * inverse * (np.abs(z) + np.abs(mean)[:, None]) + 2 * shift + gamma * inverse * d
-    return as_image(gamma * errors + u * rounded, geometry)
-
-
-def forward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, contract: Contract, dtype: str) -> Arrays:
-    """Bounds of y and of the statistics."""
-    arithmetic = _Arithmetic(contract, dtype)
-    found = _statistics(geometry, scales, arithmetic)
-    bounds = {
-        "y": _of_y(geometry, inputs, scales, arithmetic, found, scales["mean"]),
-        "mean": found.mean,
-        "var": found.var,
-    }
-    if geometry.running:
-        unbiased = geometry.freedom / (geometry.count - 1)
-        moved = (
-            ("running_mean", scales["mean"], found.mean),
-            ("running_var", scales["var"] * unbiased, found.var * unbiased),
-        )
-        for name, new, bound in moved:
-            size = np.abs(inputs[name].astype(np.float64)) + geometry.momentum * np.abs(new)
-            bounds[name] = geometry.momentum * bound + FOLDED * arithmetic.u * size
-    return bounds
-
-
-def inference(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, contract: Contract, dtype: str) -> Arrays:
-    """The bound of y: the statistics are given, the scale may be folded into the filters."""
-    arithmetic = _Arithmetic(contract, dtype)
-    z = _of_z(geometry, scales, arithmetic)
-    none = np.zeros(geometry.k)
-    inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
-    found = _Bounds(z, z, none, none, inverse, FOLDED * arithmetic.u * inverse)
-    mean = inputs["running_mean"].astype(np.float64)
-    return {"y": _of_y(geometry, inputs, scales, arithmetic, found, mean)}
-
-
-def backward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, contract: Contract, dtype: str) -> Arrays:
-    """Bounds of the four gradients."""
-    arithmetic = _Arithmetic(contract, dtype)
-    found = _statistics(geometry, scales, arithmetic)
-    dy = by_channel(inputs["dy"].astype(np.float64))
-    total = arithmetic.sum(dy)
-    product = _of_product(dy, scales, arithmetic, found)
-    if contract.variance == "raw":
-        product = product + arithmetic.sum(dy * scales["z"]) + np.abs(scales["mean"]) * total
-    shared, own = _of_dz(geometry, inputs, scales, arithmetic, found, (dy, total, product))
-    stored = as_image(arithmetic.stored(scales["dz"]) - scales["dz"], geometry)
-    given = {"dy": stored, "w": inputs["w"], "x": inputs["x"]}
-    bounds = {
-        "dx": np.abs(_linear("conv_backward_data", geometry, given, "dx"))
-        + _of_dx(geometry, inputs["w"], scales, arithmetic, shared, own),
-        "dw": np.abs(_linear("conv_backward_weight", geometry, given, "dw"))
-        + _of_dw(geometry, inputs["x"], scales, arithmetic, shared, own),
-    }
-    if geometry.affine:
-        size = np.abs(scales["product"])
-        bounds["dgamma"] = product * found.inverse + (size + product) * found.inverse_bound
-        bounds["dbeta"] = total
-    return bounds
-
-
-def _of_product(dy: np.ndarray, scales: Arrays, arithmetic: _Arithmetic, found: _Bounds) -> np.ndarray:
-    d, u = scales["d"], arithmetic.u
-    own = found.z + u * np.abs(d)
-    common = np.abs(scales["total"]) * (found.mean + own.max(axis=1))
-    factor = CLUSTERS if arithmetic.contract.between == "accumulator" else LAMBDA
-    errors = factor * np.linalg.norm(dy * own, axis=1) + common
-    summed = arithmetic.sum(dy * (d + np.copysign(found.d, d)))
-    bound: np.ndarray = errors + summed + 2 * u * np.abs(scales["product"])
-    return bound
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """Errors of dz that a channel shares, [K]: in units of 1, of d and of dz."""
-
-    one: np.ndarray
-    d: np.ndarray
-    dz: np.ndarray
-
-
-def _of_dz(
-    geometry: ConvBnGeometry,
-    inputs: Arrays,
-    scales: Arrays,
-    arithmetic: _Arithmetic,
-    found: _Bounds,
-    sums: tuple[np.ndarray, np.ndarray, np.ndarray],
-) -> tuple[_Shared, np.ndarray]:
-    """What a channel shares, and each element's own, [K, M]. `sums` are dy and the bounds of total and product."""
-    dy, total, product = sums
-    u, scale = arithmetic.u, np.abs(column(inputs.get("gamma"))) * (found.inverse + found.inverse_bound)[:, None]
-    slope_bound = _of_pull(geometry, scales, arithmetic, found, dy, product)
-    average = np.abs(scales["total"]) / geometry.count
-    steep = np.abs(pull(geometry, scales["var"], scales["product"])) + slope_bound
-    one = scale[:, 0] * (total / geometry.count + steep * found.mean)
-    rounded = np.abs(dy) + average[:, None] + (np.abs(scales["d"]) + np.abs(scales["z"])) * steep[:, None]
-    own = scale * (steep[:, None] * found.z + FOLDED * u * rounded)
-    shared = _Shared(one, scale[:, 0] * slope_bound, found.inverse_bound / found.inverse)
-    return shared, own + UNIFORM * arithmetic.between(np.abs(scales["dz"]) + own)
-
-
-def _of_pull(
-    geometry: ConvBnGeometry,
-    scales: Arrays,
-    arithmetic: _Arithmetic,
-    found: _Bounds,
-    dy: np.ndarray,
-    product: np.ndarray,
-) -> np.ndarray:
-    """How far the slope gets with the largest and the smallest product and variance."""
-    var, size = scales["var"], np.abs(scales["product"])
-    least, most = np.maximum(var - found.var, 0), var + found.var
-    exact = pull(geometry, var, size)
-    high = pull(geometry, least, size + product)
-    low = pull(geometry, np.where(size < product, least, most), size - product)
-    if geometry.eps_outside:
-        cap = np.linalg.norm(dy, axis=1) * geometry.inverse(least) / np.sqrt(geometry.freedom)
-        high, low = np.where(least > 0, high, cap), np.where(least > 0, low, -cap)
-    bound: np.ndarray = np.maximum(high - exact, exact - low) + FOLDED * arithmetic.u * exact
-    return bound
-
-
-def _linear(operator: str, geometry: ConvBnGeometry, inputs: Arrays, output: str) -> np.ndarray:
-    """A convolution's gradient at other tensors, in float32: it scales a bound, no more."""
-    return OPERATORS[operator].reference(geometry.conv, inputs, np.float32)[output].astype(np.float64)
-
-
-def _of_dx(
-    geometry: ConvBnGeometry, w: np.ndarray, scales: Arrays, arithmetic: _Arithmetic, shared: _Shared, own: np.ndarray
-) -> np.ndarray:
-    taps = geometry.r * geometry.s
-    common = shared.one[:, None] + shared.d[:, None] * np.abs(scales["d"]) + shared.dz[:, None] * np.abs(scales["dz"])
-    squares = as_image(taps * common**2 + own**2, geometry)
-    given = {"dy": squares, "w": np.square(w.astype(np.float64))}
-    propagated = np.sqrt(_linear("conv_backward_data", geometry, given, "dx"))
-    terms = _terms("conv_backward_data", geometry, "dx")
-    bound: np.ndarray = propagated + arithmetic.product(scales["dx"], scales["s2_dx"], terms)
-    return bound
-
-
-def _of_dw(
-    geometry: ConvBnGeometry, x: np.ndarray, scales: Arrays, arithmetic: _Arithmetic, shared: _Shared, own: np.ndarray
-) -> np.ndarray:
-    patterns = ((shared.one, scales["ones"]), (shared.d, scales["distances"]), (shared.dz, scales["dw"]))
-    common = sum((each.reshape(-1, 1, 1, 1) * np.abs(pattern) for each, pattern in patterns), start=np.zeros(()))
-    given = {"x": np.square(x.astype(np.float64)), "dy": as_image(own**2, geometry)}
-    independent = np.sqrt(_linear("conv_backward_weight", geometry, given, "dw"))
-    terms = _terms("conv_backward_weight", geometry, "dw")
-    bound: np.ndarray = common + independent + arithmetic.product(scales["dw"], scales["s2_dw"], terms)
-    return bound
-
-
-def _terms(name: str, geometry: ConvBnGeometry, output: str) -> int:
-    operator: Operator = OPERATORS[name]
-    return operator.terms(geometry.conv)[output]
-
-
-PROPAGATIONS: dict[str, Propagation] = {
-    "conv_bn_forward": forward,
-    "conv_bn_backward": backward,
-    "conv_bn_inference": inference,
-}
-"""Operators whose outputs are no plain sums."""

@@ -1,29 +1,30 @@
-"""The mathematics: one file per operator family, no framework and no pytest."""
+"""The mathematics: one folder per operator family, no framework and no pytest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
-from conformance.operators import conv_bn, pool
+from conformance.operators import avg_pool, conv, conv_bn, max_pool
+from conformance.operators.avg_pool import PoolGeometry
 from conformance.operators.base import Arrays, Geometry, Operator, Tensor
-from conformance.operators.conv import ConvBackwardData, ConvBackwardWeight, ConvForward, ConvGeometry
-from conformance.operators.conv_bn import ConvBnForward, ConvBnGeometry, ConvBnInference
-from conformance.operators.conv_bn_backward import ConvBnBackward
-from conformance.operators.pool import AvgPoolBackward, AvgPoolForward, PoolGeometry
+from conformance.operators.conv import ConvGeometry
+from conformance.operators.conv_bn import ConvBnGeometry
+from conformance.operators.family import Family
 from conformance.operators.spatial import GeometryError
 
-_ALL: tuple[Operator, ...] = (
-    *(ConvForward(), ConvBackwardData(), ConvBackwardWeight()),
-    *(ConvBnForward(), ConvBnBackward(), ConvBnInference()),
-    *(AvgPoolForward(), AvgPoolBackward()),
-)
-OPERATORS: dict[str, Operator] = {operator.name: operator for operator in _ALL}
-CONVOLUTIONS, NORMALISED, POOLINGS = (
-    tuple(operator.name for operator in _ALL if operator.family == family) for family in ("conv", "conv_bn", "pool")
-)
-"""Names of the operators, by family."""
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (conv.FAMILY, conv_bn.FAMILY, avg_pool.FAMILY, max_pool.FAMILY)
+}
+"""Every family that there is. This is the only place that lists them."""
+OPERATORS: dict[str, Operator] = {
+    operator.name: operator for family in FAMILIES.values() for operator in family.operators
+}
+_BY_PREFIX = {family.geometry.PREFIX: family.geometry for family in FAMILIES.values()}
 
-_PARSERS: dict[str, Callable[[str], Geometry]] = {pool.PREFIX: PoolGeometry.parse, conv_bn.PREFIX: ConvBnGeometry.parse}
+CONVOLUTIONS = tuple(operator.name for operator in conv.FAMILY.operators)
+NORMALISED = tuple(operator.name for operator in conv_bn.FAMILY.operators)
+POOLINGS = tuple(operator.name for operator in avg_pool.FAMILY.operators)
+"""Names of the operators, by family."""
 
 
 def takes(operator: str, geometry: Geometry) -> bool:
@@ -31,20 +32,23 @@ def takes(operator: str, geometry: Geometry) -> bool:
     return OPERATORS[operator].family == geometry.family
 
 
-def parse(text: str) -> Geometry:
-    """The geometry of a descriptor; its first word tells pooling and batch normalisation. Raises GeometryError."""
+def parse(text: str) -> Any:
+    """The geometry of a descriptor; its first word tells the family, and none is that of convolution. Raises
+    GeometryError."""
     words = text.split(maxsplit=1)
-    return _PARSERS.get(words[0] if words else "", ConvGeometry.parse)(text)
+    return _BY_PREFIX.get(words[0] if words else "", ConvGeometry).parse(text)
 
 
 __all__ = [
     "CONVOLUTIONS",
+    "FAMILIES",
     "NORMALISED",
     "OPERATORS",
     "POOLINGS",
     "Arrays",
     "ConvBnGeometry",
     "ConvGeometry",
+    "Family",
     "Geometry",
     "GeometryError",
     "Operator",

@@ -1,9 +1,9 @@
-"""What an operator is: named tensors, exact reference, magnitude, contraction lengths, work."""
+"""What an operator is: named tensors, exact reference, error model, work, and what checks must know of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -47,86 +47,198 @@ class Tensor:
         return "fp32" if self.wide and dtype in ("bf16", "fp16") else dtype
 
 
-class Operator(Protocol):
-    """The mathematics of one operator. Every array is in canonical order; layouts are the harness's business."""
+class Arithmetic(Protocol):
+    """A contract at work on tensors of one dtype, as the propagation of errors asks for it (the judge has it).
+
+    Bounds are of `deviations` standard deviations; arrays are float64.
+    """
+
+    @property
+    def deviations(self) -> float: ...
+
+    @property
+    def u(self) -> float:
+        """The accumulator's unit roundoff."""
+        ...
+
+    @property
+    def rounds_between(self) -> bool:
+        """Whether what lies between the parts of a fused operator is rounded to the storage format."""
+        ...
+
+    @property
+    def raw_moments(self) -> bool:
+        """Whether a variance is the mean of squares less the square of the mean."""
+        ...
+
+    def product(self, exact: np.ndarray, s2: np.ndarray, terms: int) -> np.ndarray:
+        """The bound of sums of `terms` products."""
+        ...
+
+    def sum(self, elements: np.ndarray) -> np.ndarray:
+        """The bound of sums over the last axis of exact elements [K, M]."""
+        ...
+
+    def between(self, values: np.ndarray) -> np.ndarray | float:
+        """What rounding to storage adds to values that have a bound of their own."""
+        ...
+
+    def stored(self, values: np.ndarray) -> np.ndarray:
+        """Values as the next part reads them."""
+        ...
+
+
+Propagation = Callable[[Any, Arrays, Arrays, Arithmetic], Arrays]
+"""(geometry, inputs, magnitude, arithmetic) -> bound of every output before its rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorModel:
+    """What an operator's structure says about rounding errors on one geometry.
+
+    terms              most products (or summands) in one element of each output: the contraction length KS
+    span               largest quotient of an exact intermediate result and one term: what must fit in float64 beside
+                       the data
+    exact_on_integers  whether small integers have results that every format holds
+    selects            whether every result is an element of the inputs, so that nothing is rounded
+    constants          rounded constants, such as the reciprocal of a divisor, that a result may be multiplied with
+    shared_constant    whether these are the same for every element
+    error_fan_out      most elements of an output that one rounding may reach, by way of an intermediate result
+    propagate          how bounds follow from those of the parts, where an output is no plain sum
+    """
+
+    terms: Mapping[str, int]
+    span: int
+    exact_on_integers: bool = True
+    selects: bool = False
+    constants: int = 0
+    shared_constant: bool = True
+    error_fan_out: int = 1
+    propagate: Propagation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Homogeneous:
+    """Which inputs are scaled together, and which outputs scale with them: by powers of two, by -1, or by both."""
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    powers: bool = True
+    signs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeMethods:
+    """What is known of a main output that is too large to be computed.
+
+    channels  extent of the axis that is summed over with random signs
+    project   (geometry, inputs, signs, risk, arithmetic) -> `conformance.operators.conv.probes.Projection`
+    sample    (geometry, inputs, index[T, 4]) -> exact values and magnitudes there
+    """
+
+    channels: Callable[[Any], int]
+    project: Callable[[Any, Arrays, np.ndarray, float, np.dtype], Any]
+    sample: Callable[[Any, Arrays, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedExample:
+    """A case that a public text works out, with results that every format holds; `inputs` are float64."""
+
+    descriptor: str
+    inputs: Arrays
+    what: str
+    """What the inputs are, in a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Arguments of a call, canonical order, and its parameters."""
+
+    inputs: Arrays
+    parameters: Mapping[str, Any]
+
+
+Spoil = Callable[[Any, Request], Request | None]
+"""(geometry, valid request) -> a request that no kernel can fulfil; None where this one has a result."""
+
+
+class Operator:
+    """The mathematics of one operator. Every array is in canonical order; layouts are the harness's business.
+
+    The defaults are those of an operator with one input that matters and nothing special about it.
+    """
 
     name: str
     family: str
     """The geometries it takes."""
+    arguments: tuple[str, ...]
+    """All positional arguments of an implementation, those that are absent on some geometries (passed as None)
+    included."""
+    keywords: tuple[str, ...]
+    """Keyword arguments an implementation may ask for: those of `parameters`, and layout."""
     data: str
     """Name of the input that distributions scatter impulses and special values over."""
     operand: str
     """Name of the input that multiplies it; `data` itself where nothing does."""
-    free_axis: int
+    free_axis: int = 1
     """Axis of `operand` that is not summed over: scaling it scales outputs and nothing else."""
-    factors: int
+    factors: int = 1
     """Inputs that are multiplied in one term of a sum."""
-    infinities: bool
-    """Whether an infinity among the data has one right result."""
-    keywords: tuple[str, ...]
-    """Keyword arguments an implementation may ask for: those of `parameters`, and layout."""
+    specials: tuple[tuple[tuple[int, ...], float], ...] = (((-1, -1, -1, -1), math.inf), ((0, 0, 0, 0), math.nan))
+    """Index into the data and the value that the special distribution puts there; each has one right result."""
+    homogeneous = Homogeneous()
+    invalid: Mapping[str, Spoil] = {}
+    """What no kernel can fulfil, by what is wrong with it."""
+    gradient: str = ""
+    """The operator that its gradient is verified as."""
+    cofactor: str = ""
+    """The input of the family's other operators that the main output is multiplied with in the adjoint identity."""
+    probes: ProbeMethods | None = None
+    worked_example: WorkedExample | None = None
 
     def inputs(self, geometry: Any) -> dict[str, Tensor]:
         """Arguments in call order; an absent optional argument is not listed."""
-        ...
+        raise NotImplementedError
 
     def outputs(self, geometry: Any) -> dict[str, Tensor]:
         """Results in return order."""
-        ...
-
-    def arguments(self, geometry: Any) -> tuple[str, ...]:
-        """All positional arguments of an implementation, absent optional ones (passed as None) included."""
-        ...
+        raise NotImplementedError
 
     def parameters(self, geometry: Any) -> dict[str, Any]:
         """Values of the keyword arguments, layout apart."""
-        ...
+        raise NotImplementedError
 
-    def terms(self, geometry: Any) -> dict[str, int]:
-        """Most products (or summands) in one element of each output: the contraction length KS."""
-        ...
-
-    def span(self, geometry: Any) -> int:
-        """Largest quotient of an exact intermediate result and one term: what must fit in float64 beside the data."""
-        ...
-
-    def constants(self, geometry: Any) -> int:
-        """Rounded constants, such as the reciprocal of a divisor, that a result may be multiplied with."""
-        ...
-
-    def alike(self, geometry: Any) -> bool:
-        """Whether these constants are the same for every element."""
-        ...
-
-    def sharing(self, geometry: Any) -> int:
-        """Most elements of an output that one rounding may reach, by way of an intermediate result that they share."""
-        ...
-
-    def nan_place(self, geometry: Any) -> tuple[int, ...] | None:
-        """Index of an element of `operand` that may be NaN: no algorithm multiplies it with an element of padding, and
-        results that it does not reach remain. None where there is no such element."""
-        ...
-
-    def exact_on_integers(self, geometry: Any) -> bool:
-        """Whether small integers have results that every format holds."""
-        ...
+    def errors(self, geometry: Any) -> ErrorModel:
+        raise NotImplementedError
 
     def reference(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """The outputs computed in `dtype`; exact in float64 for data of `conformance.inputs`."""
-        ...
+        raise NotImplementedError
 
     def magnitude(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """What rounding errors are measured in.
 
         For sums, by output: s2 = sqrt(operator applied to squared inputs) (Higham and Mary 2019). For operators whose
-        bounds `conformance.judge.propagation` propagates: the intermediate results it needs, by their names.
+        bounds are propagated: the intermediate results that takes, by their names.
         """
-        ...
+        raise NotImplementedError
 
     def flops(self, geometry: Any) -> int:
         """Required floating-point operations, a multiply-add counted as two."""
-        ...
+        raise NotImplementedError
 
     def bytes(self, geometry: Any, itemsize: int) -> int:
         """Least traffic: every input read once, every output written once."""
-        ...
+        tensors = [*self.inputs(geometry).values(), *self.outputs(geometry).values()]
+        return itemsize * sum(tensor.size for tensor in tensors)
+
+    def nan_place(self, geometry: Any) -> tuple[int, ...] | None:
+        """Index of an element of `operand` that may be NaN: no algorithm multiplies it with an element of padding, and
+        results that it does not reach remain. None where there is no such element."""
+        return None
+
+    def shifted(self, geometry: Any, inputs: Arrays, steps: np.ndarray) -> Arrays:
+        """The inputs with an image close to 1, from which `steps` says how far every element lies; only for families
+        that list the shifted distribution."""
+        raise NotImplementedError

@@ -7,81 +7,104 @@ columns, `p0:1x2:0` pads 0 rows above, 1 below, 2 columns left and none right. F
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
-from conformance.operators.spatial import GeometryError, Padding, Pair
+from conformance.operators.spatial import GeometryError
 
-_FIELD = re.compile(r"([a-z]+)(-?\d[\dx:]*)")
+_WORD = re.compile(r"([a-z]+)(-?\d[\dx:]*)")
+_REQUIRED = object()
 
 
-def fields(text: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Split a descriptor into {letter: value}; `known` maps each allowed letter to its meaning.
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the value of a field is written; `hint` says so in an error."""
 
-    Raises GeometryError that names the unknown, repeated or malformed field.
+    pattern: str
+    hint: str
+    read: Callable[[re.Match[str]], Any]
+    show: Callable[[Any], str]
+
+
+NUMBER = Form(r"-?\d+", "one whole number", lambda found: int(found[0]), str)
+FLAG = Form("[01]", "{0}0 or {0}1", lambda found: found[0] == "1", lambda value: str(int(value)))
+NEGATED_FLAG = Form("[01]", "{0}0 or {0}1", lambda found: found[0] == "0", lambda value: str(int(not value)))
+PAIR = Form(
+    r"(\d+)(?:x(\d+))?",
+    "a number or two joined by x, as in {0}2x1",
+    lambda found: (int(found[1]), int(found[2] or found[1])),
+    lambda pair: str(pair[0]) if pair[0] == pair[1] else f"{pair[0]}x{pair[1]}",
+)
+SIDES = Form(
+    r"(?P<t>\d+)(?::(?P<b>\d+))?(?:x(?P<l>\d+)(?::(?P<r>\d+))?)?",
+    "written as {0}1, {0}1x2 or {0}0:1x2:0",
+    lambda found: (
+        (int(found["t"]), int(found["b"] or found["t"])),
+        (int(found["l"] or found["t"]), int(found["r"] or found["l"] or found["b"] or found["t"])),
+    ),
+    lambda sides: "x".join(dict.fromkeys(str(a) if a == b else f"{a}:{b}" for a, b in sides)),
+)
+"""Padding by axis, (before, after) each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A letter of a descriptor, and the attribute that it sets: the one of its own name unless another is given.
+
+    `default` may be a function of the attributes before it. A field without one must be given.
     """
-    found: dict[str, str] = {}
-    for token in text.split():
-        match = _FIELD.fullmatch(token)
-        if match is None or match[1] not in known:
-            legend = ", ".join(f"{letter} {meaning}" for letter, meaning in known.items())
-            raise GeometryError(f"field {token!r} is not understood; a field is a letter and a number: {legend}")
-        if match[1] in found:
-            raise GeometryError(f"field {match[1]!r} is given twice")
-        found[match[1]] = match[2]
-    return found
+
+    letter: str
+    meaning: str
+    form: Form = NUMBER
+    attribute: str = ""
+    default: Any = _REQUIRED
 
 
-def integer(found: Mapping[str, str], letter: str, default: int | None = None) -> int:
-    """The value of a single-number field; a missing one without default is a GeometryError."""
-    text = found.get(letter)
-    if text is None:
-        if default is None:
-            raise GeometryError(f"field {letter!r} is missing")
-        return default
-    if not re.fullmatch(r"-?\d+", text):
-        raise GeometryError(f"field '{letter}{text}' must be one whole number")
-    return int(text)
+class Described:
+    """Parameters of a problem with a canonical text, which parses back to them."""
 
+    PREFIX: ClassVar[str] = ""
+    """First word of the text; convolution alone has none."""
+    FIELDS: ClassVar[tuple[Field, ...]]
 
-def flag(found: Mapping[str, str], letter: str, default: int = 0) -> bool:
-    """The value of a field that is 0 or 1."""
-    value = integer(found, letter, default)
-    if value not in (0, 1):
-        raise GeometryError(f"field '{letter}{value}' must be {letter}0 or {letter}1")
-    return bool(value)
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises GeometryError that names the unknown, repeated, missing or malformed field, or the value that no
+        problem has."""
+        known = {field.letter: field for field in cls.FIELDS}
+        written: dict[str, str] = {}
+        for word in text.strip().removeprefix(cls.PREFIX).split():
+            match = _WORD.fullmatch(word)
+            if match is None or match[1] not in known:
+                legend = ", ".join(f"{field.letter} {field.meaning}" for field in cls.FIELDS)
+                raise GeometryError(f"field {word!r} is not understood; a field is a letter and a number: {legend}")
+            if match[1] in written:
+                raise GeometryError(f"field {match[1]!r} is given twice")
+            written[match[1]] = match[2]
+        values: dict[str, Any] = {}
+        for letter, field in known.items():
+            if letter in written:
+                found = re.fullmatch(field.form.pattern, written[letter])
+                if found is None:
+                    raise GeometryError(f"field '{letter}{written[letter]}' must be {field.form.hint.format(letter)}")
+                value = field.form.read(found)
+            elif field.default is _REQUIRED:
+                raise GeometryError(f"field {letter!r} is missing")
+            else:
+                value = field.default(values) if callable(field.default) else field.default
+            values[field.attribute or letter] = value
+        return cls(**values)
 
-
-def pair(found: Mapping[str, str], letter: str, default: Pair) -> Pair:
-    """The value of a field by axis, `2` or `2x1`."""
-    text = found.get(letter)
-    if text is None:
-        return default
-    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
-    if match is None:
-        raise GeometryError(f"field '{letter}{text}' must be a number or two joined by x, as in {letter}2x1")
-    return int(match[1]), int(match[2] or match[1])
-
-
-def padding(found: Mapping[str, str], letter: str = "p") -> Padding:
-    """The value of a padding field, `1`, `1x2` or `0:1x2:0`."""
-    text = found.get(letter, "0")
-    match = re.fullmatch(r"(\d+)(?::(\d+))?(?:x(\d+)(?::(\d+))?)?", text)
-    if match is None:
-        raise GeometryError(f"field '{letter}{text}' must be written as {letter}1, {letter}1x2 or {letter}0:1x2:0")
-    rows = (int(match[1]), int(match[2] or match[1]))
-    return (rows, rows if match[3] is None else (int(match[3]), int(match[4] or match[3])))
-
-
-def show_pair(letter: str, value: Pair, default: Pair) -> str:
-    """The shortest text of a pair, empty at the default."""
-    if value == default:
-        return ""
-    return f"{letter}{value[0]}" if value[0] == value[1] else f"{letter}{value[0]}x{value[1]}"
-
-
-def show_padding(value: Padding, letter: str = "p") -> str:
-    """The shortest text of a padding, empty when there is none."""
-    if value == ((0, 0), (0, 0)):
-        return ""
-    rows, columns = (str(a) if a == b else f"{a}:{b}" for a, b in value)
-    return f"{letter}{rows}" if rows == columns else f"{letter}{rows}x{columns}"
+    @cached_property
+    def descriptor(self) -> str:
+        """Canonical text of the problem."""
+        words = [self.PREFIX] if self.PREFIX else []
+        for field in self.FIELDS:
+            value = getattr(self, field.attribute or field.letter)
+            default = field.default(vars(self)) if callable(field.default) else field.default
+            if value != default:
+                words.append(field.letter + field.form.show(value))
+        return " ".join(words)

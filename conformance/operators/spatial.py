@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
 """((before, after) of the height, (before, after) of the width)."""
+UNPADDED: Padding = ((0, 0), (0, 0))
 
 BLOCK_ELEMENTS = 1 << 21
 """Elements of one block of gathered windows: 16 MiB of float64, so that a block stays near the caches and the
@@ -20,33 +21,24 @@ class GeometryError(ValueError):
     """A problem that no kernel could compute; the message names the field and what it must be."""
 
 
-def require_positive(values: Mapping[str, int]) -> None:
-    """Raises GeometryError that names the first value below one."""
-    for name, value in values.items():
+def require_windows(geometry: Any, **sizes: int) -> None:
+    """Raises GeometryError for sizes below one (`sizes` beside those of image and window), negative padding, or a
+    window larger than the padded image."""
+    positive = {name: getattr(geometry, name) for name in ("n", "c", "h", "w", "r", "s")} | sizes
+    for name, value in (positive | {"stride": min(geometry.stride), "dilation": min(geometry.dilation)}).items():
         if value < 1:
             raise GeometryError(f"{name} is {value}; it must be at least 1")
-
-
-def require_padding(padding: Padding) -> None:
-    """Raises GeometryError for a negative padding."""
-    if min(*padding[0], *padding[1]) < 0:
-        raise GeometryError(f"padding is {padding}; it must not be negative")
-
-
-def require_window_fits(size: Pair, window: Pair, padding: Padding, dilation: Pair) -> None:
-    """Raises GeometryError for a window that is larger than the padded image."""
-    for axis, name in enumerate("hw"):
-        extent, room = dilation[axis] * (window[axis] - 1) + 1, size[axis] + sum(padding[axis])
+    (top, bottom), (left, right) = geometry.padding
+    if min(top, bottom, left, right) < 0:
+        raise GeometryError(f"padding is {geometry.padding}; it must not be negative")
+    rows = ("h", geometry.dilation[0] * (geometry.r - 1) + 1, geometry.h + top + bottom)
+    columns = ("w", geometry.dilation[1] * (geometry.s - 1) + 1, geometry.w + left + right)
+    for name, extent, room in (rows, columns):
         if extent > room:
             raise GeometryError(
                 f"the window spans {extent} on axis {name}, more than the padded image's {room}; "
                 f"enlarge {name} or p, or shrink the window or its dilation"
             )
-
-
-def output_extent(size: int, window: int, stride: int, padding: Pair, dilation: int) -> int:
-    """Windows that fit on one axis: floor((size + before + after - dilation*(window-1) - 1) / stride) + 1."""
-    return (size + sum(padding) - dilation * (window - 1) - 1) // stride + 1
 
 
 def taps_per_input(window: int, stride: int, dilation: int) -> int:
@@ -58,11 +50,11 @@ def taps_per_input(window: int, stride: int, dilation: int) -> int:
     return math.ceil(window / (stride // math.gcd(stride, dilation)))
 
 
-def padded(image: np.ndarray, padding: Padding, dtype: np.dtype) -> np.ndarray:
-    """`image[..., H, W]` in `dtype` with zeros around it."""
+def padded(image: np.ndarray, padding: Padding, dtype: np.dtype, fill: float = 0.0) -> np.ndarray:
+    """`image[..., H, W]` in `dtype` with zeros (or `fill`) around it."""
     (top, bottom), (left, right) = padding
     *lead, height, width = image.shape
-    out = np.zeros((*lead, top + height + bottom, left + width + right), dtype)
+    out = np.full((*lead, top + height + bottom, left + width + right), fill, dtype)
     out[..., top : top + height, left : left + width] = image
     return out
 
@@ -79,9 +71,3 @@ def windows(image: np.ndarray, window: Pair, stride: Pair, dilation: Pair, outpu
     shape = (*image.shape[:-2], *window, *output)
     strides = (*lead, row * dilation[0], column * dilation[1], row * stride[0], column * stride[1])
     return np.lib.stride_tricks.as_strided(image, shape, strides, writeable=False)
-
-
-def row_blocks(rows: int, elements_per_row: int) -> Iterator[slice]:
-    """Slices that cover `rows`, each of at most about `BLOCK_ELEMENTS` elements."""
-    step = max(1, BLOCK_ELEMENTS // max(1, elements_per_row))
-    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))

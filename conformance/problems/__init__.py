@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from conformance.problems import edges, networks, normalised, pairwise, pooling
-from conformance.problems.table import FAMILY_DISTRIBUTIONS, LAYOUTS, LEVELS, Problem, Variant, at_level, typed
+from conformance.problems import edges, max_pooling, networks, normalised, pairwise, pooling
+from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
-PROBLEMS: tuple[Problem, ...] = (
-    *edges.BASIC,
-    *normalised.BASIC,
-    *pooling.BASIC,
-    *edges.SHAPES,
-    *edges.TILES,
-    *pairwise.MINIATURES,
-    *networks.UNET_TWINS,
-    *networks.CLASSIFIERS,
-    *normalised.SHAPES,
-    *normalised.LAYERS,
-    *pooling.SHAPES,
-    *pooling.LAYERS,
-    *networks.UNET,
-    *networks.CLASSIFIERS_FULL,
-    *normalised.FULL,
-    *pooling.FULL,
+_CONVOLUTIONS = (
+    *(*edges.BASIC, *edges.SHAPES, *edges.TILES, *pairwise.MINIATURES),
+    *(*networks.UNET_TWINS, *networks.CLASSIFIERS, *networks.UNET, *networks.CLASSIFIERS_FULL),
 )
+PROBLEMS: tuple[Problem, ...] = tuple(
+    sorted(
+        (*_CONVOLUTIONS, *normalised.PROBLEMS, *pooling.PROBLEMS, *max_pooling.PROBLEMS),
+        key=lambda problem: LEVELS.index(problem.level),
+    )
+)
+"""All, those of the lowest level first."""
 
-__all__ = ["FAMILY_DISTRIBUTIONS", "LAYOUTS", "LEVELS", "PROBLEMS", "Problem", "Variant", "at_level", "typed"]
+__all__ = ["LAYOUTS", "LEVELS", "PROBLEMS", "Problem", "Variant", "at_level", "typed"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from conformance.problems.table import table, variants
+from conformance.problems.table import table
 
-FULL_CARE = variants(
+FULL_CARE = (
     "fp32 nchw all",
     "fp32 nhwc integer,fixed,special",
     "bf16,fp16 nchw integer,fixed,wide",
     "bf16 nhwc fixed",
     "fp64 nchw integer,fixed",
 )
-LONG = variants("fp32 nchw integer,fixed", "bf16 nchw fixed")
+LONG = ("fp32 nchw integer,fixed", "bf16 nchw fixed")
 
 BASIC = table(
     "smoke",

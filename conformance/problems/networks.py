@@ -7,14 +7,14 @@ Chen et al. 2017.
 
 from __future__ import annotations
 
-from conformance.problems.table import table, variants
+from conformance.problems.table import table
 
-LAYER = variants("fp32 nchw integer,fixed", "fp32 nhwc fixed", "bf16,fp16 nchw fixed")
-LARGE = variants("fp32 nchw integer,fixed")
+LAYER = ("fp32 nchw integer,fixed", "fp32 nhwc fixed", "bf16,fp16 nchw fixed")
+LARGE = ("fp32 nchw integer,fixed",)
 
 UNET = table(
     "full",
-    variants("fp32 nchw fixed"),
+    ("fp32 nchw fixed",),
     {
         "unet.3x64@512": "n4 c3 h512 w512 k64 r3 s3 p1 b1",
         "unet.64x64@512": "n4 c64 h512 w512 k64 r3 s3 p1 b1",

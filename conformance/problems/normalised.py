@@ -6,24 +6,24 @@ parameters, no running statistics. ResNet-50, ResNeXt-50, MobileNetV2 and UNet: 
 
 from __future__ import annotations
 
-from conformance.problems.table import table, variants
+from dataclasses import replace
 
-FULL_CARE = variants(
+from conformance.problems.table import Problem, table, typed
+
+FULL_CARE = (
     "fp32 nchw all",
     "fp32 nhwc fixed,special",
     "bf16,fp16 nchw fixed,scaled",
     "bf16 nhwc fixed",
     "fp64 nchw fixed,shifted",
-    family="conv_bn",
 )
-SHAPE = variants(
+SHAPE = (
     "fp32 nchw all",
     "bf16 nhwc fixed,scaled",
     "fp16 nchw fixed,scaled",
     "fp64 nchw fixed,shifted",
-    family="conv_bn",
 )
-LAYER = variants("fp32 nchw fixed,scaled", "fp32 nhwc fixed", "bf16,fp16 nchw fixed", family="conv_bn")
+LAYER = ("fp32 nchw fixed,scaled", "fp32 nhwc fixed", "bf16,fp16 nchw fixed")
 
 BASIC = table(
     "smoke",
@@ -83,10 +83,19 @@ LAYERS = table(
 
 FULL = table(
     "full",
-    variants("fp32 nchw fixed", family="conv_bn"),
+    ("fp32 nchw fixed",),
     {
         "resnet50.bn.conv2.3x3@56": "bn n8 c64 h56 w56 k64 r3 s3 p1",
         "unet.bn.64x64@128": "bn n2 c64 h128 w128 k64 r3 s3 p1",
         "tutorial.bn.32x64@26": "bn n256 c32 h26 w26 k64 r3 s3 affine0 run0 eps3 outside1",
     },
 )
+
+PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *LAYERS, *FULL)
+
+MEMORY_PAIRS = tuple(map(typed, ("bn n8 c32 h26 w26 k64 r3 s3", "bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0")))
+MEMORY_STEPS = (
+    typed("bn n64 c32 h26 w26 k64 r3 s3 affine0 run0 eps3"),
+    replace(typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps3"), level="full"),
+)
+"""For the checks of memory: large enough that what is kept shows; the second step is the tutorial's own."""

@@ -8,7 +8,7 @@ mistake that takes two of them together, such as dilation in grouped convolution
 
 from __future__ import annotations
 
-from conformance.problems.table import Problem, table, variants
+from conformance.problems.table import Problem, table
 
 _ROWS = """
         n1 c10 h5 w11 k8 r3 s1 u3 p2x0 g2 b1
@@ -70,6 +70,6 @@ _ROWS = """
 
 MINIATURES: tuple[Problem, ...] = table(
     "standard",
-    variants("fp32 nchw integer,fixed", "bf16 nchw fixed"),
+    ("fp32 nchw integer,fixed", "bf16 nchw fixed"),
     {f"mini.{row.strip().replace(' ', '_')}": row for row in _ROWS.strip().splitlines()},
 )

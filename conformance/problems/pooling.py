@@ -6,25 +6,23 @@ padding 1, in its pooling branches): He et al. 2016, Huang et al. 2017, Szegedy 
 
 from __future__ import annotations
 
-from conformance.problems.table import table, variants
+from conformance.problems.table import Problem, table
 
-FULL_CARE = variants(
+FULL_CARE = (
     "fp32 nchw all",
     "fp32 nhwc integer,fixed,special",
     "bf16,fp16 nchw integer,fixed,wide",
     "bf16 nhwc fixed",
     "fp64 nchw fixed",
-    family="pool",
 )
-SHAPE = variants(
+SHAPE = (
     "fp32 nchw all",
     "bf16 nhwc integer,fixed,wide",
     "bf16 nchw fixed",
     "fp16 nchw integer,fixed,wide",
     "fp64 nchw fixed",
-    family="pool",
 )
-LAYER = variants("fp32 nchw integer,fixed", "fp32,bf16 nhwc fixed", "bf16,fp16 nchw fixed", family="pool")
+LAYER = ("fp32 nchw integer,fixed", "fp32,bf16 nhwc fixed", "bf16,fp16 nchw fixed")
 
 BASIC = table(
     "smoke",
@@ -87,10 +85,12 @@ LAYERS = table(
 
 FULL = table(
     "full",
-    variants("fp32,bf16 nchw fixed", family="pool"),
+    ("fp32,bf16 nchw fixed",),
     {
         "resnet50.pool@7": "pool n32 c2048 h7 w7 r7 s7",
         "densenet.transition@56": "pool n16 c256 h56 w56 r2 s2",
         "inception.branch@35": "pool n16 c288 h35 w35 r3 s3 u1 p1 valid1",
     },
 )
+
+PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *LAYERS, *FULL)

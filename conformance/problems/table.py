@@ -7,16 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.dtypes import STORAGE
-from conformance.operators import parse
+from conformance.operators import FAMILIES, parse
 
 LEVELS = ("smoke", "standard", "full")
 LAYOUTS = ("nchw", "nhwc")
-_LINEAR = ("integer", "fixed", "impulse", "special", "wide")
-FAMILY_DISTRIBUTIONS = {"conv": _LINEAR, "pool": _LINEAR, "conv_bn": ("fixed", "scaled", "shifted", "special")}
-"""Family of a geometry -> the ways of drawing its inputs that mean anything there."""
-DISTRIBUTIONS = tuple(
-    dict.fromkeys(distribution for distributions in FAMILY_DISTRIBUTIONS.values() for distribution in distributions)
-)
+DISTRIBUTIONS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.distributions))
 """Ways of drawing a problem's inputs; `conformance.inputs.distributions` has one function for each."""
 
 
@@ -41,14 +36,13 @@ class Problem:
 
 
 def applies(distribution: str, dtype: str) -> bool:
-    """Whether an distribution exists for a dtype: fp64 data at the ends of the range would leave the reference's
-    own."""
+    """Whether a distribution exists for a dtype: fp64 data at the ends of the range would leave the reference's own."""
     return not (distribution == "wide" and dtype == "fp64")
 
 
-def variants(*lines: str, family: str = "conv") -> tuple[Variant, ...]:
+def variants(family: str, *lines: str) -> tuple[Variant, ...]:
     """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all."""
-    every = (list(STORAGE), list(LAYOUTS), list(FAMILY_DISTRIBUTIONS[family]))
+    every = (list(STORAGE), list(LAYOUTS), list(FAMILIES[family].distributions))
     found = []
     for line in lines:
         names = (word.split(",") for word in line.split())
@@ -59,21 +53,25 @@ def variants(*lines: str, family: str = "conv") -> tuple[Variant, ...]:
     return tuple(dict.fromkeys(found))
 
 
+EVERY = {family: variants(family, "all all all") for family in FAMILIES}
+"""All variants that a problem of a family can have."""
 SMOKE = frozenset(Variant("fp32", "nchw", distribution) for distribution in DISTRIBUTIONS) | {
     Variant("bf16", "nchw", "fixed")
 }
 
 
-def table(level: str, how: tuple[Variant, ...], rows: dict[str, str]) -> tuple[Problem, ...]:
-    """Problems from {name: descriptor}."""
-    return tuple(Problem(name, parse(text), level, how) for name, text in rows.items())
+def table(level: str, how: Iterable[str], rows: dict[str, str]) -> tuple[Problem, ...]:
+    """Problems of one family from {name: descriptor}; `how` are lines that `variants` reads."""
+    geometries = {name: parse(text) for name, text in rows.items()}
+    (family,) = {geometry.family for geometry in geometries.values()}
+    run = variants(family, *how)
+    return tuple(Problem(name, geometry, level, run) for name, geometry in geometries.items())
 
 
 def typed(text: str) -> Problem:
     """The problem of a descriptor given by hand, in every variant; raises GeometryError."""
     geometry = parse(text)
-    every = variants("all all all", family=geometry.family)
-    return Problem(geometry.descriptor.replace(" ", "_"), geometry, "smoke", every)
+    return Problem(geometry.descriptor.replace(" ", "_"), geometry, "smoke", EVERY[geometry.family])
 
 
 def at_level(problems: Iterable[Problem], level: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:

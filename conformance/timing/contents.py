@@ -16,6 +16,7 @@ from conformance.execution.judging import judged, prepare_reference
 from conformance.inputs import Expectation, Recipe, expectation
 from conformance.judge import Contract
 from conformance.operators import Arrays
+from conformance.operators.base import Homogeneous
 
 POWERS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6, 7, -7, 8)
 """Exponents of factors: far from where the fixed-point data of the fixed distribution would become subnormal or
@@ -26,33 +27,12 @@ UNJUDGED = 1 << 32
 """Seeds from here on are those of nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Homogeneous:
-    """Which inputs are scaled together, and which outputs scale with them; by -1 only, unless `powers`."""
-
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    powers: bool = True
-
-    @property
-    def factors(self) -> tuple[float, ...]:
-        """1 comes first."""
-        if not self.inputs:
-            return (1.0,)
-        return tuple(sign * 2.0**power for power in (POWERS if self.powers else (0,)) for sign in (1, -1))
-
-
-OPERATORS = {
-    "conv_forward": Homogeneous(("x", "bias"), ("y",)),
-    "conv_backward_data": Homogeneous(("dy",), ("dx",)),
-    "conv_backward_weight": Homogeneous(("dy",), ("dw", "dbias")),
-    # epsilon has a scale of its own, and no sign
-    "conv_bn_forward": Homogeneous(("x", "beta", "running_mean"), ("y", "mean", "running_mean"), powers=False),
-    "conv_bn_backward": Homogeneous(("dy",), ("dx", "dw", "dgamma", "dbeta")),
-    "conv_bn_inference": Homogeneous(("x", "beta", "running_mean"), ("y",)),
-    "avg_pool_forward": Homogeneous(("x",), ("y",)),
-    "avg_pool_backward": Homogeneous(("dy",), ("dx",)),
-}
+def factors(homogeneous: Homogeneous) -> tuple[float, ...]:
+    """What inputs are multiplied with; 1 comes first."""
+    if not homogeneous.inputs:
+        return (1.0,)
+    signs = (1, -1) if homogeneous.signs else (1,)
+    return tuple(sign * 2.0**power for power in (POWERS if homogeneous.powers else (0,)) for sign in signs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,14 +47,14 @@ class Content:
         """Inputs in canonical order, scaled."""
         if self.factor == 1:
             return self.expected.inputs
-        scaled = _of(self.case).inputs
+        scaled = self.case.operator.homogeneous.inputs
         return {n: a * a.dtype.type(self.factor) if n in scaled else a for n, a in self.expected.inputs.items()}
 
     def plain(self, outputs: Arrays) -> Arrays:
         """Outputs as they would be of the drawn inputs."""
         if self.factor == 1:
             return outputs
-        scaled = _of(self.case).outputs
+        scaled = self.case.operator.homogeneous.outputs
         return {n: a * a.dtype.type(1 / self.factor) if n in scaled else a for n, a in outputs.items()}
 
     def refuted(self, plain: Arrays, contract: Contract) -> str:
@@ -84,16 +64,12 @@ class Content:
         return "\n".join(judgement.explain() for judgement in found if not judgement.passed)
 
 
-def _of(case: Case) -> Homogeneous:
-    return OPERATORS.get(case.operator.name, Homogeneous())
-
-
 def contents(case: Case) -> Iterator[Content]:
     """All that there are, first that of the case itself."""
-    known = _of(case)
+    known = case.operator.homogeneous
     count = DRAWS if known.inputs and known.powers else MORE_DRAWS
     drawn = [replace(case, seed=case.seed + number) for number in range(count)]
-    for factor in known.factors:
+    for factor in factors(known):
         for number, other in enumerate(drawn):
             yield Content(other, _drawn(case.recipe, number), factor)
 

@@ -120,7 +120,7 @@ def tensors(call: Call) -> tuple[Arrays, Arrays, Arrays]:
 def judge_call(call: Call, inputs: Arrays, outputs: Arrays, reference: Arrays) -> list[Judgement]:
     """One judgement per output, against the bound for data of any kind."""
     within = magnitude(call, inputs, reference)
-    terms, described = call.operator.terms(call.geometry), call.operator.outputs(call.geometry)
+    terms, described = call.operator.errors(call.geometry).terms, call.operator.outputs(call.geometry)
     return [
         judge(
             Output(

@@ -62,7 +62,7 @@ class Kernels:
         kernel, bridge = self.find(direction, geometry, like.dtype, what), self.implementation.arrays
         invocation = Invocation(kernel, bridge, operator, geometry, DTYPES[like.dtype], self.layout)
         inputs = {name: None if tensor is None else tensor.detach() for name, tensor in given.items()}
-        native = [self._given(inputs.get(name)) for name in operator.arguments(geometry)]
+        native = [self._given(inputs.get(name)) for name in operator.arguments]
         place = f"{what}: {direction} of {self.implementation.name}"
         try:
             results = invocation.call(native)

@@ -14,6 +14,7 @@ from .batch_norm import (
     conv_bn_recomputing,
 )
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
+from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward
 
 jax.config.update("jax_enable_x64", True)
@@ -35,6 +36,7 @@ KERNELS = {
     "conv_backward_weight": conv_backward_weight,
     "avg_pool_forward": avg_pool_forward,
     "avg_pool_backward": avg_pool_backward,
+    "max_pool_forward": max_pool_forward,
     "conv_bn_forward": conv_bn_plain,
     "conv_bn_backward": conv_bn_backward,
     "conv_bn_inference": conv_bn_inference,
@@ -48,6 +50,10 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
     )
     for operator, kernel in KERNELS.items():
         implementation.implements(operator, dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(kernel)
+    # XLA's select_and_scatter has no dilated windows
+    implementation.implements(
+        "max_pool_backward", dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS, when=lambda p: p.dilation == (1, 1)
+    )(max_pool_backward)
     for form, label, saves in FORMS:
         implementation.differentiates("conv_bn_forward", label=label, saves=saves)(form)
     return implementation

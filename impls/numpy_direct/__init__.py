@@ -10,6 +10,7 @@ from conformance import Implementation
 
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
+from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward
 
 numpy_direct = Implementation("numpy-direct")
@@ -39,5 +40,5 @@ for kernel in (
     conv_bn_inference,
 ):
     numpy_direct.implements(kernel.__name__, dtypes=EVERY_DTYPE, when=small_conv)(kernel)
-for kernel in (avg_pool_forward, avg_pool_backward):
+for kernel in (avg_pool_forward, avg_pool_backward, max_pool_forward, max_pool_backward):
     numpy_direct.implements(kernel.__name__, dtypes=EVERY_DTYPE, when=small_pool)(kernel)

@@ -1,5 +1,5 @@
-"""What torch itself offers, on the CPU and on CUDA: conv2d, batch_norm, avg_pool2d and their gradients; and convolution
-with batch norm as one autograd function."""
+"""What torch itself offers, on the CPU and on CUDA: conv2d, batch_norm, avg_pool2d, max_pool2d and their
+gradients; and convolution with batch norm as one autograd function."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from conformance import Contract, Implementation, torch_arrays
 from . import fused
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
+from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward, overlapping, overlapping_and_composed
 
 torch.backends.cuda.matmul.allow_tf32 = False
@@ -26,6 +27,7 @@ KERNELS = (
     conv_bn_backward,
     conv_bn_inference,
     avg_pool_forward,
+    max_pool_forward,
 )
 GRADIENTS = ("conv_backward_data", "conv_backward_weight", "conv_bn_backward")
 PAIRS = ("conv_bn_forward", "conv_bn_backward", "conv_bn_inference")
@@ -68,9 +70,10 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
         if bare := between and BARE.get(kernel.__name__):
             offer(kernel, (dtype,), when=bare, contract=replace(contract, accumulate=dtype))
         offer(kernel, (dtype,), contract=contract)
-    for dtype in HALVES:
-        offer(avg_pool_backward, (dtype,), when=pooled_in_storage, contract=Contract(accumulate=dtype))
-    offer(avg_pool_backward, EVERY_DTYPE)
+    for kernel in (avg_pool_backward, max_pool_backward):
+        for dtype in HALVES:
+            offer(kernel, (dtype,), when=pooled_in_storage, contract=Contract(accumulate=dtype))
+        offer(kernel, EVERY_DTYPE)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     return implementation
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from conformance.calibration.known_bad.base import Mutant
 from conformance.calibration.known_bad.conv_bn import CONV_BN
 from conformance.calibration.known_bad.conv_bn_outputs import CONV_BN_OUTPUTS
+from conformance.calibration.known_bad.max_pool import MAX_POOL
 from conformance.calibration.known_bad.memory import MEMORY
 from conformance.calibration.known_bad.paths import PATHS
 from conformance.calibration.known_bad.pool import POOL
@@ -16,7 +17,7 @@ from conformance.calibration.known_bad.subtle import SUBTLE
 MUTANTS: tuple[Mutant, ...] = (
     *(*STRUCTURE, *PATHS, *PRECISION, *SCALE, *MEMORY, *SUBTLE),
     *(*CONV_BN, *CONV_BN_OUTPUTS),
-    *POOL,
+    *(*POOL, *MAX_POOL),
 )
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS))
 

@@ -10,7 +10,10 @@ import numpy as np
 
 from conformance.calibration.subject import Run, Subject
 from conformance.dtypes import STORAGE
-from conformance.operators import Arrays, Operator
+from conformance.operators import NORMALISED, OPERATORS, Arrays, Operator
+
+PLAIN = tuple(name for name in OPERATORS if name not in NORMALISED)
+"""Operators whose outputs are sums of inputs or of their products, or inputs themselves."""
 
 
 def stored(outputs: Arrays, dtype: str) -> Arrays:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.known_bad.base import Mutant, exact, on_outputs, stored
+from conformance.calibration.known_bad.base import PLAIN, Mutant, exact, on_outputs, stored
 from conformance.calibration.lowering import lowered
 from conformance.calibration.subject import Run
 from conformance.inputs.stream import Stream
-from conformance.operators import CONVOLUTIONS, POOLINGS, Arrays, ConvGeometry, Operator
+from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
 
 CHUNK = 8
 LOST = 0.01
@@ -121,7 +121,7 @@ _RACES: dict[str, Run] = {
 """Of convolutions, whose sums are long enough to be split."""
 
 MEMORY: tuple[Mutant, ...] = (
-    *(Mutant(name, "memory", run, operators=(*CONVOLUTIONS, *POOLINGS), base=exact) for name, run in _RUNS.items()),
+    *(Mutant(name, "memory", run, operators=PLAIN, base=exact) for name, run in _RUNS.items()),
     *(Mutant(name, "memory", run, operators=CONVOLUTIONS, base=exact) for name, run in _RACES.items()),
     *(Mutant(name, "memory", run, operators=CONVOLUTIONS[2:], base=exact) for name, run in _GRADIENTS.items()),
 )

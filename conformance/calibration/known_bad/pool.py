@@ -15,7 +15,7 @@ from conformance.calibration.rounding import Way, bits, flushed, outward, overfl
 from conformance.calibration.subject import DEFAULT, FP32_ONLY, SHORT, STORED, Run
 from conformance.dtypes import BF16, FORMATS, FP16, FP32, TF32, Format
 from conformance.operators import POOLINGS, Arrays, Operator, PoolGeometry
-from conformance.operators.pool import taps
+from conformance.operators.pooling import taps
 from conformance.operators.spatial import padded
 
 FORWARD, BACKWARD = POOLINGS

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.known_bad.base import Mutant, exact, on_outputs
-from conformance.operators import CONVOLUTIONS, POOLINGS
+from conformance.calibration.known_bad.base import PLAIN, Mutant, exact, on_outputs
 
 Deviation = Callable[[np.ndarray, Any], np.ndarray]
 """From an exact output in float64, of any rank, and the geometry to the deviating one."""
@@ -96,7 +95,6 @@ _DEVIATIONS: dict[str, Deviation] = {
 
 
 SCALE: tuple[Mutant, ...] = tuple(
-    Mutant(name, "scale", on_outputs(deviation), operators=(*CONVOLUTIONS, *POOLINGS), base=exact)
-    for name, deviation in _DEVIATIONS.items()
+    Mutant(name, "scale", on_outputs(deviation), operators=PLAIN, base=exact) for name, deviation in _DEVIATIONS.items()
 )
 """The exact result, changed and then rounded."""

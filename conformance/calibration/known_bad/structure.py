@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.calibration.known_bad.base import Mutant, exact, of_operator
-from conformance.diagnosis.mistakes import LIBRARY, Mistake
+from conformance.diagnosis.mistakes import LIBRARY, Mistake, operators_of
 from conformance.operators import Arrays, Operator
 
 
@@ -23,7 +23,7 @@ def planted(mistake: Mistake) -> Mutant:
             return exact(operator, geometry, inputs, dtype)
         return of_operator(operator, geometry, outputs, dtype)
 
-    return Mutant(mistake.name, mistake.family, run, operators=mistake.operators, when=mistake.when, base=exact)
+    return Mutant(mistake.name, mistake.kind, run, operators=operators_of(mistake), when=mistake.when, base=exact)
 
 
 STRUCTURE: tuple[Mutant, ...] = tuple(planted(mistake) for mistake in LIBRARY)

@@ -15,8 +15,7 @@ from conformance.calibration.known_good.transforms import fft, three_by_three, u
 from conformance.calibration.subject import DEFAULT, FP32_ONLY, Run, Subject
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
-from conformance.operators import CONVOLUTIONS, ConvGeometry
-from conformance.problems import FAMILY_DISTRIBUTIONS
+from conformance.operators import CONVOLUTIONS, FAMILIES, ConvGeometry
 
 SPREADS_NAN = {"special": "a transform spreads NaN and Inf over its whole tile, beyond the receptive field"}
 OVERFLOWS = {"wide": "transformed data are larger, and leave the range before the way back makes them small again"}
@@ -38,7 +37,7 @@ class KnownGood(Subject):
 
     @property
     def distributions(self) -> tuple[str, ...]:
-        return tuple(each for each in FAMILY_DISTRIBUTIONS[self.family] if each not in self.exempted)
+        return tuple(each for each in FAMILIES[self.family].distributions if each not in self.exempted)
 
 
 def _summed(name: str, total: Total, contract: Contract = DEFAULT, **given: Any) -> KnownGood:

@@ -15,7 +15,7 @@ from conformance.calibration.rounding import stored
 from conformance.calibration.subject import Run
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS, Arrays, ConvBnGeometry, ConvGeometry, Operator
-from conformance.operators.conv_bn import as_image, by_channel
+from conformance.operators.conv_bn.channels import as_image, by_channel
 
 Convolve = Callable[[str, ConvGeometry, Arrays, str], np.ndarray]
 """(operator of a convolution, geometry, inputs, format to keep the result in) -> its main output."""

@@ -18,7 +18,7 @@ from conformance.calibration.subject import DEFAULT, FP32_ONLY
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry
-from conformance.operators.pool import taps
+from conformance.operators.pooling import taps
 from conformance.operators.spatial import cropped, padded
 
 FORWARD, BACKWARD = POOLINGS
@@ -160,7 +160,7 @@ def _known_good(name: str, average: Average, contract: Contract = DEFAULT, **giv
         (output,) = operator.outputs(geometry)
         return {output: stored(average(operator, geometry, inputs), dtype)}
 
-    return KnownGood(f"pool-{name}", "pool", run, contract, given.pop("operators", POOLINGS), **given)
+    return KnownGood(f"pool-{name}", "avg_pool", run, contract, given.pop("operators", POOLINGS), **given)
 
 
 _EMULATED = partial(Sum, work=np.float64)

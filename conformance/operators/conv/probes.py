@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.operators.base import Arrays
-from conformance.operators.conv import ConvGeometry
+from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.spatial import cropped, padded
 
 _BLOCK = 1 << 20
@@ -217,11 +217,6 @@ def sums_of_gradient(inputs: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return by_image.sum(axis=(0, 2), dtype=np.float64), np.sqrt(squares.sum(axis=0))
 
 
-def sampled(g: ConvGeometry, operator: str, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Exact values and magnitudes of the main output at `index[T, 4]` (canonical axes)."""
-    return _SAMPLERS[operator](g, inputs, index)
-
-
 def _inside(position: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(position, 0, size - 1), (position >= 0) & (position < size)
 
@@ -232,7 +227,7 @@ def _products(factors: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.n
     return terms.sum(axis=1), np.sqrt(np.square(terms).sum(axis=1))
 
 
-def _sample_forward(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sample_forward(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n, k, p, q = index.T
     cg = g.c // g.groups
     channels = (k // (g.k // g.groups) * cg)[:, None] + np.arange(cg)
@@ -253,7 +248,7 @@ def _origin(position: np.ndarray, taps: int, stride: int, dilation: int, before:
     return np.where(shifted % stride == 0, shifted // stride, -1)
 
 
-def _sample_backward_data(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sample_backward_data(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n, c, h, w = index.T
     kg, cg = g.k // g.groups, g.c // g.groups
     channels = (c // cg * kg)[:, None] + np.arange(kg)
@@ -265,7 +260,7 @@ def _sample_backward_data(g: ConvGeometry, inputs: Arrays, index: np.ndarray) ->
     return _products(seen, inputs["w"][channels, (c % cg)[:, None]].astype(np.float64))
 
 
-def _sample_backward_weight(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sample_backward_weight(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values, magnitudes = zip(*(_weight(g, inputs, *map(int, place)) for place in index), strict=True)
     return np.array(values), np.array(magnitudes)
 
@@ -277,12 +272,3 @@ def _weight(g: ConvGeometry, inputs: Arrays, k: int, c: int, r: int, s: int) -> 
     image, dy = inputs["x"][(slice(None), channel, *seen)], inputs["dy"][(slice(None), k, *given)]
     products = np.multiply(image, dy, dtype=np.float64).reshape(-1)
     return float(products.sum()), math.sqrt(float(products @ products))
-
-
-_SAMPLERS = {
-    "conv_forward": _sample_forward,
-    "conv_backward_data": _sample_backward_data,
-    "conv_backward_weight": _sample_backward_weight,
-}
-
-PROJECTIONS = {"conv_forward": forward, "conv_backward_data": backward_data, "conv_backward_weight": backward_weight}

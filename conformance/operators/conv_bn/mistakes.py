@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.base import InapplicableError, Mistake
-from conformance.diagnosis.index import TILES, within_tiles
-from conformance.judge.normalisation import (
+from conformance.operators.base import Arrays, Operator
+from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.conv_bn.steps import (
     BACKWARD,
     FORWARD,
     INFERENCE,
@@ -24,7 +24,7 @@ from conformance.judge.normalisation import (
     of_running,
     over_batch,
 )
-from conformance.operators import Arrays, ConvBnGeometry, Operator
+from conformance.operators.mistakes import TILES, InapplicableError, Mistake, within_tiles
 
 TRAINING = (FORWARD, BACKWARD)
 OUTWARD = (FORWARD, INFERENCE)

@@ -1,7 +1,7 @@
 """Batch normalisation of a convolution step by step, in float64, so that a mistake can exchange one of the steps.
 
-With the steps as they are this is what `conformance.operators.conv_bn` computes, without its extra digits. Images are
-[N, K, P, Q]; statistics are arrays that broadcast to them, so that a mistake may take them over other elements.
+With the steps as they are this is what the operators compute, without their extra digits. Images are [N, K, P, Q];
+statistics are arrays that broadcast to them, so that a mistake may take them over other elements.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import OPERATORS, Arrays, ConvBnGeometry
+from conformance.operators.base import Arrays
+from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
+from conformance.operators.conv_bn.geometry import ConvBnGeometry
 
 FORWARD, BACKWARD, INFERENCE = "conv_bn_forward", "conv_bn_backward", "conv_bn_inference"
 EVERYWHERE = (1, -1, 1, 1)
@@ -32,7 +34,7 @@ def over_batch(values: np.ndarray, _: ConvBnGeometry) -> np.ndarray:
 def convolved(geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
     """z."""
     given = {"x": inputs["x"], "w": inputs["w"]}
-    z: np.ndarray = OPERATORS["conv_forward"].reference(geometry.conv, given)["y"]
+    z: np.ndarray = ConvForward().reference(geometry.conv, given)["y"]
     return z
 
 
@@ -189,8 +191,8 @@ def _backward(steps: Steps, parts: Parts) -> Arrays:
     conv, inputs = parts.geometry.conv, parts.inputs
     of_dx = {"dy": steps.dz_of_dx(parts), "w": steps.w_of_dx(inputs["w"])}
     of_dw = {"x": inputs["x"], "dy": steps.dz_of_dw(parts)}
-    outputs = OPERATORS["conv_backward_data"].reference(conv, of_dx)
-    outputs |= OPERATORS["conv_backward_weight"].reference(conv, of_dw)
+    outputs = ConvBackwardData().reference(conv, of_dx)
+    outputs |= ConvBackwardWeight().reference(conv, of_dw)
     if parts.geometry.affine:
         outputs |= {"dgamma": steps.dgamma(parts), "dbeta": steps.dbeta(parts)}
     return outputs

@@ -9,30 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.base import (
-    POOLING,
+from conformance.operators.avg_pool.geometry import PoolGeometry
+from conformance.operators.base import Arrays, Operator
+from conformance.operators.mistakes import (
+    IMAGES,
+    TAILS,
+    WINDOWS,
     Change,
     Compute,
     InapplicableError,
     Mistake,
     Sees,
-    fitted,
     misread,
     on_outputs,
 )
-from conformance.diagnosis.index import TILES, within_tiles
-from conformance.operators import Arrays, Operator, PoolGeometry
-from conformance.operators.pool import taps
-from conformance.operators.spatial import cropped, padded
+from conformance.operators.pooling import scattered, taps
+from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS, Kept, packed, reached
+from conformance.operators.spatial import UNPADDED, padded
 
-FORWARD, BACKWARD = POOLING
+FORWARD, BACKWARD = "avg_pool_forward", "avg_pool_backward"
 
 Counts = Callable[[PoolGeometry], np.ndarray]
 """Divisors [P, Q]."""
-Kept = Callable[[PoolGeometry], np.ndarray]
-"""Which positions of the window take part, [R, S]."""
-Put = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""What a gradient becomes where another window's share arrives."""
 
 
 def _divisors(g: PoolGeometry) -> np.ndarray:
@@ -57,85 +55,22 @@ def apart(sees: Sees = lambda geometry: geometry, counts: Counts = _divisors, **
     return compute
 
 
-def _repacked(sees: Sees) -> Compute:
-    """y (dy) in rows of the length that the kernel sees, one after the other in the buffer that there is."""
-    return misread(sees, y=lambda y, g: _packed(y, sees(g).y.shape))
-
-
-def _packed(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    out = np.zeros(math.prod(shape), array.dtype)
-    kept = min(array.size, out.size)
-    out[:kept] = array.reshape(-1)[:kept]
-    return out.reshape(shape)
-
-
-def _undropped(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """y (dy) with room for windows that start behind the image, which ceil mode drops."""
-    sizes = zip((g.h, g.w), (g.r, g.s), g.stride, g.padding, strict=True)
-    wide = [-(-(size + sum(sides) - window) // stride) + 1 for size, window, stride, sides in sizes]
-    if not g.ceil_mode or wide == list(g.output_size):
-        raise InapplicableError
-    shape = (g.n, g.c, *wide)
-    if operator.name == FORWARD:
-        return {"y": _packed(fitted(operator.reference(g, inputs, dtype)["y"], shape), g.y.shape)}
-    return operator.reference(g, {"dy": fitted(_packed(inputs["dy"], shape), g.y.shape)}, dtype)
-
-
-def _reached(g: PoolGeometry) -> tuple[int, int]:
-    """Rows and columns of the image less those behind the last window."""
-    sizes = zip((g.h, g.w), (g.r, g.s), g.stride, g.padding, g.output_size, strict=True)
-    rows, columns = (min(size, (count - 1) * u + window - sides[0]) for size, window, u, sides, count in sizes)
-    return rows, columns
-
-
 def _without_remainder(g: PoolGeometry) -> PoolGeometry:
     """The image that y alone implies."""
-    rows, columns = _reached(g)
+    rows, columns = reached(g)
     if columns == g.w or min(rows, columns) < 1:
         raise InapplicableError
     (top, _), (left, _) = g.padding
     return replace(g, h=rows, w=columns, padding=((top, 0), (left, 0)))
 
 
-def _remainder_in_front(x: np.ndarray, g: PoolGeometry) -> np.ndarray:
-    rows, columns = _reached(g)
-    if (rows, columns) == (g.h, g.w):
-        raise InapplicableError
-    return np.roll(x, (rows - g.h, columns - g.w), (2, 3))
-
-
-_WINDOWS: dict[str, Compute] = {
-    "window swapped between H and W": misread(lambda g: replace(g, r=g.s, s=g.r)),
-    "window of H used for both axes": misread(lambda g: replace(g, s=g.r)),
-    "window of W used for both axes": misread(lambda g: replace(g, r=g.s)),
-    "window one row too large": misread(lambda g: replace(g, r=g.r + 1)),
-    "window one column too large": misread(lambda g: replace(g, s=g.s + 1)),
-    "window taken for the stride": misread(lambda g: replace(g, stride=(g.r, g.s))),
-    "stride taken for the window": misread(lambda g: replace(g, r=g.stride[0], s=g.stride[1])),
-    "floor instead of ceil": misread(lambda g: _in_mode(g, ceil=False)),
-    "floor instead of ceil, y (dy) packed for it": _repacked(lambda g: _in_mode(g, ceil=False)),
-    "ceil instead of floor, y (dy) packed for it": _repacked(lambda g: _in_mode(g, ceil=True)),
-    "ceil mode keeps windows that start behind the image": _undropped,
-    "x (dx) packed as if the stride left no remainder": apart(
-        _without_remainder, x=lambda x, g: _packed(x, _without_remainder(g).x.shape)
-    ),
-    "remainder of the stride in front": misread(x=_remainder_in_front),
-}
-
-
-def _in_mode(g: PoolGeometry, *, ceil: bool) -> PoolGeometry:
-    if g.ceil_mode == ceil:
-        raise InapplicableError
-    return replace(g, ceil_mode=ceil)
-
-
 def _filled(mode: Any) -> Compute:
     """Something else than zeros around the image, the divisor being right."""
 
     def enlarged(g: PoolGeometry) -> PoolGeometry:
-        if g.padding == ((0, 0), (0, 0)):
+        if g.padding == UNPADDED:
             raise InapplicableError
-        return replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=((0, 0), (0, 0)))
+        return replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=UNPADDED)
 
     return apart(enlarged, x=lambda x, g: np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode))
 
@@ -160,38 +95,6 @@ def shares(g: PoolGeometry, inputs: Arrays, dtype: Any = np.float64) -> np.ndarr
     return exact
 
 
-def scattered(g: PoolGeometry, values: np.ndarray, places: Any, put: Put = np.add) -> np.ndarray:
-    """Every window's value at these positions of it, `put` together where windows overlap."""
-    image = padded(np.zeros(g.x.shape, values.dtype), g.overhang, values.dtype)
-    for rows, columns in places:
-        image[..., rows, columns] = put(image[..., rows, columns], values)
-    return np.ascontiguousarray(cropped(image, g.overhang, (g.h, g.w)))
-
-
-def _all_but(*where: Any) -> Kept:
-    def kept(g: PoolGeometry) -> np.ndarray:
-        seen = np.ones((g.r, g.s), bool)
-        seen[where] = False
-        return seen
-
-    return kept
-
-
-def _only(row: int, column: int) -> Kept:
-    """One position, given in halves of the window: 0 the first, 1 the one in the middle."""
-
-    def kept(g: PoolGeometry) -> np.ndarray:
-        seen = np.zeros((g.r, g.s), bool)
-        seen[row * g.r // 2, column * g.s // 2] = True
-        return seen
-
-    return kept
-
-
-def _in_tiles(tile: int) -> Kept:
-    return lambda g: within_tiles(np.ones((g.r, g.s), bool), (0, 1), tile)
-
-
 def _largest(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
     """The maximum over the window, padding included."""
     image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
@@ -199,18 +102,13 @@ def _largest(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) ->
 
 
 _ADDED: dict[str, Compute] = {
+    "x (dx) packed as if the stride left no remainder": apart(
+        _without_remainder, x=lambda x, g: packed(x, _without_remainder(g).x.shape)
+    ),
     "average over circular padding": _filled("wrap"),
     "average over reflected padding": _filled("reflect"),
     "average over the repeated edge in place of padding": _filled("edge"),
-    "first row of the window left out": _some(_all_but(0)),
-    "last row of the window left out": _some(_all_but(-1)),
-    "first column of the window left out": _some(_all_but(slice(None), 0)),
-    "last column of the window left out": _some(_all_but(slice(None), -1)),
-    "first position of the window left out": _some(_all_but(0, 0)),
-    "last position of the window left out": _some(_all_but(-1, -1)),
-    "first position of the window only": _some(_only(0, 0)),
-    "middle of the window only": _some(_only(1, 1)),
-    **{f"tail of the window beyond tiles of {tile} dropped": _some(_in_tiles(tile)) for tile in TILES},
+    **{name: _some(kept) for name, kept in POSITIONS.items()},
 }
 
 
@@ -326,16 +224,16 @@ _GRADIENTS: dict[str, Compute] = {
 
 
 def _pooling() -> Iterator[Mistake]:
-    for name, compute in (_WINDOWS | _ADDED).items():
-        yield Mistake(name, "pooling", compute, POOLING)
+    for name, compute in _ADDED.items():
+        yield Mistake(name, "pooling", compute)
     yield Mistake("maximum instead of average", "pooling", _largest, (FORWARD,))
-    yield Mistake("sum instead of average", "divisor", apart(counts=_all(lambda g: 1)), POOLING)
+    yield Mistake("sum instead of average", "divisor", apart(counts=_all(lambda g: 1)))
     for name, counts in _COUNTED.items():
-        yield Mistake(name, "divisor", apart(counts=counts), POOLING, lambda g: g.divisor_override is None)
+        yield Mistake(name, "divisor", apart(counts=counts), when=lambda g: g.divisor_override is None)
     for name, counts in _OVERRIDDEN.items():
-        yield Mistake(name, "divisor", apart(counts=counts), POOLING, lambda g: g.divisor_override is not None)
+        yield Mistake(name, "divisor", apart(counts=counts), when=lambda g: g.divisor_override is not None)
     for name, compute in _GRADIENTS.items():
         yield Mistake(name, "gradients", compute, (BACKWARD,))
 
 
-POOLED: tuple[Mistake, ...] = tuple(_pooling())
+MISTAKES: tuple[Mistake, ...] = (*IMAGES, *WINDOWS, *TAILS, *POOL_WINDOWS, *_pooling())

@@ -16,20 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import extended
-from conformance.operators.base import Arrays, Tensor
-from conformance.operators.conv import ConvBackwardData, ConvBackwardWeight
-from conformance.operators.conv_bn import (
-    CONV,
-    ConvBn,
-    ConvBnGeometry,
-    Statistics,
-    as_image,
-    by_channel,
-    column,
-    intermediate,
-)
-from conformance.operators.extended import Double
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Tensor
+from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight
+from conformance.operators.conv_bn import extended, propagation
+from conformance.operators.conv_bn.channels import as_image, by_channel, column
+from conformance.operators.conv_bn.extended import Double
+from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.conv_bn.operators import CONV, ConvBn, Statistics, intermediate
+from conformance.operators.conv_bn.propagation import pull
 
 _GRADIENT, _WEIGHT = ConvBackwardData(), ConvBackwardWeight()
 
@@ -38,25 +32,23 @@ class ConvBnBackward(ConvBn):
     """dy, x, w, gamma? -> dx, dw, dgamma[K]?, dbeta[K]?: gradients through the batch's own statistics."""
 
     name = "conv_bn_backward"
+    arguments = ("dy", "x", "w", "gamma")
+    homogeneous = Homogeneous(("dy",), ("dx", "dw", "dgamma", "dbeta"))
 
     def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
         """dy, x, w and, where the problem is affine, gamma."""
         gamma = {"gamma": geometry.statistic()} if geometry.affine else {}
         return {"dy": geometry.y, "x": geometry.x, "w": geometry.filter, **gamma}
 
-    def arguments(self, geometry: ConvBnGeometry) -> tuple[str, ...]:
-        """gamma is always passed, None when absent."""
-        return ("dy", "x", "w", "gamma")
-
     def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
         """dx, dw and, where the problem is affine, dgamma and dbeta."""
         affine = {"dgamma": geometry.statistic(), "dbeta": geometry.statistic()} if geometry.affine else {}
         return {"dx": geometry.x, "dw": geometry.filter, **affine}
 
-    def terms(self, geometry: ConvBnGeometry) -> dict[str, int]:
+    def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """As in the gradients of a convolution; M in those of the parameters."""
-        gradients = _GRADIENT.terms(geometry) | {"dw": geometry.count}
-        return dict.fromkeys(self.outputs(geometry), geometry.count) | gradients
+        terms = dict.fromkeys(self.outputs(geometry), geometry.count) | dict(_GRADIENT.errors(geometry).terms)
+        return self.error_model(geometry, terms, propagation.backward)
 
     def flops(self, geometry: ConvBnGeometry) -> int:
         """z again, and both gradients."""
@@ -113,26 +105,12 @@ class Gradient:
         return cls(found, inner * inverse[:, None] * column(inputs.get("gamma")), *sums, inverse)
 
 
-def pull(geometry: ConvBnGeometry, var: np.ndarray, product: np.ndarray) -> np.ndarray:
-    """What the variance's own gradient takes from dy for each unit of d, [K]; `product` is the sum of dy*d.
-
-    sum(dy*d) * inv^2 / M, or sum(dy*d) * inv / (sqrt(var) * (M - 1)) where eps is outside of the root. A constant
-    channel has d = 0, so that nothing is taken.
-    """
-    inverse = geometry.inverse(var)
-    other = inverse
-    if geometry.eps_outside:
-        other = np.divide(1, np.sqrt(var), out=np.zeros_like(var), where=var != 0)
-    taken: np.ndarray = product * inverse * other / geometry.freedom
-    return taken
-
-
 def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> np.ndarray:
     """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
     scale = np.frexp(np.abs(w.astype(np.float64)).max(axis=(1, 2, 3)))[1]
     level = np.ldexp(w.astype(np.float64), -scale[:, None, None, None])
     raised = np.ldexp(dz, scale[:, None, None])
-    bits = extended.room(level, _GRADIENT.terms(geometry)["dx"])
+    bits = extended.room(level, _GRADIENT.errors(geometry).terms["dx"])
     slices = extended.sliced(raised, bits, (0, 1, 2, 3))
     parts = [_GRADIENT.reference(geometry.conv, {"dy": part, "w": level}, dtype)["dx"] for part in slices]
     return _from_the_smallest(parts)

@@ -1,4 +1,4 @@
-"""Mistakes of groups, of bias and of gradients: what is added to what."""
+"""Mistakes of convolution: the wrong taps; groups, bias and gradients, where what is added to what."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.base import (
-    BACKWARD_DATA,
-    BACKWARD_WEIGHT,
-    CONVOLVING,
-    FORWARD,
+from conformance.operators.base import Arrays, Operator
+from conformance.operators.conv.geometry import ConvGeometry
+from conformance.operators.mistakes import (
+    DILATIONS,
+    IMAGES,
+    TAILS,
+    TILES,
+    WINDOWS,
     Change,
     Compute,
     InapplicableError,
@@ -20,10 +23,77 @@ from conformance.diagnosis.base import (
     misread,
     on_outputs,
     rolled,
+    within_tiles,
     zeroed,
 )
-from conformance.operators import Arrays, ConvGeometry, Operator
-from conformance.operators.spatial import cropped, padded
+from conformance.operators.spatial import UNPADDED, cropped, padded
+
+FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = "conv_forward", "conv_backward_data", "conv_backward_weight"
+
+
+def _exchanged(w: np.ndarray, g: ConvGeometry) -> np.ndarray:
+    if g.k != g.c:
+        raise InapplicableError
+    grouped = w.reshape(g.groups, g.k // g.groups, g.c // g.groups, g.r, g.s)
+    return grouped.swapaxes(1, 2).reshape(w.shape)
+
+
+_MISREAD_KERNELS: dict[str, Compute] = {
+    "kernel flipped in H": misread(w=lambda w, g: w[:, :, ::-1]),
+    "kernel flipped in W": misread(w=lambda w, g: w[..., ::-1]),
+    "kernel flipped in H and W": misread(w=lambda w, g: w[:, :, ::-1, ::-1]),
+    "kernel transposed (R and S swapped)": misread(lambda g: replace(g, r=g.s, s=g.r), w=lambda w, g: w.swapaxes(2, 3)),
+    "kernel strides of R and S swapped": misread(
+        w=lambda w, g: w.reshape(*w.shape[:2], g.s, g.r).swapaxes(2, 3),
+    ),
+    "kernel read as KRSC instead of KCRS": misread(
+        w=lambda w, g: w.reshape(g.k, g.r, g.s, -1).transpose(0, 3, 1, 2),
+    ),
+    "kernel rotated by one in H": misread(w=rolled(2)),
+    "kernel rotated by one in W": misread(w=rolled(3)),
+    "K and C of the kernel exchanged": misread(w=_exchanged),
+    "last row of the kernel left out": misread(w=zeroed(..., -1, slice(None))),
+    "last column of the kernel left out": misread(w=zeroed(..., -1)),
+    "last tap of the kernel left out": misread(w=zeroed(..., -1, -1)),
+}
+
+
+def _filled(mode: Any) -> Compute:
+    """Padding with something else than zero: the kernel sees an unpadded image that is already enlarged."""
+
+    def enlarged(g: ConvGeometry) -> ConvGeometry:
+        return replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=UNPADDED)
+
+    def change(x: np.ndarray, g: ConvGeometry) -> np.ndarray:
+        if g.padding == UNPADDED:
+            raise InapplicableError
+        return np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode)
+
+    return misread(enlarged, x=change)
+
+
+_FILLED: dict[str, Compute] = {
+    "padding circular instead of zero": _filled("wrap"),
+    "padding reflected instead of zero": _filled("reflect"),
+    "padding repeats the edge instead of zero": _filled("edge"),
+}
+
+_SUMMED = {FORWARD: ("w", (2, 3, 4)), BACKWARD_DATA: ("w", (1, 3, 4)), BACKWARD_WEIGHT: ("dy", (0, 2, 3))}
+"""Operator -> tensor and axes; w is seen as [G, K/g, C/g, R, S]."""
+
+
+def _tail_of_sum(tile: int) -> Compute:
+    def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        name, axes = _SUMMED[operator.name]
+        array, g = inputs[name], geometry
+        seen = array.reshape(g.groups, g.k // g.groups, g.c // g.groups, g.r, g.s) if name == "w" else array
+        kept = within_tiles(seen, axes, tile).reshape(array.shape)
+        outputs = operator.reference(geometry, inputs | {name: kept}, dtype)
+        if "dbias" in outputs:
+            outputs["dbias"] = array.sum(axis=(0, 2, 3), dtype=dtype)
+        return outputs
+
+    return compute
 
 
 def _by_groups(axis: int, *, interleaved: bool) -> Change:
@@ -178,8 +248,25 @@ _GRADIENTS: dict[str, tuple[Compute, str]] = {
     "dw of the flipped image": (misread(x=lambda x, g: x[..., ::-1, ::-1]), BACKWARD_WEIGHT),
 }
 
-SUMS: tuple[Mistake, ...] = (
-    *(Mistake(name, "groups", compute, CONVOLVING, lambda g: g.groups > 1) for name, compute in _GROUPS.items()),
+_INDEX: tuple[Mistake, ...] = (
+    *(Mistake(name, "index", compute) for name, compute in _MISREAD_KERNELS.items()),
+    *IMAGES,
+    *WINDOWS,
+    *DILATIONS,
+    *(Mistake(name, "index", compute) for name, compute in _FILLED.items()),
+)
+_MISTAKEN_GROUPS = tuple(
+    Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _GROUPS.items()
+)
+
+CONVOLVING = (*_INDEX, *_MISTAKEN_GROUPS)
+"""Those of every operator with a convolution in it, whose reference can be asked for on other parameters."""
+
+MISTAKES: tuple[Mistake, ...] = (
+    *_INDEX,
+    *TAILS,
+    *(Mistake(f"tail of the sum beyond tiles of {tile} dropped", "index", _tail_of_sum(tile)) for tile in TILES),
+    *_MISTAKEN_GROUPS,
     *(Mistake(name, "bias", compute, where, lambda g: g.bias) for name, (compute, where) in _BIAS.items()),
     *(Mistake(name, "gradients", compute, (where,)) for name, (compute, where) in _GRADIENTS.items()),
 )

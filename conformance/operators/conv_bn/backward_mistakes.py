@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.base import Change, InapplicableError, Mistake, Sees, fitted
-from conformance.diagnosis.batch_norm import affine, counting, mistakes, not_added, of_part, over
-from conformance.judge.normalisation import BACKWARD, Average, Parts, Step, Steps, convolved
-from conformance.operators import Arrays, ConvBnGeometry
+from conformance.operators.base import Arrays
+from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.conv_bn.mistakes import affine, counting, mistakes, not_added, of_part, over
+from conformance.operators.conv_bn.steps import BACKWARD, Average, Parts, Step, Steps, convolved
+from conformance.operators.mistakes import Change, InapplicableError, Mistake, Sees, fitted
 
 
 def _inner(p: Parts, mean: Any, pull: Any) -> Any:

@@ -1,0 +1,101 @@
+"""Legitimate kernels of max pooling: orders of the comparison, and orders and formats of the gradients' sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from conformance.calibration.known_good.collection import KnownGood
+from conformance.calibration.rounding import rounded, stored
+from conformance.calibration.subject import DEFAULT, STORED
+from conformance.dtypes import BF16, FORMATS
+from conformance.judge import Contract
+from conformance.operators import Arrays, Operator
+from conformance.operators.max_pool import FAMILY, MaxPoolGeometry
+from conformance.operators.pooling import taps
+from conformance.operators.spatial import cropped, padded
+
+FORWARD, BACKWARD = (operator.name for operator in FAMILY.operators)
+Add = Callable[[np.ndarray, np.ndarray, str], np.ndarray]
+"""(sum, what arrives, storage dtype) -> the sum, as the accumulator keeps it."""
+
+
+def _separable(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Maxima of rows, then of columns."""
+    image = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf)
+    (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
+    rows = np.max([image[..., s * e : s * e + (q - 1) * v + 1 : v] for s in range(g.s)], axis=0)
+    y = np.max([rows[..., r * d : r * d + (p - 1) * u + 1 : u, :] for r in range(g.r)], axis=0)
+    return {"y": stored(y, dtype)}
+
+
+def _backwards(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """From the last position of the window to the first."""
+    image = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf)
+    y = np.full(g.y.shape, -np.inf)
+    for rows, columns in list(taps(g))[::-1]:
+        y = np.maximum(image[..., rows, columns], y)
+    return {"y": stored(y, dtype)}
+
+
+def _in_float32(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
+    found: np.ndarray = (total.astype(np.float32) + arriving.astype(np.float32)).astype(np.float64)
+    return found
+
+
+def _in_float64(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
+    found: np.ndarray = total + arriving
+    return found
+
+
+def _in_storage(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
+    return rounded(total + arriving, FORMATS[dtype])
+
+
+def _in_bf16(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
+    return rounded(total + arriving, BF16)
+
+
+def _window_by_window(order: int, add: Add) -> Callable[[Operator, Any, Arrays, str], Arrays]:
+    """argmax of every window, its gradient added to the image: windows in row-major order, or from the last one."""
+
+    def run(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        image = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf)
+        dy = inputs["dy"].astype(np.float64)
+        out = padded(np.zeros(g.x.shape), g.overhang, np.dtype(np.float64))
+        images, channels = np.ogrid[: g.n, : g.c]
+        (u, v), (d, e) = g.stride, g.dilation
+        for i, j in list(np.ndindex(*g.output_size))[::order]:
+            window = image[:, :, i * u : i * u + d * (g.r - 1) + 1 : d, j * v : j * v + e * (g.s - 1) + 1 : e]
+            at = window.reshape(g.n, g.c, -1).argmax(axis=2)
+            place = images, channels, i * u + at // g.s * d, j * v + at % g.s * e
+            out[place] = add(out[place], dy[:, :, i, j], dtype)
+        return {"dx": stored(cropped(out, g.overhang, (g.h, g.w)), dtype)}
+
+    return run
+
+
+def _known_good(
+    name: str,
+    run: Any,
+    operators: tuple[str, ...],
+    contract: Contract = DEFAULT,
+    stricter: Contract | None = None,
+    dtypes: tuple[str, ...] = STORED,
+) -> KnownGood:
+    return KnownGood(f"max-pool-{name}", FAMILY.name, run, contract, operators, dtypes=dtypes, stricter=stricter)
+
+
+KNOWN_GOOD: tuple[KnownGood, ...] = (
+    _known_good("rows-then-columns", _separable, (FORWARD,)),
+    _known_good("from-the-last", _backwards, (FORWARD,)),
+    _known_good("window-by-window", _window_by_window(1, _in_float32), (BACKWARD,)),
+    _known_good("last-window-first", _window_by_window(-1, _in_float32), (BACKWARD,)),
+    _known_good("fp64", _window_by_window(1, _in_float64), (BACKWARD,), Contract(accumulate="fp64")),
+    _known_good(
+        "storage-bf16", _window_by_window(1, _in_storage), (BACKWARD,), Contract(accumulate="bf16"), DEFAULT, ("bf16",)
+    ),
+    _known_good("bf16", _window_by_window(1, _in_bf16), (BACKWARD,), Contract(accumulate="bf16"), DEFAULT, ("fp32",)),
+)

@@ -1,0 +1,91 @@
+"""Sizes, parameters and divisors of an average pooling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from conformance.operators.base import Tensor
+from conformance.operators.descriptor import NEGATED_FLAG, Described, Field
+from conformance.operators.pooling import CEIL, SIZES, laid_out
+from conformance.operators.spatial import UNPADDED, GeometryError, Padding, Pair, require_windows
+
+LARGEST_MULTIPLE = 1 << 18
+"""Least common multiple of a problem's divisors that leaves room for data in an exact float64 sum."""
+
+
+@dataclass(frozen=True)
+class PoolGeometry(Described):
+    """Sizes and parameters of one average pooling. Raises GeometryError for what no pooling has.
+
+    What follows from them: see `conformance.operators.pooling.laid_out`.
+    """
+
+    PREFIX = "pool"
+    FIELDS = (
+        *SIZES,
+        CEIL,
+        Field("valid", "divide by the positions inside the image (0 or 1)", NEGATED_FLAG, "count_include_pad", True),
+        Field("div", "divisor", attribute="divisor_override", default=None),
+    )
+    family: ClassVar[str] = "avg_pool"
+    dilation: ClassVar[Pair] = (1, 1)
+
+    n: int
+    c: int
+    h: int
+    w: int
+    r: int
+    s: int
+    stride: Pair
+    padding: Padding = UNPADDED
+    ceil_mode: bool = False
+    count_include_pad: bool = True
+    divisor_override: int | None = None
+
+    output_size: Pair = field(init=False, repr=False, compare=False)
+    overhang: Padding = field(init=False, repr=False, compare=False)
+    x: Tensor = field(init=False, repr=False, compare=False)
+    y: Tensor = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_windows(self, divisor=1 if self.divisor_override is None else self.divisor_override)
+        for name, window, sides in zip("rs", (self.r, self.s), self.padding, strict=True):
+            if max(sides) >= window:
+                raise GeometryError(f"padding is {max(sides)}; it must be less than the window, {name}{window}")
+        vars(self).update(laid_out(self))
+        if self.common_multiple > LARGEST_MULTIPLE:
+            raise GeometryError(
+                f"the divisors have a common multiple beyond {LARGEST_MULTIPLE}; set div, or drop valid1"
+            )
+
+    @cached_property
+    def divisors(self) -> np.ndarray:
+        """What each output is divided by, [P, Q], integers."""
+        if self.divisor_override is not None:
+            return np.full(self.output_size, self.divisor_override)
+        counts: np.ndarray = np.multiply.outer(self._counted(0), self._counted(1))
+        return counts
+
+    @property
+    def rounded_reciprocals(self) -> int:
+        """Factors of the divisors, one for each axis, with reciprocals that no binary format holds."""
+        given = self.divisor_override
+        factors = [self._counted(0), self._counted(1)] if given is None else [np.array(given)]
+        return sum(bool(np.any(divisors & (divisors - 1))) for divisors in factors)
+
+    @cached_property
+    def common_multiple(self) -> int:
+        """The least one of all divisors."""
+        return math.lcm(*np.unique(self.divisors).tolist())
+
+    def _counted(self, axis: int) -> np.ndarray:
+        """Positions of each window along one axis that count."""
+        size, window, (before, after) = (self.h, self.w)[axis], (self.r, self.s)[axis], self.padding[axis]
+        starts = np.arange(self.output_size[axis]) * self.stride[axis] - before
+        low, high = (-before, size + after) if self.count_include_pad else (0, size)
+        return np.minimum(starts + window, high) - np.maximum(starts, low)

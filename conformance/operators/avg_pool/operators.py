@@ -1,0 +1,147 @@
+"""Two-dimensional average pooling, forward and backward.
+
+    y[n,c,p,q] = sum_{r,s} x[n, c, p*u + r - top, q*v + s - left] / divisor[p,q]
+
+Sizes and divisors are those of torch.nn.AvgPool2d, with a padding of its own on each side
+(`conformance.operators.pooling`). The divisor is the number of positions inside the padded image, or inside the image
+alone (`count_include_pad=False`), or a constant.
+
+The references round once: sums of fixed-point data are exact, and gradients of different divisors are brought to their
+least common multiple before they are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.operators.avg_pool.geometry import PoolGeometry
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor, WorkedExample
+from conformance.operators.invalid import INTEGERS, WINDOW
+from conformance.operators.pooling import most_windows, scattered, taps
+from conformance.operators.spatial import padded
+
+
+class _Pool(Operator):
+    """What both directions share."""
+
+    family = "avg_pool"
+    keywords: tuple[str, ...] = (
+        "kernel_size",
+        "stride",
+        "padding",
+        "ceil_mode",
+        "count_include_pad",
+        "divisor_override",
+        "layout",
+    )
+    invalid = WINDOW | INTEGERS
+
+    def parameters(self, geometry: PoolGeometry) -> dict[str, Any]:
+        return {
+            "kernel_size": (geometry.r, geometry.s),
+            "stride": geometry.stride,
+            "padding": geometry.padding,
+            "ceil_mode": geometry.ceil_mode,
+            "count_include_pad": geometry.count_include_pad,
+            "divisor_override": geometry.divisor_override,
+        }
+
+    def error_model(self, geometry: PoolGeometry, terms: dict[str, int], span: int, fan_out: int) -> ErrorModel:
+        """Integers over powers of two are exact. Reciprocals: of a given divisor, or one for each axis in a separable
+        kernel; none of powers of two."""
+        divisors = np.unique(geometry.divisors)
+        return ErrorModel(
+            terms=terms,
+            span=span,
+            exact_on_integers=not np.any(divisors & (divisors - 1)),
+            constants=geometry.rounded_reciprocals,
+            shared_constant=divisors.size == 1,
+            error_fan_out=fan_out,
+        )
+
+    def flops(self, geometry: PoolGeometry) -> int:
+        """An addition for every position of every window."""
+        return geometry.y.size * geometry.r * geometry.s
+
+
+class AvgPoolForward(_Pool):
+    """x[N,C,H,W] -> y[N,C,P,Q]."""
+
+    name, data, operand = "avg_pool_forward", "x", "x"
+    arguments = ("x",)
+    homogeneous = Homogeneous(("x",), ("y",))
+    gradient = "avg_pool_backward"
+    worked_example = WorkedExample(
+        "pool n1 c2 h6 w6 r2 s2", {"x": np.arange(72.0).reshape(1, 2, 6, 6)}, "on consecutive numbers"
+    )
+    """Of the NKI tutorial on average pooling. Averages are multiples of 1/2 below 72: exact in every format, bf16 among
+    them."""
+
+    def inputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
+        return {"x": geometry.x}
+
+    def outputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
+        return {"y": geometry.y}
+
+    def errors(self, geometry: PoolGeometry) -> ErrorModel:
+        """The window, and one more rounding for the division. The windows that hold an element may share its share of
+        the average, or its sum with another one."""
+        window = geometry.r * geometry.s
+        return self.error_model(geometry, {"y": window + 1}, window, most_windows(geometry))
+
+    def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """The sum over the window, exact, divided once."""
+        return {"y": _window_sums(geometry, inputs["x"].astype(dtype)) / geometry.divisors.astype(dtype)}
+
+    def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """s2 = sqrt(sum of squares) / divisor."""
+        squares = _window_sums(geometry, np.square(inputs["x"].astype(dtype)))
+        return {"y": np.sqrt(squares) / geometry.divisors.astype(dtype)}
+
+
+class AvgPoolBackward(_Pool):
+    """dy[N,C,P,Q] -> dx[N,C,H,W]."""
+
+    name, data, operand = "avg_pool_backward", "dy", "dy"
+    arguments = ("dy",)
+    keywords = (*_Pool.keywords, "input_size")
+    homogeneous = Homogeneous(("dy",), ("dx",))
+
+    def inputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
+        return {"dy": geometry.y}
+
+    def outputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
+        return {"dx": geometry.x}
+
+    def parameters(self, geometry: PoolGeometry) -> dict[str, Any]:
+        """The common ones and input_size=(H, W), which dy does not determine."""
+        return {**super().parameters(geometry), "input_size": (geometry.h, geometry.w)}
+
+    def errors(self, geometry: PoolGeometry) -> ErrorModel:
+        """The windows that hold an element, and one more rounding for the division; in units of the least common
+        multiple of their divisors. The elements of a window all get the same share."""
+        holding = most_windows(geometry)
+        elements = min(geometry.r, geometry.h) * min(geometry.s, geometry.w)
+        return self.error_model(geometry, {"dx": holding + 1}, holding * geometry.common_multiple, elements)
+
+    def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """dy in units of the least common multiple of all divisors, added where it came from, divided once."""
+        multiple = geometry.common_multiple
+        shares = inputs["dy"].astype(dtype) * (multiple // geometry.divisors).astype(dtype)
+        return {"dx": scattered(geometry, shares, taps(geometry)) / np.dtype(dtype).type(multiple)}
+
+    def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """s2 = sqrt(sum of (dy/divisor)^2)."""
+        shares = np.square(inputs["dy"].astype(dtype) / geometry.divisors.astype(dtype))
+        return {"dx": np.sqrt(scattered(geometry, shares, taps(geometry)))}
+
+
+def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:
+    image = padded(x, geometry.overhang, x.dtype)
+    y = np.zeros(geometry.y.shape, x.dtype)
+    for rows, columns in taps(geometry):
+        y += image[..., rows, columns]
+    return y

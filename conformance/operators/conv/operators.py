@@ -1,0 +1,198 @@
+"""Two-dimensional convolution: forward, backward-data and backward-weight.
+
+Cross-correlation (no kernel flip), as in ONNX Conv and torch.nn.functional.conv2d:
+
+    y[n,k,p,q] = bias[k] + sum_{c,r,s} x[n, c', p*u + r*d - top, q*v + s*e - left] * w[k,c,r,s]
+
+with c' = c + (group of k) * C/groups. The references are GEMMs over gathered windows. On the fixed-point data of
+`conformance.inputs` every float64 partial sum is exact, so block sizes, BLAS and thread counts cannot show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, ProbeMethods, Tensor
+from conformance.operators.conv import probes as large
+from conformance.operators.conv.geometry import ConvGeometry
+from conformance.operators.invalid import CHANNELS, WINDOW
+from conformance.operators.spatial import BLOCK_ELEMENTS, cropped, padded, taps_per_input
+
+_KEYWORDS = ("stride", "padding", "dilation", "groups", "layout")
+
+
+def _gathered(g: ConvGeometry, image: np.ndarray, dtype: Any) -> Iterator[tuple[slice, np.ndarray]]:
+    """For one image [C, H, W]: row slices of the output and the windows they see, [G, C/g*R*S, rows*Q], in `dtype`."""
+    (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
+    by_group = np.pad(image.astype(dtype).reshape(g.groups, -1, g.h, g.w), ((0, 0), (0, 0), *g.padding))
+    window = (d * (g.r - 1) + 1, e * (g.s - 1) + 1)
+    seen = sliding_window_view(by_group, window, axis=(2, 3))[:, :, ::u, ::v, ::d, ::e].transpose(0, 1, 4, 5, 2, 3)
+    taps = g.filter.size // g.k
+    rows = max(1, BLOCK_ELEMENTS // (g.groups * taps * q))
+    for start in range(0, p, rows):
+        block = slice(start, min(start + rows, p))
+        yield block, seen[..., block, :].reshape(g.groups, taps, -1)
+
+
+class _Conv(Operator):
+    """What the three directions share."""
+
+    family = "conv"
+    factors = 2
+    keywords: tuple[str, ...] = _KEYWORDS
+    invalid = WINDOW | CHANNELS
+
+    def parameters(self, geometry: ConvGeometry) -> dict[str, Any]:
+        return {
+            "stride": geometry.stride,
+            "padding": geometry.padding,
+            "dilation": geometry.dilation,
+            "groups": geometry.groups,
+        }
+
+    def magnitude(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """s2 = sqrt(operator applied to squared inputs), by output."""
+        squares = {name: np.square(array.astype(dtype)) for name, array in inputs.items()}
+        outputs = self.reference(geometry, squares, dtype)
+        return {name: np.sqrt(array, out=array) for name, array in outputs.items()}
+
+    def flops(self, geometry: ConvGeometry) -> int:
+        """2 * N*K*P*Q * C/g*R*S in every direction, taps on padding counted as the field does."""
+        return 2 * geometry.y.size * (geometry.filter.size // geometry.k)
+
+
+class ConvForward(_Conv):
+    """x[N,C,H,W], w[K,C/g,R,S], bias[K]? -> y[N,K,P,Q]. bias is always passed, None when absent."""
+
+    name, data, operand, free_axis = "conv_forward", "x", "w", 0
+    arguments = ("x", "w", "bias")
+    homogeneous = Homogeneous(("x", "bias"), ("y",))
+    cofactor = "dy"
+    probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
+
+    def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
+        bias = {"bias": geometry.per_channel} if geometry.bias else {}
+        return {"x": geometry.x, "w": geometry.filter, **bias}
+
+    def outputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
+        return {"y": geometry.y}
+
+    def errors(self, geometry: ConvGeometry) -> ErrorModel:
+        """C/g*R*S products and the bias."""
+        terms = geometry.filter.size // geometry.k + geometry.bias
+        return ErrorModel({"y": terms}, span=terms)
+
+    def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """y = w @ windows(x) + bias, by image and block of output rows."""
+        y = np.empty(geometry.y.shape, dtype)
+        w = inputs["w"].astype(dtype).reshape(geometry.groups, geometry.k // geometry.groups, -1)
+        for image, out in zip(inputs["x"], y, strict=True):
+            for rows, seen in _gathered(geometry, image, dtype):
+                out[:, rows] = (w @ seen).reshape(geometry.k, -1, out.shape[-1])
+        if geometry.bias:
+            y += inputs["bias"].astype(dtype)[:, None, None]
+        return {"y": y}
+
+
+class ConvBackwardData(_Conv):
+    """dy[N,K,P,Q], w[K,C/g,R,S] -> dx[N,C,H,W]."""
+
+    name, data, operand, free_axis = "conv_backward_data", "dy", "w", 1
+    arguments = ("dy", "w")
+    keywords = (*_KEYWORDS, "input_size")
+    homogeneous = Homogeneous(("dy",), ("dx",))
+    cofactor = "x"
+    probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
+
+    def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
+        return {"dy": geometry.y, "w": geometry.filter}
+
+    def outputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
+        return {"dx": geometry.x}
+
+    def parameters(self, geometry: ConvGeometry) -> dict[str, Any]:
+        """The common ones and input_size=(H, W), which dy does not determine when the stride leaves a remainder."""
+        return {**super().parameters(geometry), "input_size": (geometry.h, geometry.w)}
+
+    def errors(self, geometry: ConvGeometry) -> ErrorModel:
+        """K/g products for every window position that touches an input element."""
+        rows = taps_per_input(geometry.r, geometry.stride[0], geometry.dilation[0])
+        columns = taps_per_input(geometry.s, geometry.stride[1], geometry.dilation[1])
+        terms = geometry.k // geometry.groups * rows * columns
+        return ErrorModel({"dx": terms}, span=terms)
+
+    def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """dx = the windows' contributions w^T @ dy, added where they came from, by image and block of output rows."""
+        g, dx = geometry, np.empty(geometry.x.shape, dtype)
+        (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
+        w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1).transpose(0, 2, 1)
+        rows = max(1, BLOCK_ELEMENTS // (g.groups * w.shape[1] * q))
+        for dy, out in zip(inputs["dy"], dx, strict=True):
+            image = padded(np.zeros(out.shape, dtype), g.padding, dtype)
+            for start in range(0, p, rows):
+                block = dy[:, start : start + rows].astype(dtype)
+                count = block.shape[1]
+                columns = (w @ block.reshape(g.groups, g.k // g.groups, -1)).reshape(g.c, g.r, g.s, count, q)
+                for r, s in np.ndindex(g.r, g.s):
+                    top, left = start * u + r * d, s * e
+                    seen = slice(top, top + (count - 1) * u + 1, u), slice(left, left + (q - 1) * v + 1, v)
+                    image[:, *seen] += columns[:, r, s]
+            out[...] = cropped(image, g.padding, (g.h, g.w))
+        return {"dx": dx}
+
+
+class ConvBackwardWeight(_Conv):
+    """x[N,C,H,W], dy[N,K,P,Q] -> dw[K,C/g,R,S], and dbias[K] where the problem has a bias."""
+
+    name, data, operand, free_axis = "conv_backward_weight", "x", "dy", 1
+    arguments = ("x", "dy")
+    keywords = (*_KEYWORDS, "kernel_size", "with_bias")
+    homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
+    invalid = WINDOW
+    cofactor = "w"
+    probes = ProbeMethods(lambda geometry: geometry.k, large.backward_weight, large.sample_backward_weight)
+
+    def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
+        return {"x": geometry.x, "dy": geometry.y}
+
+    def outputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
+        dbias = {"dbias": geometry.per_channel} if geometry.bias else {}
+        return {"dw": geometry.filter, **dbias}
+
+    def parameters(self, geometry: ConvGeometry) -> dict[str, Any]:
+        """The common ones, kernel_size=(R, S), and with_bias: whether (dw, dbias) is asked for."""
+        return {**super().parameters(geometry), "kernel_size": (geometry.r, geometry.s), "with_bias": geometry.bias}
+
+    def errors(self, geometry: ConvGeometry) -> ErrorModel:
+        """N*P*Q, whatever the output."""
+        terms = geometry.y.size // geometry.k
+        return ErrorModel(dict.fromkeys(self.outputs(geometry), terms), span=terms)
+
+    def nan_place(self, geometry: ConvGeometry) -> tuple[int, ...] | None:
+        """In the middle filter of the first image, the first pixel whose window lies within the image. Neither the
+        first group, which holds the NaN of x, nor the last, which holds its infinity, is lost to it where there are
+        three."""
+        pixels = []
+        axes = zip((geometry.h, geometry.w), (geometry.r, geometry.s), geometry.stride, geometry.padding, strict=True)
+        for (size, window, stride, (before, _)), dilation in zip(axes, geometry.dilation, strict=True):
+            output = -(-before // stride)
+            if output * stride - before + dilation * (window - 1) >= size:
+                return None
+            pixels.append(output)
+        return (0, geometry.k // 2, *pixels) if geometry.k >= 3 else None
+
+    def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """dw = sum over images of dy @ windows(x)^T; dbias = sum of dy."""
+        g, k = geometry.groups, geometry.k
+        dw = np.zeros((g, k // g, geometry.filter.size // k), dtype)
+        for image, dy in zip(inputs["x"], inputs["dy"], strict=True):
+            for rows, seen in _gathered(geometry, image, dtype):
+                dw += dy[:, rows].astype(dtype).reshape(g, k // g, -1) @ seen.transpose(0, 2, 1)
+        outputs = {"dw": dw.reshape(geometry.filter.shape)}
+        if geometry.bias:
+            outputs["dbias"] = inputs["dy"].sum(axis=(0, 2, 3), dtype=dtype)
+        return outputs

@@ -1,0 +1,81 @@
+"""Sizes and parameters of a convolution and the normalisation of its output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from conformance.operators.base import Tensor
+from conformance.operators.conv.geometry import FIELDS, ConvGeometry
+from conformance.operators.descriptor import FLAG, Field
+from conformance.operators.spatial import GeometryError
+
+
+@dataclass(frozen=True)
+class ConvBnGeometry(ConvGeometry):
+    """A convolution without bias and the normalisation of its output. `eps` is 10**-eps_digits."""
+
+    PREFIX = "bn"
+    FIELDS: ClassVar[tuple[Field, ...]] = (
+        *FIELDS,
+        Field("affine", "gamma and beta (0 or 1)", FLAG, "affine", True),
+        Field("run", "running statistics (0 or 1)", FLAG, "running", True),
+        Field("eps", "epsilon, 10 to minus this", attribute="eps_digits", default=5),
+        Field("outside", "epsilon added to the root of the unbiased variance (0 or 1)", FLAG, "eps_outside", False),
+        Field("mom", "momentum in percent", attribute="momentum_percent", default=10),
+    )
+    family: ClassVar[str] = "conv_bn"
+
+    affine: bool = True
+    running: bool = True
+    eps_digits: int = 5
+    eps_outside: bool = False
+    momentum_percent: int = 10
+
+    def __post_init__(self) -> None:
+        ConvGeometry.__post_init__(self)
+        if self.bias:
+            raise GeometryError("a convolution before batch normalisation has no bias: the mean takes it away again")
+        if self.count < 2:
+            raise GeometryError("the variance of one element a channel is undefined; enlarge n, h or w")
+        if not 1 <= self.eps_digits <= 9:
+            raise GeometryError(f"eps{self.eps_digits} stands for 1e-{self.eps_digits}; it must be eps1 to eps9")
+        if not 0 <= self.momentum_percent <= 100:
+            raise GeometryError(f"mom{self.momentum_percent} is in percent; it must be mom0 to mom100")
+
+    @cached_property
+    def conv(self) -> ConvGeometry:
+        """The convolution alone."""
+        return ConvGeometry(*(getattr(self, field.name) for field in fields(ConvGeometry) if field.init))
+
+    @cached_property
+    def eps(self) -> float:
+        """What keeps the root away from zero."""
+        return float(f"1e-{self.eps_digits}")
+
+    @property
+    def momentum(self) -> float:
+        """Share of the new statistics in the running ones."""
+        return self.momentum_percent / 100
+
+    @cached_property
+    def count(self) -> int:
+        """M, the elements of a channel."""
+        return self.y.size // self.k
+
+    @property
+    def freedom(self) -> int:
+        """What the variance is divided by where y is computed."""
+        return self.count - self.eps_outside
+
+    def statistic(self, *, positive: bool = False) -> Tensor:
+        """One wide number a channel."""
+        return Tensor("K", (self.k,), wide=True, positive=positive)
+
+    def inverse(self, var: np.ndarray) -> np.ndarray:
+        """1 / sqrt(var + eps), or 1 / (sqrt(var) + eps)."""
+        deviation: np.ndarray = np.sqrt(var) + self.eps if self.eps_outside else np.sqrt(var + self.eps)
+        return 1 / deviation

@@ -1,0 +1,237 @@
+"""Convolution fused with batch normalisation: training forward and backward, and inference.
+
+With z = conv(x, w) without bias, over the M = N*P*Q elements of a channel (Ioffe and Szegedy 2015):
+
+    mean = sum z / M,   var = sum (z - mean)^2 / M,   y = (z - mean) * inv * gamma + beta,   inv = 1 / sqrt(var + eps)
+
+`eps_outside` is the other convention in use, of a tutorial on custom functions in PyTorch: the unbiased variance
+sum (z - mean)^2 / (M - 1), and inv = 1 / (sqrt(var) + eps). Running statistics move by `momentum` toward the mean and
+the unbiased variance in both. gamma and beta are absent where the problem is not affine.
+
+The references carry statistics in twice the precision of float64 (`extended`, beside this file); z is exact on the
+data of `conformance.inputs`, and so are the slices of dz that gradients are made from, so every bit is reproducible.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.operators.base import (
+    Arrays,
+    ErrorModel,
+    Homogeneous,
+    Operator,
+    Propagation,
+    Request,
+    Spoil,
+    Tensor,
+)
+from conformance.operators.conv.operators import ConvForward
+from conformance.operators.conv_bn import extended, propagation
+from conformance.operators.conv_bn.channels import as_image, by_channel, column
+from conformance.operators.conv_bn.extended import Double
+from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.invalid import CHANNELS, INTEGERS, WINDOW
+from conformance.operators.spatial import UNPADDED
+
+CONV = ConvForward()
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A channel's elements z [K, M], their distances d from the mean, the mean [K] and the sum of d^2 [K]."""
+
+    z: np.ndarray
+    d: np.ndarray
+    mean: np.ndarray
+    squares: Double
+
+    @classmethod
+    def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Statistics:
+        """From x and w; the convolution in `dtype`, everything after it in extended precision."""
+        z = by_channel(CONV.reference(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
+        mean, rest = extended.divided(extended.summed(z), float(geometry.count))
+        d = (z - mean[:, None]) - rest[:, None]
+        return cls(z, d, mean, extended.dot(d, d))
+
+    def variance(self, freedom: int) -> np.ndarray:
+        """The sum of squares over M or M - 1."""
+        return extended.divided(self.squares, float(freedom))[0]
+
+
+def _pair(inputs: Mapping[str, np.ndarray]) -> Arrays:
+    return {"x": inputs["x"], "w": inputs["w"]}
+
+
+def _one_element(geometry: ConvBnGeometry, request: Request) -> Request:
+    """One pixel of one image: a channel without a variance."""
+    pixel = {name: request.inputs[name][:1, :, :1, :1] for name in ("x", "dy") if name in request.inputs}
+    filters = {"w": request.inputs["w"][:, :, :1, :1]}
+    return Request(request.inputs | pixel | filters, {**request.parameters, "padding": UNPADDED, "stride": (1, 1)})
+
+
+VARIANCE: dict[str, Spoil] = {"a variance of one element": _one_element}
+CONSTANT = 4
+"""On the shifted distribution every fourth input channel is constant, and every fourth filter sees nothing else."""
+
+
+class ConvBn(Operator):
+    """What the three operators share."""
+
+    family = "conv_bn"
+    arguments: tuple[str, ...] = ("x", "w", "gamma", "beta", "running_mean", "running_var")
+    keywords: tuple[str, ...] = ("stride", "padding", "dilation", "groups", "eps", "eps_outside", "layout")
+    data = "x"
+    operand = "w"
+    free_axis = 0
+    factors = 2
+    specials = (((0, 0, 0, 0), math.nan),)
+    """No infinity: whether it becomes Inf or NaN in a statistic depends on the order of correct operations."""
+    invalid = WINDOW | CHANNELS | INTEGERS | VARIANCE
+
+    def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
+        return {**CONV.parameters(geometry), "eps": geometry.eps, "eps_outside": geometry.eps_outside}
+
+    def error_model(self, geometry: ConvBnGeometry, terms: dict[str, int], propagate: Propagation) -> ErrorModel:
+        """z must be exact; what follows is not, since there is a root in it."""
+        span = geometry.filter.size // geometry.k
+        return ErrorModel(terms, span, exact_on_integers=False, propagate=propagate)
+
+    def shifted(self, geometry: ConvBnGeometry, inputs: Arrays, steps: np.ndarray) -> Arrays:
+        """Means are large and variances small; every fourth filter sees constant channels only.
+
+        Such a filter has a variance of zero where there is no padding. The root has no derivative there, so that
+        gradients of problems which add epsilon to it stay as they are.
+        """
+        g = geometry
+        if g.eps_outside and "dy" in inputs:
+            return inputs
+        steps = steps * (np.arange(g.c) % CONSTANT != 0)[:, None, None]
+        w = inputs["w"].reshape(g.groups, -1, *inputs["w"].shape[1:])
+        seen = np.arange(g.c).reshape(g.groups, 1, -1) % CONSTANT == 0
+        blind = np.arange(g.k).reshape(g.groups, -1, 1) % CONSTANT == 0
+        kept = np.where(blind & ~seen, 0, 1).astype(w.dtype)
+        return inputs | {
+            "x": (1 + steps).astype(inputs["x"].dtype),
+            "w": (w * kept[..., None, None]).reshape(inputs["w"].shape),
+        }
+
+    def flops(self, geometry: ConvBnGeometry) -> int:
+        """The convolution's; normalisation is bound by memory."""
+        return CONV.flops(geometry)
+
+
+def _affine(geometry: ConvBnGeometry) -> dict[str, Tensor]:
+    return {"gamma": geometry.statistic(), "beta": geometry.statistic()} if geometry.affine else {}
+
+
+def _running(geometry: ConvBnGeometry) -> dict[str, Tensor]:
+    return {"running_mean": geometry.statistic(), "running_var": geometry.statistic(positive=True)}
+
+
+class ConvBnForward(ConvBn):
+    """x, w, gamma?, beta?, running_mean?, running_var? -> y, mean[K], var[K], running_mean[K]?, running_var[K]?."""
+
+    name = "conv_bn_forward"
+    keywords = (*ConvBn.keywords, "momentum")
+    gradient = "conv_bn_backward"
+    # epsilon has a scale of its own, and no sign
+    homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y", "mean", "running_mean"), powers=False)
+
+    def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
+        """x, w and what the problem has of the others."""
+        running = _running(geometry) if geometry.running else {}
+        return {"x": geometry.x, "w": geometry.filter} | _affine(geometry) | running
+
+    def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
+        """var is the variance that y was divided by: biased, or unbiased where eps is outside of the root."""
+        found = {"y": geometry.y, "mean": geometry.statistic(), "var": geometry.statistic(positive=True)}
+        return found | (_running(geometry) if geometry.running else {})
+
+    def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
+        """The common ones and momentum."""
+        return {**super().parameters(geometry), "momentum": geometry.momentum}
+
+    def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
+        """C/g*R*S products in an element of y, M elements in a statistic."""
+        terms = dict.fromkeys(self.outputs(geometry), geometry.count) | {"y": geometry.filter.size // geometry.k}
+        return self.error_model(geometry, terms, propagation.forward)
+
+    def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """y and the statistics, old and new."""
+        found = Statistics.of(geometry, inputs, dtype)
+        var = found.variance(geometry.freedom)
+        outputs = {
+            "y": normalised(geometry, found.d, geometry.inverse(var), inputs),
+            "mean": found.mean,
+            "var": var,
+        }
+        if geometry.running:
+            outputs["running_mean"] = _moved(geometry, inputs["running_mean"], found.mean)
+            outputs["running_var"] = _moved(geometry, inputs["running_var"], found.variance(geometry.count - 1))
+        return outputs
+
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """z, s2 of z and d as [K, M]; mean and var as [K]."""
+        return intermediate(geometry, inputs, dtype)
+
+
+def normalised(
+    geometry: ConvBnGeometry, d: np.ndarray, inverse: np.ndarray, inputs: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """y[N,K,P,Q] = d * inverse * gamma + beta, from d [K, M]."""
+    y = d * inverse[:, None] * column(inputs.get("gamma"))
+    if geometry.affine:
+        y += inputs["beta"].astype(np.float64)[:, None]
+    return as_image(y, geometry)
+
+
+def _moved(geometry: ConvBnGeometry, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    moved: np.ndarray = (1 - geometry.momentum) * old.astype(np.float64) + geometry.momentum * new
+    return moved
+
+
+def intermediate(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Arrays:
+    """z, s2 of z and d as [K, M]; mean and var as [K]. s2 is computed in `dtype`."""
+    found = Statistics.of(geometry, inputs, np.float64)
+    s2 = by_channel(CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
+    var = found.variance(geometry.freedom)
+    return {"z": found.z, "s2": s2, "d": found.d, "mean": found.mean, "var": var}
+
+
+class ConvBnInference(ConvBn):
+    """x, w, gamma?, beta?, running_mean, running_var -> y."""
+
+    name = "conv_bn_inference"
+    homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y",))
+    invalid = WINDOW | CHANNELS | INTEGERS
+
+    def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
+        """Running statistics are always there."""
+        return {"x": geometry.x, "w": geometry.filter} | _affine(geometry) | _running(geometry)
+
+    def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
+        return {"y": geometry.y}
+
+    def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
+        """C/g*R*S products."""
+        return self.error_model(geometry, {"y": geometry.filter.size // geometry.k}, propagation.inference)
+
+    def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """z normalised by what was learned before."""
+        z = by_channel(CONV.reference(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
+        inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
+        return {"y": normalised(geometry, z - column(inputs["running_mean"]), inverse, inputs)}
+
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """z and s2 of z as [K, M]."""
+        found = (
+            CONV.reference(geometry.conv, _pair(inputs))["y"],
+            CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"],
+        )
+        return {"z": by_channel(found[0]), "s2": by_channel(found[1].astype(np.float64))}

@@ -1,0 +1,18 @@
+"""Two-dimensional max pooling."""
+
+from __future__ import annotations
+
+from conformance.operators.family import LINEAR, Family
+from conformance.operators.max_pool.geometry import MaxPoolGeometry
+from conformance.operators.max_pool.mistakes import MISTAKES
+from conformance.operators.max_pool.operators import MaxPoolBackward, MaxPoolForward
+
+FAMILY = Family(
+    name="max_pool",
+    geometry=MaxPoolGeometry,
+    operators=(MaxPoolForward(), MaxPoolBackward()),
+    distributions=LINEAR,
+    mistakes=MISTAKES,
+)
+
+__all__ = ["FAMILY", "MaxPoolGeometry"]

@@ -1,0 +1,58 @@
+"""Sizes, parameters and conventions of a max pooling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from conformance.operators.base import Tensor
+from conformance.operators.descriptor import PAIR, Described, Field
+from conformance.operators.pooling import CEIL, SIZES, laid_out
+from conformance.operators.spatial import UNPADDED, GeometryError, Padding, Pair, require_windows
+
+
+@dataclass(frozen=True)
+class MaxPoolGeometry(Described):
+    """Sizes and parameters of one max pooling. Raises GeometryError for what no pooling has.
+
+    The conventions are those of torch.nn.MaxPool2d and ONNX MaxPool, and of XLA's SelectAndScatter:
+
+    - Padding is minus infinity and is never chosen, so that every window must hold an element of the image.
+    - NaN is larger than everything: a window that holds one has it for its maximum.
+    - The gradient of a window goes to its first maximum in row-major order, even if that is minus infinity; where
+      windows choose the same element, their gradients add up. (Where it goes in a window that holds NaN, engines do
+      not agree: torch takes the last NaN, XLA another element. No distribution asks.)
+
+    What follows from the sizes: see `conformance.operators.pooling.laid_out`.
+    """
+
+    PREFIX = "maxpool"
+    FIELDS: ClassVar[tuple[Field, ...]] = (*SIZES, Field("d", "dilation", PAIR, "dilation", (1, 1)), CEIL)
+    family: ClassVar[str] = "max_pool"
+
+    n: int
+    c: int
+    h: int
+    w: int
+    r: int
+    s: int
+    stride: Pair
+    padding: Padding = UNPADDED
+    dilation: Pair = (1, 1)
+    ceil_mode: bool = False
+
+    output_size: Pair = field(init=False, repr=False, compare=False)
+    overhang: Padding = field(init=False, repr=False, compare=False)
+    x: Tensor = field(init=False, repr=False, compare=False)
+    y: Tensor = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_windows(self)
+        vars(self).update(laid_out(self))
+        axes = zip("hw", (self.h, self.w), (self.r, self.s), self.stride, self.padding, self.dilation, strict=True)
+        for (name, size, taps, stride, (before, _), dilation), windows in zip(axes, self.output_size, strict=True):
+            places = np.arange(windows)[:, None] * stride - before + np.arange(taps) * dilation
+            if not np.all(np.any((places >= 0) & (places < size), axis=1)):
+                raise GeometryError(f"a window holds nothing but padding on axis {name}; it has no maximum: reduce p")

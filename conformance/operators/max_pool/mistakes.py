@@ -1,0 +1,170 @@
+"""Mistakes of max pooling: what else is chosen from a window, and where its gradient goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance.operators.base import Arrays, Operator
+from conformance.operators.max_pool.geometry import MaxPoolGeometry
+from conformance.operators.max_pool.operators import routed, selected
+from conformance.operators.mistakes import (
+    DILATIONS,
+    IMAGES,
+    TAILS,
+    WINDOWS,
+    Compute,
+    InapplicableError,
+    Mistake,
+    on_outputs,
+)
+from conformance.operators.pooling import scattered, taps
+from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS
+from conformance.operators.spatial import UNPADDED, padded
+
+FORWARD, BACKWARD = "max_pool_forward", "max_pool_backward"
+
+Choice = Callable[[MaxPoolGeometry, np.ndarray], np.ndarray]
+"""From x to the position of each window that is taken for its maximum, [N, C, P, Q]."""
+
+
+def _choosing(choice: Choice, padding: float = -np.inf) -> Compute:
+    """Another element of each window: y is that element (or padding), and dy goes there."""
+
+    def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        x = inputs["x"].astype(dtype)
+        found = choice(g, x)
+        if operator.name == BACKWARD:
+            return {"dx": routed(g, found, inputs["dy"].astype(dtype))}
+        image = padded(x, g.overhang, np.dtype(dtype), padding)
+        y = np.full(g.y.shape, -np.inf, dtype)
+        for tap, (rows, columns) in enumerate(taps(g)):
+            y = np.where(found == tap, image[..., rows, columns], y)
+        return {"y": y}
+
+    return compute
+
+
+def _of_some(kept: Callable[[Any], np.ndarray]) -> Compute:
+    """Some positions of the window only; those outside of the image are minus infinity, if nothing else is there."""
+    return _choosing(lambda g, x: selected(g, x, np.flatnonzero(kept(g)).tolist(), -np.inf))
+
+
+def _zero_padding(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
+    if g.overhang == UNPADDED:
+        raise InapplicableError
+    return selected(g, x, padding=0.0)
+
+
+def _filled(mode: Any) -> Compute:
+    """The maximum over an image enlarged by what it holds already."""
+
+    def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        if g.padding == UNPADDED:
+            raise InapplicableError
+        wide = replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=UNPADDED)
+        return operator.reference(wide, {"x": np.pad(inputs["x"], ((0, 0), (0, 0), *g.padding), mode=mode)}, dtype)
+
+    return compute
+
+
+def _average(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    """The average over all positions, padding being zero, or its gradient."""
+    places = list(taps(g))
+    if operator.name == BACKWARD:
+        return {"dx": scattered(g, inputs["dy"].astype(dtype) / len(places), places)}
+    image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
+    return {"y": np.mean([image[..., rows, columns] for rows, columns in places], axis=0)}
+
+
+_CHOICES: dict[str, Compute] = {
+    "minimum instead of maximum": _choosing(lambda g, x: selected(g, -x)),
+    "largest magnitude instead of maximum": _choosing(lambda g, x: selected(g, np.abs(x))),
+    "padding is zero instead of minus infinity": _choosing(_zero_padding, 0.0),
+    **{name: _of_some(kept) for name, kept in POSITIONS.items()},
+    "average instead of maximum": _average,
+}
+
+_FORWARD: dict[str, Compute] = {
+    "maximum of the magnitudes": on_outputs(lambda y, g: np.abs(y), "y"),
+    "maximum starts at zero": on_outputs(lambda y, g: np.maximum(y, 0), "y"),
+    "maximum over circular padding": _filled("wrap"),
+}
+
+
+def _every_maximum(g: MaxPoolGeometry, x: np.ndarray, places: list[Any]) -> list[np.ndarray]:
+    """Position -> which windows have their maximum there."""
+    image = padded(x, g.overhang, x.dtype, -np.inf)
+    largest = np.max([image[..., rows, columns] for rows, columns in places], axis=0)
+    return [image[..., rows, columns] == largest for rows, columns in places]
+
+
+def _to_every_maximum(shared: bool) -> Compute:
+    """The whole gradient to every maximum of a window, or a share of it."""
+
+    def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        places, dy = list(taps(g)), inputs["dy"].astype(dtype)
+        masks = _every_maximum(g, inputs["x"].astype(dtype), places)
+        if shared:
+            dy = dy / np.sum(masks, axis=0)
+        dx = np.zeros(g.x.shape, dtype)
+        for mask, place in zip(masks, places, strict=True):
+            dx += scattered(g, np.where(mask, dy, 0), [place])
+        return {"dx": dx}
+
+    return compute
+
+
+def _overwritten(order: int) -> Compute:
+    """dx where one window that chose an element has it all: the last one in row-major order, or the first."""
+
+    def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        found, dy = selected(g, inputs["x"].astype(dtype)), inputs["dy"].astype(dtype)
+        image = padded(np.zeros(g.x.shape, dtype), g.overhang, np.dtype(dtype))
+        (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
+        images, channels = np.ogrid[: g.n, : g.c]
+        for i, j in list(np.ndindex(p, q))[::order]:
+            at = found[:, :, i, j]
+            image[images, channels, i * u + at // g.s * d, j * v + at % g.s * e] = dy[:, :, i, j]
+        (top, _), (left, _) = g.overhang
+        return {"dx": image[..., top : top + g.h, left : left + g.w].copy()}
+
+    return compute
+
+
+def _by_columns(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
+    return selected(g, x, np.arange(g.r * g.s).reshape(g.r, g.s).T.reshape(-1).tolist())
+
+
+def _rolled_by_padding(dx: np.ndarray, g: MaxPoolGeometry) -> np.ndarray:
+    shift = g.padding[0][0], g.padding[1][0]
+    if shift == (0, 0):
+        raise InapplicableError
+    return np.roll(dx, shift, (2, 3))
+
+
+_BACKWARD: dict[str, Compute] = {
+    "tie to the last maximum instead of the first": _choosing(
+        lambda g, x: selected(g, x, range(g.r * g.s - 1, -1, -1)),
+    ),
+    "tie to the first maximum in column-major order": _choosing(_by_columns),
+    "tie to every maximum": _to_every_maximum(shared=False),
+    "tie shared by every maximum": _to_every_maximum(shared=True),
+    "dx of the last window where windows overlap": _overwritten(1),
+    "dx of the first window where windows overlap": _overwritten(-1),
+    "dx to every element of the window": lambda operator, g, inputs, dtype: {
+        "dx": scattered(g, inputs["dy"].astype(dtype), taps(g))
+    },
+    "dx at the index of the padded image": on_outputs(_rolled_by_padding, "dx"),
+    "dx divided by the size of the window": on_outputs(lambda dx, g: dx / (g.r * g.s), "dx"),
+}
+
+MISTAKES: tuple[Mistake, ...] = (
+    *(*IMAGES, *WINDOWS, *DILATIONS, *TAILS, *POOL_WINDOWS),
+    *(Mistake(f"max pooling: {name}", "pooling", compute) for name, compute in _CHOICES.items()),
+    *(Mistake(f"max pooling: {name}", "pooling", compute, (FORWARD,)) for name, compute in _FORWARD.items()),
+    *(Mistake(f"max pooling: {name}", "gradients", compute, (BACKWARD,)) for name, compute in _BACKWARD.items()),
+)

@@ -1,0 +1,145 @@
+"""Two-dimensional max pooling, forward and backward.
+
+    y[n,c,p,q] = max_{r,s} x[n, c, p*u + r*d - top, q*v + s*e - left]
+
+Forward computes nothing: every result is an element of x, and must be equal to it. Backward takes x beside dy, as
+frameworks do that keep no indices, and adds up the gradients of the windows that choose an element. The conventions
+(padding, NaN, ties) are in `conformance.operators.max_pool.geometry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Request, Spoil, Tensor, WorkedExample
+from conformance.operators.invalid import WINDOW
+from conformance.operators.max_pool.geometry import MaxPoolGeometry
+from conformance.operators.pooling import most_windows, taps
+from conformance.operators.spatial import cropped, padded
+
+
+def _only_padding(geometry: MaxPoolGeometry, request: Request) -> Request:
+    """As much padding as the window reaches: the first one holds nothing else."""
+    rows, columns = geometry.dilation[0] * (geometry.r - 1) + 1, geometry.dilation[1] * (geometry.s - 1) + 1
+    return Request(request.inputs, {**request.parameters, "padding": ((rows, rows), (columns, columns))})
+
+
+PADDING: dict[str, Spoil] = {"a window of padding only": _only_padding}
+
+
+def selected(
+    g: MaxPoolGeometry, x: np.ndarray, order: Iterable[int] | None = None, padding: float | None = None
+) -> np.ndarray:
+    """The position of each window that holds its maximum, r*S + s, [N, C, P, Q]: the first one in row-major order.
+
+    Mistakes compare positions in another `order`, or only some of them, and take padding for a number.
+    """
+    places = list(taps(g))
+    image = padded(x, g.overhang, x.dtype, -np.inf if padding is None else padding)
+    inside = padded(np.ones((g.h, g.w), bool), g.overhang, np.dtype(bool))
+    found = np.full(g.y.shape, -1)
+    best = np.full(g.y.shape, -np.inf, x.dtype)
+    for tap in range(len(places)) if order is None else order:
+        rows, columns = places[tap]
+        seen = image[..., rows, columns]
+        better = (seen > best) | (np.isnan(seen) & ~np.isnan(best)) | (found < 0)
+        if padding is None:
+            better &= inside[rows, columns]
+        best = np.where(better, seen, best)
+        found[better] = tap
+    return found
+
+
+def routed(g: MaxPoolGeometry, found: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    """dx: every gradient added at the position of its window that `selected` found."""
+    image = padded(np.zeros(g.x.shape, dy.dtype), g.overhang, dy.dtype)
+    for tap, (rows, columns) in enumerate(taps(g)):
+        image[..., rows, columns] += np.where(found == tap, dy, 0)
+    return np.ascontiguousarray(cropped(image, g.overhang, (g.h, g.w)))
+
+
+class _MaxPool(Operator):
+    """What both directions share."""
+
+    family = "max_pool"
+    keywords: tuple[str, ...] = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
+    invalid = WINDOW | PADDING
+
+    def parameters(self, geometry: MaxPoolGeometry) -> dict[str, Any]:
+        return {
+            "kernel_size": (geometry.r, geometry.s),
+            "stride": geometry.stride,
+            "padding": geometry.padding,
+            "dilation": geometry.dilation,
+            "ceil_mode": geometry.ceil_mode,
+        }
+
+    def flops(self, geometry: MaxPoolGeometry) -> int:
+        """A comparison for every position of every window."""
+        return geometry.y.size * geometry.r * geometry.s
+
+
+class MaxPoolForward(_MaxPool):
+    """x[N,C,H,W] -> y[N,C,P,Q]."""
+
+    name, data, operand = "max_pool_forward", "x", "x"
+    arguments = ("x",)
+    specials = (((-1, 0), -np.inf), *Operator.specials)
+    """A channel of minus infinities, which is what its maxima are, and not the lowest number."""
+    homogeneous = Homogeneous(("x",), ("y",), signs=False)
+    gradient = "max_pool_backward"
+    worked_example = WorkedExample(
+        "maxpool n1 c1 h5 w5 r5 s5 u1 p2", {"x": np.arange(1.0, 26.0).reshape(1, 1, 5, 5)}, "on consecutive numbers"
+    )
+    """Of the ONNX specification, MaxPool, maxpool_2d_precomputed_pads."""
+
+    def inputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
+        return {"x": geometry.x}
+
+    def outputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
+        return {"y": geometry.y}
+
+    def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
+        return ErrorModel({"y": 1}, span=1, selects=True)
+
+    def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        image = padded(inputs["x"], geometry.overhang, np.dtype(dtype), -np.inf)
+        y = np.full(geometry.y.shape, -np.inf, dtype)
+        for rows, columns in taps(geometry):
+            np.maximum(y, image[..., rows, columns], out=y)
+        return {"y": y}
+
+    def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """|y|."""
+        return {"y": np.abs(self.reference(geometry, inputs, dtype)["y"])}
+
+
+class MaxPoolBackward(_MaxPool):
+    """dy[N,C,P,Q], x[N,C,H,W] -> dx[N,C,H,W]."""
+
+    name, data, operand = "max_pool_backward", "dy", "dy"
+    arguments = ("dy", "x")
+    homogeneous = Homogeneous(("dy",), ("dx",))
+
+    def inputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
+        return {"dy": geometry.y, "x": geometry.x}
+
+    def outputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
+        return {"dx": geometry.x}
+
+    def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
+        """As many gradients as there are windows that hold an element."""
+        terms = most_windows(geometry)
+        return ErrorModel({"dx": terms}, span=terms)
+
+    def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        found = selected(geometry, inputs["x"].astype(dtype))
+        return {"dx": routed(geometry, found, inputs["dy"].astype(dtype))}
+
+    def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+        """s2 = sqrt(sum of dy^2)."""
+        squares = {**inputs, "dy": np.square(inputs["dy"].astype(dtype))}
+        return {"dx": np.sqrt(self.reference(geometry, squares, dtype)["dx"])}

@@ -1,0 +1,59 @@
+"""Max pooling: jax.lax.reduce_window and its transpose, select_and_scatter, which adds up in fp32 (fp64 for fp64)."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import starmap
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from . import checks
+from . import layout as axes
+from .pool import _overhang
+
+STATIC = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
+
+
+def _reduced(x, least, larger, kernel_size, stride, padding, dilation, ceil_mode, layout):
+    """`larger` of every window. A dilation of 1 is not passed, because XLA has no gradient of dilated windows."""
+    spans = [d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True)]
+    by_axis = [(*axis, ceil_mode) for axis in zip(axes.size(x, layout), spans, stride, padding, strict=True)]
+    reach = [(before, after + over) for (before, after), over in zip(padding, starmap(_overhang, by_axis), strict=True)]
+    border = axes.shape(layout, (0, 0), (0, 0), reach)
+    window, steps = (axes.on_spatial(*pair, layout) for pair in (kernel_size, stride))
+    spread = {} if tuple(dilation) == (1, 1) else {"window_dilation": axes.on_spatial(*dilation, layout)}
+    return lax.reduce_window(x, np.array(least, x.dtype), larger, window, steps, border, **spread)
+
+
+def _check(x, kernel_size, stride, padding, dilation, layout):
+    checks.floating(x=x)
+    checks.images(x=x)
+    spans = tuple(d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True))
+    checks.pooling(axes.size(x, layout), spans, stride, padding, None)
+
+
+@partial(jax.jit, static_argnames=STATIC)
+def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
+    """y; raises ValueError for a window that does not fit or holds padding only, TypeError for integers."""
+    _check(x, kernel_size, stride, padding, dilation, layout)
+    parameters = (kernel_size, stride, padding, dilation, ceil_mode, layout)
+    y = _reduced(x, -np.inf, lax.max, *parameters)
+    # XLA on the CPU loses NaN in maxima of large images whose windows lie side by side (openxla/xla issue 21461)
+    missing = _reduced(jnp.isnan(x), False, lax.bitwise_or, *parameters)
+    return jnp.where(missing, np.array(np.nan, x.dtype), y)
+
+
+@partial(jax.jit, static_argnames=STATIC)
+def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
+    """dx, widened before the sum. Raises as max_pool_forward does, and ValueError where dy is not of y's shape."""
+    _check(x, kernel_size, stride, padding, dilation, layout)
+    wide = axes.wide(x.dtype)
+    y, transposed = jax.vjp(
+        lambda image: _reduced(image, -np.inf, lax.max, kernel_size, stride, padding, dilation, ceil_mode, layout),
+        x.astype(wide),
+    )
+    checks.shape("dy", dy, y.shape)
+    return transposed(dy.astype(wide))[0].astype(dy.dtype)

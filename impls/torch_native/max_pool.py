@@ -1,0 +1,37 @@
+"""max_pool2d and its gradient; where their padding is not torch's own, over an image padded before."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import max_pool2d, pad
+
+from .layout import nchw, restored
+from .pool import _axes, _border, _own
+
+
+def _prepared(x, kernel_size, stride, padding, dilation, ceil_mode):
+    """The image and the parameters that torch is given, and what was padded before (left, right, top, bottom)."""
+    if own := _own(padding, kernel_size):
+        return x, (kernel_size, stride, own, dilation, ceil_mode), None
+    spans = [d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True)]
+    if any(max(pads) >= span for pads, span in zip(padding, spans, strict=True)):
+        raise ValueError(f"padding {padding}: a window of {tuple(kernel_size)} holds nothing else")
+    axes = _axes(x.shape[2:], spans, stride, padding)
+    if any(axis.size + axis.before + axis.after < axis.window for axis in axes):
+        raise ValueError(f"a window of {tuple(kernel_size)} is larger than the padded image")
+    border = _border(axes, [axis.outputs(ceil_mode) for axis in axes])
+    return pad(x, border, value=float("-inf")), (kernel_size, stride, (0, 0), dilation, False), border
+
+
+def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
+    """y through max_pool2d."""
+    image, parameters, _ = _prepared(nchw(x, layout), kernel_size, stride, padding, dilation, ceil_mode)
+    return restored(max_pool2d(image, *parameters), layout)
+
+
+def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
+    """dx through aten's max_pool2d_with_indices_backward, which adds up in the storage format."""
+    image, parameters, border = _prepared(nchw(x, layout), kernel_size, stride, padding, dilation, ceil_mode)
+    _, indices = torch.ops.aten.max_pool2d_with_indices(image, *parameters)
+    dx = torch.ops.aten.max_pool2d_with_indices_backward(nchw(dy, layout), image, *parameters, indices)
+    return restored(dx if border is None else pad(dx, tuple(-side for side in border)), layout)
