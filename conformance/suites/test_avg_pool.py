@@ -18,6 +18,6 @@ def test_avg_pool_backward(verify, case):
 
 
 @pytest.mark.behaves("worked_example_is_exact")
-def test_tutorial(check, name, case):
+def test_worked_example(check, name, case):
     """0, 1, 2, ... over 2x6x6 with a window of 2, as a public tutorial has it: exact, and all that it checks."""
     check(name, case)
