@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from conformance.calibration.known_bad import subtle
+from conformance.inputs import Expectation, Recipe
 from conformance.judge.contract import _CHOICES, Contract
 from conformance.operators import OPERATORS
 from conformance.plugin.session import LETTERS
@@ -104,6 +107,17 @@ def test_tables_by_hand_name_what_there_is():
         for name in re.findall(r"`(\w+)`", row):
             assert all(f"`{choice}`" in values for choice in _CHOICES.get(name, ())), name
     assert f"version {SCHEMA}" in (ROOT / "docs/reports.md").read_text()
+
+
+def test_contributing_has_a_known_bad_kernel():
+    """The example runs beside the others of its file, and is not its good kernel."""
+    example = re.findall(r"^    ```python\n(.*?)^    ```", TEXTS[ROOT / "CONTRIBUTING.md"], re.DOTALL | re.MULTILINE)[0]
+    names = dict(vars(subtle))
+    exec(textwrap.dedent(example).replace("\nMutant(", "\nmutant = Mutant("), names)
+    recipe = Recipe(OPERATORS["conv_forward"], parse("n2 c8 h9 w9 k16 r3 s3 p1"), "fp32", "integer", 0)
+    mutant, inputs = names["mutant"], Expectation(recipe).inputs
+    assert mutant.applies("conv_forward", recipe.geometry, "fp32")
+    assert not mutant.equivalent(recipe.operator, recipe.geometry, inputs, "fp32")
 
 
 @EVERY
