@@ -12,7 +12,7 @@ import pytest
 from conformance.calibration.known_bad import subtle
 from conformance.inputs import Expectation, Recipe
 from conformance.judge.contract import _CHOICES, Contract
-from conformance.operators import OPERATORS
+from conformance.operators import CONVOLUTIONS, OPERATORS, parse
 from conformance.plugin.session import LETTERS
 from conformance.reporting import accuracy, memory, training
 from conformance.reporting.documents import BLOCKS, DOCUMENTS, ROOT, Sources, blocks, render
@@ -78,9 +78,7 @@ def test_tables_of_a_run_have_the_columns_of_today():
     assert heads(GENERATED["training"]) == [training.HEADS]
     assert set(heads(GENERATED["memory"])) == {memory.SAVED, memory.STEP}
     assert {columns[0] for columns in heads(GENERATED["unet"])} == {"layer"}
-    assert re.findall("### (.*)", GENERATED["unet"]) == [
-        name for name in OPERATORS if re.fullmatch("conv_(f|back).*", name)
-    ]
+    assert re.findall("### (.*)", GENERATED["unet"]) == list(CONVOLUTIONS)
 
 
 def test_lines_of_a_run_have_the_form_of_today():
