@@ -11,6 +11,7 @@ from conformance.calibration import false_alarms, mutation
 from conformance.implementations import cuda_compile
 from conformance.inputs import goldens
 from conformance.reporting import command as report
+from conformance.reporting import documents
 from conformance.reporting.comparison import compare
 from conformance.reporting.submission import check, pack
 from conformance.timing import unet
@@ -18,6 +19,7 @@ from conformance.timing import unet
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "false-alarms": false_alarms.declare,
     "compare": compare.declare,
+    "docs": documents.declare,
     "golden": goldens.declare,
     "mutation": mutation.declare,
     "ptx": cuda_compile.declare,

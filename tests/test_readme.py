@@ -1,7 +1,8 @@
-"""What the READMEs tell a newcomer to do works as written."""
+"""What README and documentation tell a newcomer to do works as written."""
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import shlex
@@ -9,32 +10,30 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from conformance.__main__ import _parser
+from conformance.reporting.documents import DOCUMENTS
+
 ROOT = Path(__file__).parents[1]
+EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+def commands(program: str) -> list[list[str]]:
+    """Arguments of every command of a program in a code block, fenced or indented; each once."""
+    text = "\n".join(path.read_text() for path in DOCUMENTS if path.name != "CHANGELOG.md")
+    blocks = [*re.findall(r"```sh\n(.*?)```", text, re.DOTALL), *re.findall(r"^    .*", text, re.MULTILINE)]
+    parts = [part.strip() for block in blocks for line in block.splitlines() for part in line.split("&&")]
+    found = dict.fromkeys(part.split(" #")[0].rstrip() for part in parts if part.startswith(f"{program} "))
+    return [shlex.split(command)[len(program.split()) :] for command in found]
 
 
-def test_example_in_impls_readme_passes(tmp_path: Path):
-    example, *_ = blocks((ROOT / "impls/README.md").read_text(), "python")
+def test_example_of_readme_passes(tmp_path: Path):
+    example, *_ = EXAMPLE.findall((ROOT / "README.md").read_text())
     acme = tmp_path / "acme.py"
     acme.write_text(example)
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            f"--impl={acme}",
-            "--operator",
-            "conv_forward",
-            "-k",
-            "1x1 or pointwise or one-product",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    words = [f"--impl={acme}", "--operator", "conv_forward", "-k", "1x1 or pointwise or one-product"]
+    run = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (pass|fail|error|unsupported)\b", run.stdout)}
     assert counts["pass"] > 10
@@ -42,24 +41,26 @@ def test_example_in_impls_readme_passes(tmp_path: Path):
     assert "error" not in counts
 
 
-def commands() -> list[str]:
-    lines = (ROOT / "README.md").read_text().splitlines()
-    return [line.strip().split("#")[0] for line in lines if line.startswith("    pytest")]
+def test_vendor_guide_has_the_example_of_readme():
+    first, second = (EXAMPLE.findall((ROOT / name).read_text())[0] for name in ("README.md", "docs/vendor-guide.md"))
+    assert first.replace("# acme.py", "# impls/acme.py") == second
 
 
 COLLECT = """
 import json, sys, pytest
 for words in json.load(sys.stdin):
-    ended = pytest.main(["--collect-only", "-qq", "-p", "no:xdist", "-p", "no:cacheprovider", *words])
+    ended = pytest.main("--collect-only -qq -p no:xdist -p no:cacheprovider".split() + words)
     print("ENDED", int(ended), *words)
 """
-"""Every command in one process, which imports everything once."""
+"""Every command in one process, which imports the frameworks once."""
 
 
-def test_readme_commands_are_understood():
-    words = [shlex.split(command)[1:] for command in commands()]
+def test_pytest_commands_are_understood(tmp_path: Path):
+    example, *_ = EXAMPLE.findall((ROOT / "README.md").read_text())
+    (tmp_path / "acme.py").write_text(example)
     # one that requires a device refuses to start without it, as it should
-    understood = [quick(each) for each in words if "--require" not in each]
+    understood = [without_files(words, tmp_path) for words in commands("pytest") if "--require" not in words]
+    assert len(understood) > 15
     run = subprocess.run(
         [sys.executable, "-c", COLLECT], input=json.dumps(understood), cwd=ROOT, capture_output=True, text=True
     )
@@ -68,10 +69,27 @@ def test_readme_commands_are_understood():
     assert [command for status, command in ended if status != "0"] == [], run.stdout + run.stderr
 
 
-def quick(words: list[str]) -> list[str]:
-    """The command without `-n auto` and files that it would write; of one implementation if it names none."""
-    kept = [word for word in words if not word.startswith("--records")]
+def without_files(words: list[str], folder: Path) -> list[str]:
+    """The command without `-n auto` and without files that it reads or writes."""
+    written = ("--records", "--report", "--benchmark-json", "--durations", "--store-durations", "--splits", "--group")
+    # one operator at the lowest level is enough for a command that names none of its own
+    named = {"--dtype", "-k", "--operator", "--problem"} & set(words) or "test_" in " ".join(words)
+    few = [] if named else ["--operator", "conv_forward"]
+    level = [] if "--dtype" in words else ["--level", "smoke"]
+    kept = [*few, *level, *(w.replace("acme.py", f"{folder}/acme.py") for w in words if not w.startswith(written))]
     place = kept.index("-n") if "-n" in kept else len(kept)
-    kept[place : place + 2] = []
-    selects = {"--impl", "-m"} & {*kept} or any(word.startswith("conformance/") for word in kept)
-    return kept if selects else [*kept, "--impl", "numpy-direct"]
+    return kept[:place] + kept[place + 2 :]
+
+
+@pytest.mark.parametrize("words", commands("python -m conformance"), ids=" ".join)
+def test_commands_of_the_package_are_understood(words: list[str]):
+    assert hasattr(_parser().parse_args(words), "run")
+
+
+def test_tox_environments_exist():
+    ini = configparser.ConfigParser(interpolation=None)
+    ini.read(ROOT / "tox.ini")
+    known = {name.removeprefix("testenv:") for name in ini.sections()} | {"trn1", "trn2"}
+    assert {"trn{1,2}", "cpu", "docs"} < known
+    named = {words[words.index("-e") + 1] for words in commands("tox")}
+    assert {"cpu", "selftest"} <= named <= known

@@ -26,3 +26,9 @@ class Table:
                 for place, (text, width) in enumerate(zip(row, widths, strict=True))
             ]
             yield "  ".join(cells).rstrip()
+
+    def markdown(self) -> Iterator[str]:
+        """A table of Markdown and the note below it, for text that needs no escaping."""
+        marks = ("---" if place < self.names else "--:" for place in range(len(self.heads)))
+        yield from (f"| {' | '.join(row)} |" for row in (self.heads, marks, *self.rows))
+        yield from ("", f"{self.note}.") if self.note else ()

@@ -1,0 +1,173 @@
+"""`python -m conformance docs update`: what documents say of a run, or of the code, is written by this command.
+
+A block stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`; one whose source is not given stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from conformance.calibration.known_bad import MUTANTS
+from conformance.calibration.known_good import KNOWN_GOOD
+from conformance.operators import OPERATORS, takes
+from conformance.problems import PROBLEMS
+from conformance.reporting import accuracy, memory, training
+from conformance.reporting.table import Table
+from conformance.reporting.tally import Tally
+from conformance.reporting.terminal import LEGEND, counted
+from conformance.results.reading import RecordError, decode, lines
+from conformance.results.schema import STATUSES, Record
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    path for pattern in ("*.md", "docs/*.md", "golden/*.md", "impls/**/*.md") for path in sorted(ROOT.glob(pattern))
+]
+_BLOCK = re.compile(r"(<!-- begin: (\S+) -->\n)(.*?)(<!-- end: \2 -->)", re.DOTALL)
+
+
+class Sources(NamedTuple):
+    """Records of runs and their tally; printed output of the campaigns; what `conformance unet --markdown` wrote."""
+
+    records: list[Record]
+    tally: Tally
+    mutation: str = ""
+    false_alarms: str = ""
+    unet: str = ""
+
+
+def _counts(s: Sources) -> Iterator[str]:
+    versions = {name: text for record in s.records for name, text in record.versions.items()}
+    named = [f"{name} {versions[name]}" for name in ("python", "torch", "jax", "numpy") if name in versions]
+    levels, totals = sorted({record.run_level for record in s.records}), s.tally.totals
+    yield f"Level {', '.join(levels)}, {versions['processor']}, {', '.join(named)}."
+    yield f"{totals.total():,} cases: {', '.join(f'{totals[name]:,} {name}' for name in STATUSES if totals[name])}."
+
+
+def _matrix(s: Sources) -> Iterator[str]:
+    """Operators down and implementations across, which fits a page; the terminal has it the other way round."""
+    cells = {key: counted(counts) for key, counts in s.tally.cells.items()}
+    names = sorted({name for name, operator in cells if operator})
+    operators = [o for o in (*OPERATORS, "training") if any((name, o) in cells for name in names)]
+    rows = tuple((o, *(cells.get((name, o), "") for name in names)) for o in operators)
+    yield from Table("", ("operator", *names), rows, note=LEGEND).markdown()
+
+
+def _listed(reasons: dict[str, Counter[str]]) -> Iterator[str]:
+    for name, counts in sorted(reasons.items()):
+        for reason, count in counts.most_common():
+            yield f"- `{name}`: {re.sub(r'https?://[^ )]+', lambda url: f'<{url[0]}>', reason)} ({count:,} x)"
+
+
+def _tables(make: Callable[[list[tuple[str, Record]]], Iterable[Table | None]], s: Sources) -> Iterator[str]:
+    for table in filter(None, make([(record.implementation, record) for record in s.records])):
+        yield from (f"{table.title}:", "", *table.markdown(), "")
+
+
+def _last(printed: str, words: str, of: str) -> Iterator[str]:
+    """The line of a campaign's output that has its result."""
+    yield f"{of}: {next(line for line in printed.splitlines() if words in line)}."
+
+
+def _unet(s: Sources) -> Iterator[str]:
+    """The header, and of each direction times and means."""
+    head, *directions = s.unet.split("\n### ")
+    yield from (line for line in head.splitlines() if line.startswith("- "))
+    for direction in directions:
+        title, times, mean, *_ = direction.split("\n\n")
+        yield from ("", f"### {title}", "", times, "", mean)
+
+
+def _operators(_: Sources) -> Iterator[str]:
+    rows = []
+    for name, operator in OPERATORS.items():
+        known = (problem.geometry for problem in PROBLEMS if takes(name, problem.geometry))
+        geometry = max(known, key=lambda g: len(operator.inputs(g)) + len(operator.outputs(g)))
+        columns = (operator.inputs(geometry), operator.outputs(geometry), operator.keywords)
+        rows.append((name, *(f"`{', '.join(names)}`" for names in columns)))
+    yield from Table("", ("operator", "inputs", "returns", "parameters"), tuple(rows), 4).markdown()
+
+
+def _failure(_: Sources) -> Iterator[str]:
+    """What pytest prints when the README's example leaves the last row of its output unwritten."""
+    example = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "acme.py").write_text(example.replace("    return", "    y[:, :, -1] = 0\n    return"))
+        words = f"--impl={folder}/acme.py --operator conv_forward --dtype fp32 --layout nchw --distribution fixed"
+        command = [sys.executable, "-m", "pytest", *words.split(), "--problem", "n2 c8 h9 w9 k16 r1 s1"]
+        printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    failure = re.search(r"^FAIL: .*?^reproduce: .*?$", printed, re.DOTALL | re.MULTILINE)
+    assert failure, printed
+    yield from ("```text", *failure[0].replace(f"{folder}/", "").splitlines(), "```")
+
+
+BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
+    "counts": ("records", _counts),
+    "matrix": ("records", _matrix),
+    "accuracy": (
+        "records",
+        lambda s: Table("", accuracy.HEADS, tuple(accuracy.rows(s.tally.profiles)), 2, accuracy.NOTE).markdown(),
+    ),
+    "unsupported": ("records", lambda s: _listed(s.tally.refusals)),
+    "accepted": ("records", lambda s: _listed(s.tally.accepted)),
+    "waived": ("records", lambda s: _listed(s.tally.waivers)),
+    "training": ("records", partial(_tables, lambda named: [training.table(named)])),
+    "memory": ("records", partial(_tables, memory.tables)),
+    "mutation": ("mutation", lambda s: _last(s.mutation, "mutation score ", f"{len(MUTANTS):,} known-bad kernels")),
+    "false-alarms": (
+        "false_alarms",
+        lambda s: _last(s.false_alarms, " verdicts, ", f"{len(KNOWN_GOOD)} known-good kernels"),
+    ),
+    "unet": ("unet", _unet),
+    "operators": ("", _operators),
+    "failure": ("", _failure),
+}
+"""Name of a block -> the source that it needs (none: the code itself), and its lines."""
+
+
+def blocks(text: str) -> dict[str, str]:
+    """The generated blocks of a document, by name."""
+    return {name: body for _, name, body, _ in _BLOCK.findall(text)}
+
+
+def render(name: str, sources: Sources) -> str:
+    return "\n" + "\n".join(BLOCKS[name][1](sources)).strip("\n") + "\n\n"
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Writes the numbers of a run into README and documentation."""
+    command = parser.add_subparsers(metavar="COMMAND", required=True).add_parser("update", help="rewrite the blocks")
+    command.add_argument("records", nargs="*", type=Path, metavar="RECORDS", help="files of pytest --records")
+    for name, origin in (("mutation", "mutation"), ("false-alarms", "false-alarms"), ("unet", "unet --markdown FILE")):
+        command.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"output of python -m conformance {origin}")
+    command.set_defaults(run=_update)
+
+
+def _update(arguments: argparse.Namespace) -> int:
+    tally, printed = Tally(), (arguments.mutation, arguments.false_alarms, arguments.unet)
+    try:
+        records = [decode(line) for path in arguments.records for _, line in lines(path.read_bytes(), str(path))]
+        sources = Sources(records, tally, *(path.read_text() if path else "" for path in printed))
+    except (OSError, RecordError) as problem:
+        print(f"docs: {problem}", file=sys.stderr)
+        return 2
+    for record in records:
+        tally.add(record)
+    for document in DOCUMENTS:
+        text, written = document.read_text(), []
+        for name, old in blocks(text).items():
+            if getattr(sources, BLOCKS[name][0] or "tally"):
+                begin = f"<!-- begin: {name} -->\n"
+                text = text.replace(begin + old, begin + render(name, sources))
+                written.append(name)
+        document.write_text(text)
+        print(f"{document.relative_to(ROOT)}: {', '.join(written) or 'nothing'} written")
+    return 0

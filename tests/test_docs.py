@@ -1,0 +1,137 @@
+"""Documents: generated blocks have the form that the code prints, links lead somewhere, words are the field's."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from conformance.calibration.known_bad import subtle
+from conformance.inputs import Expectation, Recipe
+from conformance.judge.contract import _CHOICES, Contract
+from conformance.operators import CONVOLUTIONS, OPERATORS, parse
+from conformance.plugin.session import LETTERS
+from conformance.reporting import accuracy, memory, training
+from conformance.reporting.documents import BLOCKS, DOCUMENTS, ROOT, Sources, blocks, render
+from conformance.reporting.tally import Tally
+from conformance.reporting.terminal import LEGEND
+from conformance.results.schema import SCHEMA
+
+TEXTS = {path: path.read_text() for path in DOCUMENTS}
+GENERATED = {name: body for text in TEXTS.values() for name, body in blocks(text).items()}
+EVERY = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+WORDS = 1200
+"""Of the README: two screens."""
+OLD_WORDS = frozenset(
+    ("arm", "arms", "acquittal", "acquittals", "convict", "convicted", "passport", "passports", "earned", "miniature")
+    + ("miniatures", "twin", "twins", "lane", "lanes", "course", "guess", "spares", "modest", "elsewhere", "stand-in")
+)
+OLD_PHRASES = ("on trial", "walk free", "computes what it should refuse", "cannot tell")
+
+
+def heads(block: str) -> list[tuple[str, ...]]:
+    """The headings of a block's tables."""
+    rows = re.findall(r"^\| (.*) \|\n\|[-:| ]+\|$", block, re.MULTILINE)
+    return [tuple(row.split(" | ")) for row in rows]
+
+
+def test_readme_is_two_screens_long():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= WORDS
+    assert text.index("tox -e cpu") < text.index("tox -e selftest") < text.index("Is a convolution")
+
+
+@EVERY
+def test_markers_are_pairs_of_known_names(path: Path):
+    markers = re.findall(r"^<!-- (begin|end): (\S+) -->$", TEXTS[path], re.MULTILINE)
+    names = [name for kind, name in markers if kind == "begin"]
+    assert markers == [(kind, name) for name in names for kind in ("begin", "end")]
+    assert set(names) <= BLOCKS.keys()
+    assert set(names) == blocks(TEXTS[path]).keys()
+
+
+def test_every_block_is_used_and_written():
+    assert GENERATED.keys() == BLOCKS.keys()
+    assert [name for name, body in GENERATED.items() if not body.strip()] == []
+
+
+@pytest.mark.parametrize("name", [name for name, (needs, _) in BLOCKS.items() if not needs])
+def test_blocks_made_from_the_code_are_current(name: str):
+    assert GENERATED[name] == render(name, Sources([], Tally())), "run: python -m conformance docs update"
+
+
+def test_matrix_has_every_operator_and_the_legend():
+    """Run `python -m conformance docs update RECORDS` after a run of `tox -e cpu` where this fails."""
+    ((first, *_),) = heads(GENERATED["matrix"])
+    rows = re.findall(r"^\| (\w+) \|", GENERATED["matrix"], re.MULTILINE)
+    assert first == "operator"
+    assert rows == ["operator", *OPERATORS, "training"]
+    assert LEGEND in GENERATED["matrix"]
+
+
+def test_tables_of_a_run_have_the_columns_of_today():
+    assert heads(GENERATED["accuracy"]) == [accuracy.HEADS]
+    assert accuracy.NOTE in GENERATED["accuracy"]
+    assert heads(GENERATED["training"]) == [training.HEADS]
+    assert set(heads(GENERATED["memory"])) == {memory.SAVED, memory.STEP}
+    assert {columns[0] for columns in heads(GENERATED["unet"])} == {"layer"}
+    assert re.findall("### (.*)", GENERATED["unet"]) == list(CONVOLUTIONS)
+
+
+def test_lines_of_a_run_have_the_form_of_today():
+    form = {
+        "counts": r"Level \w+, .+\.\n[\d,]+ cases: [\d,]+ pass.*\.",
+        "mutation": r"[\d,]+ known-bad kernels: mutation score (\d+)/\1 = 100\.0%\.",
+        "false-alarms": r"\d+ known-good kernels: [\d,]+ verdicts, 0 false alarms\.",
+    }
+    for name, pattern in form.items():
+        assert re.fullmatch(pattern, GENERATED[name].strip()), GENERATED[name]
+    for name in ("accepted", "waived", "unsupported"):
+        assert all(re.match(r"- `[^`]+`: .+ \([\d,]+ x\)$", line) for line in GENERATED[name].strip().splitlines())
+
+
+def test_tables_by_hand_name_what_there_is():
+    statuses = re.findall(r"^\| (\w+) \| ", (ROOT / "README.md").read_text().split("| exit code")[0], re.MULTILINE)
+    assert statuses == ["status", *LETTERS]
+    guide = (ROOT / "docs/vendor-guide.md").read_text()
+    rows = re.findall(
+        r"^\| (`.*`) \| (.*) \| .* \|$", guide.split("## Contract")[1].split("## Bridges")[0], re.MULTILINE
+    )
+    assert [name for row, _ in rows for name in re.findall(r"`(\w+)`", row)] == [f.name for f in fields(Contract)]
+    for row, values in rows:
+        for name in re.findall(r"`(\w+)`", row):
+            assert all(f"`{choice}`" in values for choice in _CHOICES.get(name, ())), name
+    assert f"version {SCHEMA}" in (ROOT / "docs/reports.md").read_text()
+
+
+def test_contributing_has_a_known_bad_kernel():
+    """The example runs beside the others of its file, and is not its good kernel."""
+    example = re.findall(r"^    ```python\n(.*?)^    ```", TEXTS[ROOT / "CONTRIBUTING.md"], re.DOTALL | re.MULTILINE)[0]
+    names = dict(vars(subtle))
+    exec(textwrap.dedent(example).replace("\nMutant(", "\nmutant = Mutant("), names)
+    recipe = Recipe(OPERATORS["conv_forward"], parse("n2 c8 h9 w9 k16 r3 s3 p1"), "fp32", "integer", 0)
+    mutant, inputs = names["mutant"], Expectation(recipe).inputs
+    assert mutant.applies("conv_forward", recipe.geometry, "fp32")
+    assert not mutant.equivalent(recipe.operator, recipe.geometry, inputs, "fp32")
+
+
+@EVERY
+def test_links_and_paths_lead_to_files(path: Path):
+    text = TEXTS[path]
+    links = re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text)
+    assert [link for link in links if not (path.parent / link).exists()] == []
+    named = re.findall(r"`((?:conformance|tests|impls|golden|docs)/[\w./-]+)`", text)
+    assert [name for name in named if "FAMILY" not in name and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in DOCUMENTS if p.name != "CHANGELOG.md"], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_words_are_those_of_the_field(path: Path):
+    prose = re.sub(r"`[^`\n]*`|https?://\S+|unet-twin\S*", "", TEXTS[path]).lower()
+    words = set(re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)*", prose))
+    assert words & OLD_WORDS == set()
+    assert [phrase for phrase in OLD_PHRASES if phrase in prose] == []
