@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.__main__ import main
 from conformance.calibration.known_bad import subtle
 from conformance.inputs import Expectation, Recipe
 from conformance.judge.contract import _CHOICES, Contract
@@ -135,3 +136,12 @@ def test_words_are_those_of_the_field(path: Path):
     words = set(re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)*", prose))
     assert words & OLD_WORDS == set()
     assert [phrase for phrase in OLD_PHRASES if phrase in prose] == []
+
+
+def test_a_file_that_is_no_campaigns_output_is_refused_and_nothing_is_written(tmp_path: Path, capsys):
+    wrong = tmp_path / "wrong.txt"
+    wrong.write_text("nothing of a campaign\n")
+    before = {path: path.read_bytes() for path in DOCUMENTS}
+    assert main(["docs", "update", "--mutation", str(wrong)]) == 2
+    assert "no line with 'mutation score'" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in DOCUMENTS} == before

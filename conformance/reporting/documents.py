@@ -74,12 +74,17 @@ def _tables(make: Callable[[list[tuple[str, Record]]], Iterable[Table | None]], 
 
 def _last(printed: str, words: str, of: str) -> Iterator[str]:
     """The line of a campaign's output that has its result."""
-    yield f"{of}: {next(line for line in printed.splitlines() if words in line)}."
+    result = next((line for line in printed.splitlines() if words in line), None)
+    if result is None:
+        raise ValueError(f"no line with {words.strip()!r} in the printed output that was given for {of}")
+    yield f"{of}: {result}."
 
 
 def _unet(s: Sources) -> Iterator[str]:
     """The header, and of each direction times and means."""
     head, *directions = s.unet.split("\n### ")
+    if not directions:
+        raise ValueError("no heading of a direction in the file given with --unet")
     yield from (line for line in head.splitlines() if line.startswith("- "))
     for direction in directions:
         title, times, mean, *_ = direction.split("\n\n")
@@ -161,13 +166,22 @@ def _update(arguments: argparse.Namespace) -> int:
         return 2
     for record in records:
         tally.add(record)
+    texts: dict[Path, tuple[str, list[str]]] = {}
     for document in DOCUMENTS:
         text, written = document.read_text(), []
         for name, old in blocks(text).items():
             if getattr(sources, BLOCKS[name][0] or "tally"):
                 begin = f"<!-- begin: {name} -->\n"
-                text = text.replace(begin + old, begin + render(name, sources))
+                try:
+                    text = text.replace(begin + old, begin + render(name, sources))
+                except ValueError as problem:
+                    print(
+                        f"docs: {document.relative_to(ROOT)}, block {name}: {problem}; nothing written", file=sys.stderr
+                    )
+                    return 2
                 written.append(name)
+        texts[document] = text, written
+    for document, (text, written) in texts.items():
         document.write_text(text)
         print(f"{document.relative_to(ROOT)}: {', '.join(written) or 'nothing'} written")
     return 0
