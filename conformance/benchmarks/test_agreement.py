@@ -20,8 +20,8 @@ from conformance.inputs import expectation
 from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import PROBLEMS, Variant
 from conformance.timing import machine
-from conformance.timing.cache import FLOOD, last_level
-from conformance.timing.rotation import BEYOND, rotate
+from conformance.timing.memory import MAX_FLOOD, last_level_cache
+from conformance.timing.rotation import FLOOD_FACTOR, rotate
 
 torch = pytest.importorskip("torch")
 LAYERS = ("unet-twin.64x64", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56")
@@ -29,7 +29,7 @@ PLACES = (*product(LAYERS, CONVOLUTIONS), ("unet.512x512@64", "conv_forward"))
 TURNS = 5
 SECONDS, CALLS = 0.3, 7
 """Least time and least number of calls of torch's timer in a turn."""
-TOGETHER = min(FLOOD, int(BEYOND * (last_level("cpu") or 0)))
+TOGETHER = min(MAX_FLOOD, int(FLOOD_FACTOR * (last_level_cache("cpu") or 0)))
 """Bytes of buffers that it rotates through."""
 
 
@@ -58,7 +58,7 @@ def test_agreement_with_torch(
         utilities.Timer("next(calls)()", globals={"calls": some}, num_threads=torch.get_num_threads())
         for some in (calls, cycle([first]))
     ]
-    turns = [_turn(rotate(case).median, timers) for _ in range(TURNS)]
+    turns = [_turn(rotate(case, 0.0).median, timers) for _ in range(TURNS)]
     ratios = sorted(lane / own for lane, own, _ in turns)
     benchmark.extra_info["lane_over_torch"] = ratios
     benchmark.pedantic(first, rounds=TURNS)

@@ -22,7 +22,7 @@ from conformance.results import build
 from conformance.results.reading import decode
 from conformance.results.schema import CheckRecord, Record, TrainingRecord
 from conformance.results.writing import Records, encode
-from conformance.timing.due import due as due_on
+from conformance.timing.required import required_cases
 from conformance.training.due import Training
 from conformance.training.due import due as trainings
 
@@ -37,7 +37,6 @@ MARKERS = {
     "behaves": "behaves(*names): behaviour checks, on the cases that each of them is required on",
     "trains": "trains(network): a network, trained through every implementation",
     "benchmarks": "benchmarks(operator, problems): those that device and level require, timed",
-    "times": "times(operator, problems): fixed-distribution fp32 nchw cases of a table, to be timed",
 }
 
 
@@ -98,7 +97,7 @@ class Session:
         marker = next(filter(None, map(metafunc.definition.get_closest_marker, MARKERS)), None)
         if marker is None:
             return
-        self.asked |= marker.name not in ("benchmarks", "times")
+        self.asked |= marker.name != "benchmarks"
         if marker.name == "behaves":
             pairs = [(name, case) for name in marker.args for case in self._checked(name)]
             metafunc.parametrize(
@@ -116,11 +115,13 @@ class Session:
             yield from self.plan.cases(marker.args[0], marker.kwargs.get("when"))
         elif marker.name == "trains":
             yield from trainings(self.plan, marker.args[0])
-        elif marker.name == "times":
-            yield from self.plan.timed(marker.args[0], marker.kwargs["problems"])
         else:
+            from conformance.plugin import timing  # which imports this module
+
+            if not self.config.pluginmanager.has_plugin(timing.NAME):
+                self.config.pluginmanager.register(timing.Timing(self.config), timing.NAME)
             problems, level = marker.kwargs["problems"], self.config.getoption("--level")
-            yield from due_on(self.plan.timed(marker.args[0], problems), problems, level)
+            yield from required_cases(self.plan.timed(marker.args[0], problems), problems, level)
 
     def _checked(self, name: str) -> Iterator[Case | Absence]:
         required = CHECKS[name]

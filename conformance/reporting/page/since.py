@@ -14,7 +14,7 @@ from conformance.reporting.comparison.runs import Key, Run
 from conformance.reporting.page.model import operator_place
 from conformance.reporting.page.plots import Plot, Point
 from conformance.reporting.table import Table
-from conformance.timing.relative import Timing, means, ratios
+from conformance.timing.measurement import means, ratios
 from conformance.timing.table import figures
 
 SINGLE = 5
@@ -112,18 +112,12 @@ def _shared(chain: Sequence[Run]) -> frozenset[Key]:
 
 def _means(run: Run, keys: frozenset[Key]) -> Mapping[tuple[str, str], float]:
     """(Operator, implementation) -> geometric mean."""
-    timings = [
-        Timing(
-            key.device,
-            key.operator,
-            " ".join(key[3:]),
-            key.implementation,
-            statistics.median(run.benchmarks[key].rounds),
-        )
+    seconds = {
+        (key.device, key.operator, " ".join(key[3:]), key.implementation): statistics.median(run.benchmarks[key].rounds)
         for key in keys
         if not run.benchmarks[key].timing.doubt
-    ]
-    return {place: mean for place, (mean, _) in means(ratios(timings)).items()}
+    }
+    return {place: mean for place, (mean, _) in means(ratios(seconds)).items()}
 
 
 def _point(place: tuple[str, str], number: int, run: Run, mean: float) -> Point:
