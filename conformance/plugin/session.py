@@ -23,8 +23,8 @@ from conformance.results.reading import decode
 from conformance.results.schema import CheckRecord, Record, TrainingRecord
 from conformance.results.writing import Records, encode
 from conformance.timing.required import required_cases
-from conformance.training.due import Training
-from conformance.training.due import due as trainings
+from conformance.training.required import Training, trainings
+from conformance.training.tables import DISTRIBUTION as TRAINING
 
 PROPERTY = "conformance"
 """Name of the user property that carries a record, as a JSON line, from a worker to the controller."""
@@ -114,7 +114,8 @@ class Session:
         if marker.name == "verifies":
             yield from self.plan.cases(marker.args[0], marker.kwargs.get("when"))
         elif marker.name == "trains":
-            yield from trainings(self.plan, marker.args[0])
+            if TRAINING in self.selection.distributions:
+                yield from trainings(self.plan, marker.args[0])
         else:
             from conformance.plugin import timing  # which imports this module
 
