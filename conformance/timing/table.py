@@ -25,7 +25,6 @@ def figures(value: float | None) -> str:
 
 def _times(found: Measurement, ratio: float | None) -> dict[str, str]:
     """The text of every column that follows from a time."""
-    host, device = found.host_growth, found.device_growth
     return {
         "ms": figures(found.median * 1e3),
         "iqr": f"{found.spread / found.median:.0%}" if len(found.rounds) > 1 else ABSENT,
@@ -37,8 +36,8 @@ def _times(found: Measurement, ratio: float | None) -> dict[str, str]:
         "first ms": figures(found.first * 1e3),
         "in ms": figures(found.copy_in * 1e3),
         "out ms": figures(found.copy_out * 1e3),
-        "host MB": ABSENT if host is None else f"{host / 1e6:,.1f}",
-        "device MB": ABSENT if device is None else f"{device / 1e6:,.1f}",
+        "host MB": ABSENT if found.host_growth is None else f"{found.host_growth / 1e6:,.1f}",
+        "device MB": ABSENT if found.device_growth is None else f"{found.device_growth / 1e6:,.1f}",
     }
 
 
@@ -117,9 +116,9 @@ def suite_table(found: Sequence[Measurement], width: int) -> Iterator[str]:
             yield from _wrapped(place, width)
             for _, row in sorted(same, key=lambda pair: pair[0]):
                 yield from row
-        own = {name: pair for (of, name), pair in means(known).items() if of == operator}
-        if words := ", ".join(f"{name} {mean:.2f}x of {count}" for name, (mean, count) in own.items()):
-            yield from _wrapped(f"{operator} geometric mean relative to torch: {words}", width)
+        found_means = [(name, *pair) for (of, name), pair in means(known).items() if of == operator]
+        if text := ", ".join(f"{name} {mean:.2f}x of {count}" for name, mean, count in found_means):
+            yield from _wrapped(f"{operator} geometric mean relative to torch: {text}", width)
     findings = [m for m in found if m.finding]
     yield from ("", f"findings: {len(findings)}") if findings else ()
     for m in findings:
@@ -143,11 +142,11 @@ class Direction:
 
     @property
     def mean(self) -> str:
-        """Geometric means by implementation, in words; empty without any."""
+        """Geometric means by implementation, as text; empty without any."""
         layers = len({cell.case.problem.name for cell in self.cells})
-        found = {name: pair for (_, name), pair in means(self.ratios).items()}
-        words = [f"{name} {mean:.2f} ({count} of {layers})" for name, (mean, count) in found.items()]
-        return f"geometric mean relative to torch on the same device: {', '.join(words)}" if words else ""
+        found = means(self.ratios).items()
+        text = ", ".join(f"{name} {mean:.2f} ({count} of {layers})" for (_, name), (mean, count) in found)
+        return text and f"geometric mean relative to torch on the same device: {text}"
 
     def rows(self) -> list[dict[str, str]]:
         """The text of every column, a row for each cell."""

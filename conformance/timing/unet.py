@@ -40,11 +40,7 @@ NOTHING = 5
 """Exit status of a run that verified nothing, as pytest's."""
 
 Write = Callable[[str, str, str], None]
-"""(option, mode, text): to the file that an option names, if it was given. Raises OptionError."""
-
-
-class OptionError(ValueError):
-    """An invalid command line; the message is one line."""
+"""(option, mode, text): to the file that an option names, if it was given. Raises SelectionError."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
             with path.open(mode, encoding="utf-8", newline="") as file:
                 file.write(text)
         except OSError as error:
-            raise OptionError(f"--{option} {path}: cannot be written ({error.strerror})") from None
+            raise SelectionError(f"--{option} {path}: cannot be written ({error.strerror})") from None
 
     os.environ.setdefault(ALLOCATION, "false")
     layers = {problem.name.removeprefix("unet."): problem for problem in UNET}
@@ -96,25 +92,20 @@ def _run(arguments: argparse.Namespace) -> int:
         for option in ("csv", "markdown"):  # known before minutes are spent on what belongs in them
             write(option, "w", "")
         return report(plan, chosen, arguments.rounds, write)
-    except (OptionError, machine.ThreadsError) as error:
-        print(error, file=sys.stderr)
+    except (SelectionError, machine.ThreadsError) as error:
+        print("; ".join(str(error).splitlines()), file=sys.stderr)
         return 2
 
 
 def planned(names: Sequence[str], operators: tuple[str, ...], method: str) -> Plan:
-    """The implementations asked for, in that order, or the default ones that are here. Raises OptionError."""
+    """The implementations asked for, in that order, or the default ones that are here. Raises SelectionError."""
     paths = tuple(Path(name) for name in names if "/" in name or name.endswith(".py"))
     for path in paths:
         if not path.exists():
-            raise OptionError(f"--impl {path}: no such file")
+            raise SelectionError(f"--impl {path}: no such file")
     named = tuple(name for name in names if Path(name) not in paths)
-    selection = Selection(
-        named, paths, "full", UNET, operators, ("fp32",), ("nchw",), ("fixed",), SEED, method, required=()
-    )
-    try:
-        plan = Plan(selection, IMPLS)
-    except SelectionError as error:
-        raise OptionError("; ".join(str(error).splitlines())) from None
+    selection = Selection(named, paths, "full", UNET, operators, ("fp32",), ("nchw",), ("fixed",), SEED, method)
+    plan = Plan(selection, IMPLS)
     known = plan.registry.implementations
     wanted = dict.fromkeys((*named, *known) if names else DEFAULT)
     plan.registry.implementations = {name: known[name] for name in wanted if name in known}
