@@ -22,7 +22,7 @@ from tests.test_speed import PLUGINS, SUITE
 from tests.timing_fakes import TINY, case_of
 
 pytest_plugins = ["pytester", "tests.timing_fakes"]
-pytestmark = pytest.mark.usefixtures("one_core")
+pytestmark = pytest.mark.usefixtures("one_core", "ceilings")  # torch cannot be imported twice
 
 OPERATIONS = 2 * 2 * 4 * 6 * 6 * 4 * 9
 READ = 4 * (2 * 4 * 36 + 4 * 4 * 9 + 4)
