@@ -136,7 +136,7 @@ def no_traceback_of_ours(text: str) -> bool:
 
 @pytest.fixture
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many threads as a worker of pytest-xdist lets numba have; the lane gives everybody the same number."""
+    """As many threads as a worker of pytest-xdist lets numba have; benchmarks give everybody the same number."""
     monkeypatch.setattr("conformance.timing.machine.cores", lambda: 1)
 
 

@@ -16,14 +16,16 @@ from conformance.execution.invocation import MalformedError
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
-from conformance.timing import measure, roofline, rotation
+from conformance.timing import rotation
+from conformance.timing.measurement import Measurement
+from conformance.timing.roofline import Ceilings
 from conformance.timing.rotation import CheatError, rotate
 from tests import cheaters
 from tests.cheaters import Kernel
 from tests.conftest import Project
 from tests.test_speed import PLUGINS, SUITE
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.timing_fakes"]
 pytestmark = pytest.mark.usefixtures("one_core")
 
 DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
@@ -57,7 +59,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def timed(kernel: Kernel, arrays: NumpyArrays | None = None) -> rotation.Rounds:
+def timed(kernel: Kernel, arrays: NumpyArrays | None = None) -> Measurement:
     implementation = Implementation("cheater", arrays=arrays or NumpyArrays())
 
     @implementation.implements("conv_forward")
@@ -66,7 +68,7 @@ def timed(kernel: Kernel, arrays: NumpyArrays | None = None) -> rotation.Rounds:
 
     variant = Variant("fp32", "nchw", "fixed")
     case = Case(implementation, OPERATORS["conv_forward"], typed(DESCRIPTOR), variant, 0)
-    return rotate(case)
+    return rotate(case, 1.0)
 
 
 def remembers_by_identity() -> Kernel:
@@ -147,9 +149,9 @@ def test_a_cheater_has_no_time(make: Callable[[], Kernel], reason: str):
 @pytest.mark.parametrize("make", [lambda: cheaters.honest, cheaters.sums_in_any_order], ids=["honest", "any-order"])
 def test_an_honest_kernel_has_one(make: Callable[[], Kernel]):
     found = timed(make())
-    assert len(found.seconds) >= rotation.USUAL
+    assert len(found.rounds) >= rotation.DEFAULT_ROUNDS
     assert found.median >= WORK
-    assert (found.seconds, found.clock) == (found.wall, "wall")
+    assert (found.rounds, found.clock) == (found.wall, "wall")
 
 
 class Streams(NumpyArrays):
@@ -169,7 +171,7 @@ def test_work_on_another_stream_has_no_time(clock: Clock):
     honest = type("Most", (Streams,), {"share": 0.9, "clock": clock})
     found = timed(cheaters.honest, honest())
     assert found.clock == "events"
-    assert found.seconds == tuple(wall * 0.9 for wall in found.wall)
+    assert found.rounds == tuple(wall * 0.9 for wall in found.wall)
     with pytest.raises(CheatError, match="of which the caller's stream sees"):
         timed(cheaters.honest, type("Little", (Streams,), {"share": 0.1, "clock": clock})())
 
@@ -193,14 +195,14 @@ def test_no_two_timed_calls_are_given_the_same():
         seen.append((x.tobytes(), x.ctypes.data))
         return cheaters.honest(x, w, bias, **parameters)
 
-    rounds = len(timed(kernel).seconds)
-    turn = rotation.BEFORE + 1
+    rounds = len(timed(kernel).rounds)
+    turn = rotation.WARM_UP + 1
     waves = seen[2 : 2 + rounds * turn]  # the first call and that whose memory is measured go before
-    due = waves[rotation.BEFORE :: turn]
+    due = waves[rotation.WARM_UP :: turn]
     assert len({content for content, _ in due}) == rounds
     assert len({address for _, address in due}) == rounds
     assert seen[0][0] not in {content for content, _ in due}
-    assert {call for place, call in enumerate(waves) if place % turn < rotation.BEFORE} == {seen[0]}
+    assert {call for place, call in enumerate(waves) if place % turn < rotation.WARM_UP} == {seen[0]}
 
 
 CACHED = """
@@ -214,8 +216,8 @@ CACHED = """
 """
 
 
-def test_in_the_lane_a_cheater_fails_and_is_in_no_file(project: Project, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measure, "ceilings", lambda device: roofline.Ceilings(1e15, 1e15, "given"))
+def test_in_the_benchmark_suite_a_cheater_fails_and_is_in_no_file(project: Project, ceilings: Any):
+    ceilings(Ceilings(1e15, 1e15, "given"))
     project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
     project.write("suite/test_suite.py", SUITE)
     project.kernel("honest")

@@ -277,9 +277,9 @@ def test_bad_files_are_named_with_their_defect(defect: str, pair, capsys):
 
 
 def test_benchmarks_of_something_else_are_passed_over(pair, capsys):
-    """As the lane's comparison with torch's timer writes them: the file of `tox -e bench` was refused for it."""
+    """As the comparison with torch's timer writes them: the file of `tox -e bench` was refused for it."""
     before, after, document = pair
-    other = {"name": "agreement", "extra_info": {"lane_over_torch": [1.0]}, "stats": {"data": [1.0]}}
+    other = {"name": "agreement", "extra_info": {"suite_over_torch": [1.0]}, "stats": {"data": [1.0]}}
     write(after, document | {"benchmarks": [other, *document["benchmarks"]]})
     assert main(["compare", str(before), str(after)]) == 0
     assert "NO CHANGE FOUND" in capsys.readouterr().out

@@ -12,25 +12,28 @@ import numpy as np
 import pytest
 
 from conformance import Contract, Implementation, Unsupported
+from conformance.execution.case import Case
 from conformance.inputs import expectation
 from conformance.problems import typed
 from conformance.timing import measure
-from conformance.timing.measure import Measurement, Patience, Speed
+from conformance.timing.measure import Cell
+from conformance.timing.measurement import Measurement
 from tests import kernels
 from tests.timing_fakes import CEILINGS, case_of
 
 LARGE = replace(typed("n1 c16 h30 w30 k16 r3 s3 p1 b1"), name="unet.16x16@30")
-PATIENCE = Patience(rounds=5, least=2, seconds=60.0)
-
 Change = Callable[[np.ndarray, int], np.ndarray]
 
 
 @pytest.fixture(autouse=True)
-def _known_ceilings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ceilings that a test can calculate with, and no tensors left behind."""
-    monkeypatch.setattr(measure, "ceilings", lambda device: CEILINGS)
+def _freed() -> Iterator[None]:
+    """No tensors are left behind."""
     yield
     expectation.cache_clear()
+
+
+def measured(case: Case, rounds: int = 5) -> Cell:
+    return measure.measure(case, rounds, CEILINGS)
 
 
 def fake(change: Change = lambda y, _: y, device: str = "cpu", **declared: Any) -> tuple[Implementation, list[int]]:
@@ -66,33 +69,32 @@ def with_element(difference: float, index: tuple[int, ...] = (0, 1, 2, 3)) -> Ch
 
 def test_a_right_kernel_is_timed_as_often_as_asked():
     implementation, calls = fake()
-    found = measure.measure(case_of(implementation), PATIENCE)
+    found = measured(case_of(implementation))
     assert (found.status, found.reason) == ("pass", "")
-    assert found.speed is not None
-    assert len(found.speed.rounds) == 5
+    assert found.time is not None
+    assert len(found.time.rounds) == 5
     assert len(calls) == 7  # the first, one to settle, five rounds
-    assert min(*found.speed.rounds, found.speed.first) > 0
+    assert min(*found.time.rounds, found.time.first) > 0
 
 
-def test_a_slow_kernel_is_timed_least_often():
+@pytest.mark.parametrize(("asked", "timed"), [(5, measure.MIN_ROUNDS), (2, 2)])
+def test_a_slow_kernel_is_timed_least_often(monkeypatch: pytest.MonkeyPatch, asked: int, timed: int):
+    monkeypatch.setattr(measure, "BUDGET", 0.0)
     implementation, calls = fake()
-    found = measure.measure(case_of(implementation), replace(PATIENCE, seconds=0.0))
-    assert found.speed is not None
-    assert (len(found.speed.rounds), len(calls)) == (2, 4)
+    found = measured(case_of(implementation), asked)
+    assert found.time is not None
+    assert (len(found.time.rounds), len(calls)) == (timed, timed + 2)
 
 
 def test_rate_and_share_follow_from_the_median():
-    case = case_of(fake()[0])
-    speed = Speed((3e-6, 1e-6, 2e-6), 1.0, 1.0, 1.0)
-    found = Measurement(case, "pass", speed=speed, ceilings=CEILINGS)
+    found = Measurement(case_of(fake()[0]), (3e-6, 1e-6, 2e-6), 1.0, 1.0, 1.0, CEILINGS)
     operations = 2 * 2 * 4 * 6 * 6 * 4 * 9
     moved = 4 * (2 * 4 * 36 + 4 * 4 * 9 + 4 + 2 * 4 * 36)
     assert found.flops == operations / 2e-6
     assert moved / CEILINGS.bandwidth > operations / CEILINGS.flops
-    assert found.timing is not None
-    assert found.timing.share == moved / CEILINGS.bandwidth / 2e-6
-    heavy = replace(CEILINGS, flops=1e6)
-    assert measure.share(case, 2.0, heavy) == operations / 1e6 / 2.0
+    assert found.share == moved / CEILINGS.bandwidth / 2e-6
+    assert replace(found, ceilings=replace(CEILINGS, flops=1e6)).share == operations / 1e6 / 2e-6
+    assert replace(found, ceilings=None).share is None
 
 
 WRONG: dict[str, tuple[Change, str, str]] = {
@@ -114,38 +116,38 @@ WRONG: dict[str, tuple[Change, str, str]] = {
 @pytest.mark.parametrize(("change", "status", "reason"), WRONG.values(), ids=WRONG)
 def test_what_does_not_pass_has_no_time(change: Change, status: str, reason: str):
     implementation, _ = fake(change=change)
-    found = measure.measure(case_of(implementation), PATIENCE)
-    assert (found.status, found.speed, found.timing) == (status, None, None)
+    found = measured(case_of(implementation))
+    assert (found.status, found.time) == (status, None)
     assert found.reason.startswith(reason)
 
 
 def test_a_kernel_that_is_wrong_at_once_is_not_called_again():
     implementation, calls = fake(change=with_element(0.5))
-    measure.measure(case_of(implementation), PATIENCE)
+    measured(case_of(implementation))
     assert len(calls) == 1
 
 
 def test_an_interrupt_ends_the_run():
     implementation, _ = fake(change=raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        measure.measure(case_of(implementation), PATIENCE)
+        measured(case_of(implementation))
 
 
 def test_a_declared_limit_is_unsupported_and_a_waiver_waived():
     narrow, calls = fake(when=lambda p: p.k == 1)
-    assert measure.measure(case_of(narrow), PATIENCE).status == "unsupported"
+    assert measured(case_of(narrow)).status == "unsupported"
     assert not calls
     waived, _ = fake(change=with_element(0.5))
     waived.waive("conv_forward", reason="one off", url="https://example.org/1")
-    found = measure.measure(case_of(waived), PATIENCE)
-    assert (found.status, found.speed) == ("waived", None)
+    found = measured(case_of(waived))
+    assert (found.status, found.time) == ("waived", None)
     assert found.reason.startswith("waived: one off (https://example.org/1)")
 
 
 def test_differences_are_over_all_outputs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measure, "_BLOCK", 1000)
-    found = measure.measure(case_of(fake()[0], LARGE), PATIENCE)
-    wrong = measure.measure(case_of(fake(change=with_element(7.0))[0], LARGE), PATIENCE)
+    monkeypatch.setattr(measure, "BLOCK", 1000)
+    found = measured(case_of(fake()[0], LARGE))
+    wrong = measured(case_of(fake(change=with_element(7.0))[0], LARGE))
     assert found.accuracy is not None
     assert wrong.accuracy is not None
     assert 0 < found.accuracy.mean < found.accuracy.largest < 1e-4
@@ -159,15 +161,15 @@ def test_a_broken_context_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch):
         raise RuntimeError("the context is lost")
 
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(empty_cache=fails)))
-    found = measure.measure(case_of(fake(device="cuda")[0]), PATIENCE)
+    found = measured(case_of(fake(device="cuda")[0]))
     assert found.status == "pass"
 
 
 def test_probes_compare_the_sampled_outputs():
-    found = measure.measure(case_of(fake()[0], LARGE, "probes"), PATIENCE)
+    found = measured(case_of(fake()[0], LARGE, "probes"))
     assert found.accuracy is not None
     assert found.status == "pass"
     assert found.accuracy.size == 16 * 900
     assert 8 <= found.accuracy.compared < 16 * 900
-    wrong = measure.measure(case_of(fake(change=with_element(7.0))[0], LARGE, "probes"), PATIENCE)
-    assert (wrong.status, wrong.speed) == ("fail", None)
+    wrong = measured(case_of(fake(change=with_element(7.0))[0], LARGE, "probes"))
+    assert (wrong.status, wrong.time) == ("fail", None)

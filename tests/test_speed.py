@@ -10,18 +10,23 @@ from typing import Any
 import pytest
 
 from conformance.implementations.devices import missing
-from conformance.timing import measure, roofline
-from conformance.timing.relative import Timing, means, ratios
+from conformance.timing import roofline
+from conformance.timing.measurement import means, ratios
+from conformance.timing.roofline import CeilingsError
 from tests.conftest import Project
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.timing_fakes"]
 pytestmark = pytest.mark.usefixtures("one_core")
 
 SUITE = """
+from dataclasses import replace
+
 import pytest
 from conformance.problems import typed
 
-@pytest.mark.times("conv_forward", problems=[typed("n1 c2 h4 w4 k2 r3 s3 p1")])
+SMALL = typed("n1 c2 h4 w4 k2 r3 s3 p1")
+
+@pytest.mark.benchmarks("conv_forward", problems=[SMALL, replace(SMALL, level="full")])  # on a CPU, elsewhere
 def test_times(measure_time, case):
     measure_time(case)
 """
@@ -29,9 +34,9 @@ PLUGINS = "conformance.plugin", "conformance.plugin.timing", "pytest_benchmark.p
 
 
 @pytest.fixture
-def bench(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def bench(project: Project, ceilings: Any) -> Project:
     """A project with one benchmark."""
-    monkeypatch.setattr(measure, "ceilings", lambda device: roofline.Ceilings(1e15, 1e15, "given"))
+    ceilings(roofline.Ceilings(1e15, 1e15, "given"))
     project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
     project.write("suite/test_suite.py", SUITE)
     return project
@@ -41,12 +46,12 @@ def test_ceilings_are_those_of_finished_work(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(roofline, "SIZES", {"cpu": ((32, 64), 1 << 16)})
     monkeypatch.setattr(roofline, "SECONDS", 0.01)
     monkeypatch.setattr(roofline, "torch_arrays", lambda device: SimpleNamespace(unavailable=lambda: "no torch"))
-    found = roofline.ceilings.__wrapped__("cpu")
-    assert isinstance(found, roofline.Ceilings)
+    found = roofline.measure_ceilings("cpu")
     assert "NumPy, 32 x 32 or 64 x 64" in found.source
     assert all(math.isfinite(value) and value > 0 for value in (found.flops, found.bandwidth))
-    assert roofline.ceilings.__wrapped__("cuda") == "no torch"
-    assert roofline.ceilings.__wrapped__("trn1") == "no ceilings are known for trn1"
+    for device, reason in (("cuda", "no torch"), ("trn1", "no ceilings are known for trn1")):
+        with pytest.raises(CeilingsError, match=f"^{reason}$"):
+            roofline.measure_ceilings(device)
 
 
 def test_a_ceiling_is_the_best_round(monkeypatch: pytest.MonkeyPatch):
@@ -62,8 +67,7 @@ def test_ceilings_by_torch(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(roofline, "SIZES", {"cpu": ((32, 64), 1 << 16)})
     monkeypatch.setattr(roofline, "SECONDS", 0.01)
-    found = roofline.ceilings.__wrapped__("cpu")
-    assert isinstance(found, roofline.Ceilings)
+    found = roofline.measure_ceilings("cpu")
     assert found.source == "torch, 32 x 32 or 64 x 64, 0 MiB"
     assert found.flops > 0
 
@@ -72,8 +76,10 @@ def test_what_fails_on_a_device_leaves_it_without_ceilings(monkeypatch: pytest.M
     def fails(*_: Any) -> Any:
         raise RuntimeError("out of memory\nand more")
 
-    monkeypatch.setattr(roofline, "_work", fails)
-    assert roofline.ceilings.__wrapped__("cpu") == "not measured: out of memory"
+    monkeypatch.setattr(roofline, "SIZES", {"cpu": ((32,), 1 << 16)})
+    monkeypatch.setattr(roofline, "_rates", fails)
+    with pytest.raises(CeilingsError, match=r"^not measured: out of memory$"):
+        roofline.measure_ceilings("cpu")
 
 
 def test_of_two_measurements_the_best_counts():
@@ -82,15 +88,15 @@ def test_of_two_measurements_the_best_counts():
 
 
 def test_ratios_have_a_baseline_on_each_device():
-    timings = [
-        Timing("cpu", "conv_forward", "a", "acme", 2.0),
-        Timing("cpu", "conv_forward", "a", "torch-cpu", 1.0),
-        Timing("cuda", "conv_forward", "a", "warp", 0.25),
-        Timing("cuda", "conv_forward", "a", "torch-cuda", 0.5),
-        Timing("cpu", "conv_forward", "b", "acme", 2.0),
-    ]
-    found = ratios(timings)
-    assert found == {("conv_forward", "a", "acme"): 0.5, ("conv_forward", "a", "warp"): 2.0}
+    seconds = {
+        ("cpu", "conv_forward", "a", "acme"): 2.0,
+        ("cpu", "conv_forward", "a", "torch-cpu"): 1.0,
+        ("cuda", "conv_forward", "a", "warp"): 0.25,
+        ("cuda", "conv_forward", "a", "torch-cuda"): 0.5,
+        ("cpu", "conv_forward", "b", "acme"): 2.0,
+    }
+    found = ratios(seconds)
+    assert found == {("cpu", "conv_forward", "a", "acme"): 0.5, ("cuda", "conv_forward", "a", "warp"): 2.0}
     assert means(found) == {("conv_forward", "acme"): (0.5, 1), ("conv_forward", "warp"): (2.0, 1)}
 
 

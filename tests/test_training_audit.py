@@ -1,4 +1,4 @@
-"""Every call of a training is judged: right kernels pass, planted defects are caught at the first step and named."""
+"""Every call of a training is verified: right kernels pass, planted defects are caught at the first step and named."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def step(implementation: Any, build: Any = lambda: UNet(3, 2, 2)) -> Audit:
 
 
 @pytest.mark.parametrize("bilinear", [False, True], ids=["transposed", "bilinear"])
-def test_every_call_of_a_right_unet_is_judged_and_passes(bilinear):
+def test_every_call_of_a_right_unet_is_verified_and_passes(bilinear):
     audit = step(planted(), lambda: UNet(3, 2, 2, bilinear))
     convolutions = 19 if bilinear else 23
-    assert audit.judged == 3 * convolutions - 1 + 1  # no gradient in the image; outc has dw and dbias
+    assert audit.verified == 3 * convolutions - 1 + 1  # no gradient in the image; outc has dw and dbias
     assert set(audit.worst) == {"forward", "backward-data", "backward-weight"}
     assert 0 < max(audit.worst.values()) < 1
 
@@ -112,7 +112,7 @@ def test_wrong_backward_weight_is_named_with_its_layer_and_its_mistake():
     assert "flip" in last
 
 
-def test_transposed_layers_are_judged_under_their_own_roles():
+def test_transposed_layers_are_verified_under_their_own_roles():
     with pytest.raises(
         BrokenStepError, match=r"step 1, layer up1\.up, forward: conv_backward_data of n2 .*ConvTranspose2d"
     ):

@@ -1,4 +1,4 @@
-"""What the suite makes of a training: data, courses, statuses, records, the table."""
+"""What the suite makes of a training: data, configurations, statuses, records, the table."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ pytest.importorskip("PIL")
 
 from conformance.implementations.devices import DEVICES, missing  # noqa: E402
 from conformance.results.reading import decode  # noqa: E402
-from conformance.training import due, samples, train  # noqa: E402
+from conformance.training import required, samples, train  # noqa: E402
 from conformance.training.audit import Audit  # noqa: E402
-from conformance.training.tables import ACCELERATOR, CPU, Course, course  # noqa: E402
+from conformance.training.tables import ACCELERATOR, CPU, TrainingConfiguration, configuration  # noqa: E402
 from tests.conftest import Outcome, Project  # noqa: E402
 from tests.training import on_torch  # noqa: E402
 
@@ -56,7 +56,7 @@ acme = planted("{name}"{changes})
 
 
 class Trained:
-    """A project whose suite trains the smallest of courses."""
+    """A project whose suite trains by the smallest configuration."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -81,7 +81,7 @@ def trained(project: Project, monkeypatch: pytest.MonkeyPatch) -> Trained:
     return Trained(project)
 
 
-SMALLEST = Course("digits", 4, 2, 2, 2, 5e-4, falls_to=2.0)
+SMALLEST = TrainingConfiguration("digits", 4, 2, 2, 2, 5e-4, falls_to=2.0)
 
 WAIVER = 'acme.waive("conv_forward", reason="sums in fp16", url="https://example.org/1")'
 FLIPPED = 'conv_backward_weight=spoiled("conv_backward_weight", lambda dw: dw[:, :, ::-1, ::-1].copy())'
@@ -114,8 +114,9 @@ def test_every_end_of_a_training_is_counted(
     trained.implementation(changes=changes, tail=tail)
     outcome = trained.train()
     assert (outcome.exit, outcome.statuses) == (code, {status: 1})
-    assert reason in decode(json.dumps(outcome.of("acme"))).explanation
-    assert outcome.of("acme")["operator"] == "training"
+    record = decode(json.dumps(outcome.of("acme")))
+    assert reason in record.explanation
+    assert record.operator == "training"
     assert ("NOTHING WAS VERIFIED" in outcome.text) == (status in ("unsupported", "error"))
 
 
@@ -141,7 +142,7 @@ def test_a_loss_that_does_not_fall_fails(trained: Trained, monkeypatch: pytest.M
 
 
 def test_a_missing_package_makes_training_unavailable(trained: Trained, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(due.NEEDED, "not_installed", "paquet")
+    monkeypatch.setitem(required.NEEDED, "not_installed", "paquet")
     trained.implementation()
     outcome = trained.train()
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
@@ -197,7 +198,7 @@ def test_absent_device_is_unavailable(trained: Trained):
 
 @pytest.mark.parametrize("network", ["digits", "unet"])
 def test_data_is_the_same_every_time_and_the_test_s_is_other_data(network: str):
-    asked = course(network, "smoke", "cpu")
+    asked = configuration(network, "smoke", "cpu")
     first, again, other = (train.data(asked, seed) for seed in (0, 0, 1))
     for one, two in zip(first, again, strict=True):
         assert torch.equal(one.images, two.images)
@@ -219,7 +220,7 @@ def test_images_are_real_and_masks_are_where_the_ink_is():
     assert all(0 < mask.sum() < mask.numel() for mask in shapes.truth)
 
 
-def test_every_course_trains_on_whole_batches_of_images_that_there_are():
+def test_every_configuration_trains_on_whole_batches_of_images_that_there_are():
     for (network, level), asked in [*CPU.items(), *ACCELERATOR.items()]:
         assert (asked.network, asked.images % asked.batch, level in ("smoke", "standard", "full")) == (network, 0, True)
         assert asked.images + asked.held <= 1797
@@ -229,7 +230,7 @@ def test_every_course_trains_on_whole_batches_of_images_that_there_are():
 
 @pytest.mark.parametrize("network", ["digits", "unet"])
 def test_losses_fall_and_follow_the_seed(network: str):
-    asked = course(network, "smoke", "cpu")
+    asked = configuration(network, "smoke", "cpu")
     history = train.run(asked, on_torch(), "nchw", 0, Audit())
     train.require_fallen(asked, history)
     assert len(history.losses) == asked.steps

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,38 +24,40 @@ from conformance.inputs import expectation
 from conformance.problems import Problem
 from conformance.problems.networks import UNET
 from conformance.timing import machine, measure, table, unet
-from conformance.timing.measure import Accuracy, Measurement, Patience, Speed
+from conformance.timing.measure import Accuracy, Cell
+from conformance.timing.measurement import Measurement
 from conformance.timing.table import Direction
 from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
+
+pytest_plugins = ["tests.timing_fakes"]
 
 AWKWARD = 'first, "second"; a|b <c>\nsecond line'
 REASON = f"{'x' * 200} {AWKWARD * 4}\nmore"
 
 
-def measured(name: str, problem: Problem = TINY, seconds: float = 1e-3, device: str = "cpu") -> Measurement:
-    implementation = Implementation(name, device=device)
-    speed = Speed((seconds,) * 3, 1234.5, 0.002, 0.003)
-    return Measurement(case_of(implementation, problem), "pass", "", Accuracy(1e-5, 2e-6, 10, 288), speed, CEILINGS)
+def passed(name: str, problem: Problem = TINY, seconds: float = 1e-3, device: str = "cpu") -> Cell:
+    case = case_of(Implementation(name, device=device), problem)
+    time = Measurement(case, (seconds,) * 3, 1234.5, 0.002, 0.003, CEILINGS)
+    return Cell(case, "pass", "", Accuracy(1e-5, 2e-6, 10, 288), time)
 
 
-def direction(*found: Measurement) -> Direction:
+def direction(*found: Cell) -> Direction:
     absent = Absence("gone", "conv_forward", "cuda", "unavailable", AWKWARD, 10)
     return Direction("conv_forward", found, (absent,))
 
 
 def test_ratios_are_to_torch_on_the_same_device():
     shown = direction(
-        measured("torch-cpu", TINY, 4e-3),
-        measured("acme", TINY, 2e-3),
-        measured("torch-cuda", TINY, 1e-3, "cuda"),
-        measured("warp", TINY, 5e-4, "cuda"),
-        measured("torch-cpu", OTHER, 1e-3),
-        measured("acme", OTHER, 2e-3),
-        measured("warp", OTHER, 5e-4, "cuda"),
-        measured("far", OTHER, 5e-4, "trn1"),
+        passed("torch-cpu", TINY, 4e-3),
+        passed("acme", TINY, 2e-3),
+        passed("torch-cuda", TINY, 1e-3, "cuda"),
+        passed("warp", TINY, 5e-4, "cuda"),
+        passed("torch-cpu", OTHER, 1e-3),
+        passed("acme", OTHER, 2e-3),
+        passed("warp", OTHER, 5e-4, "cuda"),
+        passed("far", OTHER, 5e-4, "trn1"),
     )
-    ratios = [shown.ratio(found) for found in shown.measurements]
-    assert ratios == [None, 2.0, None, 2.0, None, 0.5, None, None]
+    assert [row["x torch"] for row in shown.rows()] == ["-", "2.00", "-", "2.00", "-", "0.500", "-", "-"]
     assert "acme 1.00 (2 of 2), warp 2.00 (1 of 2)" in shown.mean
     assert "far" not in shown.mean
 
@@ -63,8 +66,8 @@ LONG = "an-implementation-with-a-very-long-name@simulator"
 
 
 def crowded() -> Direction:
-    failed = Measurement(case_of(Implementation(LONG)), "fail", REASON, Accuracy(1.0, 1.0, 288, 288))
-    return direction(measured("torch-cpu"), measured(LONG, seconds=12345.678), failed)
+    failed = Cell(case_of(Implementation(LONG)), "fail", REASON, Accuracy(1.0, 1.0, 288, 288))
+    return direction(passed("torch-cpu"), passed(LONG, seconds=12345.678), failed)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
@@ -74,9 +77,9 @@ def test_lines_fit(width: int):
 
 
 def test_a_row_is_one_line_where_it_fits_and_two_where_not():
-    wide, narrow = (list(table.text(direction(measured("torch-cpu")), width)) for width in (160, 80))
+    wide, narrow = (list(table.text(direction(passed("torch-cpu")), width)) for width in (160, 80))
     assert [len(wide), len(narrow)] == [3, 5]
-    assert wide[1].split() == " ".join([*table.MAIN, *table.MORE]).split()
+    assert wide[1].split() == " ".join(chain(*table.UNET_COLUMNS)).split()
     assert (narrow[1] + narrow[2]).split() == wide[1].split()
     assert (narrow[3] + narrow[4]).split() == wide[2].split()
     assert wide[2].split()[:4] == ["4x4@6", "torch-cpu", "pass", "1.00"]
@@ -111,7 +114,7 @@ def test_csv_reads_back():
 
 def test_markdown_cells_stay_in_their_columns():
     odd = "a|b<script>\\"
-    lines = list(table.markdown(["of a|b\nmachine"], [direction(measured("torch-cpu"), measured(odd))]))
+    lines = list(table.markdown(["of a|b\nmachine"], [direction(passed("torch-cpu"), passed(odd))]))
     grids = [line for line in lines if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in grids if "verdict" not in line} == {4, 14}
     assert "<script>" not in "\n".join(lines)
@@ -126,7 +129,7 @@ def test_a_failure_stands_in_the_overview_of_times():
 
 
 def statuses(*names: str) -> list[Direction]:
-    return [Direction("f", tuple(Measurement(case_of(Implementation("acme")), name) for name in names))]
+    return [Direction("f", tuple(Cell(case_of(Implementation("acme")), name) for name in names))]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def statuses(*names: str) -> list[Direction]:
     ],
 )
 def test_exit_status(found: tuple[str, ...], broken: bool, expected: int):
-    assert unet.status(statuses(*found), broken) == expected
+    assert unet.exit_status(statuses(*found), broken) == expected
 
 
 KERNEL = """
@@ -167,12 +170,14 @@ def frameworks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.fixture
 def run(
-    frameworks: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    frameworks: dict[str, Any],
+    ceilings: Any,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Any]:
     """`python -m conformance unet` on two tiny layers and a file of its own."""
     monkeypatch.setattr(unet, "UNET", (TINY, OTHER))
-    for module in (unet, measure):
-        monkeypatch.setattr(module, "ceilings", lambda device: CEILINGS)
     monkeypatch.setenv(unet.ALLOCATION, "false")
     monkeypatch.setenv("COLUMNS", "160")
 
@@ -232,11 +237,11 @@ def test_tensors_of_a_layer_are_freed_before_the_next(run: Callable[..., Any], m
     held: list[int] = []
     expectation.cache_clear()
 
-    def measured_then(case: Case, patience: Patience) -> Measurement:
+    def measured(*given: Any) -> Cell:
         held.append(expectation.cache_info().currsize)
-        return measure.measure(case, patience)
+        return measure.measure(*given)
 
-    monkeypatch.setattr(unet, "measure", measured_then)
+    monkeypatch.setattr(unet, "measure", measured)
     assert run("--impl", "{file}", "--direction", "forward").code == 0
     assert [*held, expectation.cache_info().currsize] == [0, 0, 0]
 
@@ -319,7 +324,7 @@ def test_fewer_threads_for_one_are_refused(run: Callable[..., Any], frameworks: 
     assert "NUMBA_NUM_THREADS" in outcome.err
 
 
-def test_tf32_is_told_from_the_flags(frameworks: dict[str, Any]):
+def test_tf32_follows_the_flags(frameworks: dict[str, Any]):
     on, off = SimpleNamespace(allow_tf32=True), SimpleNamespace(allow_tf32=False)
     backends = SimpleNamespace(cuda=SimpleNamespace(matmul=off), cudnn=on)
     frameworks["torch"] = SimpleNamespace(backends=backends)
@@ -328,7 +333,7 @@ def test_tf32_is_told_from_the_flags(frameworks: dict[str, Any]):
     assert machine.tf32() == "off"
 
 
-def test_the_usual_implementations_come_in_order():
+def test_the_default_implementations_come_in_order():
     plan = unet.planned((), ("conv_forward",), "exact")
     found = list(plan.registry.implementations)
     assert found == [name for name in unet.DEFAULT if name in found]

@@ -1,13 +1,12 @@
-"""Probes at full UNet size: what they cost beside torch's own kernel, and what they see."""
+"""Probes at full UNet size: what they cost beside torch's own kernel, and what they detect."""
 
 from __future__ import annotations
 
 import os
 import statistics
-import time
 import tracemalloc
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from conformance.calibration.known_bad import MUTANTS, Mutant
 from conformance.calibration.subject import Run, judged_by_probes
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
+from conformance.timing.rotation import clocked
 
 torch = pytest.importorskip("torch")
 
@@ -27,7 +27,7 @@ STRUCTURAL = [m for m in MUTANTS if m.family in ("index", "groups", "bias", "gra
 ROUNDS = 5
 
 
-@cache
+@lru_cache(maxsize=1)
 def expectation(operator: str, geometry: ConvGeometry) -> Expectation:
     return Expectation(Recipe(OPERATORS[operator], geometry, "fp32", "fixed", 0))
 
@@ -38,41 +38,32 @@ def by_torch(known: Expectation) -> Callable[[], np.ndarray]:
     if known.recipe.operator.name == "conv_forward":
         return lambda: torch.nn.functional.conv2d(given["x"], given["w"], given["bias"], padding=1).numpy()
     wanted = (False, True, False) if known.recipe.operator.name == "conv_backward_weight" else (True, False, False)
-    x = given.get("x", torch.empty(g.x.shape))
-    w = given.get("w", torch.empty(g.filter.shape))
+    x, w = given.get("x", torch.empty(g.x.shape)), given.get("w", torch.empty(g.filter.shape))
     arguments = (given["dy"], x, w, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1, wanted)
     return lambda: torch.ops.aten.convolution_backward(*arguments)[wanted.index(True)].numpy()
 
 
-def seconds(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_cost_beside_torch(operator: str, capsys: pytest.CaptureFixture[str]):
-    expectation.cache_clear()
     known = expectation(operator, LAYER)
     kernel = by_torch(known)
     actual = kernel()
     tracemalloc.start()
     assert judged_by_probes(known, actual).passed
-    beyond = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    pairs = [(seconds(lambda: judged_by_probes(known, actual)), seconds(kernel)) for _ in range(ROUNDS)]
-    ratio = statistics.median(probe / own for probe, own in pairs)
+    pairs = [(clocked(judged_by_probes, known, actual)[0], clocked(kernel)[0]) for _ in range(ROUNDS)]
+    probes, own = zip(*pairs, strict=True)
+    ratio = statistics.median(probe / kernels for probe, kernels in pairs)
     with capsys.disabled():
         print(
-            f"\n{operator}: probes {statistics.median(p for p, _ in pairs) * 1e3:.0f} ms, "
-            f"torch {statistics.median(t for _, t in pairs) * 1e3:.0f} ms, ratio {ratio:.2f} (target 0.5); "
-            f"{beyond / 2**30:.2f} GiB beyond the tensors; {os.cpu_count()} cores"
+            f"\n{operator}: probes {statistics.median(probes) * 1e3:.0f} ms, torch {statistics.median(own) * 1e3:.0f} "
+            f"ms, ratio {ratio:.2f} (target 0.5); {peak / 2**30:.2f} GiB beside the tensors; {os.cpu_count()} cores"
         )
 
 
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_one_element_among_millions(operator: str):
-    expectation.cache_clear()
     known = expectation(operator, LAYER)
     wrong = by_torch(known)().copy()
     flat = wrong.reshape(-1)
@@ -80,7 +71,7 @@ def test_one_element_among_millions(operator: str):
     for place in places:
         right = flat[place]
         flat[place] = right * np.float32(1.004)
-        assert not judged_by_probes(known, wrong).passed, f"{operator}: element {place} off by 0.4% goes unseen"
+        assert not judged_by_probes(known, wrong).passed, f"{operator}: element {place} off by 0.4% survives"
         flat[place] = right
     assert judged_by_probes(known, wrong).passed
 

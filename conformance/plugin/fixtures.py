@@ -13,7 +13,7 @@ from conformance.execution.verify import verify as verify_case
 from conformance.plugin.session import publish
 from conformance.results import build
 from conformance.results.schema import Record
-from conformance.training.due import Training
+from conformance.training.required import Training
 
 
 @pytest.fixture
@@ -48,17 +48,16 @@ def check(request: pytest.FixtureRequest) -> Callable[[str, Case | Absence], Non
 
 @pytest.fixture
 def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None]:
-    """Train a network through an implementation, every call judged."""
+    """Train a network through an implementation, every call verified."""
 
     def run(training: Training | Absence) -> None:
         if isinstance(training, Absence):
             verdict = Verdict(training.status, training.reason)
             record: Record = build.absence_record(training)
         else:
-            from conformance.training.verdict import concluded, record_of  # torch is needed from here on
+            from conformance.training.train import verify_training  # torch is needed from here on
 
-            outcome = concluded(training)
-            verdict, record = outcome.verdict, record_of(training, outcome)
+            verdict, record = verify_training(training)
         conclude(request, verdict, record)
 
     return run

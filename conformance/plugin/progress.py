@@ -32,21 +32,18 @@ class Estimate:
         self._ended: defaultdict[str, list[float]] = defaultdict(list)
 
     def expect(self, names: Sequence[str]) -> None:
-        """These tests are due, and no others."""
+        """These tests are to run, and no others."""
         self.total, self.left = len(names), Counter(map(_function, names))
 
     def add(self, name: str, seconds: float) -> None:
-        """A phase of a test."""
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def end(self, name: str) -> None:
-        """A test is over."""
         self.left[_function(name)] -= 1
         self._ended[_function(name)].append(self._seconds.pop(name, 0.0))
 
     @property
     def done(self) -> int:
-        """How many."""
         return sum(map(len, self._ended.values()))
 
     @property
@@ -80,25 +77,22 @@ class Progress:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
-        """Every worker collects the same tests."""
+        """Workers all collect the same tests."""
         self.estimate.expect(ids)
         self.estimate.workers = len(node.nodemanager.specs) if hasattr(node, "nodemanager") else 1
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Iterator[None]:
-        """A test begins."""
         self._running[nodeid] = None
         return (yield from self._redrawn())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Iterator[None]:
-        """A phase has ended."""
         self.estimate.add(report.nodeid, report.duration)
         return (yield from self._redrawn())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> Iterator[None]:
-        """A test has ended."""
         self._running.pop(nodeid, None)
         self.estimate.end(nodeid)
         return (yield from self._redrawn())
@@ -156,10 +150,7 @@ def _case(name: str) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """After pytest's reporter, where there is somebody to look."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and not hasattr(config, "workerinput") and _watched(config):
+    if reporter is None or hasattr(config, "workerinput") or os.environ.get("CI") or config.get_verbosity() < 0:
+        return
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         config.pluginmanager.register(Progress(reporter), "conformance-progress")
-
-
-def _watched(config: pytest.Config) -> bool:
-    terminal = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    return terminal and not os.environ.get("CI") and config.get_verbosity() >= 0

@@ -22,9 +22,9 @@ from conformance.reporting.tally import Tally
 from conformance.results import build
 from conformance.results.schema import AnyRecord, CheckRecord, Record, TrainingRecord
 from conformance.results.writing import Records, encode
-from conformance.timing.due import due as due_on
-from conformance.training.due import Training
-from conformance.training.due import due as trainings
+from conformance.timing.required import required_cases
+from conformance.training.required import Training, trainings
+from conformance.training.tables import DISTRIBUTION as TRAINING
 
 PROPERTY = "conformance"
 """Name of the user property that carries a record, as a JSON line, from a worker to the controller."""
@@ -40,7 +40,6 @@ MARKERS = {
     "behaves": "behaves(*names): behaviour checks, on the cases that each of them is required on",
     "trains": "trains(network): a network, trained through every implementation",
     "benchmarks": "benchmarks(operator, problems): those that device and level require, timed",
-    "times": "times(operator, problems): fixed-distribution fp32 nchw cases of a table, to be timed",
 }
 
 
@@ -101,7 +100,7 @@ class Session:
         marker = next(filter(None, map(metafunc.definition.get_closest_marker, MARKERS)), None)
         if marker is None:
             return
-        self.asked |= marker.name not in ("benchmarks", "times")
+        self.asked |= marker.name != "benchmarks"
         names = ("name", "case") if marker.name == "behaves" else ("case",)
         parameters = []
         for name, case in self._cases(marker):
@@ -127,12 +126,14 @@ class Session:
         if marker.name == "verifies":
             cases = self.plan.cases(marker.args[0], marker.kwargs.get("when"))
         elif marker.name == "trains":
-            cases = trainings(self.plan, marker.args[0])
-        elif marker.name == "times":
-            cases = self.plan.timed(marker.args[0], marker.kwargs["problems"])
+            cases = trainings(self.plan, marker.args[0]) if TRAINING in self.selection.distributions else ()
         else:
+            from conformance.plugin import timing  # which imports this module
+
+            if not self.config.pluginmanager.has_plugin(timing.NAME):
+                self.config.pluginmanager.register(timing.Timing(self.config), timing.NAME)
             problems, level = marker.kwargs["problems"], self.config.getoption("--level")
-            cases = due_on(self.plan.timed(marker.args[0], problems), problems, level)
+            cases = required_cases(self.plan.timed(marker.args[0], problems), problems, level)
         yield from (("", case) for case in cases)
 
     @pytest.hookimpl(trylast=True)

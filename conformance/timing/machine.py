@@ -35,9 +35,9 @@ def share_threads() -> str:
         if module is not None:
             try:
                 module.set_num_threads(count)
-            except ValueError as problem:
+            except ValueError as error:
                 raise ThreadsError(
-                    f"{name} cannot have {count} threads, as the others do ({problem}): unset NUMBA_NUM_THREADS, or "
+                    f"{name} cannot have {count} threads, as the others do ({error}): unset NUMBA_NUM_THREADS, or "
                     f"start with taskset on fewer cores"
                 ) from None
             shown.append(f"{name} {module.get_num_threads()}")

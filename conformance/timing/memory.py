@@ -1,49 +1,114 @@
-"""The most memory that a call takes beyond its inputs: on the host, and on the device where its framework knows."""
+"""Memory around a timed call: pages that the allocator keeps, caches that are flooded, and the peak of a call."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from conformance.implementations.bridges import ArrayBridge
-from conformance.timing.allocator import return_pages
+
+TRIM_THRESHOLD, MMAP_MAX = -1, -4
+"""Parameters of mallopt(3)."""
+MAX_KEPT = (1 << 31) - 1
+"""Most bytes of free memory that mallopt accepts to be kept."""
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+SYSCONF = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
+MAX_FLOOD = 1 << 30
+"""Most bytes that are written to flood a cache."""
 
 STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Bytes, results included; None where they cannot be known."""
+@cache
+def glibc() -> Any | None:
+    """The C library, where its allocator has the functions that are needed."""
+    try:
+        library = ctypes.CDLL(None)
+    except (OSError, TypeError):
+        return None
+    return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
 
-    host: int | None
-    device: int | None
+
+def keep_pages() -> bool:
+    """Keep freed memory for the next call; False where the allocator is not glibc's.
+
+    What it returns to the system is cleared when it is touched again. Whether a large result costs a kernel fresh pages
+    depends on what else the process has allocated before, and made times of the same kernel differ by half. No block is
+    mapped for itself either: one of 32 MiB or more was, or was not, by what happened to be free, which was worth a
+    tenth.
+    """
+    library = glibc()
+    if library is None:
+        return False
+    return bool(library.mallopt(MMAP_MAX, 0)) and bool(library.mallopt(TRIM_THRESHOLD, MAX_KEPT))
 
 
-def growth(call: Callable[[], Any], bridge: ArrayBridge) -> Growth:
-    """Of one call, whose results are freed.
+def return_pages() -> None:
+    """Return what is free to the system, so that what a call touches counts."""
+    if (library := glibc()) is not None:
+        library.malloc_trim(0)
+
+
+def touch(count: int) -> None:
+    """Write to so many bytes of the host's memory, `MAX_FLOOD` at most, always the same: fresh pages would take longer
+    than a benchmark."""
+    memory = _flooded()[:count]
+    np.add(memory, 1, out=memory)
+
+
+@cache
+def _flooded() -> np.ndarray:
+    """Pages that exist once they are touched, whatever the allocator does."""
+    return np.frombuffer(mmap.mmap(-1, MAX_FLOOD), np.uint8)
+
+
+def last_level_cache(device: str) -> int | None:
+    """Bytes of the last cache before memory: inputs that lie in it are not read from memory. None if unknown.
+
+    A GPU's is asked of whichever framework is loaded: the other one need not be installed.
+    """
+    if device in ("cuda", "rocm"):
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+        numba: Any = sys.modules.get("numba.cuda")
+        size = getattr(numba.get_current_device(), "L2_CACHE_SIZE", None) if numba is not None else None
+        return None if size is None else int(size)
+    texts = [file.read_text().strip() for file in CACHES.glob("index*/size")]
+    sizes = [int(found[1]) * UNITS[found[2]] for text in texts if (found := re.fullmatch(r"(\d+)([KMG]?)", text))]
+    sizes += [os.sysconf(name) for name in SYSCONF if name in os.sysconf_names] if not sizes else []
+    return max((size for size in sizes if size > 0), default=None)
+
+
+def growth(call: Callable[[], Any], bridge: ArrayBridge) -> tuple[int | None, int | None]:
+    """The most bytes that a call takes beyond its inputs, results included, on the host and on the device; None where
+    they are unknown. The results are freed.
 
     On the host resident pages; those that a framework has kept from earlier calls do not count again.
     """
     return_pages()
-    _reset_peak()
-    before, meter = _resident("VmRSS"), _meter(bridge)
-    call()
-    peak = _resident("VmHWM")
-    return Growth(None if before is None or peak is None else max(0, peak - before), meter())
-
-
-def _reset_peak() -> None:
-    """Linux forgets the peak when 5 is written here (proc(5), clear_refs)."""
     with suppress(OSError):
-        REFERENCES.write_text("5")
+        REFERENCES.write_text("5")  # Linux forgets the peak (proc(5), clear_refs)
+    before, device_growth = resident("VmRSS"), _device_meter(bridge)
+    call()
+    peak = resident("VmHWM")
+    return None if before is None or peak is None else max(0, peak - before), device_growth()
 
 
-def _resident(field: str) -> int | None:
+def resident(field: str) -> int | None:
+    """Bytes by a field of Linux's /proc/self/status."""
     try:
         found = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     except OSError:
@@ -51,30 +116,23 @@ def _resident(field: str) -> int | None:
     return int(found[1]) << 10 if found else None
 
 
-def _meter(bridge: ArrayBridge) -> Callable[[], int | None]:
+def _device_meter(bridge: Any) -> Callable[[], int | None]:
     """What tells the growth on the device from now on."""
-    make = {"torch": _by_torch, "jax": _by_jax}.get(bridge.name)
-    return make(bridge) if make else lambda: None
-
-
-def _by_torch(bridge: Any) -> Callable[[], int | None]:
-    if bridge.device != "cuda":
+    if bridge.name == "torch" and bridge.device == "cuda":
+        cuda: Any = sys.modules["torch"].cuda
+        cuda.reset_peak_memory_stats()
+        before = cuda.memory_allocated()
+        return lambda: int(cuda.max_memory_allocated() - before)
+    if bridge.name != "jax":
         return lambda: None
-    cuda: Any = sys.modules["torch"].cuda
-    cuda.reset_peak_memory_stats()
-    before = cuda.memory_allocated()
-    return lambda: int(cuda.max_memory_allocated() - before)
-
-
-def _by_jax(bridge: Any) -> Callable[[], int | None]:
-    """jax cannot forget a peak: where a call does not exceed the one before, nothing is known."""
     device = sys.modules["jax"].devices(bridge.platform)[0]
     first = device.memory_stats() or {}
 
-    def grown() -> int | None:
+    def jax_growth() -> int | None:
+        """jax cannot forget a peak: where a call does not exceed the one before, nothing is known."""
         last = device.memory_stats() or {}
         if "peak_bytes_in_use" not in first or last["peak_bytes_in_use"] <= first["peak_bytes_in_use"]:
             return None
         return int(last["peak_bytes_in_use"] - first["bytes_in_use"])
 
-    return grown
+    return jax_growth

@@ -1,4 +1,4 @@
-"""Measurements as text, as Markdown and as CSV."""
+"""Measurements as tables: of a benchmark run, and of the U-Net's layers as text, as Markdown and as CSV."""
 
 from __future__ import annotations
 
@@ -7,55 +7,13 @@ import io
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from conformance.execution.case import Absence
-from conformance.timing.measure import Measurement, Speed
-from conformance.timing.relative import Key, means, ratios
+from conformance.timing.measure import Cell
+from conformance.timing.measurement import Key, Measurement, baseline, means, ratios
 
 ABSENT = "-"
-NAMES = 2
-"""Columns of names come first, and are flush left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Direction:
-    """What one operator amounted to: cells by problem, then implementation, and who has none."""
-
-    title: str
-    measurements: tuple[Measurement, ...]
-    absences: tuple[Absence, ...] = ()
-
-    @property
-    def ratios(self) -> dict[Key, float]:
-        """Relative to torch on the same device."""
-        return ratios(timing for m in self.measurements if (timing := m.timing) is not None)
-
-    def ratio(self, found: Measurement) -> float | None:
-        """One of them."""
-        case = found.case
-        return self.ratios.get((case.operator.name, case.problem.name, case.implementation.name))
-
-    @property
-    def mean(self) -> str:
-        """Geometric means by implementation, in words; empty without any."""
-        found = {name: pair for (_, name), pair in means(self.ratios).items()}
-        words = [f"{name} {mean:.2f} ({count} of {self.layers})" for name, (mean, count) in found.items()]
-        return f"geometric mean relative to torch on the same device: {', '.join(words)}" if words else ""
-
-    @property
-    def layers(self) -> int:
-        """Problems in the table."""
-        return len({m.case.problem.name for m in self.measurements})
-
-
-MAIN = ("layer", "implementation", "verdict", "time ms", "x torch", "TFLOP/s", "roof")
-MORE = ("first ms", "in ms", "out ms", "max diff", "mean diff", "over")
-LEGEND = (
-    "time: median of warm calls, until the device is idle; first: the first call, with compilation or loading from a "
-    "cache; in, out: copies to the device and back; x torch: torch's time on the same device over this one's (higher "
-    "is faster); roof: least time of the operations or the bytes at the ceilings above, over this time; diff: "
-    "|result - exact|, over all outputs or as many as are named. What does not pass has no time."
-)
 
 
 def figures(value: float | None) -> str:
@@ -65,73 +23,173 @@ def figures(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def cells(direction: Direction, found: Measurement) -> dict[str, str]:
-    """The text of every column."""
-    seen, timing = found.accuracy, found.timing
-    roof = timing.share if timing else None
-    main, *more = _milliseconds(found.speed)
+def _times(found: Measurement, ratio: float | None) -> dict[str, str]:
+    """The text of every column that follows from a time."""
     return {
-        "layer": found.case.problem.name.removeprefix("unet."),
-        "implementation": found.case.implementation.name,
-        "verdict": found.status,
-        "time ms": main,
-        "x torch": figures(direction.ratio(found)),
-        "TFLOP/s": figures(found.flops and found.flops / 1e12),
-        "roof": ABSENT if roof is None else f"{roof:.0%}",
-        **dict(zip(MORE, more, strict=False)),
-        "max diff": f"{seen.largest:.2e}" if seen else ABSENT,
-        "mean diff": f"{seen.mean:.2e}" if seen else ABSENT,
-        "over": ABSENT if seen is None else "all" if seen.compared == seen.size else f"{seen.compared:,}",
+        "ms": figures(found.median * 1e3),
+        "iqr": f"{found.spread / found.median:.0%}" if len(found.rounds) > 1 else ABSENT,
+        "x torch": figures(ratio),
+        "GFLOP/s": figures(found.flops / 1e9),
+        "TFLOP/s": figures(found.flops / 1e12),
+        "GB/s": figures(found.bandwidth / 1e9),
+        "roof": ABSENT if found.share is None else f"{found.share:.0%}",
+        "first ms": figures(found.first * 1e3),
+        "in ms": figures(found.copy_in * 1e3),
+        "out ms": figures(found.copy_out * 1e3),
+        "host MB": ABSENT if found.host_growth is None else f"{found.host_growth / 1e6:,.1f}",
+        "device MB": ABSENT if found.device_growth is None else f"{found.device_growth / 1e6:,.1f}",
     }
 
 
-def _milliseconds(speed: Speed | None) -> list[str]:
-    """Median, first call, copies in and out."""
-    if speed is None:
-        return [ABSENT] * 4
-    return [figures(seconds * 1e3) for seconds in (speed.median, speed.first, speed.copy_in, speed.copy_out)]
+Row = Mapping[str, str]
+
+
+def laid_out(
+    groups: Sequence[Sequence[str]], names: int, rows: Iterable[Row], width: int, indent: int = 0
+) -> Iterator[list[str]]:
+    """The lines of the heads and of each row, of at most `width` columns, from 60 on: one where all cells fit, else one
+    for each group of columns.
+
+    The first columns are `names`, flush left; they share the room that is left. A name that is too long keeps its end,
+    where it differs from its neighbours'.
+    """
+    heads = {name: name for group in groups for name in group}
+    rows = [heads, *rows]
+    widths = {name: max(len(row[name]) for row in rows) for name in heads}
+    if sum(widths.values()) + 2 * (len(heads) - 1) + indent <= width:
+        groups = [list(heads)]
+    left, right = groups[0][:names], groups[0][names:]
+    spare = width - indent - 2 * (len(groups[0]) - 1) - sum(widths[name] for name in right)
+    for number, name in enumerate(left):
+        widths[name] = min(widths[name], max(6, spare // (names - number)))
+        spare -= widths[name]
+
+    def cell(name: str, text: str) -> str:
+        shown = text if len(text) <= widths[name] else f"~{text[1 - widths[name] :]}"
+        return shown.ljust(widths[name]) if name in left else shown.rjust(widths[name])
+
+    for row in rows:
+        lines = ("  ".join(cell(name, row[name]) for name in group) for group in groups)
+        yield [(" " * (indent + 6 * number) + line).rstrip() for number, line in enumerate(lines)]
+
+
+def _wrapped(text: str, width: int, indent: str = "    ") -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+SUITE_COLUMNS = (
+    ("implementation", "ms", "iqr", "GFLOP/s", "GB/s", "roof", "x torch"),
+    ("first ms", "in ms", "out ms", "host MB", "device MB"),
+)
+SUITE_LEGEND = (
+    "ms: median of calls, each on inputs that are new to the kernel; iqr: interquartile range, as a share of it; roof: "
+    "least time of the operations or the bytes at the measured ceilings, over this time; x torch: torch's time on the "
+    "same device over this one's (higher is faster); first: the first call, with compilation; in, out: copies to the "
+    "device and back; MB: the most that a call takes beyond its inputs. Only what was verified has a time. A finding "
+    "is marked ! and compared with nothing."
+)
+
+
+def compared(found: Iterable[Measurement]) -> dict[Key, float]:
+    """Ratios to torch on the same device; findings have none and give none."""
+    return ratios({m.key: m.median for m in found if m.finding is None})
+
+
+def suite_table(found: Sequence[Measurement], width: int) -> Iterator[str]:
+    """By operator and problem, torch on the same device first."""
+    known = compared(found)
+    rows = [
+        {"implementation": m.case.implementation.name + ("!" if m.finding else "")} | _times(m, known.get(m.key))
+        for m in found
+    ]
+    heads, *lines = laid_out(SUITE_COLUMNS, 1, rows, width, indent=2)
+    yield from textwrap.wrap(SUITE_LEGEND, width)
+    for operator in dict.fromkeys(m.case.operator.name for m in found):
+        yield from ("", operator, *heads)
+        places: dict[str, list[tuple[bool, list[str]]]] = {}
+        for m, row in zip(found, lines, strict=True):
+            device, of, problem, name = m.key
+            if of == operator:
+                place = f"{problem} on {device}, {m.intensity:.3g} flop/byte"
+                places.setdefault(place, []).append((name != baseline(device), row))
+        for place, same in places.items():
+            yield from _wrapped(place, width)
+            for _, row in sorted(same, key=lambda pair: pair[0]):
+                yield from row
+        found_means = [(name, *pair) for (of, name), pair in means(known).items() if of == operator]
+        if text := ", ".join(f"{name} {mean:.2f}x of {count}" for name, mean, count in found_means):
+            yield from _wrapped(f"{operator} geometric mean relative to torch: {text}", width)
+    findings = [m for m in found if m.finding]
+    yield from ("", f"findings: {len(findings)}") if findings else ()
+    for m in findings:
+        _, operator, problem, name = m.key
+        yield from _wrapped(f"  {name} {operator} {problem}: {m.finding}", width)
+        yield from _wrapped(f"  reproduce: {m.case.command}", width)
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """The U-Net's layers in one direction: cells by problem, then implementation, and who has none."""
+
+    operator: str
+    cells: tuple[Cell, ...]
+    absences: tuple[Absence, ...] = ()
+
+    @property
+    def ratios(self) -> dict[Key, float]:
+        """Relative to torch on the same device."""
+        return ratios({m.key: m.median for cell in self.cells if (m := cell.time) is not None})
+
+    @property
+    def mean(self) -> str:
+        """Geometric means by implementation, as text; empty without any."""
+        layers = len({cell.case.problem.name for cell in self.cells})
+        found = means(self.ratios).items()
+        text = ", ".join(f"{name} {mean:.2f} ({count} of {layers})" for (_, name), (mean, count) in found)
+        return text and f"geometric mean relative to torch on the same device: {text}"
+
+    def rows(self) -> list[dict[str, str]]:
+        """The text of every column, a row for each cell."""
+        known, rows = self.ratios, []
+        for cell in self.cells:
+            seen, names = cell.accuracy, {"layer": cell.case.problem.name.removeprefix("unet.")}
+            names |= {"implementation": cell.case.implementation.name, "verdict": cell.status}
+            times = dict.fromkeys(chain(*UNET_COLUMNS), ABSENT)
+            if cell.time is not None:
+                times |= _times(cell.time, known.get(cell.time.key))
+            if seen is not None:
+                over = "all" if seen.compared == seen.size else f"{seen.compared:,}"
+                times |= {"max diff": f"{seen.largest:.2e}", "mean diff": f"{seen.mean:.2e}", "over": over}
+            rows.append(times | names)
+        return rows
+
+
+UNET_COLUMNS = (
+    ("layer", "implementation", "verdict", "ms", "x torch", "TFLOP/s", "roof"),
+    ("first ms", "in ms", "out ms", "max diff", "mean diff", "over"),
+)
+LEGEND = (
+    "ms: median of warm calls, until the device is idle; first: the first call, with compilation or loading from a "
+    "cache; in, out: copies to the device and back; x torch: torch's time on the same device over this one's (higher "
+    "is faster); roof: least time of the operations or the bytes at the ceilings above, over this time; diff: "
+    "|result - exact|, over all outputs or as many as are named. What does not pass has no time."
+)
 
 
 def text(direction: Direction, width: int) -> Iterator[str]:
-    """Lines of at most `width` columns from 60 on: a row is one line where it fits, else two. None without rows."""
-    if not direction.measurements:
+    """No lines without cells. What has no time says why, and how to see it alone."""
+    if not direction.cells:
         return
-    rows = [cells(direction, found) for found in direction.measurements]
-    heads = {name: name for name in (*MAIN, *MORE)}
-    widths = {name: max(len(row[name]) for row in (heads, *rows)) for name in heads}
-    whole = sum(widths.values()) + 2 * (len(widths) - 1) <= width
-    groups = [(*MAIN, *MORE)] if whole else [MAIN, MORE]
-    spare = width - sum(widths[name] for name in groups[0][NAMES:]) - 2 * (len(groups[0]) - 1)
-    widths["layer"] = min(widths["layer"], max(6, spare // 2))
-    widths["implementation"] = min(widths["implementation"], max(6, spare - widths["layer"]))
-    yield direction.title
-    yield from _row(heads, widths, groups)
-    for row, found in zip(rows, direction.measurements, strict=True):
-        yield from _row(row, widths, groups)
-        yield from _why(found, width)
+    heads, *lines = laid_out(UNET_COLUMNS, 2, direction.rows(), width)
+    yield from (direction.operator, *heads)
+    for cell, row in zip(direction.cells, lines, strict=True):
+        yield from row
+        if cell.status != "pass":
+            words = [cell.reason.partition("\n")[0]]
+            words += [f"reproduce: {cell.case.command}"] if cell.status in ("fail", "error") else []
+            for line in words:
+                yield from _wrapped(f"    {line}", width, "      ")
     yield from textwrap.wrap(direction.mean, width)
-
-
-def _row(row: Mapping[str, str], widths: Mapping[str, int], groups: Sequence[Sequence[str]]) -> Iterator[str]:
-    for group, names in enumerate(groups):
-        fitted = (_fitted(row[name], widths[name], left=name in MAIN[:NAMES]) for name in names)
-        yield ("      " * group + "  ".join(fitted)).rstrip()
-
-
-def _fitted(text: str, width: int, left: bool) -> str:
-    """A name that is too long keeps its end, where it differs from its neighbours'."""
-    shown = text if len(text) <= width else f"~{text[len(text) - width + 1 :]}"
-    return shown.ljust(width) if left else shown.rjust(width)
-
-
-def _why(found: Measurement, width: int) -> Iterator[str]:
-    """Why a cell has no time, and how to see it alone."""
-    if found.status == "pass":
-        return
-    words = [found.reason.partition("\n")[0]]
-    words += [f"reproduce: {found.case.command}"] if found.status in ("fail", "error") else []
-    for line in words:
-        yield from textwrap.wrap(line, width, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
 
 
 def absences(directions: Iterable[Direction], width: int) -> Iterator[str]:
@@ -142,25 +200,24 @@ def absences(directions: Iterable[Direction], width: int) -> Iterator[str]:
 
 
 def markdown(header: Iterable[str], directions: Sequence[Direction]) -> Iterator[str]:
-    """Lines: the header, then for each direction one table with times alone and one with everything."""
+    """Lines: the header, then for each direction one table with times alone and one with everything.
+
+    Times alone are layers by implementations: milliseconds and share of the roofline, or the verdict.
+    """
     yield from (f"- {_escaped(line)}" for line in header)
-    for direction in (d for d in directions if d.measurements):
-        yield from ("", f"### {direction.title}", "", *_times(direction), "")
-        yield _escaped(direction.mean)
-        rows = [cells(direction, found) for found in direction.measurements]
-        yield from ("", *_grid((*MAIN, *MORE), [list(row.values()) for row in rows]))
+    for direction in (d for d in directions if d.cells):
+        rows, layers = direction.rows(), dict[str, dict[str, str]]()
+        for row in rows:
+            time = row["ms"] if row["roof"] == ABSENT else f"{row['ms']} ms, {row['roof']}"
+            layers.setdefault(row["layer"], {})[row["implementation"]] = (
+                time if row["verdict"] == "pass" else row["verdict"]
+            )
+        names = list(dict.fromkeys(row["implementation"] for row in rows))
+        times = [[layer, *(found.get(name, ABSENT) for name in names)] for layer, found in layers.items()]
+        yield from ("", f"### {direction.operator}", "", *_grid(("layer", *names), times), "", _escaped(direction.mean))
+        columns = tuple(chain(*UNET_COLUMNS))
+        yield from ("", *_grid(columns, [[row[name] for name in columns] for row in rows]))
     yield from ("", *(f"- {_escaped(line)}" for line in absences(directions, 10**9)))
-
-
-def _times(direction: Direction) -> Iterator[str]:
-    """Layers by implementations: milliseconds and share of the roofline, or the verdict."""
-    rows: dict[str, dict[str, str]] = {}
-    for row in (cells(direction, found) for found in direction.measurements):
-        told = row["time ms"] if row["roof"] == ABSENT else f"{row['time ms']} ms, {row['roof']}"
-        rows.setdefault(row["layer"], {})[row["implementation"]] = told if row["verdict"] == "pass" else row["verdict"]
-    names = list(dict.fromkeys(name for found in rows.values() for name in found))
-    table = [[layer, *(found.get(name, ABSENT) for name in names)] for layer, found in rows.items()]
-    return _grid(("layer", *names), table)
 
 
 def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -185,53 +242,41 @@ COLUMNS = (
 
 def as_csv(direction: Direction, headed: bool) -> str:
     """One line for each cell, and for each implementation that could not run; `headed` by the names of columns."""
-    file = io.StringIO(newline="")
+    file, known = io.StringIO(newline=""), direction.ratios
     writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
     if headed:
         writer.writeheader()
-    writer.writerows(_record(direction, found) for found in direction.measurements)
-    writer.writerows(_absent(absence) for absence in direction.absences)
+    for cell in direction.cells:
+        case, geometry = cell.case, cell.case.problem.geometry
+        record: dict[str, object] = {
+            "operator": case.operator.name,
+            "problem": case.problem.name,
+            "descriptor": geometry.descriptor,
+            "implementation": case.implementation.name,
+            "device": case.implementation.device,
+            "verdict": cell.status,
+            "reason": cell.reason,
+            "flops": case.operator.flops(geometry),
+            "command": case.command,
+        }
+        if (seen := cell.accuracy) is not None:
+            record |= {"max_difference": seen.largest, "mean_difference": seen.mean}
+            record |= {"compared": seen.compared, "elements": seen.size}
+        if (time := cell.time) is not None:
+            record |= {
+                "median_s": time.median,
+                "fastest_s": min(time.rounds),
+                "slowest_s": max(time.rounds),
+                "rounds": len(time.rounds),
+                "first_call_s": time.first,
+                "copy_in_s": time.copy_in,
+                "copy_out_s": time.copy_out,
+                "tflop_per_s": time.flops / 1e12,
+                "roofline_share": time.share,
+                "ratio_to_torch": known.get(time.key),
+            }
+        writer.writerow(record)
+    for absence in direction.absences:
+        names = {"operator": absence.operator, "implementation": absence.implementation, "device": absence.device}
+        writer.writerow({**names, "verdict": absence.status, "reason": absence.reason})
     return file.getvalue()
-
-
-def _record(direction: Direction, found: Measurement) -> dict[str, object]:
-    case, geometry = found.case, found.case.problem.geometry
-    record: dict[str, object] = {
-        "operator": case.operator.name,
-        "problem": case.problem.name,
-        "descriptor": geometry.descriptor,
-        "implementation": case.implementation.name,
-        "device": case.implementation.device,
-        "verdict": found.status,
-        "reason": found.reason,
-        "flops": case.operator.flops(geometry),
-        "command": case.command,
-    }
-    if found.accuracy is not None:
-        seen = found.accuracy
-        record |= {"max_difference": seen.largest, "mean_difference": seen.mean}
-        record |= {"compared": seen.compared, "elements": seen.size}
-    return record | _times_record(direction, found)
-
-
-def _times_record(direction: Direction, found: Measurement) -> dict[str, object]:
-    speed, timing = found.speed, found.timing
-    if speed is None or timing is None or found.flops is None:
-        return {}
-    return {
-        "median_s": speed.median,
-        "fastest_s": min(speed.rounds),
-        "slowest_s": max(speed.rounds),
-        "rounds": len(speed.rounds),
-        "first_call_s": speed.first,
-        "copy_in_s": speed.copy_in,
-        "copy_out_s": speed.copy_out,
-        "tflop_per_s": found.flops / 1e12,
-        "roofline_share": timing.share,
-        "ratio_to_torch": direction.ratio(found),
-    }
-
-
-def _absent(absence: Absence) -> dict[str, object]:
-    names = {"operator": absence.operator, "implementation": absence.implementation, "device": absence.device}
-    return {**names, "verdict": absence.status, "reason": absence.reason}

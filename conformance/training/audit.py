@@ -1,4 +1,4 @@
-"""Judging every call of a network's kernels while it trains.
+"""Verifying every call of a network's kernels while it trains.
 
 Training data is not the fixed-point data of the suite, and the checks that assume it do not apply:
 
@@ -19,7 +19,7 @@ Training data is not the fixed-point data of the suite, and the checks that assu
 
 Measured on both networks: under s2 torch's own dw reaches 2.4 and its dbias 1.4 of the bound, false alarms both; under
 this magnitude torch, jax, numba and NumPy stay below 0.4, and a sequential fp32 sum in memory's order below 0.13.
-Inputs rounded to TF32 are still found at the first step, and so is a result that is off by one part in 10,000.
+Inputs rounded to TF32 are still detected at the first step, and so is a result that is off by one part in 10,000.
 
 The reference is the float64 one, on the very tensors that the kernel was given: its own error, below KS * 2^-53 of that
 magnitude, does not count beside fp32's 2^-24. An fp64 network has no such reference and cannot be audited.
@@ -45,24 +45,24 @@ from conformance.training.tables import DISTRIBUTION
 
 
 class BrokenStepError(KernelFailure):
-    """A result beyond the bound of its contract; the message names step, layer, direction, and what is wrong."""
+    """A result that exceeds the bound of its contract; the message names step, layer, direction, and what is wrong."""
 
 
 @dataclass(slots=True)
 class Audit:
-    """Judges calls and counts them. `when` says in a failure where training was."""
+    """Verifies calls and counts them. `when` says in a failure where training was."""
 
     when: str = "before training"
     place: str = ""
     """Step, layer and direction of the latest call, finished or not."""
     asked: tuple[str, ConvGeometry] | None = None
     """Its operator and geometry."""
-    judged: int = 0
+    verified: int = 0
     """Tensors that were compared."""
     worst: dict[str, float] = field(default_factory=dict)
     """Role -> largest error as a share of its bound."""
     seconds: float = 0.0
-    """Time that judging took."""
+    """That verification took."""
 
     def begins(self, site: Site, role: str, direction: str, geometry: ConvGeometry) -> None:
         """Note which call is under way, so that one that never returns can be named."""
@@ -71,29 +71,24 @@ class Audit:
         self.asked = direction, geometry
 
     def returned(self, site: Site, role: str, call: Call) -> None:
-        """Judge one call. Raises BrokenStepError at the first result beyond its bound."""
+        """Verify one call. Raises BrokenStepError at the first result that exceeds its bound."""
         start = time.perf_counter()
-        try:
-            self._judge(role, call)
-        finally:
-            self.seconds += time.perf_counter() - start
-
-    def _judge(self, role: str, call: Call) -> None:
         inputs, outputs, reference = tensors(call)
         judgements = judge_call(call, inputs, outputs, reference)
-        self.judged += len(judgements)
+        self.seconds += time.perf_counter() - start
+        self.verified += len(judgements)
         share = max(judgement.checks[0].value for judgement in judgements)
         self.worst[role] = max(self.worst.get(role, 0.0), share)
         failed = [judgement for judgement in judgements if not judgement.passed]
         if failed:
-            looks = diagnose(call.operator, call.geometry, inputs, outputs, reference)
-            lines = [judgement.explain() for judgement in failed] + ([str(looks)] if looks else [])
+            cause = diagnose(call.operator, call.geometry, inputs, outputs, reference)
+            lines = [judgement.explain() for judgement in failed] + ([str(cause)] if cause else [])
             raise BrokenStepError("\n".join([self.place, *lines]))
 
 
 @contextmanager
 def audited(model: Any, audit: Audit | None = None) -> Iterator[Audit]:
-    """Judge every kernel call of a model's layers, each named by its path in the model, until the block ends."""
+    """Verify every kernel call of a model's layers, each named by its path in the model, until the block ends."""
     audit = audit or Audit()
     sites = {path: part.site for path, part in model.named_modules() if isinstance(getattr(part, "site", None), Site)}
     if not sites:
@@ -119,7 +114,7 @@ def tensors(call: Call) -> tuple[Arrays, Arrays, Arrays]:
 
 def judge_call(call: Call, inputs: Arrays, outputs: Arrays, reference: Arrays) -> list[Judgement]:
     """One judgement per output, against the bound for data of any kind."""
-    within = magnitude(call, inputs, reference)
+    magnitudes = magnitude(call, inputs, reference)
     terms, described = call.operator.errors(call.geometry).terms, call.operator.outputs(call.geometry)
     return [
         judge(
@@ -130,7 +125,7 @@ def judge_call(call: Call, inputs: Arrays, outputs: Arrays, reference: Arrays) -
                 terms=terms[name],
                 actual=array,
                 reference=reference[name],
-                magnitude=lambda: within,
+                magnitude=lambda: magnitudes,
             ),
             DISTRIBUTION,
             call.contract,

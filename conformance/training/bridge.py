@@ -13,15 +13,11 @@ from conformance.training.kernels import Call, Kernels
 
 
 class Observer(Protocol):
-    """Watches the calls of a layer. A call's role in it is forward, backward-data or backward-weight."""
+    """Watches the calls of a layer, before and after; a call's role is forward, backward-data or backward-weight."""
 
-    def begins(self, site: Site, role: str, direction: str, geometry: ConvGeometry) -> None:
-        """A kernel is about to be called."""
-        ...
+    def begins(self, site: Site, role: str, direction: str, geometry: ConvGeometry) -> None: ...
 
-    def returned(self, site: Site, role: str, call: Call) -> None:
-        """It has returned."""
-        ...
+    def returned(self, site: Site, role: str, call: Call) -> None: ...
 
 
 class TwiceError(NotImplementedError):
@@ -63,7 +59,6 @@ class Site:
         return self.call("forward", "conv_forward", geometry, {"x": image, "w": w, "bias": bias})["y"]
 
     def backward_data(self, geometry: ConvGeometry, gradient: Any, w: Any) -> Any:
-        """The gradient in the layer's input."""
         geometry = replace(geometry, bias=False)
         if self.transposed:
             return self.call("backward-data", "conv_forward", geometry, {"x": gradient, "w": w, "bias": None})["y"]

@@ -19,13 +19,13 @@ class Conv2d(torch.nn.Conv2d):
 
     def __init__(self, *sizes: Any, implementation: Implementation, layout: str = "nchw", **options: Any) -> None:
         super().__init__(*sizes, **options)
-        adopt(self, implementation, layout)
+        self.site = _site(self, implementation, layout)
 
     def forward(self, x: Any) -> Any:
         """x[N,C,H,W] or [C,H,W] -> y[N,K,P,Q] or [K,P,Q]."""
         if x.dim() == 3:
             return self.forward(x.unsqueeze(0)).squeeze(0)
-        _require_alike(self, x)
+        _require_same(self, x)
         return convolution(self.site, _geometry(self, x), x, self.weight, self.bias)
 
 
@@ -39,13 +39,13 @@ class ConvTranspose2d(torch.nn.ConvTranspose2d):
 
     def __init__(self, *sizes: Any, implementation: Implementation, layout: str = "nchw", **options: Any) -> None:
         super().__init__(*sizes, **options)
-        adopt(self, implementation, layout)
+        self.site = _site(self, implementation, layout)
 
     def forward(self, x: Any, output_size: list[int] | None = None) -> Any:
         """x[N,C,H,W] or [C,H,W] -> y[N,K,P,Q] or [K,P,Q]."""
         if x.dim() == 3:
             return self.forward(x.unsqueeze(0), output_size).squeeze(0)
-        _require_alike(self, x)
+        _require_same(self, x)
         more = self._output_padding(x, output_size, self.stride, self.padding, self.kernel_size, 2, self.dilation)
         y = convolution(self.site, _transposed_geometry(self, x, more), x, self.weight)
         return y if self.bias is None else y + self.bias[:, None, None]
@@ -60,34 +60,31 @@ def replace_convolutions(module: Any, implementation: Implementation, layout: st
     In place, so that parameters, hooks, optimisers and shared layers stay what they are. Raises RefusedError, which
     names the layer, before anything is changed.
     """
-    found = {path: part for path, part in module.named_modules() if _is_convolution(part)}
-    for path, part in found.items():
+    sites = []
+    for path, part in module.named_modules():
+        if not isinstance(part, torch.nn.modules.conv._ConvNd) or isinstance(part, tuple(REPLACED.values())):
+            continue
         if type(part) not in REPLACED:
             raise RefusedError(
                 f"{path or 'the model'}: {type(part).__name__} cannot be replaced; "
                 f"only {' and '.join(kind.__name__ for kind in REPLACED)} of torch.nn can, not their subclasses"
             )
-        _site(part, implementation, layout, path)
-    for path, part in found.items():
-        part.__class__ = REPLACED[type(part)]
-        adopt(part, implementation, layout, path)
+        sites.append((part, _site(part, implementation, layout, path)))
+    for part, site in sites:
+        part.__class__, part.site = REPLACED[type(part)], site
     return module
 
 
-def adopt(module: Any, implementation: Implementation, layout: str, name: str = "") -> None:
-    """Give a layer its kernels, if it can have them."""
-    module.site = _site(module, implementation, layout, name)
-
-
-def _is_convolution(module: Any) -> bool:
-    """Any kind of convolution that is not through kernels yet."""
-    return isinstance(module, torch.nn.modules.conv._ConvNd) and not isinstance(module, tuple(REPLACED.values()))
-
-
-def _site(module: Any, implementation: Implementation, layout: str, name: str) -> Site:
-    """The layer's site. Raises RefusedError if no input could make the layer one that the kernels compute."""
+def _site(module: Any, implementation: Implementation, layout: str, name: str = "") -> Site:
+    """Raises RefusedError if no input could make the layer one that the kernels compute."""
     transposed = isinstance(module, torch.nn.ConvTranspose2d)
-    site = Site(Kernels(implementation, layout), _words(module), transposed, name)
+    text = (
+        f"{'ConvTranspose2d' if transposed else 'Conv2d'} {module.in_channels}->{module.out_channels} "
+        f"{'x'.join(map(str, module.kernel_size))}, stride {module.stride}, padding {module.padding}, "
+        f"dilation {module.dilation}, groups {module.groups}, {'no bias' if module.bias is None else 'bias'}, "
+        f"{str(module.weight.dtype).removeprefix('torch.')}"
+    )
+    site = Site(Kernels(implementation, layout), text, transposed, name)
     if module.padding_mode != "zeros":
         raise RefusedError(f"{site}: padding_mode={module.padding_mode!r}; kernels pad with zeros and nothing else")
     forward = "conv_backward_data" if transposed else "conv_forward"
@@ -120,18 +117,6 @@ class Known:
         raise NotKnownYet(name)
 
 
-def _words(module: Any) -> str:
-    """A layer in words."""
-    kind = "ConvTranspose2d" if isinstance(module, torch.nn.ConvTranspose2d) else "Conv2d"
-    window = "x".join(map(str, module.kernel_size))
-    bias = "no bias" if module.bias is None else "bias"
-    return (
-        f"{kind} {module.in_channels}->{module.out_channels} {window}, stride {module.stride}, "
-        f"padding {module.padding}, dilation {module.dilation}, groups {module.groups}, {bias}, "
-        f"{str(module.weight.dtype).removeprefix('torch.')}"
-    )
-
-
 def _padding(module: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     """((top, bottom), (left, right)); `same` may be asymmetric."""
     if isinstance(module, torch.nn.ConvTranspose2d):
@@ -141,7 +126,7 @@ def _padding(module: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     return (top, bottom), (left, right)
 
 
-def _require_alike(module: Any, x: Any) -> None:
+def _require_same(module: Any, x: Any) -> None:
     if x.dtype != module.weight.dtype or x.device != module.weight.device:
         raise RefusedError(
             f"{module.site}: the input is {x.dtype} on {x.device}, the weight {module.weight.dtype} on "
@@ -173,9 +158,5 @@ def _transposed_geometry(module: Any, x: Any, more: list[int]) -> ConvGeometry:
 
 
 def _parameters(module: Any) -> dict[str, Any]:
-    return {
-        "stride": module.stride,
-        "padding": _padding(module),
-        "dilation": module.dilation,
-        "groups": module.groups,
-    }
+    names = ("stride", "dilation", "groups")
+    return {"padding": _padding(module), **{name: getattr(module, name) for name in names}}

@@ -30,7 +30,7 @@ class DoubleConv(nn.Sequential):
 
 
 class Down(nn.Module):
-    """Half the size, then DoubleConv."""
+    """Half the size, then DoubleConv: [N,before,H,W] -> [N,after,H/2,W/2]."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -38,7 +38,6 @@ class Down(nn.Module):
         self.convs = DoubleConv(before, after)
 
     def forward(self, x: Any) -> Any:
-        """[N,before,H,W] -> [N,after,H/2,W/2]."""
         return self.convs(self.pool(x))
 
 

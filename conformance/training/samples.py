@@ -30,12 +30,11 @@ class Samples:
         return len(self.images)
 
     def to(self, device: str) -> Samples:
-        """The same on a device."""
         return Samples(self.images.to(device), self.truth.to(device))
 
     @property
-    def commonest(self) -> float:
-        """The accuracy of always answering the commonest class."""
+    def baseline(self) -> float:
+        """Majority-class baseline: the accuracy of always answering the commonest class."""
         _, counts = self.truth.unique(return_counts=True)
         return float(counts.max() / counts.sum())
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from conformance.problems import LEVELS
 
 DISTRIBUTION = "training"
-"""What `--distribution`, the records and the judge call training data: held to the elementwise bound and to nothing
-else."""
+"""What `--distribution`, the records and the judge call training data: only the elementwise bound holds for it."""
 OPERATOR = "training"
 """The column of a training in the matrix."""
 DIRECTIONS = ("conv_forward", "conv_backward_data", "conv_backward_weight")
@@ -16,7 +15,7 @@ DIRECTIONS = ("conv_forward", "conv_backward_data", "conv_backward_weight")
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TrainingConfiguration:
     """One training: a network, its data, how long. Every epoch sees `images` images in batches of `batch`.
 
     `falls_to` is the share of its first value that the loss must have fallen to: the mean over the last epoch against
@@ -36,43 +35,41 @@ class Course:
 
     @property
     def steps(self) -> int:
-        """Steps in all."""
         return self.epochs * (self.images // self.batch)
 
 
 NETWORKS = ("digits", "unet")
 
-CPU: dict[tuple[str, str], Course] = {
-    ("digits", "smoke"): Course("digits", 16, 4, 3, 16, 5e-4, 0.5),
-    ("digits", "standard"): Course("digits", 32, 4, 3, 64, 5e-4, 0.5),
-    ("digits", "full"): Course("digits", 1024, 32, 3, 512, 1e-3, 0.1),
-    ("unet", "smoke"): Course("unet", 4, 4, 30, 4, 2e-2, 0.1, 16, 8),
-    ("unet", "standard"): Course("unet", 4, 4, 40, 8, 2e-2, 0.1, 16, 8),
-    ("unet", "full"): Course("unet", 8, 4, 80, 8, 1e-2, 0.1, 64, 16),
+CPU: dict[tuple[str, str], TrainingConfiguration] = {
+    ("digits", "smoke"): TrainingConfiguration("digits", 16, 4, 3, 16, 5e-4, 0.5),
+    ("digits", "standard"): TrainingConfiguration("digits", 32, 4, 3, 64, 5e-4, 0.5),
+    ("digits", "full"): TrainingConfiguration("digits", 1024, 32, 3, 512, 1e-3, 0.1),
+    ("unet", "smoke"): TrainingConfiguration("unet", 4, 4, 30, 4, 2e-2, 0.1, 16, 8),
+    ("unet", "standard"): TrainingConfiguration("unet", 4, 4, 40, 8, 2e-2, 0.1, 16, 8),
+    ("unet", "full"): TrainingConfiguration("unet", 8, 4, 80, 8, 1e-2, 0.1, 64, 16),
 }
-"""(network, level) -> course, for implementations whose device is the CPU."""
+"""(network, level) -> configuration, for implementations whose device is the CPU."""
 
-ACCELERATOR: dict[tuple[str, str], Course] = {
-    ("digits", "smoke"): Course("digits", 256, 32, 2, 128, 1e-3, 0.5),
-    ("digits", "standard"): Course("digits", 1024, 32, 3, 512, 1e-3, 0.1),
-    ("digits", "full"): Course("digits", 1280, 32, 5, 512, 1e-3, 0.1),
-    ("unet", "smoke"): Course("unet", 4, 4, 40, 4, 1e-3, 0.1, 32, 64),
-    ("unet", "standard"): Course("unet", 4, 4, 60, 8, 1e-3, 0.1, 64, 64),
-    ("unet", "full"): Course("unet", 8, 4, 80, 8, 1e-3, 0.1, 64, 64),
+ACCELERATOR: dict[tuple[str, str], TrainingConfiguration] = {
+    ("digits", "smoke"): TrainingConfiguration("digits", 256, 32, 2, 128, 1e-3, 0.5),
+    ("digits", "standard"): TrainingConfiguration("digits", 1024, 32, 3, 512, 1e-3, 0.1),
+    ("digits", "full"): TrainingConfiguration("digits", 1280, 32, 5, 512, 1e-3, 0.1),
+    ("unet", "smoke"): TrainingConfiguration("unet", 4, 4, 40, 4, 1e-3, 0.1, 32, 64),
+    ("unet", "standard"): TrainingConfiguration("unet", 4, 4, 60, 8, 1e-3, 0.1, 64, 64),
+    ("unet", "full"): TrainingConfiguration("unet", 8, 4, 80, 8, 1e-3, 0.1, 64, 64),
 }
 """The same for every other device."""
 
-EMULATED: dict[str, Course] = {
-    "digits": Course("digits", 4, 4, 2, 4, 5e-4, 1.0),
-    "unet": Course("unet", 2, 2, 2, 2, 1e-2, 1.0, 16, 2),
+EMULATED: dict[str, TrainingConfiguration] = {
+    "digits": TrainingConfiguration("digits", 4, 4, 2, 4, 5e-4, 1.0),
+    "unet": TrainingConfiguration("unet", 2, 2, 2, 2, 1e-2, 1.0, 16, 2),
 }
-"""Network -> course at every level for an emulator: two steps, every tensor of which is judged."""
+"""Network -> configuration at every level for an emulator: two steps, every tensor of which is verified."""
 
 
-def course(network: str, level: str, device: str) -> Course:
-    """What is due on a device."""
+def configuration(network: str, level: str, device: str) -> TrainingConfiguration:
     if network not in NETWORKS or level not in LEVELS:
-        raise KeyError(f"no course for network {network!r} at level {level!r}")
+        raise KeyError(f"no training configuration for network {network!r} at level {level!r}")
     if device == "emulator":
         return EMULATED[network]
     return (CPU if device == "cpu" else ACCELERATOR)[network, level]

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from conformance.reporting.comparison import noise
 from conformance.reporting.comparison.noise import Interval
 from conformance.reporting.comparison.runs import Key, Timed
-from conformance.timing.relative import baseline
+from conformance.timing.measurement import baseline
 
 LEVEL = 0.05
 RANKED = 12

@@ -13,7 +13,7 @@ from conformance.reporting.comparison.runs import Key, Run
 from conformance.reporting.page.model import operator_place
 from conformance.reporting.page.plots import Plot, Point
 from conformance.reporting.table import Table
-from conformance.timing.relative import Timing, means, ratios
+from conformance.timing.measurement import means, ratios
 from conformance.timing.table import figures
 
 SINGLE = 5
@@ -91,8 +91,9 @@ def trend(found: Sequence[Step]) -> Plot | None:
 
 def _means(run: Run, keys: Sequence[Key]) -> dict[tuple[str, str], float]:
     """(Operator, implementation) -> geometric mean."""
-    timings = []
-    for key in (key for key in keys if not run.benchmarks[key].timing.doubt):
-        median = statistics.median(run.benchmarks[key].rounds)
-        timings.append(Timing(key.device, key.operator, " ".join(key[3:]), key.implementation, median))
-    return {place: mean for place, (mean, _) in means(ratios(timings)).items()}
+    seconds = {
+        (key.device, key.operator, " ".join(key[3:]), key.implementation): statistics.median(run.benchmarks[key].rounds)
+        for key in keys
+        if not run.benchmarks[key].timing.doubt
+    }
+    return {place: mean for place, (mean, _) in means(ratios(seconds)).items()}

@@ -13,7 +13,7 @@ from conformance.reporting.page.model import Clocked, Machine, Results, Row, Ver
 from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.results.schema import STATUSES, VERIFIED, Record
-from conformance.timing.relative import Timing, baseline, means, ratios
+from conformance.timing.measurement import baseline, means, ratios
 from conformance.timing.table import figures
 
 WORST_FIRST = ("fail", "error", "waived", "pass", "unsupported", "unavailable")
@@ -170,15 +170,11 @@ def speeds(digest: Digest) -> list[Speed]:
     for clocked in digest.results.clocked:
         by_machine[clocked.machine, clocked.dtype, clocked.layout].append(clocked)
     for (machine, *_), held in sorted(by_machine.items()):
-        timings = (
-            Timing(machine.device, c.operator, c.problem, c.implementation, c.seconds, c.share)
-            for c in held
-            if not c.finding
-        )
-        relative = ratios(timings)
+        device = machine.device
+        relative = ratios({(device, c.operator, c.problem, c.implementation): c.seconds for c in held if not c.finding})
         for c in held:
-            own = 1.0 if c.implementation == baseline(machine.device) else None
-            ratio = relative.get((c.operator, c.problem, c.implementation), own)
+            own = 1.0 if c.implementation == baseline(device) else None
+            ratio = relative.get((device, c.operator, c.problem, c.implementation), own)
             found.append(Speed(c, None if c.finding else ratio))
     return found
 
@@ -215,11 +211,11 @@ def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
 
 def geometric_means(found: Iterable[Speed]) -> dict[tuple[Row, str], tuple[float, int]]:
     """(Row, operator) -> geometric mean of its ratios to torch, and over how many problems; without torch itself."""
-    by_machine: defaultdict[Machine, dict[tuple[str, str, str], float]] = defaultdict(dict)
+    by_machine: defaultdict[Machine, dict[tuple[str, str, str, str], float]] = defaultdict(dict)
     for s in found:
         c = s.clocked
         if s.ratio is not None and c.implementation != baseline(c.machine.device):
-            by_machine[c.machine][c.operator, s.problem, c.implementation] = s.ratio
+            by_machine[c.machine][c.machine.device, c.operator, s.problem, c.implementation] = s.ratio
     return {
         ((name, machine), operator): pair
         for machine, held in by_machine.items()

@@ -1,72 +1,75 @@
-"""What the benchmark lane reports: figures that can be calculated, impossible times, the file and the table."""
+"""What the benchmark suite reports: figures that can be calculated, impossible times, the file and the table."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conformance import Contract, Implementation
 from conformance.plugin import timing
-from conformance.timing import lane, measure, roofline
-from conformance.timing.facts import Facts, doubt
-from conformance.timing.memory import Growth
+from conformance.plugin.timing import Timing
+from conformance.timing import roofline, table
+from conformance.timing.measurement import Measurement
 from conformance.timing.roofline import Ceilings
-from conformance.timing.rotation import Rounds
-from conformance.timing.table import figures
+from tests import kernels
 from tests.conftest import Project
 from tests.test_speed import PLUGINS, SUITE
 from tests.timing_fakes import TINY, case_of
 
-pytest_plugins = ["pytester"]
-pytestmark = pytest.mark.usefixtures("one_core")
+pytest_plugins = ["pytester", "tests.timing_fakes"]
+pytestmark = pytest.mark.usefixtures("one_core", "ceilings")  # torch cannot be imported twice
 
 OPERATIONS = 2 * 2 * 4 * 6 * 6 * 4 * 9
 READ = 4 * (2 * 4 * 36 + 4 * 4 * 9 + 4)
 MOVED = READ + 4 * 2 * 4 * 36
 CEILINGS = Ceilings(1e9, 1e9, "given", 0.1)
+FLOOR = OPERATIONS / 1e9
+"""Seconds: the ceilings' time of the operations."""
 
 
-def rounds(*seconds: float, cold: bool = True) -> Rounds:
-    return Rounds(seconds, seconds, "wall", 0.001, 0.002, 100, 10 if cold else 1000, Growth(1 << 20, None))
+def measurement(*rounds: float, contract: Contract | None = None, cold: bool = True, **changed: Any) -> Measurement:
+    """Of a right kernel with these seconds."""
+    acme = Implementation(changed.pop("name", "acme"), contract=contract or Contract())
+    acme.implements("conv_forward")(kernels.conv_forward)
+    case = case_of(acme, changed.pop("problem", TINY))
+    found = Measurement(case, rounds, 0.5, 0.001, 0.002, CEILINGS, rounds, "wall", 100, 10 if cold else 1000, 1 << 20)
+    return replace(found, **changed)
 
 
-def facts(name: str = "torch-cpu", seconds: float = 1e-3, problem: Any = TINY, finding: str = "") -> Facts:
-    case = case_of(Implementation(name), problem)
-    found = rounds(*(seconds * factor for factor in (0.5, 0.9, 1, 1.1, 9)))
-    return Facts(case, Contract(), found, 0.5, CEILINGS, finding)
+def timed(name: str = "torch-cpu", seconds: float = 1e-3, **changed: Any) -> Measurement:
+    return measurement(*(seconds * factor for factor in (0.5, 0.9, 1, 1.1, 9)), name=name, **changed)
 
 
 def test_figures_follow_from_the_rounds():
-    found = facts()
-    record = found.record()
+    record = timed().record(2.5)
     assert record["flops"] == OPERATIONS / 1e-3
     assert record["roofline_share"] == OPERATIONS / 1e9 / 1e-3
-    told = record["timing"]
-    assert told["iqr_s"] == pytest.approx(0.2e-3)
-    assert told["gflop_per_s"] == pytest.approx(OPERATIONS / 1e6)
-    assert told["gb_per_s"] == pytest.approx(MOVED / 1e6)
-    assert told["flop_per_byte"] == OPERATIONS / MOVED
-    assert (told["status"], told["cold"], told["clock"]) == ("recorded", True, "wall")
-    assert (told["first_call_s"], told["copy_in_s"], told["copy_out_s"]) == (0.5, 0.001, 0.002)
-    assert (told["host_growth_bytes"], told["device_growth_bytes"]) == (1 << 20, None)
-    assert told["ceilings"] == {"flop_per_s": 1e9, "byte_per_s": 1e9, "spread": 0.1}
+    shown = record["timing"]
+    assert shown["iqr_s"] == pytest.approx(0.2e-3)
+    assert shown["gflop_per_s"] == pytest.approx(OPERATIONS / 1e6)
+    assert shown["gb_per_s"] == pytest.approx(MOVED / 1e6)
+    assert shown["flop_per_byte"] == OPERATIONS / MOVED
+    assert (shown["status"], shown["cold"], shown["clock"]) == ("recorded", True, "wall")
+    assert (shown["first_call_s"], shown["copy_in_s"], shown["copy_out_s"]) == (0.5, 0.001, 0.002)
+    assert (shown["host_growth_bytes"], shown["device_growth_bytes"]) == (1 << 20, None)
+    assert shown["ceilings"] == {"flop_per_s": 1e9, "byte_per_s": 1e9, "spread": 0.1}
     json.dumps(record, allow_nan=False)
 
 
 def test_a_finding_has_no_rates():
-    record = facts(finding="too fast").record()
-    assert (record["timing"]["status"], record["timing"]["finding"]) == ("finding", "too fast")
+    record = timed(seconds=FLOOR / 10).record(None)
+    assert record["timing"]["status"] == "finding"
+    assert "work is left out" in record["timing"]["finding"]
     assert not {"flops", "roofline_share"} & record.keys()
 
 
-FLOOR = OPERATIONS / 1e9
-
-
 @pytest.mark.parametrize(
-    ("seconds", "contract", "doubted"),
+    ("seconds", "contract", "is_finding"),
     [
         (FLOOR * 0.8, Contract(), True),
         (FLOOR * 0.95, Contract(), False),  # within the spread of the ceilings
@@ -76,74 +79,91 @@ FLOOR = OPERATIONS / 1e9
         (FLOOR * 0.4, Contract(inputs="tf32"), False),
     ],
 )
-def test_a_time_below_the_floor_is_doubted(seconds: float, contract: Contract, doubted: bool):
-    case = case_of(Implementation("acme"))
-    assert bool(doubt(case, contract, rounds(seconds), CEILINGS)) is doubted
-    assert doubt(case, contract, rounds(seconds), None) == ""
+def test_a_time_below_the_floor_is_a_finding(seconds: float, contract: Contract, is_finding: bool):
+    found = measurement(seconds, contract=contract)
+    assert (found.finding is not None) is is_finding
+    assert replace(found, ceilings=None).finding is None
 
 
 def test_cached_inputs_need_no_bandwidth():
-    case, narrow = case_of(Implementation("acme")), Ceilings(1e15, 1e6, "given")
-    seconds = READ / 1e6 * 0.9
-    assert "less than" in doubt(case, Contract(), rounds(seconds), narrow)
-    assert doubt(case, Contract(), rounds(seconds, cold=False), narrow) == ""
+    narrow = Ceilings(1e15, 1e6, "given")
+    cold, cached = (measurement(READ / 1e6 * 0.9, cold=cold, ceilings=narrow) for cold in (True, False))
+    assert "less than" in str(cold.finding)
+    assert cached.finding is None
 
 
-def test_ceilings_get_another_chance(monkeypatch: pytest.MonkeyPatch):
-    case = case_of(Implementation("acme"))
-    case.implementation.implements("conv_forward")(lambda x, w, bias: x)
-    monkeypatch.setattr(measure, "ceilings", lambda device: Ceilings(1e6, 1e15, "slow"))
-    monkeypatch.setattr(timing, "measured", lambda device: Ceilings(1e9, 1e15, "fast"))
-    state = timing._Run(0)
-    assert state.facts_of(case, rounds(FLOOR * 2), 1.0).finding == ""
-    assert state.again == 1
-    assert "work is left out" in state.facts_of(case, rounds(FLOOR * 1e-9), 1.0).finding
+@pytest.fixture
+def run() -> Timing:
+    config: Any = SimpleNamespace(getoption=lambda _: 0)
+    return Timing(config)
+
+
+def add(run: Timing, found: Measurement) -> Measurement:
+    benchmark = SimpleNamespace(extra_info={}, pedantic=lambda *_, **__: None)
+    run.add("test", found, benchmark, {})  # type: ignore[arg-type]
+    return run.timed[-1][1]
+
+
+def test_ceilings_get_another_chance(run: Timing, monkeypatch: pytest.MonkeyPatch):
+    shown = chain([Ceilings(1e6, 1e15, "slow")], repeat(Ceilings(1e9, 1e15, "fast")))
+    monkeypatch.setattr(roofline, "measure_ceilings", lambda device: next(shown))
+    assert (add(run, measurement(FLOOR * 2, FLOOR * 2)).finding, run.again) == (None, 1)
+    impossible = measurement(FLOOR * 1e-9, FLOOR * 1e-9)
+    assert "work is left out" in str(add(run, impossible).finding)
+    assert run.again == 1 + timing.MAX_AGAIN
     for _ in range(9):
-        state.facts_of(case, rounds(FLOOR * 1e-9), 1.0)
-    assert state.again == timing.MOST
+        add(run, impossible)
+    assert run.again == timing.MAX_AGAIN_IN_ALL
 
 
-def test_better_ceilings_pass_in_the_end():
-    early, late = facts("acme", FLOOR * 0.5, finding="?"), Ceilings(4e9, 1e15, "late")
-    state = timing._Run(0, ceilings={"cpu": late}, facts=[early, facts("torch-cpu", FLOOR)])
-    found = state.settled()
-    assert [f.finding for f in found] == ["", ""]
-    assert found[0].share == pytest.approx(FLOOR / 4 / (FLOOR * 0.5))
-    assert [f.ratio for f in found] == [pytest.approx(2), None]
+def test_better_ceilings_pass_in_the_end(run: Timing, ceilings: Any):
+    ceilings(CEILINGS)
+    run.again = timing.MAX_AGAIN_IN_ALL
+    assert add(run, timed("acme", FLOOR * 0.5)).finding is not None
+    assert add(run, timed("torch-cpu", FLOOR)).finding is None
+    run.ceilings["cpu"] = Ceilings(4e9, 1e15, "late")
+    session: Any = SimpleNamespace(exitstatus=0)
+    list(run.pytest_sessionfinish(session, 0))
+    assert [found.finding for _, found, _ in run.timed] == [None, None]
+    acme, base = (extra["timing"] for _, _, extra in run.timed)
+    assert acme["roofline_share"] == pytest.approx(FLOOR / 4 / (FLOOR * 0.5))
+    assert (acme["ratio_to_torch"], base["ratio_to_torch"]) == (pytest.approx(2), None)
 
 
 @pytest.mark.parametrize("width", [60, 79, 159])
 def test_the_table_fits(width: int):
     other = replace(TINY, name="a-problem-with-a-name-that-is-longer-than-anybody-needs.3x3@512")
-    found = [facts("an-implementation-of-many-words"), facts(), facts("acme", 2e-3, other, "too fast")]
-    text = list(lane.lines(found, width))
+    found = [timed("an-implementation-of-many-words"), timed(), timed("acme", FLOOR / 10, problem=other)]
+    text = list(table.suite_table(found, width))
     assert max(map(len, text)) <= width
     shown = "\n".join(text)
-    assert all(name in shown for name in (*lane.MAIN, *lane.MORE))
+    assert all(name in shown for name in chain(*table.SUITE_COLUMNS))
     first = next(line for line in text if line.startswith("  torch-cpu"))
-    assert first.split()[1:4] == ["1.00", "20%", figures(OPERATIONS / 1e6)]
+    assert first.split()[1:4] == ["1.00", "20%", table.figures(OPERATIONS / 1e6)]
     one_line = width > 150
     assert ("500" in first) is one_line  # first call, in milliseconds
     assert any(line.strip().startswith("500") for line in text) is not one_line
 
 
 def test_torch_comes_first_and_findings_are_compared_with_nothing():
-    found = [facts("acme", 2e-3), facts("quick", 1e-9, finding="impossible"), facts("torch-cpu")]
-    text = list(lane.lines(found, 159))
-    assert [line.split()[0] for line in text if line.startswith("  ") and line.split()[0] in NAMES] == NAMES
+    names = ["torch-cpu", "acme", "quick!"]
+    found = [timed("acme", 2e-3), timed("quick", 1e-9), timed("torch-cpu")]
+    text = list(table.suite_table(found, 159))
+    assert [line.split()[0] for line in text if line.startswith("  ") and line.split()[0] in names] == names
     assert any(line.endswith("relative to torch: acme 0.50x of 1") for line in text)
-    place = text.index("findings: 1")
-    assert text[place + 1] == f"  quick conv_forward {TINY.name}: impossible"
-    assert lane.compared([facts("acme"), facts(finding="impossible")]) == {}
+    assert text[text.index("findings: 1") + 1].startswith(f"  quick conv_forward {TINY.name}: 1e-09 s is less than")
+    assert table.compared([timed("acme"), timed(seconds=1e-9)]) == {}
 
 
-NAMES = ["torch-cpu", "acme", "quick!"]
-
-
-def test_facts_are_in_the_file_with_ratios_known_at_the_end(project: Project, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measure, "ceilings", lambda device: roofline.Ceilings(1e15, 1e15, "given"))
+def benchmarked(project: Project, suite: str) -> Project:
     project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", SUITE)
+    project.write("suite/test_suite.py", suite)
+    return project
+
+
+def test_times_are_in_the_file_with_ratios_known_at_the_end(project: Project, ceilings: Any):
+    ceilings(Ceilings(1e15, 1e15, "given"))
+    benchmarked(project, SUITE)
     project.kernel("acme")
     project.kernel("torch_cpu", tail="acme.name = 'torch-cpu'")
     assert project.run("--benchmark-only", "--benchmark-json=times.json").exit == 0
@@ -152,17 +172,15 @@ def test_facts_are_in_the_file_with_ratios_known_at_the_end(project: Project, mo
     acme, base = info["acme"], info["torch-cpu"]
     assert base[0]["ratio_to_torch"] is None
     assert acme[0]["ratio_to_torch"] == base[0]["median_s"] / acme[0]["median_s"]
-    for told, stats in info.values():
-        assert (stats["median"], len(stats["data"])) == (told["median_s"], told["rounds"])
-        assert told["status"] == "recorded"
+    for shown, stats in info.values():
+        assert (stats["median"], len(stats["data"])) == (shown["median_s"], shown["rounds"])
+        assert shown["status"] == "recorded"
     assert {"checks", "profile", "contract", "command", "seconds"} <= rows[0]["extra_info"].keys()
 
 
-def test_an_impossible_time_is_shown_and_not_recorded(project: Project, monkeypatch: pytest.MonkeyPatch):
-    for module, name in ((measure, "ceilings"), (timing, "measured")):
-        monkeypatch.setattr(module, name, lambda device: Ceilings(1.0, 1.0, "given"))
-    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", SUITE)
+def test_an_impossible_time_is_shown_and_not_recorded(project: Project, ceilings: Any):
+    ceilings(Ceilings(1.0, 1.0, "given"))
+    benchmarked(project, SUITE)
     project.kernel()
     outcome = project.run("--benchmark-only", "--benchmark-json=times.json")
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 1})
@@ -198,9 +216,8 @@ def test_table(measure_time, case):
 """
 
 
-def test_a_table_has_the_cases_that_are_due(project: Project):
-    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", TABLE)
+def test_a_table_has_the_required_cases(project: Project):
+    benchmarked(project, TABLE)
     project.kernel()
     project.kernel("far", construct=", device='trn1'")
     counts = []
@@ -211,25 +228,22 @@ def test_a_table_has_the_cases_that_are_due(project: Project):
     assert counts == [2, 24, 32]
 
 
-def test_cases_that_cannot_run_are_counted_as_often_as_they_are_due(project: Project):
-    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", TABLE)
+def test_cases_that_cannot_run_are_counted_as_often_as_they_are_required(project: Project):
+    benchmarked(project, TABLE)
     project.kernel("far", construct=", device='trn1'")
     outcome = project.run("--benchmark-only")
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 9})
 
 
-def test_what_is_not_the_kernels_time_is_not_taken(project: Project, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measure, "ceilings", lambda device: CEILINGS)
-    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", TWO)
+def test_what_is_not_the_kernels_time_is_not_taken(project: Project):
+    benchmarked(project, TABLE)
     project.kernel("right")
     tail = "acme.arrays = type('Compiling', (type(acme.arrays),), {'untimed': 'compiles each call'})()"
     project.kernel(tail=tail)
     outcome = project.run("--benchmark-only", "--level=smoke")
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 2, "unsupported": 2})
-    told = [record for record in outcome.records if record["implementation"] == "acme"]
-    assert [record["reason"] for record in told] == ["no time: compiles each call"]
+    rows = [record for record in outcome.records if record["implementation"] == "acme"]
+    assert [record["reason"] for record in rows] == ["no time: compiles each call"]
 
 
 def collected(project: Project, *arguments: str) -> list[str]:
@@ -238,8 +252,7 @@ def collected(project: Project, *arguments: str) -> list[str]:
 
 
 def test_the_order_is_by_chance_and_can_be_repeated(project: Project):
-    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", TABLE)
+    benchmarked(project, TABLE)
     for name in ("acme", "right", "third"):
         project.kernel(name)
     first, again, other = (collected(project, f"--order={seed}") for seed in (1, 1, 2))
@@ -264,8 +277,7 @@ def test_shards_of_benchmarks_are_parts_of_one_run(project: Project):
 
 
 def test_the_table_has_an_order_of_its_own(project: Project):
-    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", TWO)
+    benchmarked(project, TABLE)
     project.kernel()
     places, orders = [], set()
     for seed in (4, 5):

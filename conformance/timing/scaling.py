@@ -1,0 +1,76 @@
+"""Inputs that no call has seen before, and whose exact results are known: drawn ones, scaled by powers of two.
+
+A kernel may remember results by what it is given. Whoever times it over and over on one set of inputs times its memory.
+Operators are homogeneous: scale some of the inputs, and some of the outputs scale with them, exactly where the factor
+is a power of two or -1. So one drawn set, of which a reference is computed, makes many that are new to a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from conformance.execution.case import Case
+from conformance.inputs import Expectation, expectation
+from conformance.operators import Arrays
+from conformance.operators.base import Homogeneous
+
+POWERS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6, 7, -7, 8)
+"""Exponents of factors: far from where the fixed-point data of the fixed distribution would become subnormal or
+overflow."""
+DRAWS, SIGNED_DRAWS = 1, 4
+"""Sets that are drawn: more where only signs can be changed."""
+UNVERIFIED = 1 << 32
+"""Seeds from here on are those of nothing else."""
+
+
+def factors(homogeneous: Homogeneous) -> tuple[float, ...]:
+    """What inputs are multiplied with; 1 comes first."""
+    if not homogeneous.inputs:
+        return (1.0,)
+    signs = (1, -1) if homogeneous.signs else (1,)
+    return tuple(sign * 2.0**power for power in (POWERS if homogeneous.powers else (0,)) for sign in signs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaledInputs:
+    """One set of inputs: a drawn one and the factor that some of them are multiplied with."""
+
+    expected: Expectation
+    factor: float
+
+    def inputs(self) -> Arrays:
+        """Inputs in canonical order, scaled."""
+        return _scaled(self.expected.inputs, self.expected.recipe.operator.homogeneous.inputs, self.factor)
+
+    def unscaled(self, outputs: Arrays) -> Arrays:
+        """Outputs as they would be of the drawn inputs."""
+        return _scaled(outputs, self.expected.recipe.operator.homogeneous.outputs, 1 / self.factor)
+
+
+def _scaled(arrays: Arrays, names: tuple[str, ...], factor: float) -> Arrays:
+    if factor == 1:
+        return arrays
+    return {n: a * a.dtype.type(factor) if n in names else a for n, a in arrays.items()}
+
+
+def scaled_inputs(case: Case) -> Iterator[ScaledInputs]:
+    """All that there are, first those of the case itself."""
+    known = case.operator.homogeneous
+    count = DRAWS if known.inputs and known.powers else SIGNED_DRAWS
+    first = case.recipe
+    for factor in factors(known):
+        for number in range(count):
+            # the first draw is everybody's
+            drawn = _drawn(replace(first, seed=first.seed + number)) if number else expectation(first)
+            yield ScaledInputs(drawn, factor)
+
+
+_drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(Expectation)
+"""The other draws are kept until those of another problem are asked for."""
+
+
+def unverified_inputs(case: Case, number: int) -> ScaledInputs:
+    """Inputs of a draw of their own: for a call whose results nobody looks at, so that no reference is computed."""
+    return ScaledInputs(Expectation(replace(case.recipe, seed=case.seed + UNVERIFIED + number)), 1.0)

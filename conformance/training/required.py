@@ -1,0 +1,85 @@
+"""Which trainings are required: one per implementation and network."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from conformance.execution.case import Absence
+from conformance.execution.plan import Plan, absence_reason
+from conformance.implementations.implementation import Implementation, Unsupported
+from conformance.problems import PROBLEMS
+from conformance.training.tables import DIRECTIONS, DISTRIBUTION, OPERATOR, TrainingConfiguration, configuration
+
+NEEDED = {"torch": "torch", "sklearn": "scikit-learn", "PIL": "pillow"}
+"""Module -> package that brings it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """An implementation and what is trained through it."""
+
+    implementation: Implementation
+    configuration: TrainingConfiguration
+    layout: str
+    level: str
+    seed: int
+    origin: str = ""
+    """What `--impl` must be given to find the implementation again."""
+
+    @property
+    def id(self) -> str:
+        """The part of a test's name in brackets."""
+        return f"{self.implementation.name}-{self.configuration.network}"
+
+    @property
+    def command(self) -> str:
+        """One line that trains the same again."""
+        words = ["pytest", *([f"--impl={self.origin}"] if self.origin else []), "--impl", self.implementation.name]
+        words += ["--distribution", DISTRIBUTION, "--layout", self.layout, "--level", self.level]
+        return shlex.join([*words, "--seed", str(self.seed), "-k", f"test_{self.configuration.network}"])
+
+
+def trainings(plan: Plan, network: str) -> Iterator[Training | Absence]:
+    """None where single problems, other operators, distributions or dtypes are asked for."""
+    asked, registry = plan.selection, plan.registry
+    everything = DISTRIBUTION in asked.distributions and "fp32" in asked.dtypes and asked.problems is PROBLEMS
+    if not (everything and set(DIRECTIONS) <= set(asked.operators)):
+        return
+    absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
+    for one in registry.implementations.values():
+        unavailable = absence_reason(one)
+        try:
+            layout = "" if unavailable else _layout(one, asked.layouts)
+        except Unsupported as refusal:
+            yield Absence(one.name, OPERATOR, one.device, "unsupported", str(refusal), 1)
+            continue
+        if absent and not unavailable:
+            install = "pip install 'kernel-conformance[torch,train]'"
+            unavailable = f"training needs {', '.join(absent)}, which is not installed ({install})"
+        if unavailable:
+            yield Absence(one.name, OPERATOR, one.device, "unavailable", unavailable, 1)
+        else:
+            origin = registry.paths[one.name] if asked.paths else ""
+            chosen = configuration(network, asked.level, one.device)
+            yield Training(one, chosen, layout, asked.level, asked.seed, origin)
+    for stem, reason in registry.unavailable.items():
+        yield Absence(stem, OPERATOR, "", "unavailable", reason, 1)
+
+
+def _layout(implementation: Implementation, asked: tuple[str, ...]) -> str:
+    """The first layout in which all three directions are declared for fp32. Raises Unsupported."""
+    declared = []
+    for direction in DIRECTIONS:
+        kernels = [kernel for kernel in implementation.kernels if kernel.operator == direction]
+        if not kernels:
+            raise Unsupported(f"{direction} is not implemented; training needs all three directions")
+        declared.append({layout for kernel in kernels if "fp32" in kernel.dtypes for layout in kernel.layouts})
+    layouts = [layout for layout in asked if all(layout in known for known in declared)]
+    if not layouts:
+        raise Unsupported(f"no layout of {', '.join(asked)} is declared for fp32 in all three directions")
+    if implementation.device == "simulator":  # seconds for what a network does in a millisecond
+        raise Unsupported("the simulator is too slow to train a network on")
+    return layouts[0]
