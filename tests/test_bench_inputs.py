@@ -17,7 +17,7 @@ from conformance.execution.case import Case
 from conformance.inputs import Expectation
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Variant, typed
-from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_TWINS
+from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_REDUCED
 from conformance.timing import memory, rotation, scaling
 from conformance.timing.required import LARGE, QUICK, required
 from tests import kernels
@@ -78,8 +78,8 @@ def names_required(table, device: str, level: str) -> set[str]:
 
 
 def test_accelerators_time_full_size_and_a_cpu_what_ends_in_minutes():
-    table = (*UNET_TWINS, *UNET, *CLASSIFIERS, *CLASSIFIERS_FULL)
-    full, small = {p.name for p in (*UNET, *CLASSIFIERS_FULL)}, {p.name for p in (*UNET_TWINS, *CLASSIFIERS)}
+    table = (*UNET_REDUCED, *UNET, *CLASSIFIERS, *CLASSIFIERS_FULL)
+    full, small = {p.name for p in (*UNET, *CLASSIFIERS_FULL)}, {p.name for p in (*UNET_REDUCED, *CLASSIFIERS)}
     assert names_required(table, "cuda", "standard") == names_required(table, "trn1", "full") == full
     assert names_required(table, "cpu", "standard") == small | set(LARGE)
     assert names_required(table, "cpu", "full") == full | small

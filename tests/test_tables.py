@@ -9,7 +9,7 @@ import pytest
 
 from conformance.inputs import DISTRIBUTIONS
 from conformance.problems import PROBLEMS, table
-from conformance.problems.pairwise import MINIATURES
+from conformance.problems.pairwise import PAIRWISE
 
 
 def test_every_distribution_has_a_name_and_a_function():
@@ -48,7 +48,7 @@ MOST_PRODUCTS = 6_000
 
 
 def factors(geometry: Any) -> dict[str, Any]:
-    """The value of each factor that a miniature has."""
+    """The value of each factor that a pairwise case has."""
     depthwise = geometry.groups == geometry.c > 1
     names = {1: "none", 2: "two", 3: "three"}
     grouping = ("multiplier" if geometry.k > geometry.c else "depthwise") if depthwise else names[geometry.groups]
@@ -66,11 +66,11 @@ def factors(geometry: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pair", list(combinations(FACTORS, 2)), ids=" and ".join)
 def test_pairwise_have_every_pair_of_values(pair: tuple[str, str]):
-    found = {tuple(factors(problem.geometry)[name] for name in pair) for problem in MINIATURES}
+    found = {tuple(factors(problem.geometry)[name] for name in pair) for problem in PAIRWISE}
     assert set(product(*(FACTORS[name] for name in pair))) <= found
 
 
 def test_pairwise_are_small():
-    for problem in MINIATURES:
+    for problem in PAIRWISE:
         g = problem.geometry
         assert g.y.size * g.c // g.groups * g.r * g.s <= MOST_PRODUCTS, problem.name

@@ -25,7 +25,7 @@ from conformance.timing.memory import MAX_FLOOD, last_level_cache
 from conformance.timing.rotation import FLOOD_FACTOR, rotate
 
 torch = pytest.importorskip("torch")
-LAYERS = ("unet-twin.64x64", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56")
+LAYERS = ("unet-reduced.64x64", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56")
 PLACES = (*product(LAYERS, CONVOLUTIONS), ("unet.512x512@64", "conv_forward"))
 TURNS = 5
 SECONDS, CALLS = 0.3, 7

@@ -11,9 +11,9 @@ from __future__ import annotations
 import pytest
 
 from conformance.problems import normalised, pooling
-from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_TWINS
+from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_REDUCED
 
-CONVOLUTIONS = (*UNET_TWINS, *UNET, *CLASSIFIERS, *CLASSIFIERS_FULL)
+CONVOLUTIONS = (*UNET_REDUCED, *UNET, *CLASSIFIERS, *CLASSIFIERS_FULL)
 NORMALISED = (*normalised.LAYERS, *normalised.FULL)
 POOLING = (*pooling.LAYERS, *pooling.FULL)
 

@@ -6,8 +6,8 @@ from conformance.problems import edges, max_pooling, networks, normalised, pairw
 from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
 _CONVOLUTIONS = (
-    *(*edges.BASIC, *edges.SHAPES, *edges.TILES, *pairwise.MINIATURES),
-    *(*networks.UNET_TWINS, *networks.CLASSIFIERS, *networks.UNET, *networks.CLASSIFIERS_FULL),
+    *(*edges.BASIC, *edges.SHAPES, *edges.TILES, *pairwise.PAIRWISE),
+    *(*networks.UNET_REDUCED, *networks.CLASSIFIERS, *networks.UNET, *networks.CLASSIFIERS_FULL),
 )
 PROBLEMS: tuple[Problem, ...] = tuple(
     sorted(

@@ -106,7 +106,7 @@ see `conformance.problems.pairwise`."""
 PAIRWISE = table(
     "standard",
     ("fp32 nchw integer,fixed", "bf16 nchw fixed"),
-    {f"mini.{row.strip().replace(' ', '_')}": row for row in _ROWS.strip().splitlines()},
+    {f"pairwise.{row.strip().replace(' ', '_')}": row for row in _ROWS.strip().splitlines()},
 )
 
 LAYERS = table(

@@ -29,20 +29,20 @@ UNET = table(
     },
 )
 
-UNET_TWINS = table(
+UNET_REDUCED = table(
     "standard",
     LAYER,
     {
-        "unet-twin.3x64": "n2 c3 h64 w64 k64 r3 s3 p1 b1",
-        "unet-twin.64x64": "n1 c64 h48 w48 k64 r3 s3 p1 b1",
-        "unet-twin.64x128": "n1 c64 h32 w32 k128 r3 s3 p1 b1",
-        "unet-twin.128x128": "n1 c128 h24 w24 k128 r3 s3 p1 b1",
-        "unet-twin.128x256": "n1 c128 h16 w16 k256 r3 s3 p1 b1",
-        "unet-twin.256x256": "n1 c256 h12 w12 k256 r3 s3 p1 b1",
-        "unet-twin.256x512": "n1 c256 h8 w8 k512 r3 s3 p1 b1",
-        "unet-twin.512x512": "n1 c512 h8 w8 k512 r3 s3 p1 b1",
-        "unet-twin.512x1024": "n1 c512 h4 w4 k1024 r3 s3 p1 b1",
-        "unet-twin.1024x1024": "n1 c1024 h4 w4 k1024 r3 s3 p1 b1",
+        "unet-reduced.3x64": "n2 c3 h64 w64 k64 r3 s3 p1 b1",
+        "unet-reduced.64x64": "n1 c64 h48 w48 k64 r3 s3 p1 b1",
+        "unet-reduced.64x128": "n1 c64 h32 w32 k128 r3 s3 p1 b1",
+        "unet-reduced.128x128": "n1 c128 h24 w24 k128 r3 s3 p1 b1",
+        "unet-reduced.128x256": "n1 c128 h16 w16 k256 r3 s3 p1 b1",
+        "unet-reduced.256x256": "n1 c256 h12 w12 k256 r3 s3 p1 b1",
+        "unet-reduced.256x512": "n1 c256 h8 w8 k512 r3 s3 p1 b1",
+        "unet-reduced.512x512": "n1 c512 h8 w8 k512 r3 s3 p1 b1",
+        "unet-reduced.512x1024": "n1 c512 h4 w4 k1024 r3 s3 p1 b1",
+        "unet-reduced.1024x1024": "n1 c1024 h4 w4 k1024 r3 s3 p1 b1",
     },
 )
 

@@ -68,8 +68,8 @@ _ROWS = """
         n3 c6 h4 w9 k9 r1 s4 d1x2 g3 b1
 """
 
-MINIATURES: tuple[Problem, ...] = table(
+PAIRWISE: tuple[Problem, ...] = table(
     "standard",
     ("fp32 nchw integer,fixed", "bf16 nchw fixed"),
-    {f"mini.{row.strip().replace(' ', '_')}": row for row in _ROWS.strip().splitlines()},
+    {f"pairwise.{row.strip().replace(' ', '_')}": row for row in _ROWS.strip().splitlines()},
 )

@@ -10,7 +10,7 @@ from conformance.problems import Problem
 
 SIMULATED = ("simulator", "emulator")
 """What they take says nothing about the device that they stand for."""
-QUICK = ("unet-twin.64x64", "resnext50.conv4", "mobilenetv2.dw144", "inception.branch", "resnet50.bn.conv2.3x3")
+QUICK = ("unet-reduced.64x64", "resnext50.conv4", "mobilenetv2.dw144", "inception.branch", "resnet50.bn.conv2.3x3")
 """At `smoke`: one of each kind."""
 LARGE = ("unet.128x128@256", "unet.512x512@64", "resnet50.conv2.3x3@56")
 """At `standard`, on a CPU: the layers of full size that show what a small one cannot."""
