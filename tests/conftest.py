@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,15 @@ def no_traceback_of_ours(text: str) -> bool:
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many threads as a worker of pytest-xdist lets numba have; benchmarks give everybody the same number."""
     monkeypatch.setattr("conformance.timing.machine.cores", lambda: 1)
+
+
+@pytest.fixture
+def ceilings(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Ceilings that a test can calculate with, and a function that gives others."""
+    from tests.timing_fakes import CEILINGS
+
+    def give(ceilings: Any) -> None:
+        monkeypatch.setattr("conformance.timing.roofline.measure_ceilings", lambda device: ceilings)
+
+    give(CEILINGS)
+    return give
