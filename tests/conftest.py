@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,3 +155,15 @@ def mistakes_computed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Mistake, "outputs", outputs)
         yield
+
+
+@pytest.fixture
+def ceilings(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Ceilings that a test can calculate with, and a function that gives others."""
+    from tests.timing_fakes import CEILINGS
+
+    def give(ceilings: Any) -> None:
+        monkeypatch.setattr("conformance.timing.roofline.measure_ceilings", lambda device: ceilings)
+
+    give(CEILINGS)
+    return give

@@ -25,7 +25,7 @@ from tests.cheaters import Kernel
 from tests.conftest import Project
 from tests.test_speed import PLUGINS, SUITE
 
-pytest_plugins = ["pytester", "tests.timing_fakes"]
+pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("one_core")
 
 DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"

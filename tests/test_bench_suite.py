@@ -21,7 +21,7 @@ from tests.conftest import Project
 from tests.test_speed import PLUGINS, SUITE
 from tests.timing_fakes import TINY, case_of
 
-pytest_plugins = ["pytester", "tests.timing_fakes"]
+pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("one_core", "ceilings")  # torch cannot be imported twice
 
 OPERATIONS = 2 * 2 * 4 * 6 * 6 * 4 * 9

@@ -75,6 +75,9 @@ def without_files(words: list[str], folder: Path) -> list[str]:
     # one operator at the lowest level is enough for a command that names none of its own
     named = {"--dtype", "-k", "--operator", "--problem"} & set(words) or "test_" in " ".join(words)
     few = [] if named else ["--operator", "conv_forward"]
+    # nor do other implementations than one make it any clearer whether a command is understood
+    asked = {"--impl", "-m"} & set(words) or any("--impl=" in word or "/" in word for word in words)
+    few += [] if asked else ["--impl", "numpy-direct"]
     level = [] if "--dtype" in words else ["--level", "smoke"]
     kept = [*few, *level, *(w.replace("acme.py", f"{folder}/acme.py") for w in words if not w.startswith(written))]
     place = kept.index("-n") if "-n" in kept else len(kept)

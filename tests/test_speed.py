@@ -15,7 +15,7 @@ from conformance.timing.measurement import means, ratios
 from conformance.timing.roofline import CeilingsError
 from tests.conftest import Project
 
-pytest_plugins = ["pytester", "tests.timing_fakes"]
+pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("one_core")
 
 SUITE = """

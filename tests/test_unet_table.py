@@ -29,8 +29,6 @@ from conformance.timing.measurement import Measurement
 from conformance.timing.table import Direction
 from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
 
-pytest_plugins = ["tests.timing_fakes"]
-
 AWKWARD = 'first, "second"; a|b <c>\nsecond line'
 REASON = f"{'x' * 200} {AWKWARD * 4}\nmore"
 

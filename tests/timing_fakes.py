@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-
-import pytest
 
 from conformance import Implementation
 from conformance.execution.case import Case
 from conformance.operators import OPERATORS
 from conformance.problems import Problem, Variant, typed
-from conformance.timing import roofline
 from conformance.timing.roofline import Ceilings
 
 TINY = replace(typed("n2 c4 h6 w6 k4 r3 s3 p1 b1"), name="unet.4x4@6")
 OTHER = replace(typed("n2 c4 h6 w6 k8 r3 s3 p1 b1"), name="unet.4x8@6")
 CEILINGS = Ceilings(1e12, 1e10, "given")
-
-
-@pytest.fixture
-def ceilings(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Ceilings that a test can calculate with, and a function that gives others."""
-
-    def give(ceilings: Ceilings) -> None:
-        monkeypatch.setattr(roofline, "measure_ceilings", lambda device: ceilings)
-
-    give(CEILINGS)
-    return give
 
 
 def case_of(implementation: Implementation, problem: Problem = TINY, method: str = "exact") -> Case:
