@@ -149,7 +149,8 @@ def test_file(project: Project, source: str, message: str):
     outcome = project.run()
     assert (outcome.exit, outcome.statuses) == (1, {"error": 1, "pass": 1})
     assert message in outcome.of("acme.py")["reason"]
-    assert f"impls/acme.py: {outcome.of('acme.py')['reason']}" in outcome.text
+    unwrapped = " ".join(outcome.text.split())
+    assert f"impls/acme.py: {outcome.of('acme.py')['reason']}" in unwrapped
     assert no_traceback_of_ours(outcome.text)
 
 

@@ -58,7 +58,7 @@ def test_network_takes_less_with_the_fused_pair(torch_kernels):
         assert (verdict.status, verdict.reason) == ("pass", "")
         rows[label] = verdict.facts.training_steps[0]
     outputs = 4 * (32 * 26 * 26 + 64 * 24 * 24) * 4
-    assert rows["unfused"]["forward_bytes"] - rows["fused"]["forward_bytes"] == outputs
+    assert rows["unfused"].forward_bytes - rows["fused"].forward_bytes == outputs
     assert rows["fused"].peak_bytes < rows["unfused"].peak_bytes
 
 

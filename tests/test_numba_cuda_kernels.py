@@ -22,7 +22,7 @@ GROUPED = "n2 c4 h5 w6 k6 r3 s3 u2 p1:0x1 d1x2 g2 b1"
 DIRECT, TILED, IGEMM = "numba-cuda-direct@sim", "numba-cuda-tiled@sim", "numba-cuda-igemm@sim"
 TILES = 5
 ROOT = Path(__file__).parents[1]
-EVERY = 23
+EVERY = 41
 """Of the specialisations, how many lie between two that are compiled here: all of them take minutes."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -61,9 +62,11 @@ def test_pytest_commands_are_understood(tmp_path: Path):
     # one that requires a device refuses to start without it, as it should
     understood = [without_files(words, tmp_path) for words in commands("pytest") if "--require" not in words]
     assert len(understood) > 15
-    run = subprocess.run(
-        [sys.executable, "-c", COLLECT], input=json.dumps(understood), cwd=ROOT, capture_output=True, text=True
-    )
+    # a worker of pytest-xdist would pass on what it is
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-c", COLLECT]
+    given = json.dumps(understood)
+    run = subprocess.run(command, input=given, cwd=ROOT, env=alone, capture_output=True, text=True)
     ended = re.findall(r"^ENDED (\d+) ?(.*)$", run.stdout, re.MULTILINE)
     assert len(ended) == len(understood), run.stdout + run.stderr
     assert [command for status, command in ended if status != "0"] == [], run.stdout + run.stderr

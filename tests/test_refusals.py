@@ -116,5 +116,5 @@ def test_tutorial_is_judged_exactly():
         case_of("avg_pool_forward", pooled(lambda total: total * 1.0000002), text), worked_example_is_exact
     )
     assert verdict.status == "fail"
-    assert "wrong result (consecutive numbers)" in verdict.reason
+    assert "wrong result (on consecutive numbers)" in verdict.reason
     assert "must equal the exact result" in verdict.reason
