@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ class Plan:
             present = yield from self._absences(operator, count)
             yield from self._cases(operator, rows, present)
 
-    def _absences(self, operator: str, count: int) -> Any:
+    def _absences(self, operator: str, count: int) -> Generator[Absence, None, list[Implementation]]:
         """Who cannot run `count` cases of an operator; returns the others."""
         present: list[Implementation] = []
         for one in self.registry.implementations.values():
