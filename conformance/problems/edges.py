@@ -46,6 +46,7 @@ SHAPES = table(
         "edge.pad-beyond-window": "n1 c4 h6 w6 k4 r2 s2 p3",
         "edge.stride-beyond-window": "n2 c6 h17 w16 k6 r2 s2 u3",
         "edge.stride-gaps-1x1": "n2 c8 h15 w15 k8 r1 s1 u2",
+        "edge.stride-by-axis-1x1": "n2 c6 h9 w11 k5 r1 s1 u2x3 b1",
         "edge.remainder": "n2 c4 h12 w13 k6 r3 s3 u2",
         "edge.remainder3": "n1 c4 h16 w17 k6 r5 s5 u3 p1",
         "edge.window-beyond-image": "n2 c6 h3 w4 k8 r5 s5 p2",

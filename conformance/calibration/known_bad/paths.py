@@ -23,6 +23,8 @@ _NO_DILATION = tuple(name for name in _PARAMETERS if "dilation" not in name)
 
 _PATHS: Paths = {
     "pointwise": (lambda g: g.r == g.s == 1, (*_NO_DILATION, *_OTHERS, *_GROUPS)),
+    # a kernel may be declared for these alone, and then no grouped problem looks at it
+    "ungrouped pointwise": (lambda g: g.r == g.s == 1 and g.groups == 1, (*_NO_DILATION, *_OTHERS)),
     "one-axis window": (lambda g: (g.r == 1) != (g.s == 1), _ALL),
     "even window": (lambda g: g.r % 2 == 0 or g.s % 2 == 0, _ALL),
     "large window": (lambda g: max(g.r, g.s) >= 5, _ALL),

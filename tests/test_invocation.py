@@ -1,0 +1,91 @@
+"""The one way to call a kernel: what it is given, in which order, and which results are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import Implementation
+from conformance.execution.case import Case
+from conformance.execution.invocation import Invocation, MalformedError
+from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.operators import OPERATORS
+from conformance.problems import Variant, typed
+
+Y = (2, 4, 6, 5)
+
+
+class Watched(NumpyArrays):
+    """NumPy arrays on a device that has not finished until somebody waits for it."""
+
+    log: list[str] = []  # noqa: RUF012
+
+    def from_host(self, array: np.ndarray) -> np.ndarray:
+        self.log.append("from_host")
+        return super().from_host(array)
+
+    def synchronize(self, result: Any) -> None:
+        self.log.append("synchronize")
+
+    def to_host(self, array: Any) -> np.ndarray:
+        self.log.append("to_host")
+        return super().to_host(array)
+
+
+@pytest.fixture
+def log() -> list[str]:
+    Watched.log = []
+    return Watched.log
+
+
+def invocation(kernel: Callable[..., Any], layout: str = "nchw") -> Invocation:
+    acme = Implementation("acme", arrays=Watched())
+    acme.implements("conv_forward", layouts=(layout,))(kernel)
+    problem = typed("n2 c3 h6 w5 k4 r3 s3 p1")
+    return Case(acme, OPERATORS["conv_forward"], problem, Variant("fp32", layout, "fixed"), 0).invocation()
+
+
+def inputs() -> dict[str, np.ndarray]:
+    return {"x": np.zeros((2, 3, 6, 5), np.float32), "w": np.zeros((4, 3, 3, 3), np.float32)}
+
+
+def test_a_call_waits_for_the_device_before_results_are_fetched(log: list[str]):
+    def kernel(x, w, bias):
+        log.append("kernel")
+        return np.zeros(Y, np.float32)
+
+    bound = invocation(kernel)
+    bound.outputs(bound.call(bound.to_device(inputs())))
+    assert log == ["from_host", "from_host", "kernel", "synchronize", "to_host"]
+
+
+def test_a_kernel_gets_the_keywords_that_it_names_and_none_for_what_is_absent(log: list[str]):
+    seen: dict[str, Any] = {}
+
+    def kernel(x, w, bias, *, padding, layout):
+        seen.update(x=x.shape, w=w.shape, bias=bias, padding=padding, layout=layout)
+        return np.zeros((2, 6, 5, 4), np.float32)
+
+    bound = invocation(kernel, "nhwc")
+    outputs = bound.outputs(bound.call(bound.to_device(inputs())))
+    assert seen == {"x": (2, 6, 5, 3), "w": (4, 3, 3, 3), "bias": None, "padding": ((1, 1), (1, 1)), "layout": "nhwc"}
+    assert outputs["y"].shape == Y
+
+
+REFUSED = {
+    "returned 2 results; expected 1 (y)": (np.zeros(Y, np.float32), np.zeros(3)),
+    "y has shape (2, 4, 5, 6); expected (2, 4, 6, 5) (nchw)": np.zeros((2, 4, 5, 6), np.float32),
+    "y has dtype fp64; expected fp32": np.zeros(Y),
+    "returned builtins.str; expected numpy.ndarray": "y",
+}
+
+
+@pytest.mark.parametrize(("message", "result"), REFUSED.items(), ids=REFUSED)
+def test_results_that_cannot_be_compared_are_refused(log: list[str], message: str, result: Any):
+    bound = invocation(lambda x, w, bias: result)
+    with pytest.raises(MalformedError) as refusal:
+        bound.outputs(bound.call(bound.to_device(inputs())))
+    assert str(refusal.value) == message
