@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from conformance.__main__ import main
+from conformance.execution.invocation import Invocation
 from conformance.implementations import cuda_compile
+from conformance.operators import OPERATORS
+from conformance.problems import typed
 from tests.cuda_kernels import implementations, module, only_simulated, tried
 
-OPERATORS = ("conv_forward", "conv_backward_data", "conv_backward_weight")
+NAMES = ("conv_forward", "conv_backward_data", "conv_backward_weight")
 RAGGED = "n1 c5 h6 w7 k6 r3 s2 u1x2 p1 b1"
 GROUPED = "n2 c4 h5 w6 k6 r3 s3 u2 p1:0x1 d1x2 g2 b1"
 DIRECT, TILED, IGEMM = "numba-cuda-direct@sim", "numba-cuda-tiled@sim", "numba-cuda-igemm@sim"
@@ -27,7 +30,7 @@ EVERY = 41
 
 
 @only_simulated
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", NAMES)
 @pytest.mark.parametrize("problem", [RAGGED, GROUPED])
 @pytest.mark.parametrize("number", range(TILES))
 def test_every_tile_of_the_table_is_right(monkeypatch, operator, problem, number):
@@ -40,7 +43,7 @@ def test_every_tile_of_the_table_is_right(monkeypatch, operator, problem, number
 
 
 @only_simulated
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", NAMES)
 @pytest.mark.parametrize("shape", [(8, 32, 4, 3), (4, 8, 1, 3), (4, 8, 1, 2), (1, 32, 1, 1)])
 def test_every_patch_is_right(monkeypatch, operator, shape):
     implementation = implementations()[TILED]
@@ -52,7 +55,7 @@ def test_every_patch_is_right(monkeypatch, operator, shape):
 
 @only_simulated
 @pytest.mark.parametrize("kernel", [DIRECT, TILED, IGEMM])
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", NAMES)
 @pytest.mark.parametrize("splits", [2, 3, 7])
 def test_sums_in_parts_are_right(monkeypatch, kernel, operator, splits):
     implementation = implementations()[kernel]
@@ -84,6 +87,23 @@ def test_what_a_thread_raises_names_the_block_and_the_thread():
     out, short = (memory.empty((size,), np.dtype(np.float32)) for size in (60, 75))
     with pytest.raises(IndexError, match=r"block \[0, 0, 0\], thread \[15, 0, 0\].*out of bounds"):
         module("reduce", implementation).add_partials(out, short, 2)
+
+
+@only_simulated
+@pytest.mark.parametrize("shape", [(3, 4, 3, 3), (2, 4, 2, 3), (2, 4, 3, 2)], ids=["images", "rows", "columns"])
+def test_a_gradient_of_another_size_is_refused(shape: tuple[int, ...]):
+    """A column too few would be read from the next row."""
+    implementation = implementations()[DIRECT]
+    geometry = typed("n2 c3 h5 w5 k4 r3 s3").geometry
+    kernel = implementation.find("conv_backward_weight", geometry, "fp32", "nchw")
+    bridge = implementation.arrays
+    invocation = Invocation(kernel, bridge, OPERATORS["conv_backward_weight"], geometry, "fp32", "nchw")
+    right, wrong = (
+        {"x": np.ones((2, 3, 5, 5), np.float32), "dy": np.ones(dy, np.float32)} for dy in ((2, 4, 3, 3), shape)
+    )
+    invocation.call(invocation.to_device(right))
+    with pytest.raises(ValueError, match="images and size of dy"):
+        invocation.call(invocation.to_device(wrong))
 
 
 @pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
