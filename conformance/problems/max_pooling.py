@@ -7,23 +7,8 @@ Bochkovskiy et al. 2020.
 
 from __future__ import annotations
 
+from conformance.problems.pooling import FULL_CARE, LAYER, SHAPE
 from conformance.problems.table import Problem, table
-
-FULL_CARE = (
-    "fp32 nchw all",
-    "fp32 nhwc integer,fixed,special",
-    "bf16,fp16 nchw integer,fixed,wide",
-    "bf16 nhwc fixed",
-    "fp64 nchw fixed",
-)
-SHAPE = (
-    "fp32 nchw all",
-    "bf16 nhwc integer,fixed,wide",
-    "bf16 nchw fixed",
-    "fp16 nchw integer,fixed,wide",
-    "fp64 nchw fixed",
-)
-LAYER = ("fp32 nchw integer,fixed", "fp32,bf16 nhwc fixed", "bf16,fp16 nchw fixed")
 
 BASIC = table(
     "smoke",
