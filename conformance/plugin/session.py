@@ -103,15 +103,14 @@ class Session:
         self.asked |= marker.name != "benchmarks"
         names = ("name", "case") if marker.name == "behaves" else ("case",)
         parameters = []
-        for name, case in self._cases(marker):
+        for prefix, check, case in self._cases(marker):
             device = case.device if isinstance(case, Absence) else case.implementation.device
             marks = [getattr(pytest.mark, known) for known in ([device] if device else DEVICES)]
-            values = (name.partition("-")[0], case) if marker.name == "behaves" else (case,)
-            parameters.append(pytest.param(*values, id=f"{name}-{case.id}" if name else case.id, marks=marks))
+            parameters.append(pytest.param(*check, case, id=prefix + case.id, marks=marks))
         metafunc.parametrize(names, parameters)
 
-    def _cases(self, marker: pytest.Mark) -> Iterator[tuple[str, Case | Training | Absence]]:
-        """What a marker asks for, each with the name of its behaviour check, if it is one."""
+    def _cases(self, marker: pytest.Mark) -> Iterator[tuple[str, tuple[str, ...], Case | Training | Absence]]:
+        """What a marker asks for, each with what its test's id begins with and its behaviour check, if any."""
         cases: Iterable[Case | Training | Absence]
         if marker.name == "behaves":
             for name in marker.args:
@@ -121,7 +120,7 @@ class Session:
                         cases = self.plan.measured(operator, required.problems, required.dtypes)
                     else:
                         cases = self.plan.behaviour(operator)
-                    yield from ((f"{name}-{operator}", case) for case in cases)
+                    yield from ((f"{name}-{operator}-", (name,), case) for case in cases)
             return
         if marker.name == "verifies":
             cases = self.plan.cases(marker.args[0], marker.kwargs.get("when"))
@@ -134,7 +133,7 @@ class Session:
                 self.config.pluginmanager.register(timing.Timing(self.config), timing.NAME)
             problems, level = marker.kwargs["problems"], self.config.getoption("--level")
             cases = required_cases(self.plan.timed(marker.args[0], problems), problems, level)
-        yield from (("", case) for case in cases)
+        yield from (("", (), case) for case in cases)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
