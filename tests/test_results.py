@@ -92,7 +92,7 @@ def test_a_verdict_with_a_waiver_of_its_own():
 
 
 def vars_of(verdict: Verdict) -> dict[str, Any]:
-    return {name: getattr(verdict, name) for name in ("status", "reason", "seconds")}
+    return {name: getattr(verdict, name) for name in ("status", "reason", "seconds", "diagnosis")}
 
 
 def test_facts_of_checks_have_their_fields():

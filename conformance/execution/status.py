@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conformance.diagnosis.diagnose import Diagnosis
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement
@@ -23,7 +24,14 @@ PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class KernelFailure(Exception):
-    """What the kernel did is wrong: the status is `fail`, and the message says how it showed."""
+    """What the kernel did is wrong: the status is `fail`, and the message says how it showed.
+
+    `diagnosis` is the known mistake that explains it, where one does.
+    """
+
+    def __init__(self, message: str, diagnosis: Diagnosis | None = None) -> None:
+        super().__init__(message)
+        self.diagnosis = diagnosis
 
 
 class MissingReferenceError(Exception):
@@ -47,6 +55,10 @@ class Verdict:
     """What a check measured without judging it."""
     waiver: Waiver | None = None
     """What excuses the failure that `reason` describes, where the status is `waived`."""
+    diagnosis: Diagnosis | None = None
+    """The known mistakes that explain the failure, where some do."""
+    exception: BaseException | None = None
+    """What the kernel raised, with its traceback, where that is why the status is `error`."""
 
     @property
     def explanation(self) -> str:
@@ -81,12 +93,12 @@ def conclude(
     except Unsupported as refusal:
         verdict.status, verdict.reason = "unsupported", str(refusal)
     except KernelFailure as failure:
-        verdict.status, verdict.reason = "fail", str(failure)
+        verdict.status, verdict.reason, verdict.diagnosis = "fail", str(failure), failure.diagnosis
     except (GoldenError, ImplementationError, MissingReferenceError) as error:
         verdict.status, verdict.reason = "error", str(error)
         return verdict
     except BaseException as error:  # SystemExit, or a pytest.skip that would leave the case uncounted
-        verdict.status, verdict.reason = "error", blame(error)
+        verdict.status, verdict.reason, verdict.exception = "error", blame(error), error
     if verdict.status == "unsupported" or (verdict.status == "pass" and not must_fail):
         return verdict
     try:

@@ -50,4 +50,4 @@ def _verify(case: Case, verdict: Verdict) -> None:
     if failed:
         with verdict.timed("diagnosis"):
             cause = diagnose(case.operator, geometry, expected.inputs, outputs)
-        raise KernelFailure("\n".join([*failed, *([str(cause)] if cause else [])]))
+        raise KernelFailure("\n".join([*failed, *([str(cause)] if cause else [])]), cause)

@@ -67,6 +67,7 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     return {
         "status": verdict.status,
         "reason": verdict.reason,
+        "causes": verdict.diagnosis.names if verdict.diagnosis else (),
         "waiver": Waiver(reason=declared.reason, url=declared.url) if declared and verdict.status == "waived" else None,
         "seconds": {phase: round(seconds, 6) for phase, seconds in verdict.seconds.items()},
     }

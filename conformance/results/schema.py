@@ -171,6 +171,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     cases        how many it stands for: one, unless they could not be attempted
     versions     of packages and of the machine, by name
     reason       why it did not pass; the first line says what, the others are the diagnosis
+    causes       known mistakes that explain a failure, each as well as the others
     waiver       where the status is `waived`, and only there
     run_level    what the run was asked for
     command      one line that reproduces the verdict
@@ -186,6 +187,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     cases: Positive
     versions: dict[str, str]
     reason: str
+    causes: tuple[str, ...] = ()
     waiver: Waiver | None = None
     run_level: str = ""
     command: str = ""
