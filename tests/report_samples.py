@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from conformance.reporting import terminal
+from conformance.reporting.tally import Tally
 from conformance.results import schema
 from conformance.results.reading import decode
 from conformance.results.schema import SCHEMA
@@ -138,3 +140,9 @@ def _varied(record: Record, lap: int, dice: random.Random) -> None:
             "status": dice.choice(("fail", "error")),
             "reason": DIAGNOSIS.replace("288", str(dice.randint(1, 2000))),
         }
+
+
+def shown(tally: Tally, width: int = 80, by_operator: bool = True, listed: Iterable[str] = ()) -> list[str]:
+    """The summary's lines, without colors."""
+    lines = terminal.summary(tally, width, by_operator, frozenset(listed))
+    return ["".join(text for text, _ in line).rstrip() for line in lines]

@@ -14,7 +14,7 @@ from conformance.calibration.known_bad import subtle
 from conformance.inputs import Expectation, Recipe
 from conformance.judge.contract import _CHOICES, Contract
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
-from conformance.plugin.session import LETTERS
+from conformance.plugin.outcome import LETTERS
 from conformance.reporting import accuracy, memory, training
 from conformance.reporting.documents import BLOCKS, DOCUMENTS, ROOT, Sources, blocks, render
 from conformance.reporting.tally import Tally

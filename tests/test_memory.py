@@ -276,18 +276,21 @@ def test_jax_residuals():
 ROW = {"variant": "fused", "activation_bytes": 692224, "buffers": 1, "parameter_bytes": 9, "vector_bytes": 768}
 STEP = {"variant": "fused", "batch": 64, "peak_bytes": 43576024, "forward_bytes": 27089328}
 TABLE = """\
-implementation  variant  dtype  activation bytes  buffers  parameter bytes  per-channel bytes
-acme            fused    fp32            692,224        1                9                768"""
+                                activation           parameter  per-channel
+implementation  variant  dtype       bytes  buffers      bytes        bytes
+acme            fused    fp32      692,224        1          9          768"""
 STEPS = """\
-implementation  variant  batch  peak bytes  bytes after forward
-acme            fused       64  43,576,024           27,089,328"""
+                                                 bytes
+                                                 after
+implementation  variant  batch  peak bytes     forward
+acme            fused       64  43,576,024  27,089,328"""
 
 
 def test_tables():
     record = as_read(checked({"saved_for_backward": [ROW], "training_steps": [STEP]}, descriptor="bn n1"))
     saved, steps = memory_tables.tables([("acme", record), ("other", as_read(sample()))])
-    assert (saved.title, "\n".join(saved.lines())) == ("Saved for backward, bn n1", TABLE)
-    assert (steps.note, "\n".join(steps.lines())) == (memory_tables.PUBLISHED, STEPS)
+    assert (saved.title, "\n".join(saved.lines(80))) == ("Saved for backward, bn n1", TABLE)
+    assert (steps.note, "\n".join(steps.lines(80))) == (memory_tables.PUBLISHED, STEPS)
     assert memory_tables.tables([("acme", as_read(sample()))]) == []
 
 

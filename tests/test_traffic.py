@@ -19,11 +19,11 @@ from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.reporting.tally import Tally
-from conformance.reporting.terminal import summary
 from conformance.reporting.traffic import rows
 from conformance.results import build
 from conformance.results.schema import Record, Work
 from tests import kernels
+from tests.report_samples import shown
 
 NKI = Path(__file__).parents[1] / "impls" / "nki"
 PROBLEM = "n1 c3 h5 w5 k4 r3 s3 p1"
@@ -95,5 +95,5 @@ def test_the_summary_shows_it_once_and_only_where_counted():
     loud, silent = Tally(), Tally()
     loud.add(tried(planted(Counting())))
     silent.add(tried(planted(numpy_arrays())))
-    assert sum("acme           conv_forward" in line for line in summary(loud, 120)) == 1
-    assert not any("traffic" in line for line in summary(silent, 120))
+    assert sum("acme           conv_forward" in line for line in shown(loud, 120)) == 1
+    assert not any("traffic" in line for line in shown(silent, 120))

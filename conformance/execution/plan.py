@@ -11,7 +11,7 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
 from conformance.implementations import registry
 from conformance.implementations.devices import missing
-from conformance.implementations.implementation import Implementation, ImplementationError
+from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Problem, Variant, at_level
 
@@ -123,7 +123,7 @@ class Plan:
             if reason := absence_reason(one):
                 yield Absence(one.name, operator, one.device, "unavailable", reason, count)
             elif not any(kernel.operator == operator for kernel in one.kernels):
-                yield Absence(one.name, operator, one.device, "unsupported", f"{operator} is not implemented", count)
+                yield Absence(one.name, operator, one.device, "unsupported", NOT_IMPLEMENTED.format(operator), count)
             else:
                 present.append(one)
         for stem, reason in self.registry.unavailable.items():

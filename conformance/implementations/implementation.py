@@ -18,6 +18,8 @@ from conformance.problems import LAYOUTS
 
 Predicate = Callable[[Any], bool]
 """Takes a problem's geometry."""
+NOT_IMPLEMENTED = "{} is not implemented"
+"""Why an operator is unsupported on every problem."""
 
 
 class ImplementationError(ValueError):
@@ -168,7 +170,7 @@ class Implementation:
 
     def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel:
         """The kernel for a case. Raises Unsupported with the reason, that of the last kernel which is not for it."""
-        reason = f"{operator} is not implemented"
+        reason = NOT_IMPLEMENTED.format(operator)
         for kernel in (kernel for kernel in self.kernels if kernel.operator == operator):
             if dtype not in kernel.dtypes:
                 reason = f"dtype {dtype} is not declared (declared: {', '.join(kernel.dtypes)})"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Generator
+from typing import Any
+from unittest import SkipTest
 
 import pytest
 
 from conformance.checks import CHECKS, check_behaviour
 from conformance.execution.case import Absence, Case
-from conformance.execution.status import Verdict
+from conformance.execution.status import PACKAGE, Verdict
 from conformance.execution.verify import verify as verify_case
-from conformance.plugin.session import publish
+from conformance.plugin.outcome import PROPERTY, publish
 from conformance.results import build
 from conformance.results.schema import Record
 from conformance.training.required import Training
@@ -66,9 +69,31 @@ def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None
 def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
     """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome."""
     publish(request.node, record)
+    raised = verdict.exception
+    if verdict.status == "error" and isinstance(raised, Exception) and not isinstance(raised, SkipTest):
+        *_, last = traceback.walk_tb(raised.__traceback__)
+        if not last[0].f_code.co_filename.startswith(PACKAGE):
+            raise raised  # the kernel's own traceback, and the debugger stops there
     if verdict.status in ("fail", "error"):
         pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {record.command}", pytrace=False)
     if verdict.status == "waived":
         pytest.xfail(verdict.explanation)
     if verdict.status in ("unsupported", "unavailable"):
         pytest.skip(verdict.reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """What a kernel raised is shown from the kernel on, and in short unless `--tb` says otherwise."""
+    report = yield
+    raised = call.excinfo
+    ours = any(name == PROPERTY for name, _ in item.user_properties)
+    if raised is None or not ours or not isinstance(raised.value, Exception):  # pytest's own outcomes are none
+        return report
+    inside = [str(entry.path).startswith(PACKAGE) for entry in raised.traceback]
+    if True in inside and not inside[-1]:
+        raised.traceback = raised.traceback[len(inside) - inside[::-1].index(True) :]
+    asked = item.config.getoption("tbstyle")
+    style: Any = "short" if asked == "auto" else asked
+    report.longrepr = raised.getrepr(style=style, showlocals=item.config.getoption("showlocals"), funcargs=True)
+    return report

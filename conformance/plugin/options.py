@@ -16,6 +16,7 @@ from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, typed
+from conformance.results.schema import STATUSES
 from conformance.training.tables import DISTRIBUTION as TRAINING
 
 METHODS = ("auto", "exact", "probes")
@@ -35,6 +36,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--seed", default=str(SEED), metavar="N", help="draw fresh data (default: the goldens' seed)")
     group.addoption("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes, or by cost")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
+    group.addoption("--show", action="append", metavar="STATUS", help="list the cases of a status, with reasons")
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict")
     group.addoption("--report", metavar="DIR", help="write a page there, a summary in Markdown, JUnit XML and CSV")
 
@@ -82,6 +84,7 @@ def _read(config: pytest.Config) -> Selection:
     distributions = chosen("--distribution", (*DISTRIBUTIONS, BEHAVIOUR, TRAINING))
     if not re.fullmatch(r"\d{1,18}", seed, re.ASCII):
         raise SelectionError(f"--seed {seed}: must be a whole number from 0 to 10^18 - 1")
+    require_known("--show", config.getoption("--show") or (), STATUSES)
     required = tuple(config.getoption("--require") or ())
     require_known("--require", required, DEVICES)
     for device in required:

@@ -1,6 +1,8 @@
-"""How far a run is: a line below pytest's own on a terminal, with what runs now and when all will be done.
+"""How far a run is: a row for each implementation and operator, where pytest writes a letter for each test.
 
-Nobody reads it in a file or in a log, so it is drawn on a terminal only, and not where `CI` is set or `-q` is given.
+A row is written when the last of its tests has ended: on a terminal, into a file and in CI. On a terminal, those that
+are not done stand below, with the time that is left. With `-v` pytest writes its line for each test instead; with `-q`
+there is nothing.
 """
 
 from __future__ import annotations
@@ -8,17 +10,22 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-BELOW, ABOVE, CLEAR = "\n", "\x1b[A", "\x1b[K"
-"""Terminal: to the next line, which scrolls where it must; back up; erase to the end of the line."""
-COLUMN = "\x1b[{}G"
-SHOWN = 0.05
-"""Seconds a test must take on average for a line to be worth drawing."""
+from conformance.plugin.outcome import ROW, record_of
+from conformance.reporting import terminal
+from conformance.results.schema import Record
+
+NAME = "conformance-progress"
+MAX_ROWS = 8
+"""Unfinished rows that are shown."""
+SECONDS = 0.1
+"""Between two pictures: more are not seen."""
 
 
 class Estimate:
@@ -47,31 +54,56 @@ class Estimate:
         return sum(map(len, self._ended.values()))
 
     @property
-    def mean(self) -> float:
-        """Seconds of a test so far."""
-        every = [seconds for ended in self._ended.values() for seconds in ended]
-        return statistics.fmean(every) if every else 0.0
-
-    @property
     def remaining(self) -> float | None:
         """Seconds until all have ended; None before the first one has."""
         if not self._ended:
             return None
         means = {name: statistics.fmean(ended) for name, ended in self._ended.items()}
-        return sum(count * means.get(name, self.mean) for name, count in self.left.items()) / self.workers
+        mean = statistics.fmean(seconds for ended in self._ended.values() for seconds in ended)
+        return sum(count * means.get(name, mean) for name, count in self.left.items()) / self.workers
+
+
+class Row:
+    """The tests of an implementation on an operator."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = 0
+        self.seconds = 0.0
+        self.counts: Counter[str] = Counter()
+        """Cases by status."""
+
+    def add(self, record: Record, seconds: float) -> None:
+        self.done += 1
+        self.seconds += seconds
+        self.counts[record.status] += record.cases
+
+    @property
+    def here(self) -> bool:
+        """Whether anything could be run."""
+        return bool(self.counts.keys() - {"unsupported", "unavailable"})
 
 
 class Progress:
-    """Draws the line between the outputs of pytest's own reporter, which it leaves as they are."""
+    """Writes finished rows between the outputs of pytest's own reporter, and draws the others below."""
 
-    def __init__(self, reporter: pytest.TerminalReporter) -> None:
-        self._writer = reporter._tw
+    def __init__(self, reporter: pytest.TerminalReporter, live: bool) -> None:
+        self._reporter = reporter
+        self._width = reporter._tw.fullwidth - 1
+        self._live = live
         self.estimate = Estimate()
-        self._running: dict[str, None] = {}
-        self._drawn = False
+        self.rows: dict[tuple[str, str], Row] = {}
+        """Unfinished."""
+        self._own: set[str] = set()
+        """Tests of this process whose letter and path are not written."""
+        self._running = ""
+        self._headed = False
+        self._drawn = 0
+        self._last = 0.0
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """All tests of this process; a controller has none of its own."""
+        self._own = {item.nodeid for item in session.items if dict(item.user_properties).get(ROW)}
         if session.items:
             self.estimate.expect([item.nodeid for item in session.items])
 
@@ -83,50 +115,104 @@ class Progress:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Iterator[None]:
-        self._running[nodeid] = None
-        return (yield from self._redrawn())
+        self._running = nodeid
+        shown = self._reporter.showfspath
+        if nodeid in self._own:
+            self._reporter.showfspath = False
+        else:
+            self._clear()
+        try:
+            return (yield)
+        finally:
+            self._reporter.showfspath = shown
+            self._draw()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Iterator[None]:
         self.estimate.add(report.nodeid, report.duration)
-        return (yield from self._redrawn())
+        record, total = record_of(report), dict(report.user_properties).get(ROW)
+        if record is None or not isinstance(total, int):
+            self._clear()
+            return (yield)
+        key = record.implementation, record.operator
+        row = self.rows.setdefault(key, Row(total))
+        row.add(record, report.duration)
+        if row.done == row.total:
+            self._finish(key)
+        return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> Iterator[None]:
-        self._running.pop(nodeid, None)
         self.estimate.end(nodeid)
-        return (yield from self._redrawn())
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
-        """What follows has the screen for itself."""
-        self._write("")
-
-    def _redrawn(self) -> Iterator[None]:
-        self._write("")
         try:
             return (yield)
         finally:
-            if self.estimate.mean >= SHOWN:
-                self._write(self.text)
+            self._draw()
 
-    @property
-    def text(self) -> str:
-        """The line, without what would not fit."""
-        found, remaining = self.estimate, self.estimate.remaining
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_testnodedown(self) -> None:
+        """What follows has the screen for itself."""
+        self._clear()
+
+    pytest_enter_pdb = pytest_keyboard_interrupt = pytest_internalerror = pytest_testnodedown
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Rows that have not come to their end, because the run has."""
+        for key in list(self.rows):
+            self._finish(key)
+        self._clear()
+
+    def _finish(self, key: tuple[str, str]) -> None:
+        row = self.rows.pop(key)
+        if not row.here:
+            return  # the summary says so
+        self._clear()
+        self._reporter.ensure_newline()
+        if not self._headed:
+            write(self._reporter, terminal.heading(self._width))
+            self._headed = True
+        write(self._reporter, terminal.row(*key, row.counts, self._width))
+        if row.done < row.total:
+            self._reporter.write_line(f"    not finished: {row.done} of {row.total} tests")
+
+    def text(self) -> list[str]:
+        """Lines of what is not done, without what would not fit."""
+        lines = []
+        for (implementation, operator), row in list(self.rows.items())[:MAX_ROWS]:
+            failed = row.counts["fail"] + row.counts["error"]
+            left = duration(row.seconds / row.done * (row.total - row.done) / self.estimate.workers)
+            said = f"{row.done}/{row.total}, {failed} failed, {left} left"
+            lines.append(terminal.names(implementation, operator, self._width) + said)
+        estimate, remaining = self.estimate, self.estimate.remaining
         left = "" if remaining is None else f", {duration(remaining)} left"
-        running = next(reversed(self._running), "")
-        return f"{found.done}/{found.total}{left}  {_case(running)}"[: self._writer.fullwidth - 1]
+        lines.append(f"{estimate.done}/{estimate.total}{left}  {_case(self._running)}")
+        return [line[: self._width] for line in lines]
 
-    def _write(self, text: str) -> None:
-        """Below the line on which pytest writes, and back to the column where it does."""
-        if not (text or self._drawn):
+    def _draw(self) -> None:
+        """On the lines below the one on which pytest has ended, if it has."""
+        now = time.monotonic()
+        if not self._live or now - self._last < SECONDS or self._reporter._tw.width_of_current_line:
             return
-        self._writer.flush()
-        back = ABOVE + COLUMN.format(self._writer.width_of_current_line + 1)
-        sys.stderr.write(f"{BELOW}\r{CLEAR}{text}{back}")
+        self._clear()
+        lines = self.text()
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
-        self._drawn = bool(text)
+        self._drawn, self._last = len(lines), now
+
+    def _clear(self) -> None:
+        if self._drawn:
+            self._reporter.flush()
+            sys.stderr.write(f"\x1b[{self._drawn}A\x1b[J")
+            sys.stderr.flush()
+            self._drawn = 0
+
+
+def write(reporter: pytest.TerminalReporter, line: terminal.Line) -> None:
+    """One line, colored where colors are wanted."""
+    for text, color in line:
+        reporter.write(text, **({color: True} if color else {}))
+    reporter.write("\n")
 
 
 def duration(seconds: float) -> str:
@@ -148,9 +234,15 @@ def _case(name: str) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """After pytest's reporter, where there is somebody to look."""
+    """After pytest's reporter."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or hasattr(config, "workerinput") or os.environ.get("CI") or config.get_verbosity() < 0:
+    if reporter is None or hasattr(config, "workerinput") or config.get_verbosity() != 0:
         return
-    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        config.pluginmanager.register(Progress(reporter), "conformance-progress")
+    live = (
+        sys.stderr.isatty()
+        and reporter.isatty()
+        and os.environ.get("TERM", "dumb") != "dumb"
+        and not os.environ.get("CI")
+        and config.getoption("capture") != "no"  # what kernels print would stand in the picture
+    )
+    config.pluginmanager.register(Progress(reporter, live), NAME)

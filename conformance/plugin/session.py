@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from conformance.checks import CHECKS
@@ -17,24 +16,17 @@ from conformance.execution.plan import IMPLS, Plan
 from conformance.execution.selection import SelectionError
 from conformance.implementations.devices import DEVICES, missing
 from conformance.plugin import options
-from conformance.reporting import command, memory, terminal, training
+from conformance.plugin.outcome import PROPERTY, ROW, publish, record_of
+from conformance.plugin.summary import Summary
+from conformance.reporting import command
 from conformance.reporting.tally import Tally
 from conformance.results import build
-from conformance.results.schema import AnyRecord, CheckRecord, Record, TrainingRecord
 from conformance.results.writing import Records, encode
 from conformance.timing.required import required_cases
 from conformance.training.required import Training, trainings
 from conformance.training.tables import DISTRIBUTION as TRAINING
+from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 
-PROPERTY = "conformance"
-"""Name of the user property that carries a record, as a JSON line, from a worker to the controller."""
-
-decoded = lru_cache(maxsize=2)(msgspec.json.Decoder(AnyRecord).decode)
-"""Of our own lines, which need not be searched for what a stranger might write; several hooks ask for the same one."""
-
-LETTERS = {"pass": ".", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
-CATEGORIES = {"pass": "passed", "fail": "failed", "error": "failed"}
-"""Status -> pytest's own category; other statuses are categories of their own."""
 MARKERS = {
     "verifies": "verifies(operator, when): cases of an operator, where when(geometry) holds",
     "behaves": "behaves(*names): behaviour checks, on the cases that each of them is required on",
@@ -75,13 +67,14 @@ class Session:
         self.is_worker = hasattr(config, "workerinput")
         self.selection = options.read(config)
         self.tally = Tally()
-        self.tables: list[Record] = []
-        """Records that have a row in a table of their own: memory, training."""
         self.impls = options.folder(config, self.selection)
         self.records = None if self.is_worker else _open_records(config)
         self._plan: Plan | None = None
         self.asked = False
         """Whether any test is here to verify something."""
+        if not self.is_worker:
+            self.summary = Summary(self)
+            config.pluginmanager.register(self.summary, "conformance-summary")
         if self.selection.implementations:
             _ = self.plan
 
@@ -154,6 +147,18 @@ class Session:
                 for path, reason in self.plan.registry.broken.items()
             ]
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Tell every test how many its row has, now that all are known: a controller learns it from their reports."""
+        rows = []
+        for item in session.items:
+            case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
+            if isinstance(case, (Case, Training, Absence)):
+                rows.append((item, _row(case)))
+        counts = Counter(row for _, row in rows)
+        for item, row in rows:
+            item.user_properties.append((ROW, counts[row]))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
         self.asked |= not {"verifies", "behaves", "trains"}.isdisjoint(report.keywords)
@@ -161,8 +166,7 @@ class Session:
         if record is None:
             return
         self.tally.add(record)
-        if isinstance(record, (CheckRecord, TrainingRecord)):
-            self.tables.append(record)
+        self.summary.add(record, report)
         if self.records is not None:
             try:
                 self.records.write(record)
@@ -197,38 +201,6 @@ class Session:
         elif self.asked and not self.tally.verified:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """The matrix, what was not run and why, and what was asked for and is not here."""
-        devices = options.devices_asked(self.config)
-        if self.config.option.collectonly or not (self.asked or self.tally.cells or devices):
-            return
-        named = [(record.implementation, record) for record in self.tables]
-        networks = training.table(named)
-        for table in (*memory.tables(named), *([networks] if networks else [])):
-            terminalreporter.section(table.title)
-            for line in (*table.lines(), *([table.note] if table.note else [])):
-                terminalreporter.write_line(line)
-        terminalreporter.section("conformance")
-        width = terminalreporter._tw.fullwidth - 1
-        if self.tally.cells:
-            for line in terminal.summary(self.tally, width):
-                terminalreporter.write_line(line)
-        for device in devices:
-            if not self.tally.verified_on(device):
-                reason = missing(device) or (
-                    "no implementation of this device could run"
-                    if self.tally.devices[device]
-                    else "no implementation selected"
-                )
-                terminalreporter.write_line(f"{device}: nothing verified: {reason}", yellow=True)
-                for line in terminal.simulators(device, self.plan.simulators(device), width):
-                    terminalreporter.write_line(line, yellow=True)
-        if not self.tally.verified:
-            terminalreporter.write_line("NOTHING WAS VERIFIED", red=True)
-        if self.records is not None and (folder := self.config.getoption("--report")):
-            for line in command.of_run(self.records.path, Path(folder)):
-                terminalreporter.write_line(line)
-
 
 class Broken(pytest.Item):
     """A file in `impls/` that cannot be used: one loud error, and the others still run."""
@@ -247,27 +219,11 @@ class Broken(pytest.Item):
         return self.name, None, self.name
 
 
-def publish(item: pytest.Item, record: Record) -> None:
-    """Hand a record, with the level of the run, to whoever counts and writes."""
-    record = msgspec.structs.replace(record, run_level=item.config.getoption("--level"))
-    item.user_properties.append((PROPERTY, encode(record).decode()))
-
-
-def record_of(report: Any) -> Record | None:
-    """The record of a test whose call ended; None for other phases and other tests."""
-    if getattr(report, "when", None) != "call":
-        return None
-    text = dict(report.user_properties).get(PROPERTY)
-    return None if text is None else decoded(str(text))
-
-
-def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """Show the suite's statuses instead of pytest's."""
-    record = record_of(report)
-    if record is None:
-        return None
-    status = record.status
-    return CATEGORIES.get(status, status), LETTERS[status], status.upper()
+def _row(case: Case | Training | Absence) -> tuple[str, str]:
+    """Implementation and operator, as in the case's record."""
+    if isinstance(case, Absence):
+        return case.implementation, case.operator
+    return case.implementation.name, TRAINING_OPERATOR if isinstance(case, Training) else case.operator.name
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

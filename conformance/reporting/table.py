@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +18,25 @@ class Table:
     names: int = 1
     note: str = ""
 
-    def lines(self) -> Iterator[str]:
-        """Aligned, headings first, without title and note."""
-        every = [self.heads, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-        for row in every:
+    def lines(self, width: int) -> Iterator[str]:
+        """Aligned, headings first, without title and note; last columns that do not fit are left out, and counted."""
+        # a heading is broken between its words where its column is narrower
+        heads = [
+            textwrap.wrap(head, max(map(len, (*head.split(), *cells))))
+            for head, *cells in zip(self.heads, *self.rows, strict=True)
+        ]
+        widths = [max(map(len, (*head, *cells))) for head, *cells in zip(heads, *self.rows, strict=True)]
+        fit = sum(end <= width for end in accumulate(w + 2 for w in widths))
+        depth = max(map(len, heads))
+        tops = zip(*([""] * (depth - len(head)) + head for head in heads), strict=True)
+        for row in (*tops, *self.rows):
             cells = [
-                text.ljust(width) if place < self.names else text.rjust(width)
-                for place, (text, width) in enumerate(zip(row, widths, strict=True))
+                text.ljust(columns) if place < self.names else text.rjust(columns)
+                for place, (text, columns) in enumerate(zip(row, widths, strict=True))
             ]
-            yield "  ".join(cells).rstrip()
+            yield "  ".join(cells[:fit]).rstrip()
+        if fit < len(widths):
+            yield f"not shown for want of width: {', '.join(self.heads[fit:])}"
 
     def markdown(self) -> Iterator[str]:
         """A table of Markdown and the note below it, for text that needs no escaping."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.reporting.accuracy import AccuracyProfile
 from conformance.results.schema import VERIFIED, BrokenRecord, CheckRecord, Record, Work
 
@@ -29,7 +30,9 @@ class Tally:
         self.own: list[float] = []
         """Seconds of each verdict that are neither the kernel's nor the reference's."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> reasons of unsupported cases."""
+        """Implementation -> reasons of unsupported cases, but for operators that it does not implement."""
+        self.not_implemented: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Implementation -> operators that it does not implement, and their cases."""
         self.accepted: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> invalid arguments that it accepts, and how often it was asked."""
         self.waivers: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -53,6 +56,8 @@ class Tally:
             self.broken[name] = record.reason
         if status == "unavailable":
             self.absent[name] = record.reason
+        elif status == "unsupported" and record.reason == NOT_IMPLEMENTED.format(record.operator):
+            self.not_implemented[name][record.operator] += cases
         elif status == "unsupported":
             self.refusals[name][record.reason] += cases
         elif status == "waived":

@@ -1,11 +1,11 @@
-"""The summary at the end of a run: a matrix implementation x operator, and what was not run and why."""
+"""What a run shows on the terminal: a row for each implementation and operator, and the summary at the end."""
 
 from __future__ import annotations
 
 import statistics
 import textwrap
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from conformance.reporting import accuracy, traffic
 from conformance.reporting.tally import Tally
@@ -14,39 +14,90 @@ from conformance.results.schema import STATUSES
 LETTERS = {"pass": "", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
 LEGEND = "numbers pass; F fail, E error, u unsupported, w waived, - unavailable"
 ACCEPTS = "accepts invalid arguments"
+COLUMNS = {"pass": 8, "fail": 7, "error": 7, "unsupported": 12, "waived": 7}
+"""Statuses in a row, and their widths. What is unavailable has no row."""
+COLORS = {"pass": "green", "fail": "red", "error": "red", "unsupported": "cyan", "waived": "yellow"}
+OPERATOR = 21
+"""Width of the column."""
+MAX_REASONS = 3
+"""Reasons of an implementation that are shown unless all are asked for."""
+
+Line = Sequence[tuple[str, str]]
+"""Texts, each with its color, which may be empty."""
 
 
-def summary(tally: Tally, width: int) -> Iterator[str]:
-    """Lines of at most `width` columns."""
-    yield from _matrix(tally, width)
-    yield from textwrap.wrap(LEGEND, width)
+def heading(width: int) -> Line:
+    """Above the rows."""
+    return ((names("implementation", "operator", width) + "".join(s.rjust(w) for s, w in COLUMNS.items()), ""),)
+
+
+def row(implementation: str, operator: str, counts: Mapping[str, int], width: int) -> Line:
+    """Cases by status."""
+    cells = [
+        (f"{counts.get(status, 0):{columns},}", COLORS[status] if counts.get(status) else "")
+        for status, columns in COLUMNS.items()
+    ]
+    return ((names(implementation, operator, width), ""), *cells)
+
+
+def names(implementation: str, operator: str, width: int) -> str:
+    """The first two columns of a row; as wide on every row of a run, whoever comes later."""
+    room = max(12, min(32, width - OPERATOR - sum(COLUMNS.values())))
+    return _shortened(implementation, room - 1).ljust(room) + operator.ljust(OPERATOR)
+
+
+def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> Iterator[Line]:
+    """Lines of at most `width` columns: counts, accuracy, what was not done and why, the total.
+
+    With `by_operator`, a row for each operator as well. Only the commonest reasons are shown, unless their status is
+    `listed`.
+    """
+    present = sorted({name for name, operator in tally.cells if operator} - tally.absent.keys())
+    shown = present if len(present) > 1 or by_operator else []
+    yield from [heading(width)] if shown else []
+    for name in shown:
+        own = {operator: counts for (owner, operator), counts in tally.cells.items() if owner == name}
+        for operator, counts in own.items() if by_operator else ():
+            if operator not in tally.not_implemented[name]:
+                yield row(name, operator, counts, width)
+        yield row(name, "all operators", sum(own.values(), Counter()), width)
+    yield from [()] if shown else []
     profiles = [(_shortened(name, width // 3), *rest) for name, *rest in accuracy.rows(tally.profiles)]
     if profiles:
-        title = "accuracy profile (worst of all cases; error as a share of what the contract allows)"
-        yield from ("", *textwrap.wrap(title, width), *_columns([accuracy.HEADS, *profiles], width), "")
+        yield from _wrapped(
+            "accuracy profile (worst of all cases; error as a share of what the contract allows)", width
+        )
+        yield from (*_columns([accuracy.HEADS, *profiles], width), ())
     if tally.moved:
-        yield "traffic as counted by emulators"
+        yield from _wrapped("traffic as counted by emulators", width)
         yield from _columns([traffic.HEADS, *traffic.rows(tally.moved)], width)
-        yield from (*textwrap.wrap(traffic.NOTE, width), "")
-    sections = {
-        "broken files": {path: [why] for path, why in tally.broken.items()},
-        "unavailable": {name: [why] for name, why in tally.absent.items()},
-        "unsupported": {name: _counted(reasons) for name, reasons in tally.refusals.items()},
-        ACCEPTS: {name: sorted(requests) for name, requests in tally.accepted.items() if requests},
-        "waived": {name: _counted(reasons) for name, reasons in tally.waivers.items()},
-    }
-    for title, entries in sections.items():
-        yield from [f"{title}:"] if entries else []
-        for name, lines in sorted(entries.items()):
-            for line in lines:
-                yield from textwrap.wrap(f"{name}: {line}", width, initial_indent="  ", subsequent_indent="      ")
+        yield from (*_wrapped(traffic.NOTE, width), ())
+    for path, why in sorted(tally.broken.items()):
+        yield from _wrapped(f"broken: {path}: {why}", width)
+    for name in present:
+        yield from _wrapped(_not_implemented(tally, name), width)
+        for status, reasons in (("unsupported", tally.refusals[name]), ("waived", tally.waivers[name])):
+            every = reasons.most_common()
+            commonest = every if status in listed else every[:MAX_REASONS]
+            for reason, count in commonest:
+                yield from _wrapped(f"{status}: {name}: {count:,} x {reason}", width)
+            if left := sum(count for _, count in every[len(commonest) :]):
+                more = f"{left:,} for {len(every) - len(commonest)} other reasons: --show {status}"
+                yield from _wrapped(f"{status}: {name}: {more}", width)
+        if tally.accepted[name]:
+            yield from _wrapped(f"{name} {ACCEPTS}: {'; '.join(sorted(tally.accepted[name]))}", width)
+    absent: defaultdict[str, list[str]] = defaultdict(list)
+    for name, why in sorted(tally.absent.items()):
+        absent[why].append(name)
+    for why, who in absent.items():
+        yield from _wrapped(f"unavailable: {', '.join(who)}: {why}", width)
     totals = tally.totals
-    counts = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
-    yield from textwrap.wrap(f"{sum(totals.values()):,} cases: {counts or 'none'}", width)
+    counted_ = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
+    yield from _wrapped(f"{sum(totals.values()):,} cases: {counted_ or 'none'}", width)
     if tally.own:
         kernels, references = tally.seconds["kernel"], tally.seconds["reference"]
-        own = f"{statistics.median(tally.own) * 1e3:.2f} ms a verdict (median) for the rest"
-        yield from textwrap.wrap(f"kernels {kernels:.1f} s, references {references:.1f} s, and {own}", width)
+        own_time = f"{statistics.median(tally.own) * 1e3:.2f} ms a verdict (median) for the rest"
+        yield from _wrapped(f"kernels {kernels:.1f} s, references {references:.1f} s, and {own_time}", width)
 
 
 def simulators(device: str, found: Mapping[str, list[str]], width: int) -> list[str]:
@@ -55,26 +106,14 @@ def simulators(device: str, found: Mapping[str, list[str]], width: int) -> list[
     return textwrap.wrap(f"{device}: the same kernels run on the CPU: {', '.join(ways)}", width) if ways else []
 
 
-def _matrix(tally: Tally, width: int) -> Iterator[str]:
-    """Blocks of as many operator columns as fit."""
-    rows = sorted({name for name, operator in tally.cells if operator})
-    operators = list(dict.fromkeys(operator for _, operator in tally.cells if operator))
-    cells = {key: counted(counts) or "0" for key, counts in tally.cells.items()}
-    column = max([len(o) for o in operators] + [len(c) for c in cells.values()] + [8]) + 2
-    first = min(max([len("implementation"), *map(len, rows)]) + 2, max(width - column, len("implementation") + 2))
-    fit = max(1, (width - first) // column)
-    for start in range(0, len(operators), fit):
-        shown = operators[start : start + fit]
-        yield "implementation".ljust(first) + "".join(operator.rjust(column) for operator in shown)
-        for row in rows:
-            texts = (cells.get((row, operator), "") for operator in shown)
-            yield (_shortened(row, first - 2).ljust(first) + "".join(text.rjust(column) for text in texts)).rstrip()
-        yield ""
-
-
 def counted(counts: Counter[str]) -> str:
-    """A cell of the matrix, as LEGEND says."""
+    """A cell of the matrix in documents, as LEGEND says."""
     return " ".join(f"{counts[status]}{LETTERS[status]}" for status in STATUSES if counts[status])
+
+
+def _not_implemented(tally: Tally, name: str) -> str:
+    missing = tally.not_implemented[name]
+    return f"unsupported: {name} does not implement {', '.join(missing)} ({missing.total():,} cases)" if missing else ""
 
 
 def _shortened(name: str, width: int) -> str:
@@ -83,14 +122,15 @@ def _shortened(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: width - 1 - half]}~{name[-half:]}"
 
 
-def _columns(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[str]:
+def _columns(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Line]:
     """Aligned; what does not fit goes on below the last column."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     indent = sum(widths[:-1]) + len(widths) - 1
     for row in rows:
         line = " ".join(text.ljust(column) for text, column in zip(row, widths, strict=True)).rstrip()
-        yield from textwrap.wrap(line, width, subsequent_indent=" " * (indent if indent < width - 16 else 6))
+        yield from _wrapped(line, width, indent if indent < width - 16 else 6)
 
 
-def _counted(reasons: Counter[str]) -> list[str]:
-    return [f"{count} x {reason}" for reason, count in reasons.most_common()]
+def _wrapped(text: str, width: int, indent: int = 4) -> Iterator[Line]:
+    for line in textwrap.wrap(text, width, subsequent_indent=" " * indent):
+        yield ((line, ""),)

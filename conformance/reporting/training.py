@@ -9,8 +9,8 @@ from conformance.reporting.table import Table
 from conformance.results.schema import Record, TrainingRecord
 
 HEADS = (
-    "implementation", "network", "status", "steps", "loss", "accuracy", "test loss", "test accuracy", "baseline",
-    "verified", "worst error", "s",
+    "implementation", "network", "status", "steps", "test accuracy", "baseline", "verified", "worst error", "s", "loss",
+    "accuracy", "test loss",
 )  # fmt: skip
 NOTE = (
     "baseline: majority-class baseline, the test accuracy of always answering the commonest class; verified: tensors "
@@ -30,14 +30,14 @@ def table(named: Iterable[tuple[str, Record]]) -> Table | None:
         cells = (
             record.status,
             f"{run.steps:,}",
-            f"{float(scores.first_loss):.3f} to {float(scores.last_loss):.3f}",
-            f"{float(scores.accuracy):.0%}",
-            f"{float(scores.test_loss):.3f}",
             f"{float(scores.test_accuracy):.0%}",
             f"{float(scores.baseline):.0%}",
             f"{run.verified:,}",
             f"{max(worst, default=math.nan):.0%}",
             f"{record.seconds.get('total', math.nan):.1f}",
+            f"{float(scores.first_loss):.3f} to {float(scores.last_loss):.3f}",
+            f"{float(scores.accuracy):.0%}",
+            f"{float(scores.test_loss):.3f}",
         )
         rows.append((name, run.network, *cells))
     return Table("Networks trained through their convolutions", HEADS, tuple(rows), 3, NOTE) if rows else None

@@ -1,0 +1,155 @@
+"""The end of a run on the terminal: failures grouped by their cause, then what the run amounted to."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conformance.implementations.devices import missing
+from conformance.plugin import options
+from conformance.plugin.outcome import CATEGORIES
+from conformance.plugin.progress import NAME as PROGRESS
+from conformance.plugin.progress import write
+from conformance.reporting import command, memory, terminal, training
+from conformance.reporting.groups import described, group
+from conformance.results.schema import CheckRecord, Record, TrainingRecord
+
+if TYPE_CHECKING:
+    from conformance.plugin.session import Session
+
+MAX_WHOLE, MAX_GROUPS = 3, 10
+"""Groups of an implementation whose smallest case is shown with all that is known of it; groups that are shown."""
+
+
+class Summary:
+    """Keeps what is shown at the end. Only the process that counts has one."""
+
+    def __init__(self, run: Session) -> None:
+        self._run = run
+        self._listed: frozenset[str] = frozenset(run.config.getoption("--show") or ()) | (
+            {"unsupported"} if "u" in (run.config.getoption("reportchars") or "") else frozenset()
+        )
+        self._tables: list[Record] = []
+        """Those that have a row in a table of their own: memory, training."""
+        self._cases: list[Record] = []
+        """Those that are listed."""
+        self._failed: list[tuple[Record, Any]] = []
+        """With pytest's report."""
+        self._counted: list[tuple[Record, Any]] = []
+        """Records of several cases, with pytest's report."""
+
+    def add(self, record: Record, report: Any) -> None:
+        if isinstance(record, (CheckRecord, TrainingRecord)):
+            self._tables.append(record)
+        if record.status in self._listed:
+            self._cases.append(record)
+        if record.status in ("fail", "error"):
+            self._failed.append((record, report))
+        if record.cases > 1:
+            self._counted.append((record, report))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+        """After pytest's own sections, which show other tests' failures one by one, and not these."""
+        stats = terminalreporter.stats
+        ours = {id(report) for _, report in self._failed}
+        whole: dict[str, list[Any]] = {
+            category: stats[category] for category in ("failed", "error") if category in stats
+        }
+        for category, reports in whole.items():
+            stats[category] = [report for report in reports if id(report) not in ours]
+        try:
+            result = yield
+        finally:
+            stats.update(whole)
+        self._write(terminalreporter)
+        # pytest counts reports, and one report may stand for many cases
+        for record, report in self._counted:
+            stats[CATEGORIES.get(record.status, record.status)] += [report] * (record.cases - 1)
+        return result
+
+    def _write(self, reporter: pytest.TerminalReporter) -> None:
+        run, width = self._run, reporter._tw.fullwidth - 1
+        devices = options.devices_asked(run.config)
+        if run.config.option.collectonly or not (run.asked or run.tally.cells or devices):
+            return
+        self._failures(reporter)
+        named = [(record.implementation, record) for record in self._tables]
+        networks = training.table(named)
+        for table in (*memory.tables(named), *([networks] if networks else [])):
+            reporter.section(table.title)
+            for text in (*table.lines(width), *textwrap.wrap(table.note, width)):
+                reporter.write_line(text)
+        for status in sorted(self._listed):
+            self._list(reporter, status)
+        reporter.section("conformance")
+        if run.tally.cells:
+            by_operator = not run.config.pluginmanager.has_plugin(PROGRESS)
+            for line in terminal.summary(run.tally, width, by_operator, self._listed):
+                write(reporter, line)
+        for device in devices:
+            if not run.tally.verified_on(device):
+                reason = missing(device) or (
+                    "no implementation of this device could run"
+                    if run.tally.devices[device]
+                    else "no implementation selected"
+                )
+                reporter.write_line(f"{device}: nothing verified: {reason}", yellow=True)
+                for text in terminal.simulators(device, run.plan.simulators(device), width):
+                    reporter.write_line(text, yellow=True)
+        if not run.tally.verified:
+            reporter.write_line("NOTHING WAS VERIFIED", red=True)
+        if run.records is not None and (folder := run.config.getoption("--report")):
+            for text in command.of_run(run.records.path, Path(folder)):
+                reporter.write_line(text)
+
+    def _failures(self, reporter: pytest.TerminalReporter) -> None:
+        """The smallest case of each cause, whole; of the others their number."""
+        if not self._failed:
+            return
+        reports = {id(record): report for record, report in self._failed}
+        style = self._run.config.getoption("tbstyle")
+        reporter.section("failures")
+        for name, found in groupby(group(record for record, _ in self._failed), key=lambda one: one.implementation):
+            groups = list(found)
+            causes = counted(len(groups), "likely cause")
+            reporter.write_line(f"{name}: {causes}, {counted(sum(one.cases for one in groups), 'case')}", bold=True)
+            for number, one in enumerate(groups[:MAX_GROUPS], start=1):
+                smallest = one.smallest
+                reporter.write_line(f"{number}. {one.title}: {counted(one.cases, 'case')}", red=True, bold=True)
+                reporter.write_line(f"smallest case: {described(smallest)}")
+                whole = number <= MAX_WHOLE and style != "no"
+                if whole:
+                    _show(reporter, reports[id(smallest)].longrepr)
+                if smallest.command and not (whole and smallest.status == "fail"):  # where the text ends with it
+                    reporter.write_line(f"reproduce: {smallest.command}")
+            if left := groups[MAX_GROUPS:]:
+                reporter.write_line(
+                    f"and {counted(len(left), 'more cause')}, {counted(sum(one.cases for one in left), 'case')}"
+                )
+        reporter.write_line("every failing case: --show fail")
+
+    def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
+        reporter.section(status)
+        for record in (record for record in self._cases if record.status == status):
+            where = " ".join(filter(None, (record.descriptor, record.dtype, record.layout, record.distribution)))
+            count = f"{record.cases:,} cases" if record.cases > 1 else where
+            names = f"{record.implementation} {record.operator} {record.check}".rstrip()
+            reporter.write_line(f"{names}: {count}: {record.headline}")
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _show(reporter: pytest.TerminalReporter, shown: Any) -> None:
+    """What pytest knows of a failure, without the line on the worker that had it."""
+    if hasattr(shown, "toterminal"):
+        shown.toterminal(reporter._tw)
+    else:
+        reporter.write_line(str(shown))
