@@ -13,7 +13,7 @@ import pytest
 
 from conformance.checks import CHECKS
 from conformance.execution.case import Absence, Case
-from conformance.execution.plan import IMPLS, Plan
+from conformance.execution.plan import Plan
 from conformance.execution.selection import SelectionError
 from conformance.implementations.devices import DEVICES, missing
 from conformance.plugin import options
@@ -44,9 +44,8 @@ MARKERS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The suite's options and where implementations live."""
+    """The suite's options."""
     options.add(parser)
-    parser.addini("impls", "folder of implementations, relative to the root directory", default=str(IMPLS))
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
@@ -82,8 +81,8 @@ class Session:
         self._plan: Plan | None = None
         self.asked = False
         """Whether any test is here to verify something."""
-        if self.selection.implementations:
-            _ = self.plan
+        if self.selection.implementations or self.selection.paths:
+            _ = self.plan  # what is wrong with it ends the run before it starts, also where only workers need it
 
     @property
     def plan(self) -> Plan:
