@@ -1,19 +1,27 @@
-"""Conformance suite for convolution and pooling kernels: the names a vendor imports."""
+"""Conformance suite for convolution and pooling kernels: the names a vendor imports.
+
+They are loaded when they are used: pytest imports this package at the start of every run of an environment in which it
+is installed, also of runs that have nothing to do with it.
+"""
 
 from __future__ import annotations
 
-from conformance.implementations.bridges import (
-    jax_arrays,
-    jax_neuron_arrays,
-    neuron_device,
-    nki_arrays,
-    numba_cuda_arrays,
-    numpy_arrays,
-    torch_arrays,
-    torch_neuron_arrays,
-)
-from conformance.implementations.implementation import Implementation, Unsupported
-from conformance.judge import Contract
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conformance.implementations.bridges import (
+        jax_arrays,
+        jax_neuron_arrays,
+        neuron_device,
+        nki_arrays,
+        numba_cuda_arrays,
+        numpy_arrays,
+        torch_arrays,
+        torch_neuron_arrays,
+    )
+    from conformance.implementations.implementation import Implementation, Unsupported
+    from conformance.judge import Contract
 
 __version__ = "0.1.0"
 
@@ -30,3 +38,16 @@ __all__ = [
     "torch_arrays",
     "torch_neuron_arrays",
 ]
+
+_MODULES = {
+    "Contract": "conformance.judge",
+    "Implementation": "conformance.implementations.implementation",
+    "Unsupported": "conformance.implementations.implementation",
+}
+"""Name -> its module, where that is not the bridges'."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES.get(name, "conformance.implementations.bridges")), name)

@@ -173,7 +173,7 @@ def test_missing_folder_of_implementations(project: Project):
     (project.folder / "impls").rmdir()
     outcome = project.run()
     assert outcome.exit == 4
-    assert f"impls = {project.folder / 'impls'}: no such folder; set it in the ini file" in outcome.text
+    assert f"impls = {project.folder / 'impls'}: no such file or folder; set it in the ini file" in outcome.text
     assert no_traceback_of_ours(outcome.text)
 
 

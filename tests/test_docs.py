@@ -142,6 +142,6 @@ def test_a_file_that_is_no_campaigns_output_is_refused_and_nothing_is_written(tm
     wrong = tmp_path / "wrong.txt"
     wrong.write_text("nothing of a campaign\n")
     before = {path: path.read_bytes() for path in DOCUMENTS}
-    assert main(["docs", "update", "--mutation", str(wrong)]) == 2
+    assert main(["docs", "update", "--mutation", str(wrong)]) == 4
     assert "no line with 'mutation score'" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in DOCUMENTS} == before

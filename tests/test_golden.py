@@ -21,9 +21,10 @@ from conformance.__main__ import main
 from conformance.dtypes import STORAGE
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe, golden, goldens, npz, recipes, writing
 from conformance.inputs.goldens import verify
-from conformance.inputs.manifest import FOLDER, MANIFEST, TENSORS, GoldenError, Manifest, read, render
+from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, read, render
 from conformance.inputs.stream import Stream
 from conformance.operators import OPERATORS, ConvGeometry
+from conformance.resources import GOLDEN
 
 PINNED = recipes.pinned()[:12]
 STORED = recipes.stored()[:2]
@@ -66,13 +67,13 @@ def test_a_sample_of_the_manifest_holds(tmp_path: Path):
     sample, real = recipes.pinned()[::60], read()
     kept = Manifest({recipe.key: real.entries[recipe.key] for recipe in sample}, real.tensors)
     (tmp_path / MANIFEST.name).write_text(render(kept))
-    (tmp_path / TENSORS).symlink_to(FOLDER / TENSORS)
+    (tmp_path / TENSORS).symlink_to(GOLDEN / TENSORS)
     assert verify(tmp_path, sample, recipes.stored(), 2) == 0
 
 
 def test_stored_tensors_are_plain_numbers():
     for recipe in recipes.stored():
-        with np.load(FOLDER / TENSORS / npz.file_name(recipe), allow_pickle=False) as found:
+        with np.load(GOLDEN / TENSORS / npz.file_name(recipe), allow_pickle=False) as found:
             tensors = recipe.operator.inputs(recipe.geometry) | recipe.operator.outputs(recipe.geometry)
             shapes = {name.split("/")[1]: found[name].shape for name in found}
             assert shapes == {name: tensor.shape for name, tensor in tensors.items()}
@@ -270,7 +271,7 @@ def run(*words: str) -> int:
 def test_the_command_line_explains_itself(capsys: pytest.CaptureFixture[str]):
     assert run() == 0
     assert "golden" in capsys.readouterr().out
-    assert run("golden", "verify", "--jobs", "0") == 2
+    assert run("golden", "verify", "--jobs", "0") == 4
     assert "is not a whole number from 1 to 99" in capsys.readouterr().err
 
 
@@ -318,15 +319,15 @@ REFUSED = {
     "--jobs 2": "--jobs",
     "--dtype fp64": "no recipe has that dtype and distribution",
     "--problem n1_c2": "'h' is missing",
-    "--problem edge.plian": "'edge.plian' is no problem's name",
+    "--problem edge.plian": "no problem is called edge.plian; did you mean edge.plain",
     "--problem n99999999999_c1_h1_w1_k1_r1_s1": "choose a smaller --problem",
-    f"--problem n{'9' * 5000}_c1_h1_w1_k1_r1_s1": "is no problem's name",
+    f"--problem n{'9' * 5000}_c1_h1_w1_k1_r1_s1": "Exceeds the limit",
 }
 
 
 @pytest.mark.parametrize(("words", "said"), REFUSED.items(), ids=range(len(REFUSED)))
 def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, said: str):
-    assert run("golden", "export", str(tmp_path / "new"), *(word.replace("_", " ") for word in words.split())) == 2
+    assert run("golden", "export", str(tmp_path / "new"), *(word.replace("_", " ") for word in words.split())) == 4
     assert said in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
@@ -335,9 +336,9 @@ def test_export_names_a_folder_that_it_cannot_use(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").write_text("here")
-    monkeypatch.setattr(goldens, "FOLDER", tmp_path / "golden")
+    monkeypatch.setattr(goldens, "GOLDEN", tmp_path / "golden")
     for target, said in {"file": "cannot be written", "file/below": "cannot be written", "golden": "choose"}.items():
-        assert run("golden", "export", str(tmp_path / target), "--problem", "n1 c1 h1 w1 k1 r1 s1") == 2
+        assert run("golden", "export", str(tmp_path / target), "--problem", "n1 c1 h1 w1 k1 r1 s1") == 4
         assert re.match(f"export {tmp_path / target}: .*{said}", capsys.readouterr().err)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -426,6 +427,6 @@ def test_the_readme_shows_the_first_numbers():
         "ternary(0.5)": ternary("example", 6, 0.5),
         "below(81)": [word * 81 >> 64 for word in islice(words("example"), 4)],
     }
-    text = (FOLDER / "README.md").read_text()
+    text = (GOLDEN / "README.md").read_text()
     for draw, numbers in example.items():
         assert f"    {draw:<19}{' '.join(map(str, numbers))}\n" in text

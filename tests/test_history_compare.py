@@ -196,7 +196,7 @@ def test_missing_and_new_benchmarks(pair, capsys):
 def test_another_machine_is_refused_unless_forced(pair, capsys):
     before, after, document = pair
     write(after, document | {"machine_info": document["machine_info"] | {"cpu": {"brand_raw": "Other", "count": 2}}})
-    assert main(["compare", str(before), str(after)]) == 2
+    assert main(["compare", str(before), str(after)]) == 4
     assert "times are not comparable: CPU Acme CPU and Other" in capsys.readouterr().out
     assert main(["compare", str(before), str(after), "--force"]) == 0
     assert "note: CPU differs" in capsys.readouterr().out
@@ -232,7 +232,7 @@ def test_runs_of_different_sources_are_not_taken_together(pair):
     for entry in document["benchmarks"]:
         entry["extra_info"]["source"] = "c" * 64
     changed = write(after.with_name("c.json"), document)
-    assert main(["compare", str(before), str(after), "--and", str(changed), str(after)]) == 2
+    assert main(["compare", str(before), str(after), "--and", str(changed), str(after)]) == 4
     assert main(["compare", str(before), str(after), "--and", str(before), str(after)]) == 0
 
 
@@ -269,7 +269,7 @@ BAD = {
 def test_bad_files_are_named_with_their_defect(defect: str, pair, capsys):
     before, after, _ = pair
     after.write_text(BAD[defect])
-    assert main(["compare", str(before), str(after)]) == 2
+    assert main(["compare", str(before), str(after)]) == 4
     told = capsys.readouterr().err
     assert defect in told
     assert str(after) in told
@@ -287,10 +287,10 @@ def test_benchmarks_of_something_else_are_passed_over(pair, capsys):
 
 def test_files_that_cannot_be_read(pair, capsys):
     before, after, _ = pair
-    assert main(["compare", str(before), str(after.with_name("none.json"))]) == 2
+    assert main(["compare", str(before), str(after.with_name("none.json"))]) == 4
     assert "cannot be read" in capsys.readouterr().err
     after.write_bytes(b"\xff")
-    assert main(["compare", str(before), str(after)]) == 2
+    assert main(["compare", str(before), str(after)]) == 4
     assert "is not UTF-8" in capsys.readouterr().err
 
 
@@ -299,7 +299,7 @@ def test_thresholds_that_cannot_be_meant(text: str, pair):
     before, after, _ = pair
     with pytest.raises(SystemExit) as end:
         main(["compare", str(before), str(after), f"--threshold={text}"])
-    assert end.value.code == 2
+    assert end.value.code == 4
 
 
 def test_names_cannot_act_on_a_terminal(pair, capsys):

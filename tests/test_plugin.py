@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from typing import Any
 
 import pytest
@@ -212,7 +213,8 @@ def test_command_reproduces_one_case(project: Project, folder: str, arguments: t
     outcome = project.run(*arguments, "--distribution=integer", "--distribution=fixed", "--seed=5")
     first = next(r for r in outcome.records if r["implementation"] == "acme")
     assert (first["seed"], first["command"] in outcome.text) == (5, True)
-    again = project.pytester.runpytest_inprocess(*shlex.split(first["command"])[1:], "--records=again.jsonl")
+    words = [sys.executable, "-m", *shlex.split(first["command"]), "--records=again.jsonl"]
+    again = project.pytester.run(*words, timeout=60)
     assert again.ret == 1
     assert without_times(project.records("again.jsonl")) == without_times([first])
 

@@ -57,20 +57,20 @@ def test_of_many_lines_left_out_the_first_are_named(tmp_path: Path, capsys: pyte
 
 def test_no_report_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "new.jsonl", [sample(schema=99)])
-    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 2
+    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 4
     assert "new.jsonl, line 1: written in schema 99" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "a.jsonl", [sample()])
-    assert main(["report", str(path), "-o", str(path / "below")]) == 2
+    assert main(["report", str(path), "-o", str(path / "below")]) == 4
     assert "cannot be written (" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(command, "NEEDED", {"a_module_of_nobody": "a-package"})
-    assert main(["report", str(tmp_path / "a.jsonl"), "-o", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path / "a.jsonl"), "-o", str(tmp_path)]) == 4
     assert "needs a-package: pip install 'kernel-conformance[report]'" in capsys.readouterr().err
 
 

@@ -180,5 +180,5 @@ def test_the_command_takes_a_history(three: list[Path], capsys: pytest.CaptureFi
     folder = three[0].parent
     assert main(["report", str(three[2]), "--history", str(three[0]), str(three[1]), "-o", str(folder / "out")]) == 0
     assert '<section id="history"' in (folder / "out" / "index.html").read_text()
-    assert main(["report", str(three[2]), "--history", str(folder / "none"), "-o", str(folder / "out")]) == 2
+    assert main(["report", str(three[2]), "--history", str(folder / "none"), "-o", str(folder / "out")]) == 4
     assert "none: cannot be read" in capsys.readouterr().err

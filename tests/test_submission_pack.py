@@ -73,7 +73,7 @@ def test_bad_input_is_named(name, content, reason, acme, tmp_path, capsys):
         spoilt.path(own).write_bytes(acme.path(own).read_bytes())
     spoilt.path(name).write_text(content)
     results = [own for own in ("records.jsonl", "bench.json", "notes.md") if spoilt.path(own).exists()]
-    assert submitted(spoilt, tmp_path / "a.zip", *results) == 2
+    assert submitted(spoilt, tmp_path / "a.zip", *results) == 4
     told = capsys.readouterr().err
     assert reason in told
     assert "Traceback" not in told
@@ -81,9 +81,9 @@ def test_bad_input_is_named(name, content, reason, acme, tmp_path, capsys):
 
 
 def test_files_that_cannot_be_read_or_written(acme, tmp_path, capsys):
-    assert submitted(acme, tmp_path / "a.zip", "none.jsonl") == 2
+    assert submitted(acme, tmp_path / "a.zip", "none.jsonl") == 4
     assert "cannot be read" in capsys.readouterr().err
-    assert submitted(acme, tmp_path / "no" / "a.zip") == 2
+    assert submitted(acme, tmp_path / "no" / "a.zip") == 4
     assert "cannot be written" in capsys.readouterr().err
 
 
@@ -92,7 +92,7 @@ def verified(path: Path, *options: str) -> int:
 
 
 def test_a_file_that_is_not_there(tmp_path, capsys):
-    assert main(["verify", str(tmp_path / "none.zip")]) == 2
+    assert main(["verify", str(tmp_path / "none.zip")]) == 4
     assert "cannot be read" in capsys.readouterr().err
 
 

@@ -17,12 +17,12 @@ import pytest
 from conformance import Implementation
 from conformance.__main__ import main
 from conformance.execution.case import Absence, Case
-from conformance.execution.plan import IMPLS
 from conformance.implementations import registry
 from conformance.implementations.host import processor
 from conformance.inputs import expectation
 from conformance.problems import Problem
 from conformance.problems.networks import UNET
+from conformance.resources import IMPLS
 from conformance.timing import machine, measure, table, unet
 from conformance.timing.measure import Accuracy, Cell
 from conformance.timing.measurement import Measurement
@@ -280,14 +280,14 @@ def test_a_command_line_that_cannot_be_meant(run: Callable[..., Any], words: tup
 @pytest.mark.parametrize("option", ["--csv", "--markdown"])
 def test_a_full_disk_is_named(run: Callable[..., Any], option: str):
     outcome = run("--impl", "{file}", "--direction", "forward", option, "/dev/full")
-    assert outcome.code == 2
+    assert outcome.code == 4
     assert outcome.err == f"{option} /dev/full: cannot be written (No space left on device)\n"
 
 
 @pytest.mark.parametrize("words", [("--layers", "5x5"), ("--rounds", "0"), ("--direction", "up")])
 def test_values_have_choices(run: Callable[..., Any], words: tuple[str, ...]):
     outcome = run(*words)
-    assert outcome.code == 2
+    assert outcome.code == 4
     assert words[0] in outcome.err
 
 
@@ -317,7 +317,7 @@ def test_fewer_threads_for_one_are_refused(run: Callable[..., Any], frameworks: 
 
     frameworks["numba"] = SimpleNamespace(set_num_threads=refuse)
     outcome = run("--impl", "{file}")
-    assert outcome.code == 2
+    assert outcome.code == 4
     assert "numba cannot have" in outcome.err
     assert "NUMBA_NUM_THREADS" in outcome.err
 

@@ -24,8 +24,8 @@ class Case:
     seed: int
     method: str = "auto"
     """How the verdict is reached: `exact` (full reference), `probes`, or by cost."""
-    origin: str = ""
-    """What `--impl` must be given to find the implementation again."""
+    program: tuple[str, ...] = ()
+    """The first words of a command that runs the implementation again."""
 
     @property
     def recipe(self) -> Recipe:
@@ -60,9 +60,7 @@ class Case:
     def command(self) -> str:
         """One line that reproduces the case, whatever table it came from."""
         v = self.variant
-        # a path after a space would be a test path to pytest; the name, because a file may define several
-        given = [f"--impl={self.origin}"] if self.origin else []
-        words = ["pytest", *given, "--impl", self.implementation.name, "--operator", self.operator.name]
+        words = [*self.program, "--operator", self.operator.name]
         words += ["--problem", self.problem.geometry.descriptor]
         words += ["--method", self.method] if self.method != "auto" else []
         words += ["--dtype", v.dtype, "--layout", v.layout, "--distribution", v.distribution, "--seed", str(self.seed)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from pathlib import Path
@@ -14,12 +15,11 @@ from conformance.implementations.devices import missing
 from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Problem, Variant, at_level
+from conformance.resources import IMPLS
 
 Predicate = Callable[[Any], bool]
 Rows = Sequence[tuple[Problem, Sequence[Variant]]]
 
-IMPLS = Path(__file__).parents[2] / "impls"
-"""Where implementations live unless a project says otherwise."""
 SMALL = 1 << 28
 """FLOPs of the largest problem that behaviour is checked on; a check calls a dozen times."""
 BEHAVIOUR_PROBLEMS = {"fp32": 2, "bf16": 1}
@@ -33,10 +33,16 @@ class Plan:
     def __init__(self, selection: Selection, folder: Path) -> None:
         self.selection = selection
         self.registry = known = registry.load(selection.paths)
+        if known.duplicates:
+            raise SelectionError("\n".join(f"--impl {path}: {known.broken[path]}" for path in known.duplicates))
         self._origins = dict(known.paths)
         if not selection.paths or set(selection.implementations) - self._origins.keys():
             given = {path.resolve() for path in selection.paths}
             registry.load((path for path in registry.discover(folder) if path.resolve() not in given), known)
+            registry.load_installed(known)
+        elsewhere = {n: os.path.relpath(p) for n, p in known.paths.items() if Path(p).is_relative_to(folder)}
+        self._files = self._origins if folder == IMPLS else elsewhere | self._origins
+        """Files of the implementations that are not found by their names alone."""
         if not selection.implementations:
             return
         # keep what is named, and of given files all that they define unless a name singles one out
@@ -54,6 +60,14 @@ class Plan:
         wanted |= {path.stem for path in selection.paths}
         known.unavailable = {stem: why for stem, why in known.unavailable.items() if stem in wanted}
         known.broken = {path: why for path, why in known.broken.items() if Path(path) in selection.paths}
+
+    def program(self, one: Implementation) -> tuple[str, ...]:
+        """The first words of a command that runs it again: with its file, unless the name is enough."""
+        file, by_pytest = self._files.get(one.name), self.selection.program == "pytest"
+        # the name too, where a file defines several; with `=`, because to pytest a path of its own would be a test file
+        named = [] if file and not by_pytest and [*self._files.values()].count(file) == 1 else ["--impl", one.name]
+        place = [f"--impl={file}" if by_pytest else file] if file else []
+        return (*self.selection.program.split(), *place, *named)
 
     def cases(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
         """Everything required of an operator on the problems for which `when(geometry)` holds."""
@@ -137,9 +151,9 @@ class Plan:
             for _, same_tensors in groupby(shared, key=lambda v: (v.dtype, v.distribution)):
                 layouts = list(same_tensors)
                 for one in present:
-                    origin = self._origins.get(one.name, "")
+                    program = self.program(one)
                     for variant in layouts:
-                        yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, origin)
+                        yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, program)
 
 
 def absence_reason(implementation: Implementation) -> str:

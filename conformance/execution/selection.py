@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.implementations.registry import discover
 from conformance.problems import Problem, Variant, at_level
+from conformance.resources import CHECKOUT
 
 BEHAVIOUR = "behaviour"
 """What records and `--distribution` call the behaviour checks, which choose their inputs themselves."""
@@ -33,6 +36,8 @@ class Selection:
     method: str
     required: tuple[str, ...] = ()
     """Devices whose absence is a failure."""
+    program: str = "conformance run" if CHECKOUT is None else "pytest"
+    """What runs a single case again: `pytest` does in the checkout, and in a project of its own nowhere else."""
 
     def rows(self) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
         """Problems with the variants that are asked for."""
@@ -44,6 +49,25 @@ class Selection:
             )
             if kept:
                 yield problem, kept
+
+
+def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Of what `--impl` was given: names, and each file and package of what is a path. Raises SelectionError."""
+    known: list[str] = []
+    paths: dict[Path, Path] = {}
+    for name in names:
+        path = Path(name)
+        if not ("/" in name or os.sep in name or name.endswith(".py") or path.exists()):
+            known.append(name)
+            continue
+        if not path.exists():
+            raise SelectionError(f"--impl {path}: no such file")
+        found = discover(path) if path.is_dir() or path.suffix == ".py" else []
+        if not found:
+            what = "a folder without implementations" if path.is_dir() else "not a Python file"
+            raise SelectionError(f"--impl {path}: {what}; give a .py file, or a folder of them")
+        paths |= {file.resolve(): file for file in found}
+    return tuple(known), tuple(paths.values())
 
 
 def require_known(option: str, values: Sequence[str], choices: Iterable[str]) -> None:

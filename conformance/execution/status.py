@@ -6,7 +6,6 @@ Verification, behaviour checks, timing and training all conclude here. Nothing t
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,8 +18,7 @@ from conformance.diagnosis.diagnose import Diagnosis
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement
-
-PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+from conformance.resources import IMPLS, PACKAGE
 
 
 class KernelFailure(Exception):
@@ -117,7 +115,8 @@ def conclude(
 def blame(error: BaseException) -> str:
     """The error and the place in the kernel's own file that led to it: what this package called last."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame.filename.startswith(PACKAGE) for frame in frames]
+    files = [Path(frame.filename) for frame in frames]
+    ours = [file.is_relative_to(PACKAGE) and not file.is_relative_to(IMPLS) for file in files]
     while ours and ours[-1]:  # a helper of ours that the kernel called is not the place
         ours.pop()
     first = len(ours) - ours[::-1].index(True) if True in ours else 0

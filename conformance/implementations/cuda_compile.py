@@ -29,8 +29,9 @@ from types import SimpleNamespace
 
 from conformance.implementations.bridges.numba_cuda import VARIABLE
 from conformance.implementations.registry import load
+from conformance.resources import IMPLS
 
-KERNELS = Path(__file__).parents[2] / "impls" / "numba_cuda"
+KERNELS = IMPLS / "numba_cuda"
 
 CAPABILITIES = ("7.5", "8.0", "9.0", "10.0")
 JOBS = 2

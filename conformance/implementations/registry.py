@@ -1,4 +1,4 @@
-"""Finding implementations: every file or folder in `impls/`, and files given by path."""
+"""Finding implementations: in `impls/`, in files given by path, and in other installed packages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from conformance.implementations.implementation import Implementation
 
+GROUP = "conformance.implementations"
+"""Entry points of other packages."""
 _PACKAGE = "conformance_impls"
 
 
@@ -26,7 +29,9 @@ class Registry:
     broken: dict[str, str] = field(default_factory=dict)
     """File -> what is wrong with it."""
     paths: dict[str, str] = field(default_factory=dict)
-    """Implementation -> its file."""
+    """Implementation -> its file, or the package that it was installed with."""
+    duplicates: list[str] = field(default_factory=list)
+    """Those of the broken files in which a name is used a second time."""
 
 
 def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
@@ -34,7 +39,8 @@ def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
     registry = registry or Registry()
     for path in paths:
         try:
-            _register(registry, path, _import(path))
+            module = _import(path)
+            _register(registry, str(path), path, vars(module).values())
         except KeyboardInterrupt:
             raise
         except BaseException as problem:  # SystemExit and pytest.skip are no way to load either
@@ -42,8 +48,35 @@ def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
     return registry
 
 
+def load_installed(registry: Registry) -> None:
+    """Load what other packages offer as entry points of the group `conformance.implementations`, each of which names a
+    module or an Implementation in it. Nothing one does wrong stops the others."""
+    for entry in sorted(entry_points(group=GROUP)):
+        place = f"{entry.dist.name if entry.dist else 'unknown package'} ({entry.value})"
+        try:
+            value = entry.load()
+            if not isinstance(value, (ModuleType, Implementation)):
+                raise TypeError(f"is a {type(value).__name__}; it must be a module or a conformance.Implementation")
+            file = Path(sys.modules[entry.module].__file__ or "")
+            source = file.parent if file.name == "__init__.py" else file
+            _register(registry, place, source, vars(value).values() if isinstance(value, ModuleType) else [value])
+        except KeyboardInterrupt:
+            raise
+        except ModuleNotFoundError as problem:
+            own = (problem.name or "").partition(".")[0] in ("conformance", entry.module.partition(".")[0])
+            if own:
+                registry.broken[place] = f"ModuleNotFoundError: {problem}"
+            else:
+                registry.unavailable[entry.name] = str(problem)
+        except BaseException as problem:  # as in `load`
+            registry.broken[place] = f"{type(problem).__name__}: {problem}"
+
+
 def discover(folder: Path) -> list[Path]:
-    """Files and packages of an `impls` folder, sorted; names that start with an underscore or a dot are not ours."""
+    """Files and packages of a folder, sorted, or itself if it is one of these; names that start with an underscore or a
+    dot are not ours."""
+    if folder.suffix == ".py" or (folder / "__init__.py").exists():
+        return [folder]
     found = (
         path
         for path in folder.iterdir()
@@ -90,19 +123,20 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _register(registry: Registry, path: Path, module: ModuleType) -> None:
-    found = {id(value): value for value in vars(module).values() if isinstance(value, Implementation)}
+def _register(registry: Registry, place: str, source: Path, values: Iterable[object]) -> None:
+    found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
         raise ValueError("defines no conformance.Implementation at module level")
     for implementation in found.values():
         other = registry.paths.get(implementation.name)
         if other is not None:
-            where = "twice" if other == str(path) else f"here and in {other}"
-            registry.broken[f"{path}"] = f"the name {implementation.name!r} is defined {where}; rename one"
+            where = "twice" if other == place else f"here and in {other}"
+            registry.broken[place] = f"the name {implementation.name!r} is defined {where}; rename one"
+            registry.duplicates.append(place)
             continue
-        implementation.source = source_hash(path)
+        implementation.source = source_hash(source)
         registry.implementations[implementation.name] = implementation
-        registry.paths[implementation.name] = str(path)
+        registry.paths[implementation.name] = place
 
 
 def _note(registry: Registry, path: Path, problem: BaseException) -> None:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conformance.dtypes import STORAGE
+from conformance.exit_codes import ExitCode
 from conformance.inputs import recipes, writing
 from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
-from conformance.inputs.manifest import FOLDER, SEED, GoldenError
+from conformance.inputs.manifest import SEED, GoldenError
 from conformance.inputs.verification import defects
 from conformance.operators import OPERATORS
-from conformance.problems import PROBLEMS, Problem, at_level, typed
+from conformance.problems import PROBLEMS, Problem, at_level, named
+from conformance.resources import GOLDEN
 
 SHOWN = 20
 """Defects printed before the rest is only counted."""
@@ -59,15 +61,14 @@ def _whole(least: int, largest: int) -> Callable[[str], int]:
 
 def _problem(text: str) -> Problem:
     """A problem of the tables by its name, or a descriptor; in every variant either way."""
-    named = {problem.name: problem.geometry.descriptor for problem in PROBLEMS}
     try:
-        return typed(named.get(text, text))
+        return named(text)
     except ValueError as defect:  # GeometryError, or a number of thousands of digits
-        raise argparse.ArgumentTypeError(f"{text!r} is no problem's name, and as a descriptor: {defect}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} {defect}") from None
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    return verify(FOLDER, None, None, arguments.jobs)
+    return verify(GOLDEN, None, None, arguments.jobs)
 
 
 def verify(folder: Path, pinned: Sequence[Recipe] | None, stored: Sequence[Recipe] | None, jobs: int) -> int:
@@ -95,7 +96,7 @@ def verify(folder: Path, pinned: Sequence[Recipe] | None, stored: Sequence[Recip
 def _regenerate(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
     try:
-        done = writing.regenerate(FOLDER, recipes.pinned(), recipes.stored(), arguments.jobs)
+        done = writing.regenerate(GOLDEN, recipes.pinned(), recipes.stored(), arguments.jobs)
     except GoldenError as problem:
         return _refused(str(problem))
     print(f"{done}, {time.perf_counter() - start:.1f} s")
@@ -107,13 +108,13 @@ def _export(arguments: argparse.Namespace) -> int:
         chosen = _chosen(arguments)
         print(writing.export(arguments.folder, chosen, arguments.seed))
     except GoldenError as problem:
-        return _refused(f"export {arguments.folder}: {problem}", 2)
+        return _refused(f"export {arguments.folder}: {problem}", ExitCode.UNUSABLE)
     return 0
 
 
 def _chosen(arguments: argparse.Namespace) -> list[Recipe]:
     """The recipes that an export asks for. Raises GoldenError where there are none, or one is out of reach."""
-    if arguments.folder.resolve() == FOLDER:
+    if arguments.folder.resolve() == GOLDEN:
         raise GoldenError("DIR is the folder of the project's goldens; choose another, or run regenerate")
     rows = [(p, p.variants) for p in arguments.problem or ()] or at_level(PROBLEMS, arguments.level)
     found = [

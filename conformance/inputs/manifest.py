@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from conformance.inputs.stream import GENERATOR
+from conformance.resources import GOLDEN
 
-FOLDER = Path(__file__).parents[2] / "golden"
-MANIFEST = FOLDER / "manifest.json"
+MANIFEST = GOLDEN / "manifest.json"
 TENSORS = "tensors"
 """Name of the folder beside a manifest that holds the stored tensors."""
 SEED = 0

@@ -6,28 +6,37 @@ import re
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.dtypes import STORAGE
-from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, split
 from conformance.implementations.devices import DEVICES, missing
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
-from conformance.operators import OPERATORS, GeometryError
-from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, typed
+from conformance.operators import OPERATORS
+from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
+from conformance.resources import CHECKOUT, IMPLS
 from conformance.results.schema import STATUSES
 from conformance.training.tables import DISTRIBUTION as TRAINING
 
 METHODS = ("auto", "exact", "probes")
+ONCE = ("--level", "--seed", "--method", "--records", "--report", "--order")
+"""Options of one value; on one command line, that is: it may replace what `addopts` of an ini file says."""
 
 
-def add(parser: pytest.Parser) -> None:
+def add(parser: Any) -> None:
     """Declare the options. Values are checked in `read`, so that every error has the same shape."""
     group = parser.getgroup("conformance", "kernel conformance")
-    group.addoption("--impl", action="append", metavar="NAME|PATH", help="only this implementation; or a file's")
+    group.addoption("--impl", action="append", metavar="NAME|PATH", help="only these implementations")
     group.addoption("--level", default="standard", metavar="|".join(LEVELS), help="how much to run")
-    group.addoption("--problem", action="append", metavar="TEXT", help="a descriptor, e.g. 'n1 c8 h9 w9 k4 r3 s3 p1'")
+    group.addoption(
+        "--problem",
+        action="append",
+        metavar="TEXT",
+        help="a name, or sizes: 'n1 c8 h9 w9 k4 r3 s3 p1'",
+    )
     group.addoption("--operator", action="append", metavar="NAME", help="only this operator")
     group.addoption("--dtype", action="append", metavar="NAME", help="only this dtype")
     group.addoption("--layout", action="append", metavar="NAME", help="only this layout")
@@ -58,11 +67,10 @@ def _read(config: pytest.Config) -> Selection:
     if config.getoption("--arm"):
         warnings.warn("--arm is the old name of --distribution and will go", pytest.PytestDeprecationWarning, 2)
         config.option.distribution = [*(config.getoption("--distribution") or ()), *config.getoption("--arm")]
-    names = tuple(config.getoption("--impl") or ())
-    files = {Path(name).resolve(): Path(name) for name in names if _is_path(name)}
-    for path in files.values():
-        if not path.exists():
-            raise SelectionError(f"--impl {path}: no such file")
+    for option in ONCE:
+        if sum(str(word).split("=")[0] == option for word in config.invocation_params.args) > 1:
+            raise SelectionError(f"{option} is given twice; it takes one value")
+    names, paths = split(config.getoption("--impl") or ())
     level, method, seed = (config.getoption(option) for option in ("--level", "--method", "--seed"))
     require_known("--level", [level], LEVELS)
     require_known("--method", [method], METHODS)
@@ -76,8 +84,8 @@ def _read(config: pytest.Config) -> Selection:
     texts = config.getoption("--problem") or ()
     for text in texts:
         try:
-            problems.append(typed(text))
-        except GeometryError as error:
+            problems.append(named(text))
+        except ValueError as error:  # GeometryError, or a number of thousands of digits
             raise SelectionError(f"--problem {text!r}: {error}") from None
     operators, dtypes = chosen("--operator", OPERATORS), chosen("--dtype", STORAGE)
     layouts = chosen("--layout", LAYOUTS)
@@ -91,8 +99,8 @@ def _read(config: pytest.Config) -> Selection:
         if missing(device):
             raise SelectionError(f"--require {device}: {missing(device)}")
     return Selection(
-        implementations=tuple(name for name in names if not _is_path(name)),
-        paths=tuple(files.values()),
+        implementations=names,
+        paths=paths,
         level="full" if texts else level,
         problems=tuple(problems) or PROBLEMS,
         operators=operators,
@@ -102,14 +110,15 @@ def _read(config: pytest.Config) -> Selection:
         seed=int(seed),
         method=method,
         required=required,
+        program="pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run",
     )
 
 
 def folder(config: pytest.Config, selection: Selection) -> Path:
-    """Where implementations live. A missing folder is an error unless files are given instead."""
-    path: Path = config.rootpath / config.getini("impls")
-    if not path.is_dir() and not selection.paths:
-        raise pytest.UsageError(f"impls = {path}: no such folder; set it in the ini file, or give --impl=FILE")
+    """The folder, or the file, of implementations. A missing one is an error unless files are given instead."""
+    path: Path = config.rootpath / (config.getini("impls") or IMPLS)
+    if not path.exists() and not selection.paths:
+        raise pytest.UsageError(f"impls = {path}: no such file or folder; set it in the ini file, or give --impl=FILE")
     return path
 
 
@@ -117,7 +126,3 @@ def devices_asked(config: pytest.Config) -> list[str]:
     """Devices that `-m` or `--require` name."""
     words = re.findall(r"\w+", config.getoption("markexpr", "") or "")
     return list(dict.fromkeys([w for w in words if w in DEVICES] + list(config.getoption("--require") or ())))
-
-
-def _is_path(name: str) -> bool:
-    return "/" in name or name.endswith(".py")

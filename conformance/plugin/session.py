@@ -12,7 +12,7 @@ import pytest
 
 from conformance.checks import CHECKS
 from conformance.execution.case import Absence, Case
-from conformance.execution.plan import IMPLS, Plan
+from conformance.execution.plan import Plan
 from conformance.execution.selection import SelectionError
 from conformance.implementations.devices import DEVICES, missing
 from conformance.plugin import options
@@ -36,9 +36,8 @@ MARKERS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The suite's options and where implementations live."""
+    """The suite's options."""
     options.add(parser)
-    parser.addini("impls", "folder of implementations, relative to the root directory", default=str(IMPLS))
 
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
@@ -75,8 +74,8 @@ class Session:
         if not self.is_worker:
             self.summary = Summary(self)
             config.pluginmanager.register(self.summary, "conformance-summary")
-        if self.selection.implementations:
-            _ = self.plan
+        if self.selection.implementations or self.selection.paths:
+            _ = self.plan  # what is wrong with it ends the run before it starts, also where only workers need it
 
     @property
     def plan(self) -> Plan:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+
+from conformance.operators import GeometryError
 from conformance.problems import edges, max_pooling, networks, normalised, pairwise, pooling
 from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
@@ -16,5 +19,19 @@ PROBLEMS: tuple[Problem, ...] = tuple(
     )
 )
 """All, those of the lowest level first."""
+_DESCRIPTORS = {problem.name: problem.geometry.descriptor for problem in PROBLEMS}
 
-__all__ = ["LAYOUTS", "LEVELS", "PROBLEMS", "Problem", "Variant", "at_level", "typed"]
+
+def named(text: str) -> Problem:
+    """The problem of a name in the tables, or of a descriptor; in every variant either way. Raises GeometryError."""
+    try:
+        return typed(_DESCRIPTORS.get(text, text))
+    except GeometryError:
+        if "." not in text or " " in text:
+            raise
+    near = difflib.get_close_matches(text, _DESCRIPTORS, 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise GeometryError(f"no problem is called {text}{hint} (all: conformance list problems)")
+
+
+__all__ = ["LAYOUTS", "LEVELS", "PROBLEMS", "Problem", "Variant", "at_level", "named", "typed"]

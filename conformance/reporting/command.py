@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from conformance.exit_codes import ExitCode
+
 TITLE = "Kernel conformance"
 NEEDED = {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}
 """Module -> the package that brings it."""
@@ -58,10 +60,10 @@ def _listed(errors: Sequence[str]) -> list[str]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """0, 1 where lines were left out, 2 where there is no report."""
+    """0, 1 where lines were left out, 4 where there is no report."""
     if lacking := missing():
         print(f"report: {lacking}", file=sys.stderr)
-        return 2
+        return ExitCode.UNUSABLE
     from conformance.reporting.page.build import build
     from conformance.reporting.page.model import ReportError
 
@@ -69,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
         page, errors = build(arguments.results, arguments.output, arguments.title, arguments.history)
     except ReportError as problem:
         print(f"report: {problem}", file=sys.stderr)
-        return 2
+        return ExitCode.UNUSABLE
     for line in _listed(errors):
         print(line, file=sys.stderr)
     print(page)

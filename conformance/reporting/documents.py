@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from conformance.calibration.known_bad import MUTANTS
 from conformance.calibration.known_good import KNOWN_GOOD
+from conformance.exit_codes import ExitCode
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS
 from conformance.reporting import accuracy, memory, training
@@ -163,7 +164,7 @@ def _update(arguments: argparse.Namespace) -> int:
         sources = Sources(records, tally, *(path.read_text() if path else "" for path in printed))
     except (OSError, RecordError) as problem:
         print(f"docs: {problem}", file=sys.stderr)
-        return 2
+        return ExitCode.UNUSABLE
     for record in records:
         tally.add(record)
     texts: dict[Path, tuple[str, list[str]]] = {}
@@ -178,7 +179,7 @@ def _update(arguments: argparse.Namespace) -> int:
                     print(
                         f"docs: {document.relative_to(ROOT)}, block {name}: {problem}; nothing written", file=sys.stderr
                     )
-                    return 2
+                    return ExitCode.UNUSABLE
                 written.append(name)
         texts[document] = text, written
     for document, (text, written) in texts.items():

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from conformance.execution.case import Absence
-from conformance.execution.plan import IMPLS, Plan
-from conformance.execution.selection import Selection, SelectionError
+from conformance.execution.plan import Plan
+from conformance.execution.selection import Selection, SelectionError, split
+from conformance.exit_codes import ExitCode
 from conformance.implementations.host import processor
 from conformance.inputs import expectation
 from conformance.inputs.manifest import SEED
 from conformance.problems import Problem
 from conformance.problems.networks import UNET
+from conformance.resources import IMPLS
 from conformance.timing import machine, roofline, table
 from conformance.timing.measure import DEFAULT_ROUNDS, Cell, measure
 from conformance.timing.roofline import Ceilings, CeilingsError
@@ -94,16 +96,12 @@ def _run(arguments: argparse.Namespace) -> int:
         return report(plan, chosen, arguments.rounds, write)
     except (SelectionError, machine.ThreadsError) as error:
         print("; ".join(str(error).splitlines()), file=sys.stderr)
-        return 2
+        return ExitCode.UNUSABLE
 
 
 def planned(names: Sequence[str], operators: tuple[str, ...], method: str) -> Plan:
     """The implementations asked for, in that order, or the default ones that are here. Raises SelectionError."""
-    paths = tuple(Path(name) for name in names if "/" in name or name.endswith(".py"))
-    for path in paths:
-        if not path.exists():
-            raise SelectionError(f"--impl {path}: no such file")
-    named = tuple(name for name in names if Path(name) not in paths)
+    named, paths = split(names)
     selection = Selection(named, paths, "full", UNET, operators, ("fp32",), ("nchw",), ("fixed",), SEED, method)
     plan = Plan(selection, IMPLS)
     known = plan.registry.implementations

@@ -26,8 +26,8 @@ class Training:
     layout: str
     level: str
     seed: int
-    origin: str = ""
-    """What `--impl` must be given to find the implementation again."""
+    program: tuple[str, ...]
+    """The first words of a command that runs the implementation again."""
 
     @property
     def id(self) -> str:
@@ -37,8 +37,7 @@ class Training:
     @property
     def command(self) -> str:
         """One line that trains the same again."""
-        words = ["pytest", *([f"--impl={self.origin}"] if self.origin else []), "--impl", self.implementation.name]
-        words += ["--distribution", DISTRIBUTION, "--layout", self.layout, "--level", self.level]
+        words = [*self.program, "--distribution", DISTRIBUTION, "--layout", self.layout, "--level", self.level]
         return shlex.join([*words, "--seed", str(self.seed), "-k", f"test_{self.configuration.network}"])
 
 
@@ -62,9 +61,8 @@ def trainings(plan: Plan, network: str) -> Iterator[Training | Absence]:
         if unavailable:
             yield Absence(one.name, OPERATOR, one.device, "unavailable", unavailable, 1)
         else:
-            origin = registry.paths[one.name] if asked.paths else ""
             chosen = configuration(network, asked.level, one.device)
-            yield Training(one, chosen, layout, asked.level, asked.seed, origin)
+            yield Training(one, chosen, layout, asked.level, asked.seed, plan.program(one))
     for stem, reason in registry.unavailable.items():
         yield Absence(stem, OPERATOR, "", "unavailable", reason, 1)
 

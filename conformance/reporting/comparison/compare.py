@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformance.exit_codes import ExitCode
 from conformance.reporting.comparison.decide import (
     FASTER,
     INCONCLUSIVE,
@@ -54,12 +55,12 @@ class Comparison:
         return any(answer.outcome in (SLOWER, FASTER) for answer in self.answers)
 
     def status(self, subset: bool) -> int:
-        """The exit status: 1 for what is slower, worse or gone (unless a `subset` was meant), 2 where times were
+        """The exit status: 1 for what is slower, worse or gone (unless a `subset` was meant), 4 where times were
         refused."""
         slower = any(answer.outcome == SLOWER for answer in self.answers)
         if slower or self.worse or (self.missing and not subset):
             return 1
-        return 2 if self.refused else 0
+        return ExitCode.UNUSABLE if self.refused else ExitCode.GOOD
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> int:
         found = compared(before, after, arguments.threshold, arguments.force)
     except RunError as problem:
         print(problem, file=sys.stderr)
-        return 2
+        return ExitCode.UNUSABLE
     status = found.status(arguments.subset)
     if arguments.json:
         print(json.dumps(as_json(found, status), indent=1, allow_nan=False))

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from conformance.exit_codes import ExitCode
 from conformance.inputs.golden import SEED
 from conformance.inputs.manifest import GoldenError
 from conformance.inputs.manifest import read as read_golden
@@ -60,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> int:
         found = opened(content)
     except OSError as problem:
         print(f"{arguments.archive}: cannot be read ({problem.strerror})", file=sys.stderr)
-        return 2
+        return ExitCode.UNUSABLE
     except (ArchiveError, SubmissionError) as problem:
         print(f"REFUSED: {shown(arguments.archive)}: {problem}")
         return 1

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from conformance.exit_codes import ExitCode
 from conformance.reporting.submission import archive, check, contents, statement
 from conformance.reporting.submission.archive import ArchiveError
 from conformance.reporting.submission.contents import SubmissionError
@@ -30,7 +31,7 @@ def _run(arguments: argparse.Namespace) -> int:
         content, left = packed(arguments.statement, arguments.results)
     except (SubmissionError, ArchiveError, StatementError) as problem:
         print(problem, file=sys.stderr)
-        return 2
+        return ExitCode.UNUSABLE
     found = check.opened(content)
     print("\n".join(check.summary(found, content)))
     if left:
@@ -47,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
         draft.replace(arguments.output)
     except OSError as problem:
         print(f"{arguments.output}: cannot be written ({problem.strerror})", file=sys.stderr)
-        return 2
+        return ExitCode.UNUSABLE
     print(f"{arguments.output}: {len(content):,} bytes")
     return 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
-from conformance.execution.plan import IMPLS, Plan
+from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
 from conformance.execution.verify import verify
 from conformance.implementations.devices import missing
@@ -18,6 +18,7 @@ from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS
 from conformance.problems import LAYOUTS, PROBLEMS, Variant
 from conformance.reporting.submission.contents import Contents
+from conformance.resources import IMPLS
 from conformance.results.reading import shown
 from conformance.results.schema import VERIFIED, Attempt, CaseRecord, Record
 

@@ -1,0 +1,25 @@
+"""How every command and every pytest run of the suite ends."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The first five have the numbers, and the meanings, that they have in pytest."""
+
+    GOOD = 0, "all that was asked for is as it should be, and something was verified"
+    BAD = 1, "a failure, an error, or nothing verified on a device given to --require"
+    INTERRUPTED = 2, "interrupted"
+    INTERNAL = 3, "an error inside the suite"
+    UNUSABLE = 4, "wrong command line, or input that cannot be used"
+    NOTHING = 5, "nothing was verified"
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        """A number with its meaning."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member

@@ -1,0 +1,48 @@
+"""What pytest loads in every environment in which the suite is installed: it loads the plugin in runs that ask for it.
+
+A run that does not ask gets none of the suite's options, whose names are short and may be somebody else's too, and does
+not wait for its imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PLUGIN = "conformance.plugin"
+FOLDERS = {f"conformance.{name}": Path(__file__).parents[1] / name for name in ("suites", "benchmarks")}
+"""What pytest collects of the package: with `--pyargs` by name, otherwise by path."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The setting that makes every run of a project load the plugin."""
+    parser.addini("impls", "file or folder of implementations, relative to the root directory", "string", "")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> Iterator[None]:
+    """Load the plugin where it is asked for. Raises pytest.UsageError where somebody else has one of its options."""
+    try:
+        if _asked(early_config, args):
+            early_config.pluginmanager.import_plugin(PLUGIN)
+        return (yield)
+    except ValueError as error:
+        if "already added" not in str(error) or not early_config.pluginmanager.has_plugin(PLUGIN):
+            raise
+        raise pytest.UsageError(
+            f"{error}: another plugin or conftest.py and kernel-conformance both have this option; "
+            "run the suite with `conformance run`, which loads neither other plugins nor conftest.py"
+        ) from None
+
+
+def _asked(config: pytest.Config, args: list[str]) -> bool:
+    """By the setting, by an implementation, or by naming what is to be collected."""
+    if config.getini("impls") or any(word.split("=")[0] == "--impl" for word in args):
+        return True
+    known = config.known_args_namespace
+    given = [word.split("::")[0] for word in known.file_or_dir]
+    if known.pyargs and any(name == word or name.startswith(f"{word}.") for name in given for word in FOLDERS):
+        return True
+    return any(Path(name).resolve().is_relative_to(folder) for name in given for folder in FOLDERS.values())

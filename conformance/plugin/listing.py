@@ -1,0 +1,93 @@
+"""`conformance list`: what there is to verify, and what to verify it with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from conformance.execution.plan import absence_reason
+from conformance.execution.selection import SelectionError, split
+from conformance.exit_codes import ExitCode
+from conformance.implementations import registry
+from conformance.implementations.devices import DEVICES, missing
+from conformance.operators import FAMILIES, OPERATORS, takes
+from conformance.problems import PROBLEMS
+from conformance.resources import IMPLS
+
+Rows = list[dict[str, str]]
+
+
+def _implementations(given: list[str]) -> Rows:
+    _, paths = split(given)
+    found = registry.load(paths or registry.discover(IMPLS))
+    if not paths:
+        registry.load_installed(found)
+    rows = []
+    for one in found.implementations.values():
+        operators = {OPERATORS[kernel.operator] for kernel in one.kernels}
+        families = " ".join(name for name, family in FAMILIES.items() if operators & {*family.operators})
+        status = absence_reason(one) or "ready"
+        rows.append({"name": one.name, "device": one.device, "operators": families, "status": status})
+    for word, reasons in (("unavailable", found.unavailable), ("broken", found.broken)):
+        rows += [{"name": n, "device": "", "operators": "", "status": f"{word}: {why}"} for n, why in reasons.items()]
+    return rows
+
+
+def _operators(_: list[str]) -> Rows:
+    rows = []
+    for name, operator in OPERATORS.items():
+        known = (problem.geometry for problem in PROBLEMS if takes(name, problem.geometry))
+        geometry = max(known, key=lambda g: len(operator.inputs(g)) + len(operator.outputs(g)))
+        words = (operator.inputs(geometry), operator.outputs(geometry), operator.keywords)
+        rows.append({"name": name} | dict(zip(("inputs", "returns", "parameters"), map(" ".join, words), strict=True)))
+    return rows
+
+
+def _problems(_: list[str]) -> Rows:
+    return [{"name": p.name, "level": p.level, "descriptor": p.geometry.descriptor} for p in PROBLEMS]
+
+
+def _distributions(_: list[str]) -> Rows:
+    names = dict.fromkeys(name for family in FAMILIES.values() for name in family.distributions)
+    return [
+        {"name": name, "families": " ".join(f for f, family in FAMILIES.items() if name in family.distributions)}
+        for name in names
+    ]
+
+
+def _devices(_: list[str]) -> Rows:
+    return [{"name": device, "status": missing(device) or "here"} for device in DEVICES]
+
+
+KINDS = {
+    "implementations": _implementations,
+    "operators": _operators,
+    "problems": _problems,
+    "distributions": _distributions,
+    "devices": _devices,
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Show implementations, operators, problems, input distributions or devices."""
+    parser.set_defaults(run=_run)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("paths", nargs="*", metavar="FILE|FOLDER", help="list implementations of these only")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        rows = KINDS[arguments.kind](arguments.paths)
+    except SelectionError as error:
+        print(f"list: {error}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+        return ExitCode.GOOD
+    lines = [tuple(row.values()) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+    return ExitCode.GOOD

@@ -1,0 +1,49 @@
+"""`conformance run`: pytest on the shipped suites, undisturbed by the project that it is called in."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conformance.plugin import options
+from conformance.plugin.entry import FOLDERS
+from conformance.resources import PACKAGE
+
+ARGUMENTS = (
+    # no settings and no conftest.py of the project; names of tests begin with `conformance/`, wherever that lies
+    *("-c", os.devnull, f"--rootdir={PACKAGE.parent}", "--noconftest", "-pno:cacheprovider", "--assert=plain"),
+    # no plugins but these: others change the order of tests, repeat them, or have options and fixtures of our names
+    *("--disable-plugin-autoload", "-pxdist", "-pbenchmark", "-pconformance.plugin", f"-p{__name__}"),
+    *("-o", "console_output_style=count"),
+)
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Verify implementations: files, folders or names; all that are installed, if none is given."""
+    parser.usage = "conformance run [FILE|FOLDER|NAME ...] [option of the suite or of pytest ...]"
+    parser.epilog = (
+        "Also any option of pytest, pytest-xdist and pytest-benchmark: -k, -x, -n, --tb, --pdb, --junitxml; with "
+        "--benchmark-only, what is verified is timed. Settings, conftest.py and plugins of the project, and "
+        "PYTEST_ADDOPTS, are ignored; -p NAME loads a plugin."
+    )
+    group = parser.add_argument_group("options of the suite")
+    options.add(SimpleNamespace(getgroup=lambda *_: SimpleNamespace(addoption=group.add_argument)))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run pytest; positional arguments are implementations. Returns the exit status."""
+    for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
+        os.environ.pop(variable, None)  # meant for the tests of the project
+    return int(pytest.main([*ARGUMENTS, *words]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: Any) -> None:
+    """Take positional arguments for implementations; collect the suites, or what is timed with --benchmark-only."""
+    config.option.impl = [*config.option.file_or_dir, *(config.option.impl or ())]
+    config.args = [str(FOLDERS["conformance.benchmarks" if config.option.benchmark_only else "conformance.suites"])]

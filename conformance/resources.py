@@ -1,0 +1,13 @@
+"""Where the goldens and the suite's own implementations lie: inside an installed package, beside it in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+_SHIPPED = PACKAGE / "shipped"
+CHECKOUT = None if _SHIPPED.is_dir() else PACKAGE.parent
+"""The root of the repository; None where the package was installed from a wheel."""
+GOLDEN = (CHECKOUT or _SHIPPED) / "golden"
+IMPLS = (CHECKOUT or _SHIPPED) / "impls"
+"""Implementations that are verified unless a project says otherwise."""
