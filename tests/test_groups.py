@@ -9,7 +9,7 @@ import pytest
 
 from conformance.reporting.groups import Group, group, lines
 from conformance.results import schema
-from tests.report_samples import CAUSES, as_read, broken, failed, sample, waived
+from tests.report_samples import CAUSES, INFERRED, as_read, broken, failed, sample, waived
 
 SMALL, LARGE = "n1 c2 h5 w5 k2 r3 s3", "n2 c8 h9 w9 k16 r3 s3 p1 b1"
 HUGE = "n8 c256 h64 w64 k256 r3 s3 p1"
@@ -20,7 +20,7 @@ EXCEEDS = {"y": {"worst error / bound": ["inf", 1.0]}}
 def wrong(*causes: str, **changes: Any) -> schema.Record:
     """Wrong elements that these mistakes explain, each as well as the others."""
     reason = "y: 3 of 9 elements mismatched (must equal the exact result)\nerror locations: p = 8 (last), 3 of 9 q"
-    return as_read(failed(**{"reason": reason, "causes": list(causes), "checks": EXCEEDS, **changes}))
+    return as_read(failed(**{"reason": reason, "causes": list(causes), "checks": EXCEEDS, "profile": {}, **changes}))
 
 
 def behaviour(check: str = "calls_repeat", reason: str = "wrong result (call 2 of the same 5)", **changes: Any):
@@ -161,6 +161,24 @@ def test_statistics_that_are_too_large_are_named():
     }
     (only,) = group([wrong(reason="dx: 0 of 9 elements mismatched", checks=checks)])
     assert only.title == "conv_forward: dx: rms, gain z too large, cause unknown"
+
+
+@pytest.mark.parametrize(
+    ("precisions", "why"),
+    [
+        (("bf16 inputs",) * 4 + ("unknown",), "errors as with bf16 inputs"),
+        (("bf16 inputs",) * 3 + ("tf32 inputs",), "cause unknown"),
+        (("unknown",) * 4, "cause unknown"),
+    ],
+)
+def test_a_precision_that_nearly_all_cases_have_is_named(precisions: tuple[str, ...], why: str):
+    profile = {"lambda": 9.0, "lambda_limit": 6.0, "rms": 1.0}
+    records = [
+        wrong(problem=str(n), profile={"y": profile | {"inferred": INFERRED | {"precision": name}}})
+        for n, name in enumerate(precisions)
+    ]
+    (only,) = group([*records, wrong(distribution="integer", profile={})])
+    assert only.title == f"conv_forward: y: elements mismatched at p = last, {why}"
 
 
 def test_an_outdated_waiver_and_a_broken_file_are_groups_by_their_own_words():

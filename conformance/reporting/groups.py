@@ -32,7 +32,7 @@ ORDINARY = frozenset({"integer", "fixed"})
 STATISTICS = frozenset({"rms", "gain z", "offset z"})
 """Checks of all elements together: each by itself may be within its bound."""
 COMMON = 0.8
-"""Share of a group's cases that must have an error location for its title to name it."""
+"""Share of a group's cases that must have an error location or a precision for its title to name it."""
 MAX_TEXT = 200
 """Characters of what a kernel raised."""
 _EDGES = re.compile(r"\b(\w+) (?:= \d+ \((first|last)\)|(at both edges))")
@@ -256,16 +256,28 @@ def _text(records: list[Record]) -> str:
         return f"raised {message if len(message) <= MAX_TEXT else message[:MAX_TEXT] + ' ...'}{place}"
     if first.check:
         return f"{first.check}: {first.headline}"
-    exceeded = dict.fromkeys(pair for record in records for pair in _exceeded(record))
+    exceeded = [(record, output, check) for record in records for output, check in _exceeded(record)]
     if not exceeded:
         return first.headline
-    outputs = ", ".join(dict.fromkeys(output for output, _ in exceeded))
-    checks = dict.fromkeys(check for _, check in exceeded)
+    outputs = ", ".join(dict.fromkeys(output for _, output, _ in exceeded))
+    inferred = [
+        record.profile[output].inferred.precision
+        for record in records
+        for output in dict.fromkeys(output for output, _ in _exceeded(record))
+        if output in record.profile
+    ]
+    precision = next((name for name in _common(inferred, len(inferred)) if name != "unknown"), "")
+    why = f"errors as with {precision}" if precision else "cause unknown"
+    checks = dict.fromkeys(check for _, _, check in exceeded)
     if STATISTICS.issuperset(checks):
-        return f"{outputs}: {', '.join(checks)} too large, cause unknown"
-    edges = Counter(edge for record in records for edge in set(_edges(record)))
-    common = sorted(edge for edge, count in edges.items() if count >= COMMON * len(records))
-    return f"{outputs}: elements mismatched{' at ' * bool(common)}{', '.join(common)}, cause unknown"
+        return f"{outputs}: {', '.join(checks)} too large, {why}"
+    edges = ", ".join(_common([edge for record in records for edge in set(_edges(record))], len(records)))
+    return f"{outputs}: elements mismatched{' at ' * bool(edges)}{edges}, {why}"
+
+
+def _common(texts: list[str], count: int) -> list[str]:
+    """Those that nearly all of so many cases have."""
+    return sorted(text for text, times in Counter(texts).items() if times >= COMMON * count)
 
 
 def _is_wrong(record: Record) -> bool:
