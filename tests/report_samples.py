@@ -20,6 +20,7 @@ Record = dict[str, Any]
 VERSIONS = {"python": "3.11.7", "machine": "x86_64", "system": "Linux", "numpy": "2.4.6"}
 H100 = VERSIONS | {"torch": "2.13.0", "device": "NVIDIA H100"}
 CONTRACT = {"inputs": "exact", "accumulate": "fp32", "rounding": "nearest", "algorithm": "direct", "splits": 1}
+CAUSES = ["last row of y (dy) left out", "padding of H one too small after"]
 WAIVER = {"reason": "known", "url": "https://example.org/known"}
 INFERRED = {"precision": "fp32 accumulation", "rank": 1, "conservative": False}
 DIAGNOSIS = (
@@ -64,7 +65,7 @@ def absent(**changes: Any) -> Record:
 def failed(**changes: Any) -> Record:
     """A verdict with a diagnosis."""
     checks = {"y": {"worst error / bound": ["inf", 1.0], "rms": [5e5, 0.5438]}}
-    return sample(**{"status": "fail", "reason": DIAGNOSIS, "checks": checks, **changes})
+    return sample(**{"status": "fail", "reason": DIAGNOSIS, "causes": CAUSES, "checks": checks, **changes})
 
 
 def waived(**changes: Any) -> Record:

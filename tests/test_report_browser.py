@@ -183,11 +183,24 @@ def test_a_cell_of_the_matrix_leads_to_its_verdicts_and_they_to_their_diagnosis(
     assert detail.count() == 0
 
 
+def test_a_group_of_failures_leads_to_its_cases_and_the_address_keeps_it(opened: Opener):
+    shown = opened()
+    button = shown.page.locator("#failures .of-group").first
+    words = button.text_content()
+    button.click()
+    assert words == f"All {shown.found} cases in the list"
+    assert shown.cells(1) <= {"fail", "error"}
+    assert shown.page.evaluate("document.activeElement.id") == "verdicts-title"
+    again = opened(suffix=shown.page.evaluate("location.hash"))
+    assert again.found == shown.found
+    again.page.click("button[type=reset]")
+    again.until("#found", "^3,000 of 3,000 verdicts")
+
+
 def test_the_copy_button_copies_the_line(opened: Opener):
     shown = opened()
     shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    shown.page.locator("#failures summary").nth(1).click()
-    card = shown.page.locator("#failures .card").nth(1)
+    card = shown.page.locator("#failures .card").first
     card.locator(".copy").click()
     shown.until("#said", "^Copied$")
     assert shown.page.evaluate("navigator.clipboard.readText()") == card.locator("code").text_content()

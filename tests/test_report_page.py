@@ -107,7 +107,7 @@ def unpacked(text: str) -> dict[str, Any]:
 def test_every_section_is_there(text: str):
     sections = {attributes["id"] for attributes in Parsed(text).of("section")}
     assert sections == {
-        "overview", "failures", "matrix", "findings", "accuracy", "speed", "memory", "training", "verdicts",
+        "overview", "failures", "matrix", "findings", "accuracy", "speed", "memory", "training", "machines", "verdicts",
     }  # fmt: skip
     jumps = {attributes["href"] for attributes in Parsed(text).of("a")} & {f"#{name}" for name in sections}
     assert len(jumps) == len(sections) - 1  # the overview is the top
@@ -126,6 +126,19 @@ def test_the_header_counts_every_status(text: str):
     assert "splitmix64-v1, seed 0" in words
     assert "cuda (NVIDIA H100), x86_64 Linux" in words
     assert "Xeon 9" in words
+
+
+def test_failures_are_grouped_and_open_with_the_smallest_case(tmp_path: Path):
+    small = "n1 c1 h3 w3 k1 r3 s3"
+    records = [failed(problem=f"p{n}") for n in range(30)] + [failed(problem="small", descriptor=small, seed=9)]
+    records += [sample(problem="r", status="error", reason="raised ValueError: no at /a/acme.py:3")]
+    parsed = Parsed(page(digest(tmp_path, records), "t"))
+    words = re.sub(r"\s+", " ", " ".join(parsed.words))
+    assert "acme: 1 likely cause, 1 other kind of failure, 32 cases" in words
+    assert words.count("likely cause: last row of y") == 1
+    assert f"Smallest case: {small} (fp32 nchw fixed)" in words
+    assert "All 31 cases in the list" in words
+    assert "raised ValueError: no at acme.py:3 error, 1 case conv_forward Its case in the list" in words
 
 
 def test_the_matrix_has_a_button_for_every_implementation_operator_and_dtype(text: str):
@@ -227,6 +240,7 @@ def test_verdicts_come_back_from_the_page(tmp_path: Path):
         assert data["rows"][held["row"][place]][0] == verdict.record.implementation
         assert all(values[name][held[name][place]] == verdict.record.text(name) for name in columns.TEXTS)
         assert held["command"][place] == verdict.record.command
+        assert (held["group"][place] is not None) == (verdict.record.status in ("fail", "error"))
         shapes = [*values["checks"][held["checks"][place]], *values["profile"][held["profile"][place]]]
         assert [output for output, _ in shapes] == [
             *verdict.record.checks,

@@ -14,7 +14,7 @@ import pytest
 from conformance.reporting.page import junit, lines, markdown
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.tables import Digest
-from tests.report_samples import DIAGNOSIS, absent, failed, sample, waived, written
+from tests.report_samples import CAUSES, DIAGNOSIS, absent, failed, sample, waived, written
 
 HOSTILE = "| `x` **b** <img src=x> [a](javascript:b) @octocat #12 $x$ ~s~ ![i](j)\n# head\n- item\x00\x1b\ufffe\r\n=1+1"
 
@@ -36,7 +36,11 @@ def test_the_summary_says_what_happened(tmp_path: Path):
     assert text.startswith("# Nightly\n\n2 of 40 cases of 2 implementations fail or raise an error.\n")
     assert "**1** pass, **1** fail, **1** error, **18** unsupported, **1** waived, **18** unavailable" in text
     assert "    likely cause: last row of y (dy) left out" in text
-    assert "    reproduce: pytest --impl acme --operator conv_forward" in text
+    assert (
+        "### acme: 1 likely cause, 1 other kind of failure, 2 cases\n\n**last row of y (dy) left out**: 1 case of"
+        in text
+    )
+    assert "    rerun: pytest --impl acme --operator conv_forward" in text
     assert "- acme: 1 x known (<https://example.org/known>)" in text
     assert "| acme | 1 1F 1E 1w | 18u |" in text
 
@@ -54,13 +58,13 @@ def test_nothing_from_outside_is_markdown(tmp_path: Path):
     told = [line for line in text.splitlines() if not line.startswith("    ")]
     assert not [line for line in told if re.search(r"<(?!https?://)|`|\*\*b|\]\(|(?<!\w)@\w|(?<![\w&])#\w|\$|~s", line)]
     heads = [line for line in told if line.startswith("#")]
-    assert all(line.startswith(("# &#124;", "## ")) for line in heads)
+    assert all(line.startswith(("# &#124;", "## ", "### &#124;")) for line in heads)
     rows = [line for line in told if line.startswith("|")]
     assert {line.count("|") for line in rows if "pass" not in line} <= {3, 10}
 
 
 def test_the_summary_fits_a_comment(tmp_path: Path):
-    long = [failed(problem=f"p{n}", implementation=f"acme-{n}" + "x" * 200) for n in range(400)]
+    long = [failed(problem=f"p{n}", command="x" * 3500, implementation=f"acme-{n}" + "x" * 200) for n in range(400)]
     text = markdown.summary(digest(tmp_path, long), "t")
     assert len(text.encode()) < 60_000
     assert "Too long for this summary, see index.html: " in text
@@ -75,6 +79,7 @@ def test_junit_has_a_case_for_every_verdict(tmp_path: Path):
     assert wrong.findtext("failure") == DIAGNOSIS
     properties = {p.get("name"): p.get("value", "") for p in wrong.iter("property")}
     assert properties["status"] == "fail"
+    assert properties["cause"] == CAUSES[0]
     assert properties["command"].startswith("pytest --impl acme")
     assert (wrong.get("classname"), wrong.get("time")) == ("acme.conv_forward", "0.006000")
     kinds = {skipped.get("type") for skipped in root.iter("skipped")}
@@ -96,6 +101,7 @@ def rows(text: str) -> list[dict[str, str]]:
 def test_csv_has_a_line_for_every_verdict(tmp_path: Path):
     found = rows(lines.as_csv(digest(tmp_path, every()), "t"))
     assert sorted(row["status"] for row in found) == ["error", "fail", "pass", "unavailable", "unsupported", "waived"]
+    assert {row["status"]: row["cause"] for row in found if row["cause"]} == {"fail": CAUSES[0]}
     (good,) = (row for row in found if row["status"] == "pass")
     assert (good["implementation"], good["dtype"], good["seconds"]) == ("acme", "fp32", "0.006")
     assert float(good["worst_error_over_bound"]) == 0.28 / 0.55

@@ -27,17 +27,17 @@ from conformance.diagnosis.diagnose import AFFORDABLE
 from conformance.operators import OPERATORS, GeometryError, parse, takes
 from conformance.results.schema import Record
 
-SPARSE = frozenset({"impulse", "special"})
-"""Distributions of mostly zeros, or of infinities and NaN."""
+ORDINARY = frozenset({"integer", "fixed"})
+"""Distributions in which every element has about the same part in a result."""
+STATISTICS = frozenset({"rms", "gain z", "offset z"})
+"""Checks of all elements together: each by itself may be within its bound."""
 COMMON = 0.8
-"""Share of a group's cases that must have an error location for its title to name it."""
+"""Share of a group's cases that must have an error location or a precision for its title to name it."""
 MAX_TEXT = 200
 """Characters of what a kernel raised."""
-_MISMATCHED = re.compile(r"^(\w+): ([\d,]+) of [\d,]+ elements mismatched", re.MULTILINE)
-_EDGES = re.compile(r"(\w+) (?:= \d+ \((first|last)\)|(at both edges))")
-_EXCEEDED = re.compile(r"(?:^|; )([a-z][a-z /]*) \S+ exceeds limit", re.MULTILINE)
-_WRONG = re.compile(r"\w+: [\d,]+ of [\d,]+ elements mismatched|\w+ has shape |wrong result \(")
-"""How the reason of a result that was compared begins."""
+_EDGES = re.compile(r"\b(\w+) (?:= \d+ \((first|last)\)|(at both edges))")
+_MISMATCH = re.compile(r"\w+ has shape |wrong result \(")
+"""How the reason begins where results are wrong and no check of theirs is recorded."""
 _RAISED = re.compile(r"raised (.*?)(?: at ((?:(?! at )[^\n])+):(\d+))?\Z", re.DOTALL)
 _NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d[\d.,]*(?:e[-+]?\d+)?)(?:[\s,x:*-]+\d[\d.,]*)*", re.IGNORECASE)
 """A number, an address or a list of sizes."""
@@ -72,6 +72,12 @@ class Group:
         return f"{', '.join(shown)}: {self.text}"
 
     @property
+    def counted(self) -> str:
+        """Its cases, and how many of them the cause explains by itself, if not all."""
+        more = f" ({self.cases - self.attributed:,} explained)" if self.cause and self.attributed else ""
+        return f"{self.cases:,} case{'s' * (self.cases != 1)}{more}"
+
+    @property
     def smallest(self) -> Record:
         return self.records[0]
 
@@ -96,13 +102,28 @@ def group(records: Iterable[Record]) -> list[Group]:
 
 
 def heading(groups: list[Group]) -> str:
-    """What the groups of one implementation amount to, e.g. "acme: 1 likely cause, 185 cases"."""
+    """The implementation and what its groups amount to, e.g. "acme: 1 likely cause, 185 cases"."""
+    return f"{groups[0].implementation}: {amount(groups)}"
+
+
+def amount(groups: list[Group]) -> str:
+    """Likely causes, kinds of failure without a known cause, and cases."""
     causes = sum(bool(found.cause) for found in groups)
     others = len(groups) - causes
     words = [f"{causes} likely cause{'s' * (causes != 1)}"] if causes else []
     words += [f"{others} {'other ' * bool(causes)}kind{'s' * (others != 1)} of failure"] if others else []
     cases = sum(found.cases for found in groups)
-    return f"{groups[0].implementation}: {', '.join(words)}, {cases:,} case{'s' * (cases != 1)}"
+    return f"{', '.join(words)}, {cases:,} case{'s' * (cases != 1)}"
+
+
+def lines(groups: list[Group]) -> Iterator[str]:
+    """Groups of one implementation as text: one line if there is one group, else a line for each below the heading."""
+    if len(groups) == 1:
+        yield f"{heading(groups)}: {groups[0].line}"
+        return
+    yield heading(groups)
+    for found in groups:
+        yield f"  {found.counted}: {found.line}"
 
 
 def described(record: Record) -> str:
@@ -148,13 +169,13 @@ def _of_implementation(records: list[Record]) -> list[Group]:
     for record in records:
         if id(record) in causes:
             continue
-        found = None
-        if _WRONG.match(record.reason):
+        found, is_wrong = None, _is_wrong(record)
+        if is_wrong:
             large = _cost(record.operator, record.descriptor)[0] > 2 * AFFORDABLE
             found = wrong.most(record, True) if record.check else explained.most(record, large)
         key = found or _signature(record)
         (attributed if found else groups)[key].append(record)
-        if not record.check and _WRONG.match(record.reason):
+        if is_wrong and not record.check:
             wrong.add(record, key)
     return sorted(
         (_group(key, held, attributed[key]) for key, held in groups.items()),
@@ -165,15 +186,15 @@ def _of_implementation(records: list[Record]) -> list[Group]:
 def _believed(records: list[Record]) -> dict[int, tuple[str, ...]]:
     """Id of a record -> the mistakes that explain it.
 
-    Inputs that are nearly all zero or NaN are explained by many a mistake. Where dense inputs of the same problem are
-    wrong and nothing explains them, only mistakes count that explain dense inputs of some problem.
+    Where few elements make up a result, a mistake may explain it by chance. If results of ordinary inputs are wrong on
+    the same problem and nothing explains them, only mistakes count that explain ordinary inputs of some problem.
     """
-    dense = [record for record in records if record.distribution not in SPARSE and not record.check]
-    known = {name for record in dense for name in record.causes}
-    in_vain = {(r.operator, r.descriptor) for r in dense if not r.causes and _WRONG.match(r.reason)}
+    ordinary = [record for record in records if record.distribution in ORDINARY and not record.check]
+    known = {name for record in ordinary for name in record.causes}
+    in_vain = {(r.operator, r.descriptor) for r in ordinary if not r.causes and _is_wrong(r)}
     found = {}
     for record in records:
-        doubtful = record.distribution in SPARSE and (record.operator, record.descriptor) in in_vain
+        doubtful = record.distribution not in ORDINARY and (record.operator, record.descriptor) in in_vain
         if names := tuple(name for name in record.causes if name in known or not doubtful):
             found[id(record)] = names
     return found
@@ -221,7 +242,7 @@ def _signature(record: Record) -> Key:
         return "raised", _NUMBERS.sub("#", message), *place
     if record.check:
         return "check", record.check
-    if _MISMATCHED.search(record.reason):
+    if _exceeded(record):
         return record.operator, "elements"  # the locations of one mistake differ from problem to problem
     return record.operator, _NUMBERS.sub("#", record.headline)
 
@@ -235,16 +256,43 @@ def _text(records: list[Record]) -> str:
         return f"raised {message if len(message) <= MAX_TEXT else message[:MAX_TEXT] + ' ...'}{place}"
     if first.check:
         return f"{first.check}: {first.headline}"
-    outputs = [pair for record in records for pair in _MISMATCHED.findall(record.reason)]
-    if not outputs:
+    exceeded = [(record, output, check) for record in records for output, check in _exceeded(record)]
+    if not exceeded:
         return first.headline
-    names = ", ".join(dict.fromkeys(name for name, _ in outputs))
-    if all(count == "0" for _, count in outputs):
-        exceeded = (name for record in records for name in _EXCEEDED.findall(record.reason))
-        return f"{names}: {', '.join(dict.fromkeys(exceeded))} too large"
-    edges = Counter(edge for record in records for edge in set(_edges(record)))
-    common = sorted(edge for edge, count in edges.items() if count >= COMMON * len(records))
-    return f"{names}: elements mismatched{' at ' * bool(common)}{', '.join(common)}, cause unknown"
+    outputs = ", ".join(dict.fromkeys(output for _, output, _ in exceeded))
+    inferred = [
+        record.profile[output].inferred.precision
+        for record in records
+        for output in dict.fromkeys(output for output, _ in _exceeded(record))
+        if output in record.profile
+    ]
+    precision = next((name for name in _common(inferred, len(inferred)) if name != "unknown"), "")
+    why = f"errors as with {precision}" if precision else "cause unknown"
+    checks = dict.fromkeys(check for _, _, check in exceeded)
+    if STATISTICS.issuperset(checks):
+        return f"{outputs}: {', '.join(checks)} too large, {why}"
+    edges = ", ".join(_common([edge for record in records for edge in set(_edges(record))], len(records)))
+    return f"{outputs}: elements mismatched{' at ' * bool(edges)}{edges}, {why}"
+
+
+def _common(texts: list[str], count: int) -> list[str]:
+    """Those that nearly all of so many cases have."""
+    return sorted(text for text, times in Counter(texts).items() if times >= COMMON * count)
+
+
+def _is_wrong(record: Record) -> bool:
+    """Whether results were compared and are wrong."""
+    return record.status == "fail" and bool(_exceeded(record) or _MISMATCH.match(record.reason))
+
+
+def _exceeded(record: Record) -> list[tuple[str, str]]:
+    """(Output, check) of the checks that a failing case did not pass; NaN passes none."""
+    return [
+        (output, name)
+        for output, checks in record.checks.items()
+        for name, (value, limit) in checks.items()
+        if record.status == "fail" and not abs(float(value)) <= limit
+    ]
 
 
 def _edges(record: Record) -> Iterator[str]:

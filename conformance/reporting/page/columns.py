@@ -39,7 +39,8 @@ def packed(digest: Digest) -> str:
 
 
 def columns(digest: Digest) -> dict[str, Any]:
-    """{rows: names, values: column -> its texts, columns: column -> numbers, one per verdict}."""
+    """{rows: names, groups: titles of groups of failures, values: column -> its texts, columns: column -> numbers, one
+    per verdict}."""
     verdicts = digest.results.verdicts
     rows = {row: place for place, row in enumerate(sorted({v.row for v in verdicts}))}
     held: dict[str, list[Any]] = {"row": [rows[v.row] for v in verdicts]}
@@ -64,12 +65,14 @@ def columns(digest: Digest) -> dict[str, Any]:
             "figures": [_shown(number) for number in numbers],
             "worst": _shown(verdict.worst),
             "seconds": _shown(record.seconds.get("total")),
+            "group": digest.grouped[id(record)][0] if id(record) in digest.grouped else None,
             "marks": verdict.replaced + 2 * verdict.stale,
         }
         for name, cell in one.items():
             held.setdefault(name, []).append(cell)
     names = [[name, digest.name((name, machine)), machine.label] for name, machine in rows]
-    return {"rows": names, "values": values, "columns": held}
+    groups = [f"{digest.name(row)}: {one.title} ({one.cases:,})" for row, found in digest.groups for one in found]
+    return {"rows": names, "groups": groups, "values": values, "columns": held}
 
 
 def _shown(number: Number | None) -> Number | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.reporting.groups import amount, described
 from conformance.reporting.page.merge import environments
 from conformance.reporting.page.model import Row
 from conformance.reporting.page.tables import Digest, Tile
@@ -21,8 +22,8 @@ LEGEND = {
     "unsupported": "declared as not supported",
     "unavailable": "no such device or package",
 }
-FAILURES = 50
-"""Shown in full at the top; all of them are in the list."""
+GROUPS = 100
+"""Groups of failures that are shown; all failures are in the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Notice:
 
 
 def overview(digest: Digest) -> dict[str, Any]:
-    """Counts, notices, machines, and what failed."""
+    """Counts, notices, what failed, and machines."""
     spans, start = [], 0.0
     for status in STATUSES:  # start and width of each piece of a bar of 1000
         width = 1000 * digest.totals[status] / max(digest.cases, 1)
@@ -47,18 +48,6 @@ def overview(digest: Digest) -> dict[str, Any]:
             names = sorted({name for name, where in digest.rows if where == machine})
             words = ", ".join(f"{name} {' and '.join(texts)}" for name, texts in versions.items())
             machines.append((machine.label, ", ".join(names) or "none", words))
-    failures = digest.failures
-    cards = [
-        {
-            "status": verdict.record.status,
-            "title": verdict.title,
-            "machine": verdict.machine.label,
-            "reason": verdict.record.explanation,
-            "command": verdict.record.command,
-        }
-        for verdict in failures[:FAILURES]
-    ]
-    more = f" The first {FAILURES} of {len(failures):,}; the list at the end has all."
     return {
         "lead": lead(digest),
         "counts": [(status, digest.totals[status]) for status in STATUSES],
@@ -69,11 +58,38 @@ def overview(digest: Digest) -> dict[str, Any]:
         "generators": "; ".join(digest.generators) or "none",
         "hosts": ", ".join(digest.results.hosts),
         "notices": list(notices(digest)),
-        "machines": Table("Machines and versions", ("machine", "implementations", "versions"), tuple(machines), 3),
-        "failures": cards,
-        "failures_lead": "Each with its diagnosis and the command that reproduces it."
-        + (more if len(failures) > FAILURES else ""),
+        "machines": Table("Versions", ("machine", "implementations", "versions"), tuple(machines), 3),
+        **failures(digest),
     }
+
+
+def failures(digest: Digest) -> dict[str, Any]:
+    """Rows with their groups of failures, each with its smallest case."""
+    rows: list[dict[str, Any]] = []
+    place = 0
+    for row, found in digest.groups:
+        cards = []
+        for one in found:
+            record = one.smallest
+            card = {
+                "place": place,
+                "status": record.status,
+                "title": one.text,
+                "cases": one.cases,
+                "counted": one.counted,
+                "operators": ", ".join(filter(None, one.operators)),
+                "smallest": described(record),
+                "reason": record.explanation,
+                "command": record.command,
+            }
+            cards += [card] if place < GROUPS else []
+            place += 1
+        rows += [{"name": digest.name(row), "amount": amount(found), "cards": cards}] if cards else []
+    more = f" The first {GROUPS} of {place:,} groups; the list at the end has all cases." if place > GROUPS else ""
+    lead = (
+        "Grouped by likely cause, the largest group first, each with its smallest case and the command that repeats it."
+    )
+    return {"failures": rows, "failures_lead": lead + more}
 
 
 def lead(digest: Digest) -> str:
@@ -81,7 +97,7 @@ def lead(digest: Digest) -> str:
     if not digest.verified:
         return "Nothing was verified."
     bad = digest.totals["fail"] + digest.totals["error"]
-    of = f"{len({name for name, _ in digest.rows})} implementations"
+    of = _many(len({name for name, _ in digest.rows}), "implementation")
     if bad:
         return f"{bad:,} of {digest.cases:,} cases of {of} fail or raise an error."
     return f"All {digest.verified:,} verified cases of {of} pass or fail as expected."

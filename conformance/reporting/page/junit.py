@@ -36,13 +36,13 @@ def document(digest: Digest, title: str) -> str:
         versions = sorted({item for verdict in held for item in verdict.record.versions.items()})
         _properties(suite, [("machine", row[1].label), *versions])
         for verdict in held:
-            _case(suite, name, verdict.record)
+            _case(suite, name, verdict.record, digest.cause(verdict.record))
     for element in root.iter():  # a line for each, without the time that indenting takes
         element.tail = "\n"
     return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(root, encoding="unicode")}'
 
 
-def _case(suite: Element, name: str, record: Record) -> None:
+def _case(suite: Element, name: str, record: Record, cause: str) -> None:
     words = " ".join(filter(None, map(record.text, ("problem", "dtype", "layout", "distribution", "check"))))
     case = SubElement(
         suite,
@@ -52,6 +52,7 @@ def _case(suite: Element, name: str, record: Record) -> None:
         time=f"{record.seconds.get('total', 0.0):.6f}",
     )
     known = [(key, text) for key in PROPERTIES if (text := record.text(key))]
+    known += [("cause", cause)] if cause else []
     _properties(case, known + ([("cases", str(record.cases))] if record.cases != 1 else []))
     if record.status in OUTCOMES:
         outcome = SubElement(case, OUTCOMES[record.status], message=_legal(record.headline), type=record.status)

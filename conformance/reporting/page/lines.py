@@ -11,7 +11,7 @@ from conformance.reporting.page.tables import Digest
 
 COLUMNS = (
     "implementation", "device", "machine", "operator", "problem", "descriptor", "dtype", "layout", "distribution",
-    "check", "seed", "generator", "method", "status", "cases", "reason", "worst_error_over_bound", "seconds",
+    "check", "seed", "generator", "method", "status", "cases", "reason", "cause", "worst_error_over_bound", "seconds",
     "kernel_seconds", "source", "replaced", "stale", "command",
 )  # fmt: skip
 RECORDED = (
@@ -27,7 +27,8 @@ def as_csv(digest: Digest, title: str) -> str:
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: defused(value) for name, value in _cells(v).items()} for v in digest.results.verdicts)
+    for verdict in digest.results.verdicts:
+        writer.writerow({name: defused(value) for name, value in _cells(verdict, digest.cause(verdict.record)).items()})
     return file.getvalue()
 
 
@@ -40,13 +41,14 @@ def defused(value: object) -> object:
     return f"'{text}" if text.lstrip(" \n").startswith(FORMULA) else text
 
 
-def _cells(verdict: Verdict) -> Mapping[str, object]:
+def _cells(verdict: Verdict, cause: str) -> Mapping[str, object]:
     record = verdict.record
     return {
         **{name: record.text(name) for name in RECORDED},
         "machine": verdict.machine.label,
         "cases": record.cases,
         "reason": record.explanation,
+        "cause": cause,
         "worst_error_over_bound": verdict.worst,
         "seconds": record.seconds.get("total"),
         "kernel_seconds": record.seconds.get("kernel"),

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from conformance.reporting import memory, training
+from conformance.reporting.groups import amount, described
 from conformance.reporting.page import since, tables
 from conformance.reporting.page.context import lead, notices
 from conformance.reporting.page.tables import Digest
@@ -17,7 +18,7 @@ from conformance.results.schema import STATUSES
 LIMIT = 60_000
 """Bytes. A comment may have 65,536 characters."""
 SHOWN = 20
-"""Failures with their diagnosis."""
+"""Lines of a notice, and groups of failures."""
 MAX_TEXT = 700
 """Characters of a text from a file."""
 _SPECIAL = re.compile(r"[\\`*\[\]!|~<>&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -37,7 +38,7 @@ def summary(digest: Digest, title: str) -> str:
             kept.append(text)
             size += weight
     if left_out:
-        kept.append(f"Too long for this summary, see index.html: {', '.join(left_out)}.\n")
+        kept.append(f"Too long for this summary, see index.html: {', '.join(dict.fromkeys(left_out))}.\n")
     return "\n".join(kept)
 
 
@@ -74,15 +75,23 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
 
 
 def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
-    """One at a time, so that a long one does not take the others with it."""
-    failures = digest.failures
-    for place, verdict in enumerate(failures[:SHOWN]):
-        head = f"## Failures ({len(failures):,})\n\n" if place == 0 else ""
-        record = verdict.record
-        reason = f"{record.explanation}\n" + (f"reproduce: {record.command}" if record.command else "")
+    """One group at a time, so that a long one does not take the others with it."""
+    groups = [(row, found, one) for row, found in digest.groups for one in found]
+    head = "## Failures\n\n"
+    for row, found, one in groups[:SHOWN]:
+        if one is found[0]:
+            head += f"### {escaped(digest.name(row))}: {amount(found)}\n\n"
+        record = one.smallest
+        title = f"**{escaped(one.text)}**: {one.counted}"
+        title += f" of {escaped(', '.join(one.operators))}" if record.operator else ""
+        title += f"; smallest case: {escaped(described(record))}" if described(record) else ""
+        text = "\n".join(filter(None, (record.explanation[:4000], record.command and f"rerun: {record.command}")))
         # indented: nothing in it is markup, and no fence can be ended
-        code = "\n".join(f"    {line}" for line in reason[:4000].splitlines())
-        yield f"failure {place + 1}", f"{head}**{record.status}** {escaped(verdict.title)}\n\n{code}\n"
+        code = "\n".join(f"    {line}" for line in text.splitlines())
+        yield "failures", f"{head}{title}\n\n{code}\n"
+        head = ""
+    if len(groups) > SHOWN:
+        yield "failures", f"And {len(groups) - SHOWN:,} more groups, see index.html.\n"
 
 
 def _matrix(digest: Digest) -> Table:

@@ -58,7 +58,7 @@ def page(digest: Digest, title: str) -> str:
         "training": training.table(digest.named),
     }
     sections = {
-        "failures": digest.failures,
+        "failures": digest.groups,
         "matrix": True,
         "findings": True,
         "accuracy": parts["profile"] or parts["accuracy_charts"],
@@ -66,6 +66,7 @@ def page(digest: Digest, title: str) -> str:
         "history": parts["history"],
         "memory": parts["memory"],
         "training": parts["training"],
+        "machines": True,
         "verdicts": True,
     }
     rendered: str = (

@@ -9,7 +9,8 @@ from functools import cached_property
 
 from conformance.problems import LEVELS
 from conformance.reporting import accuracy, traffic
-from conformance.reporting.page.model import Clocked, Machine, Results, Row, Verdict, dtype_place, operator_place
+from conformance.reporting.groups import Group, group
+from conformance.reporting.page.model import Clocked, Machine, Results, Row, dtype_place, operator_place
 from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.results.schema import STATUSES, VERIFIED, Record
@@ -82,11 +83,23 @@ class Digest:
             found[row, operator].append(Tile(dtype, held))
         return dict(found)
 
-    @property
-    def failures(self) -> list[Verdict]:
-        """Those that need somebody, failures first."""
-        bad = [v for v in self.results.verdicts if v.record.status in ("fail", "error")]
-        return sorted(bad, key=lambda v: v.record.status != "fail")
+    @cached_property
+    def groups(self) -> list[tuple[Row, list[Group]]]:
+        """What failed on each row, grouped by cause."""
+        held: defaultdict[Row, list[Record]] = defaultdict(list)
+        for verdict in self.results.verdicts:
+            held[verdict.row].append(verdict.record)
+        return [(row, found) for row in sorted(held) if (found := group(held[row]))]
+
+    @cached_property
+    def grouped(self) -> dict[int, tuple[int, Group]]:
+        """Id of a failing record -> its group and that group's place among all."""
+        every = enumerate(one for _, found in self.groups for one in found)
+        return {id(record): (place, one) for place, one in every for record in one.records}
+
+    def cause(self, record: Record) -> str:
+        """The known mistake that a failure is put down to; empty where there is none."""
+        return self.grouped[id(record)][1].cause if id(record) in self.grouped else ""
 
     def reasons(self, status: str) -> list[tuple[str, int, str]]:
         """(Row, cases, reason on one line) of a status, most cases first."""

@@ -90,6 +90,7 @@
   class Verdicts {
     constructor(data) {
       this.rows = data.rows;
+      this.groups = data.groups;
       this.values = data.values;
       this.columns = data.columns;
       this.count = data.columns.row.length;
@@ -113,6 +114,7 @@
 
     fits(place, wanted, words) {
       return (wanted.row === "" || this.columns.row[place] === Number(wanted.row))
+        && (wanted.group === "" || this.columns.group[place] === Number(wanted.group))
         && ["operator", "dtype", "distribution"].every((name) => wanted[name] === "*" || this.text(place, name) === wanted[name])
         && words.every((word) => this.haystack(place).includes(word));
     }
@@ -229,6 +231,7 @@
       this.verdicts = verdicts;
       this.statuses = new Set();
       this.form = byId("filters");
+      this.grouped = byId("f-group");
       this.fill();
       this.listen();
       this.restore();
@@ -240,6 +243,7 @@
     fill() {
       const choose = (name, all, options) => byId(`f-${name}`).append(...[all, ...options].map(([value, text]) => make("option", { value }, text)));
       choose("row", ["", "all"], this.verdicts.rows.map((row, place) => [place, row[1]]));
+      if (this.grouped) choose("group", ["", "all"], this.verdicts.groups.map((title, place) => [place, title]));
       for (const name of ["operator", "dtype", "distribution"]) {
         choose(name, ["*", "all"], [...this.verdicts.values[name]].sort().map((text) => [text, text || "none (not attempted)"]));
       }
@@ -264,16 +268,17 @@
       this.form.addEventListener("change", () => this.show());
       byId("search").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => this.show(), 120); });
       byId("more").addEventListener("click", () => this.extend(true));
-      for (const tile of document.querySelectorAll(".tile")) tile.addEventListener("click", () => this.choose(tile.dataset));
+      for (const button of document.querySelectorAll(".tile, .of-group")) {
+        button.hidden = false;
+        button.addEventListener("click", () => this.choose(button.dataset));
+      }
     }
 
-    /* From a cell of the matrix to its verdicts. */
-    choose({ row, operator, dtype }) {
+    /* From a cell of the matrix, or a group of failures, to its verdicts. */
+    choose(wanted) {
       this.form.reset();
       this.statuses.clear();
-      byId("f-row").value = row;
-      byId("f-operator").value = operator;
-      byId("f-dtype").value = dtype;
+      for (const [name, value] of Object.entries(wanted)) byId(`f-${name}`).value = value;
       this.show();
       byId("verdicts").scrollIntoView();
       byId("verdicts-title").focus({ preventScroll: true });
@@ -281,7 +286,7 @@
 
     get wanted() {
       const of = (name) => byId(`f-${name}`).value;
-      return { row: of("row"), operator: of("operator"), dtype: of("dtype"), distribution: of("distribution"), search: byId("search").value, status: [...this.statuses] };
+      return { row: of("row"), group: this.grouped ? of("group") : "", operator: of("operator"), dtype: of("dtype"), distribution: of("distribution"), search: byId("search").value, status: [...this.statuses] };
     }
 
     /* The address keeps the filters, so that a view can be passed on. */
@@ -301,6 +306,7 @@
       const known = new URLSearchParams(location.hash.slice(2));
       const row = this.verdicts.rows.findIndex((one) => one[1] === known.get("row"));
       if (row >= 0) byId("f-row").value = row;
+      if (this.grouped && known.get("group") in this.verdicts.groups) this.grouped.value = known.get("group");
       for (const name of ["operator", "dtype", "distribution"]) {
         if (this.verdicts.values[name].includes(known.get(name))) byId(`f-${name}`).value = known.get(name);
       }

@@ -1,0 +1,208 @@
+"""Groups of failures: which mistakes are named, what is put down to them, and which case is the smallest."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from conformance.reporting.groups import Group, group, lines
+from conformance.results import schema
+from tests.report_samples import CAUSES, INFERRED, as_read, broken, failed, sample, waived
+
+SMALL, LARGE = "n1 c2 h5 w5 k2 r3 s3", "n2 c8 h9 w9 k16 r3 s3 p1 b1"
+HUGE = "n8 c256 h64 w64 k256 r3 s3 p1"
+"""Too large for diagnosis."""
+EXCEEDS = {"y": {"worst error / bound": ["inf", 1.0]}}
+
+
+def wrong(*causes: str, **changes: Any) -> schema.Record:
+    """Wrong elements that these mistakes explain, each as well as the others."""
+    reason = "y: 3 of 9 elements mismatched (must equal the exact result)\nerror locations: p = 8 (last), 3 of 9 q"
+    return as_read(failed(**{"reason": reason, "causes": list(causes), "checks": EXCEEDS, "profile": {}, **changes}))
+
+
+def behaviour(check: str = "calls_repeat", reason: str = "wrong result (call 2 of the same 5)", **changes: Any):
+    own = {"kind": "check", "check": check, "distribution": "behaviour", "checks": {}, "status": "fail"}
+    return as_read(sample(**own | {"reason": reason} | changes))
+
+
+def raised(reason: str, **changes: Any) -> schema.Record:
+    return as_read(sample(**{"status": "error", "reason": f"raised {reason}", "checks": {}, **changes}))
+
+
+def shown(groups: list[Group]) -> list[tuple[str, int, int]]:
+    return [(one.title, one.cases, one.attributed) for one in groups]
+
+
+def test_few_mistakes_cover_what_many_could_explain_and_operators_share_them():
+    records = [
+        wrong("A", "B"),
+        wrong("B", "C", problem="2"),
+        wrong("C", "B", problem="3"),
+        wrong("D", "E", problem="4"),
+        wrong("B", problem="5", operator="conv_backward_data"),
+    ]
+    groups = group(records)
+    assert shown(groups) == [("B", 4, 0), ("D", 1, 0)]
+    assert groups[0].operators == ("conv_forward", "conv_backward_data")
+
+
+def test_the_order_of_records_changes_nothing():
+    records = [wrong(*"ABC"[n % 3 :], descriptor=f"n1 c{n + 1} h5 w5 k2 r1 s1") for n in range(9)]
+    records += [wrong(distribution="special", descriptor="n1 c3 h5 w5 k2 r1 s1"), wrong(descriptor=LARGE)]
+    expected = group(records)
+    for seed in range(5):
+        assert group(random.Random(seed).sample(records, len(records))) == expected
+
+
+def test_only_failures_count_and_implementations_are_apart():
+    records = [as_read(sample()), as_read(waived()), wrong("A"), wrong("A", implementation="beta")]
+    assert [(one.implementation, one.cases) for one in group(records)] == [("acme", 1), ("beta", 1)]
+    assert group([as_read(sample())]) == []
+
+
+def test_the_smallest_plain_case_that_the_cause_explains_comes_first():
+    same = {"descriptor": SMALL, "problem": "s"}
+    records = [
+        wrong("A", descriptor=LARGE),
+        wrong("A", **same, dtype="bf16"),
+        wrong("A", **same, layout="nhwc"),
+        wrong("A", **same, distribution="integer"),
+        wrong("A", **same),
+        wrong("A", descriptor="of another version"),
+        wrong("A", descriptor="avgpool n1 c1 h2 w2 r1 s1"),
+        wrong(**same, distribution="special"),
+        behaviour(**same),
+    ]
+    (only,) = group(records)
+    assert only.smallest == records[4]
+    assert only.records[-2:] == records[-2:]
+    assert {id(one) for one in only.records[4:7]} == {id(records[n]) for n in (0, 5, 6)}
+
+
+def test_unexplained_elements_belong_to_a_cause_of_the_same_problem():
+    records = [wrong("A", descriptor=SMALL), wrong(descriptor=SMALL, distribution="special")]
+    assert shown(group(records)) == [("A", 2, 1)]
+    elsewhere = [records[0], wrong(descriptor=LARGE), wrong(descriptor=SMALL, operator="conv_backward_data")]
+    unknown = "y: elements mismatched at p = last, cause unknown"
+    assert shown(group(elsewhere)) == [
+        ("A", 1, 0), (f"conv_backward_data: {unknown}", 1, 0), (f"conv_forward: {unknown}", 1, 0),
+    ]  # fmt: skip
+
+
+def test_what_was_too_large_for_diagnosis_belongs_to_the_commonest_cause_of_the_operator():
+    records = [wrong("B"), wrong("A", problem="2"), wrong("A", problem="3"), wrong(descriptor=HUGE)]
+    assert shown(group(records)) == [("A", 3, 1), ("B", 1, 0)]
+
+
+def test_a_wrong_result_of_a_behaviour_check_follows_the_plain_cases():
+    records = [wrong("A"), wrong("A", problem="2"), wrong("B", descriptor=SMALL)]
+    assert shown(group([*records, behaviour(descriptor=SMALL)])) == [("A", 2, 0), ("B", 2, 1)]
+    assert shown(group([*records, behaviour(descriptor=HUGE)])) == [("A", 3, 1), ("B", 1, 0)]
+    assert [one.cases for one in group([wrong(descriptor=SMALL), behaviour()])] == [2]
+
+
+def test_what_else_a_behaviour_check_finds_is_a_failure_of_its_own_across_operators():
+    written = "input x was written to: 8 bytes changed, first at [0]"
+    records = [wrong("A"), *(behaviour("inputs_are_unchanged", written, operator=o) for o in ("conv_forward", "b"))]
+    assert shown(group(records)) == [(f"conv_forward, b: inputs_are_unchanged: {written}", 2, 0), ("A", 1, 0)]
+
+
+def test_an_explanation_of_few_elements_needs_one_of_ordinary_inputs():
+    chance, in_vain = wrong("A", descriptor=SMALL, distribution="impulse"), wrong(descriptor=SMALL)
+    assert [one.cause for one in group([chance])] == ["A"]
+    assert [(one.cause, one.cases) for one in group([chance, in_vain])] == [("", 2)]
+    proof = wrong("A", descriptor=LARGE)
+    assert shown(group([chance, in_vain, proof])) == [("A", 3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ValueError: stride 2 at /a/acme.py:12", "ValueError: stride 3 at /a/acme.py:12"),
+        ("E: (1, 4, 2) at 0x7f02 at /a/acme.py:12", "E: (12, 7) at 0x7fac at /a/acme.py:12"),
+        ("E: tile 2.5e-3, 4x4\nmore 1 at /a/acme.py:12", "E: tile 3, 8x8x2\nmore 2 at /a/acme.py:12"),
+        ("IndexError: index 7 of 5", "IndexError: index 12 of 9"),
+    ],
+)
+def test_sizes_and_values_do_not_tell_what_was_raised_apart(one: str, other: str):
+    assert len(group([raised(one), raised(other, problem="2", operator="conv_backward_data")])) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["TypeError: no at /a/acme.py:12", "ValueError: never at /a/acme.py:12", "ValueError: no at /a/acme.py:13"],
+)
+def test_type_message_and_line_tell_what_was_raised_apart(other: str):
+    assert len(group([raised("ValueError: no at /a/acme.py:12"), raised(other), wrong("A")])) == 3
+
+
+def test_what_was_raised_is_named_with_file_and_line():
+    (only,) = group([raised("ValueError: no bias\nin detail at C:\\kernels\\acme.py:12")])
+    assert only.title == "conv_forward: raised ValueError: no bias at acme.py:12"
+
+
+def test_one_unknown_mistake_is_one_group_named_by_what_its_cases_have_in_common():
+    places = ("p = 8 (last)", "p = 4 (last), q at both edges", "n = 0 (first), p = 3 (last)", "p = 9 (last)")
+    head = "y: 3 of 9 elements mismatched\nerror locations: "
+    records = [
+        wrong(reason=f"{head}{place}", descriptor=f"n{n + 1} c1 h9 w9 k1 r1 s1") for n, place in enumerate(places)
+    ]
+    (only,) = group([*records, wrong(reason=f"{head}every element", descriptor=LARGE)])
+    assert only.title == "conv_forward: y: elements mismatched at p = last, cause unknown"
+
+
+def test_statistics_that_are_too_large_are_named():
+    checks = {
+        "dx": {"worst error / bound": [0.5, 1.0], "rms": [0.9, 0.5], "gain z": ["nan", 6.0]},
+        "dw": {"rms": [0, 1]},
+    }
+    (only,) = group([wrong(reason="dx: 0 of 9 elements mismatched", checks=checks)])
+    assert only.title == "conv_forward: dx: rms, gain z too large, cause unknown"
+
+
+@pytest.mark.parametrize(
+    ("precisions", "why"),
+    [
+        (("bf16 inputs",) * 4 + ("unknown",), "errors as with bf16 inputs"),
+        (("bf16 inputs",) * 3 + ("tf32 inputs",), "cause unknown"),
+        (("unknown",) * 4, "cause unknown"),
+    ],
+)
+def test_a_precision_that_nearly_all_cases_have_is_named(precisions: tuple[str, ...], why: str):
+    profile = {"lambda": 9.0, "lambda_limit": 6.0, "rms": 1.0}
+    records = [
+        wrong(problem=str(n), profile={"y": profile | {"inferred": INFERRED | {"precision": name}}})
+        for n, name in enumerate(precisions)
+    ]
+    (only,) = group([*records, wrong(distribution="integer", profile={})])
+    assert only.title == f"conv_forward: y: elements mismatched at p = last, {why}"
+
+
+def test_an_outdated_waiver_and_a_broken_file_are_groups_by_their_own_words():
+    reason = "passes, although waived as 'known' (https://example.org): remove the waiver"
+    records = [as_read(sample(status="fail", reason=reason)), as_read(broken()), wrong("A")]
+    assert [one.title for one in group(records)] == ["A", f"conv_forward: {reason}", "SyntaxError"]
+
+
+def test_one_group_is_one_line_and_several_have_a_heading():
+    command = "pytest --impl acme"
+    small = wrong(*CAUSES, descriptor=SMALL, command=command)
+    assert list(lines(group([small, wrong(CAUSES[0])]))) == [
+        f"acme: 1 likely cause, 2 cases: {CAUSES[0]}; smallest case: {SMALL} (fp32 nchw fixed); rerun: {command}"
+    ]
+    several = [small, wrong(descriptor=SMALL, distribution="special"), raised("E: no at acme.py:1", command="")]
+    case = f"smallest case: {SMALL} (fp32 nchw fixed)"
+    assert list(lines(group(several))) == [
+        "acme: 1 likely cause, 1 other kind of failure, 3 cases",
+        f"  2 cases (1 explained): {CAUSES[0]}; {case}; rerun: {command}",
+        f"  1 case: conv_forward: raised E: no at acme.py:1; smallest case: {LARGE} (fp32 nchw fixed)",
+    ]
+    assert list(lines(group([as_read(broken())]))) == ["impls/b.py: 1 kind of failure, 1 case: SyntaxError"]
+
+
+def test_long_messages_take_no_time():
+    records = [raised(f"E: 1{',' * 200_000}"), wrong(reason=f"error locations: {'a' * 200_000}")]
+    assert len(group(records)) == 2
