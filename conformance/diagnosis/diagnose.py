@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from conformance.operators import FAMILIES, Arrays, Operator
-from conformance.operators.mistakes import Mistake
+from conformance.operators import FAMILIES, Arrays, Operator, Tensor
+from conformance.operators.mistakes import Mistake, fitted
 
 EXPLAINED = 0.05
 """Largest share of the error that a named mistake may leave unexplained."""
@@ -26,6 +27,10 @@ AFFORDABLE = 1 << 24
 SHOWN = 3
 
 
+UNEXPLAINED = 1.0
+"""Residual of what only the shape of an output tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The mistakes that explain an output equally well, the library's first one first, and what they leave over."""
@@ -36,6 +41,8 @@ class Diagnosis:
     def __str__(self) -> str:
         more = len(self.names) - SHOWN
         names = ", or ".join(self.names[:SHOWN]) + (f", or {more} more" if more > 0 else "")
+        if self.residual == UNEXPLAINED:
+            return f"likely cause: {names} (by the shape; the values are not explained)"
         return f"likely cause: {names} (explains {100 * (1 - self.residual):.3g}%)"
 
 
@@ -50,17 +57,121 @@ def diagnose(
         return None
     with np.errstate(all="ignore"):
         reference = reference or operator.reference(geometry, inputs)
-        units = {name: _norm(array) or 1.0 for name, array in reference.items()}
-        exact = _in_units(reference, units)
-        if not _notable(_in_units(outputs, units), exact):
+        if _equal(outputs, reference):
             return None
-        scored = sorted(_scores(operator, geometry, inputs, outputs, exact, units), key=lambda score: score[0])
-    if not scored or not scored[0][0] <= EXPLAINED:
+        return _best(operator, outputs, reference, _computed(operator, geometry, inputs))
+
+
+def diagnose_shapes(
+    operator: Operator, geometry: Any, inputs: Arrays, returned: Arrays, order: tuple[int, ...] = (0, 1, 2, 3)
+) -> Diagnosis | None:
+    """The known mistake that explains outputs of other shapes or dtypes than asked for; None if none does.
+
+    `returned` holds arrays as the kernel returned them; `order`, where the axes of a tensor of four lie in its layout.
+    A name with residual `UNEXPLAINED` is that of a mistake with outputs of these shapes, whose values are others.
+    """
+    if not all(np.can_cast(array.dtype, np.float64) for array in returned.values()):
         return None
-    best = scored[0][0]
-    names = tuple(mistake.name for residual, mistake in scored if residual <= max(EQUAL, best * APART))
-    order = [mistake.name for mistake in FAMILIES[operator.family].mistakes]
-    return Diagnosis(tuple(sorted(names, key=order.index)), best)
+    tensors = operator.outputs(geometry)
+    back = np.argsort(order)
+    canonical = {name: a.transpose(back) if a.ndim == 4 else a for name, a in returned.items()}
+    shapes = _shapes(canonical)
+    resized = [
+        (mistake, seen)
+        for mistake in _known(operator)
+        for seen in mistake.taken_for(operator, geometry)
+        if _shapes(operator.outputs(seen)) == shapes != _shapes(tensors)
+    ]
+    arranged = list(_arranged(tensors, returned, order))
+    if operator.flops(geometry) <= 2 * AFFORDABLE:
+        with np.errstate(all="ignore"):
+            reference = operator.reference(geometry, inputs)
+            values = ((m, m.compute.computed(operator, geometry, seen, inputs)) for m, seen in resized)
+            if found := _best(operator, canonical, reference, values):
+                return found
+            resized = []  # none of them explains the values
+            for name, outputs in arranged:
+                if _equal(outputs, reference):
+                    return Diagnosis((name,), 0.0)
+                if found := _best(operator, outputs, reference, _computed(operator, geometry, inputs)):
+                    return found
+    names = [mistake.name for mistake, _ in resized] or [name for name, _ in arranged]
+    return Diagnosis(tuple(dict.fromkeys(names)), UNEXPLAINED) if names else None
+
+
+def _known(operator: Operator) -> tuple[Mistake, ...]:
+    family = FAMILIES[operator.family]
+    return family.mistakes + family.further
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def _arranged(tensors: Mapping[str, Tensor], returned: Arrays, order: tuple[int, ...]) -> Iterator[tuple[str, Arrays]]:
+    """How the elements of outputs may be arranged, and the outputs in canonical order if they are."""
+    back = np.argsort(order)
+    expected = {n: tuple(t.shape[a] for a in order) if len(t.shape) == 4 else t.shape for n, t in tensors.items()}
+    wrong = [name for name, array in returned.items() if array.shape != expected[name]]
+
+    def canonical(arrays: Arrays) -> Arrays:
+        return {name: a.transpose(back) if a.ndim == 4 else a for name, a in (returned | arrays).items()}
+
+    if not wrong:
+        yield "right values in another dtype", canonical({})
+        return
+    what = " and ".join(wrong)
+    if all(returned[name].size == tensors[name].size for name in wrong):
+        yield (
+            f"{what}: right values in another shape",
+            canonical({name: returned[name].reshape(expected[name]) for name in wrong}),
+        )
+    if not all(len(expected[name]) == returned[name].ndim == 4 for name in wrong):
+        return
+    letters = "KCRS" if tensors[wrong[0]].axes == "KCRS" else "NCHW"
+    due = "".join(letters[axis] for axis in order)
+    for axes in itertools.permutations(range(4)):
+        moved = {name: returned[name].transpose(axes) for name in wrong}
+        if _shapes(moved) == {name: expected[name] for name in wrong}:
+            found = "".join(due[axes.index(axis)] for axis in range(4))
+            yield f"{what} laid out as {found} instead of {due}", canonical(moved)
+
+
+def _computed(operator: Operator, geometry: Any, inputs: Arrays) -> Iterator[tuple[Mistake, Arrays]]:
+    """What every mistake that exists here makes of the inputs, in outputs of the right shapes."""
+    for mistake in _known(operator):
+        for compute in (mistake.outputs, mistake.read_beyond):
+            outputs = compute(operator, geometry, inputs)
+            if outputs is not None:
+                yield mistake, outputs
+
+
+def _best(
+    operator: Operator, actual: Arrays, reference: Arrays, computed: Iterable[tuple[Mistake, Arrays]]
+) -> Diagnosis | None:
+    """The mistakes of least residual ||actual - mistaken|| / ||actual - reference||, if that is small.
+
+    An element that one of the arrays does not have is zero there.
+    """
+    units = {name: _norm(array) or 1.0 for name, array in reference.items()}
+
+    def comparable(arrays: Arrays) -> Arrays:
+        """In units of the reference's norm: an error in dbeta counts as one in dx, which may be far smaller."""
+        frames = {name: tuple(map(max, array.shape, reference[name].shape)) for name, array in actual.items()}
+        return {name: fitted(array, frames[name]).astype(np.float64) / units[name] for name, array in arrays.items()}
+
+    found, exact = comparable(actual), comparable(reference)
+    residuals: dict[str, float] = {}
+    for mistake, outputs in computed:
+        stored = {name: outputs[name].astype(array.dtype) for name, array in actual.items()}
+        residual = _residual(found, comparable(stored), exact)
+        residuals[mistake.name] = min(residual, residuals.get(mistake.name, math.inf))
+    best = min(residuals.values(), default=math.inf)
+    if not best <= EXPLAINED:
+        return None
+    order = dict.fromkeys(mistake.name for mistake in _known(operator))
+    names = [name for name in order if residuals.get(name, math.inf) <= max(EQUAL, best * APART)]
+    return Diagnosis(tuple(names), best)
 
 
 def _norm(array: np.ndarray) -> float:
@@ -68,28 +179,12 @@ def _norm(array: np.ndarray) -> float:
     return float(np.linalg.norm(array[np.isfinite(array)]))
 
 
-def _in_units(arrays: Arrays, units: Mapping[str, float]) -> Arrays:
-    """Each output in units of its reference's norm: an error in dbeta counts as one in dx, which may be far smaller."""
-    return {name: array.astype(np.float64) / units[name] for name, array in arrays.items()}
-
-
-def _notable(actual: Arrays, exact: Arrays) -> bool:
-    """Whether there is a finite error beyond arithmetic."""
-    return any(_norm(actual[name] - array) > NEGLIGIBLE for name, array in exact.items())
-
-
-def _scores(
-    operator: Operator, geometry: Any, inputs: Arrays, outputs: Arrays, exact: Arrays, units: Mapping[str, float]
-) -> Iterator[tuple[float, Mistake]]:
-    """Residual ||actual - mistaken|| / ||actual - reference|| of every mistake that exists here."""
-    actual = _in_units(outputs, units)
-    for mistake in FAMILIES[operator.family].mistakes:
-        mistaken = mistake.outputs(operator, geometry, inputs)
-        if mistaken is not None:
-            stored = {name: mistaken[name].astype(array.dtype) for name, array in outputs.items()}
-            residual = _residual(actual, _in_units(stored, units), exact)
-            if math.isfinite(residual):
-                yield residual, mistake
+def _equal(actual: Arrays, exact: Arrays) -> bool:
+    """Whether there is no finite error beyond arithmetic."""
+    return not any(
+        _norm(actual[name].astype(np.float64) - array) > NEGLIGIBLE * (_norm(array) or 1.0)
+        for name, array in exact.items()
+    )
 
 
 def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:
