@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from conformance.operators import FAMILIES, Arrays, Operator, Tensor
-from conformance.operators.mistakes import Mistake, fitted
+from conformance.operators.mistakes import Mistake, fitted, misread
 
 EXPLAINED = 0.05
 """Largest share of the error that a named mistake may leave unexplained."""
@@ -27,6 +27,8 @@ AFFORDABLE = 1 << 24
 SHOWN = 3
 
 
+OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())
+"""No other name is needed where this one explains a gradient: no element of it is wrong."""
 UNEXPLAINED = 1.0
 """Residual of what only the shape of an output tells."""
 
@@ -67,36 +69,83 @@ def diagnose_shapes(
 ) -> Diagnosis | None:
     """The known mistake that explains outputs of other shapes or dtypes than asked for; None if none does.
 
-    `returned` holds arrays as the kernel returned them; `order`, where the axes of a tensor of four lie in its layout.
-    A name with residual `UNEXPLAINED` is that of a mistake with outputs of these shapes, whose values are others.
+    `returned` holds arrays as the kernel returned them; `order`, which axes a tensor of four has there one after the
+    other. A name with residual `UNEXPLAINED` is that of a mistake that makes outputs of these shapes.
     """
     if not all(np.can_cast(array.dtype, np.float64) for array in returned.values()):
         return None
-    tensors = operator.outputs(geometry)
-    back = np.argsort(order)
-    canonical = {name: a.transpose(back) if a.ndim == 4 else a for name, a in returned.items()}
-    shapes = _shapes(canonical)
+    tensors, canonical = operator.outputs(geometry), _canonical(returned, order)
     resized = [
         (mistake, seen)
-        for mistake in _known(operator)
+        for mistake in (OF_DY, *_known(operator))
         for seen in mistake.taken_for(operator, geometry)
-        if _shapes(operator.outputs(seen)) == shapes != _shapes(tensors)
+        if _shapes(operator.outputs(seen)) == _shapes(canonical) != _shapes(tensors)
     ]
-    arranged = list(_arranged(tensors, returned, order))
-    if operator.flops(geometry) <= 2 * AFFORDABLE:
+    if operator.flops(geometry) > 2 * AFFORDABLE:
+        names = [mistake.name for mistake, _ in resized]
+    else:
         with np.errstate(all="ignore"):
             reference = operator.reference(geometry, inputs)
-            values = ((m, m.compute.computed(operator, geometry, seen, inputs)) for m, seen in resized)
-            if found := _best(operator, canonical, reference, values):
-                return found
-            resized = []  # none of them explains the values
-            for name, outputs in arranged:
+            for name, outputs in _arranged(tensors, returned, order):
                 if _equal(outputs, reference):
                     return Diagnosis((name,), 0.0)
                 if found := _best(operator, outputs, reference, _computed(operator, geometry, inputs)):
                     return found
-    names = [mistake.name for mistake, _ in resized] or [name for name, _ in arranged]
+            tried = [(m, m.outputs_as(operator, geometry, seen, inputs)) for m, seen in resized]
+            values = [(mistake, outputs) for mistake, outputs in tried if outputs is not None]
+            sized = [(mistake, outputs) for mistake, outputs in values if mistake is OF_DY]
+            if found := _best(operator, canonical, reference, sized) or _best(operator, canonical, reference, values):
+                return found
+            for name, outputs in _transposed(tensors, returned, order):
+                if _equal(outputs, reference):
+                    return Diagnosis((name,), 0.0)
+        names = []  # the values of none of them
+    names += [name for name, _ in _transposed(tensors, returned, order)]
+    names += [
+        f"{name} in the shape of {other}"
+        for name, array in canonical.items()
+        for other, given in inputs.items()
+        if array.shape == given.shape != tensors[name].shape
+    ]
     return Diagnosis(tuple(dict.fromkeys(names)), UNEXPLAINED) if names else None
+
+
+Arrangements = Iterator[tuple[str, Arrays]]
+"""How the elements of outputs may be arranged, and the outputs in canonical order if they are."""
+
+
+def _arranged(tensors: Mapping[str, Tensor], returned: Arrays, order: tuple[int, ...]) -> Arrangements:
+    due = _expected(tensors, order)
+    wrong = [name for name, array in returned.items() if array.shape != due[name]]
+    what = " and ".join(wrong)
+    if not wrong:
+        yield "right values in another dtype", _canonical(returned, order)
+    elif all(returned[name].size == tensors[name].size for name in wrong):
+        reshaped = {name: returned[name].reshape(due[name]) for name in wrong}
+        yield f"{what}: right values in another shape", _canonical(returned | reshaped, order)
+
+
+def _transposed(tensors: Mapping[str, Tensor], returned: Arrays, order: tuple[int, ...]) -> Arrangements:
+    shapes = _expected(tensors, order)
+    wrong = [name for name, array in returned.items() if array.shape != shapes[name]]
+    if not wrong or not all(len(shapes[name]) == returned[name].ndim == 4 for name in wrong):
+        return
+    letters = "KCRS" if tensors[wrong[0]].axes == "KCRS" else "NCHW"
+    due = "".join(letters[axis] for axis in order)
+    for axes in itertools.permutations(range(4)):
+        moved = {name: returned[name].transpose(axes) for name in wrong}
+        if _shapes(moved) == {name: shapes[name] for name in wrong}:
+            found = "".join(due[axes.index(axis)] for axis in range(4))
+            yield f"{' and '.join(wrong)} laid out as {found} instead of {due}", _canonical(returned | moved, order)
+
+
+def _expected(tensors: Mapping[str, Tensor], order: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Shapes in the kernel's layout."""
+    return {n: tuple(t.shape[a] for a in order) if len(t.shape) == 4 else t.shape for n, t in tensors.items()}
+
+
+def _canonical(arrays: Arrays, order: tuple[int, ...]) -> Arrays:
+    return {name: a.transpose(np.argsort(order)) if a.ndim == 4 else a for name, a in arrays.items()}
 
 
 def _known(operator: Operator) -> tuple[Mistake, ...]:
@@ -106,35 +155,6 @@ def _known(operator: Operator) -> tuple[Mistake, ...]:
 
 def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tensor.shape for name, tensor in tensors.items()}
-
-
-def _arranged(tensors: Mapping[str, Tensor], returned: Arrays, order: tuple[int, ...]) -> Iterator[tuple[str, Arrays]]:
-    """How the elements of outputs may be arranged, and the outputs in canonical order if they are."""
-    back = np.argsort(order)
-    expected = {n: tuple(t.shape[a] for a in order) if len(t.shape) == 4 else t.shape for n, t in tensors.items()}
-    wrong = [name for name, array in returned.items() if array.shape != expected[name]]
-
-    def canonical(arrays: Arrays) -> Arrays:
-        return {name: a.transpose(back) if a.ndim == 4 else a for name, a in (returned | arrays).items()}
-
-    if not wrong:
-        yield "right values in another dtype", canonical({})
-        return
-    what = " and ".join(wrong)
-    if all(returned[name].size == tensors[name].size for name in wrong):
-        yield (
-            f"{what}: right values in another shape",
-            canonical({name: returned[name].reshape(expected[name]) for name in wrong}),
-        )
-    if not all(len(expected[name]) == returned[name].ndim == 4 for name in wrong):
-        return
-    letters = "KCRS" if tensors[wrong[0]].axes == "KCRS" else "NCHW"
-    due = "".join(letters[axis] for axis in order)
-    for axes in itertools.permutations(range(4)):
-        moved = {name: returned[name].transpose(axes) for name in wrong}
-        if _shapes(moved) == {name: expected[name] for name in wrong}:
-            found = "".join(due[axes.index(axis)] for axis in range(4))
-            yield f"{what} laid out as {found} instead of {due}", canonical(moved)
 
 
 def _computed(operator: Operator, geometry: Any, inputs: Arrays) -> Iterator[tuple[Mistake, Arrays]]:
@@ -169,7 +189,7 @@ def _best(
     best = min(residuals.values(), default=math.inf)
     if not best <= EXPLAINED:
         return None
-    order = dict.fromkeys(mistake.name for mistake in _known(operator))
+    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_known(operator)))
     names = [name for name in order if residuals.get(name, math.inf) <= max(EQUAL, best * APART)]
     return Diagnosis(tuple(names), best)
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from conformance.operators.spatial import UNPADDED, GeometryError, Pair
 
 TILES = (4, 8, 16, 32, 64, 128)
 
+T = TypeVar("T")
 Compute = Callable[[Operator, Any, Arrays, Any], Arrays]
 """(operator, geometry, inputs, dtype) -> outputs computed in dtype."""
 Sees = Callable[[Any], Any]
@@ -61,12 +62,19 @@ class Mistake:
         return self._attempted(self.compute.beyond, operator, geometry, inputs)
 
     def taken_for(self, operator: Operator, geometry: Any) -> tuple[Any, ...]:
-        """The geometries that a kernel with this mistake takes a problem for, where it chooses sizes itself."""
+        """The geometries that a kernel with this mistake may take a problem for, if it chooses sizes by itself."""
         if not isinstance(self.compute, Misread):
             return ()
         return self._attempted(self.compute.taken_for, operator, geometry) or ()
 
-    def _attempted(self, compute: Callable[..., Any], operator: Operator, geometry: Any, *rest: Any) -> Any:
+    def outputs_as(self, operator: Operator, geometry: Any, seen: Any, inputs: Arrays) -> Arrays | None:
+        """The outputs of such a kernel, in the shapes of one of the geometries of `taken_for`; None where the mistake
+        does not exist."""
+        if not isinstance(self.compute, Misread):
+            return None
+        return self._attempted(self.compute.computed, operator, geometry, seen, inputs)
+
+    def _attempted(self, compute: Callable[..., T], operator: Operator, geometry: Any, *rest: Any) -> T | None:
         if (self.operators and operator.name not in self.operators) or not self.when(geometry):
             return None
         try:
@@ -314,7 +322,6 @@ _FURTHER_WINDOWS: dict[str, Sees] = {
     "padding one too small": lambda g: _padded(g, -1, -1, -1, -1),
     "padding of H one too large after": lambda g: _padded(g, bottom=1),
     "padding of W one too large after": lambda g: _padded(g, right=1),
-    "size of the gradient taken from dy alone": lambda g: g,
 }
 
 _FURTHER_DILATIONS: dict[str, Sees] = {

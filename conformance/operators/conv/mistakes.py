@@ -221,7 +221,7 @@ def remainder(g: ConvGeometry) -> tuple[int, int]:
     return rows, g.w + sum(g.padding[1]) - (q - 1) * v - e * (g.s - 1) - 1
 
 
-def _rounded_up(g: ConvGeometry) -> ConvGeometry:
+def _rounded_up(g: ConvGeometry) -> Any:
     """With a last window that reaches beyond the padding where the stride leaves a remainder."""
     rows, columns = g.output_size
     return spanning(g, (rows + (remainder(g)[0] > 0), columns + (remainder(g)[1] > 0)))
