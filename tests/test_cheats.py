@@ -223,6 +223,44 @@ def test_waiver_that_raises_is_an_error():
     )
 
 
+def doubled(calls: list[int]) -> Kernel:
+    """Wrong in every call."""
+
+    def kernel(*inputs, **parameters):
+        calls.append(1)
+        return 2 * cheaters.honest(*inputs, **parameters)
+
+    return kernel
+
+
+def test_kernel_that_is_wrong_on_plain_inputs_is_called_once_and_reported_once():
+    calls: list[int] = []
+    case = case_of(doubled(calls))
+    checked = [check_behaviour(case, check, of_right_kernels=True) for check in BEHAVIOUR]
+    assert [verdict.status for verdict in checked] == ["fail"] + ["unsupported"] * (len(BEHAVIOUR) - 1)
+    assert checked[0].reason.startswith("results are wrong on plain inputs: y: ")
+    assert {verdict.reason for verdict in checked[1:]} == {"not checked, results are wrong"}
+    assert len(calls) == 1
+    # made again, as plugins that repeat failures do, the one that reported it does so again
+    assert check_behaviour(case, BEHAVIOUR[0], of_right_kernels=True).status == "fail"
+    assert check_behaviour(case, BEHAVIOUR[1], of_right_kernels=True).status == "unsupported"
+
+
+def test_what_a_kernel_raises_on_plain_inputs_is_reported_as_it_was_raised():
+    case = case_of(lambda *inputs, **parameters: 1 // 0)
+    first, second = (check_behaviour(case, check, of_right_kernels=True) for check in BEHAVIOUR[:2])
+    assert (first.status, type(first.exception)) == ("error", ZeroDivisionError)
+    assert (second.status, second.reason) == ("unsupported", "not checked, results are wrong")
+
+
+def test_waived_results_do_not_keep_a_kernel_from_being_checked():
+    case = case_of(doubled([]))
+    case.implementation.waive("conv_forward", reason="r", url="u", distributions=("integer",))
+    statuses = [check_behaviour(case, check, of_right_kernels=True).status for check in BEHAVIOUR]
+    assert statuses == [check_behaviour(case, check).status for check in BEHAVIOUR]
+    assert "waived" in statuses
+
+
 SUITE = """
 import pytest
 from conformance.checks.behaviour import BEHAVIOUR
@@ -265,3 +303,12 @@ def test_other_distributions_leave_behaviour_out(project: Project):
     assert {r["distribution"] for r in project.run("--operator=conv_forward", "--distribution=integer").records} == {
         "integer"
     }
+
+
+@pytest.mark.parametrize("selected", ["results", "calls_repeat"])
+def test_wrong_results_are_never_only_unsupported(project: Project, selected: str):
+    project.write("suite/test_behaviour.py", SUITE)
+    project.kernel(body="return 2 * y")
+    outcome = project.run("--operator=conv_forward", "--distribution=behaviour", "-k", selected)
+    assert (outcome.exit, outcome.statuses["fail"]) == (1, 1)
+    assert outcome.statuses["unsupported"] == sum(outcome.statuses.values()) - 1

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from conformance.execution import verify
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
 from conformance.execution.judging import judged
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.implementations.bridges import ArrayBridge
-from conformance.implementations.implementation import Kernel
+from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported, Waiver
 from conformance.inputs import DISTRIBUTIONS, Expectation
 from conformance.inputs.golden import check as check_golden
 from conformance.judge import Contract
@@ -113,15 +114,55 @@ class Subject:
 Check = Callable[[Subject], Facts | None]
 
 
-def check_behaviour(case: Case, check: Check) -> Verdict:
+_wrong: dict[tuple[Any, ...], tuple[Kernel, Check | None]] = {}
+"""Case -> its kernel (so that no other one gets its id), and the check that reports wrong results; None if right."""
+
+
+def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False) -> Verdict:
     """The verdict of one check on a case. Raises nothing that an implementation does, except KeyboardInterrupt.
 
-    A kernel that is waived on any distribution of a problem cannot behave on it; behaving is no surprise.
+    A kernel that is waived on any distribution of a problem cannot behave on it; behaving is no surprise. With
+    `of_right_kernels`, of a kernel that is wrong on plain inputs the first check that is made on the case reports that,
+    whatever else the run verifies, and the others are unsupported.
     """
+    waiver = partial(case.waiver, tuple(DISTRIBUTIONS))
 
     def attempt(verdict: Verdict) -> None:
         kernel = case.kernel
         verdict.contract = kernel.contract
+        if of_right_kernels:
+            _require_right_on_plain_inputs(case, kernel, check, waiver)
         verdict.facts = check(Subject(case, kernel))
 
-    return conclude(attempt, partial(case.waiver, tuple(DISTRIBUTIONS)))
+    return conclude(attempt, waiver)
+
+
+def _require_right_on_plain_inputs(
+    case: Case, kernel: Kernel, check: Check, waiver: Callable[[], Waiver | None]
+) -> None:
+    """Verify the first distribution of the family, once for all checks of a case.
+
+    Raises what is wrong with the results if it is this check that reports it, and Unsupported if another one does.
+    Nothing where a waiver covers it.
+    """
+    distribution = FAMILIES[case.operator.family].distributions[0]
+    plain = replace(case, variant=replace(case.variant, distribution=distribution))
+    key = (id(kernel), case.operator.name, case.problem.geometry, plain.variant, case.seed, case.method)
+    _, reporting = _wrong.get(key, (kernel, check))
+    if reporting is not check:
+        if reporting is None:
+            return
+        raise Unsupported("not checked, results are wrong")
+    verdict = conclude(partial(verify.attempt, plain), lambda: None)
+    failed = verdict.status == "fail" or verdict.exception is not None
+    try:
+        waived = failed and waiver() is not None
+    except ImplementationError:  # which `conclude` reports
+        waived = False
+    _wrong[key] = kernel, check if failed and not waived else None
+    if verdict.exception is not None and not waived:
+        raise verdict.exception
+    if failed and not waived:
+        failure = KernelFailure(f"results are wrong on plain inputs: {verdict.reason}")
+        failure.diagnosis = verdict.diagnosis
+        raise failure

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from conformance.operators import FAMILIES, Arrays, Operator
-from conformance.operators.mistakes import Mistake
+from conformance.operators import FAMILIES, Arrays, Operator, Tensor
+from conformance.operators.mistakes import Mistake, fitted, misread
 
 EXPLAINED = 0.05
 """Largest share of the error that a named mistake may leave unexplained."""
@@ -26,6 +27,12 @@ AFFORDABLE = 1 << 24
 SHOWN = 3
 
 
+OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())
+"""No other name is needed where this one explains a gradient: no element of it is wrong."""
+UNEXPLAINED = 1.0
+"""Residual of what only the shape of an output tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The mistakes that explain an output equally well, the library's first one first, and what they leave over."""
@@ -36,6 +43,8 @@ class Diagnosis:
     def __str__(self) -> str:
         more = len(self.names) - SHOWN
         names = ", or ".join(self.names[:SHOWN]) + (f", or {more} more" if more > 0 else "")
+        if self.residual == UNEXPLAINED:
+            return f"likely cause: {names} (by the shape; the values are not explained)"
         return f"likely cause: {names} (explains {100 * (1 - self.residual):.3g}%)"
 
 
@@ -50,17 +59,139 @@ def diagnose(
         return None
     with np.errstate(all="ignore"):
         reference = reference or operator.reference(geometry, inputs)
-        units = {name: _norm(array) or 1.0 for name, array in reference.items()}
-        exact = _in_units(reference, units)
-        if not _notable(_in_units(outputs, units), exact):
+        if _equal(outputs, reference):
             return None
-        scored = sorted(_scores(operator, geometry, inputs, outputs, exact, units), key=lambda score: score[0])
-    if not scored or not scored[0][0] <= EXPLAINED:
+        return _best(operator, outputs, reference, _computed(operator, geometry, inputs))
+
+
+def diagnose_shapes(
+    operator: Operator, geometry: Any, inputs: Arrays, returned: Arrays, order: tuple[int, ...] = (0, 1, 2, 3)
+) -> Diagnosis | None:
+    """The known mistake that explains outputs of other shapes or dtypes than asked for; None if none does.
+
+    `returned` holds arrays as the kernel returned them; `order`, which axes a tensor of four has there one after the
+    other. A name with residual `UNEXPLAINED` is that of a mistake that makes outputs of these shapes.
+    """
+    if not all(np.can_cast(array.dtype, np.float64) for array in returned.values()):
         return None
-    best = scored[0][0]
-    names = tuple(mistake.name for residual, mistake in scored if residual <= max(EQUAL, best * APART))
-    order = [mistake.name for mistake in FAMILIES[operator.family].mistakes]
-    return Diagnosis(tuple(sorted(names, key=order.index)), best)
+    tensors, canonical = operator.outputs(geometry), _canonical(returned, order)
+    resized = [
+        (mistake, seen)
+        for mistake in (OF_DY, *_known(operator))
+        for seen in mistake.taken_for(operator, geometry)
+        if _shapes(operator.outputs(seen)) == _shapes(canonical) != _shapes(tensors)
+    ]
+    if operator.flops(geometry) > 2 * AFFORDABLE:
+        names = [mistake.name for mistake, _ in resized]
+    else:
+        with np.errstate(all="ignore"):
+            reference = operator.reference(geometry, inputs)
+            for name, outputs in _arranged(tensors, returned, order):
+                if _equal(outputs, reference):
+                    return Diagnosis((name,), 0.0)
+                if found := _best(operator, outputs, reference, _computed(operator, geometry, inputs)):
+                    return found
+            tried = [(m, m.outputs_as(operator, geometry, seen, inputs)) for m, seen in resized]
+            values = [(mistake, outputs) for mistake, outputs in tried if outputs is not None]
+            sized = [(mistake, outputs) for mistake, outputs in values if mistake is OF_DY]
+            if found := _best(operator, canonical, reference, sized) or _best(operator, canonical, reference, values):
+                return found
+            for name, outputs in _transposed(tensors, returned, order):
+                if _equal(outputs, reference):
+                    return Diagnosis((name,), 0.0)
+        names = []  # the values of none of them
+    names += [name for name, _ in _transposed(tensors, returned, order)]
+    names += [
+        f"{name} in the shape of {other}"
+        for name, array in canonical.items()
+        for other, given in inputs.items()
+        if array.shape == given.shape != tensors[name].shape
+    ]
+    return Diagnosis(tuple(dict.fromkeys(names)), UNEXPLAINED) if names else None
+
+
+Arrangements = Iterator[tuple[str, Arrays]]
+"""How the elements of outputs may be arranged, and the outputs in canonical order if they are."""
+
+
+def _arranged(tensors: Mapping[str, Tensor], returned: Arrays, order: tuple[int, ...]) -> Arrangements:
+    due = _expected(tensors, order)
+    wrong = [name for name, array in returned.items() if array.shape != due[name]]
+    what = " and ".join(wrong)
+    if not wrong:
+        yield "right values in another dtype", _canonical(returned, order)
+    elif all(returned[name].size == tensors[name].size for name in wrong):
+        reshaped = {name: returned[name].reshape(due[name]) for name in wrong}
+        yield f"{what}: right values in another shape", _canonical(returned | reshaped, order)
+
+
+def _transposed(tensors: Mapping[str, Tensor], returned: Arrays, order: tuple[int, ...]) -> Arrangements:
+    shapes = _expected(tensors, order)
+    wrong = [name for name, array in returned.items() if array.shape != shapes[name]]
+    if not wrong or not all(len(shapes[name]) == returned[name].ndim == 4 for name in wrong):
+        return
+    letters = "KCRS" if tensors[wrong[0]].axes == "KCRS" else "NCHW"
+    due = "".join(letters[axis] for axis in order)
+    for axes in itertools.permutations(range(4)):
+        moved = {name: returned[name].transpose(axes) for name in wrong}
+        if _shapes(moved) == {name: shapes[name] for name in wrong}:
+            found = "".join(due[axes.index(axis)] for axis in range(4))
+            yield f"{' and '.join(wrong)} laid out as {found} instead of {due}", _canonical(returned | moved, order)
+
+
+def _expected(tensors: Mapping[str, Tensor], order: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Shapes in the kernel's layout."""
+    return {n: tuple(t.shape[a] for a in order) if len(t.shape) == 4 else t.shape for n, t in tensors.items()}
+
+
+def _canonical(arrays: Arrays, order: tuple[int, ...]) -> Arrays:
+    return {name: a.transpose(np.argsort(order)) if a.ndim == 4 else a for name, a in arrays.items()}
+
+
+def _known(operator: Operator) -> tuple[Mistake, ...]:
+    family = FAMILIES[operator.family]
+    return family.mistakes + family.further
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def _computed(operator: Operator, geometry: Any, inputs: Arrays) -> Iterator[tuple[Mistake, Arrays]]:
+    """What every mistake that exists here makes of the inputs, in outputs of the right shapes."""
+    for mistake in _known(operator):
+        for compute in (mistake.outputs, mistake.read_beyond):
+            outputs = compute(operator, geometry, inputs)
+            if outputs is not None:
+                yield mistake, outputs
+
+
+def _best(
+    operator: Operator, actual: Arrays, reference: Arrays, computed: Iterable[tuple[Mistake, Arrays]]
+) -> Diagnosis | None:
+    """The mistakes of least residual ||actual - mistaken|| / ||actual - reference||, if that is small.
+
+    An element that one of the arrays does not have is zero there.
+    """
+    units = {name: _norm(array) or 1.0 for name, array in reference.items()}
+
+    def comparable(arrays: Arrays) -> Arrays:
+        """In units of the reference's norm: an error in dbeta counts as one in dx, which may be far smaller."""
+        frames = {name: tuple(map(max, array.shape, reference[name].shape)) for name, array in actual.items()}
+        return {name: fitted(array, frames[name]).astype(np.float64) / units[name] for name, array in arrays.items()}
+
+    found, exact = comparable(actual), comparable(reference)
+    residuals: dict[str, float] = {}
+    for mistake, outputs in computed:
+        stored = {name: outputs[name].astype(array.dtype) for name, array in actual.items()}
+        residual = _residual(found, comparable(stored), exact)
+        residuals[mistake.name] = min(residual, residuals.get(mistake.name, math.inf))
+    best = min(residuals.values(), default=math.inf)
+    if not best <= EXPLAINED:
+        return None
+    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_known(operator)))
+    names = [name for name in order if residuals.get(name, math.inf) <= max(EQUAL, best * APART)]
+    return Diagnosis(tuple(names), best)
 
 
 def _norm(array: np.ndarray) -> float:
@@ -68,28 +199,12 @@ def _norm(array: np.ndarray) -> float:
     return float(np.linalg.norm(array[np.isfinite(array)]))
 
 
-def _in_units(arrays: Arrays, units: Mapping[str, float]) -> Arrays:
-    """Each output in units of its reference's norm: an error in dbeta counts as one in dx, which may be far smaller."""
-    return {name: array.astype(np.float64) / units[name] for name, array in arrays.items()}
-
-
-def _notable(actual: Arrays, exact: Arrays) -> bool:
-    """Whether there is a finite error beyond arithmetic."""
-    return any(_norm(actual[name] - array) > NEGLIGIBLE for name, array in exact.items())
-
-
-def _scores(
-    operator: Operator, geometry: Any, inputs: Arrays, outputs: Arrays, exact: Arrays, units: Mapping[str, float]
-) -> Iterator[tuple[float, Mistake]]:
-    """Residual ||actual - mistaken|| / ||actual - reference|| of every mistake that exists here."""
-    actual = _in_units(outputs, units)
-    for mistake in FAMILIES[operator.family].mistakes:
-        mistaken = mistake.outputs(operator, geometry, inputs)
-        if mistaken is not None:
-            stored = {name: mistaken[name].astype(array.dtype) for name, array in outputs.items()}
-            residual = _residual(actual, _in_units(stored, units), exact)
-            if math.isfinite(residual):
-                yield residual, mistake
+def _equal(actual: Arrays, exact: Arrays) -> bool:
+    """Whether there is no finite error beyond arithmetic."""
+    return not any(
+        _norm(actual[name].astype(np.float64) - array) > NEGLIGIBLE * (_norm(array) or 1.0)
+        for name, array in exact.items()
+    )
 
 
 def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:

@@ -27,6 +27,14 @@ class MalformedError(KernelFailure):
     """A result that cannot be compared; the message says what was expected."""
 
 
+class MismatchedError(MalformedError):
+    """Results of other shapes or dtypes than asked for: `returned`, as they are in the kernel's layout."""
+
+    def __init__(self, message: str, returned: Arrays) -> None:
+        super().__init__(message)
+        self.returned = returned
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """A kernel (or an autograd variant, which has a kernel's signature) bound to the parameters of one problem."""
@@ -78,16 +86,18 @@ class Invocation:
             raise MalformedError(str(error)) from None
 
     def outputs(self, results: Sequence[Any]) -> Arrays:
-        """Results on the host in canonical order. Raises MalformedError for another shape or dtype than asked for."""
-        fetched = {}
+        """Results on the host in canonical order. Raises MismatchedError for another shape or dtype than asked for."""
         tensors = self.operator.outputs(self.geometry)
-        for (name, tensor), host in zip(tensors.items(), self.fetch(results), strict=True):
+        returned = dict(zip(tensors, self.fetch(results), strict=True))
+        to, back = TO_LAYOUT[self.layout], FROM_LAYOUT[self.layout]
+        canonical = {}
+        for name, tensor in tensors.items():
             is_image = len(tensor.shape) == 4
-            shape = tuple(tensor.shape[axis] for axis in TO_LAYOUT[self.layout]) if is_image else tensor.shape
-            dtype = tensor.stored_as(self.dtype)
+            shape = tuple(tensor.shape[axis] for axis in to) if is_image else tensor.shape
+            host, dtype = returned[name], tensor.stored_as(self.dtype)
             if host.shape != shape:
-                raise MalformedError(f"{name} has shape {host.shape}; expected {shape} ({self.layout})")
+                raise MismatchedError(f"{name} has shape {host.shape}; expected {shape} ({self.layout})", returned)
             if host.dtype != STORAGE[dtype]:
-                raise MalformedError(f"{name} has dtype {name_of(host.dtype)}; expected {dtype}")
-            fetched[name] = np.ascontiguousarray(host.transpose(FROM_LAYOUT[self.layout])) if is_image else host
-        return fetched
+                raise MismatchedError(f"{name} has dtype {name_of(host.dtype)}; expected {dtype}", returned)
+            canonical[name] = np.ascontiguousarray(host.transpose(back)) if is_image else host
+        return canonical

@@ -24,11 +24,11 @@ from conformance.resources import IMPLS, PACKAGE
 class KernelFailure(Exception):
     """What the kernel did is wrong: the status is `fail`, and the message says how it showed.
 
-    `diagnosis` is the known mistake that explains it, where one does.
+    `diagnosis` is the known mistake that explains it, where one does; the message ends with it.
     """
 
     def __init__(self, message: str, diagnosis: Diagnosis | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message if diagnosis is None else f"{message}\n{diagnosis}")
         self.diagnosis = diagnosis
 
 

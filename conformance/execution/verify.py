@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import partial
 
-from conformance.diagnosis.diagnose import diagnose
+from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
 from conformance.execution.case import Case
-from conformance.execution.invocation import Invocation
+from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
 from conformance.execution.judging import judged, prepare_reference
 from conformance.execution.status import KernelFailure, MissingReferenceError, Verdict, conclude
 from conformance.implementations.implementation import Unsupported
@@ -17,10 +17,11 @@ from conformance.inputs.golden import check
 
 def verify(case: Case) -> Verdict:
     """The verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt."""
-    return conclude(partial(_verify, case), lambda: case.waiver((case.variant.distribution,)), must_fail=True)
+    return conclude(partial(attempt, case), lambda: case.waiver((case.variant.distribution,)), must_fail=True)
 
 
-def _verify(case: Case, verdict: Verdict) -> None:
+def attempt(case: Case, verdict: Verdict) -> None:
+    """The same without waivers, for `conclude`: raises where the case does not pass."""
     kernel, variant, bridge = case.kernel, case.variant, case.implementation.arrays
     contract = verdict.contract = kernel.contract
     if exempt := contract.exempts(variant.distribution, variant.dtype):
@@ -41,13 +42,19 @@ def _verify(case: Case, verdict: Verdict) -> None:
     meter = getattr(bridge, "metered", nullcontext)
     with verdict.timed("kernel"), meter() as work:
         results = invocation.call(native)
-    with verdict.timed("transfer"):
-        outputs = invocation.outputs(results)
     verdict.work = work or {}
+    try:
+        with verdict.timed("transfer"):
+            outputs = invocation.outputs(results)
+    except MismatchedError as error:
+        with verdict.timed("diagnosis"):
+            order = TO_LAYOUT[variant.layout]
+            cause = diagnose_shapes(case.operator, geometry, expected.inputs, error.returned, order)
+        raise KernelFailure(str(error), cause) from None
     with verdict.timed("judge"):
         verdict.judgements = judged(expected, outputs, contract, case.method)
     failed = [judgement.explain() for judgement in verdict.judgements if not judgement.passed]
     if failed:
         with verdict.timed("diagnosis"):
             cause = diagnose(case.operator, geometry, expected.inputs, outputs)
-        raise KernelFailure("\n".join([*failed, *([str(cause)] if cause else [])]), cause)
+        raise KernelFailure("\n".join(failed), cause)

@@ -18,6 +18,8 @@ class Family:
 
     distributions  the ways of drawing inputs that mean anything here; checks of behaviour take the first
     mistakes       what diagnosis knows, in the order in which equally good explanations are named
+    further        those that diagnosis knows besides and calibration does not plant: most of them show in the output's
+                   shape, and some in nothing else
     """
 
     name: str
@@ -25,3 +27,4 @@ class Family:
     operators: tuple[Operator, ...]
     distributions: tuple[str, ...]
     mistakes: tuple[Mistake, ...]
+    further: tuple[Mistake, ...] = ()

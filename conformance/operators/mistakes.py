@@ -10,17 +10,19 @@ adjoint, so that one statement covers all directions of an operator.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
-from conformance.operators.spatial import UNPADDED, GeometryError
+from conformance.operators.spatial import UNPADDED, GeometryError, Pair
 
 TILES = (4, 8, 16, 32, 64, 128)
 
+T = TypeVar("T")
 Compute = Callable[[Operator, Any, Arrays, Any], Arrays]
 """(operator, geometry, inputs, dtype) -> outputs computed in dtype."""
 Sees = Callable[[Any], Any]
@@ -37,7 +39,7 @@ class InapplicableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A wrong computation with a name that completes the sentence "looks like: ...".
+    """A wrong computation with a name that completes the sentence "likely cause: ...".
 
     Of those operators in whose family it is listed, it can be one of all, or of `operators` only.
     """
@@ -50,32 +52,112 @@ class Mistake:
 
     def outputs(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: Any = np.float64) -> Arrays | None:
         """What a kernel with this mistake computes; None where the mistake does not exist."""
+        return self._attempted(self.compute, operator, geometry, inputs, dtype)
+
+    def read_beyond(self, operator: Operator, geometry: Any, inputs: Arrays) -> Arrays | None:
+        """The same of a kernel that makes all of y (or takes all of dy) with the windows that it sees, those beyond
+        the image too; None where that is no difference."""
+        if not isinstance(self.compute, Misread):
+            return None
+        return self._attempted(self.compute.beyond, operator, geometry, inputs)
+
+    def taken_for(self, operator: Operator, geometry: Any) -> tuple[Any, ...]:
+        """The geometries that a kernel with this mistake may take a problem for, if it chooses sizes by itself."""
+        if not isinstance(self.compute, Misread):
+            return ()
+        return self._attempted(self.compute.taken_for, operator, geometry) or ()
+
+    def outputs_as(self, operator: Operator, geometry: Any, seen: Any, inputs: Arrays) -> Arrays | None:
+        """The outputs of such a kernel, in the shapes of one of the geometries of `taken_for`; None where the mistake
+        does not exist."""
+        if not isinstance(self.compute, Misread):
+            return None
+        return self._attempted(self.compute.computed, operator, geometry, seen, inputs)
+
+    def _attempted(self, compute: Callable[..., T], operator: Operator, geometry: Any, *rest: Any) -> T | None:
         if (self.operators and operator.name not in self.operators) or not self.when(geometry):
             return None
         try:
             with np.errstate(all="ignore"):
-                return self.compute(operator, geometry, inputs, dtype)
+                return compute(operator, geometry, *rest)
         except (GeometryError, InapplicableError):
             return None
 
 
-def misread(sees: Sees = lambda geometry: geometry, **changes: Change) -> Compute:
+@dataclass(frozen=True, slots=True, eq=False)
+class Misread:
     """The reference on the geometry that the kernel sees; `changes` rearrange x, w, y or bias, in or out."""
 
-    def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
-        seen = sees(geometry)
+    sees: Sees
+    changes: Mapping[str, Change]
+
+    def __call__(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
+        """The outputs as they lie in buffers of the right shapes."""
+        return self._restored(operator, geometry, self.computed(operator, geometry, self.sees(geometry), inputs, dtype))
+
+    def computed(self, operator: Operator, geometry: Any, seen: Any, inputs: Arrays, dtype: Any = np.float64) -> Arrays:
+        """The outputs in the shapes of the geometry that the problem is taken for."""
         changed = dict(inputs)
         for name in inputs:
-            if change := changes.get(_ROLES.get(name, name)):
+            if change := self._change(name):
                 changed[name] = change(inputs[name], geometry)
         given = {name: fitted(changed[name], tensor.shape) for name, tensor in operator.inputs(seen).items()}
-        found = operator.reference(seen, given, dtype)
+        return operator.reference(seen, given, dtype)
+
+    def beyond(self, operator: Operator, geometry: Any, inputs: Arrays) -> Arrays:
+        """The outputs where as many windows are taken as there are. Raises InapplicableError where that is the same."""
+        seen = self.sees(geometry)
+        if seen.output_size == geometry.output_size:
+            raise InapplicableError
+        spanned = spanning(seen, geometry.output_size)
+        return self._restored(operator, geometry, self.computed(operator, geometry, spanned, inputs))
+
+    def taken_for(self, operator: Operator, geometry: Any) -> tuple[Any, ...]:
+        """What the kernel sees; for a gradient also with the image, or the window, whose size dy implies."""
+        if any(self._change(name) for name in operator.outputs(geometry)):
+            return ()
+        seen = self.sees(geometry)
+        if "dy" not in operator.arguments:
+            return (seen,)
+        (p, q), (u, v), (d, e), (rows, columns) = geometry.output_size, seen.stride, seen.dilation, seen.padding
+        top, left = (p - 1) * u - sum(rows), (q - 1) * v - sum(columns)
+        image = {"h": top + d * (seen.r - 1) + 1, "w": left + e * (seen.s - 1) + 1}
+        window = {"r": (seen.h - top - 1) // d + 1, "s": (seen.w - left - 1) // e + 1}
+        found = [seen]
+        for sizes in (image, window):
+            with suppress(GeometryError):
+                found.append(replace(seen, **sizes))
+        return tuple(found)
+
+    def _change(self, name: str) -> Change | None:
+        return self.changes.get(_ROLES.get(name, name))
+
+    def _restored(self, operator: Operator, geometry: Any, found: Arrays) -> Arrays:
         return {
-            name: restored(found[name], changes.get(_ROLES.get(name, name)), tensor.shape, geometry)
+            name: restored(found[name], self._change(name), tensor.shape, geometry)
             for name, tensor in operator.outputs(geometry).items()
         }
 
-    return compute
+
+def misread(sees: Sees = lambda geometry: geometry, **changes: Change) -> Misread:
+    """The mistake of a kernel that sees other parameters, or tensors in another order."""
+    return Misread(sees, changes)
+
+
+def spanning(g: Any, size: Pair) -> Any:
+    """The geometry with windows for an output of this size, padded as far as they reach and no further.
+
+    Of a pooling, which has no windows of padding alone, as many as begin in the image.
+    """
+    sizes, padding = [], []
+    axes = zip((g.h, g.w), size, (g.r, g.s), g.stride, g.padding, g.dilation, strict=True)
+    for extent, count, taps, stride, (before, _), dilation in axes:
+        if hasattr(g, "ceil_mode"):
+            count = min(count, -(-(extent + before) // stride))
+        end = (count - 1) * stride + dilation * (taps - 1) + 1 - before
+        sizes.append(min(extent, end))
+        padding.append((before, max(0, end - extent)))
+    return replace(g, h=sizes[0], w=sizes[1], padding=tuple(padding))
 
 
 def fitted(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -221,3 +303,32 @@ IMAGES = tuple(Mistake(name, "index", compute) for name, compute in _MISREAD_IMA
 WINDOWS = tuple(Mistake(name, "index", misread(sees)) for name, sees in _MISREAD_WINDOWS.items())
 DILATIONS = tuple(Mistake(name, "index", misread(sees)) for name, sees in _MISREAD_DILATIONS.items())
 TAILS = tuple(tails_of_output())
+
+_FURTHER_WINDOWS: dict[str, Sees] = {
+    "stride of H ignored": lambda g: replace(g, stride=(1, g.stride[1])),
+    "stride of W ignored": lambda g: replace(g, stride=(g.stride[0], 1)),
+    "stride one too large": lambda g: replace(g, stride=(g.stride[0] + 1, g.stride[1] + 1)),
+    "stride of H one too large": lambda g: replace(g, stride=(g.stride[0] + 1, g.stride[1])),
+    "stride of W one too large": lambda g: replace(g, stride=(g.stride[0], g.stride[1] + 1)),
+    "padding before ignored": lambda g: replace(g, padding=tuple((0, after) for _, after in g.padding)),
+    "padding after ignored": lambda g: replace(g, padding=tuple((before, 0) for before, _ in g.padding)),
+    "padding of H ignored": lambda g: replace(g, padding=((0, 0), g.padding[1])),
+    "padding of W ignored": lambda g: replace(g, padding=(g.padding[0], (0, 0))),
+    "padding of H used for both axes": lambda g: replace(g, padding=(g.padding[0],) * 2),
+    "padding of W used for both axes": lambda g: replace(g, padding=(g.padding[1],) * 2),
+    "padding before used on both sides": lambda g: replace(g, padding=tuple((side, side) for side, _ in g.padding)),
+    "padding after used on both sides": lambda g: replace(g, padding=tuple((side, side) for _, side in g.padding)),
+    "padding one too large": lambda g: _padded(g, 1, 1, 1, 1),
+    "padding one too small": lambda g: _padded(g, -1, -1, -1, -1),
+    "padding of H one too large after": lambda g: _padded(g, bottom=1),
+    "padding of W one too large after": lambda g: _padded(g, right=1),
+}
+
+_FURTHER_DILATIONS: dict[str, Sees] = {
+    "dilation of H ignored": lambda g: replace(g, dilation=(1, g.dilation[1])),
+    "dilation of W ignored": lambda g: replace(g, dilation=(g.dilation[0], 1)),
+    "dilation one too large": lambda g: replace(g, dilation=(g.dilation[0] + 1, g.dilation[1] + 1)),
+}
+
+FURTHER_WINDOWS = tuple(Mistake(name, "index", misread(sees)) for name, sees in _FURTHER_WINDOWS.items())
+FURTHER_DILATIONS = tuple(Mistake(name, "index", misread(sees)) for name, sees in _FURTHER_DILATIONS.items())

@@ -14,6 +14,7 @@ import numpy as np
 
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.mistakes import (
+    FURTHER_WINDOWS,
     TILES,
     Compute,
     InapplicableError,
@@ -131,3 +132,7 @@ POSITIONS: dict[str, Kept] = {
 }
 
 POOL_WINDOWS = tuple(Mistake(name, "pooling", compute) for name, compute in _WINDOWS.items())
+FURTHER = (
+    Mistake("ceil instead of floor", "pooling", misread(lambda g: _in_mode(g, ceil=True))),
+    *FURTHER_WINDOWS,
+)

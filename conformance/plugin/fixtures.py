@@ -43,7 +43,8 @@ def check(request: pytest.FixtureRequest) -> Callable[[str, Case | Absence], Non
         if isinstance(case, Absence):
             verdict = Verdict(case.status, case.reason)
         else:
-            verdict = check_behaviour(case, CHECKS[name].check)
+            required = CHECKS[name]
+            verdict = check_behaviour(case, required.check, of_right_kernels=required.of_right_kernels)
         conclude(request, verdict, build.behaviour_record(case, verdict, name))
 
     return run

@@ -6,6 +6,7 @@ from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.avg_pool.mistakes import MISTAKES
 from conformance.operators.avg_pool.operators import AvgPoolBackward, AvgPoolForward
 from conformance.operators.family import LINEAR, Family
+from conformance.operators.pooling_mistakes import FURTHER
 
 FAMILY = Family(
     name="avg_pool",
@@ -13,6 +14,7 @@ FAMILY = Family(
     operators=(AvgPoolForward(), AvgPoolBackward()),
     distributions=LINEAR,
     mistakes=MISTAKES,
+    further=FURTHER,
 )
 
 __all__ = ["FAMILY", "PoolGeometry"]

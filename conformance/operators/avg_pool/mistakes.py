@@ -236,4 +236,4 @@ def _pooling() -> Iterator[Mistake]:
         yield Mistake(name, "gradients", compute, (BACKWARD,))
 
 
-MISTAKES: tuple[Mistake, ...] = (*IMAGES, *WINDOWS, *TAILS, *POOL_WINDOWS, *_pooling())
+MISTAKES: tuple[Mistake, ...] = (*IMAGES, *POOL_WINDOWS, *WINDOWS, *TAILS, *_pooling())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.operators.conv.geometry import ConvGeometry
-from conformance.operators.conv.mistakes import MISTAKES
+from conformance.operators.conv.mistakes import FURTHER, MISTAKES
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
 from conformance.operators.family import LINEAR, Family
 
@@ -13,6 +13,7 @@ FAMILY = Family(
     operators=(ConvForward(), ConvBackwardData(), ConvBackwardWeight()),
     distributions=LINEAR,
     mistakes=MISTAKES,
+    further=FURTHER,
 )
 
 __all__ = ["FAMILY", "ConvGeometry"]

@@ -12,6 +12,8 @@ from conformance.operators.base import Arrays, Operator
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.mistakes import (
     DILATIONS,
+    FURTHER_DILATIONS,
+    FURTHER_WINDOWS,
     IMAGES,
     TAILS,
     TILES,
@@ -23,6 +25,7 @@ from conformance.operators.mistakes import (
     misread,
     on_outputs,
     rolled,
+    spanning,
     within_tiles,
     zeroed,
 )
@@ -218,6 +221,12 @@ def remainder(g: ConvGeometry) -> tuple[int, int]:
     return rows, g.w + sum(g.padding[1]) - (q - 1) * v - e * (g.s - 1) - 1
 
 
+def _rounded_up(g: ConvGeometry) -> Any:
+    """With a last window that reaches beyond the padding where the stride leaves a remainder."""
+    rows, columns = g.output_size
+    return spanning(g, (rows + (remainder(g)[0] > 0), columns + (remainder(g)[1] > 0)))
+
+
 def _remainder_in_front(x: np.ndarray, g: ConvGeometry) -> np.ndarray:
     if remainder(g) == (0, 0):
         raise InapplicableError
@@ -269,4 +278,10 @@ MISTAKES: tuple[Mistake, ...] = (
     *_MISTAKEN_GROUPS,
     *(Mistake(name, "bias", compute, where, lambda g: g.bias) for name, (compute, where) in _BIAS.items()),
     *(Mistake(name, "gradients", compute, (where,)) for name, (compute, where) in _GRADIENTS.items()),
+)
+
+FURTHER: tuple[Mistake, ...] = (
+    Mistake("ceil instead of floor", "index", misread(_rounded_up)),
+    *FURTHER_WINDOWS,
+    *FURTHER_DILATIONS,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.operators.conv.mistakes import CONVOLVING
+from conformance.operators.conv.mistakes import CONVOLVING, FURTHER
 from conformance.operators.conv_bn.backward import ConvBnBackward
 from conformance.operators.conv_bn.backward_mistakes import BACKPROPAGATION
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
@@ -16,6 +16,7 @@ FAMILY = Family(
     operators=(ConvBnForward(), ConvBnBackward(), ConvBnInference()),
     distributions=("fixed", "scaled", "shifted", "special"),
     mistakes=(*CONVOLVING, *NORMALISATION, *BACKPROPAGATION),
+    further=FURTHER,
 )
 
 __all__ = ["FAMILY", "ConvBnGeometry"]

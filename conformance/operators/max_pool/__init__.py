@@ -6,6 +6,8 @@ from conformance.operators.family import LINEAR, Family
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.max_pool.mistakes import MISTAKES
 from conformance.operators.max_pool.operators import MaxPoolBackward, MaxPoolForward
+from conformance.operators.mistakes import FURTHER_DILATIONS
+from conformance.operators.pooling_mistakes import FURTHER
 
 FAMILY = Family(
     name="max_pool",
@@ -13,6 +15,7 @@ FAMILY = Family(
     operators=(MaxPoolForward(), MaxPoolBackward()),
     distributions=LINEAR,
     mistakes=MISTAKES,
+    further=(*FURTHER, *FURTHER_DILATIONS),
 )
 
 __all__ = ["FAMILY", "MaxPoolGeometry"]

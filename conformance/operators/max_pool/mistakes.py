@@ -163,7 +163,7 @@ _BACKWARD: dict[str, Compute] = {
 }
 
 MISTAKES: tuple[Mistake, ...] = (
-    *(*IMAGES, *WINDOWS, *DILATIONS, *TAILS, *POOL_WINDOWS),
+    *(*IMAGES, *POOL_WINDOWS, *WINDOWS, *DILATIONS, *TAILS),
     *(Mistake(f"max pooling: {name}", "pooling", compute) for name, compute in _CHOICES.items()),
     *(Mistake(f"max pooling: {name}", "pooling", compute, (FORWARD,)) for name, compute in _FORWARD.items()),
     *(Mistake(f"max pooling: {name}", "gradients", compute, (BACKWARD,)) for name, compute in _BACKWARD.items()),
