@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from conformance.calibration import false_alarms, mutation
 from conformance.implementations import cuda_compile
 from conformance.inputs import goldens
+from conformance.reporting import claims, documents
 from conformance.reporting import command as report
-from conformance.reporting import documents
 from conformance.reporting.comparison import compare
 from conformance.reporting.submission import check, pack
 from conformance.timing import unet
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "false-alarms": false_alarms.declare,
+    "claims": claims.declare,
     "compare": compare.declare,
     "docs": documents.declare,
     "golden": goldens.declare,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from conformance.execution.status import Verdict
 from conformance.execution.verify import verify as verify_case
 from conformance.plugin.session import publish
 from conformance.results import build
+from conformance.results.claims import enforced
 from conformance.results.schema import Record
 from conformance.training.required import Training
 
@@ -64,10 +66,18 @@ def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None
 
 
 def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
-    """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome."""
+    """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome.
+
+    What is claimed and unsupported fails; benchmarks compare times alone.
+    """
+    if not request.node.get_closest_marker("benchmarks"):
+        session: Any = request.config.pluginmanager.get_plugin("conformance-session")
+        record = enforced(record, session.plan.claims)
+        verdict.status, verdict.reason = record.status, record.reason
     publish(request.node, record)
     if verdict.status in ("fail", "error"):
-        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {record.command}", pytrace=False)
+        again = f"\nreproduce: {record.command}" if record.command else ""
+        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}{again}", pytrace=False)
     if verdict.status == "waived":
         pytest.xfail(verdict.explanation)
     if verdict.status in ("unsupported", "unavailable"):

@@ -13,13 +13,15 @@ import pytest
 
 from conformance.checks import CHECKS
 from conformance.execution.case import Absence, Case
+from conformance.execution.claims import Claim
 from conformance.execution.plan import IMPLS, Plan
-from conformance.execution.selection import SelectionError
+from conformance.execution.selection import Selection, SelectionError
 from conformance.implementations.devices import DEVICES, missing
 from conformance.plugin import options
 from conformance.reporting import command, memory, terminal, training
+from conformance.reporting.claims import Compared
 from conformance.reporting.tally import Tally
-from conformance.results import build
+from conformance.results import build, claims
 from conformance.results.schema import AnyRecord, CheckRecord, Record, TrainingRecord
 from conformance.results.writing import Records, encode
 from conformance.timing.required import required_cases
@@ -78,6 +80,8 @@ class Session:
         self.tables: list[Record] = []
         """Records that have a row in a table of their own: memory, training."""
         self.impls = options.folder(config, self.selection)
+        self.claims = _claims(self.selection, self.impls)
+        self.compared = Compared(self.claims)
         self.records = None if self.is_worker else _open_records(config)
         self._plan: Plan | None = None
         self.asked = False
@@ -90,7 +94,7 @@ class Session:
         """Loaded when first needed: the controller of a parallel run usually never needs it."""
         if self._plan is None:
             try:
-                self._plan = Plan(self.selection, self.impls)
+                self._plan = Plan(self.selection, self.impls, self.claims)
             except SelectionError as error:
                 raise pytest.UsageError(str(error)) from None
         return self._plan
@@ -117,9 +121,9 @@ class Session:
                 required = CHECKS[name]
                 for operator in required.operators:
                     if required.problems:
-                        cases = self.plan.measured(operator, required.problems, required.dtypes)
+                        cases = self.plan.measured(name, operator, required.problems, required.dtypes)
                     else:
-                        cases = self.plan.behaviour(operator)
+                        cases = self.plan.behaviour(name, operator)
                     yield from ((f"{name}-{operator}-", (name,), case) for case in cases)
             return
         if marker.name == "verifies":
@@ -161,6 +165,8 @@ class Session:
         if record is None:
             return
         self.tally.add(record)
+        if "benchmarks" not in report.keywords:
+            self.compared.add(record)
         if isinstance(record, (CheckRecord, TrainingRecord)):
             self.tables.append(record)
         if self.records is not None:
@@ -223,6 +229,8 @@ class Session:
                 terminalreporter.write_line(f"{device}: nothing verified: {reason}", yellow=True)
                 for line in terminal.simulators(device, self.plan.simulators(device), width):
                     terminalreporter.write_line(line, yellow=True)
+        for line in self.compared.lines(width):
+            terminalreporter.write_line(line)
         if not self.tally.verified:
             terminalreporter.write_line("NOTHING WAS VERIFIED", red=True)
         if self.records is not None and (folder := self.config.getoption("--report")):
@@ -275,6 +283,15 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     here = [device for device in DEVICES if not missing(device)]
     level, seed = config.getoption("--level"), config.getoption("--seed")
     return [f"conformance: level {level}, seed {seed}, devices {', '.join(here)}"]
+
+
+def _claims(selection: Selection, impls: Path) -> dict[str, Claim]:
+    """What is claimed beside the files given, and in the folder where implementations are looked for."""
+    paths = [*selection.paths, *(claims.sources(impls) if selection.implementations or not selection.paths else ())]
+    try:
+        return claims.load(paths)
+    except claims.ClaimsError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _open_records(config: pytest.Config) -> Records | None:
