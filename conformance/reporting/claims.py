@@ -13,7 +13,7 @@ from conformance.checks import CHECKS
 from conformance.execution.claims import Claim, Key
 from conformance.implementations.registry import source_hash
 from conformance.problems import PROBLEMS
-from conformance.results.claims import ClaimsError, Document, Section, beside, key, read, section, text
+from conformance.results.claims import ClaimsError, Document, Section, beside, imported, key, read, section, text
 from conformance.results.reading import RecordError, decode, lines
 from conformance.results.schema import AbsenceRecord, Attempt, Record
 from conformance.training.tables import NETWORKS
@@ -30,7 +30,7 @@ class Compared:
     def __init__(self, claims: Mapping[str, Claim]) -> None:
         self.claims = claims
         self._run: Counter[str] = Counter()
-        self._verified: Counter[str] = Counter()
+        self._verified: defaultdict[str, set[Key]] = defaultdict(set)
         self._unclaimed: defaultdict[str, set[Key]] = defaultdict(set)
 
     def add(self, record: Record) -> None:
@@ -38,12 +38,12 @@ class Compared:
         name = record.implementation
         if name not in self.claims:
             return
-        claimed = key(record) in self.claims[name].cases
+        found = key(record)
+        claimed = found in self.claims[name].cases
         if claimed or (isinstance(record, AbsenceRecord) and record.status == "fail"):
             self._run[name] += record.cases
-            self._verified[name] += record.status == "pass"
-        elif record.status == "pass":
-            self._unclaimed[name].add(key(record))
+        if record.status == "pass":
+            (self._verified if claimed else self._unclaimed)[name].add(found)
 
     def lines(self, width: int) -> list[str]:
         """What was claimed, verified, and verified without being claimed, in lines of at most `width` columns."""
@@ -51,7 +51,7 @@ class Compared:
         for name, claim in self.claims.items():
             if run := self._run[name]:
                 ran = "" if run >= len(claim.cases) else f"{run:,} run, "
-                found.append(f"{name}: {len(claim.cases):,} cases claimed, {ran}{self._verified[name]:,} verified")
+                found.append(f"{name}: {len(claim.cases):,} cases claimed, {ran}{len(self._verified[name]):,} verified")
             if unclaimed := self._unclaimed[name]:
                 add = f"add them with `conformance claims write {claim.source} RECORDS`"
                 found.append(f"{name}: {len(unclaimed):,} verified but not claimed: {_counted(unclaimed)}; {add}")
@@ -131,4 +131,5 @@ def sections(source: Path, records: Path) -> dict[str, Section]:
         raise ClaimsError(f"{records}: no verdict on {source} as it is now ({others:,} on other sources); run it again")
     if len(runs) > 1:
         raise ClaimsError(f"{records}: of several runs ({', '.join(sorted(runs))}); give the records of one")
-    return {name: section(mine[name]) for name in sorted(mine)}
+    imports = imported(source)
+    return {name: section(mine[name], imports) for name in sorted(mine)}

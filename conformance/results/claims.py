@@ -6,9 +6,12 @@ passes on the same ones.
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -131,8 +134,11 @@ def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
     return msgspec.structs.replace(record, status="fail", reason=claim.lost(record.status, record.reason))
 
 
-def section(attempts: Sequence[Attempt]) -> Section:
-    """What the records of one implementation in one run verify; those that did not pass verify nothing."""
+def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> Section:
+    """What the records of one implementation in one run verify; those that did not pass verify nothing.
+
+    `imports` are packages, with their versions, that it needs beside those that the records name.
+    """
     passed = [record for record in attempts if record.status == "pass"]
     variants: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for record in passed:
@@ -141,19 +147,35 @@ def section(attempts: Sequence[Attempt]) -> Section:
     alike: defaultdict[str, defaultdict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for (operator, variant), problems in sorted(variants.items()):
         alike[operator][tuple(sorted(problems))].append(variant)
-    versions = {name: value for record in attempts for name, value in record.versions.items()}
+    named = {name: value for record in attempts for name, value in record.versions.items() if _is_package(name, value)}
     return Section(
         suite=__version__,
         level=attempts[0].run_level,
         seed=attempts[0].seed,
         device=attempts[0].device,
-        versions={name: value for name, value in sorted(versions.items()) if _is_package(name, value)},
+        versions=dict(sorted((dict(imports) | named).items())),
         problems=dict(sorted((record.problem, record.descriptor) for record in passed)),
         cases={
             operator: tuple(Verified(variants=tuple(v), problems=p) for p, v in groups.items())
             for operator, groups in alike.items()
         },
     )
+
+
+def imported(source: Path) -> dict[str, str]:
+    """Packages that a file or folder imports and that are installed, with their versions: not the standard library's,
+    the suite's and its own. Raises ClaimsError."""
+    modules = set[str]()
+    for file in [source] if source.is_file() else source.rglob("*.py"):
+        try:
+            nodes = list(ast.walk(ast.parse(file.read_bytes())))
+        except (SyntaxError, ValueError) as problem:
+            raise ClaimsError(f"{file}: is not Python ({problem})") from None
+        modules.update(name.name for node in nodes if isinstance(node, ast.Import) for name in node.names)
+        modules.update(node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level)
+    brought = packages_distributions()
+    packages = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    return {name: version(brought[name][0]) for name in packages - {"conformance"} if name in brought}
 
 
 def _is_package(name: str, value: str) -> bool:
