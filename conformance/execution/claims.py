@@ -47,10 +47,15 @@ class Claim:
         """Whether the device and the packages that it was verified with are here."""
         return not missing(self.device) and all(map(_installed, self.packages))
 
+    @property
+    def place(self) -> str:
+        """The file as messages name it: acme.claims.json, or acme/claims.json for a folder."""
+        return self.file.relative_to(self.source.parent).as_posix()
+
     def lost(self, status: str, reason: str) -> str:
         """The reason of a failure: a claimed case is `status`."""
         anew = f"write the claims anew with `conformance claims write {self.source}`"
-        return f"claimed in {self.file.name}, but {status}: {reason}; support it again, or {anew}"
+        return f"claimed in {self.place}, but {status}: {reason}; support it again, or {anew}"
 
 
 def compared(absence: Absence, claims: Iterable[Claim], selected: Sequence[Key]) -> Iterator[Absence]:

@@ -53,7 +53,7 @@ class Plan:
         for source, lost in gone.items():
             names, file = ", ".join(claim.implementation for claim in lost), lost[0].file
             remove = f"remove what is claimed of it from {file}" if source.exists() else f"remove {file}"
-            missed = f"{file.name} claims {names}, which {source.name} does not define; define it, or {remove}"
+            missed = f"{lost[0].place} claims {names}, which {source.name} does not define; define it, or {remove}"
             known.broken.setdefault(str(source), missed)
         if not selection.implementations:
             return
