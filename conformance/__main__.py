@@ -14,8 +14,8 @@ from conformance.exit_codes import ExitCode
 from conformance.implementations import cuda_compile
 from conformance.inputs import goldens
 from conformance.plugin import listing, run
+from conformance.reporting import claims, documents
 from conformance.reporting import command as report
-from conformance.reporting import documents
 from conformance.reporting.comparison import compare
 from conformance.reporting.submission import check, pack
 from conformance.timing import unet
@@ -24,6 +24,7 @@ FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.declare,
     "list": listing.declare,
     "report": report.declare,
+    "claims": claims.declare,
     "compare": compare.declare,
     "submit": pack.declare,
     "verify": check.declare,

@@ -165,7 +165,8 @@ def test_record_and_table_say_how_it_went(trained: Trained):
     assert record["contracts"]["conv_backward_weight"]["accumulate"] == "auto"
     row = next(line.split() for line in outcome.text.splitlines() if line.startswith("acme  ") and "digits" in line)
     scores = went["scores"]
-    assert row[2:7] == ["pass", "4", f"{scores['first_loss']:.3f}", "to", f"{scores['last_loss']:.3f}"]
+    assert row[2:4] == ["pass", "4"]
+    assert f"{scores['first_loss']:.3f} to {scores['last_loss']:.3f}" in " ".join(row)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 from conformance.execution.case import Absence, Case
+from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
 from conformance.implementations import registry
 from conformance.implementations.devices import missing
@@ -28,10 +30,15 @@ neither dtype gets the first number for its first dtype."""
 
 
 class Plan:
-    """The implementations of a run and the cases that are required of them."""
+    """The implementations of a run and the cases that are required of them.
 
-    def __init__(self, selection: Selection, folder: Path) -> None:
+    What `claims` say of them, by name, is not to be lost: absent cases that are claimed are failures, and a claimed
+    implementation that its file no longer defines makes the file a broken one.
+    """
+
+    def __init__(self, selection: Selection, folder: Path, claims: Mapping[str, Claim] | None = None) -> None:
         self.selection = selection
+        self.claims: dict[str, Claim] = {}
         self.registry = known = registry.load(selection.paths)
         if known.duplicates:
             raise SelectionError("\n".join(f"--impl {path}: {known.broken[path]}" for path in known.duplicates))
@@ -43,6 +50,17 @@ class Plan:
         elsewhere = {n: os.path.relpath(p) for n, p in known.paths.items() if Path(p).is_relative_to(folder)}
         self._files = self._origins if folder == IMPLS else elsewhere | self._origins
         """Files of the implementations that are not found by their names alone."""
+        gone = defaultdict[Path, list[Claim]](list)
+        for name, claim in (claims or {}).items():
+            if known.paths.get(name) == str(claim.source) or claim.source.stem in known.unavailable:
+                self.claims[name] = claim
+            else:
+                gone[claim.source].append(claim)
+        for source, lost in gone.items():
+            names, file = ", ".join(claim.implementation for claim in lost), lost[0].file
+            remove = f"remove what is claimed of it from {file}" if source.exists() else f"remove {file}"
+            missed = f"{lost[0].place} claims {names}, which {source.name} does not define; define it, or {remove}"
+            known.broken.setdefault(str(source), missed)
         if not selection.implementations:
             return
         # keep what is named, and of given files all that they define unless a name singles one out
@@ -89,14 +107,17 @@ class Plan:
             yield Absence(one.name, operator, one.device, "unsupported", f"no time: {untimed[one.name]}", len(rows))
         yield from self._cases(operator, rows, [one for one in present if one.name not in untimed])
 
-    def measured(self, operator: str, problems: Iterable[Problem], dtypes: Sequence[str]) -> Iterator[Case | Absence]:
+    def measured(
+        self, check: str, operator: str, problems: Iterable[Problem], dtypes: Sequence[str]
+    ) -> Iterator[Case | Absence]:
         """The cases of a check of memory: its own problems at the level asked for, in the canonical layout."""
         asked = self.selection
         variants = tuple(Variant(dtype, "nchw", BEHAVIOUR) for dtype in dtypes if dtype in asked.dtypes)
         if operator in asked.operators and BEHAVIOUR in asked.distributions and "nchw" in asked.layouts and variants:
-            yield from self._rows(operator, [(problem, variants) for problem, _ in at_level(problems, asked.level)])
+            rows = [(problem, variants) for problem, _ in at_level(problems, asked.level)]
+            yield from self._rows(operator, rows, check)
 
-    def behaviour(self, operator: str) -> Iterator[Case | Absence]:
+    def behaviour(self, check: str, operator: str) -> Iterator[Case | Absence]:
         """What a behaviour check needs: a few small problems of every implementation."""
         asked = self.selection
         if operator not in asked.operators or BEHAVIOUR not in asked.distributions:
@@ -104,14 +125,17 @@ class Plan:
         problems = small(operator, (problem for problem, _ in at_level(asked.problems, asked.level)))
         if not problems:
             return
-        present = yield from self._absences(operator, min(len(problems), sum(BEHAVIOUR_PROBLEMS.values())))
+        every = [Variant(dtype, layout, BEHAVIOUR) for dtype in asked.dtypes for layout in asked.layouts]
+        selected = _keys(operator, [(problem, every) for problem in problems], check)
+        count = min(len(problems), sum(BEHAVIOUR_PROBLEMS.values()))
+        present = yield from self._absences(operator, count, selected)
         for one in present:
             chosen = list(behaviour_cases(one, operator, problems, asked.dtypes, asked.layouts))
             for problem, variant in chosen:
                 yield from self._cases(operator, [(problem, [variant])], [one])
             if not chosen:
                 reason = "no small problem of those asked for is supported: behaviour not checked"
-                yield Absence(one.name, operator, one.device, "unsupported", reason, 1)
+                yield from self.compared(Absence(one.name, operator, one.device, "unsupported", reason, 1), selected)
 
     def simulators(self, device: str) -> dict[str, list[str]]:
         """Marker -> implementations that could run here and execute kernels of `device` on another one.
@@ -124,24 +148,39 @@ class Plan:
                 able.setdefault(implementation.device, []).append(name)
         return able
 
-    def _rows(self, operator: str, rows: Rows) -> Iterator[Case | Absence]:
+    def compared(self, absence: Absence, selected: Sequence[Key]) -> Iterator[Absence]:
+        """An absence as it is reported, where `selected` are the cases that it may stand for."""
+        name, claims = absence.implementation, self.claims.values()
+        if name in self.registry.unavailable:  # by the name of the file, which could not be asked what it defines
+            mine = [claim for claim in claims if claim.source.stem == name]
+        else:
+            mine = [claim for claim in claims if claim.implementation == name]
+        yield from compared(absence, mine, selected)
+
+    def _rows(self, operator: str, rows: Rows, check: str = "") -> Iterator[Case | Absence]:
         """Cases of all implementations on rows of a table."""
-        if count := sum(len(variants) for _, variants in rows):
-            present = yield from self._absences(operator, count)
+        if selected := _keys(operator, rows, check):
+            present = yield from self._absences(operator, len(selected), selected)
             yield from self._cases(operator, rows, present)
 
-    def _absences(self, operator: str, count: int) -> Generator[Absence, None, list[Implementation]]:
-        """Who cannot run `count` cases of an operator; returns the others."""
+    def _absences(
+        self, operator: str, count: int, selected: Sequence[Key] = ()
+    ) -> Generator[Absence, None, list[Implementation]]:
+        """Who cannot run `count` cases of an operator, as claims have it of the `selected` ones; returns the others."""
         present: list[Implementation] = []
+        absent: list[Absence] = []
         for one in self.registry.implementations.values():
             if reason := absence_reason(one):
-                yield Absence(one.name, operator, one.device, "unavailable", reason, count)
+                absent.append(Absence(one.name, operator, one.device, "unavailable", reason, count))
             elif not any(kernel.operator == operator for kernel in one.kernels):
-                yield Absence(one.name, operator, one.device, "unsupported", NOT_IMPLEMENTED.format(operator), count)
+                reason = NOT_IMPLEMENTED.format(operator)
+                absent.append(Absence(one.name, operator, one.device, "unsupported", reason, count))
             else:
                 present.append(one)
         for stem, reason in self.registry.unavailable.items():
-            yield Absence(stem, operator, "", "unavailable", reason, count)
+            absent.append(Absence(stem, operator, "", "unavailable", reason, count))
+        for absence in absent:
+            yield from self.compared(absence, selected)
         return present
 
     def _cases(self, operator: str, rows: Rows, present: Sequence[Implementation]) -> Iterator[Case]:
@@ -154,6 +193,15 @@ class Plan:
                     program = self.program(one)
                     for variant in layouts:
                         yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, program)
+
+
+def _keys(operator: str, rows: Rows, check: str) -> list[Key]:
+    """What claims call the variants of rows; two names of one problem are two cases."""
+    return [
+        Key(operator, problem.geometry.descriptor, variant.dtype, variant.layout, variant.distribution, check)
+        for problem, variants in rows
+        for variant in variants
+    ]
 
 
 def absence_reason(implementation: Implementation) -> str:

@@ -112,11 +112,16 @@ def conclude(
     return verdict
 
 
+def of_the_suite(file: str | Path) -> bool:
+    """Whether a file is no implementation's; those that ship with the suite lie inside the package."""
+    return Path(file).is_relative_to(PACKAGE) and not Path(file).is_relative_to(IMPLS)
+
+
 def blame(error: BaseException) -> str:
     """The error and the place in the kernel's own file that led to it: what this package called last."""
     frames = traceback.extract_tb(error.__traceback__)
     files = [Path(frame.filename) for frame in frames]
-    ours = [file.is_relative_to(PACKAGE) and not file.is_relative_to(IMPLS) for file in files]
+    ours = [of_the_suite(file) for file in files]
     while ours and ours[-1]:  # a helper of ours that the kernel called is not the place
         ours.pop()
     first = len(ours) - ours[::-1].index(True) if True in ours else 0

@@ -90,6 +90,8 @@ def source_hash(path: Path) -> str:
     digest = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(path.rglob("*")):
         name, content = file.relative_to(path.parent), file.read_bytes() if file.is_file() else b""
+        if file == path / "claims.json":  # says what this source does, and would make it another one
+            continue
         if file.is_file() and "__pycache__" not in name.parts and _is_text(content):
             digest.update(name.as_posix().encode() + b"\0" + content + b"\0")
     return digest.hexdigest()

@@ -11,10 +11,11 @@ import pytest
 
 from conformance.checks import CHECKS, check_behaviour
 from conformance.execution.case import Absence, Case
-from conformance.execution.status import PACKAGE, Verdict
+from conformance.execution.status import Verdict, of_the_suite
 from conformance.execution.verify import verify as verify_case
 from conformance.plugin.outcome import PROPERTY, publish
 from conformance.results import build
+from conformance.results.claims import enforced
 from conformance.results.schema import Record
 from conformance.training.required import Training
 
@@ -68,15 +69,23 @@ def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None
 
 
 def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
-    """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome."""
+    """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome.
+
+    What is claimed and unsupported fails; benchmarks compare times alone.
+    """
+    if not request.node.get_closest_marker("benchmarks"):
+        session: Any = request.config.pluginmanager.get_plugin("conformance-session")
+        record = enforced(record, session.plan.claims)
+        verdict.status, verdict.reason = record.status, record.reason
     publish(request.node, record)
     raised = verdict.exception
     if verdict.status == "error" and isinstance(raised, Exception) and not isinstance(raised, SkipTest):
         *_, last = traceback.walk_tb(raised.__traceback__)
-        if not last[0].f_code.co_filename.startswith(PACKAGE):
+        if not of_the_suite(last[0].f_code.co_filename):
             raise raised  # the kernel's own traceback, and the debugger stops there
     if verdict.status in ("fail", "error"):
-        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}\nreproduce: {record.command}", pytrace=False)
+        again = f"\nreproduce: {record.command}" if record.command else ""
+        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}{again}", pytrace=False)
     if verdict.status == "waived":
         pytest.xfail(verdict.explanation)
     if verdict.status in ("unsupported", "unavailable"):
@@ -91,7 +100,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     ours = any(name == PROPERTY for name, _ in item.user_properties)
     if raised is None or not ours or not isinstance(raised.value, Exception):  # pytest's own outcomes are none
         return report
-    inside = [str(entry.path).startswith(PACKAGE) for entry in raised.traceback]
+    inside = [of_the_suite(entry.path) for entry in raised.traceback]
     if True in inside and not inside[-1]:
         raised.traceback = raised.traceback[len(inside) - inside[::-1].index(True) :]
     asked = item.config.getoption("tbstyle")

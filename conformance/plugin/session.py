@@ -12,15 +12,17 @@ import pytest
 
 from conformance.checks import CHECKS
 from conformance.execution.case import Absence, Case
+from conformance.execution.claims import Claim
 from conformance.execution.plan import Plan
-from conformance.execution.selection import SelectionError
+from conformance.execution.selection import Selection, SelectionError
 from conformance.implementations.devices import DEVICES, missing
 from conformance.plugin import options
 from conformance.plugin.outcome import PROPERTY, ROW, publish, record_of
 from conformance.plugin.summary import Summary
 from conformance.reporting import command
+from conformance.reporting.claims import Compared
 from conformance.reporting.tally import Tally
-from conformance.results import build
+from conformance.results import build, claims
 from conformance.results.writing import Records, encode
 from conformance.timing.required import required_cases
 from conformance.training.required import Training, trainings
@@ -67,6 +69,8 @@ class Session:
         self.selection = options.read(config)
         self.tally = Tally()
         self.impls = options.folder(config, self.selection)
+        self.claims = _claims(self.selection, self.impls)
+        self.compared = Compared(self.claims)
         self.records = None if self.is_worker else _open_records(config)
         self._plan: Plan | None = None
         self.asked = False
@@ -82,7 +86,7 @@ class Session:
         """Loaded when first needed: the controller of a parallel run usually never needs it."""
         if self._plan is None:
             try:
-                self._plan = Plan(self.selection, self.impls)
+                self._plan = Plan(self.selection, self.impls, self.claims)
             except SelectionError as error:
                 raise pytest.UsageError(str(error)) from None
         return self._plan
@@ -109,9 +113,9 @@ class Session:
                 required = CHECKS[name]
                 for operator in required.operators:
                     if required.problems:
-                        cases = self.plan.measured(operator, required.problems, required.dtypes)
+                        cases = self.plan.measured(name, operator, required.problems, required.dtypes)
                     else:
-                        cases = self.plan.behaviour(operator)
+                        cases = self.plan.behaviour(name, operator)
                     yield from ((f"{name}-{operator}-", (name,), case) for case in cases)
             return
         if marker.name == "verifies":
@@ -166,6 +170,8 @@ class Session:
             return
         self.tally.add(record)
         self.summary.add(record, report)
+        if "benchmarks" not in report.keywords:
+            self.compared.add(record)
         if self.records is not None:
             try:
                 self.records.write(record)
@@ -230,6 +236,15 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     here = [device for device in DEVICES if not missing(device)]
     level, seed = config.getoption("--level"), config.getoption("--seed")
     return [f"conformance: level {level}, seed {seed}, devices {', '.join(here)}"]
+
+
+def _claims(selection: Selection, impls: Path) -> dict[str, Claim]:
+    """What is claimed beside the files given, and in the folder where implementations are looked for."""
+    paths = [*selection.paths, *(claims.sources(impls) if selection.implementations or not selection.paths else ())]
+    try:
+        return claims.load(paths)
+    except claims.ClaimsError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _open_records(config: pytest.Config) -> Records | None:

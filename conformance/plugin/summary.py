@@ -102,6 +102,8 @@ class Summary:
                 reporter.write_line(f"{device}: nothing verified: {reason}", yellow=True)
                 for text in terminal.simulators(device, run.plan.simulators(device), width):
                     reporter.write_line(text, yellow=True)
+        for text in run.compared.lines(width):
+            reporter.write_line(text)
         if not run.tally.verified:
             reporter.write_line("NOTHING WAS VERIFIED", red=True)
         if run.records is not None and (folder := run.config.getoption("--report")):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from conformance.execution.case import Absence
+from conformance.execution.claims import Key
 from conformance.execution.plan import Plan, absence_reason
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.problems import PROBLEMS
@@ -48,23 +49,25 @@ def trainings(plan: Plan, network: str) -> Iterator[Training | Absence]:
     if not (everything and set(DIRECTIONS) <= set(asked.operators)):
         return
     absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
+    selected = [Key(OPERATOR, network, "fp32", layout, DISTRIBUTION) for layout in asked.layouts]
     for one in registry.implementations.values():
         unavailable = absence_reason(one)
         try:
             layout = "" if unavailable else _layout(one, asked.layouts)
         except Unsupported as refusal:
-            yield Absence(one.name, OPERATOR, one.device, "unsupported", str(refusal), 1)
+            yield from plan.compared(Absence(one.name, OPERATOR, one.device, "unsupported", str(refusal), 1), selected)
             continue
-        if absent and not unavailable:
-            install = "pip install 'kernel-conformance[torch,train]'"
-            unavailable = f"training needs {', '.join(absent)}, which is not installed ({install})"
         if unavailable:
-            yield Absence(one.name, OPERATOR, one.device, "unavailable", unavailable, 1)
+            yield from plan.compared(Absence(one.name, OPERATOR, one.device, "unavailable", unavailable, 1), selected)
+        elif absent:  # whatever is claimed of the kernels
+            install = "pip install 'kernel-conformance[torch,train]'"
+            reason = f"training needs {', '.join(absent)}, which is not installed ({install})"
+            yield Absence(one.name, OPERATOR, one.device, "unavailable", reason, 1)
         else:
             chosen = configuration(network, asked.level, one.device)
             yield Training(one, chosen, layout, asked.level, asked.seed, plan.program(one))
     for stem, reason in registry.unavailable.items():
-        yield Absence(stem, OPERATOR, "", "unavailable", reason, 1)
+        yield from plan.compared(Absence(stem, OPERATOR, "", "unavailable", reason, 1), selected)
 
 
 def _layout(implementation: Implementation, asked: tuple[str, ...]) -> str:

@@ -1,0 +1,135 @@
+"""Support claims: the command that writes them, and what a run says of them at its end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from conformance.checks import CHECKS
+from conformance.execution.claims import Claim, Key
+from conformance.implementations.registry import source_hash
+from conformance.problems import PROBLEMS
+from conformance.results.claims import ClaimsError, Document, Section, beside, imported, key, read, section, text
+from conformance.results.reading import RecordError, decode, lines
+from conformance.results.schema import AbsenceRecord, Attempt, Record
+from conformance.training.tables import NETWORKS
+
+TABLES = frozenset(
+    [problem.geometry.descriptor for problem in (*PROBLEMS, *(p for check in CHECKS.values() for p in check.problems))]
+) | {*NETWORKS}
+"""Every problem that a claim may be compared on."""
+
+
+class Compared:
+    """The verdicts of a run on implementations with claims."""
+
+    def __init__(self, claims: Mapping[str, Claim]) -> None:
+        self.claims = claims
+        self._run: Counter[str] = Counter()
+        self._verified: defaultdict[str, set[Key]] = defaultdict(set)
+        self._unclaimed: defaultdict[str, set[Key]] = defaultdict(set)
+
+    def add(self, record: Record) -> None:
+        """Count one record."""
+        name = record.implementation
+        if name not in self.claims:
+            return
+        found = key(record)
+        claimed = found in self.claims[name].cases
+        if claimed or (isinstance(record, AbsenceRecord) and record.status == "fail"):
+            self._run[name] += record.cases
+        if record.status == "pass":
+            (self._verified if claimed else self._unclaimed)[name].add(found)
+
+    def lines(self, width: int) -> list[str]:
+        """What was claimed, verified, and verified without being claimed, in lines of at most `width` columns."""
+        found = []
+        for name, claim in self.claims.items():
+            if run := self._run[name]:
+                ran = "" if run >= len(claim.cases) else f"{run:,} run, "
+                found.append(f"{name}: {len(claim.cases):,} cases claimed, {ran}{len(self._verified[name]):,} verified")
+            if unclaimed := self._unclaimed[name]:
+                add = f"add them with `conformance claims write {claim.source} RECORDS`"
+                found.append(f"{name}: {len(unclaimed):,} verified but not claimed: {_counted(unclaimed)}; {add}")
+            # a descriptor that was typed was in no table
+            left = (n for n, d in claim.problems.items() if (d or n) not in TABLES and n != d.replace(" ", "_"))
+            if (run or unclaimed) and (names := ", ".join(left)):
+                found.append(f"{name}: problems that are claimed and in no table any more: {names}")
+        return [line for long in found for line in textwrap.wrap(long, width, subsequent_indent="  ")]
+
+
+def _counted(keys: Iterable[Key]) -> str:
+    """`conv_forward bf16 (35), conv_forward fp32 (2)`."""
+    counts = Counter(f"{key.operator} {key.dtype}" for key in keys)
+    return ", ".join(f"{name} ({count:,})" for name, count in sorted(counts.items()))
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Support claims: what an implementation verified, in a file beside it, which later runs hold it to."""
+    words = "write what an implementation verified to a file beside it: acme.claims.json, or claims.json in a folder"
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    command = commands.add_parser("write", help="write or replace claims", description=words)
+    command.add_argument("source", type=Path, metavar="FILE", help="the implementation's file or folder")
+    command.add_argument(
+        "records", type=Path, nargs="?", metavar="RECORDS", help="what --records=FILE wrote of one run"
+    )
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """0; 4 where an argument cannot be used, 5 where nothing was verified."""
+    source, records = arguments.source, arguments.records
+    try:
+        if not source.exists():
+            raise ClaimsError(f"{source}: no such file; give the file or folder of an implementation")
+        if records is None:
+            make = f"conformance run {source} --records=records.jsonl"
+            raise ClaimsError(f"RECORDS is missing: make them with `{make}`, then give records.jsonl after {source}")
+        found, before = sections(source, records), read(source)
+        if not any(one.cases for one in found.values()):
+            print(f"{records}: nothing was verified; {beside(source)} stays as it is", file=sys.stderr)
+            return 5
+        try:
+            beside(source).write_bytes(text(Document(implementations=before.implementations | found)))
+        except OSError as problem:
+            raise ClaimsError(f"{beside(source)}: cannot be written ({problem.strerror})") from None
+    except ClaimsError as problem:
+        print(f"claims: {problem}", file=sys.stderr)
+        return 4
+    for name, new in found.items():
+        old = before.implementations.get(name)
+        had = old.keys if old else frozenset[Key]()
+        print(f"{name}: {len(new.keys):,} cases claimed in {beside(source)}")
+        for words, keys in (("added", new.keys - had), ("no longer claimed", had - new.keys)):
+            if keys:
+                print(f"  {words}: {_counted(keys)}")
+    return 0
+
+
+def sections(source: Path, records: Path) -> dict[str, Section]:
+    """What a run verified of a source as it is now, by implementation. Raises ClaimsError."""
+    mine, digest = defaultdict[str, list[Attempt]](list), source_hash(source)
+    others, runs = 0, set()
+    try:
+        for place, line in lines(records.read_bytes(), str(records)):
+            try:
+                record = decode(line)
+            except RecordError as problem:
+                raise ClaimsError(f"{place}: {problem}") from None
+            if isinstance(record, Attempt) and record.source == digest:
+                mine[record.implementation].append(record)
+                runs.add(f"--level={record.run_level} --seed={record.seed}")
+            elif isinstance(record, Attempt):
+                others += 1
+    except OSError as problem:
+        raise ClaimsError(f"{records}: cannot be read ({problem.strerror}); give what --records=FILE wrote") from None
+    if not mine:
+        raise ClaimsError(f"{records}: no verdict on {source} as it is now ({others:,} on other sources); run it again")
+    if len(runs) > 1:
+        raise ClaimsError(f"{records}: of several runs ({', '.join(sorted(runs))}); give the records of one")
+    imports = imported(source)
+    return {name: section(mine[name], imports) for name in sorted(mine)}

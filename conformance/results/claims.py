@@ -1,0 +1,188 @@
+"""The file of support claims beside an implementation: its schema, reading, and what records verify.
+
+A kernel's problems are listed once for all variants (dtype, layout, distribution and, if any, behaviour check) that it
+passes on the same ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from conformance import __version__
+from conformance.execution.claims import Claim, Key
+from conformance.implementations.devices import DEVICES
+from conformance.results.reading import RecordError, strict_json
+from conformance.results.schema import Attempt, Count, Record, Text
+
+FOLDER_FILE, ENDING = "claims.json", ".claims.json"
+NOT_PACKAGES = ("python", "machine", "system", "processor", "kernel-conformance")
+"""What records say of every machine beside the versions of packages."""
+NOT_CHECKED = "not checked"
+"""How the reason of a behaviour check begins that was left out because the kernel has failed already."""
+
+
+class ClaimsError(ValueError):
+    """A file of claims that cannot be used; the message names the file, the field and what to do."""
+
+
+class Verified(Struct, frozen=True, kw_only=True):
+    """Variants of an operator, and the problems that all of them passed on."""
+
+    variants: tuple[Annotated[str, Meta(pattern=r"\A\S+ \S+ \S+( \S+)?\Z")], ...]
+    problems: tuple[Text, ...]
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """One implementation: the run that verified it, and what that verified by operator."""
+
+    suite: str
+    level: str
+    seed: Count
+    device: str
+    versions: dict[str, str]
+    problems: dict[str, str]
+    cases: dict[str, tuple[Verified, ...]]
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ValueError(f"device {self.device!r} must be one of {', '.join(DEVICES)}")
+        for name in (name for groups in self.cases.values() for group in groups for name in group.problems):
+            if name not in self.problems:
+                raise ValueError(f"problem {name!r} has no descriptor in `problems`")
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        return frozenset(
+            Key(operator, self.problems[name] or name, *variant.split())
+            for operator, groups in self.cases.items()
+            for group in groups
+            for variant in group.variants
+            for name in group.problems
+        )
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """The whole file."""
+
+    schema: Literal[1] = 1
+    implementations: dict[str, Section] = {}
+
+
+_DECODER = msgspec.json.Decoder(Document)
+
+
+def beside(source: Path) -> Path:
+    """Where the claims of an implementation's file or folder are."""
+    return source / FOLDER_FILE if source.is_dir() else source.with_name(source.stem + ENDING)
+
+
+def sources(folder: Path) -> list[Path]:
+    """What the claims in a folder of implementations are beside, or were: the claims of a removed file are left."""
+    files = (file.with_name(file.name.removesuffix(ENDING) + ".py") for file in folder.glob(f"*{ENDING}"))
+    return sorted(path for path in (*files, *(file.parent for file in folder.glob(f"*/{FOLDER_FILE}"))) if _ours(path))
+
+
+def _ours(path: Path) -> bool:
+    return path.name[0] not in "._"
+
+
+def read(source: Path) -> Document:
+    """The claims beside a file or folder, if there are any. Raises ClaimsError."""
+    file = beside(source)
+    try:
+        return strict_json(file.read_bytes(), _DECODER) if file.exists() else Document()
+    except OSError as problem:
+        raise ClaimsError(f"{file}: cannot be read ({problem.strerror})") from None
+    except RecordError as problem:
+        anew = f"delete it, and write it anew with `conformance claims write {source} RECORDS`"
+        raise ClaimsError(f"{file}: {problem}; restore the file, or {anew}") from None
+
+
+def load(paths: Iterable[Path]) -> dict[str, Claim]:
+    """Implementation -> what is claimed beside these files and folders; of one name, the first. Raises ClaimsError."""
+    found: dict[str, Claim] = {}
+    for path in paths:
+        for name, section in read(path).implementations.items():
+            packages = tuple(section.versions)
+            claim = Claim(name, path, beside(path), section.device, packages, section.problems, section.keys)
+            found.setdefault(name, claim)
+    return found
+
+
+def key(record: Record) -> Key:
+    problem = record.descriptor or record.problem
+    return Key(record.operator, problem, record.dtype, record.layout, record.distribution, record.check)
+
+
+def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
+    """The record; a failure where it is unsupported and claimed."""
+    claim = claims.get(record.implementation)
+    if claim is None or record.status != "unsupported" or record.reason.startswith(NOT_CHECKED):
+        return record
+    if key(record) not in claim.cases:
+        return record
+    return msgspec.structs.replace(record, status="fail", reason=claim.lost(record.status, record.reason))
+
+
+def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> Section:
+    """What the records of one implementation in one run verify; those that did not pass verify nothing.
+
+    `imports` are packages, with their versions, that it needs beside those that the records name.
+    """
+    passed = [record for record in attempts if record.status == "pass"]
+    variants: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for record in passed:
+        words = filter(None, (record.dtype, record.layout, record.distribution, record.check))
+        variants[record.operator, " ".join(words)].add(record.problem)
+    alike: defaultdict[str, defaultdict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for (operator, variant), problems in sorted(variants.items()):
+        alike[operator][tuple(sorted(problems))].append(variant)
+    named = {name: value for record in attempts for name, value in record.versions.items() if _is_package(name, value)}
+    return Section(
+        suite=__version__,
+        level=attempts[0].run_level,
+        seed=attempts[0].seed,
+        device=attempts[0].device,
+        versions=dict(sorted((dict(imports) | named).items())),
+        problems=dict(sorted((record.problem, record.descriptor) for record in passed)),
+        cases={
+            operator: tuple(Verified(variants=tuple(v), problems=p) for p, v in groups.items())
+            for operator, groups in alike.items()
+        },
+    )
+
+
+def imported(source: Path) -> dict[str, str]:
+    """Packages that a file or folder imports and that are installed, with their versions: not the standard library's,
+    the suite's and its own. Raises ClaimsError."""
+    modules = set[str]()
+    for file in [source] if source.is_file() else source.rglob("*.py"):
+        try:
+            nodes = list(ast.walk(ast.parse(file.read_bytes())))
+        except (SyntaxError, ValueError) as problem:
+            raise ClaimsError(f"{file}: is not Python ({problem})") from None
+        modules.update(name.name for node in nodes if isinstance(node, ast.Import) for name in node.names)
+        modules.update(node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level)
+    brought = packages_distributions()
+    packages = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    return {name: version(brought[name][0]) for name in packages - {"conformance"} if name in brought}
+
+
+def _is_package(name: str, value: str) -> bool:
+    """`torch 2.13.0` is; `CUDA driver 13.0`, `device cpu` and `nki none` are not."""
+    return name not in NOT_PACKAGES and " " not in name and bool(re.match(r"\d+\.", value))
+
+
+def text(document: Document) -> bytes:
+    """A file that is read in a diff: one name a line."""
+    return msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=1) + b"\n"

@@ -1,0 +1,308 @@
+"""Support claims: what is claimed and lost fails, what cannot run is left alone, and what the command writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.execution.claims import Claim, Key
+from conformance.execution.plan import Plan
+from conformance.execution.selection import Selection
+from conformance.implementations.devices import DEVICES, missing
+from conformance.problems import LAYOUTS, PROBLEMS
+from conformance.training.required import trainings
+from conformance.training.tables import DIRECTIONS, DISTRIBUTION
+from tests.conftest import TINY, Project, no_traceback_of_ours
+
+pytest_plugins = ["pytester"]
+
+ABSENT = next((device for device in reversed(DEVICES) if missing(device)), "")
+REMOVED = '@acme.implements("conv_backward_data")\ndef f(dy, w): pass\nacme.kernels = acme.kernels[1:]'
+UNAVAILABLE = "acme.arrays = type('Broken', (type(acme.arrays),), {'unavailable': lambda self: 'no licence'})()"
+SECOND = 'other = Implementation("other")\nother.implements("conv_forward")(conv_forward)'
+BEHAVIOUR = """
+import pytest
+
+@pytest.mark.behaves("inputs_are_unchanged", "calls_repeat")
+def test_behaviour(check, name, case):
+    check(name, case)
+"""
+
+LOST = {
+    "kernel removed": ({"tail": REMOVED}, "unsupported: conv_forward is not implemented"),
+    "raises": ({"body": "raise Unsupported('not today')"}, "unsupported: not today"),
+    "dtype": ({"declares": ", dtypes=('bf16',)"}, "unsupported: dtype fp32 is not declared (declared: bf16)"),
+    "layout": ({"declares": ", layouts=('nhwc',)"}, "unsupported: layout nchw is not declared (declared: nhwc)"),
+    "when": ({"declares": ", when=lambda p: p.groups > 1"}, "unsupported: outside the declared capability (when=...)"),
+    "contract": ({"construct": ", contract=Contract(inputs='fp16')", "run": "wide"}, "unsupported: "),
+    "import": ({"head": "import not_installed"}, "unavailable: No module named 'not_installed'"),
+    "bridge": ({"tail": UNAVAILABLE}, "unavailable: no licence"),
+    "device": ({"construct": f", device='{ABSENT}'"}, f"unavailable: {missing(ABSENT) if ABSENT else ''}"),
+}
+"""What a later version of a file does -> how its claimed case ends."""
+
+
+@pytest.fixture
+def claim(project: Project) -> Callable[..., Path]:
+    """Verify and claim what `--distribution` gives of a right kernel; returns the file of claims."""
+
+    def write(*arguments: str, **changes: str) -> Path:
+        file = project.kernel(**changes)
+        assert project.run(*arguments).exit == 0
+        assert main(["claims", "write", str(file), str(project.folder / "records.jsonl")]) == 0
+        return file.with_name("acme.claims.json")
+
+    return write
+
+
+def rewritten(file: Path, **changes: Any) -> None:
+    """A section of the claims with other fields."""
+    document = json.loads(file.read_bytes())
+    document["implementations"]["acme"] |= changes
+    file.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(("changes", "reason"), LOST.values(), ids=LOST)
+def test_what_is_claimed_and_lost_fails(project: Project, claim: Callable[..., Path], changes: Any, reason: str):
+    changes = dict(changes)
+    distribution = f"--distribution={changes.pop('run', 'integer')}"
+    claim(distribution)
+    file = project.kernel(**changes)
+    outcome = project.run(distribution)
+    assert (outcome.exit, outcome.statuses) == (1, {"fail": 1})
+    words = f"claimed in acme.claims.json, but {reason}"
+    assert outcome.of("acme")["reason"].startswith(words)
+    anew = f"support it again, or write the claims anew with `conformance claims write {file}`"
+    assert outcome.of("acme")["reason"].endswith(anew)
+    assert words in outcome.text
+    assert outcome.of("acme")["device"] == changes.get("device", "cpu")
+
+
+def test_what_holds_passes_and_nobody_else_is_bothered(project: Project, claim: Callable[..., Path]):
+    claim()
+    project.kernel("plain", body="raise Unsupported('never did')")
+    outcome = project.run()
+    assert (outcome.exit, outcome.statuses) == (0, {"pass": 1, "unsupported": 1})
+    assert "acme: 1 cases claimed, 1 verified\n" in outcome.text
+    assert "plain: " not in outcome.text.replace("plain: never did", "").replace("plain: 1 x never did", "")
+
+
+def test_a_wrong_kernel_is_its_own_failure(project: Project, claim: Callable[..., Path]):
+    claim()
+    project.kernel(body="return y + 1")
+    assert project.run().of("acme")["reason"].startswith("y: 32 of 32 elements mismatched")
+
+
+NOT_HERE = [{"device": ABSENT}, {"versions": {"not-installed": "1.0"}}]
+
+
+@pytest.mark.parametrize("changes", NOT_HERE, ids=["device", "package"])
+def test_what_cannot_run_here_is_unavailable(project: Project, claim: Callable[..., Path], changes: Any):
+    rewritten(claim(), **changes)
+    project.kernel(head="import not_installed")
+    assert project.run().statuses == {"unavailable": 1}
+
+
+def test_packages_that_the_file_imports_are_needed_too(project: Project, claim: Callable[..., Path]):
+    """Records name only what the kernel's arrays are of."""
+    document = json.loads(claim(head="import json\nfrom scipy.stats import norm").read_bytes())
+    assert document["implementations"]["acme"]["versions"]["scipy"] == version("scipy")
+    assert not {"json", "conformance", "tests"} & document["implementations"]["acme"]["versions"].keys()
+
+
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["here", "workers"])
+def test_of_a_removed_kernel_the_claimed_cases_fail(project: Project, claim: Callable[..., Path], workers: Any):
+    claim("--distribution=integer", "--distribution=fixed")
+    project.kernel(tail=REMOVED)
+    every = ("--distribution=integer", "--distribution=fixed", "--distribution=wide")
+    outcome = project.run(*workers, *every, subprocess=bool(workers))
+    assert (outcome.exit, outcome.statuses) == (1, {"fail": 2, "unsupported": 1})
+    assert "acme: 2 cases claimed, 0 verified" in outcome.text
+
+
+@pytest.mark.parametrize(
+    "selected", ["--distribution=fixed", "--dtype=bf16", "--layout=nhwc", "--problem=n1 c1 h3 w3 k1 r1 s1"]
+)
+def test_only_what_is_selected_is_compared(project: Project, claim: Callable[..., Path], selected: str):
+    claim()
+    project.kernel(tail=REMOVED)
+    assert "fail" not in project.run(selected).statuses
+    project.kernel(body="raise Unsupported('not today')")
+    assert "fail" not in project.run(selected).statuses
+
+
+def test_part_of_the_cases_by_keyword(project: Project, claim: Callable[..., Path]):
+    claim("--distribution=integer", "--distribution=fixed")
+    outcome = project.run("--distribution=integer", "--distribution=fixed", "-k", "fixed")
+    assert "acme: 2 cases claimed, 1 run, 1 verified" in outcome.text
+
+
+def test_verified_and_not_claimed_is_shown(project: Project, claim: Callable[..., Path]):
+    claim()
+    outcome = project.run("--distribution=integer", "--distribution=fixed")
+    command = f"add them with `conformance claims write {project.folder / 'impls/acme.py'} RECORDS`"
+    assert f"acme: 1 verified but not claimed: conv_forward fp32 (1); {command}" in outcome.text
+
+
+@pytest.mark.parametrize("changes", [{"tail": REMOVED}, {"body": "raise Unsupported('not today')"}])
+def test_behaviour_checks_are_claimed_by_name(project: Project, claim: Callable[..., Path], changes: Any):
+    project.write("suite/test_suite.py", BEHAVIOUR)
+    file = claim("--distribution=behaviour", "--problem=n2 c3 h5 w5 k4 r3 s3 p1")
+    (group,) = json.loads(file.read_bytes())["implementations"]["acme"]["cases"]["conv_forward"]
+    assert len(group["variants"]) == 2
+    project.kernel(**changes)
+    outcome = project.run("--distribution=behaviour", "--problem=n2 c3 h5 w5 k4 r3 s3 p1", "--operator=conv_forward")
+    assert (outcome.exit, outcome.statuses) == (1, {"fail": 2})
+
+
+def test_an_implementation_that_is_gone_is_an_error(project: Project, claim: Callable[..., Path]):
+    file = claim(tail=SECOND)
+    source = project.kernel()
+    outcome = project.run()
+    assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "error": 1})
+    assert "acme.claims.json claims other, which acme.py does not define; define it, or remove" in outcome.text
+    source.unlink()
+    project.kernel("plain")
+    outcome = project.run()
+    assert outcome.statuses == {"pass": 1, "error": 1}
+    words = "acme.claims.json claims acme, other, which acme.py does not define; define it, or remove"
+    assert f"{words} {file}" in outcome.text
+
+
+def test_a_problem_that_is_in_no_table_is_a_warning(project: Project, claim: Callable[..., Path]):
+    file = claim()
+    document = json.loads(file.read_bytes())["implementations"]["acme"]
+    document["problems"]["edge.old"] = "n9 c9 h9 w9 k9 r9 s9"
+    document["cases"]["conv_forward"][0]["problems"].append("edge.old")
+    rewritten(file, **document)
+    outcome = project.run()
+    assert outcome.exit == 0
+    assert "acme: problems that are claimed and in no table any more: edge.old" in outcome.text
+    assert "claimed, 1 run, 1 verified" in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "is cut off"),
+        (b'{"schema": 2}', "field schema: "),
+        (b"\xff", "is not UTF-8"),
+        ({"seed": "7"}, "field implementations[...].seed: expected `int`, got `str`"),
+        ({"device": "abacus"}, "device 'abacus' must be one of cpu, "),
+        ({"problems": {}}, "has no descriptor in `problems`"),
+        ({"cases": {"conv_forward": [{"variants": ["fp32"], "problems": []}]}}, ".variants"),
+    ],
+    ids=["cut", "schema", "encoding", "type", "device", "problem", "variant"],
+)
+def test_garbled_claims_end_the_run_before_it_begins(
+    project: Project, claim: Callable[..., Path], content: Any, words: str
+):
+    file = claim()
+    if isinstance(content, dict):
+        rewritten(file, **content)
+    else:
+        file.write_bytes(content)
+    (project.folder / "records.jsonl").unlink()
+    outcome = project.run()
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert f"{file}: " in outcome.text
+    assert words in outcome.text
+    assert no_traceback_of_ours(outcome.text)
+
+
+def test_what_is_written(project: Project, claim: Callable[..., Path]):
+    section = json.loads(claim("--distribution=integer", "--distribution=fixed").read_bytes())
+    versions = section["implementations"]["acme"].pop("versions")
+    assert {"numpy", "ml_dtypes"} <= versions.keys()
+    assert not {"python", "machine", "processor", "kernel-conformance", "device"} & versions.keys()
+    name = TINY.replace(" ", "_")
+    assert section == {
+        "schema": 1,
+        "implementations": {
+            "acme": {
+                "suite": "0.1.0",
+                "level": "standard",
+                "seed": 0,
+                "device": "cpu",
+                "problems": {name: TINY},
+                "cases": {"conv_forward": [{"variants": ["fp32 nchw fixed", "fp32 nchw integer"], "problems": [name]}]},
+            }
+        },
+    }
+
+
+def test_writing_replaces_one_section_and_says_what_changed(
+    project: Project, claim: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+):
+    file = claim(tail=SECOND)
+    source, records = str(project.kernel(tail=SECOND)), str(project.folder / "records.jsonl")
+    other = json.loads(file.read_bytes())["implementations"]["other"]
+    project.run("--impl=acme", "--distribution=fixed", "--distribution=wide")
+    capsys.readouterr()
+    assert main(["claims", "write", source, records]) == 0
+    written = capsys.readouterr().out
+    assert "acme: 2 cases claimed" in written
+    assert "  added: conv_forward fp32 (2)\n  no longer claimed: conv_forward fp32 (1)\n" in written
+    assert "other" not in written
+    assert json.loads(file.read_bytes())["implementations"]["other"] == other
+
+
+def test_a_folder_keeps_its_claims_inside_and_its_source_hash(project: Project):
+    file = project.kernel()
+    (folder := project.folder / "impls" / "folder").mkdir()
+    file.rename(folder / "__init__.py")
+    before = project.run().of("acme")["source"]
+    assert main(["claims", "write", str(folder), str(project.folder / "records.jsonl")]) == 0
+    assert (folder / "claims.json").is_file()
+    outcome = project.run()
+    assert outcome.of("acme")["source"] == before
+    assert "acme: 1 cases claimed, 1 verified" in outcome.text
+
+
+def test_bad_command_lines(project: Project, capsys: pytest.CaptureFixture[str]):
+    file, records = str(project.kernel()), project.folder / "records.jsonl"
+
+    def refused(*words: str) -> str:
+        assert main(["claims", "write", *words]) == 4
+        text = capsys.readouterr().err
+        assert no_traceback_of_ours(text)
+        return text
+
+    assert "absent.py: no such file" in refused("absent.py", str(records))
+    assert f"make them with `conformance run {file} --records=records.jsonl`" in refused(file)
+    assert "cannot be read" in refused(file, str(records))
+    records.write_text("{}\n")
+    assert "line 1: " in refused(file, str(records))
+    project.run()
+    twice = records.read_bytes()
+    project.run("--seed=1")
+    records.write_bytes(records.read_bytes() + twice)
+    assert "of several runs (--level=standard --seed=0, --level=standard --seed=1)" in refused(file, str(records))
+    file = str(project.kernel(body="return y + 0"))
+    assert "no verdict on" in refused(file, str(records))
+    assert "(2 on other sources); run it again" in refused(file, str(records))
+
+
+def test_nothing_verified_leaves_claims_as_they_are(project: Project, claim: Callable[..., Path]):
+    before = (file := claim()).read_bytes()
+    source = project.kernel(body="return y + 1")
+    project.run()
+    assert main(["claims", "write", str(source), str(project.folder / "records.jsonl")]) == 5
+    assert file.read_bytes() == before
+
+
+def test_a_claimed_training_is_lost_with_its_kernels(tmp_path: Path):
+    file = tmp_path / "acme.py"
+    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
+    selection = Selection((), (file,), "smoke", PROBLEMS, DIRECTIONS, ("fp32",), LAYOUTS, (DISTRIBUTION,), 7, "auto")
+    key = Key("training", "digits", "fp32", "nchw", DISTRIBUTION)
+    claim = Claim("acme", file, tmp_path / "acme.claims.json", "cpu", (), {}, frozenset({key}))
+    plan = Plan(selection, tmp_path, {"acme": claim})
+    assert [getattr(absence, "status", "") for absence in trainings(plan, "digits")] == ["fail"]
+    assert [getattr(absence, "status", "") for absence in trainings(plan, "unet")] == ["unsupported"]
