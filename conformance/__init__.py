@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from conformance.execution.check import CheckResult, check
+    from conformance.execution.export import export
     from conformance.implementations.bridges import (
         jax_arrays,
         jax_neuron_arrays,
@@ -26,9 +28,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckResult",
     "Contract",
     "Implementation",
     "Unsupported",
+    "check",
+    "export",
     "jax_arrays",
     "jax_neuron_arrays",
     "neuron_device",
@@ -40,6 +45,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CheckResult": "conformance.execution.check",
+    "check": "conformance.execution.check",
+    "export": "conformance.execution.export",
     "Contract": "conformance.judge",
     "Implementation": "conformance.implementations.implementation",
     "Unsupported": "conformance.implementations.implementation",

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from conformance import __version__
 from conformance.calibration import false_alarms, mutation
+from conformance.execution import commands
 from conformance.exit_codes import ExitCode
 from conformance.implementations import cuda_compile
 from conformance.inputs import goldens
@@ -23,6 +24,8 @@ from conformance.timing import unet
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.declare,
     "list": listing.declare,
+    "check": commands.declare_check,
+    "export": commands.declare_export,
     "report": report.declare,
     "claims": claims.declare,
     "compare": compare.declare,

@@ -56,13 +56,15 @@ class Invocation:
         """Fresh copies of the arguments on the device."""
         return [None if array is None else self.bridge.from_host(array) for array in self.stored(inputs)]
 
-    def start(self, native: Sequence[Any], **changed: Any) -> Any:
-        """What the function returns, whether the device has finished or not. `changed` replaces parameters."""
+    def parameters(self, **changed: Any) -> dict[str, Any]:
+        """The keyword arguments that the function asks for; `changed` replaces values."""
         available = {**self.operator.parameters(self.geometry), "layout": self.layout, **changed}
         asked = self.kernel.keywords
-        return self.kernel.function(
-            *native, **(available if asked is None else {name: available[name] for name in asked})
-        )
+        return available if asked is None else {name: available[name] for name in asked}
+
+    def start(self, native: Sequence[Any], **changed: Any) -> Any:
+        """What the function returns, whether the device has finished or not. `changed` replaces parameters."""
+        return self.kernel.function(*native, **self.parameters(**changed))
 
     def call(self, native: Sequence[Any]) -> tuple[Any, ...]:
         """The results, finished. Raises MalformedError for another number of them."""

@@ -10,6 +10,8 @@ from conformance.judge import Contract, Judgement, judge, outputs_of
 from conformance.judge.probes import Evidence, judge_by_probes
 from conformance.operators import Arrays
 
+METHODS = ("auto", "exact", "probes")
+
 
 def by_probes(recipe: Recipe, method: str) -> bool:
     """Whether results are judged by probes; `method` is `auto` (by cost), or demands `exact` or `probes`."""

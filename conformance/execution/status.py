@@ -117,15 +117,20 @@ def of_the_suite(file: str | Path) -> bool:
     return Path(file).is_relative_to(PACKAGE) and not Path(file).is_relative_to(IMPLS)
 
 
-def blame(error: BaseException) -> str:
-    """The error and the place in the kernel's own file that led to it: what this package called last."""
+def kernel_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The part of an error's traceback that lies in the kernel: what this package called last."""
     frames = traceback.extract_tb(error.__traceback__)
     files = [Path(frame.filename) for frame in frames]
     ours = [of_the_suite(file) for file in files]
     while ours and ours[-1]:  # a helper of ours that the kernel called is not the place
         ours.pop()
     first = len(ours) - ours[::-1].index(True) if True in ours else 0
-    called = frames[first : len(ours)]
+    return frames[first : len(ours)]
+
+
+def blame(error: BaseException) -> str:
+    """The error and the place in the kernel's own file that led to it."""
+    called = kernel_frames(error)
     own = [frame for frame in called if frame.filename == called[0].filename]
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
     return f"raised {type(error).__name__}: {error}{where}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 
 from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
@@ -11,17 +12,32 @@ from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedEr
 from conformance.execution.judging import judged, prepare_reference
 from conformance.execution.status import KernelFailure, MissingReferenceError, Verdict, conclude
 from conformance.implementations.implementation import Unsupported
-from conformance.inputs import expectation
+from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check
+from conformance.operators import Arrays
 
 
-def verify(case: Case) -> Verdict:
-    """The verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt."""
-    return conclude(partial(attempt, case), lambda: case.waiver((case.variant.distribution,)), must_fail=True)
+@dataclass(slots=True)
+class Tensors:
+    """What a verification worked with, as far as it got. Not part of the verdict, which outlives them in a run."""
+
+    expected: Expectation | None = None
+    outputs: Arrays = field(default_factory=dict)
+    """In canonical order; as the kernel returned them where they are malformed."""
 
 
-def attempt(case: Case, verdict: Verdict) -> None:
+def verify(case: Case, tensors: Tensors | None = None) -> Verdict:
+    """The verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt.
+
+    `tensors` is filled for whoever wants to look at them.
+    """
+    made = partial(attempt, case, tensors=tensors)
+    return conclude(made, lambda: case.waiver((case.variant.distribution,)), must_fail=True)
+
+
+def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> None:
     """The same without waivers, for `conclude`: raises where the case does not pass."""
+    tensors = Tensors() if tensors is None else tensors
     kernel, variant, bridge = case.kernel, case.variant, case.implementation.arrays
     contract = verdict.contract = kernel.contract
     if exempt := contract.exempts(variant.distribution, variant.dtype):
@@ -34,6 +50,7 @@ def attempt(case: Case, verdict: Verdict) -> None:
         raise MissingReferenceError(f"no reference, is the problem too large for this machine? {error}") from error
     with verdict.timed("golden"):
         check(expected)
+    tensors.expected = expected
     geometry = case.problem.geometry
     invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout)
     with verdict.timed("transfer"):
@@ -45,8 +62,9 @@ def attempt(case: Case, verdict: Verdict) -> None:
     verdict.work = work or {}
     try:
         with verdict.timed("transfer"):
-            outputs = invocation.outputs(results)
+            outputs = tensors.outputs = invocation.outputs(results)
     except MismatchedError as error:
+        tensors.outputs = error.returned
         with verdict.timed("diagnosis"):
             order = TO_LAYOUT[variant.layout]
             cause = diagnose_shapes(case.operator, geometry, expected.inputs, error.returned, order)

@@ -222,5 +222,6 @@ def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...] | 
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     asked = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-    _known(f"keyword parameters of {function.__name__}", asked, OPERATORS[operator].keywords)
+    name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
+    _known(f"keyword parameters of {name}", asked, OPERATORS[operator].keywords)
     return asked

@@ -114,6 +114,8 @@ def _import(path: Path) -> ModuleType:
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"{_PACKAGE}.{place}.{path.stem}"
     sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
+    for loaded in [known for known in sys.modules if known.startswith(f"{name}.")]:
+        del sys.modules[loaded]  # a package that is loaded once more is read anew, its modules too
     spec = importlib.util.spec_from_file_location(
         name, entry, submodule_search_locations=[str(path)] if path.is_dir() else None
     )

@@ -35,7 +35,8 @@ class Expectation:
     def magnitude(self) -> Arrays:
         """s2 of every output element. In float32 where squares cannot leave its range: it scales a bound, no more."""
         dtype = np.float64 if self.recipe.distribution == "wide" else np.float32
-        return self.recipe.operator.magnitude(self.recipe.geometry, self.inputs, dtype)
+        with np.errstate(invalid="ignore"):
+            return self.recipe.operator.magnitude(self.recipe.geometry, self.inputs, dtype)
 
 
 expectation = lru_cache(maxsize=1)(Expectation)

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from conformance.judge.contract import Contract, ContractError
-from conformance.judge.judgement import Check, Judgement, Worst, judge
+from conformance.judge.judgement import Check, Comparison, Judgement, Worst, compare, judge
 from conformance.judge.output import Output, outputs_of
 
-__all__ = ["Check", "Contract", "ContractError", "Judgement", "Output", "Worst", "judge", "outputs_of"]
+__all__ = [
+    "Check",
+    "Comparison",
+    "Contract",
+    "ContractError",
+    "Judgement",
+    "Output",
+    "Worst",
+    "compare",
+    "judge",
+    "outputs_of",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -83,12 +84,57 @@ class Judgement:
         return "\n".join(lines)
 
 
-def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
-    """Equality where the contract makes the distribution exact or nothing is computed, else the bound, and on the fixed
-    distribution the statistics."""
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One output beside what it must be; arrays of the output's shape, canonical order (images: NCHW).
+
+    - `expected`: float64; where equality is demanded, rounded to the output's dtype.
+    - `limit`: float64, largest |actual - expected|; zero where equality is demanded.
+    - `actual`: the output, in its dtype; None where the kernel returned nothing.
+    - `error`: float64, |actual - expected|, zero where both are NaN or the same infinity.
+    - `mismatched`: bool, the elements that `judge` counts.
+
+    `error` and `mismatched` are None where the output could not be compared; it then has the shape, order and dtype
+    that the kernel gave it. `expected` and `limit` are None as well where the output is judged by probes.
+    """
+
+    # without a type: a status that the caller has seen excludes None, which no type checker knows
+    expected: Any
+    limit: Any
+    actual: Any
+    error: Any
+    mismatched: Any
+
+
+def compare(output: Output, distribution: str, contract: Contract) -> Comparison:
+    """Element by element, by the limits of `judge`."""
+    if demands_equality(output, distribution, contract):
+        expected, wrong = _unequal(output, contract)
+        expected, limit = expected.astype(np.float64), np.zeros(wrong.shape)
+    else:
+        allowed, s2 = output.limits(contract)
+        found = measure(output.actual, output.reference, s2, allowed)
+        expected = output.reference.astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            limit = allowed.bound(expected, s2.astype(np.float64))
+        wrong = np.zeros(expected.size, bool) if found.mismatched is None else found.mismatched
+    actual = output.actual.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(actual - expected)
+    error[(actual == expected) | (np.isnan(actual) & np.isnan(expected))] = 0
+    return Comparison(expected, limit, output.actual.copy(), error, wrong.reshape(expected.shape))
+
+
+def demands_equality(output: Output, distribution: str, contract: Contract) -> bool:
+    """Whether every bit counts: the contract makes the distribution exact, or nothing is computed."""
     if output.selects and contract.inputs == "exact" and contract.subnormals == "kept":
-        return _by_equality(output, contract)
-    if distribution in EQUALITY_DISTRIBUTIONS and output.exact and contract.exact_on_integers(output.dtype):
+        return True
+    return distribution in EQUALITY_DISTRIBUTIONS and output.exact and contract.exact_on_integers(output.dtype)
+
+
+def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
+    """Equality where it is demanded, else the bound, and on the fixed distribution the statistics."""
+    if demands_equality(output, distribution, contract):
         return _by_equality(output, contract)
     allowed, s2 = output.limits(contract)
     found = measure(output.actual, output.reference, s2, allowed)
@@ -124,15 +170,20 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
     )
 
 
-def _by_equality(output: Output, contract: Contract) -> Judgement:
-    """Every bit that matters: NaN equals NaN, and the sign of a zero is free (it depends on the order of the sum).
+def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
+    """What the output must equal in its dtype, and the mask of the elements that do not.
 
-    An infinite input that the contract splits in two parts becomes Inf - Inf.
+    Every bit that matters: NaN equals NaN, and the sign of a zero is free (it depends on the order of the sum). An
+    infinite input that the contract splits in two parts becomes Inf - Inf.
     """
     expected = output.reference.astype(np.float32 if output.dtype != "fp64" else np.float64)
     expected = expected.astype(STORAGE[output.dtype])
     may_be_nan = ~np.isfinite(expected) if contract.inputs.endswith("x3") else np.isnan(expected)
-    wrong = (output.actual != expected) & ~(np.isnan(output.actual) & may_be_nan)
+    return expected, (output.actual != expected) & ~(np.isnan(output.actual) & may_be_nan)
+
+
+def _by_equality(output: Output, contract: Contract) -> Judgement:
+    expected, wrong = _unequal(output, contract)
     mismatched = int(np.count_nonzero(wrong))
     worst, where = None, ""
     if mismatched:

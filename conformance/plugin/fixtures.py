@@ -80,8 +80,8 @@ def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -
     publish(request.node, record)
     raised = verdict.exception
     if verdict.status == "error" and isinstance(raised, Exception) and not isinstance(raised, SkipTest):
-        *_, last = traceback.walk_tb(raised.__traceback__)
-        if not of_the_suite(last[0].f_code.co_filename):
+        *_, (last, _) = traceback.walk_tb(raised.__traceback__)
+        if not of_the_suite(last.f_code.co_filename):
             raise raised  # the kernel's own traceback, and the debugger stops there
     if verdict.status in ("fail", "error"):
         again = f"\nreproduce: {record.command}" if record.command else ""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from conformance.dtypes import STORAGE
+from conformance.execution.judging import METHODS
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, split
 from conformance.implementations.devices import DEVICES, missing
 from conformance.inputs import DISTRIBUTIONS
@@ -21,7 +22,6 @@ from conformance.resources import CHECKOUT, IMPLS
 from conformance.results.schema import STATUSES
 from conformance.training.tables import DISTRIBUTION as TRAINING
 
-METHODS = ("auto", "exact", "probes")
 ONCE = ("--level", "--seed", "--method", "--records", "--report", "--order")
 """Options of one value; on one command line, that is: it may replace what `addopts` of an ini file says."""
 

@@ -1,0 +1,266 @@
+"""One case from Python: `conformance.check` verifies a kernel on a problem and hands out the arrays."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.dtypes import STORAGE
+from conformance.execution.case import Case
+from conformance.execution.judging import METHODS, by_probes
+from conformance.execution.plan import absence_reason
+from conformance.execution.selection import SelectionError, require_known
+from conformance.execution.status import Verdict, kernel_frames
+from conformance.execution.verify import Tensors, verify
+from conformance.implementations import registry
+from conformance.implementations.bridges import ArrayBridge, numpy_arrays
+from conformance.implementations.implementation import Implementation
+from conformance.inputs import DISTRIBUTIONS
+from conformance.judge import Comparison, Contract, compare, outputs_of
+from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError
+from conformance.problems import LAYOUTS, Problem, Variant, named, typed
+from conformance.problems.table import applies
+from conformance.resources import IMPLS
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class CheckResult:
+    """What `check` found. Arrays are copies in canonical order (images: NCHW), whatever the kernel's layout."""
+
+    case: Case
+    verdict: Verdict
+    inputs: Arrays
+    """By name, in the case's dtype; empty where no reference could be computed or no kernel is for the case."""
+    outputs: dict[str, Comparison]
+    """By name; empty where `inputs` is."""
+
+    @property
+    def status(self) -> str:
+        """`pass`, `fail`, `error`, `unsupported`, `waived` or `unavailable`."""
+        return self.verdict.status
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict.status == "pass"
+
+    @property
+    def reason(self) -> str:
+        """Why the status is not `pass`; empty if it is."""
+        return self.verdict.explanation
+
+    @property
+    def diagnosis(self) -> tuple[str, ...] | None:
+        """Names of the known mistakes that explain a failure equally well; None where none clearly does."""
+        return None if self.verdict.diagnosis is None else self.verdict.diagnosis.names
+
+    @property
+    def contract(self) -> Contract | None:
+        """The contract that the limits follow from; None where no kernel is for the case."""
+        return self.verdict.contract
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By phase: reference, golden, transfer, kernel (the first call, compilation included), judge, diagnosis."""
+        return self.verdict.seconds
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What the kernel raised, where that is why the status is `error`."""
+        return self.verdict.exception
+
+    @property
+    def expected(self) -> Any:
+        """Of the first output, as `actual`, `error`, `limit` and `mismatched` are; see `Comparison`."""
+        return self._first("expected")
+
+    @property
+    def actual(self) -> Any:
+        return self._first("actual")
+
+    @property
+    def error(self) -> Any:
+        return self._first("error")
+
+    @property
+    def limit(self) -> Any:
+        return self._first("limit")
+
+    @property
+    def mismatched(self) -> Any:
+        return self._first("mismatched")
+
+    def _first(self, field: str) -> Any:
+        return next((getattr(output, field) for output in self.outputs.values()), None)
+
+    def explain(self) -> str:
+        """What was compared with which limits and, where that failed, the worst element, the error locations and the
+        likely cause; of an exception the part of the traceback that lies in the kernel."""
+        verdict = self.verdict
+        lines = [str(self)]
+        if verdict.exception is not None:
+            lines += traceback.format_list(kernel_frames(verdict.exception))
+            lines += traceback.format_exception_only(verdict.exception)
+        elif self.passed:
+            lines += [judgement.explain() for judgement in verdict.judgements]
+        else:
+            lines.append(self.reason)
+        return "\n".join(line.rstrip("\n") for line in lines)
+
+    def __str__(self) -> str:
+        case, variant = self.case, self.case.variant
+        what = f"{case.operator.name} of {case.implementation.name} on {case.problem.geometry.descriptor!r}"
+        how = f"{variant.dtype} {variant.layout} {variant.distribution}"
+        return f"{self.status}: {what}, {how}, seed {case.seed}"
+
+    def __repr__(self) -> str:
+        return f"<CheckResult {self}>"
+
+
+def check(
+    kernel: Implementation | Callable[..., Any] | Path | str,
+    problem: str | Geometry,
+    *,
+    operator: str | None = None,
+    dtype: str = "fp32",
+    layout: str = "nchw",
+    distribution: str = "fixed",
+    seed: int = 0,
+    arrays: ArrayBridge | None = None,
+    contract: Contract | None = None,
+    method: str = "auto",
+) -> CheckResult:
+    """Verify a kernel on one problem, as a run of the suite does.
+
+    - `kernel`: an Implementation; the file or folder that defines one (`acme.py`, or `acme.py::NAME` where it defines
+      several), read anew by every call; the name of a shipped implementation; or a plain function that takes and
+      returns what a kernel of `operator` does.
+    - `problem`: a descriptor such as `n2 c8 h9 w9 k16 r3 s3 p1`, the name of a problem in the tables, or a geometry.
+    - `operator`: may be left out where the implementation has one operator that takes the problem.
+    - `arrays`: of a plain function, the bridge that makes its arguments; NumPy arrays by default.
+    - `contract`: of a plain function, its arithmetic; by default that of `Contract()`.
+    - `method`: `exact` compares with the full reference, `probes` with samples and a projection of it, `auto` chooses
+      by cost.
+
+    Whatever the kernel does is a status of the result. Raises ValueError for arguments that cannot be meant; the
+    message names the argument.
+    """
+    found = _problem(problem)
+    family = FAMILIES[found.geometry.family]
+    require_known("dtype", [dtype], STORAGE)
+    require_known("layout", [layout], LAYOUTS)
+    require_known("distribution", [distribution], DISTRIBUTIONS)
+    if distribution not in family.distributions or not applies(distribution, dtype):
+        of = family.name if distribution not in family.distributions else f"{family.name} in {dtype}"
+        choices = ", ".join(family.distributions)
+        raise SelectionError(f"distribution {distribution}: there is none for {of}. Choices: {choices}")
+    require_known("method", [method], METHODS)
+    if not isinstance(seed, int) or not 0 <= seed < 10**18:
+        raise SelectionError(f"seed {seed!r}: must be a whole number from 0 to 10^18 - 1")
+    possible = [one.name for one in family.operators]
+    if operator is not None:
+        require_known("operator", [operator], OPERATORS)
+        if operator not in possible:
+            raise SelectionError(
+                f"operator {operator}: does not take the problem {found.geometry.descriptor!r}. "
+                f"Choices: {', '.join(possible)}"
+            )
+
+    absent = ""
+    if not isinstance(kernel, (Implementation, Path, str)):
+        if not callable(kernel):
+            raise SelectionError(f"kernel {kernel!r}: must be an Implementation, a function, a path or a name")
+        if operator is None:
+            raise SelectionError(f"operator: needed with a plain function. Choices: {', '.join(possible)}")
+        name = getattr(kernel, "__name__", type(kernel).__name__)
+        bridge = numpy_arrays() if arrays is None else arrays
+        implementation = Implementation(name, arrays=bridge, contract=contract or Contract())
+        implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
+    elif arrays is not None or contract is not None:
+        raise SelectionError("arrays, contract: only with a plain function; an implementation states its own")
+    elif isinstance(kernel, Implementation):
+        implementation = kernel
+    else:
+        implementation, absent = _load(kernel, operator)
+
+    if operator is None:
+        offered = {one.operator for one in implementation.kernels if one.operator in possible}
+        if len(offered) != 1:
+            has = f"has {len(offered)} operators that take" if offered else absent or "has no operator that takes"
+            choices = ", ".join(sorted(offered) or possible)
+            raise SelectionError(
+                f"operator: needed, since {implementation.name} {has} {found.geometry.descriptor!r}. Choices: {choices}"
+            )
+        (operator,) = offered
+
+    variant = Variant(dtype, layout, distribution)
+    case = Case(implementation, OPERATORS[operator], found, variant, seed, method)
+    tensors = Tensors()
+    reason = absent or absence_reason(implementation)
+    verdict = Verdict("unavailable", reason) if reason else verify(case, tensors)
+    if tensors.expected is None:
+        return CheckResult(case, verdict, {}, {})
+    inputs = {name: array.copy() for name, array in tensors.expected.inputs.items()}
+    return CheckResult(case, verdict, inputs, _comparisons(case, verdict, tensors))
+
+
+def _comparisons(case: Case, verdict: Verdict, tensors: Tensors) -> dict[str, Comparison]:
+    expected, recipe, contract = tensors.expected, case.recipe, verdict.contract
+    assert expected is not None
+    assert contract is not None
+    copies = {name: array.copy() for name, array in tensors.outputs.items()}
+    if by_probes(recipe, case.method):
+        names = case.operator.outputs(recipe.geometry)
+        return {name: Comparison(None, None, copies.get(name), None, None) for name in names}
+    reference = expected.reference
+    judged = bool(verdict.judgements)  # otherwise there are the limits, and outputs that cannot be compared with them
+    described = recipe.operator, recipe.geometry, recipe.dtype, expected.inputs
+    compared = outputs_of(*described, tensors.outputs if judged else reference, reference, lambda: expected.magnitude)
+    found = {output.name: compare(output, recipe.distribution, contract) for output in compared}
+    if judged:
+        return found
+    return {n: replace(one, actual=copies.get(n), error=None, mismatched=None) for n, one in found.items()}
+
+
+def _problem(given: str | Geometry) -> Problem:
+    if not isinstance(given, str):
+        if not isinstance(given, tuple(family.geometry for family in FAMILIES.values())):
+            raise SelectionError(f"problem {given!r}: must be a descriptor, the name of a problem, or a geometry")
+        return typed(given.descriptor)
+    try:
+        return named(given)
+    except GeometryError as error:
+        raise SelectionError(f"problem {given!r}: {error}") from None
+
+
+def _load(kernel: Path | str, operator: str | None) -> tuple[Implementation, str]:
+    """The implementation that a path or name leads to, and why it is not available (empty if it is)."""
+    text, _, wanted = str(kernel).partition("::")
+    by_path = isinstance(kernel, Path) or text.endswith(".py") or "/" in text or os.sep in text
+    if not by_path:
+        known = registry.load(registry.discover(IMPLS))
+        require_known("kernel", [text], known.implementations.keys() | known.unavailable.keys())
+        if text in known.unavailable:
+            return Implementation(text), known.unavailable[text]
+        return known.implementations[text], ""
+
+    path = Path(text)
+    if not path.exists():
+        raise SelectionError(f"kernel {text}: no such file")
+    known = registry.load([path])
+    for why in known.broken.values():
+        raise SelectionError(f"kernel {text}: {why}")
+    for why in known.unavailable.values():
+        return Implementation(wanted or path.stem), why
+    if wanted:
+        require_known(f"kernel {text}::", [wanted], known.implementations)
+        return known.implementations[wanted], ""
+    every = list(known.implementations.values())
+    able = [one for one in every if operator is None or any(operator == k.operator for k in one.kernels)] or every
+    if len(able) > 1:
+        choices = ", ".join(f"{text}::{one.name}" for one in able)
+        raise SelectionError(f"kernel {text}: defines several implementations. Choices: {choices}")
+    return able[0], ""

@@ -1,0 +1,85 @@
+"""`conformance check` and `conformance export`: one case from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from conformance.dtypes import STORAGE
+from conformance.execution.check import CheckResult, check
+from conformance.execution.export import export
+from conformance.execution.judging import METHODS
+from conformance.exit_codes import ExitCode
+from conformance.inputs import DISTRIBUTIONS
+from conformance.problems import LAYOUTS
+
+EXIT = {"pass": 0, "waived": 0, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
+
+
+def declare_check(parser: argparse.ArgumentParser) -> None:
+    """Verify one kernel on one problem and explain the verdict."""
+    _declare(parser)
+    parser.set_defaults(run=_check)
+
+
+def declare_export(parser: argparse.ArgumentParser) -> None:
+    """Write one case as arrays, with a script that replays it without the suite."""
+    _declare(parser)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the files")
+    parser.set_defaults(run=_export)
+
+
+def _declare(parser: argparse.ArgumentParser) -> None:
+    # the options of a run, so that the line with which a failure is reproduced serves here too
+    parser.add_argument("kernel", metavar="NAME|PATH", help="a file that defines an implementation, or a shipped one")
+    parser.add_argument("text", nargs="?", metavar="PROBLEM", help="e.g. 'n1 c8 h9 w9 k4 r3 s3 p1', or edge.plain")
+    parser.add_argument("--problem", metavar="PROBLEM", help="the same as an option")
+    parser.add_argument("--impl", metavar="NAME", help="which of several implementations that the file defines")
+    parser.add_argument("--operator", metavar="NAME", help="may be left out where only one takes the problem")
+    parser.add_argument("--dtype", default="fp32", metavar="|".join(STORAGE))
+    parser.add_argument("--layout", default="nchw", metavar="|".join(LAYOUTS))
+    parser.add_argument("--distribution", default="fixed", metavar="NAME", help="one of " + ", ".join(DISTRIBUTIONS))
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes")
+
+
+def _verdict(arguments: argparse.Namespace) -> CheckResult:
+    problems = [text for text in (arguments.text, arguments.problem) if text is not None]
+    if len(problems) != 1:
+        raise ValueError("PROBLEM: give one, such as 'n1 c8 h9 w9 k4 r3 s3 p1'")
+    named = arguments.impl and arguments.impl != arguments.kernel
+    return check(
+        f"{arguments.kernel}::{arguments.impl}" if named else arguments.kernel,
+        problems[0],
+        operator=arguments.operator,
+        dtype=arguments.dtype,
+        layout=arguments.layout,
+        distribution=arguments.distribution,
+        seed=arguments.seed,
+        method=arguments.method,
+    )
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    try:
+        result = _verdict(arguments)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+    print(result.explain())
+    return EXIT[result.status]
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    try:
+        result = _verdict(arguments)
+        print(result.explain())
+        if not result.outputs:
+            return EXIT[result.status]
+        script = export(result, arguments.output)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+    print(f"written to {arguments.output}; replay it with: python {script}")
+    return 0

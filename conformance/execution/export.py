@@ -1,0 +1,202 @@
+"""One case as files, with a script that replays it where the suite is not installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import STORAGE
+from conformance.execution.check import CheckResult
+from conformance.execution.invocation import TO_LAYOUT
+from conformance.execution.selection import SelectionError
+from conformance.inputs.npz import encode
+
+BRIDGES = {
+    "numpy": (
+        "import ml_dtypes  # tells NumPy what bfloat16 is\n",
+        "array.astype(dtype)",
+        "np.asarray(result).astype(np.float64)",
+    ),
+    "torch": (
+        "import torch\n",
+        "torch.from_numpy(array).to({bridge.device!r}, getattr(torch, dtype))",
+        "result.detach().cpu().double().numpy()",
+    ),
+    "jax": (
+        "import jax\n",
+        "jax.device_put(jax.numpy.asarray(array, dtype), jax.devices({bridge.platform!r})[0])",
+        "np.asarray(result).astype(np.float64)",
+    ),
+}
+"""Name of a bridge -> what the script imports, how it makes an argument of a host array, and an array of a result."""
+UNKNOWN = ("", "array  # EDIT: what the kernel takes", "np.asarray(result).astype(np.float64)  # EDIT: result to NumPy")
+DECLARES = """\
+try:
+    import conformance
+except ModuleNotFoundError:  # the kernel's file declares it to the suite; here the declaration does nothing
+    from unittest.mock import MagicMock
+
+    suite = sys.modules["conformance"] = MagicMock(Unsupported=NotImplementedError)
+    suite.Implementation.return_value.implements.return_value = lambda function: function
+"""
+SCRIPT = '''\
+"""{title}
+
+Calls the kernel with the arrays beside this file, compares what it returns with expected.npz within limit.npz, prints
+the mismatches, and exits 1 if there are any. bf16 is stored as float32, which holds it exactly.{note}
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+{imports}import numpy as np
+
+{kernel}
+inputs, expected, limit = (np.load(Path(__file__).parent / f"{{name}}.npz") for name in ("inputs", "expected", "limit"))
+
+
+def native(array, dtype):
+    return {native}
+
+
+def host(result):
+    return {host}
+
+
+{arguments}
+results = kernel({call})
+results = results if isinstance(results, (tuple, list)) else (results,)
+
+wrong = 0
+outputs = {outputs}
+for (name, dtype), result in zip(outputs.items(), results, strict=True):
+    actual, exact, bound = host(result), expected[name], limit[name]
+    if actual.shape != exact.shape or not str(result.dtype).endswith(dtype):
+        sys.exit(f"{{name}}: {{result.dtype}} {{actual.shape}}; expected {{dtype}} {{exact.shape}}")
+    with np.errstate(invalid="ignore"):
+        right = (np.abs(actual - exact) <= bound) | (actual == exact) | (np.isnan(actual) & np.isnan(exact))
+    mismatched = [tuple(map(int, index)) for index in np.argwhere(~right)]
+    print(f"{{name}}: {{len(mismatched):,}} of {{right.size:,}} elements mismatched")
+    for index in mismatched[:10]:
+        print(f"  {{name}}{{list(index)}} = {{actual[index]}}, expected {{exact[index]}}, limit {{bound[index]:.3g}}")
+    wrong += len(mismatched)
+sys.exit(wrong > 0)
+'''
+
+
+def export(result: CheckResult, folder: str | Path) -> Path:
+    """Write a case to a folder, which is made where it is missing; returns the path of the script.
+
+    `inputs.npz`, `expected.npz`, `limit.npz` and, where the kernel returned something, `actual.npz` hold one array for
+    each tensor, in the kernel's layout: inputs in their dtype (bf16 as float32, which holds it exactly), expected and
+    limit in float64. `case.json` holds what was asked for, the parameters and the verdict. `replay.py` calls the kernel
+    and compares, with NumPy and the kernel's framework only.
+
+    Raises ValueError for a case that the kernel was not called for, or that is judged by probes; OSError where the
+    folder cannot be written.
+    """
+    case, variant, verdict = result.case, result.case.variant, result.verdict
+    if not result.outputs:
+        raise SelectionError(f"nothing to export: {result.explain()}")
+    if result.limit is None:
+        raise SelectionError("nothing to compare with: the case is judged by probes; use method exact")
+    invocation = case.invocation()
+    operator, geometry = case.operator, case.problem.geometry
+    tensors, returned = operator.inputs(geometry), operator.outputs(geometry)
+    parameters = invocation.parameters()
+
+    def stored(array: np.ndarray) -> np.ndarray:
+        """In the kernel's layout, as NumPy loads it alone."""
+        array = array.transpose(TO_LAYOUT[variant.layout]) if array.ndim == 4 else array
+        return _plain(np.ascontiguousarray(array))
+
+    outputs = result.outputs.items()
+    files = {
+        "inputs": {name: stored(array) for name, array in result.inputs.items()},
+        "expected": {name: stored(one.expected) for name, one in outputs},
+        # where the limit is not finite, only what is expected itself will do
+        "limit": {name: stored(np.where(np.isfinite(one.limit), one.limit, 0)) for name, one in outputs},
+        "actual": {
+            # what could not be compared is in the kernel's layout already
+            name: stored(one.actual) if one.error is not None else _plain(one.actual)
+            for name, one in outputs
+            if one.actual is not None
+        },
+    }
+    facts = {
+        "operator": operator.name,
+        "implementation": case.implementation.name,
+        "problem": geometry.descriptor,
+        "dtype": variant.dtype,
+        "layout": variant.layout,
+        "distribution": variant.distribution,
+        "seed": case.seed,
+        "arguments": [name if name in tensors else None for name in operator.arguments],
+        "parameters": parameters,
+        "results": list(returned),
+        "status": result.status,
+        "reason": result.reason,
+        "diagnosis": result.diagnosis,
+    }
+
+    dtypes = {name: STORAGE[tensor.stored_as(variant.dtype)].name for name, tensor in {**returned, **tensors}.items()}
+    arguments = [
+        f'{name} = native(inputs["{name}"], "{dtypes[name]}")' if name in tensors else f"{name} = None"
+        for name in operator.arguments
+    ]
+    bridge = case.implementation.arrays
+    imports, native, host = BRIDGES.get(bridge.name, UNKNOWN)
+    if bridge.name == "numpy" and "bfloat16" not in dtypes.values():
+        imports = ""
+    note = ""
+    if result.status == "fail" and verdict.judgements and not any(one.mismatched.any() for _, one in outputs):
+        note = "\nThe suite failed the tensor by its statistics (see case.json); each element is within its limit."
+    script = SCRIPT.format(
+        title=str(result),
+        note=note,
+        imports=imports,
+        kernel=_import(invocation.kernel.function),
+        native=native.format(bridge=bridge),
+        host=host,
+        arguments="\n".join(arguments),
+        call=", ".join([*operator.arguments, *(f"{name}={value!r}" for name, value in parameters.items())]),
+        outputs={name: dtypes[name] for name in returned},
+    )
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, arrays in files.items():
+        if arrays:
+            (folder / f"{name}.npz").write_bytes(encode(arrays))
+    (folder / "case.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    path = folder / "replay.py"
+    path.write_text(script, encoding="utf-8")
+    return path
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """NumPy alone knows no bfloat16; float32 holds it exactly."""
+    return array.astype(np.float32) if array.dtype == STORAGE["bf16"] else array
+
+
+def _import(function: Any) -> str:
+    """The lines of a script that import a kernel; where they cannot be known, one that says so when it is run."""
+    place, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    found: Any = sys.modules.get(place)
+    file = getattr(found, "__file__", None)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not function or file is None or place == "__main__":
+        return 'sys.exit("replay.py: EDIT this line: kernel = import_module(MODULE).FUNCTION")\n'
+    loaded = place.startswith("conformance_impls.")
+    module = place.split(".", 2)[2] if loaded else place
+    path = Path(file).resolve()
+    folder = (path.parent if path.name == "__init__.py" else path).parents[module.count(".")]
+    return (
+        f'{DECLARES if loaded else ""}sys.path.insert(0, {str(folder)!r})\nkernel = import_module("{module}").{name}\n'
+    )
