@@ -12,6 +12,7 @@ from conformance.implementations.bridges import (
     torch_arrays,
     torch_neuron_arrays,
 )
+from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.judge import Contract
 
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Contract",
     "Implementation",
+    "Unavailable",
     "Unsupported",
     "jax_arrays",
     "jax_neuron_arrays",

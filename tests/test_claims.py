@@ -24,7 +24,13 @@ pytest_plugins = ["pytester"]
 
 ABSENT = next((device for device in reversed(DEVICES) if missing(device)), "")
 REMOVED = '@acme.implements("conv_backward_data")\ndef f(dy, w): pass\nacme.kernels = acme.kernels[1:]'
-UNAVAILABLE = "acme.arrays = type('Broken', (type(acme.arrays),), {'unavailable': lambda self: 'no licence'})()"
+NO_LICENCE = """
+from conformance import Unavailable
+class Broken(type(acme.arrays)):
+    def require(self):
+        raise Unavailable("no licence")
+acme.arrays = Broken()
+"""
 SECOND = 'other = Implementation("other")\nother.implements("conv_forward")(conv_forward)'
 BEHAVIOUR = """
 import pytest
@@ -42,7 +48,7 @@ LOST = {
     "when": ({"declares": ", when=lambda p: p.groups > 1"}, "unsupported: outside the declared capability (when=...)"),
     "contract": ({"construct": ", contract=Contract(inputs='fp16')", "run": "wide"}, "unsupported: "),
     "import": ({"head": "import not_installed"}, "unavailable: No module named 'not_installed'"),
-    "bridge": ({"tail": UNAVAILABLE}, "unavailable: no licence"),
+    "bridge": ({"tail": NO_LICENCE}, "unavailable: no licence"),
     "device": ({"construct": f", device='{ABSENT}'"}, f"unavailable: {missing(ABSENT) if ABSENT else ''}"),
 }
 """What a later version of a file does -> how its claimed case ends."""
