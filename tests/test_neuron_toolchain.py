@@ -135,9 +135,8 @@ def test_what_is_not_installed_at_all_is_no_decoy():
 def test_a_toolchain_that_breaks_while_it_is_imported_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "nki_broken.py").write_text("import ctypes\nctypes.CDLL('libnrt.so.that.is.not')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "nki_broken cannot be imported (OSError: libnrt.so.that.is.not" in absence(
-        partial(require_module, "nki_broken", "nki")
-    )
+    reason = absence(partial(require_module, "nki_broken", "nki"))
+    assert "nki_broken cannot be imported (OSError: libnrt.so.that.is.not" in reason
 
 
 def test_loading_imports_no_toolchain(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch):
