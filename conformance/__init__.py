@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         torch_arrays,
         torch_neuron_arrays,
     )
+    from conformance.implementations.devices import Unavailable
     from conformance.implementations.implementation import Implementation, Unsupported
     from conformance.judge import Contract
 
@@ -31,6 +32,7 @@ __all__ = [
     "CheckResult",
     "Contract",
     "Implementation",
+    "Unavailable",
     "Unsupported",
     "check",
     "export",
@@ -50,6 +52,7 @@ _MODULES = {
     "export": "conformance.execution.export",
     "Contract": "conformance.judge",
     "Implementation": "conformance.implementations.implementation",
+    "Unavailable": "conformance.implementations.devices",
     "Unsupported": "conformance.implementations.implementation",
 }
 """Name -> its module, where that is not the bridges'."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from conformance import Unavailable
 from conformance.diagnosis.mistakes import Mistake
 
 ROOT = Path(__file__).parents[1]
@@ -122,6 +123,15 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     return Project(pytester)
+
+
+def absence(require: Callable[[], None]) -> str:
+    """The reason that `require` of a bridge or a toolchain gives; empty where all is here."""
+    try:
+        require()
+    except Unavailable as reason:
+        return str(reason)
+    return ""
 
 
 def no_traceback_of_ours(text: str) -> bool:

@@ -18,9 +18,10 @@ from conformance.implementations.bridges.numba_cuda import SIMULATES, numba_cuda
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from tests.conftest import absence
 
 FOLDER = Path(__file__).parents[1] / "impls" / "numba_cuda"
-ABSENT = numba_cuda_arrays(simulator=True).unavailable()
+ABSENT = absence(numba_cuda_arrays(simulator=True).require)
 
 only_simulated = pytest.mark.skipif(bool(ABSENT), reason=ABSENT or SIMULATES)
 

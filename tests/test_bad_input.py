@@ -118,6 +118,11 @@ FILES = {
         "from conformance import *\nImplementation('acme', arrays=numpy_arrays)",
         "arrays=<function numpy_arrays",
     ),
+    "old bridge": (
+        "from conformance import *\nclass Old(type(numpy_arrays())):\n    def unavailable(self): return ''\n"
+        "Implementation('acme', arrays=Old())",
+        "unavailable() of a bridge is now require(), which raises conformance.Unavailable",
+    ),
     "contract": (
         "from conformance import *\nImplementation('acme', contract='fp32')",
         "contract='fp32': must be a Contract",

@@ -24,7 +24,13 @@ pytest_plugins = ["pytester"]
 
 ABSENT = next((device for device in reversed(DEVICES) if missing(device)), "")
 REMOVED = '@acme.implements("conv_backward_data")\ndef f(dy, w): pass\nacme.kernels = acme.kernels[1:]'
-UNAVAILABLE = "acme.arrays = type('Broken', (type(acme.arrays),), {'unavailable': lambda self: 'no licence'})()"
+NO_LICENCE = """
+from conformance import Unavailable
+class Broken(type(acme.arrays)):
+    def require(self):
+        raise Unavailable("no licence")
+acme.arrays = Broken()
+"""
 SECOND = 'other = Implementation("other")\nother.implements("conv_forward")(conv_forward)'
 BEHAVIOUR = """
 import pytest
@@ -34,15 +40,29 @@ def test_behaviour(check, name, case):
     check(name, case)
 """
 
+BENCHMARK = f"""
+import pytest
+from conformance.problems import typed
+
+@pytest.mark.benchmarks("conv_forward", problems=[typed("{TINY}")])
+def test_times(measure_time, case):
+    measure_time(case)
+"""
+BENCHMARK_PLUGINS = "conformance.plugin", "pytest_benchmark.plugin"
+
+NOT_CHECKED = {"body": "raise Unsupported('not checked, results are wrong')"}
+"""What the reason of a behaviour check is where a failure of the same kernel has been reported already."""
+
 LOST = {
     "kernel removed": ({"tail": REMOVED}, "unsupported: conv_forward is not implemented"),
     "raises": ({"body": "raise Unsupported('not today')"}, "unsupported: not today"),
+    "raises what the suite says": (NOT_CHECKED, "unsupported: not checked, results are wrong"),
     "dtype": ({"declares": ", dtypes=('bf16',)"}, "unsupported: dtype fp32 is not declared (declared: bf16)"),
     "layout": ({"declares": ", layouts=('nhwc',)"}, "unsupported: layout nchw is not declared (declared: nhwc)"),
     "when": ({"declares": ", when=lambda p: p.groups > 1"}, "unsupported: outside the declared capability (when=...)"),
     "contract": ({"construct": ", contract=Contract(inputs='fp16')", "run": "wide"}, "unsupported: "),
     "import": ({"head": "import not_installed"}, "unavailable: No module named 'not_installed'"),
-    "bridge": ({"tail": UNAVAILABLE}, "unavailable: no licence"),
+    "bridge": ({"tail": NO_LICENCE}, "unavailable: no licence"),
     "device": ({"construct": f", device='{ABSENT}'"}, f"unavailable: {missing(ABSENT) if ABSENT else ''}"),
 }
 """What a later version of a file does -> how its claimed case ends."""
@@ -150,6 +170,16 @@ def test_verified_and_not_claimed_is_shown(project: Project, claim: Callable[...
     assert f"acme: 1 verified but not claimed: conv_forward fp32 (1); {command}" in outcome.text
 
 
+def test_benchmarks_are_not_compared(project: Project, claim: Callable[..., Path]):
+    claim("--distribution=fixed")
+    project.pytester.makeconftest(f"pytest_plugins = {BENCHMARK_PLUGINS}")
+    project.write("suite/test_suite.py", BENCHMARK)
+    project.kernel(body="raise Unsupported('not today')")
+    assert project.run().statuses == {"unsupported": 1}
+    project.kernel(tail=REMOVED)
+    assert project.run().statuses == {"unsupported": 1}
+
+
 @pytest.mark.parametrize("changes", [{"tail": REMOVED}, {"body": "raise Unsupported('not today')"}])
 def test_behaviour_checks_are_claimed_by_name(project: Project, claim: Callable[..., Path], changes: Any):
     project.write("suite/test_suite.py", BEHAVIOUR)
@@ -159,6 +189,13 @@ def test_behaviour_checks_are_claimed_by_name(project: Project, claim: Callable[
     project.kernel(**changes)
     outcome = project.run("--distribution=behaviour", "--problem=n2 c3 h5 w5 k4 r3 s3 p1", "--operator=conv_forward")
     assert (outcome.exit, outcome.statuses) == (1, {"fail": 2})
+
+
+def test_behaviour_of_a_kernel_that_has_failed_is_no_second_failure(project: Project, claim: Callable[..., Path]):
+    project.write("suite/test_suite.py", BEHAVIOUR)
+    claim("--distribution=behaviour", "--operator=conv_forward")
+    project.kernel(**NOT_CHECKED)
+    assert project.run("--distribution=behaviour", "--operator=conv_forward").statuses == {"unsupported": 2}
 
 
 def test_an_implementation_that_is_gone_is_an_error(project: Project, claim: Callable[..., Path]):

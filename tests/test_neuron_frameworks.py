@@ -19,6 +19,7 @@ from conformance.implementations.bridges.torch import torch_arrays
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Variant, typed
+from tests.conftest import absence
 from tests.neuron_fakes import install, module
 
 IMPLS = Path(__file__).parents[1] / "impls"
@@ -35,8 +36,8 @@ POOLS = ("pool n2 c3 h6 w7 r3 s2 u2 p1", "pool n1 c2 h7 w7 r3 s3 u2 p1 ceil1 val
 def on_cpu(file: str) -> Implementation:
     """The kernels of a file, declared for tensors of the CPU."""
     bridge = FILES[file]
-    if bridge.unavailable():
-        pytest.skip(bridge.unavailable())
+    if absence(bridge.require):
+        pytest.skip(absence(bridge.require))
     loaded = registry.load([IMPLS / file])
     (implementation,) = loaded.implementations.values()
     subject = Implementation(implementation.name, arrays=bridge)
@@ -89,7 +90,7 @@ def fake_torch_neuron(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
 def test_torch_xla_on_another_device_is_unavailable(monkeypatch: pytest.MonkeyPatch, kind: str, words: str):
     pytest.importorskip("torch")
     fake_torch_neuron(monkeypatch, kind)
-    reason = TorchNeuronArrays("xla").unavailable()
+    reason = absence(TorchNeuronArrays("xla").require)
     assert reason.startswith(words)
     assert bool(reason) == bool(words)
 
@@ -121,21 +122,21 @@ def test_without_torch_xla_the_device_is_the_plugins_own(monkeypatch: pytest.Mon
     install(monkeypatch, module("torch_neuronx", __version__="2.14-fake"))
     bridge = torch_neuron_arrays()
     assert bridge.device == "neuron"
-    assert bridge.unavailable().endswith("reports no neuron device")
+    assert absence(bridge.require).endswith("reports no neuron device")
 
 
 def test_jax_without_the_plugin_is_unavailable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "libneuronxla", None)
-    assert JaxNeuronArrays("neuron").unavailable().startswith("libneuronxla cannot be imported")
+    assert absence(JaxNeuronArrays("neuron").require).startswith("libneuronxla cannot be imported")
 
 
 def test_jax_without_a_neuron_device_is_unavailable(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("jax")
     bridge = JaxNeuronArrays("neuron")
-    if not bridge.unavailable():
+    if not absence(bridge.require):
         pytest.skip("jax has a Neuron device")
     install(monkeypatch, module("libneuronxla", __version__="2.3-fake"))
-    assert bridge.unavailable().endswith("reports no neuron device")
+    assert absence(bridge.require).endswith("reports no neuron device")
 
 
 def test_every_bridge_is_one():

@@ -17,8 +17,9 @@ class StandIn(NumpyArrays):
     stands_for: tuple = ("trn1", "trn2")
     reason: str = ""
 
-    def unavailable(self):
-        return self.reason
+    def require(self):
+        if self.reason:
+            raise Unavailable(self.reason)
 """
 
 pytest_plugins = ["pytester"]

@@ -15,6 +15,7 @@ from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Variant, typed
 from conformance.results import build
+from tests.conftest import absence
 from tests.neuron_fakes import EmulatedToolchain
 
 FOLDER = Path(__file__).parents[1] / "impls" / "nki"
@@ -70,7 +71,7 @@ def cases(implementation: Implementation, distribution: str = "fixed") -> list[C
 
 @pytest.mark.parametrize("name", TIERS)
 def test_kernels_are_right_in_every_tier(found: dict[str, Implementation], toolchain: EmulatedToolchain, name: str):
-    assert found[name].arrays.unavailable() == ""
+    assert absence(found[name].arrays.require) == ""
     toolchain.calls.clear()
     wrong = [
         (case.id, case.operator.name, v.reason) for case in cases(found[name]) if (v := verify(case)).status != "pass"
@@ -96,5 +97,5 @@ def test_without_a_toolchain_only_the_emulator_is_available(
     found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "nki", None)
-    available = {name for name in TIERS if not found[name].arrays.unavailable()}
+    available = {name for name in TIERS if not absence(found[name].arrays.require)}
     assert available == {"nki@emu", "nki@emu-gen3"}

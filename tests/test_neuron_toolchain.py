@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,9 +17,10 @@ import numpy as np
 import pytest
 
 from conformance.implementations import registry
-from conformance.implementations.bridges.neuron import INSTALL, lacking
+from conformance.implementations.bridges.neuron import INSTALL, require_module
 from conformance.implementations.implementation import Implementation
 from conformance.problems import typed
+from tests.conftest import absence
 from tests.neuron_fakes import DECOYS, Toolchain, decoy
 
 FOLDER = Path(__file__).parents[1] / "impls" / "nki"
@@ -114,18 +116,18 @@ def part(found: dict[str, Implementation], name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", DECOYS)
 def test_decoys_are_recognised_by_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
-    if not lacking(name, DECOYS[name][0]):
+    if not absence(partial(require_module, name, DECOYS[name][0])):
         pytest.skip(f"the real {name} is here")
     package, version = DECOYS[name]
     decoy(tmp_path, name)
     monkeypatch.syspath_prepend(tmp_path)
-    reason = lacking(name, package)
+    reason = absence(partial(require_module, name, package))
     assert f"although {package} {version} is installed: PyPI has a decoy of that name" in reason
     assert reason.endswith(f"{INSTALL} {package}")
 
 
 def test_what_is_not_installed_at_all_is_no_decoy():
-    reason = lacking("nki_that_is_nowhere", "nki-that-is-nowhere")
+    reason = absence(partial(require_module, "nki_that_is_nowhere", "nki-that-is-nowhere"))
     assert "ModuleNotFoundError" in reason
     assert "decoy" not in reason
 
@@ -133,7 +135,8 @@ def test_what_is_not_installed_at_all_is_no_decoy():
 def test_a_toolchain_that_breaks_while_it_is_imported_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "nki_broken.py").write_text("import ctypes\nctypes.CDLL('libnrt.so.that.is.not')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "nki_broken cannot be imported (OSError: libnrt.so.that.is.not" in lacking("nki_broken", "nki")
+    reason = absence(partial(require_module, "nki_broken", "nki"))
+    assert "nki_broken cannot be imported (OSError: libnrt.so.that.is.not" in reason
 
 
 def test_loading_imports_no_toolchain(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -164,7 +167,7 @@ def test_loading_imports_no_toolchain(tmp_path: Path, folder: Path, monkeypatch:
 )
 def test_version(found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch, version: str, words: str):
     Toolchain(version=version).install(monkeypatch)
-    reason = part(found, "toolchain").missing()
+    reason = absence(part(found, "toolchain").require)
     assert reason.startswith(words)
     assert bool(reason) == bool(words)
 
@@ -172,7 +175,7 @@ def test_version(found: dict[str, Implementation], monkeypatch: pytest.MonkeyPat
 def test_version_without_a_simulator(found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch):
     Toolchain().install(monkeypatch)
     del sys.modules["nki"].simulate
-    assert part(found, "toolchain").missing() == "nki 0.6.0+fake has no nki.simulate"
+    assert absence(part(found, "toolchain").require) == "nki 0.6.0+fake has no nki.simulate"
 
 
 @pytest.mark.parametrize("name", SIMULATED)
@@ -183,7 +186,7 @@ def test_simulator_computes_for_its_own_target(
     toolchain.install(monkeypatch)
     bridge = found[name].arrays
     target, precise = SIMULATED[name]
-    assert bridge.unavailable() == ""
+    assert absence(bridge.require) == ""
     assert set(toolchain.calls) == {("simulated", target, precise)}
     described = bridge.describe()
     expected = {"tier": "simulator", "nki": "0.6.0+fake", "target": target, PRECISE: precise}
@@ -210,16 +213,16 @@ def test_a_toolchain_with_a_fault_is_unavailable(
 ):
     faults, words = FAULTS[fault]
     Toolchain(**faults).install(monkeypatch)
-    assert words in found["nki@sim"].arrays.unavailable()
-    assert words in found["nki"].arrays.unavailable()
+    assert words in absence(found["nki@sim"].arrays.require)
+    assert words in absence(found["nki"].arrays.require)
 
 
 def test_high_precision_simulation_that_rounds_is_unavailable(
     found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch
 ):
     Toolchain(rounds=True).install(monkeypatch)
-    assert found["nki@sim-wide"].arrays.unavailable() == "bfloat16 tiles round (see NKI_PRECISE_FP)"
-    assert found["nki@sim"].arrays.unavailable() == ""
+    assert absence(found["nki@sim-wide"].arrays.require) == "bfloat16 tiles round (see NKI_PRECISE_FP)"
+    assert absence(found["nki@sim"].arrays.require) == ""
 
 
 @pytest.mark.parametrize(("name", "value"), [("machine", "arm64"), ("system", "Darwin")])
@@ -228,7 +231,7 @@ def test_a_machine_that_has_no_wheel_says_so(
 ):
     monkeypatch.setattr(f"platform.{name}", lambda: value)
     Toolchain().install(monkeypatch)
-    assert found["nki@sim"].arrays.unavailable() == "the nki package is for Linux on x86_64 only"
+    assert absence(found["nki@sim"].arrays.require) == "the nki package is for Linux on x86_64 only"
 
 
 @pytest.mark.parametrize("name", ["nki@sim", "nki"])
@@ -237,7 +240,7 @@ def test_a_toolchain_that_refuses_the_canary_is_unavailable(
 ):
     Toolchain().install(monkeypatch)
     del sys.modules["nki"].jit
-    reason = found[name].arrays.unavailable()
+    reason = absence(found[name].arrays.require)
     assert reason.startswith("the canary kernel cannot be loaded (AttributeError")
 
 
@@ -245,7 +248,7 @@ def test_device_runs_kernels_by_calling_them(found: dict[str, Implementation], m
     toolchain = Toolchain(chip="trn1")
     toolchain.install(monkeypatch)
     nki = found["nki"]
-    assert nki.arrays.unavailable() == ""
+    assert absence(nki.arrays.require) == ""
     assert set(toolchain.calls) == {("device", "gen2", "")}
     assert nki.arrays.describe().items() >= {"tier": "device", "device": "trn1", "target": "gen2"}.items()
 
@@ -254,7 +257,7 @@ def test_device_of_another_generation_than_the_toolchain_works_for(
     found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch
 ):
     Toolchain(chip="trn2").install(monkeypatch)
-    assert "works for gen3" in found["nki"].arrays.unavailable()
+    assert "works for gen3" in absence(found["nki"].arrays.require)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +268,7 @@ def test_device_and_variable_agree(
 ):
     monkeypatch.setenv(TARGET, value)
     Toolchain(chip="trn1").install(monkeypatch)
-    assert found["nki"].arrays.unavailable() == words
+    assert absence(found["nki"].arrays.require) == words
 
 
 def test_device_is_the_trainium_that_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -21,6 +21,7 @@ from conformance.implementations.implementation import Implementation, Unsupport
 from conformance.inputs import expectation
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Variant, typed
+from tests.conftest import absence
 from tests.nki_emulator.operations import OPERATIONS as NKI_OPERATIONS
 from tests.nki_emulator.sources import Operation
 
@@ -46,8 +47,8 @@ def found() -> dict[str, Implementation]:
 
 def computed(tier: Any, path: Path, operation: Operation) -> np.ndarray:
     """What a tier makes of a file's kernel; a test that it cannot run for is skipped with its reason."""
-    if tier.unavailable():
-        pytest.skip(f"{tier}: {tier.unavailable()}")
+    if absence(tier.require):
+        pytest.skip(f"{tier}: {absence(tier.require)}")
     result: np.ndarray = tier.open(path).kernel(*operation.arguments())
     return result
 
@@ -113,7 +114,7 @@ def test_whole_kernels_agree_on_integers(
 def outputs(implementation: Implementation, operator: str, problem: str, dtype: str) -> tuple[np.ndarray, ...]:
     """What a tier's kernel returns; a test that it cannot or does not run for is skipped with its reason."""
     case = Case(implementation, OPERATORS[operator], typed(problem), Variant(dtype, "nchw", "integer"), seed=3)
-    if reason := implementation.arrays.unavailable():
+    if reason := absence(implementation.arrays.require):
         pytest.skip(f"{implementation.name}: {reason}")
     try:
         invocation = case.invocation()

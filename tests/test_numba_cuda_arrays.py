@@ -16,6 +16,7 @@ import pytest
 from conformance import numba_cuda_arrays
 from conformance.implementations.bridges import numba_cuda as bridge_module
 from conformance.implementations.devices import missing
+from tests.conftest import absence
 from tests.cuda_kernels import only_simulated
 
 BRIDGE = numba_cuda_arrays(simulator=True)
@@ -28,8 +29,8 @@ def reasons(value: str | None, before: str = "") -> list[str]:
     """Why each kind is unavailable in a new process, with the variable set to a value."""
     environment = {name: text for name, text in os.environ.items() if name != bridge_module.VARIABLE}
     environment |= {} if value is None else {bridge_module.VARIABLE: value}
-    script = f"{before}\nfrom conformance import numba_cuda_arrays as arrays\n"
-    script += "print(*[arrays(simulator=kind).unavailable() for kind in (False, True)], sep='\\n')"
+    script = f"{before}\nfrom conformance import numba_cuda_arrays as arrays\nfrom tests.conftest import absence\n"
+    script += "print(*[absence(arrays(simulator=kind).require) for kind in (False, True)], sep='\\n')"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.split("\n")[:2]
@@ -130,7 +131,7 @@ def test_a_sticky_error_is_explained_and_the_context_left_alone(own_context):
         bridge_module._guarded(failing, 700)
     with pytest.raises(bridge_module.ContextLostError, match="in a new process"):
         BRIDGE.from_host(np.zeros(3))
-    assert "the CUDA context is lost since [700]" in BRIDGE.unavailable()
+    assert "the CUDA context is lost since [700]" in absence(BRIDGE.require)
 
 
 def test_running_out_of_memory_is_not_the_end(own_context):

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.reporting import command
-from tests.conftest import TINY, Project
+from tests.conftest import TINY, Project, absence
 from tests.report_samples import failed, sample, written
 
 pytest_plugins = ["pytester"]
@@ -19,7 +19,7 @@ FILES = {"index.html", "summary.md", "junit.xml", "verdicts.csv"}
 
 @pytest.fixture(autouse=True)
 def _needed() -> None:
-    if lacking := command.missing():
+    if lacking := absence(command.require):
         pytest.skip(lacking)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from conformance import Unavailable
 from conformance.implementations.devices import missing
 from conformance.timing import roofline
 from conformance.timing.measurement import means, ratios
@@ -42,10 +43,14 @@ def bench(project: Project, ceilings: Any) -> Project:
     return project
 
 
+def no_torch() -> None:
+    raise Unavailable("no torch")
+
+
 def test_ceilings_are_those_of_finished_work(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(roofline, "SIZES", {"cpu": ((32, 64), 1 << 16)})
     monkeypatch.setattr(roofline, "SECONDS", 0.01)
-    monkeypatch.setattr(roofline, "torch_arrays", lambda device: SimpleNamespace(unavailable=lambda: "no torch"))
+    monkeypatch.setattr(roofline, "torch_arrays", lambda device: SimpleNamespace(require=no_torch))
     found = roofline.measure_ceilings("cpu")
     assert "NumPy, 32 x 32 or 64 x 64" in found.source
     assert all(math.isfinite(value) and value > 0 for value in (found.flops, found.bandwidth))

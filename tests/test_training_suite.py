@@ -194,7 +194,7 @@ def test_absent_device_is_unavailable(trained: Trained):
     trained.implementation(tail=f"acme.device = {device!r}")
     outcome = trained.train()
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
-    assert missing(device) in outcome.text
+    assert str(missing(device)) in outcome.text
 
 
 @pytest.mark.parametrize("network", ["digits", "unet"])

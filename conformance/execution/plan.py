@@ -13,7 +13,7 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
 from conformance.implementations import registry
-from conformance.implementations.devices import missing
+from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Problem, Variant, at_level
@@ -204,9 +204,13 @@ def _keys(operator: str, rows: Rows, check: str) -> list[Key]:
     ]
 
 
-def absence_reason(implementation: Implementation) -> str:
-    """Why an implementation cannot run here; empty if it can."""
-    return missing(implementation.device) or implementation.arrays.unavailable()
+def absence_reason(implementation: Implementation) -> str | None:
+    """Why an implementation cannot run here; None if it can."""
+    try:
+        implementation.require()
+    except Unavailable as absence:
+        return str(absence)
+    return None
 
 
 def small(operator: str, problems: Iterable[Problem]) -> list[Problem]:

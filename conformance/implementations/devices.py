@@ -9,63 +9,66 @@ from functools import cache
 from pathlib import Path
 
 
+class Unavailable(Exception):
+    """Raised where a device, a package or a toolchain that is needed is not here; the message is the reason."""
+
+
 def _nodes(pattern: str) -> list[Path]:
     return list(Path("/dev").glob(pattern))
 
 
-def _cpu() -> str:
-    return ""
+def _cpu() -> None:
+    """Always here."""
 
 
-def _cuda() -> str:
+def _cuda() -> None:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return "no NVIDIA driver (libcuda.so.1 cannot be loaded)"
+        raise Unavailable("no NVIDIA driver (libcuda.so.1 cannot be loaded)") from None
     count = ctypes.c_int(0)
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return "the NVIDIA driver does not start (cuInit failed)"
-    return "" if count.value else "the NVIDIA driver lists no device"
+        raise Unavailable("the NVIDIA driver does not start (cuInit failed)")
+    if not count.value:
+        raise Unavailable("the NVIDIA driver lists no device")
 
 
-def _rocm() -> str:
-    return "" if Path("/dev/kfd").exists() else "no AMD compute driver (/dev/kfd is missing)"
+def _rocm() -> None:
+    if not Path("/dev/kfd").exists():
+        raise Unavailable("no AMD compute driver (/dev/kfd is missing)")
 
 
 _NEURON_INSTANCES = {"trn1": ("trn1",), "trn2": ("trn2",), "trn3": ("trn3",), "inf2": ("inf2",)}
 
 
-def _neuron(kind: str) -> Callable[[], str]:
-    def probe() -> str:
+def _neuron(kind: str) -> Callable[[], None]:
+    def probe() -> None:
         if not _nodes("neuron[0-9]*"):
-            return "no Neuron device (/dev/neuron* is missing)"
+            raise Unavailable("no Neuron device (/dev/neuron* is missing)")
         product = Path("/sys/devices/virtual/dmi/id/product_name")
         instance = product.read_text().strip() if product.exists() else ""
-        if instance.startswith(_NEURON_INSTANCES[kind]):
-            return ""
-        return f"the Neuron device here is not {kind} (instance type {instance or 'unknown'})"
+        if not instance.startswith(_NEURON_INSTANCES[kind]):
+            raise Unavailable(f"the Neuron device here is not {kind} (instance type {instance or 'unknown'})")
 
     return probe
 
 
-def _tpu() -> str:
-    return (
-        ""
-        if _nodes("accel[0-9]*") or _nodes("vfio/[0-9]*")
-        else "no TPU device (/dev/accel* and /dev/vfio/* are missing)"
-    )
+def _tpu() -> None:
+    if not (_nodes("accel[0-9]*") or _nodes("vfio/[0-9]*")):
+        raise Unavailable("no TPU device (/dev/accel* and /dev/vfio/* are missing)")
 
 
-def _mps() -> str:
-    apple = platform.system() == "Darwin" and platform.machine() == "arm64"
-    return "" if apple else "not an Apple silicon machine"
+def _mps() -> None:
+    if not (platform.system() == "Darwin" and platform.machine() == "arm64"):
+        raise Unavailable("not an Apple silicon machine")
 
 
-def _xpu() -> str:
-    return "" if _nodes("dri/renderD*") else "no Intel GPU (/dev/dri/renderD* is missing)"
+def _xpu() -> None:
+    if not _nodes("dri/renderD*"):
+        raise Unavailable("no Intel GPU (/dev/dri/renderD* is missing)")
 
 
-DEVICES: dict[str, Callable[[], str]] = {
+DEVICES: dict[str, Callable[[], None]] = {
     "cpu": _cpu,
     "cuda": _cuda,
     "rocm": _rocm,
@@ -76,11 +79,20 @@ DEVICES: dict[str, Callable[[], str]] = {
     "simulator": _cpu,
     "emulator": _cpu,
 }
-"""Marker -> probe. A probe returns why the device is not here, or nothing. `simulator` and `emulator` execute another
+"""Marker -> probe, which raises Unavailable where the device is not here. `simulator` and `emulator` execute another
 device's kernels on the CPU."""
 
 
+def require(device: str) -> None:
+    """Raises Unavailable where `device` is not on this machine."""
+    DEVICES[device]()
+
+
 @cache
-def missing(device: str) -> str:
-    """Why `device` is not on this machine; empty if it is."""
-    return DEVICES[device]()
+def missing(device: str) -> str | None:
+    """Why `device` is not on this machine, for reports; None if it is."""
+    try:
+        require(device)
+    except Unavailable as absence:
+        return str(absence)
+    return None

@@ -10,7 +10,7 @@ from typing import Any
 from conformance.dtypes import STORAGE
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.numpy import numpy_arrays
-from conformance.implementations.devices import DEVICES
+from conformance.implementations.devices import DEVICES, require
 from conformance.inputs import DISTRIBUTIONS
 from conformance.judge import Contract
 from conformance.operators import OPERATORS
@@ -91,6 +91,9 @@ class Implementation:
             raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
         if not hasattr(self.arrays, "from_host"):
             raise ImplementationError(f"arrays={self.arrays!r}: must be a bridge, such as torch_arrays('cuda')")
+        if hasattr(self.arrays, "unavailable"):  # which nobody would ask any more
+            renamed = "unavailable() of a bridge is now require(), which raises conformance.Unavailable"
+            raise ImplementationError(f"arrays={self.arrays!r}: {renamed}")
         if not isinstance(self.contract, Contract):
             raise ImplementationError(f"contract={self.contract!r}: must be a Contract(...)")
 
@@ -167,6 +170,11 @@ class Implementation:
         if not reason.strip() or not url.strip():
             raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
         self.waivers.append(Waiver(operator, reason, url, when, tuple(dtypes), tuple(distributions)))
+
+    def require(self) -> None:
+        """Raises Unavailable with the reason where its device, or what its bridge needs, is not here."""
+        require(self.device)
+        self.arrays.require()
 
     def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel:
         """The kernel for a case. Raises Unsupported with the reason, that of the last kernel which is not for it."""

@@ -13,7 +13,7 @@ import pytest
 from conformance.dtypes import STORAGE
 from conformance.execution.judging import METHODS
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, split
-from conformance.implementations.devices import DEVICES, missing
+from conformance.implementations.devices import DEVICES, Unavailable, require
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS
@@ -96,8 +96,10 @@ def _read(config: pytest.Config) -> Selection:
     required = tuple(config.getoption("--require") or ())
     require_known("--require", required, DEVICES)
     for device in required:
-        if missing(device):
-            raise SelectionError(f"--require {device}: {missing(device)}")
+        try:
+            require(device)
+        except Unavailable as absence:
+            raise SelectionError(f"--require {device}: {absence}") from None
     return Selection(
         implementations=names,
         paths=paths,

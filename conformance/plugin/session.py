@@ -15,7 +15,7 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
-from conformance.implementations.devices import DEVICES, missing
+from conformance.implementations.devices import DEVICES, Unavailable, missing
 from conformance.plugin import options
 from conformance.plugin.outcome import PROPERTY, ROW, publish, record_of
 from conformance.plugin.summary import Summary
@@ -254,8 +254,10 @@ def _open_records(config: pytest.Config) -> Records | None:
     """
     path, folder = config.getoption("--records"), config.getoption("--report")
     if folder is not None:
-        if lacking := command.missing():
-            raise pytest.UsageError(f"--report: {lacking}")
+        try:
+            command.require()
+        except Unavailable as absence:
+            raise pytest.UsageError(f"--report: {absence}") from None
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:

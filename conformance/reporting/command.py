@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from conformance.exit_codes import ExitCode
+from conformance.implementations.devices import Unavailable
 
 TITLE = "Kernel conformance"
 NEEDED = {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}
@@ -34,10 +35,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run)
 
 
-def missing() -> str:
-    """What a report needs and is not installed, and how to get it; empty if nothing is."""
+def require() -> None:
+    """Raises Unavailable, with how to get it, where a package that a report needs is not installed."""
     lacking = [package for module, package in NEEDED.items() if find_spec(module) is None]
-    return f"needs {' and '.join(lacking)}: pip install 'kernel-conformance[report]'" if lacking else ""
+    if lacking:
+        raise Unavailable(f"needs {' and '.join(lacking)}: pip install 'kernel-conformance[report]'")
 
 
 def of_run(records: Path, folder: Path) -> list[str]:
@@ -61,8 +63,10 @@ def _listed(errors: Sequence[str]) -> list[str]:
 
 def _run(arguments: argparse.Namespace) -> int:
     """0, 1 where lines were left out, 4 where there is no report."""
-    if lacking := missing():
-        print(f"report: {lacking}", file=sys.stderr)
+    try:
+        require()
+    except Unavailable as absence:
+        print(f"report: {absence}", file=sys.stderr)
         return ExitCode.UNUSABLE
     from conformance.reporting.page.build import build
     from conformance.reporting.page.model import ReportError

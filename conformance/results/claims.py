@@ -127,9 +127,9 @@ def key(record: Record) -> Key:
 def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
     """The record; a failure where it is unsupported and claimed."""
     claim = claims.get(record.implementation)
-    if claim is None or record.status != "unsupported" or record.reason.startswith(NOT_CHECKED):
+    if claim is None or record.status != "unsupported" or key(record) not in claim.cases:
         return record
-    if key(record) not in claim.cases:
+    if record.check and record.reason.startswith(NOT_CHECKED):
         return record
     return msgspec.structs.replace(record, status="fail", reason=claim.lost(record.status, record.reason))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.execution.plan import absence_reason
 from conformance.implementations.implementation import Implementation
 
 
@@ -62,7 +63,7 @@ def versions(implementations: Iterable[Implementation]) -> dict[str, str]:
     """Versions and devices of those that can run here, as their frameworks tell them."""
     found = {"Python": platform.python_version(), "numpy": np.__version__}
     for implementation in implementations:
-        if not implementation.arrays.unavailable():
+        if absence_reason(implementation) is None:
             described = implementation.arrays.describe()
             found |= {k: v for k, v in described.items() if k != "device" and v != "not installed"}
             if described.get("device", "cpu") not in ("cpu", "simulator"):

@@ -20,6 +20,7 @@ import numpy as np
 from conformance.dtypes import STORAGE
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.torch import torch_arrays
+from conformance.implementations.devices import Unavailable
 from conformance.operators import Operator
 
 TORCH = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "mps": "mps"}
@@ -62,12 +63,16 @@ def measure_ceilings(device: str) -> Ceilings:
         raise CeilingsError(f"no ceilings are known for {device}")
     rows, size = SIZES.get(device, DEFAULT_SIZES)
     bridge = torch_arrays(TORCH[device])
-    reason = bridge.unavailable()
-    if reason and device != "cpu":
-        raise CeilingsError(reason)
+    with_torch = True
+    try:
+        bridge.require()
+    except Unavailable as absence:
+        with_torch = False
+        if device != "cpu":
+            raise CeilingsError(str(absence)) from None
     products: list[Callable[[], object]]
     try:
-        if reason:
+        if not with_torch:
             framework = "NumPy"
             squares = [[np.ones((count, count), np.float32) for _ in range(3)] for count in rows]
             source, target = (np.ones(size // 4, np.float32) for _ in range(2))

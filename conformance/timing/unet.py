@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.execution.case import Absence
-from conformance.execution.plan import Plan
+from conformance.execution.plan import Plan, absence_reason
 from conformance.execution.selection import Selection, SelectionError, split
 from conformance.exit_codes import ExitCode
 from conformance.implementations.host import processor
@@ -114,7 +114,7 @@ def report(plan: Plan, layers: Sequence[Problem], rounds: int, write: Write) -> 
     """Measure, print, write; return the exit status: 1 after a failure, 5 where nothing was verified."""
     threads = machine.share_threads()
     width = shutil.get_terminal_size((160, 24)).columns
-    present = [i for i in plan.registry.implementations.values() if not i.arrays.unavailable()]
+    present = [i for i in plan.registry.implementations.values() if absence_reason(i) is None]
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions(present).items())
     header = [
         f"U-Net, {len(layers)} of {len(UNET)} layers at full size, fp32, NCHW; TF32 {machine.tf32()}",

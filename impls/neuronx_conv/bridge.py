@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from conformance.implementations.bridges.neuron import TorchNeuronArrays, lacking, release, torch_neuron_arrays
+from conformance.implementations.bridges.neuron import (
+    TorchNeuronArrays,
+    release,
+    require_module,
+    torch_neuron_arrays,
+)
+from conformance.implementations.devices import Unavailable
 
 KERNELS = "neuronxcc.nki._private_kernels.conv"
 NAME = "conv2d_dw_fb01_io01_01bf_rep_nhwc_Pcinh"
@@ -18,14 +24,14 @@ TAPS = [[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]]
 class PrivateKernelArrays(TorchNeuronArrays):
     """The bridge of torch-neuronx for this kernel."""
 
-    def unavailable(self) -> str:
-        """torch-neuronx or the kernel missing, or a toolchain whose results are wrong."""
-        reason = TorchNeuronArrays.unavailable(self) or lacking(KERNELS, "neuronx-cc")
-        if reason:
-            return reason
+    def require(self) -> None:
+        """torch-neuronx and the kernel are here, and the toolchain's results are right."""
+        TorchNeuronArrays.require(self)
+        require_module(KERNELS, "neuronx-cc")
         if not hasattr(import_module(KERNELS), NAME):
-            return f"neuronx-cc {release('neuronxcc')} has no {KERNELS}.{NAME}; SDK 2.26 has"
-        return _fault(self.device)
+            raise Unavailable(f"neuronx-cc {release('neuronxcc')} has no {KERNELS}.{NAME}; SDK 2.26 has")
+        if fault := _fault(self.device):
+            raise Unavailable(fault)
 
     def describe(self) -> dict[str, str]:
         """And the version of the compiler, which the kernel is a part of."""
@@ -33,8 +39,8 @@ class PrivateKernelArrays(TorchNeuronArrays):
 
 
 @cache
-def _fault(device: str) -> str:
-    """What is wrong with the toolchain, from a small convolution of ones; empty if nothing is."""
+def _fault(device: str) -> str | None:
+    """What is wrong with the toolchain, from a small convolution of ones, computed once; None if nothing is."""
     torch = import_module("torch")
     try:
         image, weights = (torch.ones((1, 1, 3, 3)).to(device) for _ in range(2))
@@ -43,7 +49,7 @@ def _fault(device: str) -> str:
         return f"the canary convolution failed ({type(problem).__name__}: {str(problem).partition(chr(10))[0]})"
     if not result.any():
         return "the canary convolution returned zeros: this toolchain does not compute"
-    return "" if result.tolist() == [[TAPS]] else "the canary convolution returned wrong values"
+    return None if result.tolist() == [[TAPS]] else "the canary convolution returned wrong values"
 
 
 def private_kernel_arrays() -> PrivateKernelArrays:

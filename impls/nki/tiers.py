@@ -15,6 +15,7 @@ from typing import Any
 
 import nki_emulator
 from conformance.implementations.bridges.neuron import TRAINIUM, neuron_device, release
+from conformance.implementations.devices import Unavailable
 from conformance.implementations.registry import source_hash
 
 from . import toolchain
@@ -26,7 +27,7 @@ TRAINIUM_OF = {toolchain.TARGETS[kind]: kind for kind in TRAINIUM}
 
 
 class Tier:
-    """What the three have in common; `unavailable` says why a tier is not here, or nothing."""
+    """What the three have in common."""
 
     untimed = "it executes the kernel on another device"
     target: str
@@ -51,13 +52,32 @@ class Tier:
         """Nothing: neither device nor simulator says what a kernel moved."""
         return nullcontext({})
 
-    def fault(self, **expected: Any) -> str:
-        """What the canary says, or that it cannot be loaded."""
+    def require(self) -> None:
+        """Raises Unavailable with the reason where it cannot run kernels here."""
+        if (absence := self._absence()) is not None:
+            raise Unavailable(absence)
+
+    @cache  # noqa: B019
+    def _absence(self) -> str | None:
+        """Why it is not here, found once: the canary kernel is compiled and run."""
+        try:
+            self.look()
+        except Unavailable as absence:
+            return str(absence)
+        return None
+
+    def look(self) -> None:
+        """Raises Unavailable where what it needs is not here, or computes wrong results."""
+        self.require_right()
+
+    def require_right(self, **expected: Any) -> None:
+        """Raises Unavailable where the canary kernel cannot be loaded, or its results are wrong."""
         try:
             canary = self.load(CANARY)
         except Exception as problem:  # a toolchain may refuse a file with anything
-            return f"the canary kernel cannot be loaded ({type(problem).__name__}: {problem})"
-        return toolchain.fault(canary, generation=self.target, **expected)
+            reason = f"the canary kernel cannot be loaded ({type(problem).__name__}: {problem})"
+            raise Unavailable(reason) from None
+        toolchain.require_right(canary, generation=self.target, **expected)
 
 
 @dataclass(frozen=True)
@@ -75,12 +95,12 @@ class Device(Tier):
     def open(self, path: Path) -> ModuleType:
         return toolchain.loaded(path, lambda kernel: kernel)
 
-    @cache  # noqa: B019
-    def unavailable(self) -> str:
+    def look(self) -> None:
         asked = toolchain.asked_target()
         if asked not in ("", self.target):
-            return f"{toolchain.TARGET}={os.environ[toolchain.TARGET]}, but the device is {neuron_device()}"
-        return toolchain.missing() or self.fault()
+            raise Unavailable(f"{toolchain.TARGET}={os.environ[toolchain.TARGET]}, but the device is {neuron_device()}")
+        toolchain.require()
+        self.require_right()
 
     def describe(self) -> dict[str, str]:
         return {"tier": "device", "device": neuron_device(), "target": self.target, "nki": release("nki")}
@@ -115,11 +135,11 @@ class Simulator(Tier):
         with toolchain.environment(**self._settings):
             return simulate(kernel)(*arguments, **named)
 
-    @cache  # noqa: B019
-    def unavailable(self) -> str:
+    def look(self) -> None:
         if platform.system() != "Linux" or platform.machine() != "x86_64":
-            return "the nki package is for Linux on x86_64 only"
-        return toolchain.missing() or self.fault(precise=self.precise)
+            raise Unavailable("the nki package is for Linux on x86_64 only")
+        toolchain.require()
+        self.require_right(precise=self.precise)
 
     def describe(self) -> dict[str, str]:
         facts = {"tier": "simulator", "device": f"nki.simulate, {self.target}", "nki": release("nki")}
@@ -134,10 +154,6 @@ class Emulator(Tier):
 
     def open(self, path: Path) -> ModuleType:
         return nki_emulator.load(path, target=self.target)
-
-    @cache  # noqa: B019
-    def unavailable(self) -> str:
-        return self.fault()
 
     @contextmanager
     def metered(self) -> Iterator[dict[str, int]]:

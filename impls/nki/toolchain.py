@@ -16,7 +16,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.implementations.bridges.neuron import INSTALL, lacking, release
+from conformance.implementations.bridges.neuron import INSTALL, release, require_module
+from conformance.implementations.devices import Unavailable
 
 MINIMUM = (0, 6)
 """Of the `nki` package. Earlier simulators accumulate overlapping PSUM tiles and reshape operands wrongly."""
@@ -31,15 +32,14 @@ Launch = Callable[[Any], Callable[..., Any]]
 """From a kernel of the toolchain to what runs it on NumPy arrays."""
 
 
-def missing() -> str:
-    """Why there is no toolchain that these kernels are written for; empty if there is one."""
-    reason = lacking("nki", "nki")
-    if reason:
-        return reason
+def require() -> None:
+    """Raises Unavailable where there is no toolchain that these kernels are written for."""
+    require_module("nki", "nki")
     found = release("nki")
     if not _at_least(found, MINIMUM):
-        return f"nki {found} is too old, {'.'.join(map(str, MINIMUM))} is needed; {INSTALL} --upgrade nki"
-    return "" if hasattr(import_module("nki"), "simulate") else f"nki {found} has no nki.simulate"
+        raise Unavailable(f"nki {found} is too old, {'.'.join(map(str, MINIMUM))} is needed; {INSTALL} --upgrade nki")
+    if not hasattr(import_module("nki"), "simulate"):
+        raise Unavailable(f"nki {found} has no nki.simulate")
 
 
 def _at_least(text: str, minimum: tuple[int, ...]) -> bool:
@@ -88,8 +88,8 @@ def kernels(path: Path) -> list[str]:
     return [name for name, decorator in decorators if ast.unparse(decorator) == "nki.jit"]
 
 
-def fault(canary: ModuleType, *, generation: str = "", precise: bool = True) -> str:
-    """What is wrong with a toolchain, from what it computes; empty if nothing is.
+def require_right(canary: ModuleType, *, generation: str = "", precise: bool = True) -> None:
+    """Raises Unavailable where a toolchain computes wrong results.
 
     `generation` is that of the NeuronCore which it must compute for; where it is empty, it is not asked. `precise` is
     whether bfloat16 tiles round.
@@ -99,18 +99,17 @@ def fault(canary: ModuleType, *, generation: str = "", precise: bool = True) -> 
         made_for = canary.generation(SAMPLE.copy()) if generation else None
     except Exception as problem:  # whatever a toolchain raises is its answer
         first_line = str(problem).partition("\n")[0]
-        return f"the canary kernel failed ({type(problem).__name__}: {first_line})"
+        raise Unavailable(f"the canary kernel failed ({type(problem).__name__}: {first_line})") from None
     if not isinstance(tripled, np.ndarray) or tripled.shape != SAMPLE.shape:
-        return f"the canary kernel returned {type(tripled).__name__}, not an array of shape {SAMPLE.shape}"
+        raise Unavailable(f"the canary kernel returned {type(tripled).__name__}, not an array of shape {SAMPLE.shape}")
     if not tripled.any():
-        return "the canary kernel returned zeros: this toolchain does not compute"
+        raise Unavailable("the canary kernel returned zeros: this toolchain does not compute")
     rounded, kept = 3 * SAMPLE.astype(ml_dtypes.bfloat16).astype(np.float32), 3 * SAMPLE
     if np.array_equal(tripled, kept if precise else rounded):
-        return f"bfloat16 tiles {'do not round' if precise else 'round'} (see {PRECISE})"
+        raise Unavailable(f"bfloat16 tiles {'do not round' if precise else 'round'} (see {PRECISE})")
     if not np.array_equal(tripled, rounded if precise else kept):
-        return "the canary kernel returned wrong values"
+        raise Unavailable("the canary kernel returned wrong values")
     if generation and int(np.asarray(made_for).flat[0]) != GENERATIONS[generation]:
         names = {number: name for name, number in GENERATIONS.items()}
         what = names.get(int(np.asarray(made_for).flat[0]), "an unknown NeuronCore")
-        return f"the toolchain works for {what}: start the process with {TARGET}={generation}"
-    return ""
+        raise Unavailable(f"the toolchain works for {what}: start the process with {TARGET}={generation}")

@@ -21,8 +21,8 @@ class ArrayBridge(Protocol):
         """The framework's name."""
         ...
 
-    def unavailable(self) -> str:
-        """Why the framework or its device cannot be used here; empty if it can."""
+    def require(self) -> None:
+        """Raises `conformance.Unavailable` with the reason where the framework or its device cannot be used here."""
         ...
 
     def from_host(self, array: np.ndarray) -> Any:

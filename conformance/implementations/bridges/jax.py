@@ -11,6 +11,7 @@ import numpy as np
 
 from conformance.implementations.bridges.base import ArrayBridge, refuse
 from conformance.implementations.bridges.tape import Saved, Tape, first
+from conformance.implementations.devices import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +22,15 @@ class JaxArrays(ArrayBridge):
     platform: str
     name: str = "jax"
 
-    def unavailable(self) -> str:
+    def require(self) -> None:
         try:
             jax = import_module("jax")
         except (ImportError, OSError) as problem:
-            return f"jax cannot be imported: {problem}"
+            raise Unavailable(f"jax cannot be imported: {problem}") from None
         try:
             jax.devices(self.platform)
         except RuntimeError:
-            return f"jax {jax.__version__} reports no {self.platform} device"
-        return ""
+            raise Unavailable(f"jax {jax.__version__} reports no {self.platform} device") from None
 
     def from_host(self, array: np.ndarray) -> Any:
         """A copy: on the CPU jax may otherwise alias the host's memory."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from conformance.implementations.bridges.jax import JaxArrays
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.implementations.bridges.torch import TorchArrays
-from conformance.implementations.devices import missing
+from conformance.implementations.devices import Unavailable, missing
 
 TRAINIUM = ("trn1", "trn2", "trn3")
 INSTALL = "pip install --extra-index-url https://pip.repos.neuron.amazonaws.com"
@@ -31,14 +31,14 @@ def neuron_device() -> str:
     return next((kind for kind in TRAINIUM if not missing(kind)), TRAINIUM[0])
 
 
-def lacking(module: str, package: str) -> str:
-    """Why a module of the Neuron SDK cannot be imported, and what to install; empty if it can."""
+def require_module(module: str, package: str) -> None:
+    """Raises Unavailable, with what to install, where a module of the Neuron SDK cannot be imported."""
     try:
         import_module(module)
     except Exception as problem:  # what a broken toolchain raises while it is imported is not ours to foresee
         raised = f"{type(problem).__name__}: {problem}"
-        return f"{module} cannot be imported ({raised}){_decoy(package)}; {INSTALL} {package}"
-    return ""
+        reason = f"{module} cannot be imported ({raised}){_decoy(package)}; {INSTALL} {package}"
+        raise Unavailable(reason) from None
 
 
 def _decoy(package: str) -> str:
@@ -67,8 +67,8 @@ class Tier(Protocol):
         """Why the time of a call is not that of the kernel; empty if it is."""
         ...
 
-    def unavailable(self) -> str:
-        """Why it cannot run kernels here; empty if it can."""
+    def require(self) -> None:
+        """Raises Unavailable with the reason where it cannot run kernels here."""
         ...
 
     def metered(self) -> AbstractContextManager[dict[str, int]]:
@@ -95,8 +95,8 @@ class NkiArrays(NumpyArrays):
     def untimed(self) -> str:
         return self.tier.untimed
 
-    def unavailable(self) -> str:
-        return self.tier.unavailable()
+    def require(self) -> None:
+        self.tier.require()
 
     def metered(self) -> AbstractContextManager[dict[str, int]]:
         """See `conformance.execution.verify.metered`."""
@@ -110,13 +110,16 @@ class NkiArrays(NumpyArrays):
 class TorchNeuronArrays(TorchArrays):
     """Tensors of torch-neuronx: on torch_xla's device `xla`, or on `neuron`, which later releases have instead."""
 
-    def unavailable(self) -> str:
-        reason = lacking("torch", "torch") or lacking("torch_neuronx", "torch-neuronx")
-        if reason or self.device != "xla":
-            return reason or TorchArrays.unavailable(self)
-        reason = lacking("torch_xla.runtime", "torch-neuronx")
-        kind = "" if reason else str(import_module("torch_xla.runtime").device_type())
-        return reason or ("" if kind == "NEURON" else f"torch_xla runs on {kind}, not on NEURON (see PJRT_DEVICE)")
+    def require(self) -> None:
+        require_module("torch", "torch")
+        require_module("torch_neuronx", "torch-neuronx")
+        if self.device != "xla":
+            TorchArrays.require(self)
+            return
+        require_module("torch_xla.runtime", "torch-neuronx")
+        kind = str(import_module("torch_xla.runtime").device_type())
+        if kind != "NEURON":
+            raise Unavailable(f"torch_xla runs on {kind}, not on NEURON (see PJRT_DEVICE)")
 
     def synchronize(self, result: Any) -> None:
         """Of torch_xla: compiles and submits what was recorded, then waits for the device."""
@@ -143,8 +146,9 @@ class TorchNeuronArrays(TorchArrays):
 class JaxNeuronArrays(JaxArrays):
     """jax arrays on the platform of the Neuron plugin."""
 
-    def unavailable(self) -> str:
-        return lacking("libneuronxla", "libneuronxla") or JaxArrays.unavailable(self)
+    def require(self) -> None:
+        require_module("libneuronxla", "libneuronxla")
+        JaxArrays.require(self)
 
     def describe(self) -> dict[str, str]:
         return JaxArrays.describe(self) | {"libneuronxla": release("libneuronxla")} | _machine()

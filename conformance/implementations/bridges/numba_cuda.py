@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
-from conformance.implementations.devices import missing
+from conformance.implementations.devices import Unavailable, missing
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
 BF16 = np.dtype("V2")
@@ -106,15 +106,16 @@ class NumbaCudaArrays(ArrayBridge):
     def stands_for(self) -> tuple[str, ...]:
         return ("cuda",) if self.simulator else ()
 
-    def unavailable(self) -> str:
-        """numba.cuda not importable, or the other of its two kinds in this process, or its context lost."""
+    def require(self) -> None:
+        """numba.cuda can be imported, is of the right kind in this process, and its context is not lost."""
         try:
             kind = simulated()
         except (ImportError, OSError, AttributeError) as problem:
-            return f"numba.cuda cannot be imported: {problem}"
+            raise Unavailable(f"numba.cuda cannot be imported: {problem}") from None
         if kind != self.simulator:
-            return SIMULATES if kind else DRIVES
-        return _lost[0] if _lost else ""
+            raise Unavailable(SIMULATES if kind else DRIVES)
+        if _lost:
+            raise Unavailable(_lost[0])
 
     def from_host(self, array: np.ndarray) -> Any:
         """A copy; bf16 travels as what the interface calls it."""

@@ -17,8 +17,8 @@ class NumpyArrays(ArrayBridge):
 
     name: str = "numpy"
 
-    def unavailable(self) -> str:
-        return ""
+    def require(self) -> None:
+        """NumPy is always here."""
 
     def from_host(self, array: np.ndarray) -> np.ndarray:
         """A copy, so that a kernel that writes to its inputs cannot reach anybody else's."""

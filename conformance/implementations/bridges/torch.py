@@ -13,6 +13,7 @@ import numpy as np
 
 from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
 from conformance.implementations.bridges.tape import Tape
+from conformance.implementations.devices import Unavailable
 
 
 def _torch() -> ModuleType:
@@ -26,17 +27,16 @@ class TorchArrays(ArrayBridge):
     device: str
     name: str = "torch"
 
-    def unavailable(self) -> str:
+    def require(self) -> None:
         try:
             torch = _torch()
         except (ImportError, OSError) as problem:
-            return f"torch cannot be imported: {problem}"
+            raise Unavailable(f"torch cannot be imported: {problem}") from None
         if self.device == "cpu":
-            return ""
+            return
         backend = getattr(torch, self.device, None) or getattr(torch.backends, self.device, None)
         if backend is None or not backend.is_available():
-            return f"torch {torch.__version__} reports no {self.device} device"
-        return ""
+            raise Unavailable(f"torch {torch.__version__} reports no {self.device} device")
 
     def from_host(self, array: np.ndarray) -> Any:
         """bf16 travels as 16-bit integers, which NumPy and torch agree on."""

@@ -12,7 +12,7 @@ from conformance.execution.case import Case
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
 from conformance.execution.verify import verify
-from conformance.implementations.devices import missing
+from conformance.implementations.devices import Unavailable
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS
@@ -79,5 +79,7 @@ def _require_same(plan: Plan, name: str, records: Sequence[Record]) -> None:
         raise LookupError("the sources here are not those of the submission")
     if any(record.device != implementation.device for record in records):
         raise LookupError(f"runs on {implementation.device} here")
-    if reason := missing(implementation.device) or implementation.arrays.unavailable():
-        raise LookupError(reason)
+    try:
+        implementation.require()
+    except Unavailable as absence:
+        raise LookupError(str(absence)) from None
