@@ -43,10 +43,15 @@ def test_few_mistakes_cover_what_many_could_explain_and_operators_share_them():
         wrong("C", "B", problem="3"),
         wrong("D", "E", problem="4"),
         wrong("B", problem="5", operator="conv_backward_data"),
+        wrong("D", "B", problem="6"),
     ]
     groups = group(records)
-    assert shown(groups) == [("B", 4, 0), ("D", 1, 0)]
+    assert shown(groups) == [("B", 5, 0), ("D", 1, 0)]
     assert groups[0].operators == ("conv_forward", "conv_backward_data")
+
+
+def test_of_mistakes_that_explain_as_much_the_first_of_the_library_is_named():
+    assert shown(group([wrong("Z", "A"), wrong("Z", "A", problem="2")])) == [("Z", 2, 0)]
 
 
 def test_the_order_of_records_changes_nothing():
@@ -58,7 +63,7 @@ def test_the_order_of_records_changes_nothing():
 
 
 def test_only_failures_count_and_implementations_are_apart():
-    records = [as_read(sample()), as_read(waived()), wrong("A"), wrong("A", implementation="beta")]
+    records = [as_read(sample()), as_read(waived()), wrong("A", implementation="beta"), wrong("A")]
     assert [(one.implementation, one.cases) for one in group(records)] == [("acme", 1), ("beta", 1)]
     assert group([as_read(sample())]) == []
 
@@ -72,7 +77,7 @@ def test_the_smallest_plain_case_that_the_cause_explains_comes_first():
         wrong("A", **same, distribution="integer"),
         wrong("A", **same),
         wrong("A", descriptor="of another version"),
-        wrong("A", descriptor="avgpool n1 c1 h2 w2 r1 s1"),
+        wrong("A", descriptor="maxpool n1 c1 h2 w2 r1 s1"),
         wrong(**same, distribution="special"),
         behaviour(**same),
     ]
@@ -101,7 +106,9 @@ def test_a_wrong_result_of_a_behaviour_check_follows_the_plain_cases():
     records = [wrong("A"), wrong("A", problem="2"), wrong("B", descriptor=SMALL)]
     assert shown(group([*records, behaviour(descriptor=SMALL)])) == [("A", 2, 0), ("B", 2, 1)]
     assert shown(group([*records, behaviour(descriptor=HUGE)])) == [("A", 3, 1), ("B", 1, 0)]
-    assert [one.cases for one in group([wrong(descriptor=SMALL), behaviour()])] == [2]
+    shape = "y has shape (1, 2); expected (1, 3) (nchw)"
+    (unknown,) = group([wrong(reason=shape, checks={}), behaviour(reason=shape), behaviour("calls_are_plain")])
+    assert (unknown.attributed, unknown.counted) == (2, "3 cases")
 
 
 def test_what_else_a_behaviour_check_finds_is_a_failure_of_its_own_across_operators():
@@ -142,6 +149,14 @@ def test_type_message_and_line_tell_what_was_raised_apart(other: str):
 def test_what_was_raised_is_named_with_file_and_line():
     (only,) = group([raised("ValueError: no bias\nin detail at C:\\kernels\\acme.py:12")])
     assert only.title == "conv_forward: raised ValueError: no bias at acme.py:12"
+
+
+def test_of_many_operators_the_first_are_named():
+    operators = ("conv_forward", "conv_backward_data", "conv_backward_weight", "avg_pool_forward")
+    (only,) = group(raised("E: no at acme.py:1", operator=name) for name in operators)
+    assert set(only.operators) == set(operators)
+    assert only.title.count(", ") == 2
+    assert ", 2 more operators: raised E" in only.title
 
 
 def test_one_unknown_mistake_is_one_group_named_by_what_its_cases_have_in_common():

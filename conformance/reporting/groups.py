@@ -194,7 +194,7 @@ def _believed(records: list[Record]) -> dict[int, tuple[str, ...]]:
     in_vain = {(r.operator, r.descriptor) for r in ordinary if not r.causes and _is_wrong(r)}
     found = {}
     for record in records:
-        doubtful = record.distribution not in ORDINARY and (record.operator, record.descriptor) in in_vain
+        doubtful = (record.operator, record.descriptor) in in_vain
         if names := tuple(name for name in record.causes if name in known or not doubtful):
             found[id(record)] = names
     return found
@@ -286,12 +286,12 @@ def _is_wrong(record: Record) -> bool:
 
 
 def _exceeded(record: Record) -> list[tuple[str, str]]:
-    """(Output, check) of the checks that a failing case did not pass; NaN passes none."""
+    """(Output, check) of the checks that a case did not pass; NaN passes none."""
     return [
         (output, name)
         for output, checks in record.checks.items()
         for name, (value, limit) in checks.items()
-        if record.status == "fail" and not abs(float(value)) <= limit
+        if not abs(float(value)) <= limit
     ]
 
 
