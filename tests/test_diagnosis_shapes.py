@@ -245,6 +245,12 @@ def test_shape_alone_is_named_as_such_where_values_cost_too_much(monkeypatch: py
     assert verdict.reason.endswith("(by the shape; the values are not explained)")
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (2, 4, 7), (0, 4, 7, 7), (1, 2, 4, 7, 9)])
+def test_any_shape_fails(shape: tuple[int, ...]):
+    verdict = verdict_on(after(lambda y: np.zeros(shape, np.float32)), "conv_forward", SQUARE)
+    assert (verdict.status, verdict.diagnosis) == ("fail", None)
+
+
 @pytest.mark.parametrize("dtype", [object, complex])
 def test_what_is_no_real_number_fails_all_the_same(dtype: type):
     verdict = verdict_on(after(lambda y: y.astype(dtype)), "conv_forward", SQUARE)

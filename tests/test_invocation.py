@@ -89,3 +89,12 @@ def test_results_that_cannot_be_compared_are_refused(log: list[str], message: st
     with pytest.raises(MalformedError) as refusal:
         bound.outputs(bound.call(bound.to_device(inputs())))
     assert str(refusal.value) == message
+
+
+def test_parameters_are_passed_by_name_whether_or_not_they_are_keyword_only():
+    def kernel(x, w, bias, stride, padding, mine=3):
+        assert (stride, padding, mine) == ((1, 1), ((1, 1), (1, 1)), 3)
+        return np.zeros(Y, np.float32)
+
+    bound = invocation(kernel)
+    assert bound.call(bound.to_device(inputs()))[0].shape == Y

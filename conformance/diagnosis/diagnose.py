@@ -94,8 +94,9 @@ def diagnose_shapes(
             tried = [(m, m.outputs_as(operator, geometry, seen, inputs)) for m, seen in resized]
             values = [(mistake, outputs) for mistake, outputs in tried if outputs is not None]
             sized = [(mistake, outputs) for mistake, outputs in values if mistake is OF_DY]
-            if found := _best(operator, canonical, reference, sized) or _best(operator, canonical, reference, values):
-                return found
+            for some in filter(None, (sized, values)):
+                if found := _best(operator, canonical, reference, some):
+                    return found
             for name, outputs in _transposed(tensors, returned, order):
                 if _equal(outputs, reference):
                     return Diagnosis((name,), 0.0)

@@ -226,10 +226,13 @@ def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
 
 
 def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...] | None:
-    parameters = inspect.signature(function).parameters.values()
+    """The parameters to pass by keyword: those after the operator's arguments, for which few people write the `*`."""
+    parameters = list(inspect.signature(function).parameters.values())
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
-    asked = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    known, arguments = OPERATORS[operator].keywords, len(OPERATORS[operator].arguments)
+    asked = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
-    _known(f"keyword parameters of {name}", asked, OPERATORS[operator].keywords)
-    return asked
+    _known(f"keyword parameters of {name}", asked, known)
+    beyond = [p.name for p in parameters[arguments:] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in known]
+    return (*asked, *beyond)
