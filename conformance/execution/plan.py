@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ IMPLS = Path(__file__).parents[2] / "impls"
 """Where implementations live unless a project says otherwise."""
 SMALL = 1 << 28
 """FLOPs of the largest problem that behaviour is checked on; a check calls a dozen times."""
-BEHAVIOUR_PROBLEMS = {"fp32": 2, "bf16": 1}
-"""Dtype -> problems that behaviour is checked on, few, because behaviour seldom depends on the shape. A kernel of
-neither dtype gets the first number for its first dtype."""
+BEHAVIOUR_PROBLEMS = {"smoke": {"fp32": 1}, "standard": {"fp32": 2, "bf16": 1}, "full": {"fp32": 2, "bf16": 1}}
+"""Level -> dtype -> problems that behaviour is checked on, few, because behaviour seldom depends on the shape. A kernel
+of none of these dtypes gets the first number for its first dtype."""
 
 
 class Plan:
@@ -90,9 +90,10 @@ class Plan:
         problems = small(operator, (problem for problem, _ in at_level(asked.problems, asked.level)))
         if not problems:
             return
-        present = yield from self._absences(operator, min(len(problems), sum(BEHAVIOUR_PROBLEMS.values())))
+        quota = BEHAVIOUR_PROBLEMS[asked.level]
+        present = yield from self._absences(operator, min(len(problems), sum(quota.values())))
         for one in present:
-            chosen = list(behaviour_cases(one, operator, problems, asked.dtypes, asked.layouts))
+            chosen = list(behaviour_cases(one, operator, problems, quota, asked.dtypes, asked.layouts))
             for problem, variant in chosen:
                 yield from self._cases(operator, [(problem, [variant])], [one])
             if not chosen:
@@ -157,6 +158,7 @@ def behaviour_cases(
     implementation: Implementation,
     operator: str,
     problems: Sequence[Problem],
+    quota: Mapping[str, int],
     dtypes: Sequence[str],
     layouts: Sequence[str],
 ) -> Iterator[tuple[Problem, Variant]]:
@@ -167,8 +169,8 @@ def behaviour_cases(
     kernels = [kernel for kernel in implementation.kernels if kernel.operator == operator]
     declared = [d for d in dict.fromkeys(d for kernel in kernels for d in kernel.dtypes) if d in dtypes]
     where = [la for la in dict.fromkeys(la for kernel in kernels for la in kernel.layouts) if la in layouts]
-    first = dict.fromkeys(declared[:1], max(BEHAVIOUR_PROBLEMS.values()))
-    quota = {dtype: count for dtype, count in BEHAVIOUR_PROBLEMS.items() if dtype in declared} or first
+    first = dict.fromkeys(declared[:1], max(quota.values()))
+    counts = {dtype: count for dtype, count in quota.items() if dtype in declared} or first
 
     def taken(dtype: str) -> Iterator[tuple[Problem, Variant]]:
         for problem in problems:
@@ -181,5 +183,5 @@ def behaviour_cases(
                     yield problem, Variant(dtype, layout, BEHAVIOUR)
                     break
 
-    for dtype, count in quota.items():
+    for dtype, count in counts.items():
         yield from islice(taken(dtype), count)
