@@ -26,6 +26,19 @@ def test_every_level_adds_problems():
     assert counts == sorted(set(counts))
 
 
+def test_smoke_is_what_its_table_names_and_has_every_parameter():
+    rows = list(table.at_level(PROBLEMS, "smoke"))
+    assert {problem.name for problem, _ in rows} == set(table.SMOKE)
+    convolutions = [problem.geometry for problem, _ in rows if problem.geometry.family == "conv"]
+    ungrouped = [g for g in convolutions if g.groups == 1]
+    assert {g.bias for g in convolutions} == {True, False}
+    assert any(g.groups == g.c == g.k // 2 for g in convolutions)
+    assert any(1 < g.groups < g.c for g in convolutions)
+    assert any(g.r == g.s == 1 and g.stride[0] != g.stride[1] for g in ungrouped)
+    assert any(min(g.stride) > 1 and min(g.dilation) > 1 for g in ungrouped)
+    assert any(g.padding[0] != g.padding[1] and g.dilation[0] != g.dilation[1] for g in convolutions)
+
+
 FACTORS = {
     "images": (1, 2, 3),
     "size": ((6, 7), (9, 5), (8, 8), (5, 11), (4, 9)),

@@ -71,13 +71,13 @@ class Trained:
 
     def train(self, *arguments: str) -> Outcome:
         """Run the suite."""
-        result = self.project.pytester.runpytest_inprocess("--level=smoke", "--records=records.jsonl", *arguments)
+        result = self.project.pytester.runpytest_inprocess("--level=standard", "--records=records.jsonl", *arguments)
         return Outcome(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}", self.project.records())
 
 
 @pytest.fixture
 def trained(project: Project, monkeypatch: pytest.MonkeyPatch) -> Trained:
-    monkeypatch.setitem(CPU, ("digits", "smoke"), SMALLEST)
+    monkeypatch.setitem(CPU, ("digits", "standard"), SMALLEST)
     return Trained(project)
 
 
@@ -134,7 +134,7 @@ def test_one_that_runs_out_of_memory_does_not_end_the_run(trained: Trained):
 
 
 def test_a_loss_that_does_not_fall_fails(trained: Trained, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(CPU, ("digits", "smoke"), replace(SMALLEST, falls_to=1e-6))
+    monkeypatch.setitem(CPU, ("digits", "standard"), replace(SMALLEST, falls_to=1e-6))
     trained.implementation()
     outcome = trained.train()
     assert (outcome.exit, outcome.statuses) == (1, {"fail": 1})
@@ -199,7 +199,7 @@ def test_absent_device_is_unavailable(trained: Trained):
 
 @pytest.mark.parametrize("network", ["digits", "unet"])
 def test_data_is_the_same_every_time_and_the_test_s_is_other_data(network: str):
-    asked = configuration(network, "smoke", "cpu")
+    asked = configuration(network, "standard", "cpu")
     first, again, other = (train.data(asked, seed) for seed in (0, 0, 1))
     for one, two in zip(first, again, strict=True):
         assert torch.equal(one.images, two.images)
@@ -231,7 +231,7 @@ def test_every_configuration_trains_on_whole_batches_of_images_that_there_are():
 
 @pytest.mark.parametrize("network", ["digits", "unet"])
 def test_losses_fall_and_follow_the_seed(network: str):
-    asked = configuration(network, "smoke", "cpu")
+    asked = configuration(network, "standard", "cpu")
     history = train.run(asked, on_torch(), "nchw", 0, Audit())
     train.require_fallen(asked, history)
     assert len(history.losses) == asked.steps

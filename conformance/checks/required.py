@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from conformance.checks.adjoint import directions_are_adjoint
@@ -13,7 +13,8 @@ from conformance.checks.memory import backward_keeps_what_is_declared, training_
 from conformance.checks.sample import Check
 from conformance.checks.tutorial import worked_example_is_exact
 from conformance.operators import CONVOLUTIONS, OPERATORS
-from conformance.problems import Problem, typed
+from conformance.problems import Problem
+from conformance.problems.normalised import MEMORY_PAIRS, MEMORY_STEPS
 
 Predicate = Callable[[Any], bool]
 
@@ -47,10 +48,6 @@ class RequiredCheck:
     of_right_kernels: bool = False
 
 
-_PAIRS = tuple(map(typed, ("bn n8 c32 h26 w26 k64 r3 s3", "bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0")))
-_STEP = typed("bn n64 c32 h26 w26 k64 r3 s3 affine0 run0 eps3")
-_PUBLISHED_STEP = replace(typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps3"), level="full")
-
 _CHECKS = (
     *(RequiredCheck(check, of_right_kernels=True) for check in BEHAVIOUR),
     RequiredCheck(directions_are_adjoint, ("conv_forward",), of_right_kernels=True),
@@ -58,8 +55,8 @@ _CHECKS = (
         worked_example_is_exact, tuple(name for name, operator in OPERATORS.items() if operator.worked_example)
     ),
     RequiredCheck(invalid_arguments, of_right_kernels=True),
-    RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), _PAIRS, ("fp32", "bf16")),
-    RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), (_STEP, _PUBLISHED_STEP), ("fp32",)),
+    RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), MEMORY_PAIRS, ("fp32", "bf16")),
+    RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), MEMORY_STEPS, ("fp32",)),
 )
 CHECKS: dict[str, RequiredCheck] = {required.check.__name__: required for required in _CHECKS}
 """Name of a check -> the check and what it is required on."""

@@ -24,9 +24,9 @@ Rows = Sequence[tuple[Problem, Sequence[Variant]]]
 
 SMALL = 1 << 28
 """FLOPs of the largest problem that behaviour is checked on; a check calls a dozen times."""
-BEHAVIOUR_PROBLEMS = {"fp32": 2, "bf16": 1}
-"""Dtype -> problems that behaviour is checked on, few, because behaviour seldom depends on the shape. A kernel of
-neither dtype gets the first number for its first dtype."""
+BEHAVIOUR_PROBLEMS = {"smoke": {"fp32": 1}, "standard": {"fp32": 2, "bf16": 1}, "full": {"fp32": 2, "bf16": 1}}
+"""Level -> dtype -> problems that behaviour is checked on, few, because behaviour seldom depends on the shape. A kernel
+of none of these dtypes gets the first number for its first dtype."""
 
 
 class Plan:
@@ -127,10 +127,11 @@ class Plan:
             return
         every = [Variant(dtype, layout, BEHAVIOUR) for dtype in asked.dtypes for layout in asked.layouts]
         selected = _keys(operator, [(problem, every) for problem in problems], check)
-        count = min(len(problems), sum(BEHAVIOUR_PROBLEMS.values()))
+        quota = BEHAVIOUR_PROBLEMS[asked.level]
+        count = min(len(problems), sum(quota.values()))
         present = yield from self._absences(operator, count, selected)
         for one in present:
-            chosen = list(behaviour_cases(one, operator, problems, asked.dtypes, asked.layouts))
+            chosen = list(behaviour_cases(one, operator, problems, quota, asked.dtypes, asked.layouts))
             for problem, variant in chosen:
                 yield from self._cases(operator, [(problem, [variant])], [one])
             if not chosen:
@@ -223,6 +224,7 @@ def behaviour_cases(
     implementation: Implementation,
     operator: str,
     problems: Sequence[Problem],
+    quota: Mapping[str, int],
     dtypes: Sequence[str],
     layouts: Sequence[str],
 ) -> Iterator[tuple[Problem, Variant]]:
@@ -233,8 +235,8 @@ def behaviour_cases(
     kernels = [kernel for kernel in implementation.kernels if kernel.operator == operator]
     declared = [d for d in dict.fromkeys(d for kernel in kernels for d in kernel.dtypes) if d in dtypes]
     where = [la for la in dict.fromkeys(la for kernel in kernels for la in kernel.layouts) if la in layouts]
-    first = dict.fromkeys(declared[:1], max(BEHAVIOUR_PROBLEMS.values()))
-    quota = {dtype: count for dtype, count in BEHAVIOUR_PROBLEMS.items() if dtype in declared} or first
+    first = dict.fromkeys(declared[:1], max(quota.values()))
+    counts = {dtype: count for dtype, count in quota.items() if dtype in declared} or first
 
     def taken(dtype: str) -> Iterator[tuple[Problem, Variant]]:
         for problem in problems:
@@ -247,5 +249,5 @@ def behaviour_cases(
                     yield problem, Variant(dtype, layout, BEHAVIOUR)
                     break
 
-    for dtype, count in quota.items():
+    for dtype, count in counts.items():
         yield from islice(taken(dtype), count)

@@ -14,7 +14,7 @@ FULL_CARE = (
 LONG = ("fp32 nchw integer,fixed", "bf16 nchw fixed")
 
 BASIC = table(
-    "smoke",
+    "standard",
     FULL_CARE,
     {
         "edge.plain": "n2 c8 h9 w9 k16 r3 s3 p1 b1",

@@ -11,7 +11,7 @@ from conformance.problems.pooling import FULL_CARE, LAYER, SHAPE
 from conformance.problems.table import Problem, table
 
 BASIC = table(
-    "smoke",
+    "standard",
     FULL_CARE,
     {
         "maxpool.2x2": "maxpool n2 c4 h8 w6 r2 s2",

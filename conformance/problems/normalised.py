@@ -6,8 +6,6 @@ parameters, no running statistics. ResNet-50, ResNeXt-50, MobileNetV2 and UNet: 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from conformance.problems.table import Problem, table, typed
 
 FULL_CARE = (
@@ -26,7 +24,7 @@ SHAPE = (
 LAYER = ("fp32 nchw fixed,scaled", "fp32 nhwc fixed", "bf16,fp16 nchw fixed")
 
 BASIC = table(
-    "smoke",
+    "standard",
     FULL_CARE,
     {
         "bn.plain": "bn n3 c8 h9 w9 k16 r3 s3 p1",
@@ -93,9 +91,12 @@ FULL = table(
 
 PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *LAYERS, *FULL)
 
-MEMORY_PAIRS = tuple(map(typed, ("bn n8 c32 h26 w26 k64 r3 s3", "bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0")))
+MEMORY_PAIRS = (
+    typed("bn n8 c32 h26 w26 k64 r3 s3", "standard"),
+    typed("bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0", "standard"),
+)
 MEMORY_STEPS = (
-    typed("bn n64 c32 h26 w26 k64 r3 s3 affine0 run0 eps3"),
-    replace(typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps3"), level="full"),
+    typed("bn n64 c32 h26 w26 k64 r3 s3 affine0 run0 eps3", "standard"),
+    typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps3", "full"),
 )
 """For the checks of memory: large enough that what is kept shows; the second step is the tutorial's own."""

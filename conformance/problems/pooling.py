@@ -25,7 +25,7 @@ SHAPE = (
 LAYER = ("fp32 nchw integer,fixed", "fp32,bf16 nhwc fixed", "bf16,fp16 nchw fixed")
 
 BASIC = table(
-    "smoke",
+    "standard",
     FULL_CARE,
     {
         "pool.tutorial": "pool n1 c2 h6 w6 r2 s2",

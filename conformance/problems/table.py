@@ -55,28 +55,49 @@ def variants(family: str, *lines: str) -> tuple[Variant, ...]:
 
 EVERY = {family: variants(family, "all all all") for family in FAMILIES}
 """All variants that a problem of a family can have."""
-SMOKE = frozenset(Variant("fp32", "nchw", distribution) for distribution in DISTRIBUTIONS) | {
-    Variant("bf16", "nchw", "fixed")
+FP32 = frozenset(Variant("fp32", "nchw", distribution) for distribution in DISTRIBUTIONS)
+FP32_AND_BF16 = FP32 | {Variant("bf16", "nchw", "fixed")}
+SMOKE = {
+    "edge.plain": FP32_AND_BF16,
+    "edge.asymmetric-all": FP32,
+    "edge.stride-by-axis-1x1": FP32,
+    "edge.dilation-stride": FP32,
+    "edge.depthwise-by-axis": FP32,
+    "bn.plain": FP32_AND_BF16,
+    "bn.tutorial": FP32,
+    "bn.groups-stride": FP32,
+    "pool.3x3s2-padded": FP32_AND_BF16,
+    "pool.row": FP32,
+    "pool.ceil-valid": FP32,
+    "maxpool.3x3s2-padded": FP32_AND_BF16,
+    "maxpool.asymmetric-ceil": FP32,
+    "maxpool.dilation-by-axis": FP32,
 }
+"""What level smoke runs, by problem: of each family a plain one, which restricted kernels take too, and a few that
+together detect most of the known-bad kernels."""
 
 
 def table(level: str, how: Iterable[str], rows: dict[str, str]) -> tuple[Problem, ...]:
-    """Problems of one family from {name: descriptor}; `how` are lines that `variants` reads."""
+    """Problems of one family from {name: descriptor}; `how` are lines that `variants` reads.
+
+    Those that `SMOKE` names are of level smoke, the others of `level`.
+    """
     geometries = {name: parse(text) for name, text in rows.items()}
     (family,) = {geometry.family for geometry in geometries.values()}
     run = variants(family, *how)
-    return tuple(Problem(name, geometry, level, run) for name, geometry in geometries.items())
+    levels = {name: "smoke" if name in SMOKE else level for name in rows}
+    return tuple(Problem(name, geometry, levels[name], run) for name, geometry in geometries.items())
 
 
-def typed(text: str) -> Problem:
+def typed(text: str, level: str = "smoke") -> Problem:
     """The problem of a descriptor given by hand, in every variant; raises GeometryError."""
     geometry = parse(text)
-    return Problem(geometry.descriptor.replace(" ", "_"), geometry, "smoke", EVERY[geometry.family])
+    return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, EVERY[geometry.family])
 
 
 def at_level(problems: Iterable[Problem], level: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-    """Problems that `level` includes with the variants it runs; `smoke` keeps only `SMOKE` variants."""
+    """Problems that `level` includes with the variants it runs; `smoke` keeps those of `SMOKE`."""
     for problem in problems:
         if LEVELS.index(problem.level) <= LEVELS.index(level):
-            kept = (v for v in problem.variants if level != "smoke" or v in SMOKE)
-            yield problem, tuple(kept)
+            quick = SMOKE.get(problem.name, FP32_AND_BF16)
+            yield problem, tuple(v for v in problem.variants if level != "smoke" or v in quick)

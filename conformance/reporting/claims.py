@@ -16,11 +16,11 @@ from conformance.problems import PROBLEMS
 from conformance.results.claims import ClaimsError, Document, Section, beside, imported, key, read, section, text
 from conformance.results.reading import RecordError, decode, lines
 from conformance.results.schema import AbsenceRecord, Attempt, Record
-from conformance.training.tables import NETWORKS
+from conformance.training.tables import EMULATED
 
 TABLES = frozenset(
     [problem.geometry.descriptor for problem in (*PROBLEMS, *(p for check in CHECKS.values() for p in check.problems))]
-) | {*NETWORKS}
+) | {*EMULATED}
 """Every problem that a claim may be compared on."""
 
 

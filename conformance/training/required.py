@@ -12,7 +12,14 @@ from conformance.execution.claims import Key
 from conformance.execution.plan import Plan, absence_reason
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.problems import PROBLEMS
-from conformance.training.tables import DIRECTIONS, DISTRIBUTION, OPERATOR, TrainingConfiguration, configuration
+from conformance.training.tables import (
+    DIRECTIONS,
+    DISTRIBUTION,
+    OPERATOR,
+    TrainingConfiguration,
+    configuration,
+    networks,
+)
 
 NEEDED = {"torch": "torch", "sklearn": "scikit-learn", "PIL": "pillow"}
 """Module -> package that brings it."""
@@ -43,10 +50,10 @@ class Training:
 
 
 def trainings(plan: Plan, network: str) -> Iterator[Training | Absence]:
-    """None where single problems, other operators, distributions or dtypes are asked for."""
+    """None at a level without it, and where single problems, other operators, distributions or dtypes are asked for."""
     asked, registry = plan.selection, plan.registry
     everything = DISTRIBUTION in asked.distributions and "fp32" in asked.dtypes and asked.problems is PROBLEMS
-    if not (everything and set(DIRECTIONS) <= set(asked.operators)):
+    if not (network in networks(asked.level) and everything and set(DIRECTIONS) <= set(asked.operators)):
         return
     absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
     selected = [Key(OPERATOR, network, "fp32", layout, DISTRIBUTION) for layout in asked.layouts]

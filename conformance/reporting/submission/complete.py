@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from conformance.execution.plan import BEHAVIOUR_PROBLEMS
 from conformance.reporting.submission.required import Required, Share, Slot
 from conformance.results.reading import shown
 from conformance.results.schema import Attempt, CheckRecord, Record, TrainingRecord
@@ -33,7 +32,7 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
         for record in cases
         if record.contract and not isinstance(record, CheckRecord)
     }
-    yield from _in_behaviour(required.behaviour, slots, absent, Counter(found[:2] for found in have_kernel))
+    yield from _in_behaviour(required, slots, absent, Counter(found[:2] for found in have_kernel))
     trained = Counter(record.problem for record in records if isinstance(record, TrainingRecord))
     yield from (f"training {shown(name)} has {count} verdicts" for name, count in trained.items() if count > 1)
     yield from (f"training {shown(name)} is not required" for name in trained if name not in required.networks)
@@ -47,13 +46,13 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
 
 
 def _in_behaviour(
-    shares: Iterable[Share], slots: Counter[Slot], absent: Absent, have_kernel: Counter[tuple[str, str]]
+    required: Required, slots: Counter[Slot], absent: Absent, have_kernel: Counter[tuple[str, str]]
 ) -> Iterator[str]:
     """The checks of one operator run on the same cases, as many of a dtype as its quota and its kernels allow.
 
     `have_kernel` counts problems by (operator, dtype), as far as the verdicts tell.
     """
-    found = [(share, share.slots & slots.keys()) for share in shares]
+    found = [(share, share.slots & slots.keys()) for share in required.behaviour]
     counts: defaultdict[str, Counter[frozenset[tuple[str, ...]]]] = defaultdict(Counter)
     for share, here in found:
         if here:
@@ -68,7 +67,7 @@ def _in_behaviour(
         if frozenset(slot[1:4] for slot in here) != usual[share.operator]:
             yield f"{_title(share)} has verdicts on other cases than the other checks"
         dtypes = Counter(slot.dtype for slot in here)
-        for dtype, quota in BEHAVIOUR_PROBLEMS.items():
+        for dtype, quota in required.quota.items():
             if dtypes[dtype] < min(quota, have_kernel[share.operator, dtype]):
                 yield f"{_title(share)} has {dtypes[dtype]} verdicts in {dtype}, {quota} are required"
 

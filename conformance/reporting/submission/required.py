@@ -12,7 +12,7 @@ from conformance.execution.plan import BEHAVIOUR_PROBLEMS, small
 from conformance.execution.selection import BEHAVIOUR
 from conformance.operators import takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
-from conformance.training.tables import NETWORKS
+from conformance.training.tables import networks
 
 
 class Slot(NamedTuple):
@@ -46,6 +46,8 @@ class Required:
     behaviour: tuple[Share, ...]
     measured: tuple[Share, ...]
     networks: tuple[str, ...]
+    quota: dict[str, int]
+    """Dtype -> problems that behaviour is checked on."""
 
 
 @cache
@@ -57,20 +59,20 @@ def required_cases(level: str) -> Required:
         rows = [(problem, variants) for problem, variants in fitting if when is None or when(problem.geometry)]
         slots = _slots(operator, ((problem, variant) for problem, variants in rows for variant in variants))
         verdicts.append(Share(operator, "", slots, len(slots)))
-    behaviour, measured = [], []
+    behaviour, measured, quota = [], [], BEHAVIOUR_PROBLEMS[level]
     every = {Variant(v.dtype, v.layout, BEHAVIOUR) for problem in PROBLEMS for v in problem.variants}
     for check, required in CHECKS.items():
         for operator in required.operators:
             if required.problems:
                 variants = [Variant(dtype, "nchw", BEHAVIOUR) for dtype in required.dtypes]
                 pairs = ((problem, v) for problem, _ in at_level(required.problems, level) for v in variants)
-                slots = _slots(operator, pairs, check)
-                measured.append(Share(operator, check, slots, len(slots)))
+                if slots := _slots(operator, pairs, check):
+                    measured.append(Share(operator, check, slots, len(slots)))
             else:
                 problems = small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
                 slots = _slots(operator, ((problem, v) for problem in problems for v in every), check)
-                behaviour.append(Share(operator, check, slots, min(len(problems), sum(BEHAVIOUR_PROBLEMS.values()))))
-    return Required(tuple(verdicts), tuple(behaviour), tuple(measured), NETWORKS)
+                behaviour.append(Share(operator, check, slots, min(len(problems), sum(quota.values()))))
+    return Required(tuple(verdicts), tuple(behaviour), tuple(measured), networks(level), quota)
 
 
 def _slots(operator: str, pairs: Iterable[tuple[Problem, Variant]], check: str = "") -> frozenset[Slot]:
