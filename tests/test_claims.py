@@ -337,7 +337,7 @@ def test_nothing_verified_leaves_claims_as_they_are(project: Project, claim: Cal
 def test_a_claimed_training_is_lost_with_its_kernels(tmp_path: Path):
     file = tmp_path / "acme.py"
     file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
-    selection = Selection((), (file,), "smoke", PROBLEMS, DIRECTIONS, ("fp32",), LAYOUTS, (DISTRIBUTION,), 7, "auto")
+    selection = Selection((), (file,), "standard", PROBLEMS, DIRECTIONS, ("fp32",), LAYOUTS, (DISTRIBUTION,), 7, "auto")
     key = Key("training", "digits", "fp32", "nchw", DISTRIBUTION)
     claim = Claim("acme", file, tmp_path / "acme.claims.json", "cpu", (), {}, frozenset({key}))
     plan = Plan(selection, tmp_path, {"acme": claim})
