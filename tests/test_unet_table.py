@@ -18,6 +18,7 @@ from conformance import Implementation
 from conformance.__main__ import main
 from conformance.execution.case import Absence, Case
 from conformance.implementations import registry
+from conformance.implementations.devices import DEVICES, Unavailable
 from conformance.implementations.host import processor
 from conformance.inputs import expectation
 from conformance.problems import Problem
@@ -294,7 +295,10 @@ def test_values_have_choices(run: Callable[..., Any], words: tuple[str, ...]):
 def test_absent_devices_are_named_and_nothing_verified_is_no_success(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("conformance.execution.plan.missing", lambda device: "no such device" if device else "")
+    def absent() -> None:
+        raise Unavailable("no such device")
+
+    monkeypatch.setitem(DEVICES, "cpu", absent)
     outcome = run("--impl", "{file}")
     assert outcome.code == unet.NOTHING
     assert outcome.out.count("unavailable: acme: no such device") == 1
