@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterable
@@ -91,7 +92,7 @@ def source_hash(path: Path) -> str:
     for file in [path] if path.is_file() else sorted(path.rglob("*")):
         name, content = file.relative_to(path.parent), file.read_bytes() if file.is_file() else b""
         if file.is_file() and "__pycache__" not in name.parts and _is_text(content):
-            digest.update(name.as_posix().encode() + b"\0" + content + b"\0")
+            digest.update(os.fsencode(name.as_posix()) + b"\0" + content + b"\0")
     return digest.hexdigest()
 
 
