@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ OPTIONS = {
         "--distribution=fix",
         "--distribution fix: unknown; did you mean fixed? Choices: behaviour, fixed, impulse, integer,",
     ),
+    "problem": ("--problem=edge.plian", "no problem is called edge.plian; did you mean edge.plain or "),
+    "impl-other": ("--impl=tox.ini", "--impl tox.ini: not a Python file; give a .py file"),
+    "report-below-file": ("--report=tox.ini/out", "--report tox.ini/out: cannot be written ("),
     "seed": ("--seed=1.5", "--seed 1.5: must be a whole number from 0 to 10^18 - 1"),
     "seed-negative": ("--seed=-1", "--seed -1: must be a whole number"),
     "seed-empty": ("--seed=", "--seed : must be a whole number"),
@@ -42,6 +46,28 @@ def test_option(project: Project, option: str, message: str):
     assert (outcome.exit, outcome.records) == (4, [])
     assert message in outcome.text
     assert no_traceback_of_ours(outcome.text)
+
+
+@pytest.mark.parametrize("option", ["--level=smoke", "--seed=1", "--method=exact", "--records=r.jsonl"])
+def test_option_given_twice(project: Project, option: str):
+    project.kernel()
+    outcome = project.run(option, option)
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert f"{option.split('=')[0]} is given twice; it takes one value" in outcome.text
+
+
+def test_folder_without_implementations(project: Project):
+    outcome = project.run("--impl=impls")
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert "--impl impls: a folder without implementations; give a .py file, or a folder of them" in outcome.text
+
+
+def test_two_given_files_define_one_name(project: Project):
+    first = project.kernel(folder="first")
+    project.write("second/acme.py", first.read_text())
+    outcome = project.run("--impl=first/acme.py", "--impl=second/acme.py")
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert "--impl second/acme.py: the name 'acme' is defined here and in first/acme.py; rename one" in outcome.text
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -94,6 +120,7 @@ def test_problem_that_no_machine_holds_is_an_error_of_its_own(project: Project):
     project.kernel()
     outcome = project.run("--problem=n1 c1 h999999999999 w999999999999 k1 r1 s1", "--problem=n1 c1 h1 w1 k1 r1 s1")
     assert (outcome.exit, outcome.statuses) == (1, {"error": 1, "pass": 1})
+    assert re.search(r"too large for this machine\? needs about [\d,]+ GiB, and \d+ GiB are available", outcome.text)
     assert no_traceback_of_ours(outcome.text)
 
 

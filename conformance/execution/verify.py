@@ -5,16 +5,20 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
 from conformance.execution.case import Case
 from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
-from conformance.execution.judging import judged, prepare_reference
+from conformance.execution.judging import by_probes, judged, prepare_reference
 from conformance.execution.status import KernelFailure, MissingReferenceError, Verdict, conclude
 from conformance.implementations.implementation import Unsupported
 from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check
 from conformance.operators import Arrays
+
+EXACT, PROBED = 32, 12
+"""Bytes that verifying takes for each element of the tensors; measured 27 for the exact reference of fp32."""
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
         raise Unsupported(exempt)
     try:
         with verdict.timed("reference"):
+            _require_memory(case)
             expected = expectation(case.recipe)
             prepare_reference(expected, case.method)
     except (MemoryError, ValueError) as error:
@@ -76,3 +81,16 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
         with verdict.timed("diagnosis"):
             cause = diagnose(case.operator, geometry, expected.inputs, outputs)
         raise KernelFailure("\n".join(failed), cause)
+
+
+def _require_memory(case: Case) -> None:
+    """Raises MemoryError for what the machine cannot hold, which would end the process and lose other verdicts."""
+    each = PROBED if by_probes(case.recipe, case.method) else EXACT
+    needed = case.operator.bytes(case.problem.geometry, each)
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # another system than Linux
+        return
+    if needed > available:
+        raise MemoryError(f"needs about {needed / 2**30:,.0f} GiB, and {available / 2**30:,.0f} GiB are available")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterable
@@ -93,7 +94,7 @@ def source_hash(path: Path) -> str:
         if file == path / "claims.json":  # says what this source does, and would make it another one
             continue
         if file.is_file() and "__pycache__" not in name.parts and _is_text(content):
-            digest.update(name.as_posix().encode() + b"\0" + content + b"\0")
+            digest.update(os.fsencode(name.as_posix()) + b"\0" + content + b"\0")
     return digest.hexdigest()
 
 

@@ -29,7 +29,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
             early_config.pluginmanager.import_plugin(PLUGIN)
         return (yield)
     except ValueError as error:
-        if "already added" not in str(error) or not early_config.pluginmanager.has_plugin(PLUGIN):
+        if "already" not in str(error) or not early_config.pluginmanager.has_plugin(PLUGIN):
             raise
         raise pytest.UsageError(
             f"{error}: another plugin or conftest.py and kernel-conformance both have this option; "

@@ -25,10 +25,11 @@ from conformance.reporting import accuracy, memory, training
 from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND, counted
+from conformance.resources import CHECKOUT
 from conformance.results.reading import RecordError, decode, lines
 from conformance.results.schema import STATUSES, Record
 
-ROOT = Path(__file__).parents[2]
+ROOT = CHECKOUT or Path()
 DOCUMENTS = [
     path for pattern in ("*.md", "docs/*.md", "golden/*.md", "impls/**/*.md") for path in sorted(ROOT.glob(pattern))
 ]
@@ -158,6 +159,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _update(arguments: argparse.Namespace) -> int:
+    if CHECKOUT is None:
+        print("docs: the documents are in a checkout of the repository; run this command there", file=sys.stderr)
+        return ExitCode.UNUSABLE
     tally, printed = Tally(), (arguments.mutation, arguments.false_alarms, arguments.unet)
     try:
         records = [decode(line) for path in arguments.records for _, line in lines(path.read_bytes(), str(path))]
