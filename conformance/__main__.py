@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
-    words = sys.argv[1:] if words is None else words
+    words = sys.argv[1:] if words is None else list(words)
     try:
         if words[:1] == ["run"] and not {"-h", "--help"} & {*words}:
             return run.run(words[1:])

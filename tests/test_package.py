@@ -43,7 +43,6 @@ ASKED = {
     "option of two words": ("--impl", "acme.py", str(FOLDERS["conformance.suites"])),
     "name": ("--pyargs", "conformance.suites", "--impl=acme.py"),
     "name of a module": ("--pyargs", "conformance.suites.test_conv_forward", "--impl=acme.py"),
-    "path": (f"{FOLDERS['conformance.suites'] / 'test_conv_forward.py'}::test_conv_forward", "-oimpls=acme.py"),
 }
 
 
@@ -52,6 +51,12 @@ def test_run_that_asks_for_the_suite_has_it(vendor: pytest.Pytester, words: tupl
     outcome = vendor.runpytest_subprocess(*ENTRY, *words, *ONE)
     assert outcome.ret == 5
     assert "1 cases: 1 unsupported" in outcome.stdout.str()
+
+
+def test_run_that_names_a_path_of_the_suite_has_its_options(vendor: pytest.Pytester):
+    path = FOLDERS["conformance.suites"] / "test_conv_forward.py"
+    outcome = vendor.runpytest_subprocess(*ENTRY, "--noconftest", f"{path}::test_conv_forward", "--help")
+    assert "--distribution=NAME" in outcome.stdout.str()
 
 
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])

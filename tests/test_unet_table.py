@@ -272,7 +272,7 @@ REFUSED = {
 @pytest.mark.parametrize(("words", "says"), REFUSED.values(), ids=REFUSED)
 def test_a_command_line_that_cannot_be_meant(run: Callable[..., Any], words: tuple[str, ...], says: str):
     outcome = run(*words)
-    assert (outcome.code, outcome.out) == (2, "")
+    assert (outcome.code, outcome.out) == (4, "")
     assert says in outcome.err
     assert outcome.err.count("\n") == 1
 

@@ -27,7 +27,7 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
         if nodeid not in self._scopes:
             test, _, case = nodeid.partition("[")
             problem = next((name for name in self._problems if f"-{name}-" in case), None)
-            self._scopes[nodeid] = nodeid if problem is None else f"{test}[{problem}]"
+            self._scopes[nodeid] = problem or nodeid
         return self._scopes[nodeid]
 
     def remove_node(self, node: Any) -> str | None:
