@@ -61,11 +61,11 @@ def test_every_block_is_used_and_written():
 
 @pytest.mark.parametrize("name", [name for name, (needs, _) in BLOCKS.items() if not needs])
 def test_blocks_made_from_the_code_are_current(name: str):
-    assert GENERATED[name] == render(name, Sources([], Tally())), "run: python -m conformance docs update"
+    assert GENERATED[name] == render(name, Sources([], Tally())), "run: conformance docs update"
 
 
 def test_matrix_has_every_operator_and_the_legend():
-    """Run `python -m conformance docs update RECORDS` after a run of `tox -e cpu` where this fails."""
+    """Run `conformance docs update RECORDS` after a run of `tox -e cpu` where this fails."""
     ((first, *_),) = heads(GENERATED["matrix"])
     rows = re.findall(r"^\| (\w+) \|", GENERATED["matrix"], re.MULTILINE)
     assert first == "operator"

@@ -33,7 +33,7 @@ ENTRY = f"entry '{KEY}'"
 FILE = npz.file_name(STORED[0])
 TENSOR = f"{TENSORS}/{FILE}"
 Damage = Callable[[Path], object]
-REGENERATE = "python -m conformance golden regenerate"
+REGENERATE = "conformance golden regenerate"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -212,7 +212,7 @@ def test_suites_name_a_golden_that_differs(folder: Path, monkeypatch: pytest.Mon
     UNTRUE["digest"][0](folder)
     monkeypatch.setattr(golden, "_pinned", lambda: read(folder / MANIFEST.name))
     golden.check(Expectation(PINNED[1]))
-    with pytest.raises(GoldenError, match=r"outputs\.y .*python -m conformance golden verify"):
+    with pytest.raises(GoldenError, match=r"outputs\.y .*conformance golden verify"):
         golden.check(Expectation(PINNED[0]))
 
 

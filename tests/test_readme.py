@@ -49,9 +49,11 @@ def test_vendor_guide_has_the_example_of_readme():
 
 COLLECT = """
 import json, sys, pytest
-for words in json.load(sys.stdin):
-    ended = pytest.main("--collect-only -qq -p no:xdist -p no:cacheprovider".split() + words)
-    print("ENDED", int(ended), *words)
+from conformance.plugin.run import run
+for program, words in json.load(sys.stdin):
+    quietly = "--collect-only -qq -p no:xdist -p no:cacheprovider".split() + words
+    ended = run(quietly) if program == "conformance run" else pytest.main(quietly)
+    print("ENDED", int(ended), program, *words)
 """
 """Every command in one process, which imports the frameworks once."""
 
@@ -60,8 +62,13 @@ def test_pytest_commands_are_understood(tmp_path: Path):
     example, *_ = EXAMPLE.findall((ROOT / "README.md").read_text())
     (tmp_path / "acme.py").write_text(example)
     # one that requires a device refuses to start without it, as it should
-    understood = [without_files(words, tmp_path) for words in commands("pytest") if "--require" not in words]
-    assert len(understood) > 15
+    understood = [
+        (program, without_files(words, tmp_path))
+        for program in ("pytest", "conformance run")
+        for words in commands(program)
+        if "--require" not in words
+    ]
+    assert len(understood) > 20
     # a worker of pytest-xdist would pass on what it is
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-c", COLLECT]
@@ -87,7 +94,7 @@ def without_files(words: list[str], folder: Path) -> list[str]:
     return kept[:place] + kept[place + 2 :]
 
 
-@pytest.mark.parametrize("words", commands("python -m conformance"), ids=" ".join)
+@pytest.mark.parametrize("words", [w for w in commands("conformance") if w[0] != "run"], ids=" ".join)
 def test_commands_of_the_package_are_understood(words: list[str]):
     assert hasattr(_parser().parse_args(words), "run")
 

@@ -1,4 +1,4 @@
-"""`python -m conformance report` and `pytest --report`: what they write, say and return."""
+"""`conformance report` and `pytest --report`: what they write, say and return."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Any]:
-    """`python -m conformance unet` on two tiny layers and a file of its own."""
+    """`conformance unet` on two tiny layers and a file of its own."""
     monkeypatch.setattr(unet, "UNET", (TINY, OTHER))
     monkeypatch.setenv(unet.ALLOCATION, "false")
     monkeypatch.setenv("COLUMNS", "160")

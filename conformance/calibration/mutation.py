@@ -1,4 +1,4 @@
-"""`python -m conformance mutation`: how many of the known-bad kernels the judge detects, and what detects them."""
+"""`conformance mutation`: how many of the known-bad kernels the judge detects, and what detects them."""
 
 from __future__ import annotations
 

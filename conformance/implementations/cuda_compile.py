@@ -1,4 +1,4 @@
-"""`python -m conformance ptx`: the numba.cuda kernels compiled for real devices, without one.
+"""`conformance ptx`: the numba.cuda kernels compiled for real devices, without one.
 
 Every specialisation is compiled to PTX and, where NVIDIA's assembler is installed (package nvidia-cuda-nvcc, or ptxas
 on the PATH), to machine code. A kernel that does not compile, keeps an array in local memory or spills registers is a

@@ -63,6 +63,6 @@ def check(expected: Expectation) -> None:
         if found:
             raise GoldenError(
                 f"{MANIFEST}, entry {expected.recipe.key!r}: {found}; no verdict can be trusted on this machine; "
-                "run: python -m conformance golden verify"
+                "run: conformance golden verify"
             )
     expected.verified = True

@@ -1,4 +1,4 @@
-"""`python -m conformance golden`: verify, regenerate, export.
+"""`conformance golden`: verify, regenerate, export.
 
 Not imported by the package itself: `conformance.problems` imports it.
 """

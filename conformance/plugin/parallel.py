@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 
 class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
-    """The cases of a test function on one problem go to one worker, which computes their reference once.
+    """The cases of a problem go to one worker, which computes their references, and compiles for it, once.
 
     By name, because xdist 3.8 cannot tell pytest 9.2 about `xdist_group`; and with a recovery of its own, because the
     inherited one waits forever for a worker that was sent a finished group or a single test.
@@ -25,7 +25,7 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         """The longest problem name in the test's brackets, where names are joined by hyphens."""
         if nodeid not in self._scopes:
-            test, _, case = nodeid.partition("[")
+            _, _, case = nodeid.partition("[")
             problem = next((name for name in self._problems if f"-{name}-" in case), None)
             self._scopes[nodeid] = problem or nodeid
         return self._scopes[nodeid]

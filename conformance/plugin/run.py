@@ -12,6 +12,7 @@ import pytest
 
 from conformance.plugin import options
 from conformance.plugin.entry import FOLDERS
+from conformance.plugin.session import pytest_report_header as header
 from conformance.resources import PACKAGE
 
 ARGUMENTS = (
@@ -19,7 +20,7 @@ ARGUMENTS = (
     *("-c", os.devnull, f"--rootdir={PACKAGE.parent}", "--noconftest", "-pno:cacheprovider", "--assert=plain"),
     # no plugins but these: others change the order of tests, repeat them, or have options and fixtures of our names
     *("--disable-plugin-autoload", "-pxdist", "-pbenchmark", "-pconformance.plugin", f"-p{__name__}"),
-    *("-o", "console_output_style=count"),
+    "--no-header",
 )
 
 
@@ -40,6 +41,15 @@ def run(words: Sequence[str]) -> int:
     for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
         os.environ.pop(variable, None)  # meant for the tests of the project
     return int(pytest.main([*ARGUMENTS, *words]))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """One line, in the place of pytest's header, which names settings and plugins that do not apply."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and session.config.get_verbosity() >= 0:
+        for line in header(session.config):
+            reporter.write_line(line)
 
 
 @pytest.hookimpl(tryfirst=True)

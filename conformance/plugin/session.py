@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conformance import __version__
 from conformance.checks import CHECKS
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim
@@ -235,7 +236,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """What is asked for and which devices are here."""
     here = [device for device in DEVICES if not missing(device)]
     level, seed = config.getoption("--level"), config.getoption("--seed")
-    return [f"conformance: level {level}, seed {seed}, devices {', '.join(here)}"]
+    return [f"kernel-conformance {__version__}: level {level}, seed {seed}, devices {', '.join(here)}"]
 
 
 def _claims(selection: Selection, impls: Path) -> dict[str, Claim]:

@@ -127,7 +127,7 @@ class Summary:
                 reporter.write_line(f"smallest case: {described(smallest)}")
                 whole = number <= MAX_WHOLE and style != "no"
                 if whole:
-                    _show(reporter, reports[id(smallest)].longrepr)
+                    _show(reporter, reports[id(smallest)].longrepr, one.cause)
                 if smallest.command and not (whole and smallest.status == "fail"):  # where the text ends with it
                     reporter.write_line(f"reproduce: {smallest.command}")
             if left := groups[MAX_GROUPS:]:
@@ -149,9 +149,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _show(reporter: pytest.TerminalReporter, shown: Any) -> None:
-    """What pytest knows of a failure, without the line on the worker that had it."""
+def _show(reporter: pytest.TerminalReporter, shown: Any, cause: str) -> None:
+    """What pytest knows of a failure, without the line on the worker that had it, nor that on causes below the `cause`
+    of its group: a small problem is often explained by several."""
     if hasattr(shown, "toterminal"):
         shown.toterminal(reporter._tw)
     else:
-        reporter.write_line(str(shown))
+        for line in str(shown).splitlines():
+            if not (cause and line.startswith("likely cause: ")):
+                reporter.write_line(line)

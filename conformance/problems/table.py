@@ -61,7 +61,7 @@ SMOKE = {
     "edge.plain": FP32_AND_BF16,
     "edge.asymmetric-all": FP32,
     "edge.stride-by-axis-1x1": FP32,
-    "edge.dilation-stride": FP32,
+    "edge.dilation-by-axis": FP32,
     "edge.depthwise-by-axis": FP32,
     "bn.plain": FP32_AND_BF16,
     "bn.tutorial": FP32,

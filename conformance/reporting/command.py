@@ -1,4 +1,4 @@
-"""`python -m conformance report`: a page, a summary, JUnit and CSV from files of records."""
+"""`conformance report`: a page, a summary, JUnit and CSV from files of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m conformance docs update`: what documents say of a run, or of the code, is written by this command.
+"""`conformance docs update`: what documents say of a run, or of the code, is written by this command.
 
 A block stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`; one whose source is not given stays as it is.
 """
@@ -6,6 +6,7 @@ A block stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`; one whos
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -104,16 +105,18 @@ def _operators(_: Sources) -> Iterator[str]:
 
 
 def _failure(_: Sources) -> Iterator[str]:
-    """What pytest prints when the README's example leaves the last row of its output unwritten."""
+    """What a run prints when the README's example swaps the strides."""
     example = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "acme.py").write_text(example.replace("    return", "    y[:, :, -1] = 0\n    return"))
-        words = f"--impl={folder}/acme.py --operator conv_forward --dtype fp32 --layout nchw --distribution fixed"
-        command = [sys.executable, "-m", "pytest", *words.split(), "--problem", "n2 c8 h9 w9 k16 r1 s1"]
-        printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
-    failure = re.search(r"^FAIL: .*?^reproduce: .*?$", printed, re.DOTALL | re.MULTILINE)
+        (Path(folder) / "acme.py").write_text(
+            example.replace(":: stride[0], :: stride[1]", ":: stride[1], :: stride[0]")
+        )
+        command = [sys.executable, "-m", "conformance", "run", "acme.py"]
+        found = os.environ | {"PYTHONPATH": str(ROOT)}
+        printed = subprocess.run(command, cwd=folder, env=found, capture_output=True, text=True).stdout
+    failure = re.search(r"^acme: .*?^reproduce: .*?$", printed, re.DOTALL | re.MULTILINE)
     assert failure, printed
-    yield from ("```text", *failure[0].replace(f"{folder}/", "").splitlines(), "```")
+    yield from ("```text", *failure[0].splitlines(), "```")
 
 
 BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
@@ -154,7 +157,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     command = parser.add_subparsers(metavar="COMMAND", required=True).add_parser("update", help="rewrite the blocks")
     command.add_argument("records", nargs="*", type=Path, metavar="RECORDS", help="files of pytest --records")
     for name, origin in (("mutation", "mutation"), ("false-alarms", "false-alarms"), ("unet", "unet --markdown FILE")):
-        command.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"output of python -m conformance {origin}")
+        command.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"output of conformance {origin}")
     command.set_defaults(run=_update)
 
 

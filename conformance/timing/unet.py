@@ -1,4 +1,4 @@
-"""`python -m conformance unet`: the ten UNet layers through every implementation, on the CPU and on CUDA."""
+"""`conformance unet`: the ten UNet layers through every implementation, on the CPU and on CUDA."""
 
 from __future__ import annotations
 

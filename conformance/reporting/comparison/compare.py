@@ -1,4 +1,4 @@
-"""`python -m conformance compare`: what changed between two benchmark runs, beyond noise."""
+"""`conformance compare`: what changed between two benchmark runs, beyond noise."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from conformance.results.reading import RecordError, SchemaError, decode, lines
 from conformance.results.schema import Attempt, Extras, Record
 
 TABLE = b"operator,problem,descriptor,implementation,device,verdict,"
-"""How the CSV of `python -m conformance unet` begins."""
+"""How the CSV of `conformance unet` begins."""
 MAX_RUNS = 10
 """Runs of a folder that are looked back at."""
 A = TypeVar("A")

@@ -1,4 +1,4 @@
-"""`python -m conformance verify`: whether a submission is complete, consistent and reproducible."""
+"""`conformance verify`: whether a submission is complete, consistent and reproducible."""
 
 from __future__ import annotations
 

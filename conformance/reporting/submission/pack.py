@@ -1,4 +1,4 @@
-"""`python -m conformance submit`: records, benchmark runs and a signed statement, packed into one archive."""
+"""`conformance submit`: records, benchmark runs and a signed statement, packed into one archive."""
 
 from __future__ import annotations
 
