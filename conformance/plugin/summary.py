@@ -125,10 +125,9 @@ class Summary:
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {one.title}: {counted(one.cases, 'case')}", red=True, bold=True)
                 reporter.write_line(f"smallest case: {described(smallest)}")
-                whole = number <= MAX_WHOLE and style != "no"
-                if whole:
-                    _show(reporter, reports[id(smallest)].longrepr, one.cause)
-                if smallest.command and not (whole and smallest.status == "fail"):  # where the text ends with it
+                if number <= MAX_WHOLE and style != "no":
+                    _show(reporter, smallest, reports[id(smallest)].longrepr, one.cause)
+                if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
             if left := groups[MAX_GROUPS:]:
                 reporter.write_line(
@@ -149,12 +148,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _show(reporter: pytest.TerminalReporter, shown: Any, cause: str) -> None:
-    """What pytest knows of a failure, without the line on the worker that had it, nor that on causes below the `cause`
-    of its group: a small problem is often explained by several."""
-    if hasattr(shown, "toterminal"):
-        shown.toterminal(reporter._tw)
-    else:
-        for line in str(shown).splitlines():
-            if not (cause and line.startswith("likely cause: ")):
-                reporter.write_line(line)
+def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:
+    """What the kernel raised, without the line on the worker that had it; else the reason."""
+    if record.status == "error" and hasattr(raised, "toterminal") and "\nreproduce: " not in str(raised):
+        raised.toterminal(reporter._tw)
+        return
+    for line in f"{record.status.upper()}: {record.explanation}".splitlines():
+        # a small problem is often explained by several mistakes: the group's says more
+        if not (cause and line.startswith("likely cause: ")):
+            reporter.write_line(line)
