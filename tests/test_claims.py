@@ -104,6 +104,13 @@ def test_what_is_claimed_and_lost_fails(project: Project, claim: Callable[..., P
     assert outcome.of("acme")["device"] == changes.get("device", "cpu")
 
 
+def test_claims_hold_where_the_settings_name_the_file(project: Project, claim: Callable[..., Path]):
+    claim()
+    project.kernel(body="raise Unsupported('not today')")
+    project.pytester.makeini("[pytest]\nimpls = impls/acme.py\ntestpaths = suite\naddopts = -p no:cacheprovider\n")
+    assert project.run().exit == 1
+
+
 def test_what_holds_passes_and_nobody_else_is_bothered(project: Project, claim: Callable[..., Path]):
     claim()
     project.kernel("plain", body="raise Unsupported('never did')")

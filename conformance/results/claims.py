@@ -87,7 +87,10 @@ def beside(source: Path) -> Path:
 
 
 def sources(folder: Path) -> list[Path]:
-    """What the claims in a folder of implementations are beside, or were: the claims of a removed file are left."""
+    """What the claims in a folder of implementations are beside, or were: the claims of a removed file are left. A file
+    or a package of one stands for itself."""
+    if folder.suffix == ".py" or (folder / "__init__.py").exists():
+        return [folder]
     files = (file.with_name(file.name.removesuffix(ENDING) + ".py") for file in folder.glob(f"*{ENDING}"))
     return sorted(path for path in (*files, *(file.parent for file in folder.glob(f"*/{FOLDER_FILE}"))) if _ours(path))
 
