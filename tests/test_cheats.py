@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance import Implementation, numpy_arrays, torch_arrays
+from conformance import Implementation, numpy_arrays, suites, torch_arrays
 from conformance.checks import CHECKS, behaviour, check_behaviour
 from conformance.checks.behaviour import BEHAVIOUR
 from conformance.checks.sample import Check
@@ -21,7 +21,6 @@ from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
-from conformance.suites import test_avg_pool, test_behaviour
 from tests import cheaters
 from tests.cheaters import Kernel
 from tests.conftest import Project
@@ -139,9 +138,7 @@ def test_honest_torch_kernel_keeps_every_promise(check: Check):
 
 def test_every_check_has_a_cheat_and_a_place_in_the_suite():
     assert {cheat.check for cheat in CHEATS.values()} == set(BEHAVIOUR)
-    marks = [
-        mark for module in (test_behaviour, test_avg_pool) for test in vars(module).values() for mark in marks_of(test)
-    ]
+    marks = [mark for name in suites.__all__ for mark in marks_of(getattr(suites, name))]
     assert sorted(name for mark in marks for name in mark.args if mark.name == "behaves") == sorted(CHECKS)
 
 
