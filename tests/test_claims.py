@@ -201,8 +201,12 @@ def test_behaviour_checks_are_claimed_by_name(project: Project, claim: Callable[
 def test_behaviour_of_a_kernel_that_has_failed_is_no_second_failure(project: Project, claim: Callable[..., Path]):
     project.write("suite/test_suite.py", BEHAVIOUR)
     claim("--distribution=behaviour", "--operator=conv_forward")
-    project.kernel(**NOT_CHECKED)
-    assert project.run("--distribution=behaviour", "--operator=conv_forward").statuses == {"unsupported": 2}
+    project.kernel(body="return y + 1")
+    outcome = project.run("--distribution=behaviour", "--operator=conv_forward")
+    assert outcome.statuses == {"fail": 1, "unsupported": 1}
+    project.kernel(**NOT_CHECKED)  # its own words do not excuse a kernel
+    outcome = project.run("--distribution=behaviour", "--operator=conv_forward")
+    assert (outcome.exit, outcome.statuses) == (1, {"fail": 2})
 
 
 def test_an_implementation_that_is_gone_is_an_error(project: Project, claim: Callable[..., Path]):

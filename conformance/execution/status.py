@@ -57,6 +57,8 @@ class Verdict:
     """The known mistakes that explain the failure, where some do."""
     exception: BaseException | None = None
     """What the kernel raised, with its traceback, where that is why the status is `error`."""
+    refusal: Unsupported | None = None
+    """What was raised where the status is `unsupported`."""
 
     @property
     def explanation(self) -> str:
@@ -89,7 +91,7 @@ def conclude(
     except KeyboardInterrupt:
         raise
     except Unsupported as refusal:
-        verdict.status, verdict.reason = "unsupported", str(refusal)
+        verdict.status, verdict.reason, verdict.refusal = "unsupported", str(refusal), refusal
     except KernelFailure as failure:
         verdict.status, verdict.reason, verdict.diagnosis = "fail", str(failure), failure.diagnosis
     except (GoldenError, ImplementationError, MissingReferenceError) as error:

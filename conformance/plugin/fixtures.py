@@ -10,6 +10,7 @@ from unittest import SkipTest
 import pytest
 
 from conformance.checks import CHECKS, check_behaviour
+from conformance.checks.sample import NotChecked
 from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict, of_the_suite
 from conformance.execution.verify import verify as verify_case
@@ -75,8 +76,9 @@ def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -
     """
     if not request.node.get_closest_marker("benchmarks"):
         session: Any = request.config.pluginmanager.get_plugin("conformance-session")
-        record = enforced(record, session.plan.claims)
-        verdict.status, verdict.reason = record.status, record.reason
+        if not isinstance(verdict.refusal, NotChecked):  # another check has failed
+            record = enforced(record, session.plan.claims)
+            verdict.status, verdict.reason = record.status, record.reason
     publish(request.node, record)
     raised = verdict.exception
     if verdict.status == "error" and isinstance(raised, Exception) and not isinstance(raised, SkipTest):
