@@ -40,7 +40,7 @@ def test_the_summary_says_what_happened(tmp_path: Path):
         "### acme: 1 likely cause, 1 other kind of failure, 2 cases\n\n**last row of y (dy) left out**: 1 case of"
         in text
     )
-    assert "    rerun: pytest --impl acme --operator conv_forward" in text
+    assert "    reproduce: pytest --impl acme --operator conv_forward" in text
     assert "- acme: 1 x known (<https://example.org/known>)" in text
     assert "| acme | 1 1F 1E 1w | 18u |" in text
 

@@ -16,7 +16,7 @@ from conformance.plugin.outcome import CATEGORIES
 from conformance.plugin.progress import NAME as PROGRESS
 from conformance.plugin.progress import write
 from conformance.reporting import command, memory, terminal, training
-from conformance.reporting.groups import described, group
+from conformance.reporting.groups import amount, described, group
 from conformance.results.schema import CheckRecord, Record, TrainingRecord
 
 if TYPE_CHECKING:
@@ -119,20 +119,17 @@ class Summary:
         reporter.section("failures")
         for name, found in groupby(group(record for record, _ in self._failed), key=lambda one: one.implementation):
             groups = list(found)
-            causes = counted(len(groups), "likely cause")
-            reporter.write_line(f"{name}: {causes}, {counted(sum(one.cases for one in groups), 'case')}", bold=True)
+            reporter.write_line(f"{name}: {amount(groups)}", bold=True)
             for number, one in enumerate(groups[:MAX_GROUPS], start=1):
                 smallest = one.smallest
-                reporter.write_line(f"{number}. {one.title}: {counted(one.cases, 'case')}", red=True, bold=True)
+                reporter.write_line(f"{number}. {one.title}: {one.counted}", red=True, bold=True)
                 reporter.write_line(f"smallest case: {described(smallest)}")
                 if number <= MAX_WHOLE and style != "no":
                     _show(reporter, smallest, reports[id(smallest)].longrepr, one.cause)
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
             if left := groups[MAX_GROUPS:]:
-                reporter.write_line(
-                    f"and {counted(len(left), 'more cause')}, {counted(sum(one.cases for one in left), 'case')}"
-                )
+                reporter.write_line(f"and more: {amount(left)}")
         reporter.write_line("every failing case: --show fail")
 
     def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
@@ -142,10 +139,6 @@ class Summary:
             count = f"{record.cases:,} cases" if record.cases > 1 else where
             names = f"{record.implementation} {record.operator} {record.check}".rstrip()
             reporter.write_line(f"{names}: {count}: {record.headline}")
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:

@@ -81,13 +81,6 @@ class Group:
     def smallest(self) -> Record:
         return self.records[0]
 
-    @property
-    def line(self) -> str:
-        """Title, smallest case and the command that repeats it."""
-        case, command = described(self.smallest), self.smallest.command
-        parts = (self.title, case and f"smallest case: {case}", command and f"rerun: {command}")
-        return "; ".join(filter(None, parts))
-
 
 def group(records: Iterable[Record]) -> list[Group]:
     """Groups of the records that fail or are errors, by implementation, those of most cases first.
@@ -101,11 +94,6 @@ def group(records: Iterable[Record]) -> list[Group]:
     return [found for name in sorted(failing) for found in _of_implementation(sorted(failing[name], key=_size))]
 
 
-def heading(groups: list[Group]) -> str:
-    """The implementation and what its groups amount to, e.g. "acme: 1 likely cause, 185 cases"."""
-    return f"{groups[0].implementation}: {amount(groups)}"
-
-
 def amount(groups: list[Group]) -> str:
     """Likely causes, kinds of failure without a known cause, and cases."""
     causes = sum(bool(found.cause) for found in groups)
@@ -114,16 +102,6 @@ def amount(groups: list[Group]) -> str:
     words += [f"{others} {'other ' * bool(causes)}kind{'s' * (others != 1)} of failure"] if others else []
     cases = sum(found.cases for found in groups)
     return f"{', '.join(words)}, {cases:,} case{'s' * (cases != 1)}"
-
-
-def lines(groups: list[Group]) -> Iterator[str]:
-    """Groups of one implementation as text: one line if there is one group, else a line for each below the heading."""
-    if len(groups) == 1:
-        yield f"{heading(groups)}: {groups[0].line}"
-        return
-    yield heading(groups)
-    for found in groups:
-        yield f"  {found.counted}: {found.line}"
 
 
 def described(record: Record) -> str:

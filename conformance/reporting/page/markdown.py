@@ -85,7 +85,7 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
         title = f"**{escaped(one.text)}**: {one.counted}"
         title += f" of {escaped(', '.join(one.operators))}" if record.operator else ""
         title += f"; smallest case: {escaped(described(record))}" if described(record) else ""
-        text = "\n".join(filter(None, (record.explanation[:4000], record.command and f"rerun: {record.command}")))
+        text = "\n".join(filter(None, (record.explanation[:4000], record.command and f"reproduce: {record.command}")))
         # indented: nothing in it is markup, and no fence can be ended
         code = "\n".join(f"    {line}" for line in text.splitlines())
         yield "failures", f"{head}{title}\n\n{code}\n"
