@@ -246,8 +246,8 @@ def test_what_is_not_the_kernels_time_is_not_taken(project: Project):
     assert [record["reason"] for record in rows] == ["no time: compiles each call"]
 
 
-def collected(project: Project, *arguments: str) -> list[str]:
-    text = project.run("--collect-only", "-q", "--level=standard", *arguments).text
+def collected(project: Project, *arguments: str, level: str = "standard") -> list[str]:
+    text = project.run("--collect-only", "-q", f"--level={level}", *arguments).text
     return [line.partition("test_table[")[2].rstrip("]") for line in text.splitlines() if "test_table[" in line]
 
 
@@ -281,7 +281,7 @@ def test_the_table_has_an_order_of_its_own(project: Project):
     project.kernel()
     places, orders = [], set()
     for seed in (4, 5):
-        orders.add(tuple(collected(project, "--level=smoke", f"--order={seed}")))
+        orders.add(tuple(collected(project, f"--order={seed}", level="smoke")))
         text = project.run("--benchmark-only", "--level=smoke", f"--order={seed}").text
         assert f"order: --order {seed}" in text
         places.append([line.split()[0] for line in text.splitlines() if "flop/byte" in line])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -287,7 +288,8 @@ def test_command_reproduces_one_check(project: Project):
     failed = [r for r in outcome.records if r["status"] == "fail"]
     assert "inputs_are_unchanged" in [r["check"] for r in failed]
     assert failed[0]["command"] in outcome.text
-    again = project.pytester.runpytest_inprocess(*shlex.split(failed[0]["command"])[1:], "--records=again.jsonl")
+    words = [sys.executable, "-m", *shlex.split(failed[0]["command"]), "--records=again.jsonl"]
+    again = project.pytester.run(*words, timeout=60)
     assert again.ret == 1
     assert [(r["check"], r["reason"]) for r in project.records("again.jsonl")] == [
         (failed[0]["check"], failed[0]["reason"])

@@ -99,8 +99,8 @@ def moved(move: Callable[[ConvGeometry, Index, Index, Index, Index], tuple[Index
 
 
 BY_HAND: dict[str, Place] = {
-    "kernel flipped in H and W": moved(lambda g, y, t, x, w: (x, (*w[:2], g.r - 1 - w[2], g.s - 1 - w[3]))),
-    "kernel flipped in W": moved(lambda g, y, t, x, w: (x, (*w[:3], g.s - 1 - w[3]))),
+    "filter flipped in H and W": moved(lambda g, y, t, x, w: (x, (*w[:2], g.r - 1 - w[2], g.s - 1 - w[3]))),
+    "filter flipped in W": moved(lambda g, y, t, x, w: (x, (*w[:3], g.s - 1 - w[3]))),
     "dilation ignored": moved(
         lambda g, y, t, x, w: (
             (*x[:2], x[2] - t[1] * (g.dilation[0] - 1), x[3] - t[2] * (g.dilation[1] - 1)),
@@ -116,7 +116,7 @@ BY_HAND: dict[str, Place] = {
         lambda g, y, t, x, w: ((x[0], t[0] * g.groups + y[1] // (g.k // g.groups), *x[2:]), w),
     ),
     "image n uses image n+1": moved(lambda g, y, t, x, w: (((x[0] + 1) % g.n, *x[1:]), w)),
-    "last tap of the kernel left out": moved(
+    "last tap of the filter left out": moved(
         lambda g, y, t, x, w: ((-1,) * 4 if t[1:] == (g.r - 1, g.s - 1) else x, w),
     ),
     "padding repeats the edge instead of zero": moved(
@@ -189,12 +189,12 @@ def test_right_outputs_have_no_diagnosis(operator: str, distribution: str):
 @pytest.mark.parametrize("distribution", ["integer", "fixed", "impulse", "special", "wide"])
 def test_flipped_kernel_is_named_on_every_distribution(distribution: str):
     expected = case("conv_forward", HELD_OUT[1], "fp32", distribution)
-    recipe, flipped = expected.recipe, named("kernel flipped in H and W")
+    recipe, flipped = expected.recipe, named("filter flipped in H and W")
     with np.errstate(all="ignore"):
         outputs = flipped.run(recipe.operator, recipe.geometry, expected.inputs, "fp32")
     diagnosis = diagnose(recipe.operator, recipe.geometry, expected.inputs, outputs)
     assert diagnosis is not None
-    assert "kernel flipped in H and W" in diagnosis.names
+    assert "filter flipped in H and W" in diagnosis.names
 
 
 def test_garbage_has_no_diagnosis():

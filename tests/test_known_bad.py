@@ -65,7 +65,7 @@ def test_mutants_are_detected_at_smoke(operator: str):
 @pytest.mark.parametrize(
     ("name", "descriptor"),
     [
-        ("kernel flipped in H and W", "n2 c3 h5 w5 k4 r1 s1"),
+        ("filter flipped in H and W", "n2 c3 h5 w5 k4 r1 s1"),
         ("group off by one", "n2 c3 h5 w5 k4 r3 s3"),
         ("dilation ignored", "n2 c3 h5 w5 k4 r3 s3 p1"),
         ("inputs rounded to tf32", "n2 c3 h5 w5 k4 r3 s3"),

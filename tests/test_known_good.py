@@ -211,5 +211,5 @@ def test_former_name_of_the_command_is_understood_and_not_listed(capsys: pytest.
     assert "acquittal" not in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         main(["acquittal", "--seeds=0"])
-    assert ended.value.code == 2
+    assert ended.value.code == 4
     assert "'0' is not a whole number from 1 to 9999" in capsys.readouterr().err

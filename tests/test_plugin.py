@@ -51,7 +51,7 @@ def test_every_status_is_counted(project: Project, changes: dict[str, str], stat
     assert (outcome.exit, outcome.statuses) == (code, {status: 1})
     assert reason in decode(json.dumps(outcome.of("acme"))).explanation
     assert reason in outcome.text
-    assert f"1 cases: 1 {status}" in outcome.text
+    assert f"1 case: 1 {status}" in outcome.text
     assert ("NOTHING WAS VERIFIED" in outcome.text) == (code == 5 or status == "error")
 
 

@@ -14,8 +14,11 @@ from conformance import suites
 from conformance.__main__ import main
 from conformance.checks import required
 from conformance.reporting.submission import archive
+from conformance.reporting.submission.complete import defects
 from conformance.reporting.submission.required import required_cases
+from conformance.results.schema import Record
 from conformance.training.tables import networks
+from tests.report_samples import absent, as_read, trained
 from tests.submissions import STATEMENT, Vendor, vendor
 
 
@@ -178,3 +181,14 @@ def test_what_is_due_grows_with_the_level(level: str):
     assert len(slots) == len(set(slots)) == sum(share.cases for share in found.verdicts)
     if level != "smoke":
         assert set(slots) > {slot for share in required_cases("smoke").verdicts for slot in share.slots}
+
+
+def test_a_network_is_trained_once_or_declared_absent():
+    def told(*records: Record) -> list[str]:
+        return [defect for defect in defects(records, required_cases("standard")) if defect.startswith("training ")]
+
+    digits = as_read(trained())
+    untrained = as_read(absent(operator="training", cases=1))
+    assert told() == ["training digits has no verdict", "training unet has no verdict"]
+    assert told(digits, digits) == ["training digits has 2 verdicts", "training unet has no verdict"]
+    assert told(digits, untrained) == []

@@ -182,7 +182,10 @@ def test_command_trains_the_same_again(trained: Trained):
     outcome = trained.train("--seed=3")
     first = outcome.of("acme")
     assert f"reproduce: {first['command']}" in outcome.text
-    again = trained.project.pytester.runpytest_inprocess(*shlex.split(first["command"])[1:], "--records=again.jsonl")
+    program, run, file, *words = shlex.split(first["command"])
+    assert (program, run) == ("conformance", "run")
+    # in this process, whose trainings are short
+    again = trained.project.pytester.runpytest_inprocess(f"--impl={file}", *words, "--records=again.jsonl")
     (second,) = trained.project.records("again.jsonl")
     assert (again.ret, second["reason"]) == (1, first["reason"])
 

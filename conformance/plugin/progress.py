@@ -24,8 +24,8 @@ from conformance.results.schema import Record
 NAME = "conformance-progress"
 MAX_ROWS = 8
 """Unfinished rows that are shown."""
-SECONDS = 0.1
-"""Between two pictures: more are not seen."""
+SECONDS, SIGN = 0.1, 30.0
+"""Between two pictures, since more are not seen; without a terminal, between two lines that say how far it is."""
 
 
 class Estimate:
@@ -99,7 +99,7 @@ class Progress:
         self._running = ""
         self._headed = False
         self._drawn = 0
-        self._last = 0.0
+        self._last = time.monotonic()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """All tests of this process; a controller has none of its own."""
@@ -184,15 +184,22 @@ class Progress:
             left = duration(row.seconds / row.done * (row.total - row.done) / self.estimate.workers)
             said = f"{row.done}/{row.total}, {failed} failed, {left} left"
             lines.append(terminal.names(implementation, operator, self._width) + said)
-        estimate, remaining = self.estimate, self.estimate.remaining
-        left = "" if remaining is None else f", {duration(remaining)} left"
-        lines.append(f"{estimate.done}/{estimate.total}{left}  {_case(self._running)}")
+        lines.append(f"{self._sign}  {_case(self._running)}")
         return [line[: self._width] for line in lines]
+
+    @property
+    def _sign(self) -> str:
+        estimate, remaining = self.estimate, self.estimate.remaining
+        return f"{estimate.done}/{estimate.total}" + ("" if remaining is None else f", {duration(remaining)} left")
 
     def _draw(self) -> None:
         """On the lines below the one on which pytest has ended, if it has."""
         now = time.monotonic()
-        if not self._live or now - self._last < SECONDS or self._reporter._tw.width_of_current_line:
+        if now - self._last < (SECONDS if self._live else SIGN) or self._reporter._tw.width_of_current_line:
+            return
+        if not self._live:
+            self._reporter.write_line(self._sign)
+            self._last = now
             return
         self._clear()
         lines = self.text()

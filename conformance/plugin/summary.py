@@ -76,9 +76,14 @@ class Summary:
     def _write(self, reporter: pytest.TerminalReporter) -> None:
         run, width = self._run, reporter._tw.fullwidth - 1
         devices = options.devices_asked(run.config)
-        if run.config.option.collectonly or not (run.asked or run.tally.cells or devices):
+        if run.config.option.collectonly:
             return
-        self._failures(reporter)
+        if run.config.getoption("impl") and not run.asked:
+            reporter.write_line(
+                "no test here verifies anything: add --pyargs conformance.suites, or use conformance run"
+            )
+        if not (run.asked or run.tally.cells or devices):
+            return
         named = [(record.implementation, record) for record in self._tables]
         networks = training.table(named)
         for table in (*memory.tables(named), *([networks] if networks else [])):
@@ -106,6 +111,7 @@ class Summary:
             reporter.write_line(text)
         if not run.tally.verified:
             reporter.write_line("NOTHING WAS VERIFIED", red=True)
+        self._failures(reporter)
         if run.records is not None and (folder := run.config.getoption("--report")):
             for text in command.of_run(run.records.path, Path(folder)):
                 reporter.write_line(text)
@@ -130,13 +136,14 @@ class Summary:
                     reporter.write_line(f"reproduce: {smallest.command}")
             if left := groups[MAX_GROUPS:]:
                 reporter.write_line(f"and more: {amount(left)}")
-        reporter.write_line("every failing case: --show fail")
+        if len(self._failed) > 1 and not self._listed & {"fail", "error"}:
+            reporter.write_line("every failing case: --show fail --show error")
 
     def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
         reporter.section(status)
         for record in (record for record in self._cases if record.status == status):
             where = " ".join(filter(None, (record.descriptor, record.dtype, record.layout, record.distribution)))
-            count = f"{record.cases:,} cases" if record.cases > 1 else where
+            count = where if record.cases == 1 else terminal.amount(record.cases, "case")
             names = f"{record.implementation} {record.operator} {record.check}".rstrip()
             reporter.write_line(f"{names}: {count}: {record.headline}")
 

@@ -148,7 +148,7 @@ _OTHERS = (
             lambda g: g.count == 2),
 )  # fmt: skip
 
-_CONVOLVED = ("kernel flipped in H and W", "stride ignored", "padding ignored", "image n uses image n-1")
+_CONVOLVED = ("filter flipped in H and W", "stride ignored", "padding ignored", "image n uses image n-1")
 _NORMAL = (
     "variance biased where the unbiased one is due, or the reverse",
     "last image left out of the statistics",

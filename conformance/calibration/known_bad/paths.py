@@ -16,7 +16,7 @@ _PARAMETERS = (
     "padding mirrored (before and after exchanged)",
 )
 _OTHERS = ("bias (dbias) missing", "image n uses image n-1")
-_KERNEL = ("kernel flipped in H and W", "kernel transposed (R and S swapped)")
+_KERNEL = ("filter flipped in H and W", "filter transposed (R and S swapped)")
 _GROUPS = ("group off by one", "input channels interleaved over groups")
 _ALL = (*_PARAMETERS, *_OTHERS, *_KERNEL, *_GROUPS)
 _NO_DILATION = tuple(name for name in _PARAMETERS if "dilation" not in name)

@@ -42,22 +42,22 @@ def _exchanged(w: np.ndarray, g: ConvGeometry) -> np.ndarray:
 
 
 _MISREAD_KERNELS: dict[str, Compute] = {
-    "kernel flipped in H": misread(w=lambda w, g: w[:, :, ::-1]),
-    "kernel flipped in W": misread(w=lambda w, g: w[..., ::-1]),
-    "kernel flipped in H and W": misread(w=lambda w, g: w[:, :, ::-1, ::-1]),
-    "kernel transposed (R and S swapped)": misread(lambda g: replace(g, r=g.s, s=g.r), w=lambda w, g: w.swapaxes(2, 3)),
-    "kernel strides of R and S swapped": misread(
+    "filter flipped in H": misread(w=lambda w, g: w[:, :, ::-1]),
+    "filter flipped in W": misread(w=lambda w, g: w[..., ::-1]),
+    "filter flipped in H and W": misread(w=lambda w, g: w[:, :, ::-1, ::-1]),
+    "filter transposed (R and S swapped)": misread(lambda g: replace(g, r=g.s, s=g.r), w=lambda w, g: w.swapaxes(2, 3)),
+    "filter strides of R and S swapped": misread(
         w=lambda w, g: w.reshape(*w.shape[:2], g.s, g.r).swapaxes(2, 3),
     ),
-    "kernel read as KRSC instead of KCRS": misread(
+    "filter read as KRSC instead of KCRS": misread(
         w=lambda w, g: w.reshape(g.k, g.r, g.s, -1).transpose(0, 3, 1, 2),
     ),
-    "kernel rotated by one in H": misread(w=rolled(2)),
-    "kernel rotated by one in W": misread(w=rolled(3)),
-    "K and C of the kernel exchanged": misread(w=_exchanged),
-    "last row of the kernel left out": misread(w=zeroed(..., -1, slice(None))),
-    "last column of the kernel left out": misread(w=zeroed(..., -1)),
-    "last tap of the kernel left out": misread(w=zeroed(..., -1, -1)),
+    "filter rotated by one in H": misread(w=rolled(2)),
+    "filter rotated by one in W": misread(w=rolled(3)),
+    "K and C of the filter exchanged": misread(w=_exchanged),
+    "last row of the filter left out": misread(w=zeroed(..., -1, slice(None))),
+    "last column of the filter left out": misread(w=zeroed(..., -1)),
+    "last tap of the filter left out": misread(w=zeroed(..., -1, -1)),
 }
 
 

@@ -151,7 +151,7 @@ def _again(sees: Sees = lambda geometry: geometry, **changes: Change) -> Steps:
 
 
 _RECOMPUTED: dict[str, Steps] = {
-    "z recomputed with the kernel flipped": _again(w=lambda w, g: w[..., ::-1, ::-1]),
+    "z recomputed with the filter flipped": _again(w=lambda w, g: w[..., ::-1, ::-1]),
     "z recomputed with the stride ignored": _again(lambda g: replace(g, stride=(1, 1))),
     "z recomputed with the dilation ignored": _again(lambda g: replace(g, dilation=(1, 1))),
     "z recomputed with the padding ignored": _again(lambda g: replace(g, padding=((0, 0), (0, 0)))),
@@ -179,7 +179,7 @@ def _scaled(factor: Callable[[Parts], Any]) -> Step:
 
 
 _GRADIENTS: dict[str, Steps] = {
-    "dx with the kernel flipped once too often": Steps(w_of_dx=_flipped),
+    "dx with the filter flipped once too often": Steps(w_of_dx=_flipped),
     "dx of dy instead of dz": Steps(dz_of_dx=lambda p: p.dy),
     "dw of dy instead of dz": Steps(dz_of_dw=lambda p: p.dy),
     "dx with statistics taken for constants": Steps(dz_of_dx=_DZ["statistics taken for constants in dz"]),
