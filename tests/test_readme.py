@@ -88,7 +88,8 @@ def without_files(words: list[str], folder: Path) -> list[str]:
     # nor do other implementations than one make it any clearer whether a command is understood
     asked = {"--impl", "-m"} & set(words) or any("--impl=" in word or "/" in word for word in words)
     few += [] if asked else ["--impl", "numpy-direct"]
-    level = [] if {"--dtype", "--level"} & set(words) else ["--level", "smoke"]
+    any_level = {"--dtype", "--level"} & set(words) or "training" in " ".join(words)  # nothing is trained at smoke
+    level = [] if any_level else ["--level", "smoke"]
     kept = [*few, *level, *(w.replace("acme.py", f"{folder}/acme.py") for w in words if not w.startswith(written))]
     place = kept.index("-n") if "-n" in kept else len(kept)
     return kept[:place] + kept[place + 2 :]
