@@ -72,8 +72,6 @@ def _parser() -> Parser:
     for name, declare in FAMILIES.items():
         text = (declare.__doc__ or name).splitlines()[0]
         declare(families.add_parser(name, help=text, description=text))
-    # the former name, to be removed after one release; without a help text it is not listed
-    FAMILIES["false-alarms"](families.add_parser("acquittal", description="The former name of false-alarms."))
     return parser
 
 

@@ -9,10 +9,10 @@ class ExitCode(IntEnum):
     """The first five have the numbers, and the meanings, that they have in pytest."""
 
     GOOD = 0, "all that was asked for is as it should be, and something was verified"
-    BAD = 1, "a failure, an error, or nothing verified on a device given to --require"
+    BAD = 1, "a failure, an error, or nothing verified on a device that --require names"
     INTERRUPTED = 2, "interrupted"
     INTERNAL = 3, "an error inside the suite"
-    UNUSABLE = 4, "wrong command line, or input that cannot be used"
+    UNUSABLE = 4, "wrong command line, input that cannot be used, or a device that --require names is not here"
     NOTHING = 5, "nothing was verified"
 
     meaning: str

@@ -98,7 +98,7 @@ def test_what_is_claimed_and_lost_fails(project: Project, claim: Callable[..., P
     assert (outcome.exit, outcome.statuses) == (1, {"fail": 1})
     words = f"claimed in acme.claims.json, but {reason}"
     assert outcome.of("acme")["reason"].startswith(words)
-    anew = f"support it again, or write the claims anew with `conformance claims write {file}`"
+    anew = f"support it again, or write the claims again with `conformance claims write {file} RECORDS`"
     assert outcome.of("acme")["reason"].endswith(anew)
     assert words in outcome.text
     assert outcome.of("acme")["device"] == changes.get("device", "cpu")

@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from conformance.__main__ import main
 from conformance.calibration import false_alarms as campaign
 from conformance.calibration.known_good import KNOWN_GOOD, KnownGood, sums
 from conformance.calibration.known_good.sums import Sum
@@ -204,12 +203,3 @@ def test_campaign_lists_a_false_alarm(monkeypatch: pytest.MonkeyPatch):
     assert lines[0].startswith("FALSE ALARM fp16-accumulator: ")
     assert f"5 verdicts, {len(margins.alarms)} false alarms" in lines
     assert any(line.split()[:1] == ["rms"] for line in lines)
-
-
-def test_former_name_of_the_command_is_understood_and_not_listed(capsys: pytest.CaptureFixture[str]):
-    assert main([]) == 0
-    assert "acquittal" not in capsys.readouterr().out
-    with pytest.raises(SystemExit) as ended:
-        main(["acquittal", "--seeds=0"])
-    assert ended.value.code == 4
-    assert "'0' is not a whole number from 1 to 9999" in capsys.readouterr().err

@@ -17,6 +17,8 @@ import pytest
 from conformance.plugin.progress import Estimate, duration
 from tests.conftest import Project
 
+pytest_plugins = ["pytester"]
+
 TINY = "n1 c2 h4 w4 k2 r3 s3 p1"
 SLOW = "time.sleep(0.15); return y"
 

@@ -82,7 +82,6 @@ def test_statuses_have_colors_where_there_are_any():
 @pytest.mark.parametrize(
     ("start", "entry"),
     [
-        ("broken: impls/acme.py: ", broken(implementation="impls/acme.py", reason=REASON)),
         ("unavailable: acme: ", record("acme", "conv_forward", "unavailable", reason=REASON)),
         ("unsupported: acme: 1 x ", record("acme", "conv_forward", "unsupported", reason=REASON)),
         ("waived: acme: 1 x ", record("acme", "conv_forward", "waived", reason=REASON)),

@@ -141,9 +141,7 @@ def lines(found: Sequence[Outcome]) -> Iterator[str]:
 def declare(parser: argparse.ArgumentParser) -> None:
     """How many known-bad kernels the judge detects; exits 1 if one survives or is reached by no case."""
     parser.add_argument("--level", choices=("smoke", "standard"), default="standard", help="tables (default: standard)")
-    parser.add_argument(
-        "--kind", "--family", dest="family", action="append", choices=FAMILIES, help="only this kind of mistake"
-    )
+    parser.add_argument("--kind", dest="family", action="append", choices=FAMILIES, help="only this kind of mistake")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's mutants")
     parser.add_argument("--without", action="append", choices=PARTS, help="switch a distribution or a statistic off")
     parser.set_defaults(run=_command)

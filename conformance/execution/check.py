@@ -13,7 +13,7 @@ from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.judging import METHODS, by_probes
 from conformance.execution.plan import absence_reason
-from conformance.execution.selection import SelectionError, require_known
+from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
 from conformance.execution.status import Verdict, kernel_frames
 from conformance.execution.verify import Tensors, verify
 from conformance.implementations import registry
@@ -152,6 +152,8 @@ def check(
     family = FAMILIES[found.geometry.family]
     require_known("dtype", [dtype], STORAGE)
     require_known("layout", [layout], LAYOUTS)
+    if distribution in (BEHAVIOUR, "training"):
+        raise SelectionError(f"distribution {distribution}: is checked by `conformance run` only")
     require_known("distribution", [distribution], DISTRIBUTIONS)
     if distribution not in family.distributions or not applies(distribution, dtype):
         of = family.name if distribution not in family.distributions else f"{family.name} in {dtype}"
@@ -189,11 +191,10 @@ def check(
     if operator is None:
         offered = {one.operator for one in implementation.kernels if one.operator in possible}
         if len(offered) != 1:
-            has = f"has {len(offered)} operators that take" if offered else absent or "has no operator that takes"
+            has = f"implements {len(offered)} operators that take" if offered else "implements no operator that takes"
             choices = ", ".join(sorted(offered) or possible)
-            raise SelectionError(
-                f"operator: needed, since {implementation.name} {has} {found.geometry.descriptor!r}. Choices: {choices}"
-            )
+            why = absent or f"{implementation.name} {has} {found.geometry.descriptor!r}"
+            raise SelectionError(f"operator: {why}. Choices: {choices}")
         (operator,) = offered
 
     variant = Variant(dtype, layout, distribution)

@@ -54,7 +54,7 @@ class Claim:
 
     def lost(self, status: str, reason: str) -> str:
         """The reason of a failure: a claimed case is `status`."""
-        anew = f"write the claims anew with `conformance claims write {self.source}`"
+        anew = f"write the claims again with `conformance claims write {self.source} RECORDS`"
         return f"claimed in {self.place}, but {status}: {reason}; support it again, or {anew}"
 
 

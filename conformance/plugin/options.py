@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ def add(parser: Any) -> None:
     group.addoption("--dtype", action="append", metavar="NAME", help="only this dtype")
     group.addoption("--layout", action="append", metavar="NAME", help="only this layout")
     group.addoption("--distribution", action="append", metavar="NAME", help="only this input distribution")
-    group.addoption("--arm", action="append", metavar="NAME", help="deprecated name of --distribution")
     group.addoption("--seed", default=str(SEED), metavar="N", help="draw fresh data (default: the goldens' seed)")
     group.addoption("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes, or by cost")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
@@ -64,9 +62,6 @@ def _read(config: pytest.Config) -> Selection:
         require_known(option, given or (), choices)
         return tuple(given or choices)
 
-    if config.getoption("--arm"):
-        warnings.warn("--arm is the old name of --distribution and will go", pytest.PytestDeprecationWarning, 2)
-        config.option.distribution = [*(config.getoption("--distribution") or ()), *config.getoption("--arm")]
     for option in ONCE:
         if sum(str(word).split("=")[0] == option for word in config.invocation_params.args) > 1:
             raise SelectionError(f"{option} is given twice; it takes one value")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from conformance.implementations.devices import missing
+from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.plugin import options
 from conformance.plugin.outcome import CATEGORIES
 from conformance.plugin.progress import NAME as PROGRESS
@@ -129,7 +131,8 @@ class Summary:
             for number, one in enumerate(groups[:MAX_GROUPS], start=1):
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {one.title}: {one.counted}", red=True, bold=True)
-                reporter.write_line(f"smallest case: {described(smallest)}")
+                if case := described(smallest):
+                    reporter.write_line(f"smallest case: {case}")
                 if number <= MAX_WHOLE and style != "no":
                     _show(reporter, smallest, reports[id(smallest)].longrepr, one.cause)
                 if smallest.command:
@@ -140,12 +143,16 @@ class Summary:
             reporter.write_line("every failing case: --show fail --show error")
 
     def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
+        """Cases by implementation, operator and reason; operators that are not implemented are in the summary."""
         reporter.section(status)
-        for record in (record for record in self._cases if record.status == status):
-            where = " ".join(filter(None, (record.descriptor, record.dtype, record.layout, record.distribution)))
-            count = where if record.cases == 1 else terminal.amount(record.cases, "case")
-            names = f"{record.implementation} {record.operator} {record.check}".rstrip()
-            reporter.write_line(f"{names}: {count}: {record.headline}")
+        alike: defaultdict[str, list[Record]] = defaultdict(list)
+        for record in self._cases:
+            if record.status == status and record.reason != NOT_IMPLEMENTED.format(record.operator):
+                alike[f"{record.implementation} {record.operator}: {record.headline}"].append(record)
+        for title, records in alike.items():
+            reporter.write_line(f"{title}: {terminal.amount(sum(record.cases for record in records), 'case')}")
+            for case in filter(None, map(described, records)):
+                reporter.write_line(f"    {case}")
 
 
 def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:

@@ -28,7 +28,7 @@ class Tally:
         self.seconds: Counter[str] = Counter()
         """Phase -> seconds over all cases."""
         self.own: list[float] = []
-        """Seconds of each verdict that are neither the kernel's nor the reference's."""
+        """Seconds of each verdict that are neither the kernel's, the reference's nor the diagnosis'."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of unsupported cases, but for operators that it does not implement."""
         self.not_implemented: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -45,7 +45,8 @@ class Tally:
         self.devices[record.device][status] += cases
         if {"kernel", "total"} <= record.seconds.keys():
             self.seconds.update(record.seconds)
-            self.own.append(record.seconds["total"] - record.seconds["kernel"] - record.seconds.get("reference", 0.0))
+            others = (record.seconds.get(phase, 0.0) for phase in ("kernel", "reference", "diagnosis"))
+            self.own.append(record.seconds["total"] - sum(others))
         if record.dtype:
             self.profiles[name, record.dtype].add(record)
         if record.work is not None:

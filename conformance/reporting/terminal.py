@@ -74,8 +74,6 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
         yield from _wrapped("traffic as counted by emulators", width)
         yield from _columns([traffic.HEADS, *traffic.rows(tally.moved)], width)
         yield from (*_wrapped(traffic.NOTE, width), ())
-    for path, why in sorted(tally.broken.items()):
-        yield from _wrapped(f"broken: {path}: {why}", width)
     for name in present:
         yield from _wrapped(_not_implemented(tally, name), width)
         for status, reasons in (("unsupported", tally.refusals[name]), ("waived", tally.waivers[name])):
@@ -99,7 +97,8 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
     if tally.own:
         kernels, references = tally.seconds["kernel"], tally.seconds["reference"]
         own_time = f"{statistics.median(tally.own) * 1e3:.2f} ms a verdict (median) for the rest"
-        yield from _wrapped(f"kernels {kernels:.1f} s, references {references:.1f} s, and {own_time}", width)
+        parts = f"kernels {kernels:.1f} s, references {references:.1f} s, diagnosis {tally.seconds['diagnosis']:.1f} s"
+        yield from _wrapped(f"{parts}, and {own_time}", width)
 
 
 def simulators(device: str, found: Mapping[str, list[str]], width: int) -> list[str]:
