@@ -65,13 +65,14 @@ def _parser() -> Parser:
         prog="conformance",
         description="Verify convolution, pooling and batch-norm kernels, and time them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
         epilog=EXAMPLE + "\n".join(f"  {code:d}  {code.meaning}" for code in ExitCode),
     )
     parser.add_argument("--version", action="version", version=f"kernel-conformance {__version__}")
     families = parser.add_subparsers(metavar="COMMAND")
     for name, declare in FAMILIES.items():
         text = (declare.__doc__ or name).splitlines()[0]
-        declare(families.add_parser(name, help=text, description=text))
+        declare(families.add_parser(name, help=text, description=text, allow_abbrev=False))
     return parser
 
 

@@ -182,7 +182,7 @@ def test_file(project: Project, source: str, message: str):
     assert (outcome.exit, outcome.statuses) == (1, {"error": 1, "pass": 1})
     assert message in outcome.of("acme.py")["reason"]
     unwrapped = " ".join(outcome.text.split())
-    assert f"impls/acme.py: {outcome.of('acme.py')['reason']}" in unwrapped
+    assert f"impls/acme.py: 1 kind of failure, 1 case 1. {outcome.of('acme.py')['reason']}" in unwrapped
     assert no_traceback_of_ours(outcome.text)
 
 
@@ -273,3 +273,52 @@ def test_fault_of_a_waivers_predicate(project: Project):
     outcome = project.run()
     assert (outcome.exit, outcome.statuses) == (1, {"error": 1})
     assert "when=... raised AttributeError" in outcome.of("acme")["reason"]
+
+
+SAYS_NOTHING = "class Silent(Exception):\n    def __str__(self): raise RuntimeError('no words')"
+RAISED = {
+    "without words": (
+        {"head": SAYS_NOTHING, "body": "raise Silent"},
+        "raised Silent: (its message cannot be shown: RuntimeError)",
+    ),
+    "with megabytes": ({"body": "raise ValueError('m' * 3_000_000)"}, " ... (3,000,000 characters)"),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), RAISED.values(), ids=RAISED)
+def test_whatever_an_exception_says_is_one_short_verdict(project: Project, changes: dict[str, str], reason: str):
+    project.kernel(**changes)
+    outcome = project.run()
+    assert (outcome.exit, outcome.statuses) == (1, {"error": 1})
+    assert reason in outcome.of("acme")["reason"]
+    assert len(outcome.text) < 20_000
+
+
+@pytest.mark.parametrize("option", ["--impl", "--records", "--report"])
+def test_an_empty_path_is_not_the_current_folder(project: Project, option: str):
+    project.kernel()
+    outcome = project.run(f"{option}=")
+    assert (outcome.exit, f"{option} is empty; give a name or a path" in outcome.text) == (4, True)
+
+
+def test_a_file_that_is_no_file_of_records_is_not_overwritten(project: Project):
+    file = project.kernel()
+    source = file.read_text()
+    outcome = project.run(f"--records={file}")
+    assert (outcome.exit, "is no file of records; it is not overwritten" in outcome.text) == (4, True)
+    assert file.read_text() == source
+
+
+def test_a_run_that_was_given_an_implementation_and_has_no_case_for_it_does_not_end_well(project: Project):
+    file = project.kernel(folder=".")
+    project.write("suite/test_suite.py", "def test_of_my_own(): pass")
+    outcome = project.run(f"--impl={file}")
+    assert (outcome.exit, "no test here verifies anything" in outcome.text) == (5, True)
+    assert project.run().exit == 0
+
+
+def test_tests_of_one_s_own_can_be_selected(project: Project):
+    project.kernel()
+    project.write("suite/test_own.py", "def test_of_my_own(): pass")
+    outcome = project.run("-k", "of_my_own")
+    assert (outcome.exit, "NOTHING WAS VERIFIED" in outcome.text) == (0, False)

@@ -188,12 +188,14 @@ def check(
     else:
         implementation, absent = _load(kernel, operator)
 
-    if operator is None:
+    if operator is None and absent:
+        operator = possible[0]
+    elif operator is None:
         offered = {one.operator for one in implementation.kernels if one.operator in possible}
         if len(offered) != 1:
             has = f"implements {len(offered)} operators that take" if offered else "implements no operator that takes"
             choices = ", ".join(sorted(offered) or possible)
-            why = absent or f"{implementation.name} {has} {found.geometry.descriptor!r}"
+            why = f"{implementation.name} {has} {found.geometry.descriptor!r}"
             raise SelectionError(f"operator: {why}. Choices: {choices}")
         (operator,) = offered
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.diagnosis.diagnose import Diagnosis
+from conformance.implementations.errors import described
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement
@@ -135,4 +136,4 @@ def blame(error: BaseException) -> str:
     called = kernel_frames(error)
     own = [frame for frame in called if frame.filename == called[0].filename]
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    return f"raised {type(error).__name__}: {error}{where}"
+    return f"raised {described(error)}{where}"

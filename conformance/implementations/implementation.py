@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +88,8 @@ class Implementation:
     source: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"\S{1,80}", self.name) or not self.name.isprintable():
+            raise ImplementationError(f"name={self.name!r}: must be 1 to 80 printable characters without a space")
         if self.device not in DEVICES:
             raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
         if not hasattr(self.arrays, "from_host"):
@@ -114,6 +117,8 @@ class Implementation:
         _known("operator", [operator], OPERATORS)
         _known("dtypes", dtypes, STORAGE)
         _known("layouts", layouts, LAYOUTS)
+        if contract is not None and not isinstance(contract, Contract):
+            raise ImplementationError(f"contract={contract!r}: must be a Contract(...)")
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
             self.kernels.append(
@@ -220,6 +225,8 @@ def _holds(when: Predicate | None, geometry: Any) -> bool:
 
 
 def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
+    if isinstance(values, str):
+        raise ImplementationError(f"{field_name}={values!r}: must be a tuple, such as ({values!r},)")
     for value in values:
         if value not in choices:
             raise ImplementationError(f"{field_name}: {value!r} is not one of {', '.join(choices)}")

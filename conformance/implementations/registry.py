@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
+from conformance.implementations.errors import described
 from conformance.implementations.implementation import Implementation
 
 GROUP = "conformance.implementations"
@@ -70,7 +71,7 @@ def load_installed(registry: Registry) -> None:
             else:
                 registry.unavailable[entry.name] = str(problem)
         except BaseException as problem:  # as in `load`
-            registry.broken[place] = f"{type(problem).__name__}: {problem}"
+            registry.broken[place] = f"{described(problem)}"
 
 
 def discover(folder: Path) -> list[Path]:
@@ -153,4 +154,4 @@ def _note(registry: Registry, path: Path, problem: BaseException) -> None:
         return
     place = f"{Path(own[-1].filename).relative_to(here.parent)}, line {own[-1].lineno}" if own else path.name
     where = "" if isinstance(problem, SyntaxError) else f" ({place})"  # a syntax error says itself where it is
-    registry.broken[str(path)] = f"{type(problem).__name__}: {problem}{where}"
+    registry.broken[str(path)] = f"{described(problem)}{where}"

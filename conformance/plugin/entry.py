@@ -6,6 +6,7 @@ not wait for its imports.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,4 +46,6 @@ def _asked(config: pytest.Config, args: list[str]) -> bool:
     given = [word.split("::")[0] for word in known.file_or_dir]
     if known.pyargs and any(name == word or name.startswith(f"{word}.") for name in given for word in FOLDERS):
         return True
-    return any(Path(name).resolve().is_relative_to(folder) for name in given for folder in FOLDERS.values())
+    # realpath, because Path.resolve raises where links go round in a circle
+    real = [Path(os.path.realpath(name)) for name in given]
+    return any(path.is_relative_to(folder) for path in real for folder in FOLDERS.values())

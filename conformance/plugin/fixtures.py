@@ -14,6 +14,7 @@ from conformance.checks.sample import NotChecked
 from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict, of_the_suite
 from conformance.execution.verify import verify as verify_case
+from conformance.implementations.errors import MAX_MESSAGE, described
 from conformance.plugin.outcome import PROPERTY, publish
 from conformance.results import build
 from conformance.results.claims import enforced
@@ -81,7 +82,12 @@ def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -
             verdict.status, verdict.reason = record.status, record.reason
     publish(request.node, record)
     raised = verdict.exception
-    if verdict.status == "error" and isinstance(raised, Exception) and not isinstance(raised, SkipTest):
+    if (
+        verdict.status == "error"
+        and isinstance(raised, Exception)
+        and not isinstance(raised, SkipTest)
+        and len(described(raised)) < MAX_MESSAGE
+    ):
         *_, (last, _) = traceback.walk_tb(raised.__traceback__)
         if not of_the_suite(last.f_code.co_filename):
             raise raised  # the kernel's own traceback, and the debugger stops there

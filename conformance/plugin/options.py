@@ -62,6 +62,9 @@ def _read(config: pytest.Config) -> Selection:
         require_known(option, given or (), choices)
         return tuple(given or choices)
 
+    for option in ("--impl", "--records", "--report"):
+        if "" in (config.getoption(option), *(config.getoption("--impl") or ())):
+            raise SelectionError(f"{option} is empty; give a name or a path")
     for option in ONCE:
         if sum(str(word).split("=")[0] == option for word in config.invocation_params.args) > 1:
             raise SelectionError(f"{option} is given twice; it takes one value")

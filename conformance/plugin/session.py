@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,9 @@ def _open_records(config: pytest.Config) -> Records | None:
         path = path or Path(folder) / "records.jsonl"
     if path is None:
         return None
+    with suppress(OSError), Path(path).open("rb") as file:
+        if Path(path).is_file() and file.read(1) not in (b"", b"{"):
+            raise pytest.UsageError(f"--records {path}: is no file of records; it is not overwritten")
     try:
         return Records(Path(path))
     except OSError as error:
