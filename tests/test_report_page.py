@@ -296,6 +296,28 @@ def test_worst_errors_are_those_of_the_records(tmp_path: Path):
     assert (point["x"], point["y"]) == (32, 0.75)
 
 
+def test_bits_and_profile_leave_out_what_exceeds_its_contract(tmp_path: Path):
+    numbers = {"lambda": 1.0, "lambda_limit": 4.0, "rms": 0.1, "effective_bits": -3.0, "inferred": INFERRED}
+    wrong = numbers | {"lambda": 9.0, "effective_bits": -1023.0}
+    records = [
+        sample(profile={"y": numbers}),
+        sample(dtype="bf16"),
+        sample(dtype="bf16", problem="2", profile={"y": wrong}),
+    ]
+    records += [sample(dtype="fp64", profile={"y": wrong | {"lambda": "nan"}})]
+    found = digest(tmp_path, records)
+    (plot,) = (plot for plot in plots.accuracy(found) if plot.kind == "bits")
+    assert [(p["panel"], p["x"], p["x2"]) for p in plot.points] == [("fp32", 0, 0)]
+    assert "left out, because errors exceed the contract: acme bf16, acme fp64" in plot.text
+    profile = tables.profiles(found)
+    assert profile is not None
+    assert [row[:2] for row in profile.rows] == [("acme", "fp32")]
+    assert "left out, because errors exceed the contract: acme bf16, acme fp64" in profile.note
+    only = digest(tmp_path, [records[2]])
+    assert [plot.kind for plot in plots.accuracy(only)] == ["terms", "histograms"]
+    assert tables.profiles(only) is None
+
+
 def test_histograms_count_every_output_once(tmp_path: Path):
     numbers = {"lambda_limit": 4.0, "rms": 0.1, "inferred": INFERRED}
     shares = (0.0, 0.04, 0.06, 0.99, 1.7, 1e9)

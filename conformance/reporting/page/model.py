@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS
 from conformance.reporting.comparison.runs import Run
 from conformance.results.schema import Record
@@ -11,7 +12,7 @@ from conformance.training.tables import OPERATOR as TRAINING
 
 ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
 """Operators as the suite lists them; others come after, by name."""
-DTYPES = ("fp64", "fp32", "fp16", "bf16")
+DTYPES = tuple(STORAGE)
 
 
 class ReportError(Exception):
