@@ -192,12 +192,10 @@ class Speed:
 def speeds(digest: Digest) -> list[Speed]:
     """All times with their ratios to torch."""
     found: list[Speed] = []
-    by_machine: defaultdict[tuple[Machine, str, str], list[Clocked]] = defaultdict(list)
+    by_machine: defaultdict[tuple[Machine, tuple[int, str], str], list[Clocked]] = defaultdict(list)
     for clocked in digest.results.clocked:
-        by_machine[clocked.machine, clocked.dtype, clocked.layout].append(clocked)
-    for (machine, *_), held in sorted(
-        by_machine.items(), key=lambda item: (item[0][0], dtype_place(item[0][1]), item[0])
-    ):
+        by_machine[clocked.machine, dtype_place(clocked.dtype), clocked.layout].append(clocked)
+    for (machine, *_), held in sorted(by_machine.items()):
         device = machine.device
         relative = ratios({(device, c.operator, c.problem, c.implementation): c.seconds for c in held if not c.finding})
         for c in held:
