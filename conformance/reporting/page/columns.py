@@ -64,6 +64,7 @@ def columns(digest: Digest) -> dict[str, Any]:
             "terms": max(record.terms.values(), default=None),
             "figures": [_shown(number) for number in numbers],
             "worst": _shown(verdict.worst),
+            "elements": verdict.mismatched,
             "seconds": _shown(record.seconds.get("total")),
             "group": digest.grouped[id(record)][0] if id(record) in digest.grouped else None,
             "marks": verdict.replaced + 2 * verdict.stale,

@@ -140,6 +140,8 @@
     return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(value);
   }
 
+  const many = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+
   function share(value) {
     if (value === null) return "";
     if (value < 10) return `${(value * 100).toFixed(value < 0.1 ? 1 : 0)}%`;
@@ -203,8 +205,9 @@
     const status = verdicts.text(place, "status");
     const id = `v${place}`;
     const name = verdicts.rows[columns.row[place]][1];
-    const problem = verdicts.text(place, "problem") || `${columns.cases[place]} cases`;
+    const problem = verdicts.text(place, "problem") || many(columns.cases[place], "case");
     const check = verdicts.text(place, "check");
+    const elements = columns.elements[place];
     const what = [verdicts.text(place, "operator"), problem, check].filter(Boolean).join(" ");
     const open = make("button", { type: "button", class: "open", "aria-expanded": "false", "aria-controls": id, "aria-label": `${status}: ${name} ${what}` },
       make("span", { class: "mark", "aria-hidden": "true" }), status);
@@ -214,7 +217,7 @@
       make("td", {}, open),
       make("td", { class: "case" }, make("b", {}, name), ` ${what}${marks ? ` (${marks})` : ""}`, first ? make("small", {}, first) : null),
       ...["dtype", "layout", "distribution"].map((column) => make("td", {}, verdicts.text(place, column))),
-      make("td", { class: columns.worst[place] > 1 ? "n exceeds" : "n" }, share(columns.worst[place])),
+      make("td", { class: columns.worst[place] > 1 || elements > 0 ? "n exceeds" : "n" }, elements === null ? share(columns.worst[place]) : many(elements, "element")),
       make("td", { class: "n" }, columns.seconds[place] === null ? "" : (columns.seconds[place] * 1000).toFixed(1)),
     ];
     const row = make("tr", { class: `s-${status}` }, ...cells);
