@@ -50,7 +50,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(sample(problem=f"p{place}", distribution="wide") for place in range(20)),
         waived(implementation="another", operator="conv_backward_data", problem="needle"),
         failed(problem="wrong"),
-        failed(implementation="another", problem="counted", checks={"y": {"mismatched elements": [2e6, 0.0]}}),
+        failed(
+            implementation="another",
+            operator="conv_backward_data",
+            problem="counted",
+            checks={"y": {"mismatched elements": [2e6, 0.0]}},
+        ),
         absent(),
     ]
     page, errors = build([written(folder / "run.jsonl", spread(seeds, 3000))], folder, "A report")
@@ -232,6 +237,12 @@ def test_everything_works_by_keyboard_and_the_focus_is_seen(opened: Opener):
     shown.page.keyboard.press("Space")
     assert shown.page.locator("tr.detail").count() == 1
     assert shown.page.evaluate("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
+
+
+def test_every_section_can_be_chosen_on_a_narrow_screen(opened: Opener):
+    shown = opened(NARROW)
+    right = "all => all.every(one => one.getBoundingClientRect().right <= innerWidth)"
+    assert shown.page.eval_on_selector_all("nav a", right)
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])

@@ -51,6 +51,21 @@ def test_the_summary_tells_the_level(tmp_path: Path):
     assert "level" not in markdown.summary(digest(tmp_path, [sample()]), "t").partition("## ")[0]
 
 
+def test_the_summary_shows_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "my folder").mkdir()
+    monkeypatch.chdir(tmp_path / "my folder")
+    inside, outside = Path.cwd() / "a.py", f"/other{tmp_path / 'my folder' / 'b.py'}"
+    records = [
+        sample(status="error", reason=f"raised E: {outside} at {inside}:15", command=f"conformance run '{inside}'"),
+        waived(problem="w", waiver={"reason": str(inside), "url": "https://example.org/known"}),
+    ]
+    text = markdown.summary(digest(tmp_path, records), "t")
+    assert f"    raised E: {outside} at a.py:15\n    reproduce: conformance run 'a.py'\n" in text
+    assert "- acme: 1 x a.py (" in text
+    monkeypatch.chdir("/")
+    assert f"at {inside}:15\n" in markdown.summary(digest(tmp_path, records), "t")
+
+
 def test_nothing_from_outside_is_markdown(tmp_path: Path):
     names = ("implementation", "operator", "problem", "reason", "command")
     records = [make(seed=n, **dict.fromkeys(names, HOSTILE)) for n, make in enumerate((failed, waived, sample))]

@@ -83,7 +83,7 @@ def _by_terms(errors: Sequence[_Error]) -> Plot:
         for error in held:
             worst[error.power] = max(worst.get(error.power, 0.0), error.share)
         for terms, share in sorted(worst.items()):
-            says = f"{row}, {dtype}, {terms} terms or more: {_share(share)}"
+            says = f"{row}, {dtype}, contraction length {terms} or more: {_share(share)}"
             points.append(_point(row, dtype, x=terms, y=min(share, TOP), says=says))
         rows.append((row, dtype, *(_share(worst[n]) if n in worst else "-" for n in lengths)))
     title = "Worst error against contraction length"
@@ -91,7 +91,7 @@ def _by_terms(errors: Sequence[_Error]) -> Plot:
         "Error as a share of the bound that the declared contract allows; contraction lengths from each power of two."
     )
     heads = ("implementation", "dtype", *(f"{n}+" for n in lengths))
-    table = Table(f"{title}: worst error as a share of its bound, by terms", heads, tuple(rows), 2)
+    table = Table(f"{title}: worst error as a share of its bound", heads, tuple(rows), 2)
     return Plot("terms", title, text, tuple(points), _panels(errors), table)
 
 
