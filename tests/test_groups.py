@@ -106,6 +106,8 @@ def test_a_wrong_result_of_a_behaviour_check_follows_the_plain_cases():
     records = [wrong("A"), wrong("A", problem="2"), wrong("B", descriptor=SMALL)]
     assert shown(group([*records, behaviour(descriptor=SMALL)])) == [("A", 2, 0), ("B", 2, 1)]
     assert shown(group([*records, behaviour(descriptor=HUGE)])) == [("A", 3, 1), ("B", 1, 0)]
+    plain = behaviour(reason="results are wrong on plain inputs: y: 12 of 96 elements mismatched")
+    assert shown(group([*records, plain])) == [("A", 3, 1), ("B", 1, 0)]
     shape = "y has shape (1, 2); expected (1, 3) (nchw)"
     (unknown,) = group([wrong(reason=shape, checks={}), behaviour(reason=shape), behaviour("calls_are_plain")])
     assert (unknown.attributed, unknown.counted) == (2, "3 cases")

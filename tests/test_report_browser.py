@@ -50,6 +50,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(sample(problem=f"p{place}", distribution="wide") for place in range(20)),
         waived(implementation="another", operator="conv_backward_data", problem="needle"),
         failed(problem="wrong"),
+        failed(
+            implementation="another",
+            operator="conv_backward_data",
+            problem="counted",
+            checks={"y": {"mismatched elements": [2e6, 0.0]}},
+        ),
         absent(),
     ]
     page, errors = build([written(folder / "run.jsonl", spread(seeds, 3000))], folder, "A report")
@@ -183,6 +189,13 @@ def test_a_cell_of_the_matrix_leads_to_its_verdicts_and_they_to_their_diagnosis(
     assert detail.count() == 0
 
 
+def test_mismatched_elements_are_counted_and_no_share_of_a_bound(opened: Opener):
+    shown = opened()
+    shown.page.fill("#search", "counted.0")
+    shown.until("#found", "^1 of 3,000 verdicts")
+    assert re.fullmatch(r"1,\d{3},\d{3} elements", shown.cells(6).pop())
+
+
 def test_a_group_of_failures_leads_to_its_cases_and_the_address_keeps_it(opened: Opener):
     shown = opened()
     button = shown.page.locator("#failures .of-group").first
@@ -224,6 +237,12 @@ def test_everything_works_by_keyboard_and_the_focus_is_seen(opened: Opener):
     shown.page.keyboard.press("Space")
     assert shown.page.locator("tr.detail").count() == 1
     assert shown.page.evaluate("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
+
+
+def test_every_section_can_be_chosen_on_a_narrow_screen(opened: Opener):
+    shown = opened(NARROW)
+    right = "all => all.every(one => one.getBoundingClientRect().right <= innerWidth)"
+    assert shown.page.eval_on_selector_all("nav a", right)
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])

@@ -20,6 +20,7 @@ from conformance.reporting.page import charts, columns, plots, tables
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page
 from conformance.reporting.page.tables import Digest
+from conformance.results.schema import STATUSES
 from tests.report_samples import (
     H100,
     INFERRED,
@@ -113,6 +114,31 @@ def test_every_section_is_there(text: str):
     assert len(jumps) == len(sections) - 1  # the overview is the top
 
 
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([sample()], "1 verified case of 1 implementation passes."),
+        ([sample(), sample(implementation="b"), absent()], "All 2 verified cases of 2 implementations pass."),
+        (
+            [sample(), waived(problem="w")],
+            "1 of 2 verified cases of 1 implementation passes, 1 fails as expected (waived).",
+        ),
+        ([sample(), failed(problem="f")], "1 of 2 cases of 1 implementation fails or raises an error."),
+    ],
+)
+def test_the_lead_says_what_happened(tmp_path: Path, records: list[dict[str, Any]], said: str):
+    parsed = Parsed(page(digest(tmp_path, records), "t"))
+    assert said in parsed.words
+    counts = [a["class"] for a in parsed.of("li") if a.get("class", "").startswith("count ")]
+    assert counts == [f"count s-{status}" for status in STATUSES if status in {r["status"] for r in records}]
+
+
+def test_a_section_is_called_what_it_holds_and_left_out_if_that_is_nothing(tmp_path: Path):
+    assert "findings" not in {a["id"] for a in Parsed(page(digest(tmp_path, [sample()]), "t")).of("section")}
+    words = Parsed(page(digest(tmp_path, [sample(), absent()]), "t")).words
+    assert (words.count("Unsupported"), words.count("Findings")) == (2, 0)
+
+
 def test_an_empty_run_has_a_page(tmp_path: Path):
     shown = " ".join(Parsed(page(digest(tmp_path, []), "t")).words)
     assert "Nothing was verified." in shown
@@ -146,6 +172,7 @@ def test_the_matrix_has_a_button_for_every_implementation_operator_and_dtype(tex
     assert "acme, conv_forward, fp32: 12 pass, 1 fail, 1 waived" in labels
     assert "torch-cuda, conv_forward, bf16: 3 pass" in labels
     assert "acme, avg_pool_forward, not attempted: 18 unsupported" in labels
+    assert "fp32 12 1F 1w " in re.sub(r"\s+", " ", " ".join(Parsed(text).words))
 
 
 def test_the_page_can_load_nothing(text: str):
@@ -231,6 +258,12 @@ def test_only_addresses_of_the_web_become_links(tmp_path: Path):
     assert outside == LINKS
 
 
+def test_dtypes_are_offered_in_the_order_of_the_suite(tmp_path: Path):
+    records = [sample(dtype=name) for name in ("fp64", "bf16", "fp16", "fp32")]
+    found = unpacked(page(digest(tmp_path, records), "t"))
+    assert found["options"]["dtype"] == ["fp32", "bf16", "fp16", "fp64"]
+
+
 def test_verdicts_come_back_from_the_page(tmp_path: Path):
     found = rich(tmp_path)
     data = unpacked(page(found, "t"))
@@ -294,6 +327,28 @@ def test_worst_errors_are_those_of_the_records(tmp_path: Path):
     ]
     (point,) = (p for plot in plots.accuracy(digest(tmp_path, records)) if plot.kind == "terms" for p in plot.points)
     assert (point["x"], point["y"]) == (32, 0.75)
+
+
+def test_bits_and_profile_leave_out_what_exceeds_its_contract(tmp_path: Path):
+    numbers = {"lambda": 1.0, "lambda_limit": 4.0, "rms": 0.1, "effective_bits": -3.0, "inferred": INFERRED}
+    wrong = numbers | {"lambda": 9.0, "effective_bits": -1023.0}
+    records = [
+        sample(profile={"y": numbers}),
+        sample(dtype="bf16"),
+        sample(dtype="bf16", problem="2", profile={"y": wrong}),
+    ]
+    records += [sample(dtype="fp64", profile={"y": wrong | {"lambda": "nan"}})]
+    found = digest(tmp_path, records)
+    (plot,) = (plot for plot in plots.accuracy(found) if plot.kind == "bits")
+    assert [(p["panel"], p["x"], p["x2"]) for p in plot.points] == [("fp32", 0, 0)]
+    assert "left out, because errors exceed the contract: acme bf16, acme fp64" in plot.text
+    profile = tables.profiles(found)
+    assert profile is not None
+    assert [row[:2] for row in profile.rows] == [("acme", "fp32")]
+    assert "left out, because errors exceed the contract: acme bf16, acme fp64" in profile.note
+    only = digest(tmp_path, [records[2]])
+    assert [plot.kind for plot in plots.accuracy(only)] == ["terms", "histograms"]
+    assert tables.profiles(only) is None
 
 
 def test_histograms_count_every_output_once(tmp_path: Path):

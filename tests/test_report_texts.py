@@ -51,6 +51,21 @@ def test_the_summary_tells_the_level(tmp_path: Path):
     assert "level" not in markdown.summary(digest(tmp_path, [sample()]), "t").partition("## ")[0]
 
 
+def test_the_summary_shows_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "my folder").mkdir()
+    monkeypatch.chdir(tmp_path / "my folder")
+    inside, outside = Path.cwd() / "a.py", f"/other{tmp_path / 'my folder' / 'b.py'}"
+    records = [
+        sample(status="error", reason=f"raised E: {outside} at {inside}:15", command=f"conformance run '{inside}'"),
+        waived(problem="w", waiver={"reason": str(inside), "url": "https://example.org/known"}),
+    ]
+    text = markdown.summary(digest(tmp_path, records), "t")
+    assert f"    raised E: {outside} at a.py:15\n    reproduce: conformance run 'a.py'\n" in text
+    assert "- acme: 1 x a.py (" in text
+    monkeypatch.chdir("/")
+    assert f"at {inside}:15\n" in markdown.summary(digest(tmp_path, records), "t")
+
+
 def test_nothing_from_outside_is_markdown(tmp_path: Path):
     names = ("implementation", "operator", "problem", "reason", "command")
     records = [make(seed=n, **dict.fromkeys(names, HOSTILE)) for n, make in enumerate((failed, waived, sample))]
@@ -104,7 +119,12 @@ def test_csv_has_a_line_for_every_verdict(tmp_path: Path):
     assert {row["status"]: row["cause"] for row in found if row["cause"]} == {"fail": CAUSES[0]}
     (good,) = (row for row in found if row["status"] == "pass")
     assert (good["implementation"], good["dtype"], good["seconds"]) == ("acme", "fp32", "0.006")
-    assert float(good["worst_error_over_bound"]) == 0.28 / 0.55
+    assert (float(good["worst_error_over_bound"]), good["mismatched_elements"]) == (0.28 / 0.55, "")
+    exact = {place: {"mismatched elements": [count, 0.0]} for place, count in (("dw", 700), ("dbias", 81))}
+    (counted,) = rows(lines.as_csv(digest(tmp_path, [failed(distribution="integer", checks=exact)]), "t"))
+    assert (counted["worst_error_over_bound"], counted["mismatched_elements"]) == ("", "781")
+    exact["dw"]["mismatched elements"][0] = "inf"
+    assert rows(lines.as_csv(digest(tmp_path, [failed(checks=exact)]), "t"))[0]["mismatched_elements"] == ""
     assert sum(int(row["cases"]) for row in found) == 40
 
 

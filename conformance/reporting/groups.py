@@ -36,7 +36,7 @@ COMMON = 0.8
 MAX_TEXT = 200
 """Characters of what a kernel raised."""
 _EDGES = re.compile(r"\b(\w+) (?:= \d+ \((first|last)\)|(at both edges))")
-_MISMATCH = re.compile(r"\w+ has shape |wrong result \(")
+_MISMATCH = re.compile(r"\w+ has shape |wrong result \(|results are wrong on plain inputs")
 """How the reason begins where results are wrong and no check of theirs is recorded."""
 _RAISED = re.compile(r"raised (.*?)(?: at ((?:(?! at )[^\n])+):(\d+))?\Z", re.DOTALL)
 _NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d[\d.,]*(?:e[-+]?\d+)?)(?:[\s,x:*-]+\d[\d.,]*)*", re.IGNORECASE)

@@ -154,7 +154,7 @@ def _lines(cast: _Cast, axes: Mapping[str, Any]) -> tuple[Layers, int]:
 
 def _terms(cast: _Cast) -> tuple[Layers, int]:
     powers = {"scale": {"type": "log", "base": 2}, "axis": {"tickCount": 6, "format": ",d"}}
-    axes = {"x": _axis("x", "terms of the sum", **powers), "y": _axis("y", "worst error / bound", **SHARE)}
+    axes = {"x": _axis("x", "contraction length", **powers), "y": _axis("y", "worst error / bound", **SHARE)}
     return _lines(cast, axes)
 
 

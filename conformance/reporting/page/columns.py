@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from conformance.reporting.page.model import dtype_place, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.results.schema import Number, Record
 
@@ -39,8 +40,8 @@ def packed(digest: Digest) -> str:
 
 
 def columns(digest: Digest) -> dict[str, Any]:
-    """{rows: names, groups: titles of groups of failures, values: column -> its texts, columns: column -> numbers, one
-    per verdict}."""
+    """{rows: names, groups: titles of groups of failures, options: filter -> what it offers, values: column -> its
+    texts, columns: column -> numbers, one per verdict}."""
     verdicts = digest.results.verdicts
     rows = {row: place for place, row in enumerate(sorted({v.row for v in verdicts}))}
     held: dict[str, list[Any]] = {"row": [rows[v.row] for v in verdicts]}
@@ -64,6 +65,7 @@ def columns(digest: Digest) -> dict[str, Any]:
             "terms": max(record.terms.values(), default=None),
             "figures": [_shown(number) for number in numbers],
             "worst": _shown(verdict.worst),
+            "elements": verdict.mismatched,
             "seconds": _shown(record.seconds.get("total")),
             "group": digest.grouped[id(record)][0] if id(record) in digest.grouped else None,
             "marks": verdict.replaced + 2 * verdict.stale,
@@ -72,7 +74,9 @@ def columns(digest: Digest) -> dict[str, Any]:
             held.setdefault(name, []).append(cell)
     names = [[name, digest.name((name, machine)), machine.label] for name, machine in rows]
     groups = [f"{digest.name(row)}: {one.title} ({one.cases:,})" for row, found in digest.groups for one in found]
-    return {"rows": names, "groups": groups, "values": values, "columns": held}
+    orders = {"operator": operator_place, "dtype": dtype_place, "distribution": str}
+    options = {name: sorted(values[name], key=order) for name, order in orders.items()}
+    return {"rows": names, "groups": groups, "options": options, "values": values, "columns": held}
 
 
 def _shown(number: Number | None) -> Number | None:

@@ -11,15 +11,15 @@ from conformance.reporting.page.merge import environments
 from conformance.reporting.page.model import Row
 from conformance.reporting.page.tables import Digest, Tile
 from conformance.reporting.table import Table
-from conformance.reporting.terminal import ACCEPTS
+from conformance.reporting.terminal import ACCEPTS, LETTERS, counted
 from conformance.results.schema import STATUSES
 
 LEGEND = {
     "pass": "within the declared contract",
     "fail": "not within it",
     "error": "raised, or its file is broken",
+    "unsupported": "declared as not supported, or not checked because results are wrong",
     "waived": "fails as expected, with a reason",
-    "unsupported": "declared as not supported",
     "unavailable": "no such device or package",
 }
 GROUPS = 100
@@ -50,7 +50,7 @@ def overview(digest: Digest) -> dict[str, Any]:
             machines.append((machine.label, ", ".join(names) or "none", words))
     return {
         "lead": lead(digest),
-        "counts": [(status, digest.totals[status]) for status in STATUSES],
+        "counts": [(status, digest.totals[status]) for status in STATUSES if digest.totals[status]],
         "spans": spans,
         "cases": f"{digest.cases:,}",
         "verified": f"{digest.verified:,}",
@@ -87,7 +87,8 @@ def failures(digest: Digest) -> dict[str, Any]:
         rows += [{"name": digest.name(row), "amount": amount(found), "cards": cards}] if cards else []
     more = f" The first {GROUPS} of {place:,} groups; the list at the end has all cases." if place > GROUPS else ""
     lead = (
-        "Grouped by likely cause, the largest group first, each with its smallest case and the command that repeats it."
+        "Grouped by implementation and likely cause, those of most cases first, each with its smallest case and the "
+        "command that repeats it."
     )
     return {"failures": rows, "failures_lead": lead + more}
 
@@ -97,21 +98,27 @@ def lead(digest: Digest) -> str:
     if not digest.verified:
         return "Nothing was verified."
     bad = digest.totals["fail"] + digest.totals["error"]
-    of = _many(len({name for name, _ in digest.rows}), "implementation")
+    of = many(len({name for name, _ in digest.rows}), "implementation")
     if bad:
-        return f"{bad:,} of {digest.cases:,} cases of {of} fail or raise an error."
-    return f"All {digest.verified:,} verified cases of {of} pass or fail as expected."
+        fail = "fails or raises an error" if bad == 1 else "fail or raise an error"
+        return f"{bad:,} of {many(digest.cases, 'case')} of {of} {fail}."
+    verified, waived = many(digest.verified, "verified case"), digest.totals["waived"]
+    if waived:
+        passed = digest.verified - waived
+        fail = f"{waived:,} fail{'s' * (waived == 1)} as expected (waived)"
+        return f"{passed:,} of {verified} of {of} pass{'es' * (passed == 1)}, {fail}."
+    return f"{verified} of {of} passes." if digest.verified == 1 else f"All {verified} of {of} pass."
 
 
 def notices(digest: Digest) -> Iterator[Notice]:
     """What is wrong with the files, or came from several."""
     results = digest.results
     if results.errors:
-        yield Notice(f"{_many(len(results.errors), 'line')} could not be read", list(results.errors[:200]), True)
+        yield Notice(f"{many(len(results.errors), 'line')} could not be read", list(results.errors[:200]), True)
     if results.conflicts:
         lines = [f"{c.case}, {c.machine}: {c.earlier}, then {c.later}" for c in results.conflicts[:200]]
         yield Notice(
-            f"{_many(len(results.conflicts), 'contradiction')}: same case, same source, another status", lines, True
+            f"{many(len(results.conflicts), 'contradiction')}: same case, same source, another status", lines, True
         )
     marked = {
         "{}: a later file has another source": ("stale verdict", [v for v in results.verdicts if v.stale]),
@@ -123,10 +130,11 @@ def notices(digest: Digest) -> Iterator[Notice]:
     for title, (noun, verdicts) in marked.items():
         if verdicts:
             names = sorted({v.record.implementation for v in verdicts})
-            yield Notice(title.format(_many(len(verdicts), noun)), names, False)
+            yield Notice(title.format(many(len(verdicts), noun)), names, False)
 
 
-def _many(count: int, noun: str) -> str:
+def many(count: int, noun: str) -> str:
+    """A number of things, in the singular or the plural."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -145,18 +153,20 @@ def matrix(digest: Digest) -> dict[str, Any]:
         }
         for row in digest.rows
     ]
-    return {"rows": rows, "operators": digest.operators, "legend": LEGEND.items()}
+    return {
+        "rows": rows,
+        "operators": digest.operators,
+        "legend": [(s, LETTERS[s], says) for s, says in LEGEND.items()],
+    }
 
 
-def _tile(row: Row, operator: str, tile: Tile) -> dict[str, str]:
-    """The count of the status that colours it, and that of the others as letters."""
-    others = [f"{tile.counts[s]:,}{s[0]}" for s in STATUSES if tile.counts[s] and s != tile.status]
+def _tile(row: Row, operator: str, tile: Tile) -> dict[str, Any]:
+    """The status that colours it, and its counts as in other documents, each with its status."""
     return {
         "operator": operator,
         "dtype": tile.dtype,
         "status": tile.status,
-        "main": f"{tile.counts[tile.status]:,}",
-        "more": " ".join(others),
+        "counts": list(zip((s for s in STATUSES if tile.counts[s]), counted(tile.counts).split(), strict=True)),
         "label": f"{row[0]}, {operator}, {tile.dtype or 'not attempted'}: {tile.words}",
     }
 
@@ -164,14 +174,14 @@ def _tile(row: Row, operator: str, tile: Tile) -> dict[str, str]:
 def findings(digest: Digest) -> dict[str, Any]:
     """Reasons with the cases that they explain."""
     kinds = [
-        ("Waived", "reason", digest.reasons("waived")),
-        (ACCEPTS.capitalize(), "request", digest.accepted),
         ("Unsupported", "reason", digest.reasons("unsupported")),
+        ("Waived", "reason", digest.reasons("waived")),
         ("Unavailable", "reason", digest.reasons("unavailable")),
+        (ACCEPTS.capitalize(), "request", digest.accepted),
     ]
     found = [
         {"title": t, "head": head, "rows": [(n, f"{c:,}", why) for n, c, why in rows]}
         for t, head, rows in kinds
         if rows
     ]
-    return {"findings": found}
+    return {"findings": found, "findings_title": found[0]["title"] if len(found) == 1 else "Findings"}

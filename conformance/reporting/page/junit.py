@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from xml.etree.ElementTree import Element, SubElement, tostring
 
+from conformance.reporting.page.context import many
 from conformance.reporting.page.model import Verdict
 from conformance.reporting.page.tables import Digest
 from conformance.results.schema import Record
@@ -48,7 +49,7 @@ def _case(suite: Element, name: str, record: Record, cause: str) -> None:
         suite,
         "testcase",
         classname=_legal(f"{name}.{record.operator}"),
-        name=_legal(words or f"{record.cases} cases not attempted"),
+        name=_legal(words or f"{many(record.cases, 'case')} not attempted"),
         time=f"{record.seconds.get('total', 0.0):.6f}",
     )
     known = [(key, text) for key in PROPERTIES if (text := record.text(key))]

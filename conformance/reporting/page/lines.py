@@ -11,8 +11,8 @@ from conformance.reporting.page.tables import Digest
 
 COLUMNS = (
     "implementation", "device", "machine", "operator", "problem", "descriptor", "dtype", "layout", "distribution",
-    "check", "seed", "generator", "method", "status", "cases", "reason", "cause", "worst_error_over_bound", "seconds",
-    "kernel_seconds", "source", "replaced", "stale", "command",
+    "check", "seed", "generator", "method", "status", "cases", "reason", "cause", "worst_error_over_bound",
+    "mismatched_elements", "seconds", "kernel_seconds", "source", "replaced", "stale", "command",
 )  # fmt: skip
 RECORDED = (
     "implementation", "device", "operator", "problem", "descriptor", "dtype", "layout", "distribution", "check",
@@ -50,6 +50,7 @@ def _cells(verdict: Verdict, cause: str) -> Mapping[str, object]:
         "reason": record.explanation,
         "cause": cause,
         "worst_error_over_bound": verdict.worst,
+        "mismatched_elements": verdict.mismatched,
         "seconds": record.seconds.get("total"),
         "kernel_seconds": record.seconds.get("kernel"),
         "replaced": int(verdict.replaced),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from conformance.reporting import memory, training
 from conformance.reporting.groups import amount, described
 from conformance.reporting.page import since, tables
-from conformance.reporting.page.context import lead, notices
+from conformance.reporting.page.context import lead, many, notices
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table
 from conformance.reporting.terminal import LEGEND, counted
@@ -42,9 +43,15 @@ def summary(digest: Digest, title: str) -> str:
     return "\n".join(kept)
 
 
+def relative(text: str) -> str:
+    """With paths below the current folder relative to it."""
+    folder = str(Path.cwd())
+    return re.sub(rf"(?<![\w./\\-]){re.escape(folder)}[/\\]", "", text) if Path(folder).name else text
+
+
 def escaped(text: str) -> str:
     """Text from a file on one line, with nothing in it that Markdown or HTML would act on; addresses work."""
-    words = " ".join(text.split())
+    words = " ".join(relative(text).split())
     words = words if len(words) <= MAX_TEXT else f"{words[:MAX_TEXT]} ..."
     parts = re.split(r"(https?://[\w./?=&%#~:,+-]*[\w/=&%#~+-])", words)
     for place, part in enumerate(parts):
@@ -55,7 +62,7 @@ def escaped(text: str) -> str:
 
 def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     counts = ", ".join(f"**{digest.totals[s]:,}** {s}" for s in STATUSES if digest.totals[s])
-    of = f"{digest.cases:,} cases" + (f", level {escaped(', '.join(digest.levels))}" if digest.levels else "")
+    of = many(digest.cases, "case") + (f", level {escaped(', '.join(digest.levels))}" if digest.levels else "")
     yield "counts", f"{escaped(lead(digest))}\n\n{of}: {counts or 'none'}.\n"
     for notice in notices(digest):
         lines = "".join(f"- {escaped(line)}\n" for line in notice.lines[:SHOWN])
@@ -85,13 +92,14 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
         title = f"**{escaped(one.text)}**: {one.counted}"
         title += f" of {escaped(', '.join(one.operators))}" if record.operator else ""
         title += f"; smallest case: {escaped(described(record))}" if described(record) else ""
-        text = "\n".join(filter(None, (record.explanation[:4000], record.command and f"reproduce: {record.command}")))
+        explanation = relative(record.explanation)[:4000]
+        text = "\n".join(filter(None, (explanation, record.command and f"reproduce: {relative(record.command)}")))
         # indented: nothing in it is markup, and no fence can be ended
         code = "\n".join(f"    {line}" for line in text.splitlines())
         yield "failures", f"{head}{title}\n\n{code}\n"
         head = ""
     if len(groups) > SHOWN:
-        yield "failures", f"And {len(groups) - SHOWN:,} more groups, see index.html.\n"
+        yield "failures", f"And {many(len(groups) - SHOWN, 'more group')}, see index.html.\n"
 
 
 def _matrix(digest: Digest) -> Table:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.reporting.comparison.runs import Run
-from conformance.reporting.page.model import Clocked, Conflict, Machine, Results, Verdict, operator_place
+from conformance.reporting.page.model import Clocked, Conflict, Machine, Results, Verdict, dtype_place, operator_place
 from conformance.reporting.page.reading import Source, looked_back_at, read
 from conformance.results.schema import Attempt, Record
 from conformance.results.writing import encode
@@ -127,7 +127,9 @@ def _clocked(sources: Sequence[Source], places: _Places) -> tuple[Clocked, ...]:
         key = (machine, time.implementation, time.operator, time.problem, time.dtype, time.layout)
         found[key] = replace(time, machine=machine)
     return tuple(
-        sorted(found.values(), key=lambda c: (operator_place(c.operator), c.problem, c.row, c.dtype, c.layout))
+        sorted(
+            found.values(), key=lambda c: (operator_place(c.operator), c.problem, c.row, dtype_place(c.dtype), c.layout)
+        )
     )
 
 
@@ -135,8 +137,8 @@ def _place(verdict: Verdict) -> Place:
     """Sort key: total, so that two orders of the same lines give the same bytes."""
     record = verdict.record
     rest = () if isinstance(record, Attempt) else (encode(record),)
-    first = (record.implementation, verdict.machine, operator_place(record.operator))
-    return *first, *map(record.text, CASE), *rest
+    first = (record.implementation, verdict.machine, operator_place(record.operator), record.problem)
+    return *first, dtype_place(record.dtype), *map(record.text, CASE), *rest
 
 
 def environments(results: Results) -> dict[Machine, dict[str, list[str]]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS
 from conformance.reporting.comparison.runs import Run
 from conformance.results.schema import Record
@@ -11,7 +13,9 @@ from conformance.training.tables import OPERATOR as TRAINING
 
 ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
 """Operators as the suite lists them; others come after, by name."""
-DTYPES = ("fp64", "fp32", "fp16", "bf16")
+DTYPES = tuple(STORAGE)
+ELEMENTS = "mismatched elements"
+"""The check of results that must be exact. Its value is a count, and no share of a bound."""
 
 
 class ReportError(Exception):
@@ -78,12 +82,20 @@ class Verdict:
 
     @property
     def worst(self) -> float | None:
-        """The largest of |value| over limit of the checks; None where there are none."""
+        """The largest of |value| over limit of the checks that have a bound; None where there are none."""
         shares = []
-        for value, limit in (pair for checks in self.record.checks.values() for pair in checks.values()):
+        for name, (value, limit) in (pair for checks in self.record.checks.values() for pair in checks.items()):
+            if name == ELEMENTS:
+                continue
             share = abs(float(value)) / (limit if limit > 0 else 1.0)
             shares.append(min(share, 1e300) if share == share else 1e300)
         return max(shares, default=None)
+
+    @property
+    def mismatched(self) -> int | None:
+        """Elements of all outputs that are not the exact result; None where they need not be."""
+        counts = [float(checks[ELEMENTS][0]) for checks in self.record.checks.values() if ELEMENTS in checks]
+        return int(sum(counts)) if counts and math.isfinite(sum(counts)) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,9 @@ def accuracy(digest: Digest) -> list[Plot]:
             known = None if bits is None or not math.isfinite(bits) else bits
             share = found.share if math.isfinite(found.share) else 1e300
             errors.append(_Error(name, record.dtype, max(record.terms.get(output, 0), 1), share, known))
-    return [_by_terms(errors), _bits(errors), _histograms(errors)] if errors else []
+    bounded = [error for error in errors if (error.row, error.dtype) not in digest.exceeding]
+    bits = [_bits(bounded, digest.left_out)] if bounded else []
+    return [_by_terms(errors), *bits, _histograms(errors)] if errors else []
 
 
 def _grouped(pairs: Iterable[tuple[_Error, T]]) -> list[tuple[str, str, list[T]]]:
@@ -81,7 +83,7 @@ def _by_terms(errors: Sequence[_Error]) -> Plot:
         for error in held:
             worst[error.power] = max(worst.get(error.power, 0.0), error.share)
         for terms, share in sorted(worst.items()):
-            says = f"{row}, {dtype}, {terms} terms or more: {_share(share)}"
+            says = f"{row}, {dtype}, contraction length {terms} or more: {_share(share)}"
             points.append(_point(row, dtype, x=terms, y=min(share, TOP), says=says))
         rows.append((row, dtype, *(_share(worst[n]) if n in worst else "-" for n in lengths)))
     title = "Worst error against contraction length"
@@ -89,21 +91,22 @@ def _by_terms(errors: Sequence[_Error]) -> Plot:
         "Error as a share of the bound that the declared contract allows; contraction lengths from each power of two."
     )
     heads = ("implementation", "dtype", *(f"{n}+" for n in lengths))
-    table = Table(f"{title}: worst error as a share of its bound, by terms", heads, tuple(rows), 2)
+    table = Table(f"{title}: worst error as a share of its bound", heads, tuple(rows), 2)
     return Plot("terms", title, text, tuple(points), _panels(errors), table)
 
 
-def _bits(errors: Sequence[_Error]) -> Plot:
+def _bits(errors: Sequence[_Error], left_out: str) -> Plot:
     """The minimum and the median; sums that are exact have no finite number."""
     rows, points = [], []
     for row, dtype, bits in _grouped((error, error.bits) for error in errors if error.bits is not None):
         low, median = min(bits), statistics.median(bits)
         rows.append((row, dtype, f"{low:.1f}", f"{median:.1f}", f"{len(bits):,}"))
         says = f"{row}, {dtype}: min {low:.1f} bits, median {median:.1f}"
-        points.append(_point(row, dtype, x=low, x2=median, y=row, says=says))
+        points.append(_point(row, dtype, x=max(low, 0), x2=max(median, 0), y=row, says=says))
     text = (
         "Significant bits of the inputs that the worst error of a plain sum leaves (point) and the median over all "
-        "(end of the line). bf16 has 8, fp16 and TF32 11, fp32 24, fp64 53; exact sums are left out."
+        "(end of the line). bf16 has 8, fp16 and TF32 11, fp32 24, fp64 53; exact sums have none"
+        f"{left_out}."
     )
     table = Table("Effective input bits", ("implementation", "dtype", "min bits", "median", "outputs"), tuple(rows), 2)
     return Plot("bits", "Effective input bits", text, tuple(points), _panels(errors), table)

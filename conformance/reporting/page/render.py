@@ -57,10 +57,12 @@ def page(digest: Digest, title: str) -> str:
         "memory": memory.tables(digest.named),
         "training": training.table(digest.named),
     }
+    found = context.findings(digest)
+    names = {"findings": found["findings_title"]}
     sections = {
         "failures": digest.groups,
         "matrix": True,
-        "findings": True,
+        "findings": found["findings"],
         "accuracy": parts["profile"] or parts["accuracy_charts"],
         "speed": speed_tables or parts["traffic"],
         "history": parts["history"],
@@ -75,14 +77,14 @@ def page(digest: Digest, title: str) -> str:
         .render(
             title=title,
             version=__version__,
-            sections=[(name, name.capitalize()) for name, has in sections.items() if has],
+            sections=[(name, names.get(name, name.capitalize())) for name, has in sections.items() if has],
             css=css,
             script=script,
             policy=policy,
             data=Markup(packed(digest)),
             **context.overview(digest),
             **context.matrix(digest),
-            **context.findings(digest),
+            **found,
             **parts,
         )
     )

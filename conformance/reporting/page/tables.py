@@ -73,6 +73,18 @@ class Digest:
         return [(self.name(verdict.row), verdict.record) for verdict in self.results.verdicts]
 
     @cached_property
+    def exceeding(self) -> list[tuple[str, str]]:
+        """Names of rows and dtypes of which an error exceeds the contract: their worst says nothing of precision."""
+        found = {(n, r.dtype) for n, r in self.named for profile in r.profile.values() if not profile.share <= 1}
+        return sorted(found, key=lambda pair: (pair[0], dtype_place(pair[1])))
+
+    @property
+    def left_out(self) -> str:
+        """The same as an addition to a note; empty where there are none."""
+        names = ", ".join(f"{name} {dtype}" for name, dtype in self.exceeding)
+        return names and f"; left out, because errors exceed the contract: {names}"
+
+    @cached_property
     def matrix(self) -> dict[tuple[Row, str], list[Tile]]:
         """(Row, operator) -> tiles by dtype."""
         counts: defaultdict[tuple[Row, str, str], Counter[str]] = defaultdict(Counter)
@@ -133,10 +145,11 @@ class Digest:
 
 
 def profiles(digest: Digest) -> Table | None:
-    """The accuracy profile, as at the end of a run."""
+    """The accuracy profile, as at the end of a run, without what exceeds its contract."""
     rows = _by_machine(digest, lambda tally: accuracy.rows(tally.profiles))
+    rows = [row for row in rows if row[:2] not in digest.exceeding]
     rows.sort(key=lambda row: (row[0], dtype_place(row[1])))
-    return Table("Accuracy profile", accuracy.HEADS, tuple(rows), 2, accuracy.NOTE) if rows else None
+    return Table("Accuracy profile", accuracy.HEADS, tuple(rows), 2, accuracy.NOTE + digest.left_out) if rows else None
 
 
 def moved(digest: Digest) -> Table | None:
@@ -179,9 +192,9 @@ class Speed:
 def speeds(digest: Digest) -> list[Speed]:
     """All times with their ratios to torch."""
     found: list[Speed] = []
-    by_machine: defaultdict[tuple[Machine, str, str], list[Clocked]] = defaultdict(list)
+    by_machine: defaultdict[tuple[Machine, tuple[int, str], str], list[Clocked]] = defaultdict(list)
     for clocked in digest.results.clocked:
-        by_machine[clocked.machine, clocked.dtype, clocked.layout].append(clocked)
+        by_machine[clocked.machine, dtype_place(clocked.dtype), clocked.layout].append(clocked)
     for (machine, *_), held in sorted(by_machine.items()):
         device = machine.device
         relative = ratios({(device, c.operator, c.problem, c.implementation): c.seconds for c in held if not c.finding})

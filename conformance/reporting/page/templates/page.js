@@ -1,6 +1,7 @@
 "use strict";
 (() => {
-  const STATUSES = ["fail", "error", "waived", "pass", "unsupported", "unavailable"];
+  const STATUSES = ["pass", "fail", "error", "unsupported", "waived", "unavailable"];
+  const WORST_FIRST = ["fail", "error", "waived", "pass", "unsupported", "unavailable"];
   const PAGE = 100;
   const byId = (id) => document.getElementById(id);
   const say = (text) => { byId("said").textContent = text; };
@@ -92,6 +93,7 @@
       this.rows = data.rows;
       this.groups = data.groups;
       this.values = data.values;
+      this.options = data.options;
       this.columns = data.columns;
       this.count = data.columns.row.length;
       this.haystacks = new Array(this.count);
@@ -130,7 +132,7 @@
         cases[status] = (cases[status] || 0) + this.columns.cases[place];
         if (!wanted.status.length || wanted.status.includes(status)) groups[status].push(place);
       }
-      return { places: STATUSES.flatMap((status) => groups[status]), cases };
+      return { places: WORST_FIRST.flatMap((status) => groups[status]), cases };
     }
   }
 
@@ -139,6 +141,8 @@
     const size = Math.abs(value);
     return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(value);
   }
+
+  const many = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
   function share(value) {
     if (value === null) return "";
@@ -174,7 +178,7 @@
       ["problem", [verdicts.text(place, "problem"), verdicts.text(place, "descriptor")].filter(Boolean).join(" = ")],
       ["check", verdicts.text(place, "check")],
       ["cases", columns.cases[place] === 1 ? "" : String(columns.cases[place])],
-      ["terms", columns.terms[place] ? String(columns.terms[place]) : ""],
+      ["contraction length", columns.terms[place] ? String(columns.terms[place]) : ""],
       ["method", verdicts.text(place, "method")],
       ["contract", contract ? Object.entries(contract).map(([name, value]) => `${name} ${value}`).join(", ") : ""],
       ["inferred precision", Object.entries(verdicts.text(place, "inferred")).map(([output, name]) => `${output}: ${name}`).join("; ")],
@@ -203,8 +207,9 @@
     const status = verdicts.text(place, "status");
     const id = `v${place}`;
     const name = verdicts.rows[columns.row[place]][1];
-    const problem = verdicts.text(place, "problem") || `${columns.cases[place]} cases`;
+    const problem = verdicts.text(place, "problem") || many(columns.cases[place], "case");
     const check = verdicts.text(place, "check");
+    const elements = columns.elements[place];
     const what = [verdicts.text(place, "operator"), problem, check].filter(Boolean).join(" ");
     const open = make("button", { type: "button", class: "open", "aria-expanded": "false", "aria-controls": id, "aria-label": `${status}: ${name} ${what}` },
       make("span", { class: "mark", "aria-hidden": "true" }), status);
@@ -214,7 +219,7 @@
       make("td", {}, open),
       make("td", { class: "case" }, make("b", {}, name), ` ${what}${marks ? ` (${marks})` : ""}`, first ? make("small", {}, first) : null),
       ...["dtype", "layout", "distribution"].map((column) => make("td", {}, verdicts.text(place, column))),
-      make("td", { class: columns.worst[place] > 1 ? "n exceeds" : "n" }, share(columns.worst[place])),
+      make("td", { class: columns.worst[place] > 1 || elements > 0 ? "n exceeds" : "n" }, elements === null ? share(columns.worst[place]) : many(elements, "element")),
       make("td", { class: "n" }, columns.seconds[place] === null ? "" : (columns.seconds[place] * 1000).toFixed(1)),
     ];
     const row = make("tr", { class: `s-${status}` }, ...cells);
@@ -245,7 +250,7 @@
       choose("row", ["", "all"], this.verdicts.rows.map((row, place) => [place, row[1]]));
       if (this.grouped) choose("group", ["", "all"], this.verdicts.groups.map((title, place) => [place, title]));
       for (const name of ["operator", "dtype", "distribution"]) {
-        choose(name, ["*", "all"], [...this.verdicts.values[name]].sort().map((text) => [text, text || "none (not attempted)"]));
+        choose(name, ["*", "all"], this.verdicts.options[name].map((text) => [text, text || "none (not attempted)"]));
       }
       this.chips = STATUSES.map((status) => {
         const count = make("span", { class: "number" });
@@ -323,8 +328,8 @@
         chip.setAttribute("aria-pressed", String(this.statuses.has(status)));
       }
       const held = places.reduce((sum, place) => sum + this.verdicts.columns.cases[place], 0);
-      const verdictCount = `${places.length.toLocaleString("en")} of ${this.verdicts.count.toLocaleString("en")} verdicts`;
-      byId("found").textContent = held === places.length ? verdictCount : `${verdictCount}, ${held.toLocaleString("en")} cases`;
+      const verdictCount = `${places.length.toLocaleString("en")} of ${many(this.verdicts.count, "verdict")}`;
+      byId("found").textContent = held === places.length ? verdictCount : `${verdictCount}, ${many(held, "case")}`;
       this.places = places;
       this.shown = 0;
       byId("list").replaceChildren();
