@@ -186,12 +186,19 @@ def _group(key: Key, held: list[Record], attributed: list[Record]) -> Group:
     return Group(
         implementation=held[0].implementation,
         cause=cause,
-        text=cause or _text(held),
+        text=_equally(cause, held) if cause else _text(held),
         records=[*held, *attributed],
         cases=cases.total(),
         attributed=sum(record.cases for record in attributed),
         operators=tuple(name for name, _ in cases.most_common()),
     )
+
+
+def _equally(cause: str, held: list[Record]) -> str:
+    """The cause, and how many others explain every case just as well: the first of several is no answer."""
+    others = set(held[0].causes).intersection(*(record.causes for record in held)) - {cause}
+    more = f"one of {len(others)} others" if len(others) > 1 else "".join(others)
+    return f"{cause}, or {more}" if others else cause
 
 
 def _cover(explanations: Iterable[tuple[str, ...]]) -> list[str]:
@@ -215,6 +222,8 @@ def _cover(explanations: Iterable[tuple[str, ...]]) -> list[str]:
 def _signature(record: Record) -> Key:
     """How a case failed, without sizes and values. A place in a file and a behaviour check are the same for all
     operators: what they share is at fault."""
+    if record.reason.startswith("claimed in "):
+        return "claimed", record.status  # the loss of one kernel shows in many ways
     if raised := _raised(record):
         message, *place = raised
         return "raised", _NUMBERS.sub("#", message), *place
@@ -232,7 +241,7 @@ def _text(records: list[Record]) -> str:
         message, file, line = raised
         place = f" at {file.replace(chr(92), '/').rpartition('/')[2]}:{line}" if file else ""
         return f"raised {message if len(message) <= MAX_TEXT else message[:MAX_TEXT] + ' ...'}{place}"
-    if first.check:
+    if first.check and not first.reason.startswith("claimed in "):
         return f"{first.check}: {first.headline}"
     exceeded = [(record, output, check) for record in records for output, check in _exceeded(record)]
     if not exceeded:
@@ -287,10 +296,12 @@ def _raised(record: Record) -> tuple[str, str, str] | None:
 
 
 def _size(record: Record) -> tuple[object, ...]:
-    """Plain cases before behaviour checks, the smaller and the plainer first."""
+    """Plain cases before behaviour checks; few parameters before few operations, because a case is looked at."""
     plain = (record.dtype != "fp32", record.layout != "nchw", record.distribution != "fixed")
     names = (record.descriptor, record.dtype, record.layout, record.distribution, record.check, record.reason)
-    return bool(record.check), *_cost(record.operator, record.descriptor), sum(plain), *plain, *names
+    parameters = len(re.findall(r"[ x:]", record.descriptor))  # of each axis or side, where they differ
+    cost = _cost(record.operator, record.descriptor)
+    return bool(record.check), math.isinf(cost[0]), parameters, *cost, sum(plain), *plain, *names
 
 
 @lru_cache(maxsize=4096)

@@ -56,8 +56,8 @@ def accuracy(digest: Digest) -> list[Plot]:
     errors = []
     for name, record in digest.named:
         for output, found in record.profile.items():
-            bits = None if found.effective_bits is None else float(found.effective_bits)
-            known = None if bits is None or not math.isfinite(bits) else bits
+            effective = math.nan if found.effective_bits is None else float(found.effective_bits)
+            known = effective if math.isfinite(effective) else None
             share = found.share if math.isfinite(found.share) else 1e300
             errors.append(_Error(name, record.dtype, max(record.terms.get(output, 0), 1), share, known))
     bounded = [error for error in errors if (error.row, error.dtype) not in digest.exceeding]
