@@ -120,7 +120,9 @@ def test_csv_has_a_line_for_every_verdict(tmp_path: Path):
     (good,) = (row for row in found if row["status"] == "pass")
     assert (good["implementation"], good["dtype"], good["seconds"]) == ("acme", "fp32", "0.006")
     assert (float(good["worst_error_over_bound"]), good["mismatched_elements"]) == (0.28 / 0.55, "")
-    exact = {place: {"mismatched elements": [count, 0.0]} for place, count in (("dw", 700), ("dbias", 81))}
+    exact: dict[str, dict[str, list[Any]]] = {
+        place: {"mismatched elements": [count, 0.0]} for place, count in (("dw", 700), ("dbias", 81))
+    }
     (counted,) = rows(lines.as_csv(digest(tmp_path, [failed(distribution="integer", checks=exact)]), "t"))
     assert (counted["worst_error_over_bound"], counted["mismatched_elements"]) == ("", "781")
     exact["dw"]["mismatched elements"][0] = "inf"
