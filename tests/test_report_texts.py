@@ -63,7 +63,9 @@ def test_the_summary_shows_no_folder_of_the_machine(tmp_path: Path, monkeypatch:
     assert f"    raised E: {outside} at a.py:15\n    reproduce: conformance run 'a.py'\n" in text
     assert "- acme: 1 x a.py (" in text
     monkeypatch.chdir("/")
-    assert f"at {inside}:15\n" in markdown.summary(digest(tmp_path, records), "t")
+    text = markdown.summary(digest(tmp_path, records), "t")
+    assert f"at {inside}:15\n" in text
+    assert "<https://example.org/known>" in text
 
 
 def test_nothing_from_outside_is_markdown(tmp_path: Path):
