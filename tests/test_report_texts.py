@@ -38,8 +38,7 @@ def test_the_summary_says_what_happened(tmp_path: Path):
     assert "    likely cause: last row of y (dy) left out" in text
     assert (
         "### acme: 1 likely cause, 1 other kind of failure, 2 cases\n\n"
-        "**last row of y (dy) left out, or padding of H one too small after**: 1 case of"
-        in text
+        "**last row of y (dy) left out, or padding of H one too small after**: 1 case of" in text
     )
     assert "    reproduce: pytest --impl acme --operator conv_forward" in text
     assert "- acme: 1 x known (<https://example.org/known>)" in text
@@ -64,7 +63,9 @@ def test_the_summary_shows_no_folder_of_the_machine(tmp_path: Path, monkeypatch:
     assert f"    raised E: {outside} at a.py:15\n    reproduce: conformance run 'a.py'\n" in text
     assert "- acme: 1 x a.py (" in text
     monkeypatch.chdir("/")
-    assert f"at {inside}:15\n" in markdown.summary(digest(tmp_path, records), "t")
+    text = markdown.summary(digest(tmp_path, records), "t")
+    assert f"at {inside}:15\n" in text
+    assert "<https://example.org/known>" in text
 
 
 def test_nothing_from_outside_is_markdown(tmp_path: Path):
@@ -121,7 +122,9 @@ def test_csv_has_a_line_for_every_verdict(tmp_path: Path):
     (good,) = (row for row in found if row["status"] == "pass")
     assert (good["implementation"], good["dtype"], good["seconds"]) == ("acme", "fp32", "0.006")
     assert (float(good["worst_error_over_bound"]), good["mismatched_elements"]) == (0.28 / 0.55, "")
-    exact = {place: {"mismatched elements": [count, 0.0]} for place, count in (("dw", 700), ("dbias", 81))}
+    exact: dict[str, dict[str, list[Any]]] = {
+        place: {"mismatched elements": [count, 0.0]} for place, count in (("dw", 700), ("dbias", 81))
+    }
     (counted,) = rows(lines.as_csv(digest(tmp_path, [failed(distribution="integer", checks=exact)]), "t"))
     assert (counted["worst_error_over_bound"], counted["mismatched_elements"]) == ("", "781")
     exact = {"dw": {"mismatched elements": ["inf", 0.0]}}  # type: ignore[list-item]

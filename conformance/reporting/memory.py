@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from conformance.reporting.page.model import dtype_place
 from conformance.reporting.table import Table
 from conformance.results.schema import CheckRecord, Record
 
@@ -22,10 +23,11 @@ def tables(named: Iterable[tuple[str, Record]]) -> list[Table]:
             f"Saved for backward, {descriptor}",
             SAVED,
             tuple(sorted(
-                (name, row.variant, record.dtype,
-                 *(f"{n:,}" for n in (row.activation_bytes, row.buffers, row.parameter_bytes, row.vector_bytes)))
-                for name, record in checks if record.descriptor == descriptor
-                for row in record.facts.saved_for_backward
+                ((name, row.variant, record.dtype,
+                  *(f"{n:,}" for n in (row.activation_bytes, row.buffers, row.parameter_bytes, row.vector_bytes)))
+                 for name, record in checks if record.descriptor == descriptor
+                 for row in record.facts.saved_for_backward),
+                key=lambda cells: (*cells[:2], dtype_place(cells[2]), *cells[3:]),
             )),
             3,
         )

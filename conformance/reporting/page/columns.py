@@ -74,7 +74,7 @@ def columns(digest: Digest) -> dict[str, Any]:
             held.setdefault(name, []).append(cell)
     names = [[name, digest.name((name, machine)), machine.label] for name, machine in rows]
     groups = [f"{digest.name(row)}: {one.title} ({one.cases:,})" for row, found in digest.groups for one in found]
-    orders: dict[str, Callable[[Any], Any]] = {"operator": operator_place, "dtype": dtype_place, "distribution": str}
+    orders: dict[str, Callable[[str], Any]] = {"operator": operator_place, "dtype": dtype_place, "distribution": str}
     options = {name: sorted(values[name], key=order) for name, order in orders.items()}
     return {"rows": names, "groups": groups, "options": options, "values": values, "columns": held}
 

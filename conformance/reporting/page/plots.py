@@ -61,8 +61,8 @@ def accuracy(digest: Digest) -> list[Plot]:
             share = found.share if math.isfinite(found.share) else 1e300
             errors.append(_Error(name, record.dtype, max(record.terms.get(output, 0), 1), share, known))
     bounded = [error for error in errors if (error.row, error.dtype) not in digest.exceeding]
-    bits = [_bits(bounded, digest.left_out)] if bounded else []
-    return [_by_terms(errors), *bits, _histograms(errors)] if errors else []
+    precise = [_bits(bounded, digest.left_out)] if bounded else []
+    return [_by_terms(errors), *precise, _histograms(errors)] if errors else []
 
 
 def _grouped(pairs: Iterable[tuple[_Error, T]]) -> list[tuple[str, str, list[T]]]:
