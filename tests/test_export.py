@@ -51,6 +51,15 @@ def replayed(script: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_an_exported_case_can_be_sent_to_somebody_else(acme: Path, tmp_path: Path):
+    acme.write_text(DECLARED.replace("y if layout", "2 * y if layout"))
+    export(check(acme, ONE_BY_ONE), tmp_path / "case")
+    moved = (tmp_path / "case").rename(tmp_path / "another place")
+    acme.unlink()
+    done = replayed(moved / "replay.py")
+    assert (done.returncode, "elements mismatched" in done.stdout) == (1, True), done.stderr
+
+
 @pytest.mark.parametrize(
     ("dtype", "layout", "distribution"),
     [

@@ -127,7 +127,7 @@ def test_csv_has_a_line_for_every_verdict(tmp_path: Path):
     }
     (counted,) = rows(lines.as_csv(digest(tmp_path, [failed(distribution="integer", checks=exact)]), "t"))
     assert (counted["worst_error_over_bound"], counted["mismatched_elements"]) == ("", "781")
-    exact = {"dw": {"mismatched elements": ["inf", 0.0]}}  # type: ignore[list-item]
+    exact = {"dw": {"mismatched elements": ["inf", 0.0]}}
     assert rows(lines.as_csv(digest(tmp_path, [failed(checks=exact)]), "t"))[0]["mismatched_elements"] == ""
     assert sum(int(row["cases"]) for row in found) == 40
 

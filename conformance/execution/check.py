@@ -112,7 +112,8 @@ class CheckResult:
 
     def __str__(self) -> str:
         case, variant = self.case, self.case.variant
-        what = f"{case.operator.name} of {case.implementation.name} on {case.problem.geometry.descriptor!r}"
+        operator, name = case.operator.name, case.implementation.name
+        what = f"{operator}{f' of {name}' * (name != operator)} on {case.problem.geometry.descriptor!r}"
         how = f"{variant.dtype} {variant.layout} {variant.distribution}"
         return f"{self.status}: {what}, {how}, seed {case.seed}"
 

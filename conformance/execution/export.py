@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     `inputs.npz`, `expected.npz`, `limit.npz` and, where the kernel returned something, `actual.npz` hold one array for
     each tensor, in the kernel's layout: inputs in their dtype (bf16 as float32, which holds it exactly), expected and
     limit in float64. `case.json` holds what was asked for, the parameters and the verdict. `replay.py` calls the kernel
-    and compares, with NumPy and the kernel's framework only.
+    and compares, with NumPy and the kernel's framework only. A copy of what connects the kernel lies beside it.
 
     Raises ValueError for a case that the kernel was not called for, or that is judged by probes; OSError where the
     folder cannot be written.
@@ -115,6 +116,8 @@ def export(result: CheckResult, folder: str | Path) -> Path:
         array = array.transpose(TO_LAYOUT[variant.layout]) if array.ndim == 4 else array
         return _plain(np.ascontiguousarray(array))
 
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     outputs = result.outputs.items()
     files = {
         "inputs": {name: stored(array) for name, array in result.inputs.items()},
@@ -160,7 +163,7 @@ def export(result: CheckResult, folder: str | Path) -> Path:
         title=str(result),
         note=note,
         imports=imports,
-        kernel=_import(invocation.kernel.function),
+        kernel=_import(invocation.kernel.function, folder),
         native=native.format(bridge=bridge),
         host=host,
         arguments="\n".join(arguments),
@@ -168,8 +171,6 @@ def export(result: CheckResult, folder: str | Path) -> Path:
         outputs={name: dtypes[name] for name in returned},
     )
 
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, arrays in files.items():
         if arrays:
             (folder / f"{name}.npz").write_bytes(encode(arrays))
@@ -184,8 +185,12 @@ def _plain(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype == STORAGE["bf16"] else array
 
 
-def _import(function: Any) -> str:
-    """The lines of a script that import a kernel; where they cannot be known, one that says so when it is run."""
+def _import(function: Any, to: Path) -> str:
+    """The lines of a script that import a kernel; where they cannot be known, one that says so when it is run.
+
+    The kernel is imported from where it is; the file or folder that connects it is copied beside the script, for
+    whoever gets the folder on another machine.
+    """
     place, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     found: Any = sys.modules.get(place)
     file = getattr(found, "__file__", None)
@@ -197,6 +202,12 @@ def _import(function: Any) -> str:
     module = place.split(".", 2)[2] if loaded else place
     path = Path(file).resolve()
     folder = (path.parent if path.name == "__init__.py" else path).parents[module.count(".")]
-    return (
-        f'{DECLARES if loaded else ""}sys.path.insert(0, {str(folder)!r})\nkernel = import_module("{module}").{name}\n'
-    )
+    place = repr(str(folder))
+    if loaded and module != "replay":
+        top = module.partition(".")[0]
+        if (folder / top).is_dir():
+            shutil.copytree(folder / top, to / top, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+        elif (to / path.name).resolve() != path:
+            shutil.copyfile(path, to / path.name)
+        place += ", str(Path(__file__).parent)"
+    return f'{DECLARES if loaded else ""}sys.path[:0] = [{place}]\nkernel = import_module("{module}").{name}\n'
