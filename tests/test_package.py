@@ -68,6 +68,12 @@ def test_suite_among_the_tests_of_a_project(vendor: pytest.Pytester, workers: tu
     assert "1 passed" in outcome.stdout.str()
 
 
+def test_suite_without_an_implementation_says_what_is_missing(vendor: pytest.Pytester):
+    vendor.makepyfile(test_conformance="from conformance.suites import *", test_own="def test_it(): pass")
+    outcome = vendor.runpytest_subprocess(*ENTRY)
+    assert (outcome.ret, "set impls = acme.py" in outcome.stderr.str()) == (4, True)
+
+
 CONFLICTS = {
     "conftest": ("conftest", ()),
     "plugin": ("other", ("-p", "other")),

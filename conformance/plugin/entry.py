@@ -38,6 +38,16 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         ) from None
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Raises pytest.UsageError for tests of the suite in a run that does not ask for it: each would miss a fixture."""
+    own = (getattr(getattr(item, "function", None), "__module__", "") for item in items)
+    if not config.pluginmanager.has_plugin(PLUGIN) and any(module.startswith("conformance.suites.") for module in own):
+        raise pytest.UsageError(
+            "the tests of conformance.suites have nothing to verify: set impls = acme.py (a file or folder) in the "
+            "settings of pytest, or give --impl=acme.py"
+        )
+
+
 def _asked(config: pytest.Config, args: list[str]) -> bool:
     """By the setting, by an implementation, or by naming what is to be collected."""
     if config.getini("impls") or any(word.split("=")[0] == "--impl" for word in args):
