@@ -248,12 +248,14 @@ def _text(records: list[Record]) -> str:
         return first.headline
     outputs = ", ".join(dict.fromkeys(output for _, output, _ in exceeded))
     inferred = [
-        record.profile[output].inferred.precision
+        record.profile[output].inferred
         for record in records
         for output in dict.fromkeys(output for output, _ in _exceeded(record))
         if output in record.profile
     ]
-    precision = next((name for name in _common(inferred, len(inferred)) if name != "unknown"), "")
+    known = [one for one in inferred if one.precision != "unknown"]
+    # the least precise: on few terms a poor accumulator looks like a better one
+    precision = max(known, key=lambda one: one.rank).precision if known and len(known) >= COMMON * len(inferred) else ""
     why = f"errors as with {precision}" if precision else "cause unknown"
     checks = dict.fromkeys(check for _, _, check in exceeded)
     if STATISTICS.issuperset(checks):
