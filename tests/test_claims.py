@@ -177,6 +177,7 @@ def test_verified_and_not_claimed_is_shown(project: Project, claim: Callable[...
     assert f"acme: 1 verified but not claimed: conv_forward fp32 (1); {command}" in outcome.text
 
 
+@pytest.mark.usefixtures("one_core")
 def test_benchmarks_are_not_compared(project: Project, claim: Callable[..., Path]):
     claim("--distribution=fixed")
     project.pytester.makeconftest(f"pytest_plugins = {BENCHMARK_PLUGINS}")
