@@ -125,8 +125,8 @@ def _import(path: Path) -> ModuleType:
         raise ImportError(f"{entry} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # compiled files are told apart by size and second: a kernel that is mended and loaded again in the same second would
-    # be the old one; nor are any left in a vendor's folder
+    # compiled files are told apart by size and second: a kernel that is mended and loaded again in the same second
+    # would be the old one; nor are any left in a vendor's folder
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
