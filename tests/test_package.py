@@ -92,6 +92,13 @@ def test_option_that_somebody_else_has_too(vendor: pytest.Pytester, file: str, w
     assert "1 case: 1 unsupported" in alone.stdout.str()
 
 
+def test_a_run_leaves_nothing_behind(vendor: pytest.Pytester):
+    before = set(vendor.path.rglob("*"))
+    vendor.run(sys.executable, "-m", "conformance", "run", "acme.py", *ONE)
+    left = {path.name for path in set(vendor.path.rglob("*")) - before}
+    assert left <= {"stdout", "stderr"}  # which are pytester's own
+
+
 def test_command_ignores_settings_of_the_project(vendor: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     vendor.makeini("[pytest]\naddopts = --maxfail=1 --no-such-option\nimpls = nowhere\n")
     monkeypatch.setenv("PYTEST_ADDOPTS", "--also-unknown")

@@ -19,7 +19,7 @@ ARGUMENTS = (
     # no settings and no conftest.py of the project; names of tests begin with `conformance/`, wherever that lies
     *("-c", os.devnull, f"--rootdir={PACKAGE.parent}", "--noconftest", "-pno:cacheprovider", "--assert=plain"),
     # no plugins but these: others change the order of tests, repeat them, or have options and fixtures of our names
-    *("--disable-plugin-autoload", "-pxdist", "-pbenchmark", "-pconformance.plugin", f"-p{__name__}"),
+    *("--disable-plugin-autoload", "-pxdist", "-pconformance.plugin", f"-p{__name__}"),
     "--no-header",
 )
 
@@ -42,7 +42,9 @@ def run(words: Sequence[str]) -> int:
         os.environ.pop(variable, None)  # meant for the tests of the project
     # a vendor's json.py in the current folder is not the standard library's, in workers neither
     os.environ["PYTHONSAFEPATH"] = "1"
-    return int(pytest.main([*ARGUMENTS, *words]))
+    # only where it is asked for: it leaves a folder behind
+    timed = ["-pbenchmark"] if any(word.startswith("--benchmark") for word in words) else []
+    return int(pytest.main([*ARGUMENTS, *timed, *words]))
 
 
 @pytest.hookimpl(trylast=True)
@@ -58,4 +60,5 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_cmdline_main(config: Any) -> None:
     """Take positional arguments for implementations; collect the suites, or what is timed with --benchmark-only."""
     config.option.impl = [*config.option.file_or_dir, *(config.option.impl or ())]
-    config.args = [str(FOLDERS["conformance.benchmarks" if config.option.benchmark_only else "conformance.suites"])]
+    timed = getattr(config.option, "benchmark_only", False)
+    config.args = [str(FOLDERS["conformance.benchmarks" if timed else "conformance.suites"])]
