@@ -19,6 +19,7 @@ from conformance.plugin.progress import NAME as PROGRESS
 from conformance.plugin.progress import write
 from conformance.reporting import command, memory, terminal, training
 from conformance.reporting.groups import amount, described, group
+from conformance.reporting.table import many
 from conformance.results.schema import CheckRecord, Record, TrainingRecord
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Summary:
             if record.status == status and record.reason != NOT_IMPLEMENTED.format(record.operator):
                 alike[f"{record.implementation} {record.operator}: {record.headline}"].append(record)
         for title, records in alike.items():
-            reporter.write_line(f"{title}: {terminal.amount(sum(record.cases for record in records), 'case')}")
+            reporter.write_line(f"{title}: {many(sum(record.cases for record in records), 'case')}")
             for case in filter(None, map(described, records)):
                 reporter.write_line(f"    {case}")
 

@@ -25,6 +25,7 @@ from functools import lru_cache
 
 from conformance.diagnosis.diagnose import AFFORDABLE
 from conformance.operators import OPERATORS, GeometryError, parse, takes
+from conformance.reporting.table import many
 from conformance.results.schema import Record
 
 ORDINARY = frozenset({"integer", "fixed"})
@@ -75,7 +76,7 @@ class Group:
     def counted(self) -> str:
         """Its cases, and how many of them the cause explains by itself, if not all."""
         more = f" ({self.cases - self.attributed:,} explained)" if self.cause and self.attributed else ""
-        return f"{self.cases:,} case{'s' * (self.cases != 1)}{more}"
+        return f"{many(self.cases, 'case')}{more}"
 
     @property
     def smallest(self) -> Record:
@@ -98,10 +99,10 @@ def amount(groups: list[Group]) -> str:
     """Likely causes, kinds of failure without a known cause, and cases."""
     causes = sum(bool(found.cause) for found in groups)
     others = len(groups) - causes
-    words = [f"{causes} likely cause{'s' * (causes != 1)}"] if causes else []
+    words = [many(causes, "likely cause")] if causes else []
     words += [f"{others} {'other ' * bool(causes)}kind{'s' * (others != 1)} of failure"] if others else []
     cases = sum(found.cases for found in groups)
-    return f"{', '.join(words)}, {cases:,} case{'s' * (cases != 1)}"
+    return f"{', '.join(words)}, {many(cases, 'case')}"
 
 
 def described(record: Record) -> str:

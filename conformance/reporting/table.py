@@ -43,3 +43,8 @@ class Table:
         marks = ("---" if place < self.names else "--:" for place in range(len(self.heads)))
         yield from (f"| {' | '.join(row)} |" for row in (self.heads, marks, *self.rows))
         yield from ("", f"{self.note}.") if self.note else ()
+
+
+def many(count: int, noun: str) -> str:
+    """A number and what it counts."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

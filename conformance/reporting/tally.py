@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.reporting.accuracy import AccuracyProfile
-from conformance.results.schema import VERIFIED, BrokenRecord, CheckRecord, Record, Work
+from conformance.results.schema import VERIFIED, CheckRecord, Record, Work
 
 
 class Tally:
@@ -19,8 +19,6 @@ class Tally:
         """Device -> cases by status."""
         self.absent: dict[str, str] = {}
         """Implementation -> why it was unavailable."""
-        self.broken: dict[str, str] = {}
-        """File -> why it could not be used."""
         self.profiles: defaultdict[tuple[str, str], AccuracyProfile] = defaultdict(AccuracyProfile)
         """(implementation, dtype) -> the worst of every number over its cases."""
         self.moved: defaultdict[tuple[str, str], list[tuple[Record, Work]]] = defaultdict(list)
@@ -53,8 +51,6 @@ class Tally:
             self.moved[name, record.operator].append((record, record.work))
         if isinstance(record, CheckRecord):
             self.accepted[name].update(f"{record.operator}: {request}" for request in record.facts.accepted)
-        if isinstance(record, BrokenRecord):
-            self.broken[name] = record.reason
         if status == "unavailable":
             self.absent[name] = record.reason
         elif status == "unsupported" and record.reason == NOT_IMPLEMENTED.format(record.operator):

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from conformance.reporting import accuracy, traffic
+from conformance.reporting.table import many
 from conformance.reporting.tally import Tally
 from conformance.results.schema import STATUSES
 
@@ -82,7 +83,7 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
             for reason, count in commonest:
                 yield from _wrapped(f"{status}: {name}: {count:,} x {reason}", width)
             if left := sum(count for _, count in every[len(commonest) :]):
-                more = f"{left:,} for {amount(len(every) - len(commonest), 'other reason')}: --show {status}"
+                more = f"{left:,} for {many(len(every) - len(commonest), 'other reason')}: --show {status}"
                 yield from _wrapped(f"{status}: {name}: {more}", width)
         if tally.accepted[name]:
             yield from _wrapped(f"{name} {ACCEPTS}: {'; '.join(sorted(tally.accepted[name]))}", width)
@@ -93,7 +94,7 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
         yield from _wrapped(f"unavailable: {', '.join(who)}: {why}", width)
     totals = tally.totals
     counted_ = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
-    yield from _wrapped(f"{amount(totals.total(), 'case')}: {counted_ or 'none'}", width)
+    yield from _wrapped(f"{many(totals.total(), 'case')}: {counted_ or 'none'}", width)
     if tally.own:
         kernels, references = tally.seconds["kernel"], tally.seconds["reference"]
         own_time = f"{statistics.median(tally.own) * 1e3:.2f} ms a verdict (median) for the rest"
@@ -107,11 +108,6 @@ def simulators(device: str, found: Mapping[str, list[str]], width: int) -> list[
     return textwrap.wrap(f"{device}: the same kernels run on the CPU: {', '.join(ways)}", width) if ways else []
 
 
-def amount(number: int, noun: str) -> str:
-    """A number and what it counts."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def counted(counts: Counter[str]) -> str:
     """A cell of the matrix in documents, as LEGEND says."""
     return " ".join(f"{counts[status]}{LETTERS[status]}" for status in STATUSES if counts[status])
@@ -120,7 +116,7 @@ def counted(counts: Counter[str]) -> str:
 def _not_implemented(tally: Tally, name: str) -> str:
     missing = tally.not_implemented[name]
     return (
-        f"unsupported: {name} does not implement {', '.join(missing)} ({amount(missing.total(), 'case')})"
+        f"unsupported: {name} does not implement {', '.join(missing)} ({many(missing.total(), 'case')})"
         if missing
         else ""
     )

@@ -10,7 +10,7 @@ from conformance.reporting.groups import amount, described
 from conformance.reporting.page.merge import environments
 from conformance.reporting.page.model import Row
 from conformance.reporting.page.tables import Digest, Tile
-from conformance.reporting.table import Table
+from conformance.reporting.table import Table, many
 from conformance.reporting.terminal import ACCEPTS, LETTERS, counted
 from conformance.results.schema import STATUSES
 
@@ -131,11 +131,6 @@ def notices(digest: Digest) -> Iterator[Notice]:
         if verdicts:
             names = sorted({v.record.implementation for v in verdicts})
             yield Notice(title.format(many(len(verdicts), noun)), names, False)
-
-
-def many(count: int, noun: str) -> str:
-    """A number of things, in the singular or the plural."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def matrix(digest: Digest) -> dict[str, Any]:

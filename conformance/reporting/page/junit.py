@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from conformance.reporting.page.context import many
 from conformance.reporting.page.model import Verdict
 from conformance.reporting.page.tables import Digest
+from conformance.reporting.table import many
 from conformance.results.schema import Record
 
 OUTCOMES = {

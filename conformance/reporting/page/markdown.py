@@ -10,9 +10,9 @@ from pathlib import Path
 from conformance.reporting import memory, training
 from conformance.reporting.groups import amount, described
 from conformance.reporting.page import since, tables
-from conformance.reporting.page.context import lead, many, notices
+from conformance.reporting.page.context import lead, notices
 from conformance.reporting.page.tables import Digest
-from conformance.reporting.table import Table
+from conformance.reporting.table import Table, many
 from conformance.reporting.terminal import LEGEND, counted
 from conformance.results.schema import STATUSES
 
