@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from conformance.contract import Contract
     from conformance.execution.check import CheckResult, check
     from conformance.execution.export import export
     from conformance.implementations.bridges import (
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     )
     from conformance.implementations.devices import Unavailable
     from conformance.implementations.implementation import Implementation, Unsupported
-    from conformance.judge import Contract
 
 __version__ = "0.1.0"
 
@@ -50,7 +50,7 @@ _MODULES = {
     "CheckResult": "conformance.execution.check",
     "check": "conformance.execution.check",
     "export": "conformance.execution.export",
-    "Contract": "conformance.judge",
+    "Contract": "conformance.contract",
     "Implementation": "conformance.implementations.implementation",
     "Unavailable": "conformance.implementations.devices",
     "Unsupported": "conformance.implementations.implementation",

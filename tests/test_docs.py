@@ -11,8 +11,8 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.calibration.known_bad import subtle
+from conformance.contract import _CHOICES, Contract
 from conformance.inputs import Expectation, Recipe
-from conformance.judge.contract import _CHOICES, Contract
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
 from conformance.plugin.outcome import LETTERS
 from conformance.reporting import accuracy, memory, training

@@ -20,7 +20,7 @@ from conformance.diagnosis.diagnose import diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, judge, outputs_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, GeometryError, parse
-from conformance.operators.max_pool import MaxPoolGeometry
+from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.problems import PROBLEMS, at_level
 from conformance.problems.max_pooling import PAIRWISE
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from conformance.__main__ import main
-from conformance.execution import status
 from conformance.execution.selection import Selection
-from conformance.implementations import registry
+from conformance.implementations import errors, registry
 from conformance.plugin.entry import FOLDERS
 from tests.conftest import ROOT, no_traceback_of_ours
 
@@ -134,14 +133,14 @@ def test_implementations_of_other_packages(vendor: pytest.Pytester, value: str, 
 
 def test_shipped_implementation_is_not_the_suites_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In the wheel it lies inside the package, and an error in it would have no place."""
-    monkeypatch.setattr(status, "PACKAGE", tmp_path)
-    monkeypatch.setattr(status, "IMPLS", tmp_path / "shipped" / "impls")
+    monkeypatch.setattr(errors, "PACKAGE", tmp_path)
+    monkeypatch.setattr(errors, "IMPLS", tmp_path / "shipped" / "impls")
     file = tmp_path / "shipped" / "impls" / "acme.py"
     names: dict[str, object] = {}
     exec(compile("def kernel(): 1 / 0", str(file), "exec"), names)
     with pytest.raises(ZeroDivisionError) as caught:
         exec(compile("kernel()", str(tmp_path / "invocation.py"), "exec"), names)
-    assert status.blame(caught.value) == f"raised ZeroDivisionError: division by zero at {file}:1"
+    assert errors.blame(caught.value) == f"raised ZeroDivisionError: division by zero at {file}:1"
 
 
 def test_names_that_import_star_brings():

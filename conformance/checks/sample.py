@@ -13,6 +13,7 @@ from conformance.execution import verify
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
 from conformance.execution.judging import judged
+from conformance.execution.process import Crash
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported, Waiver
@@ -158,7 +159,7 @@ def _require_right_on_plain_inputs(
             return
         raise NotChecked("not checked, results are wrong")
     verdict = conclude(partial(verify.attempt, plain), lambda: None)
-    failed = verdict.status == "fail" or verdict.exception is not None
+    failed = verdict.status == "fail" or verdict.exception is not None or verdict.crashed
     try:
         waived = failed and waiver() is not None
     except ImplementationError:  # which `conclude` reports
@@ -166,6 +167,8 @@ def _require_right_on_plain_inputs(
     _wrong[key] = kernel, check if failed and not waived else None
     if verdict.exception is not None and not waived:
         raise verdict.exception
+    if verdict.crashed and not waived:
+        raise Crash(verdict.reason)
     if failed and not waived:
         failure = KernelFailure(f"results are wrong on plain inputs: {verdict.reason}")
         failure.diagnosis = verdict.diagnosis

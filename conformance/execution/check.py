@@ -14,10 +14,11 @@ from conformance.execution.case import Case
 from conformance.execution.judging import METHODS, by_probes
 from conformance.execution.plan import absence_reason
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
-from conformance.execution.status import Verdict, kernel_frames
+from conformance.execution.status import Verdict
 from conformance.execution.verify import Tensors, verify
 from conformance.implementations import registry
 from conformance.implementations.bridges import ArrayBridge, numpy_arrays
+from conformance.implementations.errors import kernel_frames
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
 from conformance.judge import Comparison, Contract, compare, outputs_of

@@ -12,6 +12,7 @@ from typing import Any
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
+from conformance.execution.workers import Loader
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
@@ -32,21 +33,28 @@ of none of these dtypes gets the first number for its first dtype."""
 class Plan:
     """The implementations of a run and the cases that are required of them.
 
-    What `claims` say of them, by name, is not to be lost: absent cases that are claimed are failures, and a claimed
-    implementation that its file no longer defines makes the file a broken one.
+    `loader` makes implementations of files, in this process or in others. What `claims` say of them, by name, is not to
+    be lost: absent cases that are claimed are failures, and a claimed implementation that its file no longer defines
+    makes the file a broken one.
     """
 
-    def __init__(self, selection: Selection, folder: Path, claims: Mapping[str, Claim] | None = None) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        folder: Path,
+        claims: Mapping[str, Claim] | None = None,
+        loader: Loader = registry,
+    ) -> None:
         self.selection = selection
         self.claims: dict[str, Claim] = {}
-        self.registry = known = registry.load(selection.paths)
+        self.registry = known = loader.load(selection.paths)
         if known.duplicates:
             raise SelectionError("\n".join(f"--impl {path}: {known.broken[path]}" for path in known.duplicates))
         self._origins = dict(known.paths)
         if not selection.paths or set(selection.implementations) - self._origins.keys():
             given = {path.resolve() for path in selection.paths}
-            registry.load((path for path in registry.discover(folder) if path.resolve() not in given), known)
-            registry.load_installed(known)
+            loader.load((path for path in registry.discover(folder) if path.resolve() not in given), known)
+            loader.load_installed(known)
         elsewhere = {n: os.path.relpath(p) for n, p in known.paths.items() if Path(p).is_relative_to(folder)}
         self._files = self._origins if folder == IMPLS else elsewhere | self._origins
         """Files of the implementations that are not found by their names alone."""

@@ -7,19 +7,17 @@ Verification, behaviour checks, timing and training all conclude here. Nothing t
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from conformance.diagnosis.diagnose import Diagnosis
-from conformance.implementations.errors import described
+from conformance.execution.process import Crash
+from conformance.implementations.errors import blame
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement
-from conformance.resources import IMPLS, PACKAGE
 
 
 class KernelFailure(Exception):
@@ -58,6 +56,8 @@ class Verdict:
     """The known mistakes that explain the failure, where some do."""
     exception: BaseException | None = None
     """What the kernel raised, with its traceback, where that is why the status is `error`."""
+    crashed: bool = False
+    """Whether the kernel's process ended."""
     refusal: Unsupported | None = None
     """What was raised where the status is `unsupported`."""
 
@@ -98,6 +98,8 @@ def conclude(
     except (GoldenError, ImplementationError, MissingReferenceError) as error:
         verdict.status, verdict.reason = "error", str(error)
         return verdict
+    except Crash as crash:
+        verdict.status, verdict.reason, verdict.crashed = "error", str(crash), True
     except BaseException as error:  # SystemExit, or a pytest.skip that would leave the case uncounted
         verdict.status, verdict.reason, verdict.exception = "error", blame(error), error
     if verdict.status == "unsupported" or (verdict.status == "pass" and not must_fail):
@@ -113,27 +115,3 @@ def conclude(
     elif covering is not None:
         verdict.status, verdict.waiver = "waived", covering
     return verdict
-
-
-def of_the_suite(file: str | Path) -> bool:
-    """Whether a file is no implementation's; those that ship with the suite lie inside the package."""
-    return Path(file).is_relative_to(PACKAGE) and not Path(file).is_relative_to(IMPLS)
-
-
-def kernel_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The part of an error's traceback that lies in the kernel: what this package called last."""
-    frames = traceback.extract_tb(error.__traceback__)
-    files = [Path(frame.filename) for frame in frames]
-    ours = [of_the_suite(file) for file in files]
-    while ours and ours[-1]:  # a helper of ours that the kernel called is not the place
-        ours.pop()
-    first = len(ours) - ours[::-1].index(True) if True in ours else 0
-    return frames[first : len(ours)]
-
-
-def blame(error: BaseException) -> str:
-    """The error and the place in the kernel's own file that led to it."""
-    called = kernel_frames(error)
-    own = [frame for frame in called if frame.filename == called[0].filename]
-    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    return f"raised {described(error)}{where}"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
+from conformance.resources import IMPLS, PACKAGE
+
 MAX_MESSAGE = 2000
 """Characters of an exception's message that are kept: one of megabytes fills records and terminal."""
 
@@ -14,3 +19,29 @@ def described(error: BaseException) -> str:
         text = f"(its message cannot be shown: {type(worse).__name__})"
     more = f" ... ({len(text):,} characters)" if len(text) > MAX_MESSAGE else ""
     return f"{type(error).__name__}: {text[:MAX_MESSAGE]}{more}"
+
+
+def of_the_suite(file: str | Path) -> bool:
+    """Whether a file is no implementation's; those that ship with the suite lie inside the package."""
+    return Path(file).is_relative_to(PACKAGE) and not Path(file).is_relative_to(IMPLS)
+
+
+def kernel_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The part of an error's traceback that lies in the kernel: what this package called last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    files = [Path(frame.filename) for frame in frames]
+    ours = [of_the_suite(file) for file in files]
+    while ours and ours[-1]:  # a helper of ours that the kernel called is not the place
+        ours.pop()
+    first = len(ours) - ours[::-1].index(True) if True in ours else 0
+    return frames[first : len(ours)]
+
+
+def blame(error: BaseException) -> str:
+    """The error and the place in the kernel's own file that led to it."""
+    if known := getattr(error, "blame", ""):  # it was raised in another process
+        return str(known)
+    called = kernel_frames(error)
+    own = [frame for frame in called if frame.filename == called[0].filename]
+    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    return f"raised {described(error)}{where}"

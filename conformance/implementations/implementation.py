@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from conformance.contract import Contract
 from conformance.dtypes import STORAGE
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.implementations.devices import DEVICES, require
-from conformance.inputs import DISTRIBUTIONS
-from conformance.judge import Contract
-from conformance.operators import OPERATORS
-from conformance.problems import LAYOUTS
+from conformance.implementations.vocabulary import vocabulary
 
 Predicate = Callable[[Any], bool]
 """Takes a problem's geometry."""
@@ -114,9 +112,9 @@ class Implementation:
         The function takes the operator's inputs by position and asks for parameters by naming them keyword-only
         (`*, stride, padding`). Stack the decorator to declare another contract for some of the dtypes.
         """
-        _known("operator", [operator], OPERATORS)
+        _known("operator", [operator], vocabulary().operators)
         _known("dtypes", dtypes, STORAGE)
-        _known("layouts", layouts, LAYOUTS)
+        _known("layouts", layouts, vocabulary().layouts)
         if contract is not None and not isinstance(contract, Contract):
             raise ImplementationError(f"contract={contract!r}: must be a Contract(...)")
 
@@ -144,7 +142,7 @@ class Implementation:
         `saves` is how many activations, buffers of the size of an image, it keeps for its backward; `label` names the
         way it does that. A function may be a kernel as well, and an implementation may offer several.
         """
-        _known("operator", [operator], OPERATORS)
+        _known("operator", [operator], vocabulary().operators)
         if any((one.label, one.operator) == (label, operator) for one in self.autograd_variants) or not label.strip():
             raise ImplementationError(f"label={label!r}: each autograd variant of {operator} needs its own name")
         if not isinstance(saves, int) or saves < 0:
@@ -166,12 +164,16 @@ class Implementation:
         url: str,
         when: Predicate | None = None,
         dtypes: Sequence[str] = tuple(STORAGE),
-        distributions: Sequence[str] = tuple(DISTRIBUTIONS),
+        distributions: Sequence[str] | None = None,
     ) -> None:
-        """Declare an expected failure. A waived case that passes is a failure: the waiver is out of date."""
-        _known("operator", [operator], OPERATORS)
+        """Declare an expected failure, on all input distributions unless some are named.
+
+        A waived case that passes is a failure: the waiver is out of date.
+        """
+        distributions = vocabulary().distributions if distributions is None else distributions
+        _known("operator", [operator], vocabulary().operators)
         _known("dtypes", dtypes, STORAGE)
-        _known("distributions", distributions, DISTRIBUTIONS)
+        _known("distributions", distributions, vocabulary().distributions)
         if not reason.strip() or not url.strip():
             raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
         self.waivers.append(Waiver(operator, reason, url, when, tuple(dtypes), tuple(distributions)))
@@ -189,7 +191,7 @@ class Implementation:
                 reason = f"dtype {dtype} is not declared (declared: {', '.join(kernel.dtypes)})"
             elif layout not in kernel.layouts:
                 reason = f"layout {layout} is not declared (declared: {', '.join(kernel.layouts)})"
-            elif not _holds(kernel.when, geometry):
+            elif not holds(kernel.when, geometry):
                 reason = "outside the declared capability (when=...)"
             else:
                 return kernel
@@ -211,12 +213,12 @@ class Implementation:
                 dtype in waiver.dtypes,
                 distribution in waiver.distributions,
             )
-            if named and _holds(waiver.when, geometry):
+            if named and holds(waiver.when, geometry):
                 return waiver
         return None
 
 
-def _holds(when: Predicate | None, geometry: Any) -> bool:
+def holds(when: Predicate | None, geometry: Any) -> bool:
     """The answer of a vendor's predicate; its own fault is an ImplementationError."""
     try:
         return when is None or bool(when(geometry))
@@ -237,9 +239,9 @@ def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...] | 
     parameters = list(inspect.signature(function).parameters.values())
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
-    known, arguments = OPERATORS[operator].keywords, len(OPERATORS[operator].arguments)
+    arguments, known = vocabulary().operators[operator]
     asked = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
     _known(f"keyword parameters of {name}", asked, known)
-    beyond = [p.name for p in parameters[arguments:] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in known]
+    beyond = [p.name for p in parameters[len(arguments) :] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in known]
     return (*asked, *beyond)

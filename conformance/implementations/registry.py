@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -41,8 +41,9 @@ def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
     registry = registry or Registry()
     for path in paths:
         try:
+            source = source_hash(path)  # before the file can change itself
             module = _import(path)
-            _register(registry, str(path), path, vars(module).values())
+            register(registry, str(path), source, vars(module).values())
         except KeyboardInterrupt:
             raise
         except BaseException as problem:  # SystemExit and pytest.skip are no way to load either
@@ -53,25 +54,42 @@ def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
 def load_installed(registry: Registry) -> None:
     """Load what other packages offer as entry points of the group `conformance.implementations`, each of which names a
     module or an Implementation in it. Nothing one does wrong stops the others."""
-    for entry in sorted(entry_points(group=GROUP)):
-        place = f"{entry.dist.name if entry.dist else 'unknown package'} ({entry.value})"
-        try:
-            value = entry.load()
-            if not isinstance(value, (ModuleType, Implementation)):
-                raise TypeError(f"is a {type(value).__name__}; it must be a module or a conformance.Implementation")
-            file = Path(sys.modules[entry.module].__file__ or "")
-            source = file.parent if file.name == "__init__.py" else file
-            _register(registry, place, source, vars(value).values() if isinstance(value, ModuleType) else [value])
-        except KeyboardInterrupt:
-            raise
-        except ModuleNotFoundError as problem:
-            own = (problem.name or "").partition(".")[0] in ("conformance", entry.module.partition(".")[0])
-            if own:
-                registry.broken[place] = f"ModuleNotFoundError: {problem}"
-            else:
-                registry.unavailable[entry.name] = str(problem)
-        except BaseException as problem:  # as in `load`
-            registry.broken[place] = f"{described(problem)}"
+    for entry in installed():
+        load_entry(entry, registry)
+
+
+def installed() -> list[EntryPoint]:
+    """The entry points of other packages."""
+    return sorted(entry_points(group=GROUP))
+
+
+def place_of(entry: EntryPoint) -> str:
+    """The package of an entry point, and what it names, in words."""
+    return f"{entry.dist.name if entry.dist else 'unknown package'} ({entry.value})"
+
+
+def load_entry(entry: EntryPoint, registry: Registry) -> None:
+    """Load one of them."""
+    place = place_of(entry)
+    try:
+        value = entry.load()
+        if not isinstance(value, (ModuleType, Implementation)):
+            raise TypeError(f"is a {type(value).__name__}; it must be a module or a conformance.Implementation")
+        file = Path(sys.modules[entry.module].__file__ or "")
+        source = file.parent if file.name == "__init__.py" else file
+        register(
+            registry, place, source_hash(source), vars(value).values() if isinstance(value, ModuleType) else [value]
+        )
+    except KeyboardInterrupt:
+        raise
+    except ModuleNotFoundError as problem:
+        own = (problem.name or "").partition(".")[0] in ("conformance", entry.module.partition(".")[0])
+        if own:
+            registry.broken[place] = f"ModuleNotFoundError: {problem}"
+        else:
+            registry.unavailable[entry.name] = str(problem)
+    except BaseException as problem:  # as in `load`
+        registry.broken[place] = f"{described(problem)}"
 
 
 def discover(folder: Path) -> list[Path]:
@@ -135,7 +153,9 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _register(registry: Registry, place: str, source: Path, values: Iterable[object]) -> None:
+def register(registry: Registry, place: str, source: str, values: Iterable[object]) -> None:
+    """Take in the implementations among some values; `source` is the hash of what defines them. Raises ValueError where
+    there are none."""
     found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
         raise ValueError("defines no conformance.Implementation at module level")
@@ -146,7 +166,7 @@ def _register(registry: Registry, place: str, source: Path, values: Iterable[obj
             registry.broken[place] = f"the name {implementation.name!r} is defined {where}; rename one"
             registry.duplicates.append(place)
             continue
-        implementation.source = source_hash(source)
+        implementation.source = source
         registry.implementations[implementation.name] = implementation
         registry.paths[implementation.name] = place
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.judge.contract import Contract, ContractError
+from conformance.contract import Contract, ContractError
 from conformance.judge.judgement import Check, Comparison, Judgement, Worst, compare, judge
 from conformance.judge.output import Output, outputs_of
 

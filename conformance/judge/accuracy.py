@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from conformance.judge.contract import Contract
+from conformance.contract import Contract
 from conformance.judge.limits import LAMBDA, Limits, limits
 from conformance.judge.output import Output
 from conformance.judge.residuals import Residuals, Statistics, measure

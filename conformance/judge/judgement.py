@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from conformance.contract import Contract
 from conformance.dtypes import STORAGE
 from conformance.judge import accuracy
-from conformance.judge.contract import Contract
 from conformance.judge.locate import locate
 from conformance.judge.output import Output
 from conformance.judge.residuals import measure

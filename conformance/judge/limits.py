@@ -64,8 +64,8 @@ from functools import cache
 
 import numpy as np
 
+from conformance.contract import Contract
 from conformance.dtypes import FORMATS, Format
-from conformance.judge.contract import Contract
 
 LAMBDA = 4.0
 INPUT_FACTOR = 4.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.judge.contract import Contract
+from conformance.contract import Contract
 from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.propagation import Arithmetic
 from conformance.operators import Arrays, Operator

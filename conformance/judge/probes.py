@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from conformance.contract import Contract
 from conformance.dtypes import FORMATS
-from conformance.judge.contract import Contract
 from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, judge
 from conformance.judge.limits import ALPHA, LAMBDA, Limits, limits
 from conformance.judge.output import Output

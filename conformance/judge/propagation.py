@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE
-from conformance.judge.contract import Contract
 from conformance.judge.limits import LAMBDA, Limits, half_ulp, limits, spread
 
 

@@ -1,43 +1,32 @@
-"""The mathematics: one folder per operator family, no framework and no pytest."""
+"""The mathematics: one folder per operator family, no framework and no pytest.
+
+Names are loaded when they are used: a kernel's process needs geometries, and must not find references.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from conformance.operators import avg_pool, conv, conv_bn, max_pool
-from conformance.operators.avg_pool import PoolGeometry
-from conformance.operators.base import Arrays, Geometry, Operator, Tensor
-from conformance.operators.conv import ConvGeometry
-from conformance.operators.conv_bn import ConvBnGeometry
-from conformance.operators.family import Family
-from conformance.operators.spatial import GeometryError
+if TYPE_CHECKING:
+    from conformance.operators.avg_pool.geometry import PoolGeometry
+    from conformance.operators.base import Arrays, Geometry, Operator, Tensor
+    from conformance.operators.conv.geometry import ConvGeometry
+    from conformance.operators.conv_bn.geometry import ConvBnGeometry
+    from conformance.operators.family import Family
+    from conformance.operators.spatial import GeometryError
+    from conformance.operators.table import CONVOLUTIONS, FAMILIES, NORMALISED, OPERATORS, POOLINGS, parse, takes
 
-FAMILIES: dict[str, Family] = {
-    family.name: family for family in (conv.FAMILY, conv_bn.FAMILY, avg_pool.FAMILY, max_pool.FAMILY)
+_MODULES = {
+    "avg_pool.geometry": ("PoolGeometry",),
+    "base": ("Arrays", "Geometry", "Operator", "Tensor"),
+    "conv.geometry": ("ConvGeometry",),
+    "conv_bn.geometry": ("ConvBnGeometry",),
+    "family": ("Family",),
+    "spatial": ("GeometryError",),
+    "table": ("CONVOLUTIONS", "FAMILIES", "NORMALISED", "OPERATORS", "POOLINGS", "parse", "takes"),
 }
-"""Every family that there is. This is the only place that lists them."""
-OPERATORS: dict[str, Operator] = {
-    operator.name: operator for family in FAMILIES.values() for operator in family.operators
-}
-_BY_PREFIX = {family.geometry.PREFIX: family.geometry for family in FAMILIES.values()}
-
-CONVOLUTIONS = tuple(operator.name for operator in conv.FAMILY.operators)
-NORMALISED = tuple(operator.name for operator in conv_bn.FAMILY.operators)
-POOLINGS = tuple(operator.name for operator in avg_pool.FAMILY.operators)
-"""Names of the operators, by family."""
-
-
-def takes(operator: str, geometry: Geometry) -> bool:
-    """Whether an operator is defined on a geometry: they are of one family."""
-    return OPERATORS[operator].family == geometry.family
-
-
-def parse(text: str) -> Any:
-    """The geometry of a descriptor; its first word tells the family, and none is that of convolution. Raises
-    GeometryError."""
-    words = text.split(maxsplit=1)
-    return _BY_PREFIX.get(words[0] if words else "", ConvGeometry).parse(text)
-
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "CONVOLUTIONS",
@@ -57,3 +46,10 @@ __all__ = [
     "parse",
     "takes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return value

@@ -12,9 +12,10 @@ import pytest
 from conformance.checks import CHECKS, check_behaviour
 from conformance.checks.sample import NotChecked
 from conformance.execution.case import Absence, Case
-from conformance.execution.status import Verdict, of_the_suite
+from conformance.execution.remote import Raised
+from conformance.execution.status import Verdict
 from conformance.execution.verify import verify as verify_case
-from conformance.implementations.errors import MAX_MESSAGE, described
+from conformance.implementations.errors import MAX_MESSAGE, described, of_the_suite
 from conformance.plugin.outcome import PROPERTY, publish
 from conformance.results import build
 from conformance.results.claims import enforced
@@ -75,25 +76,30 @@ def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -
 
     What is claimed and unsupported fails; benchmarks compare times alone.
     """
-    if not request.node.get_closest_marker("benchmarks"):
-        session: Any = request.config.pluginmanager.get_plugin("conformance-session")
-        if not isinstance(verdict.refusal, NotChecked):  # another check has failed
-            record = enforced(record, session.plan.claims)
-            verdict.status, verdict.reason = record.status, record.reason
+    session: Any = request.config.pluginmanager.get_plugin("conformance-session")
+    case = request.node.callspec.params["case"]
+    if session.workers is not None and not isinstance(case, Absence):
+        session.workers.conclude(case.implementation, verdict)
+    timed = request.node.get_closest_marker("benchmarks") is not None
+    if not timed and not isinstance(verdict.refusal, NotChecked):  # another check has failed
+        record = enforced(record, session.plan.claims)
+        verdict.status, verdict.reason = record.status, record.reason
     publish(request.node, record)
     raised = verdict.exception
     if (
         verdict.status == "error"
         and isinstance(raised, Exception)
-        and not isinstance(raised, SkipTest)
+        and not isinstance(raised, (SkipTest, Raised))
         and len(described(raised)) < MAX_MESSAGE
     ):
         *_, (last, _) = traceback.walk_tb(raised.__traceback__)
         if not of_the_suite(last.f_code.co_filename):
             raise raised  # the kernel's own traceback, and the debugger stops there
     if verdict.status in ("fail", "error"):
+        quiet = request.config.getoption("tbstyle") in ("no", "line")
+        shown = "" if quiet or raised is None else getattr(raised, "traceback", "")
         again = f"\nreproduce: {record.command}" if record.command else ""
-        pytest.fail(f"{verdict.status.upper()}: {verdict.reason}{again}", pytrace=False)
+        pytest.fail(f"{shown}{verdict.status.upper()}: {verdict.reason}{again}", pytrace=False)
     if verdict.status == "waived":
         pytest.xfail(verdict.explanation)
     if verdict.status in ("unsupported", "unavailable"):

@@ -11,7 +11,9 @@ import pytest
 
 from conformance.dtypes import STORAGE
 from conformance.execution.judging import METHODS
+from conformance.execution.process import Limits
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, split
+from conformance.execution.workers import share
 from conformance.implementations.devices import DEVICES, Unavailable, require
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
@@ -42,6 +44,10 @@ def add(parser: Any) -> None:
     group.addoption("--distribution", action="append", metavar="NAME", help="only this input distribution")
     group.addoption("--seed", default=str(SEED), metavar="N", help="draw fresh data (default: the goldens' seed)")
     group.addoption("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes, or by cost")
+    group.addoption("--timeout", metavar="SECONDS", default="60", help="longest call of a kernel (default: 60)")
+    group.addoption("--memory", metavar="GIB", help="most memory of a kernel's process (default: its share)")
+    group.addoption("--workers", metavar="N", default="1", help="kernels' processes at once, for each -n (default: 1)")
+    group.addoption("--in-process", action="store_true", help="run kernels in the judge's process, for debuggers")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
     group.addoption("--show", action="append", metavar="STATUS", help="list the cases of a status, with reasons")
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict")
@@ -112,6 +118,24 @@ def _read(config: pytest.Config) -> Selection:
         required=required,
         program="pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run",
     )
+
+
+def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | None:
+    """What each kernel's process may take, and how many there are at once for each of so many processes of this run;
+    None where kernels run in this one. Raises pytest.UsageError."""
+    if config.getoption("--in-process") or config.getoption("usepdb", False) or config.getoption("trace", False):
+        return None
+    found = {}
+    for option, least in (("--timeout", 0.1), ("--memory", 0.1), ("--workers", 1)):
+        text = config.getoption(option)
+        try:
+            found[option] = float(text) if text is not None else share(processes) / 2**30
+        except ValueError:
+            found[option] = -1.0
+        if not least <= found[option] <= 1e6 or (option == "--workers" and found[option] % 1):
+            raise pytest.UsageError(f"{option} {text}: must be a number, at least {least:g}")
+    workers = int(found["--workers"])
+    return Limits(found["--timeout"], int(found["--memory"] * 2**30 / workers)), workers
 
 
 def folder(config: pytest.Config, selection: Selection) -> Path:

@@ -17,6 +17,8 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
+from conformance.execution.workers import Workers
+from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, Unavailable, missing
 from conformance.plugin import options
 from conformance.plugin.outcome import PROPERTY, ROW, publish, record_of
@@ -75,6 +77,8 @@ class Session:
         self.compared = Compared(self.claims)
         self.records = None if self.is_worker else _open_records(config)
         self._plan: Plan | None = None
+        limits = options.isolation(config, _processes(config))
+        self.workers = None if limits is None else Workers(*limits)
         self.asked = False
         """Whether any test is here to verify something."""
         if not self.is_worker:
@@ -88,7 +92,7 @@ class Session:
         """Loaded when first needed: the controller of a parallel run usually never needs it."""
         if self._plan is None:
             try:
-                self._plan = Plan(self.selection, self.impls, self.claims)
+                self._plan = Plan(self.selection, self.impls, self.claims, self.workers or registry)
             except SelectionError as error:
                 raise pytest.UsageError(str(error)) from None
         return self._plan
@@ -198,6 +202,11 @@ class Session:
         line = encode(build.broken_record(crashitem, str(report.longrepr))).decode()
         report.user_properties.append((PROPERTY, line))
 
+    def pytest_unconfigure(self) -> None:
+        """However the run ends, no kernel's process is left."""
+        if self.workers is not None:
+            self.workers.close()
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """A run in which nothing was verified does not end well."""
@@ -209,6 +218,12 @@ class Session:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         elif (self.asked or self.config.getoption("--impl")) and not self.tally.verified:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def _processes(config: pytest.Config) -> int:
+    """How many processes of this run have workers."""
+    given = getattr(config, "workerinput", {}).get("workercount") or config.getoption("numprocesses", None) or 1
+    return max(1, int(given))
 
 
 class Broken(pytest.Item):

@@ -12,7 +12,8 @@ from conformance.calibration.rounding import Way, bits, rounded
 from conformance.calibration.subject import FP32_ONLY, SHORT, STORED, Run
 from conformance.dtypes import BF16, FORMATS, FP16, FP32, TF32, Format
 from conformance.operators import Arrays, Operator
-from conformance.operators.max_pool import FAMILY, MaxPoolGeometry
+from conformance.operators.max_pool.family import FAMILY
+from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.max_pool.operators import routed, selected
 from conformance.operators.pooling import taps
 from conformance.operators.spatial import cropped, padded

@@ -13,7 +13,8 @@ from conformance.calibration.subject import DEFAULT, STORED
 from conformance.dtypes import BF16, FORMATS
 from conformance.judge import Contract
 from conformance.operators import Arrays, Operator
-from conformance.operators.max_pool import FAMILY, MaxPoolGeometry
+from conformance.operators.max_pool.family import FAMILY
+from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.pooling import taps
 from conformance.operators.spatial import cropped, padded
 

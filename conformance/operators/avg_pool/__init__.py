@@ -1,20 +1,4 @@
-"""Two-dimensional average pooling."""
+"""Two-dimensional average pooling.
 
-from __future__ import annotations
-
-from conformance.operators.avg_pool.geometry import PoolGeometry
-from conformance.operators.avg_pool.mistakes import MISTAKES
-from conformance.operators.avg_pool.operators import AvgPoolBackward, AvgPoolForward
-from conformance.operators.family import LINEAR, Family
-from conformance.operators.pooling_mistakes import FURTHER
-
-FAMILY = Family(
-    name="avg_pool",
-    geometry=PoolGeometry,
-    operators=(AvgPoolForward(), AvgPoolBackward()),
-    distributions=LINEAR,
-    mistakes=MISTAKES,
-    further=FURTHER,
-)
-
-__all__ = ["FAMILY", "PoolGeometry"]
+`family` has all of it. Nothing is imported here: a kernel's process loads `geometry` alone.
+"""

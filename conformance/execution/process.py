@@ -1,0 +1,278 @@
+"""One kernel's process, as the judge sees it: started, asked, watched, ended.
+
+Whatever happens in it is an answer or a `Crash`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from conformance.execution.reaper import TOKEN, Reaper
+from conformance.implementations.errors import of_the_suite
+from conformance.implementations.vocabulary import vocabulary
+from conformance.worker import wire
+
+START = (
+    "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; from conformance.worker.serve import main; "
+    "main({channel}, {to_kernels}, {from_kernels}, {parent})"
+)
+LOOK = 0.05
+"""Seconds between two looks at the memory of a process that has not answered."""
+DYING = 0.5
+"""Seconds that a process has to say where it is, before it is killed."""
+OUTPUT = 1 << 14
+"""Bytes that are kept of the end of what it prints."""
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
+_ANSWERS = msgspec.msgpack.Decoder(wire.Answer)
+
+Operation = tuple[Any, ...]
+
+
+class Crash(BaseException):
+    """The end of a kernel's process; the message says what happened and after how long.
+
+    No Exception, so that no check takes it for a kernel's refusal.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a process may take: seconds a call, bytes of memory; `environment` is added to the judge's own."""
+
+    seconds: float = 60.0
+    memory: int = 1 << 62
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Process:
+    """A process that may load files. Starting it does not wait until it is ready."""
+
+    def __init__(self, limits: Limits, reaper: Reaper) -> None:
+        self.limits, self._reaper = limits, reaper
+        self.loaded: set[str] = set()
+        """Places of the files that it has loaded."""
+        self.ended = ""
+        """Why it is not there any more; empty while it is."""
+        self.spoiled = False
+        """Whether an error has left its device unusable."""
+        self.dropped: deque[int] = deque()
+        """Numbers of arrays that nobody needs any more; filled by whoever collects garbage."""
+        self._posted: list[Operation] = []
+        self._numbers = 0
+        self._in, self._out, self._filled = wire.memory_file(), wire.memory_file(), 0
+        self._channel, other = socket.socketpair()
+        read, write = os.pipe()
+        self._output, self._printed = read, b""
+        os.set_blocking(read, False)
+        self.token = reaper.token()
+        passed = (other.fileno(), self._in, self._out)
+        names = dict(zip(("channel", "to_kernels", "from_kernels"), passed, strict=True))
+        program = START.format(path=sys.path, parent=os.getpid(), **names)
+        self._popen = subprocess.Popen(
+            [sys.executable, "-P", "-c", program],
+            stdin=subprocess.DEVNULL, stdout=write, stderr=write, pass_fds=passed, start_new_session=True,
+            env=_environment() | dict(limits.environment) | {TOKEN: self.token},
+        )  # fmt: skip
+        os.close(write)
+        other.close()
+        known = pickle.dumps(vocabulary())
+        self._channel.sendall(len(known).to_bytes(wire.LENGTH, "little") + known)
+
+    @property
+    def number(self) -> int:
+        """Its number in the system."""
+        return self._popen.pid
+
+    @property
+    def printed(self) -> str:
+        """The end of what it has printed."""
+        return self._printed.decode("utf-8", "replace")
+
+    def numbers(self, count: int = 1) -> int:
+        """The first of so many numbers that no array has."""
+        self._numbers += count
+        return self._numbers - count
+
+    def post(self, name: str, *given: Any) -> None:
+        """An operation whose answer nobody waits for: done, or failed, before the next one that is asked."""
+        self._posted.append((name, *given))
+
+    def store(self, array: np.ndarray) -> wire.Tensor:
+        """Put an array where the process can read it, until the next answer."""
+        try:
+            tensor, self._filled = wire.write(self._in, array, self._filled)
+        except OSError as error:
+            raise MemoryError(f"no memory for a tensor of {array.nbytes:,} bytes ({error.strerror})") from None
+        return tensor
+
+    def ask(self, name: str, *given: Any) -> wire.Answer:
+        """The answer to an operation. Raises Crash."""
+        if self.ended:
+            raise Crash(self.ended)
+        free = [self.dropped.popleft() for _ in range(len(self.dropped))]
+        request = pickle.dumps([*([("free", free)] if free else []), *self._posted, (name, *given)])
+        self._posted.clear()
+        start = time.monotonic()
+        self._send(len(request).to_bytes(wire.LENGTH, "little") + request, start)
+        length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
+        if length > wire.MAX_ANSWER:
+            raise self._crash(f"sent an answer of {length:,} bytes", start)
+        try:
+            answer = _ANSWERS.decode(self._receive(length, start))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self._crash("sent what is no answer", start) from None
+        self._filled = 0
+        self.spoiled |= answer.spoiled
+        return answer
+
+    def tensor(self, described: wire.Tensor) -> np.ndarray:
+        """A tensor that it has stored. Raises Crash where there is none."""
+        try:
+            return wire.read(self._out, described)
+        except (ValueError, TypeError, MemoryError, OverflowError) as error:
+            raise self._crash(f"stored no tensor: {error}", time.monotonic()) from None
+
+    def end(self, why: str = "was ended") -> None:
+        """End it, and whatever it has started. Idempotent."""
+        if self.ended:
+            return
+        self.ended = why
+        with suppress(OSError):
+            os.killpg(self.number, signal.SIGKILL)
+        with suppress(OSError):
+            self._popen.kill()
+        self._popen.wait()
+        self._drain()
+        self._channel.close()
+        for descriptor in (self._in, self._out, self._output):
+            os.close(descriptor)
+        self._reaper.sweep(self.token)
+
+    def _send(self, message: bytes, start: float) -> None:
+        rest = memoryview(message)
+        while rest:
+            with suppress(BlockingIOError):
+                try:
+                    rest = rest[self._channel.send(rest, socket.MSG_DONTWAIT) :]
+                except OSError as error:
+                    if isinstance(error, BlockingIOError):
+                        raise
+                    raise self._died(start) from None
+            if rest:
+                self._wait(start, select.POLLIN | select.POLLOUT)
+
+    def _receive(self, count: int, start: float) -> bytes:
+        parts, left = [], count
+        while left:
+            try:
+                part = self._channel.recv(min(left, 1 << 20), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._wait(start, select.POLLIN)
+                continue
+            except OSError:
+                part = b""
+            if not part:
+                raise self._died(start)
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+    def _wait(self, start: float, events: int) -> None:
+        """Until the channel can be used. Raises Crash for what takes too long or too much."""
+        poll = select.poll()
+        poll.register(self._channel, events)
+        poll.register(self._output, select.POLLIN)
+        while True:
+            passed = time.monotonic() - start
+            if passed > self.limits.seconds:
+                raise self._hangs(start)
+            if passed > LOOK and (used := self._memory()) > self.limits.memory:
+                limit = f"{self.limits.memory / 2**30:.3g} GiB (--memory)"
+                raise self._crash(f"took {used / 2**30:.3g} GiB of memory; the limit is {limit}", start)
+            ready = dict(poll.poll(1000 * LOOK))
+            if self._output in ready and not self._drain():
+                poll.unregister(self._output)
+            if self._channel.fileno() in ready:
+                return
+
+    def _drain(self) -> bool:
+        """Take what it has printed, so that it need not wait; False where it has closed its side."""
+        with suppress(BlockingIOError):
+            while part := os.read(self._output, 1 << 16):
+                self._printed = (self._printed + part)[-OUTPUT:]
+            return False
+        return True
+
+    def _memory(self) -> int:
+        """Bytes that are resident; 0 where the system does not say."""
+        try:
+            return int(Path(f"/proc/{self.number}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, IndexError, ValueError):
+            return 0
+
+    def _hangs(self, start: float) -> Crash:
+        """It is asked where it is, which the interpreter's fault handler tells whatever holds its lock."""
+        with suppress(OSError):
+            self._popen.send_signal(signal.SIGCONT)
+            self._popen.send_signal(signal.SIGABRT)
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(DYING)
+        self._drain()
+        place = self._place()
+        return self._crash(f"no answer after {self.limits.seconds:g} s (--timeout){place}", None)
+
+    def _died(self, start: float) -> Crash:
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(DYING)
+        status = self._popen.poll()
+        self._drain()
+        if status is None:
+            what = "closed the connection to the judge"
+        elif status < 0:
+            what = f"was ended by {_signal(-status)}{self._place()}"
+        else:
+            what = f"exited with status {status}"
+        return self._crash(what, start)
+
+    def _place(self) -> str:
+        """Where the fault handler has seen the kernel, in words: its innermost frame in a file that was loaded."""
+        text = self.printed
+        text = text[max(0, text.rfind("most recent call first")) :]
+        for file, line in _FRAME.findall(text):
+            if not of_the_suite(file) and any(file.startswith(place) for place in self.loaded):
+                return f" at {file}:{line}"
+        return ""
+
+    def _crash(self, what: str, start: float | None) -> Crash:
+        after = "" if start is None else f" after {time.monotonic() - start:.2g} s"
+        self.end(f"crashed: its process {what}{after}" if start is not None else f"hangs: {what}")
+        return Crash(self.ended)
+
+
+def _environment() -> dict[str, str]:
+    """The judge's own, without what tells of pytest."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,261 @@
+"""An implementation whose kernels run in another process: the judge's side of it looks like any other implementation.
+
+Its bridge, kernels and predicates pass every question on. Arrays are handles, which the process knows by a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from conformance.contract import Contract
+from conformance.execution.process import Crash, Process
+from conformance.execution.status import KernelFailure
+from conformance.implementations import implementation as declared
+from conformance.implementations.bridges.base import ArrayBridge
+from conformance.implementations.devices import Unavailable
+from conformance.worker import wire
+
+
+class Home(Protocol):
+    """Where an implementation lives."""
+
+    def process(self) -> Process:
+        """Its process, with its file loaded. Raises Crash."""
+        ...
+
+
+class Raised(Exception):
+    """What a kernel raised; a class of the same name is made for each. `traceback` is the part in the kernel."""
+
+    blame = traceback = ""
+
+
+class Exited(BaseException):
+    """The same for what is no Exception, such as SystemExit."""
+
+    blame = traceback = ""
+
+
+class Handle:
+    """An array in a kernel's process; freed there when nobody holds it here."""
+
+    __slots__ = ("__weakref__", "number", "process")
+
+    def __init__(self, process: Process, number: int) -> None:
+        self.process, self.number = process, number
+
+    def __del__(self) -> None:
+        self.process.dropped.append(self.number)
+
+
+def asked(process: Process, expected: type[Any], name: str, *given: Any) -> Any:
+    """The value of an operation. Raises what the kernel raised, KernelFailure for a finding, Crash."""
+    answer = process.ask(name, *given)
+    if answer.failure is not None:
+        raise _raised(answer.failure)
+    if answer.findings:
+        raise KernelFailure("\n".join(answer.findings))
+    try:
+        return msgspec.convert(answer.value, expected)
+    except msgspec.ValidationError as error:
+        process.end(f"crashed: its process sent what is no answer ({error})")
+        raise Crash(process.ended) from None
+
+
+def _raised(failure: wire.Failure) -> BaseException:
+    if failure.kind == "unsupported":
+        return declared.Unsupported(failure.message)
+    if failure.kind == "unavailable":
+        return Unavailable(failure.message)
+    if failure.kind == "declaration":
+        return declared.ImplementationError(failure.message)
+    base = Exited if failure.kind == "exit" else Raised
+    error: Raised | Exited = type(failure.name, (base,), {})(failure.message)
+    error.blame, error.traceback = failure.blame, failure.traceback
+    return error
+
+
+class Bridge(ArrayBridge):
+    """The bridge of an implementation, in its process."""
+
+    def __init__(self, home: Home, name: str, seen: wire.Bridge) -> None:
+        self.home, self._implementation, self._seen = home, name, seen
+        self._described: dict[str, str] | None = None
+        self._absence = ""
+        for attribute, value in seen.place.items():
+            setattr(self, attribute, value)
+        for method in seen.able:
+            setattr(self, method, getattr(self, f"_{method}"))
+
+    @property
+    def name(self) -> str:
+        return self._seen.name
+
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        return self._seen.stands_for
+
+    @property
+    def untimed(self) -> str:
+        return self._seen.untimed
+
+    def require(self) -> None:
+        """Asked once: neither devices nor packages come and go in a run."""
+        if self._described is None and not self._absence:
+            try:
+                self._described = self._ask(dict[str, str], "require")
+            except Unavailable as absence:
+                self._absence = str(absence)
+            except (Crash, Exited, Exception) as error:
+                self._absence = f"{self.name} cannot be used: {getattr(error, 'blame', '') or error}"
+        if self._absence:
+            raise Unavailable(self._absence)
+
+    def from_host(self, array: np.ndarray) -> Handle:
+        process = self.home.process()
+        handle = Handle(process, process.numbers())
+        process.post("put", self._implementation, handle.number, process.store(array))
+        return handle
+
+    def to_host(self, array: Any) -> np.ndarray:
+        found = require_handle(array)
+        try:
+            tensor = asked(found.process, wire.Tensor, "fetch", self._implementation, found.number)
+        except Raised as error:
+            if type(error).__name__ == "TypeError":
+                raise TypeError(str(error)) from None
+            raise
+        return found.process.tensor(tensor)
+
+    def synchronize(self, result: Any) -> None:
+        handles = [result] if isinstance(result, Handle) else list(result)
+        process = next((one.process for one in handles if isinstance(one, Handle)), None)
+        if process is not None:
+            asked(process, type(None), "synchronize", self._implementation, numbers(handles))
+
+    def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Handle | None:
+        handle = Handle(array.process, array.process.numbers())
+        given = (handle.number, array.number, offset, tuple(shape), tuple(strides))
+        return handle if asked(array.process, bool, "view", self._implementation, *given) else None
+
+    def overwrite(self, array: Any, host: np.ndarray) -> bool:
+        process = require_handle(array).process
+        given = (array.number, process.store(host))
+        return bool(asked(process, bool, "overwrite", self._implementation, *given))
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        process = require_handle(first).process
+        given = (first.number, require_handle(second).number)
+        return bool(asked(process, bool, "overlap", self._implementation, *given))
+
+    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
+        return None
+
+    def describe(self) -> dict[str, str]:
+        """As it was when it was required."""
+        return dict(self._described or {})
+
+    def floating_point_mode(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of the process, before it loaded anything and now; see `conformance.floating_point`."""
+        before, now = self._ask(tuple[tuple[str, ...], tuple[str, ...]], "mode", named=False)
+        if before != now:
+            self.home.process().spoiled = True  # others that share the process
+        return before, now
+
+    @contextmanager
+    def _metered(self) -> Iterator[dict[str, int]]:
+        counted: dict[str, int] = {}
+        self._ask(type(None), "meter")
+        yield counted
+        counted.update(self._ask(dict[str, int], "metered", named=False))
+
+    def _ask(self, expected: type[Any], name: str, *given: Any, named: bool = True) -> Any:
+        words = (self._implementation, *given) if named else given
+        return asked(self.home.process(), expected, name, *words)
+
+
+class Function:
+    """A kernel or an autograd variant."""
+
+    def __init__(self, home: Home, name: str, kind: str, index: int, seen: wire.Function) -> None:
+        self.home, self.place = home, (name, kind, index)
+        self.__module__, self.__qualname__, self.file = seen.module, seen.qualname, seen.file
+
+    def __call__(self, *given: Any, **parameters: Any) -> Any:
+        """Handles of what it returns: one, or several in a tuple."""
+        process = next((one.process for one in given if isinstance(one, Handle)), None) or self.home.process()
+        first = process.numbers(wire.MAX_RESULTS)
+        returned = asked(process, wire.Returned, "call", *self.place, first, numbers(given), parameters)
+        return received(process, returned, first)
+
+
+def received(process: Process, returned: wire.Returned, first: int) -> Any:
+    """Handles of what was returned; those that are beyond what is looked at are None."""
+    if returned.count is None:
+        return Handle(process, first)
+    count = min(returned.count, 1 << 20)
+    handles = [Handle(process, first + place) for place in range(min(count, wire.MAX_RESULTS))]
+    items = (*handles, *[None] * (count - len(handles)))
+    if not returned.computes:
+        return items
+    computing = type("computing", (tuple,), {"__iter__": lambda self: tuple.__iter__(self)})
+    computing.__qualname__ = returned.computes
+    return computing(items)
+
+
+def numbers(handles: Sequence[Any]) -> list[int | None]:
+    """What the process knows arrays by; None stands for an absent one."""
+    return [None if one is None else require_handle(one).number for one in handles]
+
+
+def require_handle(array: Any) -> Handle:
+    if not isinstance(array, Handle):
+        raise TypeError(f"returned more than {wire.MAX_RESULTS} results")
+    return array
+
+
+class Condition:
+    """A `when=`. Its answers are kept: what is declared of a problem does not change."""
+
+    def __init__(self, home: Home, name: str, kind: str, index: int) -> None:
+        self.home, self._place, self._known = home, (name, kind, index), dict[str, bool]()
+
+    def __call__(self, geometry: Any) -> bool:
+        descriptor = geometry.descriptor
+        if descriptor not in self._known:
+            self._known[descriptor] = asked(self.home.process(), bool, "holds", *self._place, geometry)
+        return self._known[descriptor]
+
+
+def implementation(home: Home, seen: wire.Implementation) -> declared.Implementation:
+    """What a file declares. Raises ImplementationError and ContractError for what no honest file can declare."""
+    name = seen.name
+    found = declared.Implementation(
+        name, seen.device, Bridge(home, name, seen.bridge), Contract(**seen.contract), seen.version  # type: ignore[arg-type]
+    )  # fmt: skip
+    for index, kernel in enumerate(seen.kernels):
+        function = Function(home, name, "kernel", index, kernel.function)
+        when = Condition(home, name, "kernel", index) if kernel.conditional else None
+        contract = Contract(**kernel.contract)  # type: ignore[arg-type]
+        found.kernels.append(
+            declared.Kernel(
+                function, kernel.operator, kernel.dtypes, kernel.layouts, when, contract, kernel.function.keywords
+            )
+        )
+    for index, variant in enumerate(seen.variants):
+        function = Function(home, name, "variant", index, variant.function)
+        keywords = variant.function.keywords
+        found.autograd_variants.append(
+            declared.AutogradVariant(function, variant.operator, variant.label, variant.saves, keywords)
+        )
+    for index, waiver in enumerate(seen.waivers):
+        when = Condition(home, name, "waiver", index) if waiver.conditional else None
+        found.waivers.append(
+            declared.Waiver(waiver.operator, waiver.reason, waiver.url, when, waiver.dtypes, waiver.distributions)
+        )
+    return found

@@ -1,0 +1,37 @@
+"""The names that a declaration may use.
+
+A kernel's process is told them: it must not find the tables, which lead to the references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    operators: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    """Name -> arguments by position, and keywords that a kernel may ask for."""
+    layouts: tuple[str, ...]
+    distributions: tuple[str, ...]
+
+
+_set: list[Vocabulary] = []
+
+
+def use(known: Vocabulary) -> None:
+    """Take these names instead of the tables'."""
+    _set[:] = [known]
+
+
+def vocabulary() -> Vocabulary:
+    """The names in use: the tables' own, unless `use` was called."""
+    if not _set:
+        from conformance.inputs import DISTRIBUTIONS
+        from conformance.operators import OPERATORS
+        from conformance.problems import LAYOUTS
+
+        operators = {name: (operator.arguments, operator.keywords) for name, operator in OPERATORS.items()}
+        _set.append(Vocabulary(operators, tuple(LAYOUTS), tuple(DISTRIBUTIONS)))
+    return _set[0]

@@ -1,0 +1,39 @@
+"""The table of all operator families."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.operators.avg_pool import family as avg_pool
+from conformance.operators.base import Geometry, Operator
+from conformance.operators.conv import family as conv
+from conformance.operators.conv.geometry import ConvGeometry
+from conformance.operators.conv_bn import family as conv_bn
+from conformance.operators.family import Family
+from conformance.operators.max_pool import family as max_pool
+
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (conv.FAMILY, conv_bn.FAMILY, avg_pool.FAMILY, max_pool.FAMILY)
+}
+"""Every family that there is. This is the only place that lists them."""
+OPERATORS: dict[str, Operator] = {
+    operator.name: operator for family in FAMILIES.values() for operator in family.operators
+}
+_BY_PREFIX = {family.geometry.PREFIX: family.geometry for family in FAMILIES.values()}
+
+CONVOLUTIONS = tuple(operator.name for operator in conv.FAMILY.operators)
+NORMALISED = tuple(operator.name for operator in conv_bn.FAMILY.operators)
+POOLINGS = tuple(operator.name for operator in avg_pool.FAMILY.operators)
+"""Names of the operators, by family."""
+
+
+def takes(operator: str, geometry: Geometry) -> bool:
+    """Whether an operator is defined on a geometry: they are of one family."""
+    return OPERATORS[operator].family == geometry.family
+
+
+def parse(text: str) -> Any:
+    """The geometry of a descriptor; its first word tells the family, and none is that of convolution. Raises
+    GeometryError."""
+    words = text.split(maxsplit=1)
+    return _BY_PREFIX.get(words[0] if words else "", ConvGeometry).parse(text)

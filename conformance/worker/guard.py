@@ -1,0 +1,85 @@
+"""What a kernel's process must not find: pytest, and the parts of the suite that know right results."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from conformance.implementations.errors import of_the_suite
+from conformance.resources import GOLDEN, PACKAGE
+
+THIRD_PARTIES = ("pytest", "_pytest", "pluggy", "xdist", "execnet", "pytest_benchmark")
+"""What only the judge's process has. Other packages ask for some of these and do without."""
+ROOMS = ("implementations", "worker", "shipped")
+MODULES = ("contract", "dtypes", "exit_codes", "floating_point", "resources", "operators")
+OPERATORS = ("base", "descriptor", "spatial")
+"""Parts of the suite that declarations and kernels use: rooms, modules, and modules of the room `operators`, of whose
+families the geometry alone."""
+
+
+class Guard:
+    """A finder that comes before all others, and an audit hook that sees which files are opened."""
+
+    def __init__(self) -> None:
+        self.findings: list[str] = []
+        self.own: tuple[str, ...] = ()
+        """Where the implementations lie."""
+
+    def install(self) -> None:
+        """For the rest of the process."""
+        sys.meta_path.insert(0, self)
+        sys.addaudithook(self._audit)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """None, so that others look; raises ModuleNotFoundError for what is not here."""
+        package, _, rest = name.partition(".")
+        if package not in THIRD_PARTIES and (package != "conformance" or not rest or _open(rest.split("."))):
+            return None
+        asking = _asking()
+        if package == "conformance" or asking.startswith(self.own or ("\0",)):
+            self._note(f"imports {name}, which its users do not have beside them", asking)
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(arguments[0], str) or not arguments[0].startswith(_KNOWING):
+            return
+        place = Path(os.path.relpath(arguments[0], PACKAGE))
+        names = (*place.parent.parts, place.name.partition(".")[0])
+        parts = [name for name in names if name not in ("__pycache__", "__init__")]
+        if arguments[0].startswith(_KNOWING[1]) or (parts and not _open(parts)):
+            self._note(f"opens {arguments[0]}, which knows right results", _asking())
+
+    def _note(self, what: str, asking: str) -> None:
+        if len(self.findings) < 10:
+            self.findings.append(f"looks for the suite: {what}{f' (in {asking})' if asking else ''}")
+
+
+_KNOWING = (f"{PACKAGE}{os.sep}", f"{GOLDEN}{os.sep}")
+
+
+def _open(parts: Sequence[str]) -> bool:
+    """Whether kernels may use a part of the suite."""
+    first, *rest = parts
+    if first in ROOMS or (first in MODULES and not rest):
+        return True
+    return first == "operators" and (
+        not rest or rest[0] in OPERATORS or (rest[1:] in ([], ["geometry"]) and rest[0] in _FAMILIES)
+    )
+
+
+_FAMILIES = tuple(entry.name for entry in os.scandir(PACKAGE / "operators") if entry.is_dir())
+
+
+def _asking() -> str:
+    """The file that asks, which is none of the suite's or the interpreter's own."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and ("importlib" in (file := frame.f_code.co_filename) or of_the_suite(file)):
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_code.co_filename)

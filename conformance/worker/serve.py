@@ -1,0 +1,297 @@
+"""The loop of a kernel's process: operations of the judge on files, kernels and arrays."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from conformance import floating_point
+from conformance.implementations import implementation as declared
+from conformance.implementations import registry, vocabulary
+from conformance.implementations.devices import Unavailable
+from conformance.implementations.errors import MAX_MESSAGE, blame, kernel_frames
+from conformance.worker import wire
+from conformance.worker.guard import Guard
+
+OPTIONAL = ("metered", "differentiate", "footprint")
+"""Methods that not every bridge has."""
+
+
+class Server:
+    """What the judge may ask for: every public method is an operation. Arrays and results are known by numbers that the
+    judge gives them."""
+
+    def __init__(self, guard: Guard, to_kernels: int, from_kernels: int) -> None:
+        self.guard, self._in, self._out, self._end = guard, to_kernels, from_kernels, 0
+        self.known: dict[str, declared.Implementation] = {}
+        self.arrays: dict[int, Any] = {}
+        self._meter: Any = None
+        self._mode = floating_point.mode()
+
+    # files
+
+    def load(self, path: Path) -> wire.Loaded:
+        """A file or folder."""
+        self.guard.own = (*self.guard.own, str(path.absolute()))
+        found = registry.load([path])
+        return self._loaded(found, "")
+
+    def load_installed(self, name: str) -> wire.Loaded:
+        """An entry point of another package."""
+        found = registry.Registry()
+        place, *_ = [entry for entry in entry_points(group=registry.GROUP) if entry.name == name]
+        registry.load_entry(place, found)
+        file = str(getattr(sys.modules.get(place.module), "__file__", None) or "")
+        return self._loaded(found, file)
+
+    def _loaded(self, found: registry.Registry, file: str) -> wire.Loaded:
+        for reason in found.broken.values():
+            return wire.Loaded(broken=plain(reason), file=plain(file))
+        for reason in found.unavailable.values():
+            return wire.Loaded(unavailable=plain(reason), file=plain(file))
+        self.known |= found.implementations
+        return wire.Loaded(tuple(map(_described, found.implementations.values())), file=plain(file))
+
+    def holds(self, name: str, kind: str, index: int, geometry: Any) -> bool:
+        """The `when=` of a kernel or a waiver."""
+        declarations: Any = self.known[name].kernels if kind == "kernel" else self.known[name].waivers
+        return declared.holds(declarations[index].when, geometry)
+
+    def require(self, name: str) -> dict[str, str]:
+        """Raises Unavailable, or else what the bridge says of itself."""
+        bridge = self.known[name].arrays
+        bridge.require()
+        return {plain(str(key)): plain(str(value)) for key, value in bridge.describe().items()}
+
+    # arrays
+
+    def put(self, name: str, number: int, tensor: wire.Tensor) -> None:
+        """From the host."""
+        self.arrays[number] = self.known[name].arrays.from_host(wire.read(self._in, tensor))
+
+    def fetch(self, name: str, number: int) -> wire.Tensor:
+        """To the host."""
+        host = self.known[name].arrays.to_host(self.arrays[number])
+        tensor, self._end = wire.write(self._out, host, self._end)
+        return tensor
+
+    def overwrite(self, name: str, number: int, tensor: wire.Tensor) -> bool:
+        return bool(self.known[name].arrays.overwrite(self.arrays[number], wire.read(self._in, tensor)))
+
+    def view(
+        self, name: str, number: int, whole: int, offset: int, shape: Sequence[int], strides: Sequence[int]
+    ) -> bool:
+        found = self.known[name].arrays.view(self.arrays[whole], offset, shape, strides)
+        self.arrays[number] = found
+        return found is not None
+
+    def overlap(self, name: str, first: int, second: int) -> bool:
+        return bool(self.known[name].arrays.overlap(self.arrays[first], self.arrays[second]))
+
+    def free(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.arrays.pop(number, None)
+
+    # calls
+
+    def call(
+        self, name: str, kind: str, index: int, number: int, arguments: Sequence[int | None], parameters: dict[str, Any]
+    ) -> wire.Returned:
+        """Results get the numbers from `number` on."""
+        one = self.known[name]
+        function = (one.kernels if kind == "kernel" else one.autograd_variants)[index].function
+        result = function(*self._given(arguments), **parameters)
+        return self.keep(result, number)
+
+    def keep(self, result: Any, number: int) -> wire.Returned:
+        """Give a result, or several, numbers."""
+        if not isinstance(result, (tuple, list)):
+            self.arrays[number] = result
+            return wire.Returned()
+        computes = type(result).__iter__ not in (tuple.__iter__, list.__iter__)
+        items = tuple(result)
+        self.arrays.update(enumerate(items[: wire.MAX_RESULTS], number))
+        return wire.Returned(len(items), plain(type(result).__qualname__) if computes else "")
+
+    def synchronize(self, name: str, numbers: Sequence[int | None]) -> None:
+        self.known[name].arrays.synchronize(self._given(numbers))
+
+    def meter(self, name: str) -> None:
+        """Count what kernels move from now on."""
+        bridge: Any = self.known[name].arrays
+        self._meter = bridge.metered()
+        self._counted = self._meter.__enter__()
+
+    def metered(self) -> dict[str, int]:
+        """What they have moved."""
+        self._meter.__exit__(None, None, None)
+        return {plain(str(key)): int(value) for key, value in (self._counted or {}).items()}
+
+    def mode(self) -> list[list[str]]:
+        """The floating-point mode before anything was loaded, and now."""
+        return [list(self._mode), list(floating_point.mode())]
+
+    def _given(self, numbers: Sequence[int | None]) -> list[Any]:
+        return [None if number is None else self.arrays[number] for number in numbers]
+
+    # the loop
+
+    def answer(self, request: bytes) -> wire.Answer:
+        """The answer to one request; whatever kernels raise is part of it."""
+        answer, self._end = wire.Answer(), 0
+        process = os.getpid()
+        for name, *given in pickle.loads(request):
+            try:
+                answer.value = getattr(self, name)(*given)
+            except BaseException as error:
+                answer.value, answer.failure = None, _failure(error, self.guard.own)
+                answer.spoiled = self._lost(error, given)
+                break
+        if os.getpid() != process:  # a kernel has forked, and both have returned: one of them is enough
+            os._exit(0)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(BaseException):
+                stream.flush()
+        answer.findings, self.guard.findings[:] = tuple(map(plain, self.guard.findings)), []
+        return answer
+
+    def _lost(self, error: BaseException, given: Sequence[Any]) -> bool:
+        """Whether an error has left a device unusable: a kernel's illegal access to memory ends every later call."""
+        one = self.known.get(given[0]) if given and isinstance(given[0], str) else None
+        if one is None or one.device in ("cpu", "simulator", "emulator") or isinstance(error, declared.Unsupported):
+            return False
+        try:
+            bridge = one.arrays
+            probe = bridge.from_host(np.zeros(1, np.float32))
+            bridge.synchronize(probe)
+            bridge.to_host(probe)
+        except BaseException:
+            return True
+        return False
+
+
+def plain(text: str, length: int = 4 * MAX_MESSAGE) -> str:
+    """Text that UTF-8 can hold."""
+    return text[:length].encode("utf-8", "replace").decode()
+
+
+def _failure(error: BaseException, own: Sequence[str]) -> wire.Failure:
+    kinds = ((declared.Unsupported, "unsupported"), (Unavailable, "unavailable"), (Exception, "exception"))
+    kind = next((word for known, word in kinds if isinstance(error, known)), "exit")
+    kind = "declaration" if isinstance(error, declared.ImplementationError) else kind
+    try:
+        message = str(error)
+    except BaseException:
+        message = ""
+    lines = traceback.format_list(kernel_frames(error))
+    return wire.Failure(
+        kind, plain(type(error).__name__, 80), plain(message), plain(blame(error)), plain("".join(lines))
+    )
+
+
+def _described(one: declared.Implementation) -> wire.Implementation:
+    bridge: Any = one.arrays
+    places = {n: str(getattr(bridge, n)) for n in ("device", "platform") if hasattr(bridge, n)}
+    seen = wire.Bridge(
+        name=str(bridge.name),
+        place=places,
+        stands_for=tuple(map(str, getattr(bridge, "stands_for", ()))),
+        untimed=str(getattr(bridge, "untimed", "")),
+        able=tuple(name for name in OPTIONAL if hasattr(bridge, name)),
+    )
+    return wire.Implementation(
+        name=one.name,
+        device=one.device,
+        version=plain(str(one.version)),
+        contract=one.contract.as_record(),
+        bridge=seen,
+        kernels=tuple(
+            wire.Kernel(
+                _function(k.function, k.keywords), k.operator, k.dtypes, k.layouts, k.when is not None,
+                k.contract.as_record(),
+            )
+            for k in one.kernels
+        ),
+        variants=tuple(
+            wire.Variant(_function(v.function, v.keywords), v.operator, plain(v.label), v.saves)
+            for v in one.autograd_variants
+        ),
+        waivers=tuple(
+            wire.Waiver(w.operator, plain(w.reason), plain(w.url), w.when is not None, w.dtypes, w.distributions)
+            for w in one.waivers
+        ),
+    )  # fmt: skip
+
+
+def _function(function: Any, keywords: tuple[str, ...] | None) -> wire.Function:
+    """With its place, if it is found there."""
+    module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
+    found: Any = sys.modules.get(module)
+    file = getattr(found, "__file__", None)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if found is not function or file is None:
+        return wire.Function(keywords)
+    return wire.Function(keywords, plain(module), plain(qualname), plain(str(file)))
+
+
+def main(channel: int, to_kernels: int, from_kernels: int, parent: int) -> None:
+    """Serve until the judge closes the channel."""
+    _die_with(parent)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process and not the judge ends
+    faulthandler.enable(file=2)
+    guard = Guard()
+    guard.install()
+    server = Server(guard, to_kernels, from_kernels)
+    encoder, connection = msgspec.msgpack.Encoder(), socket.socket(fileno=channel)
+    vocabulary.use(pickle.loads(_received(connection) or b""))
+    while (request := _received(connection)) is not None:
+        answer = encoder.encode(server.answer(request))
+        connection.sendall(len(answer).to_bytes(wire.LENGTH, "little") + answer)
+    os._exit(0)  # what was registered with atexit is the vendor's, and nobody waits for it
+
+
+def _received(connection: socket.socket) -> bytes | None:
+    """A message; None where there will be no more."""
+    length = _exactly(connection, wire.LENGTH)
+    return None if length is None else _exactly(connection, int.from_bytes(length, "little"))
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes | None:
+    parts = []
+    while count:
+        part = connection.recv(min(count, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _die_with(parent: int) -> None:
+    """Linux kills this process when the judge ends, however that comes about."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

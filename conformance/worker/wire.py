@@ -1,0 +1,179 @@
+"""What passes between the judge and a kernel's process.
+
+Requests are pickled: a kernel's process trusts the judge. Answers are MessagePack of a fixed type: the judge trusts
+nobody. Tensors lie in two files in memory, one for each direction, which neither side maps where the other could cut it
+off: reading beyond its end would be a signal, not an error.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from msgspec import Struct
+
+LENGTH = 8
+"""Bytes before a message that say how long it is."""
+MAX_ANSWER = 1 << 24
+"""Bytes of the longest answer that is read; tensors are not part of it."""
+MAX_RESULTS = 16
+"""Results of one call that are looked at."""
+_NAMED = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+
+class Tensor(Struct, frozen=True, array_like=True):
+    """Where an array lies in a file, C-contiguous."""
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def type(self) -> np.dtype:
+        """Raises TypeError for what is no name of a dtype."""
+        found = _NAMED.get(self.dtype) or np.dtype(self.dtype)
+        if found.hasobject:
+            raise TypeError(f"{self.dtype} arrays have no bytes")
+        return found
+
+
+class Function(Struct, frozen=True):
+    """A function that a file declares, and where it can be imported from; `module` is empty where it cannot."""
+
+    keywords: tuple[str, ...] | None
+    module: str = ""
+    qualname: str = ""
+    file: str = ""
+
+
+class Kernel(Struct, frozen=True):
+    function: Function
+    operator: str
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    conditional: bool
+    contract: dict[str, str | int]
+
+
+class Variant(Struct, frozen=True):
+    function: Function
+    operator: str
+    label: str
+    saves: int
+
+
+class Waiver(Struct, frozen=True):
+    operator: str
+    reason: str
+    url: str
+    conditional: bool
+    dtypes: tuple[str, ...]
+    distributions: tuple[str, ...]
+
+
+class Bridge(Struct, frozen=True):
+    """What is known of a bridge without its framework; `able` are the optional methods that it has."""
+
+    name: str
+    place: dict[str, str]
+    """Its `device` or `platform`."""
+    stands_for: tuple[str, ...]
+    untimed: str
+    able: tuple[str, ...]
+
+
+class Implementation(Struct, frozen=True):
+    name: str
+    device: str
+    version: str
+    contract: dict[str, str | int]
+    bridge: Bridge
+    kernels: tuple[Kernel, ...]
+    variants: tuple[Variant, ...]
+    waivers: tuple[Waiver, ...]
+
+
+class Loaded(Struct, frozen=True):
+    """What became of a file: what it defines, or why it cannot be used."""
+
+    implementations: tuple[Implementation, ...] = ()
+    unavailable: str | None = None
+    broken: str | None = None
+    file: str = ""
+    """Of what is installed: its source."""
+
+
+class Returned(Struct, frozen=True):
+    """What a call returned: one object, or several in a tuple or list. `computes` is the type of one that is no plain
+    tuple or list."""
+
+    count: int | None = None
+    computes: str = ""
+
+
+class Failure(Struct, frozen=True):
+    """An exception, as far as it can be told."""
+
+    kind: str
+    """`unsupported`, `unavailable`, `declaration`, `exception`, or `exit` for what is no Exception."""
+    name: str
+    message: str
+    blame: str
+    traceback: str
+    attributes: tuple[str, ...] = ()
+
+
+class Answer(Struct):
+    """The result of the last operation of a request, or the failure of the first that failed."""
+
+    value: Any = None
+    failure: Failure | None = None
+    findings: tuple[str, ...] = ()
+    """Attempts to find the judge."""
+    spoiled: bool = False
+    """Whether nothing else should run in the process."""
+
+
+def memory_file() -> int:
+    """A file descriptor of an empty file that has no name and lies in memory where the system can do that."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("conformance")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[Tensor, int]:
+    """Store an array; returns its place and the offset after it. Raises TypeError for what is not plain memory."""
+    if array.dtype.hasobject:
+        raise TypeError(f"{array.dtype} arrays have no bytes")
+    plain = np.ascontiguousarray(array)
+    rest = plain.reshape(-1).view(np.uint8).data
+    position = offset
+    while rest:
+        count = os.pwrite(descriptor, rest[: 1 << 30], position)
+        rest, position = rest[count:], position + count
+    name = "bfloat16" if array.dtype == ml_dtypes.bfloat16 else array.dtype.str
+    return Tensor(offset, name, tuple(array.shape)), (position + 63) // 64 * 64
+
+
+def read(descriptor: int, tensor: Tensor) -> np.ndarray:
+    """An array of its own. Raises ValueError or TypeError where the file or the description is not what it says."""
+    dtype, size = tensor.type, 1
+    for extent in tensor.shape:
+        if extent < 0:
+            raise ValueError(f"a tensor has the shape {tensor.shape}")
+        size *= extent
+    needed = size * dtype.itemsize
+    if tensor.offset < 0 or needed > max(0, os.fstat(descriptor).st_size - tensor.offset):
+        raise ValueError("a tensor is longer than the file that it lies in")
+    array = np.empty(tensor.shape, dtype)
+    rest, position = array.reshape(-1).view(np.uint8).data, tensor.offset
+    while rest:
+        count = os.preadv(descriptor, [rest[: 1 << 30]], position)
+        if not count:
+            raise ValueError("a tensor ends before its time")
+        rest, position = rest[count:], position + count
+    return array
