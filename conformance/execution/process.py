@@ -133,11 +133,11 @@ class Process:
         self._send(len(request).to_bytes(wire.LENGTH, "little") + request, start)
         length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
         if length > wire.MAX_ANSWER:
-            raise self._crash(f"sent an answer of {length:,} bytes", start)
+            raise self._crash(f"crashed: its process sent an answer of {length:,} bytes", start)
         try:
             answer = _ANSWERS.decode(self._receive(length, start))
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise self._crash("sent what is no answer", start) from None
+            raise self._crash("crashed: its process sent what is no answer", start) from None
         self._filled = 0
         self.spoiled |= answer.spoiled
         return answer
@@ -147,7 +147,7 @@ class Process:
         try:
             return wire.read(self._out, described)
         except (ValueError, TypeError, MemoryError, OverflowError) as error:
-            raise self._crash(f"stored no tensor: {error}", time.monotonic()) from None
+            raise self._crash(f"crashed: its process stored no tensor: {error}", time.monotonic()) from None
 
     def end(self, why: str = "was ended") -> None:
         """End it, and whatever it has started. Idempotent."""
@@ -204,8 +204,10 @@ class Process:
             if passed > self.limits.seconds:
                 raise self._hangs(start)
             if passed > LOOK and (used := self._memory()) > self.limits.memory:
-                limit = f"{self.limits.memory / 2**30:.3g} GiB (--memory)"
-                raise self._crash(f"took {used / 2**30:.3g} GiB of memory; the limit is {limit}", start)
+                taken, limit = (f"{count / 2**30:.3g} GiB" for count in (used, self.limits.memory))
+                raise self._crash(
+                    f"crashed: its process took {taken} of memory; the limit is {limit} (--memory)", start
+                )
             ready = dict(poll.poll(1000 * LOOK))
             if self._output in ready and not self._drain():
                 poll.unregister(self._output)
@@ -236,7 +238,7 @@ class Process:
             self._popen.wait(DYING)
         self._drain()
         place = self._place()
-        return self._crash(f"no answer after {self.limits.seconds:g} s (--timeout){place}", None)
+        return self._crash(f"hangs: no answer within {self.limits.seconds:g} s (--timeout){place}", start)
 
     def _died(self, start: float) -> Crash:
         with suppress(subprocess.TimeoutExpired):
@@ -249,7 +251,7 @@ class Process:
             what = f"was ended by {_signal(-status)}{self._place()}"
         else:
             what = f"exited with status {status}"
-        return self._crash(what, start)
+        return self._crash(f"crashed: its process {what}", start)
 
     def _place(self) -> str:
         """Where the fault handler has seen the kernel, in words: its innermost frame in a file that was loaded."""
@@ -260,9 +262,12 @@ class Process:
                 return f" at {file}:{line}"
         return ""
 
-    def _crash(self, what: str, start: float | None) -> Crash:
-        after = "" if start is None else f" after {time.monotonic() - start:.2g} s"
-        self.end(f"crashed: its process {what}{after}" if start is not None else f"hangs: {what}")
+    def _crash(self, what: str, start: float) -> Crash:
+        """The end, in words: what happened on the first line, so that equal ends are alike."""
+        after = f"after {time.monotonic() - start:.2g} s"
+        words = [line for line in self.printed.splitlines() if line.strip()]
+        said = [] if "Fatal Python error" in self.printed else [f"its output ended: {line}" for line in words[-1:]]
+        self.end("\n".join([what, after, *said]))
         return Crash(self.ended)
 
 

@@ -89,8 +89,8 @@ class Bridge(ArrayBridge):
         self._absence = ""
         for attribute, value in seen.place.items():
             setattr(self, attribute, value)
-        for method in seen.able:
-            setattr(self, method, getattr(self, f"_{method}"))
+        if "metered" in seen.able:
+            self.metered = self._metered
 
     @property
     def name(self) -> str:

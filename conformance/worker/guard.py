@@ -16,7 +16,7 @@ from conformance.resources import GOLDEN, PACKAGE
 THIRD_PARTIES = ("pytest", "_pytest", "pluggy", "xdist", "execnet", "pytest_benchmark")
 """What only the judge's process has. Other packages ask for some of these and do without."""
 ROOMS = ("implementations", "worker", "shipped")
-MODULES = ("contract", "dtypes", "exit_codes", "floating_point", "resources", "operators")
+MODULES = ("contract", "dtypes", "exit_codes", "floating_point", "resources")
 OPERATORS = ("base", "descriptor", "spatial")
 """Parts of the suite that declarations and kernels use: rooms, modules, and modules of the room `operators`, of whose
 families the geometry alone."""
@@ -67,11 +67,9 @@ _KNOWING = (f"{PACKAGE}{os.sep}", f"{GOLDEN}{os.sep}")
 def _open(parts: Sequence[str]) -> bool:
     """Whether kernels may use a part of the suite."""
     first, *rest = parts
-    if first in ROOMS or (first in MODULES and not rest):
-        return True
-    return first == "operators" and (
-        not rest or rest[0] in OPERATORS or (rest[1:] in ([], ["geometry"]) and rest[0] in _FAMILIES)
-    )
+    if first != "operators":
+        return first in ROOMS or (first in MODULES and not rest)
+    return not rest or rest[0] in OPERATORS or (rest[0] in _FAMILIES and rest[1:] in ([], ["geometry"]))
 
 
 _FAMILIES = tuple(entry.name for entry in os.scandir(PACKAGE / "operators") if entry.is_dir())
