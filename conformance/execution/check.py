@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.judging import METHODS, by_probes
 from conformance.execution.plan import absence_reason
+from conformance.execution.process import Limits
+from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
 from conformance.execution.status import Verdict
 from conformance.execution.verify import Tensors, verify
+from conformance.execution.workers import Loader, Workers, share
 from conformance.implementations import registry
 from conformance.implementations.bridges import ArrayBridge, numpy_arrays
 from conformance.implementations.errors import kernel_frames
@@ -102,7 +107,9 @@ class CheckResult:
         likely cause; of an exception the part of the traceback that lies in the kernel."""
         verdict = self.verdict
         lines = [str(self)]
-        if verdict.exception is not None:
+        if isinstance(verdict.exception, (Raised, Exited)):
+            lines += [verdict.exception.traceback, self.reason]
+        elif verdict.exception is not None:
             lines += traceback.format_list(kernel_frames(verdict.exception))
             lines += traceback.format_exception_only(verdict.exception)
         elif self.passed:
@@ -134,6 +141,7 @@ def check(
     arrays: ArrayBridge | None = None,
     contract: Contract | None = None,
     method: str = "auto",
+    in_process: bool = False,
 ) -> CheckResult:
     """Verify a kernel on one problem, as a run of the suite does.
 
@@ -146,6 +154,9 @@ def check(
     - `contract`: of a plain function, its arithmetic; by default that of `Contract()`.
     - `method`: `exact` compares with the full reference, `probes` with samples and a projection of it, `auto` chooses
       by cost.
+
+    - `in_process`: run a kernel that is given by path or name in this process, where a debugger finds it, instead
+      of one of its own. What is given as an object runs in this process anyway.
 
     Whatever the kernel does is a status of the result. Raises ValueError for arguments that cannot be meant; the
     message names the argument.
@@ -188,7 +199,7 @@ def check(
     elif isinstance(kernel, Implementation):
         implementation = kernel
     else:
-        implementation, absent = _load(kernel, operator)
+        implementation, absent = _load(kernel, operator, registry if in_process else _workers())
 
     if operator is None and absent:
         operator = possible[0]
@@ -241,12 +252,23 @@ def _problem(given: str | Geometry) -> Problem:
         raise SelectionError(f"problem {given!r}: {error}") from None
 
 
-def _load(kernel: Path | str, operator: str | None) -> tuple[Implementation, str]:
-    """The implementation that a path or name leads to, and why it is not available (empty if it is)."""
+@cache
+def _workers() -> Workers:
+    """Kernels' processes of this one, which end with it."""
+    workers = Workers(Limits(memory=share(1)))
+    atexit.register(workers.close)
+    return workers
+
+
+def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Implementation, str]:
+    """The implementation that a path or name leads to, and why it is not available (empty if it is).
+
+    A file is read anew: it may have been mended.
+    """
     text, _, wanted = str(kernel).partition("::")
     by_path = isinstance(kernel, Path) or text.endswith(".py") or "/" in text or os.sep in text
     if not by_path:
-        known = registry.load(registry.discover(IMPLS))
+        known = loader.load(registry.discover(IMPLS))
         require_known("kernel", [text], known.implementations.keys() | known.unavailable.keys())
         if text in known.unavailable:
             return Implementation(text), known.unavailable[text]
@@ -255,7 +277,9 @@ def _load(kernel: Path | str, operator: str | None) -> tuple[Implementation, str
     path = Path(text)
     if not path.exists():
         raise SelectionError(f"kernel {text}: no such file")
-    known = registry.load([path])
+    if isinstance(loader, Workers):
+        loader.forget(path)
+    known = loader.load([path])
     for why in known.broken.values():
         raise SelectionError(f"kernel {text}: {why}")
     for why in known.unavailable.values():

@@ -41,6 +41,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", default="nchw", metavar="|".join(LAYOUTS))
     parser.add_argument("--distribution", default="fixed", metavar="NAME", help="one of " + ", ".join(DISTRIBUTIONS))
     parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--in-process", action="store_true", help="run the kernel in this process, for debuggers")
     parser.add_argument("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes")
 
 
@@ -58,6 +59,7 @@ def _verdict(arguments: argparse.Namespace) -> CheckResult:
         distribution=arguments.distribution,
         seed=arguments.seed,
         method=arguments.method,
+        in_process=arguments.in_process,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ import numpy as np
 from conformance.dtypes import STORAGE
 from conformance.execution.check import CheckResult
 from conformance.execution.invocation import TO_LAYOUT
+from conformance.execution.remote import Function
 from conformance.execution.selection import SelectionError
 from conformance.inputs.npz import encode
+from conformance.worker.serve import importable
 
 BRIDGES = {
     "numpy": (
@@ -191,12 +192,9 @@ def _import(function: Any, to: Path) -> str:
     The kernel is imported from where it is; the file or folder that connects it is copied beside the script, for
     whoever gets the folder on another machine.
     """
-    place, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-    found: Any = sys.modules.get(place)
-    file = getattr(found, "__file__", None)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is not function or file is None or place == "__main__":
+    described = function.declared if isinstance(function, Function) else importable(function)
+    place, name, file = described.module, described.qualname, described.file
+    if not file or place == "__main__":
         return 'sys.exit("replay.py: EDIT this line: kernel = import_module(MODULE).FUNCTION")\n'
     loaded = place.startswith("conformance_impls.")
     module = place.split(".", 2)[2] if loaded else place

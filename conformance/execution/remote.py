@@ -184,7 +184,7 @@ class Function:
 
     def __init__(self, home: Home, name: str, kind: str, index: int, seen: wire.Function) -> None:
         self.home, self.place = home, (name, kind, index)
-        self.__module__, self.__qualname__, self.file = seen.module, seen.qualname, seen.file
+        self.declared = seen
 
     def __call__(self, *given: Any, **parameters: Any) -> Any:
         """Handles of what it returns: one, or several in a tuple."""

@@ -89,8 +89,7 @@ class Workers:
         """As `conformance.implementations.registry.load`."""
         found = registry if registry is not None else Registry()
         for path in paths:
-            group = SHIPPED if path.resolve().is_relative_to(IMPLS.resolve()) else str(path.resolve())
-            self._load(Source(self, str(path), group, path), path.stem, found)
+            self._load(Source(self, str(path), _group(path), path), path.stem, found)
         return found
 
     def load_installed(self, registry: Registry) -> None:
@@ -116,6 +115,11 @@ class Workers:
             if source.seen is not None and found.implementations != source.seen:
                 raise Crash(f"{source.place} declares something else when it is loaded again")
         return process
+
+    def forget(self, path: Path) -> None:
+        """End the process of a file, which is loaded anew when it is needed."""
+        if process := self._processes.pop(_group(path), None):
+            process.end()
 
     def conclude(self, one: declared.Implementation, verdict: Verdict) -> None:
         """Count how a case of an implementation has ended, if it was attempted."""
@@ -178,6 +182,12 @@ def share(processes: int) -> int:
         except (OSError, ValueError):
             continue
     return int(SHARE * min(limits) / processes)
+
+
+def _group(path: Path) -> str:
+    """What a file shares a process with: those of this tree with one another, others with nothing."""
+    real = path.resolve()
+    return SHIPPED if real.is_relative_to(IMPLS.resolve()) else str(real)
 
 
 def _hash(file: str) -> str:

@@ -7,7 +7,9 @@ import json
 import sys
 
 from conformance.execution.plan import absence_reason
+from conformance.execution.process import Limits
 from conformance.execution.selection import SelectionError, split
+from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, missing
@@ -20,9 +22,14 @@ Rows = list[dict[str, str]]
 
 def _implementations(given: list[str]) -> Rows:
     _, paths = split(given)
-    found = registry.load(paths or registry.discover(IMPLS))
-    if not paths:
-        registry.load_installed(found)
+    with Workers(Limits(memory=share(1))) as workers:
+        found = workers.load(paths or registry.discover(IMPLS))
+        if not paths:
+            workers.load_installed(found)
+        return _rows(found)
+
+
+def _rows(found: registry.Registry) -> Rows:
     rows = []
     for one in found.implementations.values():
         operators = {OPERATORS[kernel.operator] for kernel in one.kernels}

@@ -18,8 +18,8 @@ THIRD_PARTIES = ("pytest", "_pytest", "pluggy", "xdist", "execnet", "pytest_benc
 ROOMS = ("implementations", "worker", "shipped")
 MODULES = ("contract", "dtypes", "exit_codes", "floating_point", "resources")
 OPERATORS = ("base", "descriptor", "spatial")
-"""Parts of the suite that declarations and kernels use: rooms, modules, and modules of the room `operators`, of whose
-families the geometry alone."""
+"""Parts of the suite that declarations and kernels use: rooms, modules, and modules of the room `operators`, besides
+those whose names end in `geometry`."""
 
 
 class Guard:
@@ -69,7 +69,7 @@ def _open(parts: Sequence[str]) -> bool:
     first, *rest = parts
     if first != "operators":
         return first in ROOMS or (first in MODULES and not rest)
-    return not rest or rest[0] in OPERATORS or (rest[0] in _FAMILIES and rest[1:] in ([], ["geometry"]))
+    return not rest or rest[-1].endswith("geometry") or (len(rest) == 1 and rest[0] in (*OPERATORS, *_FAMILIES))
 
 
 _FAMILIES = tuple(entry.name for entry in os.scandir(PACKAGE / "operators") if entry.is_dir())

@@ -221,13 +221,13 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         bridge=seen,
         kernels=tuple(
             wire.Kernel(
-                _function(k.function, k.keywords), k.operator, k.dtypes, k.layouts, k.when is not None,
+                importable(k.function, k.keywords), k.operator, k.dtypes, k.layouts, k.when is not None,
                 k.contract.as_record(),
             )
             for k in one.kernels
         ),
         variants=tuple(
-            wire.Variant(_function(v.function, v.keywords), v.operator, plain(v.label), v.saves)
+            wire.Variant(importable(v.function, v.keywords), v.operator, plain(v.label), v.saves)
             for v in one.autograd_variants
         ),
         waivers=tuple(
@@ -237,8 +237,8 @@ def _described(one: declared.Implementation) -> wire.Implementation:
     )  # fmt: skip
 
 
-def _function(function: Any, keywords: tuple[str, ...] | None) -> wire.Function:
-    """With its place, if it is found there."""
+def importable(function: Any, keywords: tuple[str, ...] | None = None) -> wire.Function:
+    """A function with the place that it can be imported from, if it is found there."""
     module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
     found: Any = sys.modules.get(module)
     file = getattr(found, "__file__", None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.operators.base import Tensor
 from conformance.operators.descriptor import NEGATED_FLAG, Described, Field
-from conformance.operators.pooling import CEIL, SIZES, laid_out
+from conformance.operators.pooling_geometry import CEIL, SIZES, laid_out
 from conformance.operators.spatial import UNPADDED, GeometryError, Padding, Pair, require_windows
 
 LARGEST_MULTIPLE = 1 << 18

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.operators.base import Tensor
 from conformance.operators.descriptor import PAIR, Described, Field
-from conformance.operators.pooling import CEIL, SIZES, laid_out
+from conformance.operators.pooling_geometry import CEIL, SIZES, laid_out
 from conformance.operators.spatial import UNPADDED, GeometryError, Padding, Pair, require_windows
 
 
