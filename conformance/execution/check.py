@@ -255,7 +255,7 @@ def _problem(given: str | Geometry) -> Problem:
 @cache
 def _workers() -> Workers:
     """Kernels' processes of this one, which end with it."""
-    workers = Workers(Limits(memory=share(1)))
+    workers = Workers(Limits(memory=share(1)), ahead=True)
     atexit.register(workers.close)
     return workers
 

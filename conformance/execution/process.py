@@ -68,6 +68,8 @@ class Process:
         self.limits, self._reaper = limits, reaper
         self.loaded: set[str] = set()
         """Places of the files that it has loaded."""
+        self.loading = ""
+        """A file that it was told to load, and whose answer nobody has waited for."""
         self.ended = ""
         """Why it is not there any more; empty while it is."""
         self.spoiled = False
@@ -75,6 +77,7 @@ class Process:
         self.dropped: deque[int] = deque()
         """Numbers of arrays that nobody needs any more; filled by whoever collects garbage."""
         self._posted: list[Operation] = []
+        self._begun = 0.0
         self._numbers = 0
         self._in, self._out, self._filled = wire.memory_file(), wire.memory_file(), 0
         self._channel, other = socket.socketpair()
@@ -124,13 +127,22 @@ class Process:
 
     def ask(self, name: str, *given: Any) -> wire.Answer:
         """The answer to an operation. Raises Crash."""
+        self.begin(name, *given)
+        return self.finish()
+
+    def begin(self, name: str, *given: Any) -> None:
+        """Ask for an operation; `finish` waits for the answer. Raises Crash."""
         if self.ended:
             raise Crash(self.ended)
         free = [self.dropped.popleft() for _ in range(len(self.dropped))]
         request = pickle.dumps([*([("free", free)] if free else []), *self._posted, (name, *given)])
         self._posted.clear()
-        start = time.monotonic()
-        self._send(len(request).to_bytes(wire.LENGTH, "little") + request, start)
+        self._begun = time.monotonic()
+        self._send(len(request).to_bytes(wire.LENGTH, "little") + request, self._begun)
+
+    def finish(self) -> wire.Answer:
+        """The answer to the operation that has begun. Raises Crash."""
+        start = self._begun
         length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
         if length > wire.MAX_ANSWER:
             raise self._crash(f"crashed: its process sent an answer of {length:,} bytes", start)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,6 +19,8 @@ from conformance.implementations import implementation as declared
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.worker import wire
+
+T = TypeVar("T")
 
 
 class Home(Protocol):
@@ -53,9 +55,13 @@ class Handle:
         self.process.dropped.append(self.number)
 
 
-def asked(process: Process, expected: type[Any], name: str, *given: Any) -> Any:
+def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
     """The value of an operation. Raises what the kernel raised, KernelFailure for a finding, Crash."""
-    answer = process.ask(name, *given)
+    return value(process, process.ask(name, *given), expected)
+
+
+def value(process: Process, answer: wire.Answer, expected: type[T]) -> T:
+    """The value of an answer; raises the same."""
     if answer.failure is not None:
         raise _raised(answer.failure)
     if answer.findings:

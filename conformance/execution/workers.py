@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -59,37 +60,58 @@ class Source:
         """A process in which the file is loaded. Raises Crash."""
         return self.workers.process(self)
 
+    @property
+    def request(self) -> tuple[Any, ...]:
+        """The operation that loads it."""
+        return ("load_installed", self.entry) if self.path is None else ("load", self.path)
+
     def loaded(self, process: Process) -> wire.Loaded:
-        """Load it there. Raises Crash and what importing raises."""
+        """Load it there, or wait until it is. Raises Crash and what importing raises."""
+        if process.loading:
+            loading, process.loading = process.loading, ""
+            answer = process.finish()
+            if loading == self.file:
+                process.loaded.add(self.file)
+                return remote.value(process, answer, wire.Loaded)
+        process.begin(*self.request)
         process.loaded.add(self.file)
-        asked = ("load_installed", self.entry) if self.path is None else ("load", self.path)
-        found: wire.Loaded = remote.asked(process, wire.Loaded, *asked)
-        return found
+        return remote.value(process, process.finish(), wire.Loaded)
 
 
 class Workers:
-    """Processes of a run, at most `most` at once besides an empty one that is started ahead."""
+    """Processes of a run, at most `most` at once.
 
-    def __init__(self, limits: Limits, most: int = 1) -> None:
-        self._limits, self._most = limits, most
+    For a file whose process has crashed there is another one, which has loaded the file before it is needed. With
+    `ahead` an empty one is always ready.
+    """
+
+    def __init__(self, limits: Limits, most: int = 1, *, ahead: bool = False) -> None:
+        self._limits, self.most = limits, most
         self._reaper: Reaper | None = None
-        self._spare: Process | None = None
+        self._ahead, self._empty = ahead, list[Process]()
+        self._spares: dict[str, Process] = {}
+        """Group -> a process that loads what crashed there."""
         self._processes: dict[str, Process] = {}
         """Group -> its process, the one that was used last at the end."""
         self._crashes = Counter[str]()
         """Implementation's file -> cases in a row that have ended in a crash."""
-        self._groups = set[str]()
+        self._groups: dict[str, int] = {}
 
     @property
     def crowded(self) -> bool:
         """Whether there are more groups of files than processes."""
-        return len(self._groups) > self._most
+        return len(self._groups) > self.most
+
+    def place(self, one: declared.Implementation) -> int:
+        """Which of the groups it belongs to."""
+        home = getattr(one.arrays, "home", None)
+        return self._groups.get(home.group, 0) if isinstance(home, Source) else 0
 
     def load(self, paths: Iterable[Path], registry: Registry | None = None) -> Registry:
         """As `conformance.implementations.registry.load`."""
         found = registry if registry is not None else Registry()
         for path in paths:
-            self._load(Source(self, str(path), _group(path), path), path.stem, found)
+            self._load(Source(self, str(path), group_of(path), path), path.stem, found)
         return found
 
     def load_installed(self, registry: Registry) -> None:
@@ -105,11 +127,17 @@ class Workers:
         process = self._processes.pop(source.group, None)
         if process is not None and process.spoiled:
             process.end("was replaced: an error had left its device unusable")
+        crashed = process is not None and process.ended
         if process is None or process.ended:
-            while len(self._processes) >= self._most:
+            while len(self._processes) >= self.most:
                 self._processes.pop(next(iter(self._processes))).end()
-            process = self._started()
+            process = self._spares.pop(source.group, None) or self._started()
         self._processes[source.group] = process
+        if crashed:
+            self._spares[source.group] = spare = self._started()
+            with suppress(Crash):
+                spare.begin(*source.request)
+                spare.loading = source.file
         if source.file not in process.loaded:
             found = source.loaded(process)
             if source.seen is not None and found.implementations != source.seen:
@@ -118,7 +146,7 @@ class Workers:
 
     def forget(self, path: Path) -> None:
         """End the process of a file, which is loaded anew when it is needed."""
-        if process := self._processes.pop(_group(path), None):
+        if process := self._processes.pop(group_of(path), None):
             process.end()
 
     def conclude(self, one: declared.Implementation, verdict: Verdict) -> None:
@@ -129,10 +157,9 @@ class Workers:
 
     def close(self) -> None:
         """End all processes."""
-        for process in [*self._processes.values(), *([self._spare] if self._spare else [])]:
+        for process in [*self._processes.values(), *self._spares.values(), *self._empty]:
             process.end()
-        self._processes.clear()
-        self._spare = None
+        self._processes, self._spares, self._empty = {}, {}, []
         if self._reaper is not None:
             self._reaper.close()
             self._reaper = None
@@ -144,16 +171,16 @@ class Workers:
         self.close()
 
     def _started(self) -> Process:
-        """A process, and another one that waits for the end of this one."""
         if self._reaper is None:
             self._reaper = Reaper()
-        process = self._spare or Process(self._limits, self._reaper)
-        self._spare = Process(self._limits, self._reaper)
+        process = self._empty.pop() if self._empty else Process(self._limits, self._reaper)
+        if self._ahead:
+            self._empty.append(Process(self._limits, self._reaper))
         return process
 
     def _load(self, source: Source, stem: str, found: Registry) -> None:
         """Take in what a file defines, or why it cannot be used."""
-        self._groups.add(source.group)
+        self._groups.setdefault(source.group, len(self._groups))
         try:
             digest = registry.source_hash(source.path) if source.path is not None else ""
             loaded = source.loaded(self.process(source))
@@ -184,7 +211,7 @@ def share(processes: int) -> int:
     return int(SHARE * min(limits) / processes)
 
 
-def _group(path: Path) -> str:
+def group_of(path: Path) -> str:
     """What a file shares a process with: those of this tree with one another, others with nothing."""
     real = path.resolve()
     return SHIPPED if real.is_relative_to(IMPLS.resolve()) else str(real)

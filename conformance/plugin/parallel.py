@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from conformance.operators import OPERATORS
+
 
 class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
-    """The cases of a problem go to one worker, which computes their references, and compiles for it, once.
+    """The cases of a problem go to one worker, which computes their references, and compiles for it, once. Where it is
+    `crowded`, those of one implementation, whose process then stays.
 
     By name, because xdist 3.8 cannot tell pytest 9.2 about `xdist_group`; and with a recovery of its own, because the
     inherited one waits forever for a worker that was sent a finished group or a single test.
     """
 
-    def __init__(self, config: pytest.Config, log: Any, problems: Iterable[str]) -> None:
+    def __init__(self, config: pytest.Config, log: Any, problems: Iterable[str], crowded: bool = False) -> None:
         super().__init__(config, log)
+        self._crowded = crowded
         self._problems = sorted(problems, key=len, reverse=True)
         self._scopes: dict[str, str] = {}
 
@@ -27,7 +31,10 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
         if nodeid not in self._scopes:
             _, _, case = nodeid.partition("[")
             problem = next((name for name in self._problems if f"-{name}-" in case), None)
-            self._scopes[nodeid] = problem or nodeid
+            whose = case.partition(f"-{problem}-")[0] if self._crowded and problem else ""
+            for operator in OPERATORS:  # a behaviour check's name and an operator's come before the implementation's
+                whose = whose.rpartition(f"-{operator}-")[2]
+            self._scopes[nodeid] = f"{whose}{problem}" if problem else nodeid
         return self._scopes[nodeid]
 
     def remove_node(self, node: Any) -> str | None:

@@ -17,7 +17,7 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
-from conformance.execution.workers import Workers
+from conformance.execution.workers import Workers, group_of
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, Unavailable, missing
 from conformance.plugin import options
@@ -149,12 +149,20 @@ class Session:
             parameters = getattr(item, "callspec", None)
             if not ours or parameters is None or isinstance(parameters.params.get("case"), (Case, Training, Absence)):
                 kept.append(item)
-        items[:] = kept
+        # results first: a kernel that crashes in one check after another is not run any more
+        items[:] = sorted(kept, key=lambda item: (self._place(item), item.get_closest_marker("behaves") is not None))
         if self.asked:
             items += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
                 for path, reason in self.plan.registry.broken.items()
             ]
+
+    def _place(self, item: pytest.Item) -> int:
+        """One file's cases after the other's, where not all of them can have a process at once."""
+        case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
+        if self.workers is None or not self.workers.crowded or not isinstance(case, (Case, Training)):
+            return 0
+        return self.workers.place(case.implementation)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -193,7 +201,10 @@ class Session:
             return None
         from conformance.plugin.parallel import ByProblem  # xdist is here only if its hook is called
 
-        return ByProblem(config, log, {problem.name for problem in self.selection.problems})
+        groups = {group_of(path) for path in self.selection.paths}
+        groups |= {""} if self.selection.implementations or not groups else set()
+        crowded = self.workers is not None and len(groups) > self.workers.most
+        return ByProblem(config, log, {problem.name for problem in self.selection.problems}, crowded)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
