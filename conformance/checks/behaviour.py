@@ -275,6 +275,19 @@ def results_are_plain(subject: Subject) -> None:
     sample.require_right(sample.invocation.split(result), "single call")
 
 
+def floating_point_mode_is_unchanged(subject: Subject) -> None:
+    """The process rounds and keeps subnormal numbers as it did before the implementation was loaded.
+
+    A library that is built with -ffast-math switches to flush-to-zero for whoever loads it.
+    """
+    sample = subject.sample()
+    sample.require_right(sample.call(sample.inputs()), "single call")
+    before, now = subject.bridge.floating_point_mode()
+    if now != before:
+        differs = "; ".join(now) or f"not any more: {'; '.join(before)}"
+        raise BehaviourError(f"changes the floating-point mode of its process: {differs}")
+
+
 BEHAVIOUR: tuple[Check, ...] = (
     output_is_written,
     inputs_are_unchanged,
@@ -287,4 +300,5 @@ BEHAVIOUR: tuple[Check, ...] = (
     transposed_inputs_are_right_or_refused,
     work_is_finished,
     results_are_plain,
+    floating_point_mode_is_unchanged,
 )

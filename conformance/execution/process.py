@@ -142,7 +142,15 @@ class Process:
 
     def finish(self) -> wire.Answer:
         """The answer to the operation that has begun. Raises Crash."""
-        start = self._begun
+        try:
+            return self._finished(self._begun)
+        except Crash:
+            raise
+        except BaseException:  # Ctrl-C, say: the answer to come would be taken for that of another question
+            self.end("was ended: nobody waited for its answer")
+            raise
+
+    def _finished(self, start: float) -> wire.Answer:
         length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
         if length > wire.MAX_ANSWER:
             raise self._crash(f"crashed: its process sent an answer of {length:,} bytes", start)

@@ -25,7 +25,9 @@ decoded = lru_cache(maxsize=2)(msgspec.json.Decoder(AnyRecord).decode)
 
 def publish(item: pytest.Item, record: Record) -> None:
     """Hand a record, with the level of the run, to whoever counts and writes."""
-    record = msgspec.structs.replace(record, run_level=item.config.getoption("--level"))
+    session: Any = item.config.pluginmanager.get_plugin("conformance-session")
+    level = item.config.getoption("--level")
+    record = msgspec.structs.replace(record, run_level=level, in_process=session.workers is None)
     item.user_properties.append((PROPERTY, encode(record).decode()))
 
 

@@ -174,6 +174,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     causes       known mistakes that explain a failure, each as well as the others
     waiver       where the status is `waived`, and only there
     run_level    what the run was asked for
+    in_process   whether kernels ran in the judge's process, which they could change
     command      one line that reproduces the verdict
     check        of a behaviour check, its name
     terms        contraction length, by output
@@ -190,6 +191,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     causes: tuple[str, ...] = ()
     waiver: Waiver | None = None
     run_level: str = ""
+    in_process: bool = False
     command: str = ""
     source: str = ""
     problem: str = ""

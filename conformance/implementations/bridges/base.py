@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from conformance import floating_point
+
 
 class ArrayBridge(Protocol):
     """Moves tensors between the host and one framework's device. Construction imports no framework.
@@ -56,6 +58,11 @@ class ArrayBridge(Protocol):
         None where work has no streams to hide on.
         """
         return None
+
+    def floating_point_mode(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """How arithmetic differed from the default before the implementation was loaded, and how it does now, see
+        `conformance.floating_point.mode`; in a process that is not its own it is expected to be the default."""
+        return (), floating_point.mode()
 
     def describe(self) -> dict[str, str]:
         """Versions and device name, for the records."""
