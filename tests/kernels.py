@@ -1,36 +1,58 @@
-"""Correct fp32 kernels to plant defects on: the reference operators, computed in float32."""
+"""Correct fp32 kernels to plant defects on: one product for each position of the window.
+
+Files of the tests import them in kernels' processes, where the reference operators are not to be had.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from conformance.operators import OPERATORS, Arrays, ConvGeometry
-
 
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-    sizes = (*x.shape, len(w), *w.shape[2:])
-    geometry = _geometry(sizes, stride, padding, dilation, groups, bias is not None)
-    inputs = {"x": x, "w": w} if bias is None else {"x": x, "w": w, "bias": bias}
-    return _computed("conv_forward", geometry, inputs)["y"]
+    image = np.pad(x, ((0, 0), (0, 0), *padding))
+    _, _, r, s = w.shape
+    p, q = _extents(image.shape[2:], (r, s), stride, dilation)
+    y = np.zeros((len(x), len(w), p, q), np.float32)
+    for (i, j), place in _taps((r, s), (p, q), stride, dilation):
+        for group in range(groups):
+            channels, filters = _group(x.shape[1], groups, group), _group(len(w), groups, group)
+            y[:, filters] += np.einsum("nchw,kc->nkhw", image[:, channels][place], w[filters, :, i, j])
+    return y if bias is None else y + bias[:, None, None]
 
 
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups):
-    sizes = (len(dy), w.shape[1] * groups, *input_size, len(w), *w.shape[2:])
-    geometry = _geometry(sizes, stride, padding, dilation, groups)
-    return _computed("conv_backward_data", geometry, {"dy": dy, "w": w})["dx"]
+    (top, bottom), (left, right) = padding
+    h, wide = input_size
+    image = np.zeros((len(dy), w.shape[1] * groups, h + top + bottom, wide + left + right), np.float32)
+    for (i, j), place in _taps(w.shape[2:], dy.shape[2:], stride, dilation):
+        for group in range(groups):
+            channels, filters = _group(image.shape[1], groups, group), _group(len(w), groups, group)
+            image[:, channels][place] += np.einsum("nkhw,kc->nchw", dy[:, filters], w[filters, :, i, j])
+    return np.ascontiguousarray(image[:, :, top : top + h, left : left + wide])
 
 
 def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups):
-    geometry = _geometry((*x.shape, dy.shape[1], *kernel_size), stride, padding, dilation, groups, with_bias)
-    outputs = _computed("conv_backward_weight", geometry, {"x": x, "dy": dy})
-    return (outputs["dw"], outputs["dbias"]) if with_bias else outputs["dw"]
+    image = np.pad(x, ((0, 0), (0, 0), *padding))
+    dw = np.zeros((dy.shape[1], x.shape[1] // groups, *kernel_size), np.float32)
+    for (i, j), place in _taps(kernel_size, dy.shape[2:], stride, dilation):
+        for group in range(groups):
+            channels, filters = _group(x.shape[1], groups, group), _group(dy.shape[1], groups, group)
+            dw[filters, :, i, j] = np.einsum("nkhw,nchw->kc", dy[:, filters], image[:, channels][place])
+    return (dw, dy.sum(axis=(0, 2, 3), dtype=np.float32)) if with_bias else dw
 
 
-def _geometry(sizes, stride, padding, dilation, groups, bias=False) -> ConvGeometry:
-    n, c, h, w, k, r, s = sizes
-    return ConvGeometry(n, c, h, w, k, r, s, stride, padding, dilation, groups, bias)
+def _extents(image, window, stride, dilation):
+    axes = zip(image, window, stride, dilation, strict=True)
+    return tuple((size - d * (taps - 1) - 1) // u + 1 for size, taps, u, d in axes)
 
 
-def _computed(operator: str, geometry: ConvGeometry, inputs: Arrays) -> Arrays:
-    with np.errstate(invalid="ignore"):
-        return OPERATORS[operator].reference(geometry, inputs, np.float32)
+def _taps(window, extents, stride, dilation):
+    """Positions of the window, and what of the padded image they meet."""
+    for tap in np.ndindex(*window):
+        axes = zip(tap, extents, stride, dilation, strict=True)
+        yield tap, (..., *(slice(t * d, t * d + (count - 1) * u + 1, u) for t, count, u, d in axes))
+
+
+def _group(channels, groups, group):
+    size = channels // groups
+    return slice(group * size, (group + 1) * size)

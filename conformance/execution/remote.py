@@ -62,10 +62,10 @@ def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
 
 def value(process: Process, answer: wire.Answer, expected: type[T]) -> T:
     """The value of an answer; raises the same."""
-    if answer.failure is not None:
-        raise _raised(answer.failure)
     if answer.findings:
         raise KernelFailure("\n".join(answer.findings))
+    if answer.failure is not None:
+        raise _raised(answer.failure)
     try:
         return msgspec.convert(answer.value, expected)
     except msgspec.ValidationError as error:

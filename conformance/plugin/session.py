@@ -201,8 +201,10 @@ class Session:
             return None
         from conformance.plugin.parallel import ByProblem  # xdist is here only if its hook is called
 
-        groups = {group_of(path) for path in self.selection.paths}
-        groups |= {""} if self.selection.implementations or not groups else set()
+        paths = [*self.selection.paths]
+        if self.selection.implementations or not paths:
+            paths += registry.discover(self.impls)
+        groups = {group_of(path) for path in paths}
         crowded = self.workers is not None and len(groups) > self.workers.most
         return ByProblem(config, log, {problem.name for problem in self.selection.problems}, crowded)
 

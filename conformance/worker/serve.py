@@ -59,12 +59,11 @@ class Server:
         return self._loaded(found, file)
 
     def _loaded(self, found: registry.Registry, file: str) -> wire.Loaded:
-        for reason in found.broken.values():
-            return wire.Loaded(broken=plain(reason), file=plain(file))
-        for reason in found.unavailable.values():
-            return wire.Loaded(unavailable=plain(reason), file=plain(file))
         self.known |= found.implementations
-        return wire.Loaded(tuple(map(_described, found.implementations.values())), file=plain(file))
+        broken, unavailable = (
+            next((plain(why) for why in reasons.values()), None) for reasons in (found.broken, found.unavailable)
+        )
+        return wire.Loaded(tuple(map(_described, found.implementations.values())), unavailable, broken, plain(file))
 
     def holds(self, name: str, kind: str, index: int, geometry: Any) -> bool:
         """The `when=` of a kernel or a waiver."""
