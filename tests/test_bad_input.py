@@ -136,7 +136,7 @@ FILES = {
     "not text": ("x = '\0'", "SyntaxError: source code string cannot contain null bytes"),
     "wrong import": ("from conformance import Contrakt", "ImportError: cannot import name 'Contrakt'"),
     "wrong name": ("from json import nothing", "ImportError: cannot import name 'nothing' from 'json'"),
-    "wrong module": ("import conformance.contract", "No module named 'conformance.contract'"),
+    "wrong module": ("import conformance.contracts", "No module named 'conformance.contracts'"),
     "device": (
         "from conformance import *\nImplementation('acme', device='gpu')",
         "device='gpu': must be one of cpu, cuda, rocm, ",
