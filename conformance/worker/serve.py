@@ -261,6 +261,7 @@ def main(channel: int, to_kernels: int, from_kernels: int, parent: int) -> None:
     server = Server(guard, to_kernels, from_kernels)
     encoder, connection = msgspec.msgpack.Encoder(), socket.socket(fileno=channel)
     vocabulary.use(pickle.loads(_received(connection) or b""))
+    connection.sendall(wire.READY)
     while (request := _received(connection)) is not None:
         answer = encoder.encode(server.answer(request))
         connection.sendall(len(answer).to_bytes(wire.LENGTH, "little") + answer)

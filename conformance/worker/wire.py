@@ -19,6 +19,8 @@ LENGTH = 8
 """Bytes before a message that say how long it is."""
 MAX_ANSWER = 1 << 24
 """Bytes of the longest answer that is read; tensors are not part of it."""
+READY = b"r"
+"""What a process sends first: from now on time is its kernels'."""
 MAX_RESULTS = 16
 """Results of one call that are looked at."""
 OBJECTS, MAX_OBJECTS = "object", 1 << 24
