@@ -21,6 +21,11 @@ ROUNDING = {
 """FE_DOWNWARD, FE_UPWARD and FE_TOWARDZERO of glibc."""
 
 
+GLIBC = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="the numbers are glibc's"
+)
+
+
 @contextmanager
 def switched(switch: Callable[[int], object], value: int) -> Iterator[None]:
     """A mode for the length of a block: it is the thread's, and the next test's. 0 and False are the default."""
@@ -45,9 +50,7 @@ def test_flush_to_zero() -> None:
     assert mode() == ()
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="the numbers are glibc's"
-)
+@GLIBC
 @pytest.mark.parametrize("meaning", ROUNDING)
 def test_rounding(meaning: str) -> None:
     with switched(ctypes.CDLL("libm.so.6").fesetround, ROUNDING[meaning][platform.machine()]):
