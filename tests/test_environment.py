@@ -71,5 +71,21 @@ def test_references_are_computed_anew_now_and_then(project: Project, names: tupl
     assert len(outcome.records) == 2
 
 
-def test_a_good_run_ends_well(project: Project, names: tuple[str, ...]):
-    assert project.run("--seed=5").exit == 0
+@pytest.mark.parametrize(
+    ("selection", "counts"),
+    {
+        (): "0 equal to their goldens; 1 have none",
+        (
+            "--problem=edge.plain",
+            "--distribution=fixed",
+            "--distribution=wide",
+        ): "2 equal to their goldens; 0 have none",
+        ("--problem=edge.plain", "--seed=5"): "0 equal to their goldens; 1 have none",
+    }.items(),
+)
+def test_references_with_a_golden_are_counted(project: Project, selection: tuple[str, ...], counts: str):
+    for name in ("acme", "same"):
+        project.kernel(name)
+    outcome = project.run(*selection)
+    assert outcome.exit == 0
+    assert f"references: {counts} (another seed, no table, or level full)" in outcome.text

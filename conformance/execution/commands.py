@@ -14,7 +14,7 @@ from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS
 from conformance.problems import LAYOUTS
 
-EXIT = {"pass": 0, "waived": 0, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
+EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
 
 
 def declare_check(parser: argparse.ArgumentParser) -> None:

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
 from conformance.problems import Problem, Variant, at_level
 from conformance.resources import CHECKOUT
-
-BEHAVIOUR = "behaviour"
-"""What records and `--distribution` call the behaviour checks, which choose their inputs themselves."""
 
 
 class SelectionError(ValueError):

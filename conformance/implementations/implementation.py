@@ -21,6 +21,8 @@ Predicate = Callable[[Any], bool]
 """Takes a problem's geometry."""
 NOT_IMPLEMENTED = "{} is not implemented"
 """Why an operator is unsupported on every problem."""
+BEHAVIOUR = "behaviour"
+"""What records, `--distribution` and waivers call the behaviour checks, which choose their inputs themselves."""
 
 
 class ImplementationError(ValueError):
@@ -168,10 +170,14 @@ class Implementation:
         dtypes: Sequence[str] = tuple(STORAGE),
         distributions: Sequence[str] = tuple(DISTRIBUTIONS),
     ) -> None:
-        """Declare an expected failure. A waived case that passes is a failure: the waiver is out of date."""
+        """Declare an expected failure. A waived case that passes is a failure: the waiver is out of date.
+
+        It excuses wrong results on `distributions`, in behaviour checks too; other failures of these only where
+        `distributions` names `behaviour`.
+        """
         _known("operator", [operator], OPERATORS)
         _known("dtypes", dtypes, STORAGE)
-        _known("distributions", distributions, DISTRIBUTIONS)
+        _known("distributions", distributions, (*DISTRIBUTIONS, BEHAVIOUR))
         if not reason.strip() or not url.strip():
             raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
         self.waivers.append(Waiver(operator, reason, url, when, tuple(dtypes), tuple(distributions)))
