@@ -297,5 +297,11 @@ def test_arguments_that_cannot_be_meant_are_named(arguments: dict, message: str)
         check(given.pop("kernel"), given.pop("problem"), **given)
 
 
+def test_a_padded_image_that_no_memory_holds_is_refused_before_it_is_made():
+    result = check(kernels.conv_forward, "n1 c1 h1 w1 k1 r1 s1 u9999999 p9999999", operator="conv_forward")
+    assert result.status == "error"
+    assert "no reference, is the problem too large for this machine? needs about 2,980,23" in result.reason
+
+
 def test_every_family_is_tried():
     assert PROBLEMS.keys() == FAMILIES.keys()

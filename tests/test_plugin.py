@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.host import processor
 from conformance.results.reading import decode
 from conformance.results.schema import SCHEMA
-from tests.conftest import TINY, Project
+from tests.conftest import ROOT, TINY, Project
 
 pytest_plugins = ["pytester"]
 
@@ -171,6 +173,22 @@ def test_parallel_run_writes_the_same_records(project: Project, monkeypatch: pyt
     assert without_times(parallel.records) == without_times(serial.records)
     assert "49 cases: 16 pass, 8 fail, 9 error, 8 unsupported, 8 unavailable" in parallel.text
     assert len([*project.folder.glob("seen-*-gw*")]) == len(TWO), "the cases of a problem are verified by one worker"
+
+
+def test_more_workers_than_a_machine_can_hold_are_refused(project: Project):
+    project.kernel()
+    outcome = project.run("-p", "xdist", "-n", "10000", subprocess=True)
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert "-n 10000: with " in outcome.text
+
+
+def test_a_checkout_from_another_folder_is_its_suites(tmp_path: Path):
+    words = ["--collect-only", "-q", "--level=smoke", "--operator=conv_forward", "--impl=numpy-direct"]
+    run = [sys.executable, "-m", "pytest", str(ROOT), *words]
+    out = subprocess.run(run, cwd=tmp_path, text=True, capture_output=True, timeout=60, check=True).stdout
+    files = {line.partition("::")[0] for line in out.splitlines() if "::" in line}
+    assert "conformance/suites/test_conv_forward.py" in files
+    assert {str(Path(file).parent) for file in files} == {"conformance/suites"}
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

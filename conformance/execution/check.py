@@ -242,7 +242,8 @@ def _problem(given: str | Geometry) -> Problem:
 
 def _load(kernel: Path | str, operator: str | None) -> tuple[Implementation, str]:
     """The implementation that a path or name leads to, and why it is not available (empty if it is)."""
-    text, _, wanted = str(kernel).partition("::")
+    # a file may have such a name itself
+    text, _, wanted = (str(kernel), "", "") if Path(kernel).exists() else str(kernel).partition("::")
     by_path = isinstance(kernel, Path) or text.endswith(".py") or "/" in text or os.sep in text
     if not by_path:
         known = registry.load(registry.discover(IMPLS))

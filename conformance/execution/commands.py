@@ -10,6 +10,7 @@ from conformance.dtypes import STORAGE
 from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
 from conformance.execution.judging import METHODS
+from conformance.execution.selection import seed_number
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS
 from conformance.problems import LAYOUTS
@@ -40,7 +41,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="fp32", metavar="|".join(STORAGE))
     parser.add_argument("--layout", default="nchw", metavar="|".join(LAYOUTS))
     parser.add_argument("--distribution", default="fixed", metavar="NAME", help="one of " + ", ".join(DISTRIBUTIONS))
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", default="0", metavar="N")
     parser.add_argument("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes")
 
 
@@ -56,7 +57,7 @@ def _verdict(arguments: argparse.Namespace) -> CheckResult:
         dtype=arguments.dtype,
         layout=arguments.layout,
         distribution=arguments.distribution,
-        seed=arguments.seed,
+        seed=seed_number(arguments.seed),
         method=arguments.method,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,13 @@ def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
             raise SelectionError(f"--impl {path}: {what}; give a .py file, or a folder of them")
         paths |= {file.resolve(): file for file in found}
     return tuple(known), tuple(paths.values())
+
+
+def seed_number(text: str) -> int:
+    """The value of `--seed`. Raises SelectionError."""
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        raise SelectionError(f"--seed {text}: must be a whole number from 0 to 10^18 - 1")
+    return int(text)
 
 
 def require_known(option: str, values: Sequence[str], choices: Iterable[str]) -> None:

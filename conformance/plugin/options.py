@@ -11,7 +11,7 @@ import pytest
 
 from conformance.dtypes import STORAGE
 from conformance.execution.judging import METHODS
-from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, split
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, seed_number, split
 from conformance.implementations.devices import DEVICES, Unavailable, require
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
@@ -88,8 +88,6 @@ def _read(config: pytest.Config) -> Selection:
     operators, dtypes = chosen("--operator", OPERATORS), chosen("--dtype", STORAGE)
     layouts = chosen("--layout", LAYOUTS)
     distributions = chosen("--distribution", (*DISTRIBUTIONS, BEHAVIOUR, TRAINING))
-    if not re.fullmatch(r"\d{1,18}", seed, re.ASCII):
-        raise SelectionError(f"--seed {seed}: must be a whole number from 0 to 10^18 - 1")
     require_known("--show", config.getoption("--show") or (), STATUSES)
     required = tuple(config.getoption("--require") or ())
     require_known("--require", required, DEVICES)
@@ -107,7 +105,7 @@ def _read(config: pytest.Config) -> Selection:
         dtypes=dtypes,
         layouts=layouts,
         distributions=distributions,
-        seed=int(seed),
+        seed=seed_number(seed),
         method=method,
         required=required,
         program="pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run",
