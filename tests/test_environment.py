@@ -45,7 +45,7 @@ def test_a_changed_mode_ends_the_run(project: Project, names: tuple[str, ...], w
     outcome = project.run(*workers, f"--seed={seed}", subprocess=True)
     assert outcome.exit == 3
     assert "results are rounded upwards (seen in suite/test_suite.py::test_conv_forward[second-" in outcome.text
-    assert "since the last good check 0 verdicts, invalid" in outcome.text
+    assert "Invalid: 0 verdicts since the last good check" in outcome.text
     assert [record["implementation"] for record in outcome.records] == ["first"], "only what was verified before"
 
 
@@ -57,7 +57,7 @@ def test_wrong_references_invalidate_what_came_since_they_were_right(
     outcome = project.run(*workers, "--seed=5", subprocess=True)
     assert outcome.exit == 3
     assert "known references are not reproduced: " in outcome.text
-    assert "since the last good check 3 verdicts, invalid" in outcome.text
+    assert "Invalid: 3 verdicts since the last good check" in outcome.text
     assert len(outcome.records) == 3
 
 
@@ -67,7 +67,7 @@ def test_references_are_computed_anew_now_and_then(project: Project, names: tupl
     outcome = project.run("--seed=5", subprocess=True)
     assert outcome.exit == 3
     assert "(seen in suite/test_suite.py::test_conv_forward[third-" in outcome.text
-    assert "since the last good check 2 verdicts, invalid" in outcome.text
+    assert "Invalid: 2 verdicts since the last good check" in outcome.text
     assert len(outcome.records) == 2
 
 
