@@ -50,10 +50,11 @@ def test_a_changed_mode_ends_the_run(project: Project, names: tuple[str, ...], w
 
 
 @WORKERS
+@pytest.mark.parametrize("change", [BREAK, "ConvForward.reference = None"], ids=["other", "raises"])
 def test_wrong_references_invalidate_what_came_since_they_were_right(
-    project: Project, names: tuple[str, ...], workers: tuple[str, ...]
+    project: Project, names: tuple[str, ...], workers: tuple[str, ...], change: str
 ):
-    project.write("suite/test_suite.py", SUITE.format(change=BREAK))
+    project.write("suite/test_suite.py", SUITE.format(change=change))
     outcome = project.run(*workers, "--seed=5", subprocess=True)
     assert outcome.exit == 3
     assert "known references are not reproduced: " in outcome.text
