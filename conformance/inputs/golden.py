@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from conformance.floating_point import mode
 from conformance.inputs import recipes
 from conformance.inputs.digests import differences, entry
 from conformance.inputs.expectation import Expectation
@@ -21,12 +22,20 @@ def required() -> frozenset[str]:
 
 
 def check(expected: Expectation) -> None:
-    """Compare a recipe's tensors with its golden. Raises GoldenError where they differ, or it has none and should.
+    """Compare a recipe's tensors with its golden. Raises GoldenError where they differ, it has none and should, or this
+    process computes in another floating-point mode than the default.
 
     A machine whose BLAS or generator computed something else must not pronounce verdicts. Other seeds than `SEED` and
     problems of no table, or of a higher level, have no golden.
     """
-    if expected.verified or expected.recipe.seed != SEED:
+    if expected.verified:
+        return
+    if changed := mode():
+        raise GoldenError(
+            f"in this process {', '.join(changed)}; no verdict can be trusted: switch that off, or find the library "
+            "that switched it on"
+        )
+    if expected.recipe.seed != SEED:
         return
     key = expected.recipe.key
     golden = _pinned().entries.get(key)
