@@ -32,6 +32,7 @@ OPTIONS = {
     "seed": ("--seed=1.5", "--seed 1.5: must be a whole number from 0 to 10^18 - 1"),
     "seed-negative": ("--seed=-1", "--seed -1: must be a whole number"),
     "seed-empty": ("--seed=", "--seed : must be a whole number"),
+    "seed-underscore": ("--seed=1_0", "--seed 1_0: must be a whole number"),
     "require": ("--require=cudda", "--require cudda: unknown; did you mean cuda?"),
     "records-folder": ("--records=impls", "--records impls: cannot be written (Is a directory)"),
     "records-below-file": ("--records=conftest.py/r.jsonl", "--records conftest.py/r.jsonl: cannot be written ("),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.host import processor
 from conformance.results.reading import decode
 from conformance.results.schema import SCHEMA
-from tests.conftest import TINY, Project
+from tests.conftest import ROOT, TINY, Project
 
 pytest_plugins = ["pytester"]
 
@@ -35,8 +37,8 @@ STATUSES = {
     "when": ({"declares": ", when=lambda p: p.groups > 1"}, "unsupported", 5, "outside the declared capability"),
     "raises": ({"body": "raise Unsupported('needs c % 4 == 0')"}, "unsupported", 5, "needs c % 4 == 0"),
     "operator": ({"tail": ONLY_GRADIENT}, "unsupported", 5, "not implement"),
-    "waived": ({"body": "return y + 1", "tail": WAIVER}, "waived", 0, "sums in fp16 (https://example.org/1)"),
-    "waived-error": ({"body": "1 / 0", "tail": WAIVER}, "waived", 0, "sums in fp16 (https://example.org/1)"),
+    "waived": ({"body": "return y + 1", "tail": WAIVER}, "waived", 5, "sums in fp16 (https://example.org/1)"),
+    "waived-error": ({"body": "1 / 0", "tail": WAIVER}, "waived", 5, "sums in fp16 (https://example.org/1)"),
     "outdated": ({"tail": WAIVER}, "fail", 1, "passes, although waived as 'sums in fp16' (https://example.org/1)"),
     "import": ({"head": "import not_installed"}, "unavailable", 5, "No module named 'not_installed'"),
     "device": ({"construct": f", device='{ABSENT}'"}, "unavailable", 5, missing(ABSENT) if ABSENT else ""),
@@ -174,6 +176,22 @@ def test_parallel_run_writes_the_same_records(project: Project, monkeypatch: pyt
     assert "49 cases: 16 pass, 8 fail, 9 error, 8 unsupported, 8 unavailable" in parallel.text
     judges = [*project.folder.glob("*-seen")]
     assert len(judges) == 2 * len(TWO), "a kernel's cases of one problem are verified by one worker"
+
+
+def test_more_workers_than_a_machine_can_hold_are_refused(project: Project):
+    project.kernel()
+    outcome = project.run("-p", "xdist", "-n", "10000", subprocess=True)
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert "-n 10000: with " in outcome.text
+
+
+def test_a_checkout_from_another_folder_is_its_suites(tmp_path: Path):
+    words = ["--collect-only", "-q", "--level=smoke", "--operator=conv_forward", "--impl=numpy-direct"]
+    run = [sys.executable, "-m", "pytest", str(ROOT), *words]
+    out = subprocess.run(run, cwd=tmp_path, text=True, capture_output=True, timeout=60, check=True).stdout
+    files = {line.partition("::")[0] for line in out.splitlines() if "::" in line}
+    assert "conformance/suites/test_conv_forward.py" in files
+    assert {str(Path(file).parent) for file in files} == {"conformance/suites"}
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

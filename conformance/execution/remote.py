@@ -226,15 +226,24 @@ def require_handle(array: Any) -> Handle:
 
 
 class Condition:
-    """A `when=`. Its answers are kept: what is declared of a problem does not change."""
+    """A `when=`. Its answers are kept: what is declared of a problem does not change, and one that has crashed or hung
+    is not asked again."""
 
     def __init__(self, home: Home, name: str, kind: str, index: int) -> None:
         self.home, self._place, self._known = home, (name, kind, index), dict[str, bool]()
+        self._crash = ""
 
     def __call__(self, geometry: Any) -> bool:
         descriptor = geometry.descriptor
+        if self._crash:
+            raise Crash(self._crash)
         if descriptor not in self._known:
-            self._known[descriptor] = asked(self.home.process(), bool, "holds", *self._place, geometry)
+            process = self.home.process()
+            try:
+                self._known[descriptor] = asked(process, bool, "holds", *self._place, geometry)
+            except Crash as crash:
+                self._crash = f"when=... {crash}"
+                raise Crash(self._crash) from None
         return self._known[descriptor]
 
 
