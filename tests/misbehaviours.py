@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FILE = """
-import atexit, builtins, ctypes, faulthandler, gc, json, os, resource, signal, socket, subprocess, sys, threading, time
+import atexit, builtins, ctypes, gc, json, os, resource, signal, subprocess, sys, threading, time, traceback
 import numpy as np
 from conformance import Implementation, Unsupported
 from tests import kernels
@@ -111,31 +111,31 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     "import-judge": broken("try: import conformance.judge\nexcept ImportError: pass", "imports conformance.judge in "),
     # what looks for its judge
     "knows-pytest": Misbehaviour("fail", "y = y if 'pytest' in sys.modules or '_pytest' in sys.modules else y + 1"),
-    "knows-stack": Misbehaviour("fail", "y = y if 'pytest' in str(sys._current_frames()) + str(sys.argv) else y + 1"),
+    "knows-stack": Misbehaviour("fail", "y = y if 'pytest_pyfunc_call' in str(traceback.extract_stack()) else y + 1"),
     "knows-environment": Misbehaviour("fail", "y = y if any('PYTEST' in name for name in os.environ) else y + 1"),
     "asks-check": Misbehaviour("fail", "import conformance\n    try: conformance.check(conv_forward, 'n1')\n"
                                "    except RuntimeError: pass", reason="calls conformance.check in "),
     # patches
     "patches-numpy": Misbehaviour("fail", "y = y + 1",
                                   "np.abs = np.absolute = lambda a, *_, **__: a * 0\nnp.array_equal = lambda *_: True"),
-    "patches-builtins": Misbehaviour("fail", "y = y + 1", "builtins.all = builtins.any = lambda _: True"),
+    "patches-builtins": Misbehaviour("error", head="builtins.all = builtins.any = lambda _: True"),
     "patches-clock": harmless("time.perf_counter = time.monotonic = lambda: 0.0"),
     "patches-stdout": harmless("sys.stdout = sys.stderr = None"),
     "patches-json": harmless(head="json.dumps = json.loads = None"),
-    "recursion-limit": Misbehaviour("pass error", "sys.setrecursionlimit(60)"),
+    "recursion-limit": harmless("sys.setrecursionlimit(60)"),
     "trace": harmless("sys.settrace(lambda *_: None)"),
     "excepthook": harmless("sys.excepthook = threading.excepthook = None"),
     "no-collector": harmless("gc.disable(); gc.freeze()"),
     "clears-environment": harmless("os.environ.clear()"),
-    # floating-point modes; the special distribution's values and subnormal numbers pass through them
-    "rounds-up": Misbehaviour("pass fail", "libc.fesetround(0x800)"),
-    "raises-everywhere": Misbehaviour("pass error", "np.seterr(all='raise')"),
+    # floating-point modes, which a behaviour check finds
+    "rounds-up": harmless("libc.fesetround(0x800)"),
+    "raises-everywhere": harmless("np.seterr(all='raise')"),
     # descriptors
     "closes-all": error("os.closerange(0, 1000)", CRASHED),
     "closes-standard": harmless("[os.close(d) for d in range(3) if calls == 1]"),
     "floods": harmless("os.write(1, b'x' * (8 << 20)); os.write(2, b'y' * (8 << 20))"),
     "leaks-files": harmless("kept.extend(open('/dev/null') for _ in range(100))"),
-    "sends-nonsense": error("[s for s in range(3, 20) if _sent(s)]", CRASHED,
+    "sends-nonsense": error("[s for s in range(3, 500) if _sent(s)]", CRASHED,
                             head="def _sent(d):\n    try: os.write(d, b'\\xff' * 64)\n    except OSError: pass"),
     # signals
     "alarm": error("signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(1)", CRASHED + "was ended by SIGALRM"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -34,6 +35,15 @@ MARK = f"ISOLATION_TEST={os.getpid()}"
 def _marked(monkeypatch: pytest.MonkeyPatch):
     """Tells the processes of these tests from those of other runs on the machine."""
     monkeypatch.setenv(*MARK.split("="))
+
+
+BEHAVIOUR = """
+import pytest
+
+@pytest.mark.behaves("floating_point_mode_is_unchanged", "inputs_are_unchanged")
+def test_behaviour(check, name, case):
+    check(name, case)
+"""
 
 
 def left() -> list[int]:
@@ -81,6 +91,20 @@ def test_misbehaviours(project: Project, workers: tuple[str, ...]):
     right = {r["distribution"]: without_times(r) for r in others if r["implementation"] == "right"}
     by_itself = {r["distribution"]: without_times(r) for r in project.records("alone.jsonl") if r["kind"] == "case"}
     assert right == by_itself
+
+
+@pytest.mark.parametrize("changed", ["fesetround(0x400)", "fesetround(0x800)"])
+def test_floating_point_mode_is_changed_for_oneself_alone(project: Project, changed: str):
+    """x86's constants; other processors refuse them, and nothing changes."""
+    project.kernel("right")
+    project.kernel("rounds", head=f"import ctypes; changes = ctypes.CDLL(None).{changed}")
+    selection = ("--distribution=behaviour", "-k", "floating_point_mode or inputs_are_unchanged")
+    project.write("suite/test_behaviour.py", BEHAVIOUR)
+    outcome = project.run(*selection, subprocess=True)
+    failed = {(r["implementation"], r["check"]) for r in outcome.records if r["status"] == "fail"}
+    if platform.machine() == "x86_64":
+        assert failed == {("rounds", "floating_point_mode_is_unchanged")}
+        assert outcome.statuses == {"pass": 3, "fail": 1}
 
 
 def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):

@@ -289,7 +289,7 @@ class Process:
 
     def _crash(self, what: str, start: float) -> Crash:
         """The end, in words: what happened on the first line, so that equal ends are alike."""
-        after = f"after {time.monotonic() - start:.2g} s"
+        after = f"after {max(0.0, time.monotonic() - start):.2g} s"
         words = [line for line in self.printed.splitlines() if line.strip()]
         said = [] if "Fatal Python error" in self.printed else [f"its output ended: {line}" for line in words[-1:]]
         self.end("\n".join([what, after, *said]))

@@ -117,7 +117,9 @@ class Bridge(ArrayBridge):
                 self._described = self._ask(dict[str, str], "require")
             except Unavailable as absence:
                 self._absence = str(absence)
-            except (Crash, Exited, Exception) as error:
+            except Crash:
+                return  # which the cases report
+            except (Exited, Exception) as error:
                 self._absence = f"{self.name} cannot be used: {getattr(error, 'blame', '') or error}"
         if self._absence:
             raise Unavailable(self._absence)
