@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,8 @@ def _read(config: pytest.Config) -> Selection:
 def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | None:
     """What each kernel's process may take, and how many there are at once for each of so many processes of this run;
     None where kernels run in this one. Raises pytest.UsageError."""
+    if sys.platform == "win32":  # which has neither the sockets nor the signals
+        return None
     if config.getoption("--in-process") or config.getoption("usepdb", False) or config.getoption("trace", False):
         return None
     found = {}
