@@ -177,10 +177,10 @@ def test_what_is_due_grows_with_the_level(level: str):
     found = required_cases(level)
     assert found.networks == (() if level == "smoke" else ("digits", "unet"))
     assert {share.operator for share in found.verdicts} == {share.operator for share in found.behaviour}
-    slots = [slot for share in found.verdicts for slot in share.slots]
-    assert len(slots) == len(set(slots)) == sum(share.cases for share in found.verdicts)
+    keys = [key for share in found.verdicts for key in share.keys]
+    assert len(keys) == len(set(keys)) == sum(share.cases for share in found.verdicts)
     if level != "smoke":
-        assert set(slots) > {slot for share in required_cases("smoke").verdicts for slot in share.slots}
+        assert set(keys) > {key for share in required_cases("smoke").verdicts for key in share.keys}
 
 
 def test_a_network_is_trained_once_or_declared_absent():
