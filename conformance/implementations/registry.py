@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -19,6 +20,8 @@ from conformance.implementations.implementation import Implementation
 GROUP = "conformance.implementations"
 """Entry points of other packages."""
 _PACKAGE = "conformance_impls"
+NATIVE = re.compile(r"\.(so(\.\d+)*|dylib|dll|pyd|cubin|fatbin|hsaco|neff)$")
+"""Names of shared libraries and of device binaries."""
 
 
 @dataclass(slots=True)
@@ -41,8 +44,9 @@ def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
     registry = registry or Registry()
     for path in paths:
         try:
+            source = source_hash(path)  # before the import, which may write to its files
             module = _import(path)
-            _register(registry, str(path), path, vars(module).values())
+            _register(registry, str(path), source, vars(module).values())
         except KeyboardInterrupt:
             raise
         except BaseException as problem:  # SystemExit and pytest.skip are no way to load either
@@ -60,7 +64,7 @@ def load_installed(registry: Registry) -> None:
             if not isinstance(value, (ModuleType, Implementation)):
                 raise TypeError(f"is a {type(value).__name__}; it must be a module or a conformance.Implementation")
             file = Path(sys.modules[entry.module].__file__ or "")
-            source = file.parent if file.name == "__init__.py" else file
+            source = source_hash(file.parent if file.name == "__init__.py" else file)
             _register(registry, place, source, vars(value).values() if isinstance(value, ModuleType) else [value])
         except KeyboardInterrupt:
             raise
@@ -88,13 +92,16 @@ def discover(folder: Path) -> list[Path]:
 
 
 def source_hash(path: Path) -> str:
-    """SHA-256 over an implementation's sources, names and contents, so that a verdict names what it is about."""
+    """SHA-256 over an implementation's sources and native code, names and contents, so that a verdict names what it is
+    about. Of a single file, native code beside it counts, whose loading nobody can see."""
     digest = hashlib.sha256()
-    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+    beside = (file for file in path.parent.iterdir() if NATIVE.search(file.name))
+    for file in [path, *sorted(beside)] if path.is_file() else sorted(path.rglob("*")):
         name, content = file.relative_to(path.parent), file.read_bytes() if file.is_file() else b""
         if file == path / "claims.json":  # says what this source does, and would make it another one
             continue
-        if file.is_file() and "__pycache__" not in name.parts and _is_text(content):
+        counts = NATIVE.search(file.name) or _is_text(content)
+        if file.is_file() and "__pycache__" not in name.parts and counts:
             digest.update(os.fsencode(name.as_posix()) + b"\0" + content + b"\0")
     return digest.hexdigest()
 
@@ -135,7 +142,7 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def _register(registry: Registry, place: str, source: Path, values: Iterable[object]) -> None:
+def _register(registry: Registry, place: str, source: str, values: Iterable[object]) -> None:
     found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
         raise ValueError("defines no conformance.Implementation at module level")
@@ -146,7 +153,7 @@ def _register(registry: Registry, place: str, source: Path, values: Iterable[obj
             registry.broken[place] = f"the name {implementation.name!r} is defined {where}; rename one"
             registry.duplicates.append(place)
             continue
-        implementation.source = source_hash(source)
+        implementation.source = source
         registry.implementations[implementation.name] = implementation
         registry.paths[implementation.name] = place
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from conformance.checks.required import CHECKS
-from conformance.checks.sample import NOT_CHECKED
+from conformance.checks.sample import NOT_CHECKED, WRONG
 from conformance.execution.claims import Key
 from conformance.exit_codes import ExitCode
 from conformance.inputs.golden import SEED
@@ -90,12 +90,15 @@ def reran(sample: rerun.Sample) -> ExitCode:
     """Print what became of a sample, and what it says about the verdicts that are not in it."""
     for outcome in sample.outcomes:
         print(f"  {outcome.word}: {outcome.text}")
-    if not sample.run:
+    if all(outcome.word == rerun.NOT_HERE for outcome in sample.outcomes):
         print("NOTHING WAS RUN AGAIN")
         return ExitCode.NOTHING
-    forged = {k: f"{k:,}" for k in (1, sample.of // 100, sample.of // 10) if k}
-    chances = ", ".join(f"{words} with probability {sample.escape(k):.2%}" for k, words in forged.items())
-    print(f"{sample.run:,} of {sample.of:,} verdicts were run again. Forged ones all escape such a sample: {chances}")
+    if sample.declared:
+        print(f"{sample.declared:,} others are unsupported, as the sources here declare too")
+    forged = sorted({1, sample.of // 100, sample.of // 10} - {0})
+    chances = ", ".join(f"{sample.escape(count):.2%} if {count:,} {'is' if count == 1 else 'are'}" for count in forged)
+    print(f"{sample.drawn:,} of {sample.of:,} verdicts were drawn and run again")
+    print(f"probability that all forged ones escape: {chances} forged")
     if sample.bias < rerun.SIGNIFICANCE:
         print(f"REFUSED: errors that differ are smaller as recorded than here; by chance, with p = {sample.bias:.2g}")
         return ExitCode.BAD
@@ -194,7 +197,7 @@ def _verdicts(records: list[Record], required: Required) -> Iterator[str]:
     keys = frozenset[Key]().union(*(share.keys for share in required.verdicts))
     measured = (problem for required in CHECKS.values() for problem in required.problems)
     descriptors = {problem.name: problem.geometry.descriptor for problem in (*PROBLEMS, *measured)}
-    wrong = {_place(r) for r in records if isinstance(r, CheckRecord) and r.status in ("fail", "error")}
+    wrong = {_place(r) for r in records if r.check and (r.status == "error" or r.reason.startswith(WRONG))}
     for record in sorted(records, key=lambda r: (r.operator, r.descriptor, r.dtype, r.distribution)):
         name = shown(" ".join(filter(None, (record.operator, record.problem, record.check))))
         if record.status not in ("pass", "waived") and not record.reason.strip():

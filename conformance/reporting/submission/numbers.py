@@ -75,7 +75,7 @@ def defects(record: CaseRecord) -> Iterator[str]:
         return
     for place, output in enumerate(outputs):
         probed = record.method == "probes" and not place  # the main output; others are small and known exactly
-        found = [*_limits(record, recipe, output, contract, probed), *_profile(record, output, contract)]
+        found = list(_limits(record, recipe, output, contract, probed)) or list(_profile(record, output, contract))
         yield from (f"{output.name} {defect}" for defect in found)
         if not found and not probed and recipe.operator.flops(recipe.geometry) < SMALL:
             yield from (f"{output.name} {defect}" for defect in _impossible(record, recipe, output, contract))

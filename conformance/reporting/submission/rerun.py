@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conformance.checks import CHECKS, check_behaviour
 from conformance.checks.required import VERIFIED
-from conformance.checks.sample import NOT_CHECKED, WRONG
+from conformance.checks.sample import NOT_CHECKED, WRONG, NotChecked
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key
@@ -18,6 +18,7 @@ from conformance.execution.plan import Plan
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError
 from conformance.execution.verify import verify
 from conformance.implementations.devices import Unavailable
+from conformance.implementations.implementation import ImplementationError, Unsupported
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS
@@ -50,20 +51,23 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What became of the verdicts that were drawn; `of` is how many could have been."""
+    """What became of verdicts that were reached again.
+
+    drawn     how many were drawn at random
+    of        from how many
+    declared  how many others are unsupported, as the sources here declare too
+    """
 
     outcomes: tuple[Outcome, ...]
-    of: int
-
-    @property
-    def run(self) -> int:
-        return sum(outcome.word != NOT_HERE for outcome in self.outcomes)
+    drawn: int = 0
+    of: int = 0
+    declared: int = 0
 
     def escape(self, forged: int) -> float:
         """The probability that none of `forged` verdicts is in a sample of this size (hypergeometric)."""
         from scipy import stats  # takes half a second, and every command imports this file
 
-        return float(stats.hypergeom.pmf(0, self.of, forged, self.run))
+        return float(stats.hypergeom.pmf(0, self.of, forged, self.drawn))
 
     @property
     def bias(self) -> float:
@@ -86,6 +90,16 @@ class Candidate:
     recorded: Attempt | None = None
 
     @property
+    def has_kernel(self) -> bool:
+        """Whether the sources here declare one for the case."""
+        try:
+            return isinstance(self.case, Training) or self.case.kernel is not None
+        except Unsupported:
+            return False
+        except ImplementationError:  # which its verdict reports
+            return True
+
+    @property
     def key(self) -> Key:
         case = self.case
         if isinstance(case, Training):
@@ -98,8 +112,8 @@ def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> 
     """Reach `count` verdicts again, drawn by the seed `drawn` among all that the level requires of what is here.
 
     Nothing of the archive is executed: kernels are those of this machine, whose sources must be the recorded ones, and
-    cases come from the tables and from what the kernels here declare, so that one recorded as unsupported is called
-    where it is supported. What is claimed beside the sources and is unsupported has failed.
+    cases come from the tables. One that is recorded as if it had no kernel, and has one here, is called before any that
+    are drawn. What is claimed beside the sources and is unsupported has failed.
     """
     selection = Selection(
         () if paths else found.statement.implementations, tuple(paths), found.statement.level, PROBLEMS,
@@ -108,8 +122,9 @@ def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> 
     try:
         plan = Plan(selection, IMPLS, claims.load([*paths, *claims.sources(IMPLS)]))
     except (SelectionError, claims.ClaimsError) as problem:
-        return Sample((Outcome(NOT_HERE, "; ".join(str(problem).splitlines())),), 0)
-    planned, here, outcomes = list(_planned(plan)), list[Candidate](), list[Outcome]()
+        return Sample((Outcome(NOT_HERE, "; ".join(str(problem).splitlines())),))
+    planned, outcomes, declared = list(_planned(plan)), list[Outcome](), 0
+    hidden, others = list[Candidate](), list[Candidate]()
     for name in found.statement.implementations:
         records = found.of(name)
         try:
@@ -124,12 +139,20 @@ def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> 
                 outcomes.append(Outcome(OTHER, f"{shown(name)} {one.operator}: {one.cases} unsupported, {one.reason}"))
             elif isinstance(one, Candidate) and one.case.implementation.name == name:
                 mine = recorded.pop(one.key, None)
-                if mine is not None or absent.get((one.key.operator, one.key.check)) != "unavailable":
-                    here.append(replace(one, recorded=mine))
+                if mine is None and absent.get((one.key.operator, one.key.check)) == "unavailable":
+                    continue
+                refused = mine is None or (mine.status == "unsupported" and mine.contract is None)
+                if refused and not one.has_kernel:
+                    declared += 1
+                else:
+                    (hidden if refused else others).append(replace(one, recorded=mine))
         for key in recorded:
             outcomes.append(Outcome(OTHER, f"{shown(' '.join(key))}: the sources here have no such case"))
-    sample = random.Random(drawn).sample(here, min(count, len(here)))
-    return Sample((*outcomes, *(compared(one, again(one, plan.claims)) for one in sample)), len(here))
+    dice = random.Random(drawn)
+    first = dice.sample(hidden, min(count, len(hidden)))
+    sample = dice.sample(others, min(count - len(first), len(others)))
+    outcomes += [compared(one, again(one, plan.claims)) for one in (*first, *sample)]
+    return Sample(tuple(outcomes), len(sample), len(others), declared)
 
 
 def _planned(plan: Plan) -> Iterator[Candidate | Absence]:
@@ -176,10 +199,12 @@ def again(candidate: Candidate, claimed: Mapping[str, Claim]) -> Record:
         required = CHECKS[candidate.check]
         verdict = check_behaviour(case, required.check, of_right_kernels=required.of_right_kernels)
         record = build.behaviour_record(case, verdict, candidate.check)
+        if isinstance(verdict.refusal, NotChecked):  # another check reports it
+            return record
     else:
         case = replace(case, method="probes" if recorded and recorded.method == "probes" else "exact")
         record = build.record(case, verify(case))
-    return record if record.reason == NOT_CHECKED else claims.enforced(record, claimed)
+    return claims.enforced(record, claimed)
 
 
 def compared(candidate: Candidate, here: Record) -> Outcome:
