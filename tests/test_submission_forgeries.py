@@ -19,6 +19,7 @@ import pytest
 from conformance.__main__ import main
 from conformance.reporting.submission import archive, numbers
 from conformance.results.reading import decode
+from conformance.results.schema import CaseRecord
 from tests.submissions import ROOT, Members, Spoil, Vendor, lines, relined, repacked, vendor
 
 Record = dict[str, Any]
@@ -126,7 +127,9 @@ def unnoticed(record: Record) -> None:
     for factor in (0.5, 0.7, 0.9, 0.99):
         other = json.loads(json.dumps(record))
         errors(factor)(other)
-        if not any(numbers.defects(decode(json.dumps(other)))):
+        read = decode(json.dumps(other))
+        assert isinstance(read, CaseRecord)
+        if not any(numbers.defects(read)):
             record.update(other)
             return
 

@@ -18,18 +18,24 @@ from conformance.training.required import Training
 from conformance.training.tables import configuration
 
 PROGRAMS = (["pytest"], ["conformance", "run"])
+_problem = lru_cache(1 << 14)(typed)
+
+
+def command(record: Record) -> str:
+    """What a report offers to copy: the command, or nothing where it says something else."""
+    return record.command if is_reproducing(record) else ""
 
 
 def is_reproducing(record: Record) -> bool:
     """Whether the command is empty, or runs this case and names at most a file of the implementation beside it."""
     if not isinstance(record, Attempt):
         return not record.command
+    text = record.command
     try:
-        known = [words for words in _arguments(record) if record.command.endswith(words)]
+        known = (words for words in _arguments(record) if text.endswith(words))
+        return not text or any(_starts(text.removesuffix(words), record.implementation) for words in known)
     except (GeometryError, ImplementationError, KeyError):
         return False
-    starts = (record.command.removesuffix(words) for words in known)
-    return not record.command or any(_starts(text, record.implementation) for text in starts)
 
 
 def _arguments(record: Attempt) -> Iterator[str]:
@@ -40,7 +46,7 @@ def _arguments(record: Attempt) -> Iterator[str]:
         yield f" {Training(here, trained, record.layout, record.level, record.seed, ()).command}"
         return
     variant = Variant(record.dtype, record.layout, record.distribution)
-    problem, check = typed(record.descriptor), f" -k {record.check}" if isinstance(record, CheckRecord) else ""
+    problem, check = _problem(record.descriptor), f" -k {record.check}" if isinstance(record, CheckRecord) else ""
     for method in ("auto", record.method):
         yield f" {Case(here, OPERATORS[record.operator], problem, variant, record.seed, method).command}{check}"
 

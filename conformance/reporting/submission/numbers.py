@@ -33,7 +33,7 @@ from conformance.training.tables import DIRECTIONS, configuration
 ROUNDING = 1e-9
 """Relative difference of a logarithm or a root between two machines, and of the six digits that no record has."""
 BOUND, RMS, GAIN, OFFSET = "worst error / bound", "rms", "gain z", "offset z"
-_expectation = lru_cache(maxsize=1)(Expectation)
+expectation = lru_cache(maxsize=1)(Expectation)
 """Layouts share tensors: records are looked at in the order of their recipes."""
 
 
@@ -125,7 +125,7 @@ def _limits(record: CaseRecord, recipe: Recipe, output: Output, contract: Contra
     required, given = checked(compared, recipe.distribution, contract), record.checks[output.name]
     if probed:
         exact = recipe.distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)
-        projection = None if exact else _expectation(recipe).probes.projection
+        projection = None if exact else expectation(recipe).probes.projection
         limit = projection and projection_limit(projection, output.allowed(contract), output.dtype)
         required["projection error"] = limit or 0.0
     if given.keys() != required.keys():
@@ -134,7 +134,7 @@ def _limits(record: CaseRecord, recipe: Recipe, output: Output, contract: Contra
     for name, (value, limit) in given.items():
         expected = required[name]
         if name == RMS and expected < float(value) <= limit:  # then equal results count once
-            known = _expectation(recipe)
+            known = expectation(recipe)
             reference = known.probes.samples[0] if probed else known.reference[output.name]
             expected = output.allowed(contract).rms(Residuals(reference, reference).groups.count)
         if not _same(limit, expected):
@@ -187,7 +187,7 @@ def _inferred(profile: Profile, output: Output, contract: Contract, unit: float)
     if rung is not None:
         largest[f"the inferred precision, {named},"] = output.allowed(rung).relative
     for what, most in largest.items():
-        if float(profile.lambda_) * unit > most * (1 + ROUNDING):
+        if not 0 <= float(profile.lambda_) * unit <= most * (1 + ROUNDING):
             yield f"lambda is {profile.lambda_}; {what} allows {most / unit:.6g}"
 
 
@@ -196,7 +196,7 @@ def _impossible(record: CaseRecord, recipe: Recipe, output: Output, contract: Co
     checks = record.checks[output.name]
     if BOUND not in checks:
         return
-    known = _expectation(recipe)
+    known = expectation(recipe)
     (nearest,) = (
         o
         for o in outputs_of(
