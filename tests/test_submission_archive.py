@@ -60,6 +60,7 @@ def test_a_good_archive_is_whole(acme, verified):
     assert status == 0
     assert "complete: every required case of level smoke has a verdict" in told
     assert "signed off by: Jane Doe (jane@acme.example)" in told
+    assert "\nfp32 under direct, inputs as given, fp32 accumulation, one rounding to fp32: 15 cases\n" in told
     count = sum(map(is_waived, lines(archive.unpacked(acme.path("acme.zip").read_bytes()))))
     assert count > 0
     assert f"waived: acme conv_forward: a known one (https://acme.example/issues/7), {count} cases" in told
@@ -452,6 +453,14 @@ def test_a_false_packed_size(members, verified):
     status, told = verified(hiding(members | bomb | more, "in records/01.jsonl", 40_000))
     assert status == 1
     assert "member records/01.jsonl is not as long as it says, packed or unpacked" in told
+
+
+def test_a_packed_size_beyond_what_zip_can_say(members, verified):
+    content = bytearray(archive.written(members))
+    struct.pack_into("<L", content, content.find(b"PK\x01\x02") + 20, 0xFFFFFFFE)
+    status, told = verified(bytes(content))
+    assert status == 1
+    assert "is damaged" in told
 
 
 @pytest.mark.parametrize("field", ["extra", "comment"])

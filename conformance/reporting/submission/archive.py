@@ -94,7 +94,16 @@ def unpacked(content: bytes) -> dict[str, bytes]:
         return members
     except ArchiveError:
         raise
-    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError) as problem:
+    except (
+        zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+        zlib.error,
+        struct.error,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        OverflowError,
+    ) as problem:
         raise ArchiveError(f"is damaged ({shown(problem)})") from None
 
 

@@ -23,6 +23,7 @@ from conformance.inputs.golden import SEED
 from conformance.inputs.manifest import GoldenError
 from conformance.inputs.manifest import read as read_golden
 from conformance.inputs.stream import GENERATOR
+from conformance.judge import ContractError
 from conformance.problems import PROBLEMS
 from conformance.reporting.reproduce import is_reproducing
 from conformance.reporting.submission import archive, complete, contents, numbers, rerun
@@ -30,7 +31,7 @@ from conformance.reporting.submission.archive import ArchiveError
 from conformance.reporting.submission.contents import Contents, SubmissionError
 from conformance.reporting.submission.required import Required, required_cases
 from conformance.results.reading import RecordError, shown, strict_json
-from conformance.results.schema import STATUSES, Attempt, CaseRecord, CheckRecord, Record, TrainingRecord
+from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, CheckRecord, Record, TrainingRecord
 from conformance.training.tables import OPERATOR as TRAINING
 
 MAX_LISTED = 20
@@ -234,6 +235,13 @@ def _verdicts(records: list[Record], required: Required) -> Iterator[str]:
             yield from (f"{name}: {defect}" for defect in numbers.training_defects(record))
 
 
+def _declared(record: CaseRecord) -> str:
+    try:
+        return numbers.contract_of(record.contract or {}).describe(record.dtype)
+    except (ContractError, KeyError):  # a defect, as is an unknown dtype
+        return "no contract"
+
+
 def _place(record: Record) -> tuple[str, ...]:
     return record.operator, record.problem, record.dtype, record.layout
 
@@ -252,6 +260,10 @@ def summary(found: Contents, content: bytes) -> Iterator[str]:
             counts[record.status] += record.cases
         words = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status]) or "no records"
         yield f"{shown(name)}, level {stated.level}: {words}"
+        # a weak contract is no defect, but what a pass is worth depends on it
+        cases = [r for r in found.of(name) if isinstance(r, CaseRecord) and r.status in VERIFIED]
+        contracts = Counter((shown(r.dtype), _declared(r)) for r in cases)
+        yield from (f"{dtype} under {words}: {count:,} cases" for (dtype, words), count in sorted(contracts.items()))
     for waiver in contents.waivers(found.records):
         texts = (shown(waiver[key], 300) for key in ("implementation", "operator", "reason", "url"))
         yield "waived: {} {}: {} ({}), {} cases".format(*texts, waiver["cases"])
