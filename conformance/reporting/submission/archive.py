@@ -32,6 +32,17 @@ END = struct.Struct("<4s4H2LH")
 """The end of a list of members, without a comment: APPNOTE.TXT 4.3.16."""
 LISTED = 46
 """Bytes of a member in the list, beside its name: APPNOTE.TXT 4.3.12."""
+DAMAGED = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+)
+"""What zipfile and zlib raise of bytes that are no archive."""
 HIDDEN = "holds bytes that belong to no member"
 WHEN = (1980, 1, 1, 0, 0, 0)
 """The first moment that a zip file can name: archives of the same results are the same bytes."""
@@ -94,16 +105,7 @@ def unpacked(content: bytes) -> dict[str, bytes]:
         return members
     except ArchiveError:
         raise
-    except (
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-        zlib.error,
-        struct.error,
-        EOFError,
-        RuntimeError,
-        ValueError,
-        OverflowError,
-    ) as problem:
+    except DAMAGED as problem:
         raise ArchiveError(f"is damaged ({shown(problem)})") from None
 
 
