@@ -14,6 +14,7 @@ import pytest
 from conformance import suites
 from conformance.__main__ import main
 from conformance.checks import required
+from conformance.problems import named
 from conformance.reporting.submission import archive
 from conformance.reporting.submission.complete import defects
 from conformance.reporting.submission.required import required_cases
@@ -113,6 +114,25 @@ def test_a_sample_repeats(acme, tmp_path, capsys):
     assert capsys.readouterr().out == told
     assert verified(tmp_path / "a.zip", *options[:-1], "6") == 0
     assert capsys.readouterr().out != told.replace("--draw 5", "--draw 6")
+
+
+def test_what_is_claimed_is_not_unsupported(acme, tmp_path, capsys):
+    """A file of claims says that a case was verified which the submission calls unsupported."""
+    own = tmp_path / "acme.py"
+    own.write_text(acme.path("acme.py").read_text())
+    assert main(["claims", "write", str(own), str(acme.path("records.jsonl"))]) == 0
+    assert submitted(acme, tmp_path / "a.zip") == 0
+    assert verified(tmp_path / "a.zip", "--rerun", "1", f"--impl={own}") == 0
+    claims = json.loads((tmp_path / "acme.claims.json").read_text())
+    section = claims["implementations"]["acme"]
+    section["problems"]["edge.asymmetric-all"] = named("edge.asymmetric-all").geometry.descriptor
+    group = next(group for group in section["cases"]["conv_forward"] if "fp32 nchw fixed" in group["variants"])
+    group["problems"].append("edge.asymmetric-all")
+    (tmp_path / "acme.claims.json").write_text(json.dumps(claims))
+    capsys.readouterr()
+    assert verified(tmp_path / "a.zip", "--rerun", "1", f"--impl={own}") == 1
+    assert "DIFFERS: conv_forward edge.asymmetric-all fp32 nchw" in (told := capsys.readouterr().out)
+    assert "claimed in acme.claims.json, but unsupported" in told
 
 
 def test_nothing_is_run_where_the_kernel_is_not(acme, tmp_path, capsys):

@@ -142,7 +142,10 @@ def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> 
                 if mine is None and absent.get((one.key.operator, one.key.check)) == "unavailable":
                     continue
                 refused = mine is None or (mine.status == "unsupported" and mine.contract is None)
-                if refused and not one.has_kernel:
+                claimed = mine and claims.enforced(mine, plan.claims)
+                if claimed and mine and claimed.status != mine.status:
+                    outcomes.append(Outcome(OTHER, f"{shown(' '.join(one.key))}: {shown(claimed.headline, 300)}"))
+                elif refused and not one.has_kernel:
                     declared += 1
                 else:
                     (hidden if refused else others).append(replace(one, recorded=mine))
