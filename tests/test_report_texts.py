@@ -132,11 +132,16 @@ def test_csv_has_a_line_for_every_verdict(tmp_path: Path):
     assert sum(int(row["cases"]) for row in found) == 40
 
 
-@pytest.mark.parametrize("start", ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", " =1", "\r=1", "\n=1"])
+SEEN = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", " =1", "\r=1", "\n=1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff20A1")
+HIDDEN = ("\u200b=1", "\ufeff=1", "\u3000=1", "\u2060\u00ad=1", "\u202e=1", "\u034f=1", "\u200b\uff1d1", "\t\u200b=1")
+"""Formulas, and formulas behind characters that nobody sees."""
+
+
+@pytest.mark.parametrize("start", SEEN + HIDDEN)
 def test_no_cell_is_a_formula(tmp_path: Path, start: str):
     names = ("implementation", "operator", "problem", "reason", "command", "check", "device")
     (row,) = rows(lines.as_csv(digest(tmp_path, [sample(**dict.fromkeys(names, start))]), "t"))
-    assert not [name for name, cell in row.items() if cell.strip().startswith(("=", "+", "-", "@"))]
+    assert {row[name] for name in names} == {"'" + start.replace("\r", "\n")}
 
 
 @pytest.mark.parametrize("text", ['a "b", c\nd', "a\rb", "a\r\nb", "x,y;z", "\u2028"])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from conformance.reporting import reproduce
 from conformance.reporting.page.model import dtype_place, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.results.schema import Number, Record
@@ -61,7 +62,7 @@ def columns(digest: Digest) -> dict[str, Any]:
         numbers += [n for found in record.profile.values() for n in found.numbers.values()]
         one = {
             "cases": record.cases,
-            "command": record.command,
+            "command": reproduce.command(record),
             "terms": max(record.terms.values(), default=None),
             "figures": [_shown(number) for number in numbers],
             "worst": _shown(verdict.worst),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from collections.abc import Mapping
 
 from conformance.reporting.page.model import Verdict
@@ -33,12 +34,14 @@ def as_csv(digest: Digest, title: str) -> str:
 
 
 def defused(value: object) -> object:
-    """Text that would be a formula gets an apostrophe before it, which spreadsheets do not show; lines end alike, for
-    Python's writer leaves a lone carriage return unquoted."""
+    """Text that would be a formula gets an apostrophe before it, which spreadsheets do not show, also where the sign is
+    a full-width one or stands behind what nobody sees; lines end alike, for Python's writer leaves a lone carriage
+    return unquoted."""
     if not isinstance(value, str):
         return value
     text = value.replace("\r\n", "\n").replace("\r", "\n")
-    return f"'{text}" if text.lstrip(" \n").startswith(FORMULA) else text
+    signs = (c for c in unicodedata.normalize("NFKC", text) if c == "\t" or unicodedata.category(c)[0] not in "CMZ")
+    return f"'{text}" if next(signs, "") in FORMULA else text
 
 
 def _cells(verdict: Verdict, cause: str) -> Mapping[str, object]:
