@@ -321,7 +321,7 @@ REFUSED = {
     "--problem n1_c2": "'h' is missing",
     "--problem edge.plian": "no problem is called edge.plian; did you mean edge.plain",
     "--problem n99999999999_c1_h1_w1_k1_r1_s1": "choose a smaller --problem",
-    f"--problem n{'9' * 5000}_c1_h1_w1_k1_r1_s1": "Exceeds the limit",
+    f"--problem n{'9' * 5000}_c1_h1_w1_k1_r1_s1": "a number has at most 18 digits",
 }
 
 
