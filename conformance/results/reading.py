@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,11 +33,11 @@ _VERSION = msgspec.json.Decoder(_Version)
 
 def lines(content: bytes, name: str) -> Iterator[tuple[str, bytes]]:
     """The lines of a file of records that are not blank, each with its place in words."""
-    found = content.split(b"\n")
-    for number, line in enumerate(found, 1):
-        last = number == len(found)  # a whole file ends with a line end
+    for number, line in enumerate(io.BytesIO(content), 1):  # one at a time, and without a copy of the content
+        last = not line.endswith(b"\n")  # a whole file ends with a line end
         if line.strip():
-            yield f"{name}, line {number}{' (the last, without a line end)' if last else ''}", line
+            place = f"{name}, line {number}{' (the last, without a line end)' if last else ''}"
+            yield place, line.removesuffix(b"\n")
 
 
 def decode(line: bytes | str) -> Record:

@@ -59,7 +59,7 @@ def records(content: bytes) -> None:
     for error in digest.results.errors:
         _shown(error)
     for text in (markdown.summary, junit.document, lines.as_csv):
-        text(digest, "fuzz").encode()
+        "".join(text(digest, "fuzz")).encode()
     columns.packed(digest)
     return None
 

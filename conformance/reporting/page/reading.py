@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from conformance.reporting.comparison.runs import Run, RunError, understood
 from conformance.reporting.comparison.runs import read as read_run
@@ -21,6 +23,13 @@ from conformance.results.schema import Attempt, Extras, Record
 
 TABLE = b"operator,problem,descriptor,implementation,device,verdict,"
 """How the CSV of `conformance unet` begins."""
+ALIKE = (
+    "implementation", "operator", "device", "versions", "reason", "run_level", "source", "problem", "descriptor",
+    "dtype", "layout", "distribution", "check", "generator", "method", "level", "contract", "terms",
+)  # fmt: skip
+"""Fields of a record that many others have alike."""
+MAX_BYTES = 1 << 30
+"""Bytes of a file of results: about 700,000 records."""
 MAX_RUNS = 10
 """Runs of a folder that are looked back at."""
 A = TypeVar("A")
@@ -54,15 +63,19 @@ class Source:
 def read(paths: Iterable[Path]) -> Iterator[Source]:
     """The files in their order, without those whose content came before. Raises ReportError."""
     seen: set[bytes] = set()
+    shared: dict[Any, Any] = {}
     for path in paths:
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
         except OSError as problem:
             raise ReportError(f"{path}: cannot be read ({problem.strerror}); give files of records") from None
+        if len(content) > MAX_BYTES:
+            raise ReportError(f"{path}: is larger than {MAX_BYTES >> 20} MiB; give the records in several files")
         digest = hashlib.sha256(content).digest()
         if digest not in seen:
             seen.add(digest)
-            yield _source(_clean(path.name), content)
+            yield _source(_clean(path.name), content, shared)
 
 
 def looked_back_at(paths: Iterable[Path]) -> Iterator[Run]:
@@ -79,7 +92,7 @@ def looked_back_at(paths: Iterable[Path]) -> Iterator[Run]:
                     raise ReportError(str(problem)) from None
 
 
-def _source(name: str, content: bytes) -> Source:
+def _source(name: str, content: bytes, shared: dict[Any, Any]) -> Source:
     source = Source(name)
     if content.startswith(TABLE):
         _read_table(source, content)
@@ -88,10 +101,19 @@ def _source(name: str, content: bytes) -> Source:
     else:
         for place, line in lines(content, name):
             if (record := source.take(place, decode, line)) is not None:
-                source.records.append(record)
+                source.records.append(_lean(record, shared))
     if not (source.records or source.times or source.errors):
         source.errors.append(f"{name}: holds no verdict")
     return source
+
+
+def _lean(record: Record, shared: dict[Any, Any]) -> Record:
+    """The record with the texts and tables that are alike in many records held once: a third of the memory."""
+    for name in ALIKE:
+        value = getattr(record, name)
+        key = tuple(value.items()) if isinstance(value, dict) else value
+        msgspec.structs.force_setattr(record, name, shared.setdefault(key, value))
+    return record
 
 
 def _read_benchmarks(source: Source, content: bytes) -> None:
