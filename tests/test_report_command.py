@@ -85,6 +85,16 @@ def test_a_run_ends_with_where_its_report_is(project: Project, workers: tuple[st
     assert "1 pass" in (project.folder / "told" / "summary.md").read_text().replace("**", "")
 
 
+@pytest.mark.parametrize("body", ["return y", "return y + 1"], ids=["right", "wrong"])
+def test_a_run_whose_report_cannot_be_written_ends_with_four(project: Project, body: str):
+    project.kernel(body=body)
+    project.write("told/index.html/file", "in the way")
+    outcome = project.run("--report=told")
+    assert outcome.exit == 4
+    assert "report: told: cannot be written (Is a directory)" in outcome.text
+    assert len(outcome.records) == 1
+
+
 def test_records_beside_the_report_where_no_file_is_named(project: Project):
     project.kernel()
     selection = (f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", "--distribution=integer")

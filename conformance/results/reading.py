@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from conformance.results.schema import SCHEMA, AnyRecord, Record
+from conformance.results.schema import SCHEMA, AnyRecord, Count, Record
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class SchemaError(RecordError):
 
 
 class _Version(msgspec.Struct):
-    schema: int | None = None
+    schema: Count | None = None
 
 
 _DECODER: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
