@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.reporting.page import charts, plots
+from conformance.reporting.page import plots
 from conformance.reporting.table import Table
 from tests.fuzz.targets import TARGETS
 
@@ -50,6 +50,9 @@ def test_bytes_that_are_nearly_right_are_taken_or_refused_with_a_message(name: s
 
 
 def test_a_chart_of_any_names_and_numbers_is_drawn():
+    pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
+    from conformance.reporting.page import charts
+
     names = sorted([*TEXTS, *map(chr, range(32)), "\ufffe"])
     points: list[plots.Point] = [
         {"implementation": name, "panel": panel, "x": 2, "y": y, "says": name}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,31 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
     path = written(tmp_path / "a.jsonl", [sample()])
     assert main(["report", str(path), "-o", str(path / "below")]) == 4
     assert "cannot be written (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ending", "status"), [(OSError(28, "No space left on device"), 4), (KeyboardInterrupt(), 2)])
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_report_that_is_not_finished_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ending: BaseException, status: int
+):
+    from conformance.reporting.page import build
+
+    def cut_off(*_: object) -> Iterator[str]:
+        yield "half a"
+        raise ending
+
+    path, out, whole = written(tmp_path / "a.jsonl", [sample()]), tmp_path / "deep" / "out", build.FILES
+    words = ["report", str(path), "-o", str(out)]
+    monkeypatch.setattr(build, "FILES", whole | {name: cut_off})
+    assert main(words) == status
+    assert not out.parent.exists()
+    monkeypatch.setattr(build, "FILES", whole)
+    assert main(words) == 0
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    written(path, [failed()])
+    monkeypatch.setattr(build, "FILES", whole | {name: cut_off})
+    assert main(words) == status
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -11,9 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from conformance.reporting import command
 from conformance.reporting.page import junit, lines, markdown
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.tables import Digest
+from tests.conftest import absence
 from tests.report_samples import CAUSES, DIAGNOSIS, absent, failed, sample, waived, written
 
 HOSTILE = "| `x` **b** <img src=x> [a](javascript:b) @octocat #12 $x$ ~s~ ![i](j)\n# head\n- item\x00\x1b\ufffe\r\n=1+1"
@@ -103,12 +105,22 @@ def test_junit_has_a_case_for_every_verdict(tmp_path: Path):
     assert kinds == {"waived", "unsupported", "unavailable"}
 
 
-def test_junit_can_be_read_whatever_is_in_it(tmp_path: Path):
+def test_no_file_holds_what_it_may_not_whatever_names_are(tmp_path: Path):
+    if lacking := absence(command.require):
+        pytest.skip(lacking)
+    from conformance.reporting.page.build import FILES, build
+
     names = ("implementation", "operator", "problem", "reason", "command", "check")
-    records = [failed(**dict.fromkeys(names, HOSTILE)), failed(implementation="\x08" * 3, problem="]]>&amp;")]
-    root = ElementTree.fromstring("".join(junit.document(digest(tmp_path, records), HOSTILE)))
+    records = [sample(**dict.fromkeys(names, HOSTILE)), failed(**dict.fromkeys(names, HOSTILE))]
+    records += [failed(implementation="\x08" * 3, problem="]]>&amp;"), sample(implementation="\uffff", dtype="\x00")]
+    page, errors = build([written(tmp_path / "run.jsonl", records)], tmp_path / "out", HOSTILE)
+    assert not errors
+    for name in FILES:
+        assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", page.with_name(name).read_text("utf-8")), name
+    root = ElementTree.parse(page.with_name("junit.xml")).getroot()
     texts = [failure.text or "" for failure in root.iter("failure")]
-    assert any("\N{REPLACEMENT CHARACTER}" in text and "<img src=x>" in text for text in texts)
+    assert any("\\u001b\\ufffe" in text and "<img src=x>" in text for text in texts)
+    assert {"\\u0008" * 3, "\\uffff"} < {suite.get("name") for suite in root.iter("testsuite")}
 
 
 def rows(text: str) -> list[dict[str, str]]:
