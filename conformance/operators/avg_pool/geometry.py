@@ -112,4 +112,5 @@ class PoolGeometry(Described):
         size, window, (before, after) = (self.h, self.w)[axis], (self.r, self.s)[axis], self.padding[axis]
         starts = windows * self.stride[axis] - before
         low, high = (-before, size + after) if self.count_include_pad else (0, size)
-        return np.minimum(starts + window, high) - np.maximum(starts, low)
+        counts: np.ndarray = np.minimum(starts + window, high) - np.maximum(starts, low)
+        return counts
