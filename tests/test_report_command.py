@@ -80,7 +80,7 @@ def test_a_report_that_is_not_finished_leaves_the_one_before(
         yield "half a"
         raise ending
 
-    path, out, whole = written(tmp_path / "a.jsonl", [sample()]), tmp_path / "deep" / "out", build.FILES
+    path, out, whole = written(tmp_path / "a.jsonl", [sample()]), tmp_path / "deep" / "out", {**build.FILES}
     words = ["report", str(path), "-o", str(out)]
     monkeypatch.setattr(build, "FILES", whole | {name: cut_off})
     assert main(words) == status
