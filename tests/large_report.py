@@ -18,7 +18,7 @@ def main(count: int, seeds: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         known = [json.loads(line) for line in seeds.read_text(encoding="utf-8").splitlines()]
         path = written(Path(folder) / "records.jsonl", spread([seed for seed in known if "status" in seed], count))
-        command = [sys.executable, "-m", "conformance", "report", path, "-o", f"{folder}/out"]
+        command = [sys.executable, "-m", "conformance", "report", str(path), "-o", f"{folder}/out"]
         start = time.perf_counter()
         subprocess.run(command, check=True)
     seconds, peak = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss

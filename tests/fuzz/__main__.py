@@ -27,7 +27,8 @@ parser.add_argument("--corpus", type=Path, metavar="FOLDER", help="where interes
 parser.add_argument("input", nargs="?", type=Path, help="run this file alone")
 arguments = parser.parse_args()
 target = TARGETS[arguments.target]
-zipfile.ZipExtFile._update_crc = lambda self, data: None  # no mutation would get past a checksum
+# no mutation would get past a checksum
+zipfile.ZipExtFile._update_crc = lambda self, data: None  # type: ignore[attr-defined]
 if arguments.input:
     target.read(arguments.input.read_bytes())
     sys.exit()
