@@ -143,6 +143,10 @@ MALFORMED = {
     "folder": (on(MANIFEST.name, lambda p: p.rename(p.parent / "a").with_name(p.name).mkdir()), "cannot be read"),
     "format": (edited(lambda d: d.update(format=2)), "at `$.format`"),
     "format-true": (edited(lambda d: d.update(format=True)), "at `$.format`"),
+    "seed-long": (
+        rewritten(lambda text: text.replace('"seed": 0', f'"seed": {"9" * 5000}')),
+        "the document: a number has 5000 digits; restore it",
+    ),
     "generator": (edited(lambda d: d.pop("generator")), "missing required field `generator`"),
     "generator-other": (edited(lambda d: d.update(generator="splitmix64-v0")), "at `$.generator`"),
     "seed": (edited(lambda d: d.update(seed="0")), "at `$.seed`"),

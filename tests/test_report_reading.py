@@ -83,6 +83,16 @@ def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch):
         only(Path("/dev/zero"))
 
 
+@pytest.mark.parametrize(("digits", "field"), [(5000, "terms[...]"), (5000, "contract[...]"), (19, "contract[...]")])
+def test_a_number_of_thousands_of_digits_is_named_where_it_is_read(tmp_path: Path, digits: int, field: str):
+    where = {"terms[...]": '"y": 73', "contract[...]": '"splits": 1'}[field]
+    line = GOOD.replace(where, where.partition(":")[0] + ": " + "9" * digits)
+    (error,) = of(tmp_path, line.encode() + b"\n").errors
+    assert error.startswith(f"run.jsonl, line 1: field {field}: ")
+    unread = GOOD.replace('"cases": 1', '"cases": 1, "of another version": ' + "9" * digits)
+    assert of(tmp_path, unread.encode() + b"\n").errors == []
+
+
 def test_a_file_that_is_not_there(tmp_path: Path):
     with pytest.raises(ReportError, match=r"nowhere\.jsonl: cannot be read"):
         only(tmp_path / "nowhere.jsonl")
