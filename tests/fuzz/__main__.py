@@ -1,7 +1,7 @@
 """Fuzz one target until the time is over or an input breaks it, which is then written to a file `crash-...`.
 
     pip install atheris
-    python -m tests.fuzz records --seconds 3600 --corpus FOLDER
+    TMPDIR=/dev/shm python -m tests.fuzz records --seconds 3600 --corpus FOLDER    # inputs are files: in memory
 
 Coverage guides the bytes (atheris, libFuzzer). The same targets run for a moment in tests/test_fuzz.py; an input that
 is found here goes there, or into the tests of what it broke. A file as the last argument is run alone: a crash again.
