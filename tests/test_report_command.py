@@ -65,8 +65,10 @@ def test_no_report_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "a.jsonl", [sample()])
-    assert main(["report", str(path), "-o", str(path / "below")]) == 4
-    assert "cannot be written (" in capsys.readouterr().err
+    for folder in (path / "below", tmp_path / ("long" * 100) / "out"):
+        assert main(["report", str(path), "-o", str(folder)]) == 4
+        assert "cannot be written (" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(("ending", "status"), [(OSError(28, "No space left on device"), 4), (KeyboardInterrupt(), 2)])

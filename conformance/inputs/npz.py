@@ -50,11 +50,9 @@ def decode(content: bytes) -> Arrays:
     content that is none."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = archive.infolist()
+            held = archive.infolist()
         # a compressed member can unpack to a thousand times its length, and many members can share their bytes
-        if any(member.compress_type for member in members) or sum(member.file_size for member in members) > len(
-            content
-        ):
+        if any(member.compress_type for member in held) or sum(member.file_size for member in held) > len(content):
             raise ValueError("its members are compressed, or longer than the file")
         with np.load(io.BytesIO(content), allow_pickle=False) as found:
             return {name: np.asarray(found[name]) for name in found.files}

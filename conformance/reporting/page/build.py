@@ -31,8 +31,9 @@ def build(paths: Sequence[Path], folder: Path, title: str, before: Sequence[Path
     """
     digest = Digest(load(paths, before))
     title = title.encode("utf-8", "replace").decode("utf-8")
-    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    made: list[Path] = []
     try:
+        made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as beside:
             for name, make in FILES.items():
