@@ -431,6 +431,13 @@ def test_traffic_is_that_of_the_records(tmp_path: Path):
     assert "Traffic as counted by emulators" in page(found, "t")
 
 
+@pytest.mark.parametrize("worst", [-1e308, 1e308, 5e-324, 0, "nan", "-inf", "inf"])
+def test_an_error_of_any_size_is_drawn(tmp_path: Path, worst: float | str):
+    profile = sample()["profile"]["y"] | {"lambda": worst, "lambda_limit": 1.0, "rms": worst}
+    checks = {"y": {"worst error / bound": [worst, 5e-324]}}
+    assert "Distribution of errors" in page(digest(tmp_path, [sample(profile={"y": profile}, checks=checks)]), "t")
+
+
 def test_twenty_thousand_verdicts_weigh_less_than_five_megabytes(tmp_path: Path):
     seeds = [
         sample(problem=f"p{n}", distribution=distribution)

@@ -18,7 +18,7 @@ from conformance.execution.workers import share
 from conformance.implementations.devices import DEVICES, Unavailable, require
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
-from conformance.operators import OPERATORS
+from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
 from conformance.resources import CHECKOUT, IMPLS
 from conformance.results.schema import STATUSES
@@ -90,7 +90,7 @@ def _read(config: pytest.Config) -> Selection:
     for text in texts:
         try:
             problems.append(named(text))
-        except ValueError as error:  # GeometryError, or a number of thousands of digits
+        except GeometryError as error:
             raise SelectionError(f"--problem {text!r}: {error}") from None
     operators, dtypes = chosen("--operator", OPERATORS), chosen("--dtype", STORAGE)
     layouts = chosen("--layout", LAYOUTS)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from conformance.reporting import reproduce
 from conformance.reporting.page.model import dtype_place, operator_place
@@ -36,8 +37,7 @@ VALUES: Mapping[str, Callable[[Record], Any]] = {
 
 def packed(digest: Digest) -> str:
     """All verdicts, as text that needs no escaping anywhere."""
-    text = json.dumps(columns(digest), allow_nan=False, separators=(",", ":"))
-    return base64.b64encode(gzip.compress(text.encode("ascii"), 9, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(msgspec.json.encode(columns(digest)), 9, mtime=0)).decode("ascii")
 
 
 def columns(digest: Digest) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 
 from conformance.reporting.page.model import Verdict
 from conformance.reporting.page.tables import Digest
@@ -23,14 +23,13 @@ FORMULA = ("=", "+", "-", "@", "\t")
 """A spreadsheet takes a cell that begins so for a formula, and would run it."""
 
 
-def as_csv(digest: Digest, title: str) -> str:
+def as_csv(digest: Digest, title: str) -> Iterator[str]:
     """A heading and a line for each verdict; what a record does not say is empty."""
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
+    writer = csv.DictWriter(SimpleNamespace(write=str), COLUMNS, lineterminator="\n")  # a row is what write returns
+    yield writer.writeheader()
     for verdict in digest.results.verdicts:
-        writer.writerow({name: defused(value) for name, value in _cells(verdict, digest.cause(verdict.record)).items()})
-    return file.getvalue()
+        cells = _cells(verdict, digest.cause(verdict.record))
+        yield writer.writerow({name: defused(value) for name, value in cells.items()})
 
 
 def defused(value: object) -> object:
