@@ -16,7 +16,7 @@ from conformance.reporting.comparison.runs import Run, RunError, understood
 from conformance.reporting.comparison.runs import read as read_run
 from conformance.reporting.page.model import Clocked, Machine, ReportError
 from conformance.results import benchmarks
-from conformance.results.reading import RecordError, SchemaError, decode, lines
+from conformance.results.reading import RecordError, SchemaError, UnfinishedError, decode, lines
 from conformance.results.schema import Attempt, Extras, Record
 
 TABLE = b"operator,problem,descriptor,implementation,device,verdict,"
@@ -86,9 +86,12 @@ def _source(name: str, content: bytes) -> Source:
     elif content.split(b"\n", 1)[0].strip() == b"{":
         _read_benchmarks(source, content)
     else:
-        for place, line in lines(content, name):
-            if (record := source.take(place, decode, line)) is not None:
-                source.records.append(record)
+        try:
+            for place, line in lines(content, name):
+                if (record := source.take(place, decode, line)) is not None:
+                    source.records.append(record)
+        except UnfinishedError as problem:
+            source.errors.append(str(problem))
     if not (source.records or source.times or source.errors):
         source.errors.append(f"{name}: holds no verdict")
     return source
