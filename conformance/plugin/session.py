@@ -19,7 +19,7 @@ from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import DEVICES, missing
-from conformance.plugin import options, recording
+from conformance.plugin import options, process, recording
 from conformance.plugin.outcome import BEGUN, PROPERTY, ROW, decoded, publish, record_of
 from conformance.plugin.summary import Summary
 from conformance.reporting.claims import Compared
@@ -59,6 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
     for text in MARKERS.values():
         config.addinivalue_line("markers", text)
+    if hasattr(config, "workerinput"):
+        if started_by := config.workerinput.get(process.STARTED_BY):
+            process.end_with(started_by)
+    else:
+        process.stop_as_if_interrupted(config)
     if not (config.option.help or config.option.markers):
         config.pluginmanager.register(Session(config), "conformance-session")
 
@@ -219,7 +224,9 @@ class Session:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker what its process needs to know of this one."""
+        """Tell a worker what it has to know."""
+        if node.gateway.spec.popen and not node.gateway.spec.via:  # it is a child of this process
+            node.workerinput[process.STARTED_BY] = os.getpid()
         if self.records is not None and self.records.earlier.records:
             node.workerinput[recording.RESUMED] = str(self.records.path.absolute()), self.records.earlier.size
 
