@@ -10,4 +10,5 @@ pytest_plugins = [
     "conformance.plugin.fixtures",
     "conformance.plugin.timing",
     "conformance.plugin.progress",
+    "conformance.plugin.process",
 ]

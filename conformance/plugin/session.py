@@ -19,7 +19,7 @@ from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import DEVICES, missing
-from conformance.plugin import options, process, recording
+from conformance.plugin import options, recording
 from conformance.plugin.outcome import BEGUN, PROPERTY, ROW, decoded, publish, record_of
 from conformance.plugin.summary import Summary
 from conformance.reporting.claims import Compared
@@ -59,11 +59,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
     for text in MARKERS.values():
         config.addinivalue_line("markers", text)
-    if hasattr(config, "workerinput"):
-        if started_by := config.workerinput.get(process.STARTED_BY):
-            process.end_with(started_by)
-    else:
-        process.stop_as_if_interrupted(config)
     if not (config.option.help or config.option.markers):
         config.pluginmanager.register(Session(config), "conformance-session")
 
@@ -224,9 +219,7 @@ class Session:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker what it has to know."""
-        if node.gateway.spec.popen and not node.gateway.spec.via:  # it is a child of this process
-            node.workerinput[process.STARTED_BY] = os.getpid()
+        """Tell a worker what is resumed."""
         if self.records is not None and self.records.earlier.records:
             node.workerinput[recording.RESUMED] = str(self.records.path.absolute()), self.records.earlier.size
 
@@ -299,10 +292,13 @@ def _row(case: Case | Training | Absence) -> tuple[str, str]:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """What is asked for and which devices are here."""
+    """What is asked for, which devices are here, and what is resumed."""
     here = [device for device in DEVICES if not missing(device)]
     level, seed = config.getoption("--level"), config.getoption("--seed")
-    return [f"kernel-conformance {__version__}: level {level}, seed {seed}, devices {', '.join(here)}"]
+    session: Any = config.pluginmanager.get_plugin("conformance-session")
+    earlier = session.records.earlier.records if session is not None and session.records is not None else ()
+    resumed = [f"resumed: {len(earlier):,} records of {session.records.path}"] if earlier else []
+    return [f"kernel-conformance {__version__}: level {level}, seed {seed}, devices {', '.join(here)}", *resumed]
 
 
 def _claims(selection: Selection, impls: Path) -> dict[str, Claim]:
