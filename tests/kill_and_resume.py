@@ -45,11 +45,11 @@ class Run:
             return subprocess.Popen(command, cwd=self.folder, env=variables, stdout=output, stderr=output), mark
 
     def whole(self, records: Path, *arguments: str) -> tuple[list[str], float]:
-        """The records of a run that is left alone, and how many seconds after the first line it ended."""
+        """The records of a run that is left alone, and the seconds from the first line to the last."""
         process, _ = self.start(records, *arguments)
         begun = _first_line(process, records)
         assert process.wait(600) == 0, (self.folder / "output.txt").read_text()
-        return compared(records), time.monotonic() - begun
+        return compared(records), records.stat().st_mtime - begun
 
     def killed(self, records: Path, moment: float) -> tuple[int, list[int]]:
         """Kill a run some seconds after its first line. Its lines by then, and the processes that it leaves."""
@@ -68,7 +68,7 @@ def _first_line(process: subprocess.Popen[bytes], records: Path) -> float:
     """When it was there."""
     while not records.exists() and process.poll() is None:
         time.sleep(0.01)
-    return time.monotonic()
+    return time.time()
 
 
 def compared(records: Path) -> list[str]:

@@ -106,9 +106,9 @@ class Records:
             return
         if self._file is None:
             self._open()
-        self._begun = True
         self._truncate()
         self._append(self._header)
+        self._begun = True
 
     def _append(self, line: Line) -> None:
         """All of a line or nothing. Raises OSError."""
