@@ -83,7 +83,7 @@ def _source(name: str, content: bytes) -> Source:
     source = Source(name)
     if content.startswith(TABLE):
         _read_table(source, content)
-    elif content.split(b"\n", 1)[0].strip() == b"{":
+    elif benchmarks.is_document(content):
         _read_benchmarks(source, content)
     else:
         try:
