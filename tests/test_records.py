@@ -148,6 +148,14 @@ def test_a_run_that_had_only_its_footer_left(project: Project):
     assert project.run("--records=new.jsonl", "--resume").exit == 0, "where there is nothing to resume, a run begins"
 
 
+def test_a_run_that_stopped_at_its_first_failure(project: Project):
+    for name in ("acme", "later"):
+        project.kernel(name, body="return y + 1")
+    assert (project.run("-x").statuses, project.lines()[-1]["interrupted"]) == ({"fail": 1}, True)
+    outcome = project.run("--resume")
+    assert (outcome.exit, outcome.statuses, project.lines()[-1]["interrupted"]) == (1, {"fail": 2}, False)
+
+
 OTHER = {
     "seed": (("--seed=1",), "its run had seed 0, this one has 1; make them the same, or begin again with --overwrite"),
     "level": (("--level=smoke",), "its run had level standard, this one has smoke"),
