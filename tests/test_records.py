@@ -62,6 +62,7 @@ def test_a_run_without_a_verdict_touches_nothing(project: Project, arguments: tu
     file = project.folder / "records.jsonl"
     before = file.read_bytes(), file.stat().st_mtime_ns
     project.run(*arguments, option)
+    assert project.run("--collect-only", keep=True).exit == 0
     assert (file.read_bytes(), file.stat().st_mtime_ns) == before
     project.run(*arguments, "--records=new/records.jsonl")
     project.run(*arguments, "--report=new")
@@ -259,13 +260,16 @@ def test_a_terminal_that_cannot_be_written_to(project: Project, body: str, statu
     assert project.lines()[-1]["exit_status"] == status
 
 
-SLOW = "import time; open(f'begun-{__import__(\"os\").getpid()}', 'w'); time.sleep(60); return y"
+BEGUN = "import os; open(f'begun-{os.getpid()}', 'w');"
+SLEEPS = f"{BEGUN} import time; time.sleep(60); return y"
+HANGS = f"{BEGUN} import ctypes; ctypes.PyDLL(None).sleep(60); return y"
+"""In C, with Python's lock held: nothing else runs in that process."""
 
 
-def begun(project: Project, *arguments: str) -> subprocess.Popen[str]:
+def begun(project: Project, body: str, *arguments: str) -> subprocess.Popen[str]:
     """A run whose second kernel is running."""
     project.kernel()
-    project.kernel("slow", body=SLOW)
+    project.kernel("slow", body=body)
     words = [sys.executable, "-m", "pytest", *arguments, "--records=records.jsonl", f"--problem={TINY}"]
     words += ["--dtype=fp32", "--layout=nchw", "--distribution=integer"]
     process = subprocess.Popen(
@@ -278,7 +282,7 @@ def begun(project: Project, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize(("workers", "name"), [((), "SIGINT"), ((), "SIGTERM"), ((), "SIGHUP"), (PARALLEL, "SIGTERM")])
 def test_a_signal_ends_a_run_as_ctrl_c_does(project: Project, workers: tuple[str, ...], name: str):
-    process = begun(project, *workers)
+    process = begun(project, SLEEPS, *workers)
     process.send_signal(getattr(signal, name))
     output, _ = process.communicate(timeout=60)
     assert (process.returncode, [r["implementation"] for r in project.records()]) == (2, ["acme"])
@@ -301,7 +305,7 @@ def left(group: int) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
 def test_workers_end_with_a_run_that_is_killed(project: Project):
-    process = begun(project, *PARALLEL)
+    process = begun(project, HANGS, *PARALLEL)
     process.kill()
     process.communicate(timeout=60)
     assert not left(process.pid)
