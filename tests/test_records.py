@@ -33,7 +33,7 @@ def test_a_run_begins_with_a_header_and_ends_with_a_footer(project: Project, wor
     project.run(*workers, "--seed=3", "--level=smoke", subprocess=bool(workers))
     first, *verdicts, last = project.lines()
     assert (first["kind"], first["level"], first["seed"], first["golden"]) == ("header", "smoke", 3, digest())
-    assert first["selection"]["problem"] == [TINY]
+    assert first["selection"]["--problem"] == [TINY]
     assert first["versions"].keys() <= verdicts[0]["versions"].keys()
     assert "--seed=3" in first["command"]
     assert (last["kind"], last["cases"], last["exit_status"]) == ("footer", {"pass": 1, "fail": 1}, 1)
@@ -158,10 +158,13 @@ def test_a_run_that_stopped_at_its_first_failure(project: Project):
 
 
 OTHER = {
-    "seed": (("--seed=1",), "its run had seed 0, this one has 1; make them the same, or begin again with --overwrite"),
-    "level": (("--level=smoke",), "its run had level standard, this one has smoke"),
-    "selection": (("--dtype=bf16",), "its run had dtype fp32, this one has bf16"),
-    "more": (("-k", "acme"), "its run had keyword none, this one has acme"),
+    "seed": (
+        ("--seed=1",),
+        "its run had --seed 0, this one has 1; make them the same, or begin again",
+    ),
+    "level": (("--level=smoke",), "its run had --level standard, this one has smoke"),
+    "selection": (("--dtype=bf16",), "its run had --dtype fp32, this one has bf16"),
+    "more": (("-k", "acme"), "its run had -k none, this one has acme"),
 }
 
 

@@ -25,18 +25,25 @@ from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 
 RESUMED = "conformance-resumed"
 """What a worker is told: the file, and how many bytes of it were there when the run began."""
-SELECTING = (
-    *("impl", "problem", "operator", "dtype", "layout", "distribution"),
-    *("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "splits", "group"),
-)
-"""Options, by the names that pytest stores them under, that choose what is run."""
+SELECTING = {
+    **{f"--{name}": name for name in ("impl", "problem", "operator", "dtype", "layout", "distribution")},
+    **{
+        "-k": "keyword",
+        "-m": "markexpr",
+        "--deselect": "deselect",
+        "--ignore": "ignore",
+        "--ignore-glob": "ignore_glob",
+    },
+    **{"--splits": "splits", "--group": "group"},
+}
+"""Options that choose what is run, with the names that pytest stores them under."""
 Key = tuple[Any, ...]
 
 
 def opened(config: pytest.Config, selection: Selection) -> Records | None:
     """The records of a run: the file that `--records` names, or one beside the report that is made from it.
 
-    The report's folder is made, and what a report needs is looked for, before minutes are spent on what belongs in it.
+    Whether a report can be made is known before minutes are spent on what belongs in it.
     The report's own file is replaced, if the run that wrote it came to its end.
     """
     given, folder = config.getoption("--records"), config.getoption("--report")
@@ -56,7 +63,7 @@ def opened(config: pytest.Config, selection: Selection) -> Records | None:
         except OSError as error:
             raise pytest.UsageError(f"--report {folder}: cannot be written ({error.strerror})") from None
     path = Path(given or Path(folder) / "records.jsonl")
-    values = {name: getattr(config.option, name, None) or () for name in SELECTING} | {"arguments": config.args}
+    values = {option: getattr(config.option, name, None) for option, name in SELECTING.items()} | {"tests": config.args}
     chosen = {
         name: (str(value),) if isinstance(value, (str, int)) else tuple(map(str, value))
         for name, value in values.items()
@@ -65,9 +72,12 @@ def opened(config: pytest.Config, selection: Selection) -> Records | None:
     try:
         level = config.getoption("--level")
         header = build.header(_words(config), level, selection.seed, selection.method, chosen)
-        return Records(path, header, resume=resume, overwrite=overwrite or (given is None and _finished(path)))
+        overwrite = overwrite or (given is None and _finished(path))
+        records = Records(path, header, resume=resume, overwrite=overwrite)
     except (OSError, RecordsError) as error:
         raise unwritable(path, error) from None
+    config.add_cleanup(records.close)
+    return records
 
 
 def _words(config: pytest.Config) -> tuple[str, ...]:

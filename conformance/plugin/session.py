@@ -86,12 +86,10 @@ class Session:
         if not self.is_worker:
             self.summary = Summary(self)
             config.pluginmanager.register(self.summary, "conformance-summary")
-        if self.records is not None:
-            config.add_cleanup(self.records.close)
-            if earlier := self.records.earlier.records:
-                recording.require_same_sources(self.records, self.plan)
-                for record in earlier:
-                    self._count(record, None)
+        if self.records is not None and (earlier := self.records.earlier.records):
+            recording.require_same_sources(self.records, self.plan)
+            for record in earlier:
+                self._count(record, None)
 
     @property
     def plan(self) -> Plan:

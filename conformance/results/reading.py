@@ -110,7 +110,7 @@ def earlier(content: bytes) -> Earlier:
 def _conditions(header: Header) -> dict[str, str]:
     """What the verdicts of one run have in common, in words."""
     options = {name: " ".join(values) for name, values in header.selection.items()}
-    own = {"level": header.level, "seed": str(header.seed), "method": header.method, "goldens": header.golden}
+    own = {"--level": header.level, "--seed": str(header.seed), "--method": header.method, "goldens": header.golden}
     return header.versions | options | own
 
 

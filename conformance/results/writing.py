@@ -133,7 +133,7 @@ class Records:
 
     def end(self, exit_status: int, interrupted: bool) -> None:
         """Write the footer, unless there was nothing to write. Raises OSError and RecordsError."""
-        if not self.earlier.whole:
+        if not (self.earlier.whole or interrupted):  # only the footer was missing
             self._begin()
         if self._begun:
             cases = {status: self._cases[status] for status in STATUSES if self._cases[status]}
