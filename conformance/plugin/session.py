@@ -286,7 +286,9 @@ class Session:
         if self.records is not None:
             whole = exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
             try:
-                self.records.end(status, not whole or bool(session.shouldstop or session.shouldfail))
+                environment: Any = self.config.pluginmanager.get_plugin("conformance-environment")
+                invalid = environment.invalid.verdicts if environment is not None and environment.invalid else 0
+                self.records.end(status, not whole or bool(session.shouldstop or session.shouldfail), invalid)
             except (OSError, RecordsError) as error:
                 if exitstatus != ExitCode.UNUSABLE:  # else it has been said
                     self.summary.unwritable = str(recording.unwritable(self.records.path, error))

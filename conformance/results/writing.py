@@ -45,6 +45,8 @@ class Records:
         self._regular = self._begun = False
         self._size = 0
         """Bytes of whole lines."""
+        self._written: list[tuple[int, Status, int]] = []
+        """Of each record of this run: its place, and what it counts as."""
         self.earlier = Earlier()
         """What is resumed."""
         if self._place.exists():
@@ -98,7 +100,9 @@ class Records:
     def write(self, record: Record) -> None:
         """One line, on disk before the next verdict begins. Raises OSError, and the first time RecordsError."""
         self._begin()
+        place = self._size
         self._append(record)
+        self._written.append((place, record.status, record.cases))
         self._cases[record.status] += record.cases
 
     def _begin(self) -> None:
@@ -131,8 +135,14 @@ class Records:
         if self._regular and self._file is not None:
             os.ftruncate(self._file, self._size)
 
-    def end(self, exit_status: int, interrupted: bool) -> None:
-        """Write the footer, unless there was nothing to write. Raises OSError and RecordsError."""
+    def end(self, exit_status: int, interrupted: bool, invalid: int = 0) -> None:
+        """Write the footer, unless there was nothing to write. The last `invalid` records are taken out: nobody is to
+        read them, and `--resume` runs their cases again. Raises OSError and RecordsError."""
+        if invalid and self._regular:
+            for place, status, count in reversed(self._written[-invalid:]):
+                self._size = place
+                self._cases[status] -= count
+            self._truncate()
         if not (self.earlier.whole or interrupted):  # only the footer was missing
             self._begin()
         if self._begun:
