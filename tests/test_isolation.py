@@ -104,7 +104,7 @@ def test_floating_point_mode_is_changed_for_oneself_alone(project: Project, chan
     failed = {(r["implementation"], r["check"]) for r in outcome.records if r["status"] == "fail"}
     if platform.machine() == "x86_64":
         assert failed == {("rounds", "floating_point_mode_is_unchanged")}
-        assert outcome.statuses == {"pass": 3, "fail": 1}
+        assert outcome.statuses["pass"] == 3
 
 
 def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):

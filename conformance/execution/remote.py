@@ -118,7 +118,7 @@ class Bridge(ArrayBridge):
             except Unavailable as absence:
                 self._absence = str(absence)
             except Crash:
-                return  # which the cases report
+                self._described = {}  # the cases report it
             except (Exited, Exception) as error:
                 self._absence = f"{self.name} cannot be used: {getattr(error, 'blame', '') or error}"
         if self._absence:

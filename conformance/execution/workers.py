@@ -19,6 +19,7 @@ from conformance.execution.reaper import Reaper
 from conformance.execution.status import KernelFailure, Verdict
 from conformance.implementations import implementation as declared
 from conformance.implementations import registry
+from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import described
 from conformance.implementations.registry import Registry, installed, place_of
 from conformance.resources import IMPLS
@@ -130,7 +131,7 @@ class Workers:
         crashed = process is not None and process.ended
         if process is None or process.ended:
             while len(self._processes) >= self.most:
-                self._processes.pop(next(iter(self._processes))).end()
+                self._end(next(iter(self._processes)))
             process = self._spares.pop(source.group, None) or self._started()
         self._processes[source.group] = process
         if crashed:
@@ -146,14 +147,15 @@ class Workers:
 
     def forget(self, path: Path) -> None:
         """End the process of a file, which is loaded anew when it is needed."""
-        if process := self._processes.pop(group_of(path), None):
-            process.end()
+        self._end(group_of(path))
 
     def conclude(self, one: declared.Implementation, verdict: Verdict) -> None:
         """Count how a case of an implementation has ended, if it was attempted."""
         home, crashed = getattr(one.arrays, "home", None), verdict.crashed
         if isinstance(home, Source) and verdict.status != "unsupported":
             self._crashes[home.place] = self._crashes[home.place] + 1 if crashed else 0
+            if self._crashes[home.place] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
+                spare.end()
 
     def close(self) -> None:
         """End all processes."""
@@ -169,6 +171,11 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _end(self, group: str) -> None:
+        for processes in (self._processes, self._spares):
+            if process := processes.pop(group, None):
+                process.end()
 
     def _started(self) -> Process:
         if self._reaper is None:
@@ -197,6 +204,9 @@ class Workers:
             try:
                 ones = [remote.implementation(source, seen) for seen in loaded.implementations]
                 registry.register(found, source.place, digest or _hash(loaded.file), ones)
+                for one in ones:  # asked while the process is there: the next file may need its place
+                    with suppress(Unavailable):
+                        one.arrays.require()
             except (ValueError, ContractError, msgspec.ValidationError, OSError) as error:
                 found.broken[source.place] = described(error)
 
