@@ -91,12 +91,12 @@ def _called(process: Process, implementation: Implementation, layout: str, place
 
 def _require_whole(configuration: TrainingConfiguration, history: History, audit: Audit) -> None:
     """Raises IncompleteError where not every step has been seen, with as many calls as the first."""
-    steps = [f"step {count} of {configuration.steps}" for count in range(1, configuration.steps + 1)]
-    seen = {audit.calls[step] for step in steps}
-    counts = {len(history.losses), len(history.accuracies)}
-    shares = (*history.accuracies, history.test_accuracy, history.baseline)
-    if len(seen) != 1 or 0 in seen or counts != {len(steps)} or not all(0 <= share <= 1 for share in shares):
-        raise IncompleteError(f"reports a training of {len(history.losses)} steps; {len(audit.calls)} were seen")
+    calls = [audit.calls[f"step {step} of {configuration.steps}"] for step in range(1, configuration.steps + 1)]
+    seen = sum(count == calls[0] > 0 for count in calls)
+    if not len(history.losses) == len(history.accuracies) == configuration.steps == seen:
+        raise IncompleteError(f"reports a training of {len(history.losses)} steps; {seen} were seen complete")
+    if not all(0 <= share <= 1 for share in (*history.accuracies, history.test_accuracy, history.baseline)):
+        raise IncompleteError("reports accuracies that are no shares of 1")
 
 
 def scores(configuration: TrainingConfiguration, history: History) -> dict[str, float]:
