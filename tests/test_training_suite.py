@@ -19,7 +19,7 @@ pytest.importorskip("sklearn.datasets")
 pytest.importorskip("PIL")
 
 from conformance.execution.process import Crash, Limits  # noqa: E402
-from conformance.execution.workers import Workers  # noqa: E402
+from conformance.execution.workers import Loader, Workers  # noqa: E402
 from conformance.implementations import registry  # noqa: E402
 from conformance.implementations.devices import DEVICES, missing  # noqa: E402
 from conformance.results.reading import decode  # noqa: E402
@@ -242,7 +242,8 @@ def test_both_processes_train_alike(tmp_path: Path):
     file.write_text("from tests.training import planted\nacme = planted('acme')\n")
     audits, histories = [Audit(), Audit()], []
     with Workers(Limits()) as workers:
-        for loader, audit in zip((workers, registry), audits, strict=True):
+        loaders: tuple[Loader, ...] = (workers, registry)
+        for loader, audit in zip(loaders, audits, strict=True):
             acme = loader.load([file]).implementations["acme"]
             histories.append(train.run(SMALLEST, acme, "nchw", 0, audit))
     assert histories[0] == histories[1]
