@@ -260,16 +260,16 @@ def test_jax_residuals():
 
     x, w = (jax.numpy.ones(shape, "float32") for shape in ((40, 30), (30, 20)))
     both = jax.checkpoint(lambda x, w: (jax.numpy.sin(x @ w), x.sum()))
-    tape = jax_arrays("cpu").differentiate(both, [x, w])
+    tape = jax_arrays("cpu").differentiate(both, [x, w], [0, 1], {})
     assert sorted(saved.shape for saved in tape.saved) == [(30, 20), (40, 30)]
     assert sum(saved.nbytes for saved in tape.saved) == x.nbytes + w.nbytes
     dx, dw = tape.pull(jax.numpy.ones((40, 20), "float32"))
     assert (dx.shape, dw.shape, tape.result[0].shape) == (x.shape, w.shape, (40, 20))
     other = jax.numpy.ones_like(x)
-    twice = jax_arrays("cpu").differentiate(lambda x, other: x * other, [x, x])
+    twice = jax_arrays("cpu").differentiate(lambda x, other: x * other, [x, x], [0, 1], {})
     assert len(twice.saved) == 1
-    assert len(jax_arrays("cpu").differentiate(lambda x, other: x * other, [x, other]).saved) == 2
-    plain = jax_arrays("cpu").differentiate(lambda x, w: jax.numpy.sin(x @ w), [x, w])
+    assert len(jax_arrays("cpu").differentiate(lambda x, other: x * other, [x, other], [0, 1], {}).saved) == 2
+    plain = jax_arrays("cpu").differentiate(lambda x, w: jax.numpy.sin(x @ w), [x, w], [0, 1], {})
     assert (40, 20) in {saved.shape for saved in plain.saved}
 
 

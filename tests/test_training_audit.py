@@ -12,12 +12,13 @@ torch = pytest.importorskip("torch")
 
 from conformance import Contract  # noqa: E402
 from conformance.judge.limits import limits  # noqa: E402
-from conformance.operators import ConvGeometry  # noqa: E402
-from conformance.training.audit import Audit, BrokenStepError, audited, judge_call, magnitude, tensors  # noqa: E402
-from conformance.training.kernels import Call, Kernels, RefusedError  # noqa: E402
+from conformance.operators import OPERATORS, ConvGeometry  # noqa: E402
+from conformance.training.audit import Audit, BrokenStepError, audited, expected, judge_call, magnitude  # noqa: E402
+from conformance.training.exchange import Call, RefusedError  # noqa: E402
+from conformance.training.kernels import Kernels, on_host  # noqa: E402
 from conformance.training.layers import Conv2d, replace_convolutions  # noqa: E402
+from conformance.training.loop import one_thread  # noqa: E402
 from conformance.training.models import UNet  # noqa: E402
-from conformance.training.train import one_thread  # noqa: E402
 from tests.training import DIRECTIONS, on_torch, planted, spoiled  # noqa: E402
 
 
@@ -154,7 +155,8 @@ def cancelling() -> Call:
     dy = (0.5 + generator.random((1, 1, 128, 128), np.float32) / 2).astype(np.float32)
     dy[:, :, 64:] *= -1
     inputs = {"x": torch.ones(1, 1, 128, 128), "dy": torch.from_numpy(dy)}
-    return Kernels(planted(conv_backward_weight=in_memory_order)).call("conv_backward_weight", geometry, inputs, "")
+    kernels = Kernels(planted(conv_backward_weight=in_memory_order))
+    return on_host(kernels.call("conv_backward_weight", geometry, inputs, ""))
 
 
 def in_memory_order(x, dy, *, with_bias):
@@ -164,20 +166,19 @@ def in_memory_order(x, dy, *, with_bias):
 
 def test_data_that_cancels_needs_the_magnitude_for_data_of_any_kind():
     call = cancelling()
-    inputs, outputs, reference = tensors(call)
-    (judgement,) = judge_call(call, inputs, outputs, reference)
+    reference = expected(call)
+    (judgement,) = judge_call(call, reference)
     assert judgement.passed
-    s2 = call.operator.magnitude(call.geometry, inputs)["dw"]
+    s2 = OPERATORS[call.direction].magnitude(call.geometry, call.inputs)["dw"]
     of_random_signs = limits(call.contract, "fp32", 128 * 128).bound(reference["dw"], s2)
-    assert abs(outputs["dw"] - reference["dw"]).item() > of_random_signs.item()
+    assert abs(call.outputs["dw"] - reference["dw"]).item() > of_random_signs.item()
 
 
 def test_magnitude_is_what_partial_sums_reach_at_most():
     call = cancelling()
-    inputs, _, reference = tensors(call)
-    terms = (inputs["x"] * inputs["dy"]).astype(np.float64)
+    terms = (call.inputs["x"] * call.inputs["dy"]).astype(np.float64)
     most = max(terms[terms > 0].sum(), -terms[terms < 0].sum())
-    assert magnitude(call, inputs, reference)["dw"].item() == pytest.approx(most, rel=1e-12)
+    assert magnitude(call, expected(call))["dw"].item() == pytest.approx(most, rel=1e-12)
 
 
 def test_a_layer_that_a_user_built_in_is_named_as_well():

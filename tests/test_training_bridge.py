@@ -15,10 +15,10 @@ torch = pytest.importorskip("torch")
 from conformance import Unsupported  # noqa: E402
 from conformance.execution.invocation import MalformedError  # noqa: E402
 from conformance.training.bridge import TwiceError  # noqa: E402
-from conformance.training.kernels import RefusedError  # noqa: E402
+from conformance.training.exchange import RefusedError  # noqa: E402
 from conformance.training.layers import Conv2d, ConvTranspose2d, replace_convolutions  # noqa: E402
+from conformance.training.loop import one_thread  # noqa: E402
 from conformance.training.models import UNet, digits_network  # noqa: E402
-from conformance.training.train import one_thread  # noqa: E402
 from tests import kernels  # noqa: E402
 from tests.training import DIRECTIONS, numpy_direct, on_torch, planted, spoiled  # noqa: E402
 
@@ -304,7 +304,7 @@ def test_what_a_kernel_raises_keeps_its_type_and_names_the_layer():
 
 
 def test_importing_the_suite_imports_no_torch():
-    modules = "sys, conformance.plugin.session, conformance.training.required"
+    modules = "sys, conformance.plugin.session, conformance.training.train"
     code = f"import {modules}; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +18,13 @@ pytest.importorskip(
 pytest.importorskip("sklearn.datasets")
 pytest.importorskip("PIL")
 
+from conformance.execution.process import Crash, Limits  # noqa: E402
+from conformance.execution.workers import Loader, Workers  # noqa: E402
+from conformance.implementations import registry  # noqa: E402
 from conformance.implementations.devices import DEVICES, missing  # noqa: E402
 from conformance.results.reading import decode  # noqa: E402
-from conformance.training import required, samples, train  # noqa: E402
-from conformance.training.audit import Audit  # noqa: E402
+from conformance.training import loop, required, samples, train  # noqa: E402
+from conformance.training.audit import Audit, BrokenStepError  # noqa: E402
 from conformance.training.tables import ACCELERATOR, CPU, TrainingConfiguration, configuration  # noqa: E402
 from tests.conftest import Outcome, Project  # noqa: E402
 from tests.training import on_torch  # noqa: E402
@@ -37,12 +42,16 @@ def test_digits(train, case):
     train(case)
 """
 MODULE = """
+import os
 from conformance import Implementation, Unsupported
 from tests import kernels
 from tests.training import planted, spoiled
 
 def exhausted(dy, w):
     raise MemoryError("out of tiles")
+
+def leaving(dy, w):
+    os._exit(3)
 
 def refusing(x, w, bias):
     raise Unsupported("needs c % 4 == 0")
@@ -121,8 +130,17 @@ def test_every_end_of_a_training_is_counted(
     assert ("NOTHING WAS VERIFIED" in outcome.text) == (status in ("unsupported", "error", "waived"))
 
 
-def test_one_that_runs_out_of_memory_does_not_end_the_run(trained: Trained):
-    trained.implementation("greedy", changes="conv_backward_data=exhausted")
+ENDS = {
+    "exhausted": "raised MemoryError: out of tiles at ",
+    "leaving": "crashed: its process exited with status 3",
+}
+
+
+@pytest.mark.parametrize(("kernel", "reason"), ENDS.items(), ids=list(ENDS))
+def test_one_that_ends_early_is_named_with_its_call_and_does_not_end_the_run(
+    trained: Trained, kernel: str, reason: str
+):
+    trained.implementation("greedy", changes=f"conv_backward_data={kernel}")
     trained.implementation("right")
     outcome = trained.train()
     assert {record["implementation"]: record["status"] for record in outcome.records} == {
@@ -130,8 +148,106 @@ def test_one_that_runs_out_of_memory_does_not_end_the_run(trained: Trained):
         "right": "pass",
     }
     place = "step 1 of 4, layer 3, backward-data: conv_backward_data of n2 c32 h26 w26 k64 r3 s3"
-    assert outcome.of("greedy")["reason"].startswith(place)
-    assert "impls/greedy.py:" in outcome.of("greedy")["reason"]
+    where, what, *_ = outcome.of("greedy")["reason"].splitlines()
+    assert where.startswith(place)
+    assert what.startswith(reason)
+    assert kernel == "leaving" or "impls/greedy.py:" in what
+
+
+CHEATS = {
+    "trains nothing": """
+exchange.train = lambda *_: exchange.History((1.0, 1.0, 1.0, 0.1), (1.0,) * 4, 0.1, 1.0, 0.5)
+""",
+    "leaves steps out": """
+def begins(self, place):
+    if not place.when.startswith("step 2"):
+        consult(self, place)
+def returned(self, place, call):
+    if not place.when.startswith("step 2"):
+        tell(self, place, call)
+exchange.Consulting.begins, exchange.Consulting.returned = begins, returned
+""",
+    "tells of another call": """
+exchange.Consulting.returned = lambda self, place, call: tell(self, place, replace(call, inputs=call.outputs))
+""",
+    "tells of no call": "exchange.Consulting.begins = lambda self, place: None",
+}
+"""What the file does to the loop that it is trained in."""
+REPORTS = {
+    "trains nothing": "reports a training of 4 steps; 0 were seen complete",
+    "leaves steps out": "reports a training of 4 steps; 3 were seen complete",
+    "tells of another call": "reports other tensors than those of the call",
+    "tells of no call": "reports the results of a call that it did not announce",
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_what_is_said_of_a_training_must_have_been_seen(trained: Trained, cheat: str):
+    head = """
+from dataclasses import replace
+from conformance.training import exchange
+consult, tell = exchange.Consulting.begins, exchange.Consulting.returned
+"""
+    trained.implementation(tail=head + CHEATS[cheat])
+    outcome = trained.train()
+    assert (outcome.exit, outcome.statuses) == (1, {"fail": 1})
+    assert REPORTS[cheat] in outcome.of("acme")["reason"]
+
+
+SLOW = """
+import time
+from pathlib import Path
+from tests.training import planted, spoiled
+
+def slowly(y):
+    time.sleep(1000 if (Path(__file__).parent / "hang").exists() else 0.2)
+    return y
+
+acme = planted("acme", conv_forward=spoiled("conv_forward", slowly))
+"""
+
+
+def test_a_call_must_end_in_time_and_not_the_whole_training(tmp_path: Path):
+    file = tmp_path / "acme.py"
+    file.write_text(SLOW)
+    with Workers(Limits()) as workers:
+        acme = workers.load([file]).implementations["acme"]
+        train.run(SMALLEST, acme, "nchw", 0, Audit())  # torch is imported, which may take long
+        process: Any = acme.arrays
+        process = process.home.process()
+        process.limits = Limits(seconds=2.0)
+        start = time.monotonic()
+        train.run(replace(SMALLEST, epochs=3), acme, "nchw", 0, Audit())
+        assert time.monotonic() - start > 2.0
+        (tmp_path / "hang").touch()
+        with pytest.raises(Crash, match=r"^hangs: no answer within 2 s \(--timeout\) at .*acme.py:7"):
+            train.run(SMALLEST, acme, "nchw", 0, Audit())
+
+
+def test_a_training_that_failed_leaves_its_process_to_the_next(tmp_path: Path):
+    file = tmp_path / "acme.py"
+    file.write_text(f"from tests.training import planted, spoiled\nacme = planted('acme', {DOUBLED})\n")
+    with Workers(Limits()) as workers:
+        acme = workers.load([file]).implementations["acme"]
+        home: Any = acme.arrays
+        process = home.home.process()
+        for _ in range(2):
+            with pytest.raises(BrokenStepError, match="step 1 of 4, layer 0, forward"):
+                train.run(SMALLEST, acme, "nchw", 0, Audit())
+        assert home.home.process() is process
+
+
+def test_both_processes_train_alike(tmp_path: Path):
+    file = tmp_path / "acme.py"
+    file.write_text("from tests.training import planted\nacme = planted('acme')\n")
+    audits, histories = [Audit(), Audit()], []
+    with Workers(Limits()) as workers:
+        loaders: tuple[Loader, ...] = (workers, registry)
+        for loader, audit in zip(loaders, audits, strict=True):
+            acme = loader.load([file]).implementations["acme"]
+            histories.append(train.run(SMALLEST, acme, "nchw", 0, audit))
+    assert histories[0] == histories[1]
+    assert (audits[0].worst, audits[0].calls) == (audits[1].worst, audits[1].calls)
 
 
 def test_a_loss_that_does_not_fall_fails(trained: Trained, monkeypatch: pytest.MonkeyPatch):
@@ -204,7 +320,7 @@ def test_absent_device_is_unavailable(trained: Trained):
 @pytest.mark.parametrize("network", ["digits", "unet"])
 def test_data_is_the_same_every_time_and_the_test_s_is_other_data(network: str):
     asked = configuration(network, "standard", "cpu")
-    first, again, other = (train.data(asked, seed) for seed in (0, 0, 1))
+    first, again, other = (loop.data(asked, seed) for seed in (0, 0, 1))
     for one, two in zip(first, again, strict=True):
         assert torch.equal(one.images, two.images)
         assert torch.equal(one.truth, two.truth)
@@ -239,7 +355,7 @@ def test_losses_fall_and_follow_the_seed(network: str):
     history = train.run(asked, on_torch(), "nchw", 0, Audit())
     train.require_fallen(asked, history)
     assert len(history.losses) == asked.steps
-    assert history.scores["accuracy"] > 0.8
+    assert train.scores(asked, history)["accuracy"] > 0.8
     short = replace(asked, epochs=1)
     losses: list[Any] = [train.run(short, on_torch(), "nchw", seed, Audit()).losses for seed in (0, 1)]
     assert losses[0] != losses[1]

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.checks.sample import BehaviourError, Subject
-from conformance.execution.invocation import Invocation
-from conformance.implementations.bridges.tape import Saved, Tape
+from conformance.implementations.bridges.tape import Footprint, Saved, Tape
 from conformance.implementations.implementation import AutogradVariant, Unsupported
 from conformance.operators import OPERATORS
 from conformance.results.schema import Facts, SavedForBackward, TrainingStep
@@ -109,24 +108,12 @@ def _taped(subject: Subject, variant: AutogradVariant) -> Tape:
     gradient = gradient.holding({name: shared[name] for name in gradient.expected.inputs})
     inputs = sample.inputs()
     wanted = [i for i, name in enumerate(sample.names) if name in DIFFERENTIATED and inputs[i] is not None]
-    call = _differentiable(replace(sample.invocation, kernel=variant), inputs, wanted)
-    tape: Tape = _meter(subject, "differentiate")(call, [inputs[index] for index in wanted])
+    parameters = replace(sample.invocation, kernel=variant).parameters()
+    tape: Tape = _meter(subject, "differentiate")(variant.function, inputs, wanted, parameters)
     sample.require_right(sample.invocation.split(tape.result), f"autograd variant {variant.label}")
     pulled = tape.pull(gradient.inputs()[gradient.names.index("dy")])
     gradient.require_right(gradient.invocation.split(pulled), f"backward of the autograd variant {variant.label}")
     return tape
-
-
-def _differentiable(invocation: Invocation, inputs: list[Any], wanted: list[int]) -> Callable[..., Any]:
-    """The invocation as a function of the inputs that are differentiated."""
-
-    def call(*arrays: Any) -> Any:
-        full = list(inputs)
-        for index, array in zip(wanted, arrays, strict=True):
-            full[index] = array
-        return invocation.start(full)
-
-    return call
 
 
 def _meter(subject: Subject, name: str) -> Callable[..., Any]:
@@ -142,11 +129,8 @@ def training_holds_what_autograd_shows(subject: Subject) -> Facts:
     train, geometry = _meter(subject, "footprint"), subject.case.problem.geometry
     rows, hidden = [], []
     for variant in _variants(subject):
-        # (x, w) -> y, with the problem's parameters and nothing that is optional
-        invocation = replace(subject.case.invocation(), kernel=variant)
-        optional = [None] * (len(subject.case.operator.arguments) - 2)
-        call = _differentiable(invocation, [None, None, *optional], [0, 1])
-        step = train(lambda x, w, call=call: call(x, w)[0], geometry.n)
+        parameters = replace(subject.case.invocation(), kernel=variant).parameters()
+        step: Footprint = train(variant.function, len(subject.case.operator.arguments), parameters, geometry.n)
         sizes = {"peak_bytes": step.peak, "forward_bytes": step.forward}
         rows.append(TrainingStep(variant=variant.label, batch=geometry.n, **sizes))
         if step.hidden > step.scratch:

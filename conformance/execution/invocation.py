@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import STORAGE, name_of
-from conformance.execution.status import KernelFailure
 from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel
-from conformance.operators import Arrays, Operator
+from conformance.operators.base import Arrays, Operator
 
 TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
 FROM_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}

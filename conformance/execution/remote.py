@@ -17,8 +17,9 @@ from conformance.execution.process import Crash, Process
 from conformance.execution.status import KernelFailure
 from conformance.implementations import implementation as declared
 from conformance.implementations.bridges.base import ArrayBridge
+from conformance.implementations.bridges.tape import Footprint, Tape
 from conformance.implementations.devices import Unavailable
-from conformance.worker import wire
+from conformance.worker import autodiff, wire
 
 T = TypeVar("T")
 
@@ -78,6 +79,8 @@ def _raised(failure: wire.Failure) -> BaseException:
         return declared.Unsupported(failure.message)
     if failure.kind == "unavailable":
         return Unavailable(failure.message)
+    if failure.kind == "failure":
+        return KernelFailure(failure.message)
     if failure.kind == "declaration":
         return declared.ImplementationError(failure.message)
     base = Exited if failure.kind == "exit" else Raised
@@ -95,8 +98,8 @@ class Bridge(ArrayBridge):
         self._absence = ""
         for attribute, value in seen.place.items():
             setattr(self, attribute, value)
-        if "metered" in seen.able:
-            self.metered = self._metered
+        for method in seen.able:
+            setattr(self, method, getattr(self, f"_{method}"))
 
     @property
     def name(self) -> str:
@@ -181,6 +184,27 @@ class Bridge(ArrayBridge):
         self._ask(type(None), "meter")
         yield counted
         counted.update(self._ask(dict[str, int], "metered", named=False))
+
+    def _differentiate(
+        self, function: Function, given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+    ) -> Tape:
+        process = next(one.process for one in given if isinstance(one, Handle))
+        tape, first = Handle(process, process.numbers()), process.numbers(wire.MAX_RESULTS)
+        name, _, index = function.place
+        asking = (index, numbers(given), tuple(wanted), parameters, tape.number, first)
+        found = asked(process, autodiff.Taped, "perform", name, autodiff.differentiate, *asking)
+
+        def pull(gradient: Any) -> Any:
+            place = process.numbers(wire.MAX_RESULTS)
+            asking = (tape.number, require_handle(gradient).number, place)
+            return received(process, asked(process, wire.Returned, "perform", name, autodiff.pull, *asking), place)
+
+        return Tape(received(process, found.returned, first), found.saved, pull)
+
+    def _footprint(self, function: Function, arguments: int, parameters: dict[str, Any], batch: int) -> Footprint:
+        name, _, index = function.place
+        asking = (index, arguments, parameters, batch)
+        return asked(self.home.process(), Footprint, "perform", name, autodiff.footprint, *asking)
 
     def _ask(self, expected: type[Any], name: str, *given: Any, named: bool = True) -> Any:
         words = (self._implementation, *given) if named else given

@@ -14,21 +14,11 @@ from typing import Any
 
 from conformance.diagnosis.diagnose import Diagnosis
 from conformance.execution.process import Crash
+from conformance.implementations.errors import KernelFailure as KernelFailure  # where most look for it
 from conformance.implementations.errors import blame
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement
-
-
-class KernelFailure(Exception):
-    """What the kernel did is wrong: the status is `fail`, and the message says how it showed.
-
-    `diagnosis` is the known mistake that explains it, where one does; the message ends with it.
-    """
-
-    def __init__(self, message: str, diagnosis: Diagnosis | None = None) -> None:
-        super().__init__(message if diagnosis is None else f"{message}\n{diagnosis}")
-        self.diagnosis = diagnosis
 
 
 class MissingReferenceError(Exception):

@@ -1,14 +1,27 @@
-"""What somebody else's code raised, in words."""
+"""What is wrong with somebody else's code: what it raised, in words, and what it did."""
 
 from __future__ import annotations
 
 import traceback
 from pathlib import Path
+from typing import Any
 
 from conformance.resources import IMPLS, PACKAGE
 
 MAX_MESSAGE = 2000
 """Characters of an exception's message that are kept: one of megabytes fills records and terminal."""
+
+
+class KernelFailure(Exception):
+    """What the kernel did is wrong: the status is `fail`, and the message says how it showed.
+
+    `diagnosis` is the known mistake that explains it (`conformance.diagnosis.diagnose.Diagnosis`), where one does; the
+    message ends with it.
+    """
+
+    def __init__(self, message: str, diagnosis: Any = None) -> None:
+        super().__init__(message if diagnosis is None else f"{message}\n{diagnosis}")
+        self.diagnosis = diagnosis
 
 
 def described(error: BaseException) -> str:

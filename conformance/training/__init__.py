@@ -1,5 +1,6 @@
 """Training a network through an implementation's convolution kernels, every step of it verified.
 
-`layers` has the drop-in modules and `replace_convolutions`; `audit` verifies every call; the rest is
-what the suite trains. Importing this package imports no torch; its modules do, but for `required` and `tables`.
+`layers` has the drop-in modules and `replace_convolutions`; `audit` verifies every call; the rest is what the suite
+trains. `bridge`, `kernels`, `layers`, `loop`, `models` and `samples` import torch, and run where the kernels do;
+`audit`, `train` and `required` run where results are judged, and import none. `exchange` passes between them.
 """

@@ -28,6 +28,7 @@ magnitude, does not count beside fp32's 2^-24. An fp64 network has no such refer
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,9 +39,8 @@ import numpy as np
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.status import KernelFailure
 from conformance.judge import Judgement, Output, judge
-from conformance.operators import Arrays, ConvGeometry
-from conformance.training.bridge import Site
-from conformance.training.kernels import Call, RefusedError, host
+from conformance.operators import OPERATORS, Arrays
+from conformance.training.exchange import Call, Place, RefusedError
 from conformance.training.tables import DISTRIBUTION
 
 
@@ -53,10 +53,10 @@ class Audit:
     """Verifies calls and counts them. `when` says in a failure where training was."""
 
     when: str = "before training"
-    place: str = ""
-    """Step, layer and direction of the latest call, finished or not."""
-    asked: tuple[str, ConvGeometry] | None = None
-    """Its operator and geometry."""
+    place: Place | None = None
+    """Of the latest call, finished or not: one that never returns can be named."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """When -> calls that have returned."""
     verified: int = 0
     """Tensors that were compared."""
     worst: dict[str, float] = field(default_factory=dict)
@@ -64,58 +64,48 @@ class Audit:
     seconds: float = 0.0
     """That verification took."""
 
-    def begins(self, site: Site, role: str, direction: str, geometry: ConvGeometry) -> None:
-        """Note which call is under way, so that one that never returns can be named."""
-        layer = site.name or "without a name"
-        self.place = f"{self.when}, layer {layer}, {role}: {direction} of {geometry.descriptor} ({site.what})"
-        self.asked = direction, geometry
+    def begins(self, place: Place) -> None:
+        self.place = place
 
-    def returned(self, site: Site, role: str, call: Call) -> None:
+    def returned(self, place: Place, call: Call) -> None:
         """Verify one call. Raises BrokenStepError at the first result that exceeds its bound."""
         start = time.perf_counter()
-        inputs, outputs, reference = tensors(call)
-        judgements = judge_call(call, inputs, outputs, reference)
+        reference = expected(call)
+        judgements = judge_call(call, reference)
         self.seconds += time.perf_counter() - start
+        self.calls[place.when] += 1
         self.verified += len(judgements)
         share = max(judgement.checks[0].value for judgement in judgements)
-        self.worst[role] = max(self.worst.get(role, 0.0), share)
+        self.worst[place.role] = max(self.worst.get(place.role, 0.0), share)
         failed = [judgement for judgement in judgements if not judgement.passed]
         if failed:
-            cause = diagnose(call.operator, call.geometry, inputs, outputs, reference)
+            cause = diagnose(OPERATORS[call.direction], call.geometry, call.inputs, call.outputs, reference)
             lines = [judgement.explain() for judgement in failed] + ([str(cause)] if cause else [])
-            raise BrokenStepError("\n".join([self.place, *lines]))
+            raise BrokenStepError("\n".join([str(place), *lines]))
 
 
 @contextmanager
 def audited(model: Any, audit: Audit | None = None) -> Iterator[Audit]:
     """Verify every kernel call of a model's layers, each named by its path in the model, until the block ends."""
+    from conformance.training.bridge import observed  # torch is needed from here on
+
     audit = audit or Audit()
-    sites = {path: part.site for path, part in model.named_modules() if isinstance(getattr(part, "site", None), Site)}
-    if not sites:
-        raise ValueError("the model has no layer that goes through kernels; replace_convolutions(model, ...) first")
-    for path, site in sites.items():
-        site.name, site.observer = path, audit
-    try:
+    with observed(model, audit):
         yield audit
-    finally:
-        for site in sites.values():
-            site.observer = None
 
 
-def tensors(call: Call) -> tuple[Arrays, Arrays, Arrays]:
-    """Inputs, outputs and exact outputs of a call, on the host."""
+def expected(call: Call) -> Arrays:
+    """The exact outputs of a call on the host. Raises RefusedError for fp64."""
     if call.dtype == "fp64":
         raise RefusedError("an fp64 network cannot be audited: its exact results would need more than float64")
-    inputs = {name: host(tensor) for name, tensor in call.inputs.items() if tensor is not None}
-    outputs = {name: host(tensor) for name, tensor in call.outputs.items()}
     with np.errstate(invalid="ignore", over="ignore"):
-        return inputs, outputs, call.operator.reference(call.geometry, inputs)
+        return OPERATORS[call.direction].reference(call.geometry, call.inputs)
 
 
-def judge_call(call: Call, inputs: Arrays, outputs: Arrays, reference: Arrays) -> list[Judgement]:
+def judge_call(call: Call, reference: Arrays) -> list[Judgement]:
     """One judgement per output, against the bound for data of any kind."""
-    magnitudes = magnitude(call, inputs, reference)
-    terms, described = call.operator.errors(call.geometry).terms, call.operator.outputs(call.geometry)
+    operator, magnitudes = OPERATORS[call.direction], magnitude(call, reference)
+    terms, described = operator.errors(call.geometry).terms, operator.outputs(call.geometry)
     return [
         judge(
             Output(
@@ -130,13 +120,13 @@ def judge_call(call: Call, inputs: Arrays, outputs: Arrays, reference: Arrays) -
             DISTRIBUTION,
             call.contract,
         )
-        for name, array in outputs.items()
+        for name, array in call.outputs.items()
     ]
 
 
-def magnitude(call: Call, inputs: Arrays, reference: Arrays) -> Arrays:
+def magnitude(call: Call, reference: Arrays) -> Arrays:
     """(sum |x_i w_i| + |ref|) / 2 of every output element: what no partial sum exceeds, in no order."""
-    sizes = {name: np.abs(array) for name, array in inputs.items()}
+    sizes = {name: np.abs(array) for name, array in call.inputs.items()}
     with np.errstate(invalid="ignore", over="ignore"):
-        sums = call.operator.reference(call.geometry, sizes)
+        sums = OPERATORS[call.direction].reference(call.geometry, sizes)
         return {name: (array + np.abs(reference[name])) / 2 for name, array in sums.items()}

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from conformance.operators import ConvGeometry
-from conformance.training.kernels import Call, Kernels
-
-
-class Observer(Protocol):
-    """Watches the calls of a layer, before and after; a call's role is forward, backward-data or backward-weight."""
-
-    def begins(self, site: Site, role: str, direction: str, geometry: ConvGeometry) -> None: ...
-
-    def returned(self, site: Site, role: str, call: Call) -> None: ...
+from conformance.operators.conv.geometry import ConvGeometry
+from conformance.training.exchange import Direction, Observer, Place, Role
+from conformance.training.kernels import Kernels, on_host
 
 
 class TwiceError(NotImplementedError):
@@ -43,13 +38,15 @@ class Site:
     def __str__(self) -> str:
         return f"{self.name}: {self.what}" if self.name else self.what
 
-    def call(self, role: str, direction: str, geometry: ConvGeometry, given: dict[str, Any]) -> dict[str, Any]:
+    def call(self, role: Role, direction: Direction, geometry: ConvGeometry, given: dict[str, Any]) -> dict[str, Any]:
         """The results of a kernel, after the observer has seen them."""
-        if self.observer is not None:
-            self.observer.begins(self, role, direction, geometry)
-        made = self.kernels.call(direction, geometry, given, f"{self} ({geometry.descriptor})")
-        if self.observer is not None:
-            self.observer.returned(self, role, made)
+        what = f"{self} ({geometry.descriptor})"
+        if self.observer is None:
+            return self.kernels.call(direction, geometry, given, what).outputs
+        place = Place(self.observer.when, self.name, self.what, role, direction, geometry.descriptor)
+        self.observer.begins(place)
+        made = self.kernels.call(direction, geometry, given, what)
+        self.observer.returned(place, on_host(made))
         return made.outputs
 
     def forward(self, geometry: ConvGeometry, image: Any, w: Any, bias: Any) -> Any:
@@ -69,6 +66,22 @@ class Site:
         x, dy = (gradient, image) if self.transposed else (image, gradient)
         found = self.call("backward-weight", "conv_backward_weight", geometry, {"x": x, "dy": dy})
         return found["dw"], found.get("dbias")
+
+
+@contextmanager
+def observed(model: Any, observer: Observer) -> Iterator[None]:
+    """Show every kernel call of a model's layers to an observer, each layer named by its path in the model, until the
+    block ends. Raises ValueError where there is none."""
+    sites = {path: part.site for path, part in model.named_modules() if isinstance(getattr(part, "site", None), Site)}
+    if not sites:
+        raise ValueError("the model has no layer that goes through kernels; replace_convolutions(model, ...) first")
+    for path, site in sites.items():
+        site.name, site.observer = path, observer
+    try:
+        yield
+    finally:
+        for site in sites.values():
+            site.observer = None
 
 
 class _Gradients(torch.autograd.Function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,29 +12,11 @@ from conformance.execution.invocation import FROM_LAYOUT, TO_LAYOUT, Invocation,
 from conformance.implementations.bridges import torch_arrays
 from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.implementation import Implementation, Kernel, Unsupported
-from conformance.judge import Contract
-from conformance.operators import OPERATORS, ConvGeometry, Operator
+from conformance.operators.conv.geometry import ConvGeometry
+from conformance.operators.conv.signatures import SIGNATURES
+from conformance.training.exchange import Call, RefusedError
 
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
-
-Tensors = dict[str, Any]
-"""Name -> torch tensor in canonical order, detached; an absent bias is None."""
-
-
-class RefusedError(Unsupported):
-    """A configuration that the implementation has no kernel for; the message names both and the reason."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    """One finished call of a kernel: what it was given, what it returned, what it promises."""
-
-    operator: Operator
-    geometry: ConvGeometry
-    dtype: str
-    contract: Contract
-    inputs: Tensors
-    outputs: Tensors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +40,10 @@ class Kernels:
         Raises RefusedError without a kernel, MalformedError for results of another shape, dtype or kind. What a kernel
         raises gets a note that names the layer.
         """
-        operator, like = OPERATORS[direction], next(iter(given.values()))
+        operator, like = SIGNATURES[direction], next(iter(given.values()))
         kernel, bridge = self.find(direction, geometry, like.dtype, what), self.implementation.arrays
         invocation = Invocation(kernel, bridge, operator, geometry, DTYPES[like.dtype], self.layout)
-        inputs = {name: None if tensor is None else tensor.detach() for name, tensor in given.items()}
+        inputs = {name: tensor.detach() for name, tensor in given.items() if tensor is not None}
         native = [self._given(inputs.get(name)) for name in operator.arguments]
         place = f"{what}: {direction} of {self.implementation.name}"
         try:
@@ -76,7 +58,7 @@ class Kernels:
             name: self._received(invocation, array, name, tensor.shape, like)
             for (name, tensor), array in zip(tensors.items(), results, strict=True)
         }
-        return Call(operator, geometry, DTYPES[like.dtype], kernel.contract, inputs, outputs)
+        return Call(direction, geometry, DTYPES[like.dtype], kernel.contract, inputs, outputs)
 
     def _is_native(self, tensor: Any) -> bool:
         """Whether the kernels take this very tensor."""
@@ -103,6 +85,14 @@ class Kernels:
             expected = f"{DTYPES[like.dtype]} {stored} ({self.layout})"
             raise MalformedError(f"{name} is {DTYPES.get(found.dtype)} {tuple(found.shape)}; expected {expected}")
         return found.permute(FROM_LAYOUT[self.layout]).contiguous() if len(shape) == 4 else found
+
+
+def on_host(call: Call) -> Call:
+    """The same call, for observers."""
+    inputs, outputs = (
+        {name: host(tensor) for name, tensor in tensors.items()} for tensors in (call.inputs, call.outputs)
+    )
+    return replace(call, inputs=inputs, outputs=outputs)
 
 
 def host(tensor: Any) -> Any:

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from conformance.implementations.implementation import Implementation, ImplementationError
-from conformance.operators import ConvGeometry, Tensor
+from conformance.operators.base import Tensor
+from conformance.operators.conv.geometry import ConvGeometry
 from conformance.training.bridge import Site, convolution
-from conformance.training.kernels import Kernels, RefusedError
+from conformance.training.exchange import RefusedError
+from conformance.training.kernels import Kernels
 
 
 class Conv2d(torch.nn.Conv2d):

@@ -1,29 +1,27 @@
-"""A network trained through an implementation's kernels, every call verified, and the verdict on it."""
+"""The verdict on a network that is trained through an implementation's kernels, every call verified."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import torch
-from torch.nn import functional
+import numpy as np
 
+from conformance.execution.process import Crash, Process
+from conformance.execution.remote import asked
 from conformance.execution.status import KernelFailure, Verdict, conclude
-from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.implementation import Implementation, Unsupported, Waiver
 from conformance.inputs import DISTRIBUTIONS
+from conformance.operators import OPERATORS, GeometryError
 from conformance.results import build
 from conformance.results.schema import SCHEMA, Scores, TrainingRecord, TrainingRun, number
-from conformance.training import samples
-from conformance.training.audit import Audit, audited
-from conformance.training.layers import replace_convolutions
-from conformance.training.models import UNet, digits_network
+from conformance.training import exchange
+from conformance.training.audit import Audit
+from conformance.training.exchange import Call, History, Place, Returned
 from conformance.training.required import Training
-from conformance.training.samples import Samples
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION, OPERATOR, TrainingConfiguration
 
 
@@ -31,90 +29,93 @@ class StalledError(KernelFailure):
     """Every call kept its bound, and yet the loss did not fall as it must."""
 
 
-@dataclass(slots=True)
-class History:
-    """What became of a training."""
-
-    losses: list[float] = field(default_factory=list)
-    """Loss of every step's batch, before the step."""
-    accuracies: list[float] = field(default_factory=list)
-    """Accuracy (of pixels, for masks) in every step's batch."""
-    scores: dict[str, float] = field(default_factory=dict)
-    """First and last loss and the accuracies, for tables and records."""
+class IncompleteError(KernelFailure):
+    """What is said of a training is not what was seen of it."""
 
 
 def run(
     configuration: TrainingConfiguration, implementation: Implementation, layout: str, seed: int, audit: Audit
 ) -> History:
-    """Train, verify every step, test. Raises BrokenStepError, RefusedError, and what a kernel raises.
+    """Train in the process that the kernels run in, and verify every call here. Raises BrokenStepError,
+    IncompleteError, Crash, Unsupported, and what a kernel raises."""
+    home = getattr(implementation.arrays, "home", None)
+    if home is None:
+        from conformance.training import loop  # torch is needed from here on
 
-    The network lives on the kernels' own device if they take torch tensors, else on the host.
-    """
-    arrays = implementation.arrays
-    device = arrays.device if isinstance(arrays, TorchArrays) else "cpu"
-    train, test = (half.to(device) for half in data(configuration, seed))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if configuration.network == "digits":
-            model = digits_network()
-        else:
-            model = UNet(3, 2, configuration.width, configuration.bilinear)
-        model = replace_convolutions(model, implementation, layout).to(device)
-    history, generator = History(), torch.Generator().manual_seed(seed)
-    steps = configuration.images // configuration.batch
-    with audited(model, audit), one_thread(device):
-        optimizer = torch.optim.Adam(model.parameters(), lr=configuration.rate)
-        for _ in range(configuration.epochs):
-            order = torch.randperm(len(train), generator=generator).to(device)
-            for chosen in order.split(configuration.batch):
-                audit.when = f"step {len(history.losses) + 1} of {configuration.steps}"
-                logits = model(train.images[chosen])
-                loss = functional.cross_entropy(logits, train.truth[chosen])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                history.losses.append(loss.item())
-                history.accuracies.append(_accuracy(logits, train.truth[chosen]))
-        audit.when = "test"
-        model.eval()
-        with torch.no_grad():
-            logits = torch.cat([model(images) for images in test.images.split(configuration.batch)])
-    history.scores = {
-        "first_loss": history.losses[0],
-        "last_loss": statistics.fmean(history.losses[-steps:]),
-        "accuracy": statistics.fmean(history.accuracies[-steps:]),
-        "test_loss": float(functional.cross_entropy(logits, test.truth)),
-        "test_accuracy": _accuracy(logits, test.truth),
-        "baseline": test.baseline,
-    }
+        history = loop.run(configuration, implementation, layout, seed, audit)
+    else:
+        process = home.process()
+        try:
+            told = _asked(process, "perform", implementation.name, exchange.train, configuration, layout, seed)
+            while not isinstance(told, History):
+                if isinstance(told, Place):
+                    audit.begins(told)
+                elif audit.place is None:
+                    raise IncompleteError("reports the results of a call that it did not announce")
+                else:
+                    audit.returned(audit.place, _called(process, implementation, layout, audit.place, told))
+                told = _asked(process, "proceed")
+        except BaseException:
+            with suppress(Crash):
+                process.ask("stop")
+            raise
+        history = told
+    _require_whole(configuration, history, audit)
     return history
 
 
-@contextmanager
-def one_thread(device: str) -> Iterator[None]:
-    """On a CPU: torch's waiting threads spin, and take from the kernels and the reference the cores that they share."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if device == "cpu" else threads)
+def _asked(process: Process, name: str, *given: Any) -> Place | Returned | History:
+    union: Any = Place | Returned | History
+    found: Place | Returned | History = asked(process, union, name, *given)
+    return found
+
+
+def _called(process: Process, implementation: Implementation, layout: str, place: Place, told: Returned) -> Call:
+    """A call with its tensors. Raises Unsupported where no kernel is declared for it, and IncompleteError for tensors
+    that are not those of the call that began."""
+    operator = OPERATORS[place.direction]
     try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+        geometry = place.geometry
+    except GeometryError as error:
+        raise IncompleteError(f"reports a call of {place.descriptor!r}: {error}") from None
+    contract = implementation.find(place.direction, geometry, "fp32", layout).contract
+    inputs, outputs = (
+        {name: process.tensor(tensor) for name, tensor in tensors.items()} for tensors in (told.inputs, told.outputs)
+    )
+    for arrays, tensors in ((inputs, operator.inputs(geometry)), (outputs, operator.outputs(geometry))):
+        expected = {name: (tensor.shape, np.dtype(np.float32)) for name, tensor in tensors.items()}
+        if {name: (array.shape, array.dtype) for name, array in arrays.items()} != expected:
+            raise IncompleteError(f"{place}\nreports other tensors than those of the call")
+    return Call(place.direction, geometry, "fp32", contract, inputs, outputs)
 
 
-def data(configuration: TrainingConfiguration, seed: int) -> tuple[Samples, Samples]:
-    """Training and test samples."""
-    if configuration.network == "digits":
-        return samples.digits(configuration.images, configuration.held, seed)
-    return samples.shapes(configuration.images, configuration.held, configuration.side, seed)
+def _require_whole(configuration: TrainingConfiguration, history: History, audit: Audit) -> None:
+    """Raises IncompleteError where not every step has been seen, with as many calls as the first."""
+    calls = [audit.calls[f"step {step} of {configuration.steps}"] for step in range(1, configuration.steps + 1)]
+    seen = sum(count == calls[0] > 0 for count in calls)
+    if not len(history.losses) == len(history.accuracies) == configuration.steps == seen:
+        raise IncompleteError(f"reports a training of {len(history.losses)} steps; {seen} were seen complete")
+    if not all(0 <= share <= 1 for share in (*history.accuracies, history.test_accuracy, history.baseline)):
+        raise IncompleteError("reports accuracies that are no shares of 1")
 
 
-def _accuracy(logits: Any, truth: Any) -> float:
-    return float((logits.argmax(1) == truth).float().mean())
+def scores(configuration: TrainingConfiguration, history: History) -> dict[str, float]:
+    """First and last loss and the accuracies, for tables and records; last is the mean over the last epoch."""
+    epoch = configuration.images // configuration.batch
+    return {
+        "first_loss": history.losses[0],
+        "last_loss": statistics.fmean(history.losses[-epoch:]),
+        "accuracy": statistics.fmean(history.accuracies[-epoch:]),
+        "test_loss": history.test_loss,
+        "test_accuracy": history.test_accuracy,
+        "baseline": history.baseline,
+    }
 
 
 def require_fallen(configuration: TrainingConfiguration, history: History) -> None:
     """Raises StalledError for a loss that did not fall as it must; NaN has not fallen."""
-    first, last = history.scores["first_loss"], history.scores["last_loss"]
+    found = scores(configuration, history)
+    first, last = found["first_loss"], found["last_loss"]
     if not last <= configuration.falls_to * first:
         raise StalledError(
             f"the loss went from {first:.4g} to {last:.4g} in {configuration.steps} steps; it must fall to "
@@ -125,27 +126,26 @@ def require_fallen(configuration: TrainingConfiguration, history: History) -> No
 def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
     """Train, verify every call, and say how it ended; raises KeyboardInterrupt only."""
     implementation, configuration, layout = training.implementation, training.configuration, training.layout
-    audit, history, errors = Audit(), History(), list[BaseException]()
+    audit, history, errors = Audit(), list[History](), list[BaseException]()
 
     def attempt(_: Verdict) -> None:
-        nonlocal history
         try:
-            history = run(configuration, implementation, layout, training.seed, audit)
-            require_fallen(configuration, history)
+            history.append(run(configuration, implementation, layout, training.seed, audit))
+            require_fallen(configuration, history[0])
         except BaseException as error:
             errors.append(error)
             raise
 
     def waiver() -> Waiver | None:
         """What excuses the call that training ended at: a kernel waived on a problem's data is waived on any."""
-        if audit.asked is None or any(isinstance(error, StalledError) for error in errors):
+        if audit.place is None or any(isinstance(error, (StalledError, IncompleteError)) for error in errors):
             return None
-        find: Any = partial(implementation.waiver, *audit.asked, "fp32")
+        find: Any = partial(implementation.waiver, audit.place.direction, audit.place.geometry, "fp32")
         return next(filter(None, map(find, DISTRIBUTIONS)), None)
 
     verdict = conclude(attempt, waiver)
-    if errors and not isinstance(errors[0], (KernelFailure, Unsupported)):
-        verdict.reason = f"{audit.place}\n{verdict.reason}".strip()
+    if errors and audit.place is not None and not isinstance(errors[0], (KernelFailure, Unsupported)):
+        verdict.reason = f"{audit.place}\n{verdict.reason}"
     verdict.seconds["judge"] = audit.seconds
     # the contract of the first kernel that is for fp32; another one may be for some of the geometries
     contracts = {
@@ -156,6 +156,7 @@ def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
         )
         for name in DIRECTIONS
     }
+    losses = history[0].losses if history else ()
     return verdict, TrainingRecord(
         schema=SCHEMA,
         implementation=implementation.name,
@@ -174,10 +175,10 @@ def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
         checks={role: {"worst error / bound": (number(worst), 1.0)} for role, worst in audit.worst.items()},
         training=TrainingRun(
             network=configuration.network,
-            steps=len(history.losses),
+            steps=len(losses),
             verified=audit.verified,
-            losses=tuple(map(number, history.losses)),
-            scores=Scores(**{n: number(score) for n, score in history.scores.items()}) if history.scores else None,
+            losses=tuple(map(number, losses)),
+            scores=Scores(**{n: number(x) for n, x in scores(configuration, history[0]).items()}) if history else None,
             configuration=asdict(configuration),
         ),
         versions=build.versions() | build.texts(implementation.arrays.describe()),

@@ -20,7 +20,12 @@ ROOMS = ("implementations", "worker", "shipped")
 MODULES = ("contract", "dtypes", "exit_codes", "floating_point", "resources")
 OPERATORS = ("base", "descriptor", "spatial")
 """Parts of the suite that declarations and kernels use: rooms, modules, and modules of the room `operators`, besides
-those whose names end in `geometry`."""
+those whose names end in `geometry` or `signatures`."""
+OTHERS = {
+    "execution": ("invocation",),
+    "training": ("bridge", "exchange", "kernels", "layers", "loop", "models", "samples", "tables"),
+}
+"""Room -> its modules that call kernels; the others know right results."""
 
 
 class Guard:
@@ -76,9 +81,13 @@ _KNOWING = (f"{PACKAGE}{os.sep}", f"{GOLDEN}{os.sep}")
 def _open(parts: Sequence[str]) -> bool:
     """Whether kernels may use a part of the suite."""
     first, *rest = parts
+    if first in OTHERS:
+        return not rest or (len(rest) == 1 and rest[0] in OTHERS[first])
     if first != "operators":
         return first in ROOMS or (first in MODULES and not rest)
-    return not rest or rest[-1].endswith("geometry") or (len(rest) == 1 and rest[0] in (*OPERATORS, *_FAMILIES))
+    if not rest or rest[-1].endswith(("geometry", "signatures")):
+        return True
+    return len(rest) == 1 and rest[0] in (*OPERATORS, *_FAMILIES)
 
 
 _FAMILIES = tuple(entry.name for entry in os.scandir(PACKAGE / "operators") if entry.is_dir())

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,7 +23,7 @@ from conformance import floating_point
 from conformance.implementations import implementation as declared
 from conformance.implementations import registry, vocabulary
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.errors import blame, kernel_frames
+from conformance.implementations.errors import KernelFailure, blame, kernel_frames
 from conformance.worker import wire
 from conformance.worker.guard import Guard
 from conformance.worker.wire import plain
@@ -32,12 +32,17 @@ OPTIONAL = ("metered", "differentiate", "footprint")
 """Methods that not every bridge has."""
 
 
+class Stopped(BaseException):
+    """The judge does not want to hear the rest of what consults it."""
+
+
 class Server:
     """What the judge may ask for: every public method is an operation. Arrays and results are known by numbers that the
     judge gives them."""
 
-    def __init__(self, guard: Guard, to_kernels: int, from_kernels: int) -> None:
+    def __init__(self, guard: Guard, connection: socket.socket, to_kernels: int, from_kernels: int) -> None:
         self.guard, self._in, self._out, self._end = guard, to_kernels, from_kernels, 0
+        self._connection, self._encoder, self._process = connection, msgspec.msgpack.Encoder(), os.getpid()
         self.known: dict[str, declared.Implementation] = {}
         self.arrays: dict[int, Any] = {}
         self._meter: Any = None
@@ -85,8 +90,11 @@ class Server:
 
     def fetch(self, name: str, number: int) -> wire.Tensor:
         """To the host."""
-        host = self.known[name].arrays.to_host(self.arrays[number])
-        tensor, self._end = wire.write(self._out, host, self._end)
+        return self.store(self.known[name].arrays.to_host(self.arrays[number]))
+
+    def store(self, array: np.ndarray) -> wire.Tensor:
+        """Put an array where the judge can read it, until the next request."""
+        tensor, self._end = wire.write(self._out, array, self._end)
         return tensor
 
     def overwrite(self, name: str, number: int, tensor: wire.Tensor) -> bool:
@@ -112,10 +120,11 @@ class Server:
         self, name: str, kind: str, index: int, number: int, arguments: Sequence[int | None], parameters: dict[str, Any]
     ) -> wire.Returned:
         """Results get the numbers from `number` on."""
+        return self.keep(self.function(name, kind, index)(*self.given(arguments), **parameters), number)
+
+    def function(self, name: str, kind: str, index: int) -> Callable[..., Any]:
         one = self.known[name]
-        function = (one.kernels if kind == "kernel" else one.autograd_variants)[index].function
-        result = function(*self._given(arguments), **parameters)
-        return self.keep(result, number)
+        return (one.kernels if kind == "kernel" else one.autograd_variants)[index].function
 
     def keep(self, result: Any, number: int) -> wire.Returned:
         """Give a result, or several, numbers."""
@@ -128,7 +137,7 @@ class Server:
         return wire.Returned(len(items), plain(type(result).__qualname__) if computes else "")
 
     def synchronize(self, name: str, numbers: Sequence[int | None]) -> None:
-        self.known[name].arrays.synchronize(self._given(numbers))
+        self.known[name].arrays.synchronize(self.given(numbers))
 
     def meter(self, name: str) -> None:
         """Count what kernels move from now on."""
@@ -145,28 +154,65 @@ class Server:
         """The floating-point mode before anything was loaded, and now."""
         return [list(self._mode), list(floating_point.mode())]
 
-    def _given(self, numbers: Sequence[int | None]) -> list[Any]:
+    def given(self, numbers: Sequence[int | None]) -> list[Any]:
         return [None if number is None else self.arrays[number] for number in numbers]
+
+    def perform(self, name: str, routine: Callable[..., Any], *given: Any) -> Any:
+        """A function of the suite, which is given this server and the name of an implementation. It may `consult`."""
+        return routine(self, name, *given)
+
+    def stop(self) -> None:
+        """Of a routine that consults the judge: it has ended."""
 
     # the loop
 
-    def answer(self, request: bytes) -> wire.Answer:
+    def serve(self) -> None:
+        """Answer until the judge closes the channel."""
+        while True:
+            self._send(self.answer(self._next()))
+
+    def consult(self, value: Any) -> None:
+        """From within an operation: answer by a value, and go on when the judge says `proceed`. In between it may ask
+        for other operations. Raises Stopped when it says `stop`."""
+        self._send(wire.Answer(value))
+        while True:
+            *others, last = operations = self._next()
+            if last not in (("proceed",), ("stop",)):
+                self._send(self.answer(operations))
+                continue
+            self.answer(others)
+            if last == ("stop",):
+                raise Stopped
+            return
+
+    def _next(self) -> list[tuple[Any, ...]]:
+        request = _received(self._connection)
+        if request is None:
+            os._exit(0)  # what was registered with atexit is the vendor's, and nobody waits for it
+        operations: list[tuple[Any, ...]] = pickle.loads(request)
+        self._end = 0
+        return operations
+
+    def _send(self, answer: wire.Answer) -> None:
+        if os.getpid() != self._process:  # a kernel has forked, and both have returned: one of them is enough
+            os._exit(0)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(BaseException):
+                stream.flush()
+        answer.findings, self.guard.findings[:] = tuple(map(plain, self.guard.findings)), []
+        encoded = self._encoder.encode(answer)
+        self._connection.sendall(len(encoded).to_bytes(wire.LENGTH, "little") + encoded)
+
+    def answer(self, operations: Sequence[tuple[Any, ...]]) -> wire.Answer:
         """The answer to one request; whatever kernels raise is part of it."""
-        answer, self._end = wire.Answer(), 0
-        process = os.getpid()
-        for name, *given in pickle.loads(request):
+        answer = wire.Answer()
+        for name, *given in operations:
             try:
                 answer.value = getattr(self, name)(*given)
             except BaseException as error:
                 answer.value, answer.failure = None, _failure(error, self.guard.own)
                 answer.spoiled = self._lost(error, given)
                 break
-        if os.getpid() != process:  # a kernel has forked, and both have returned: one of them is enough
-            os._exit(0)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(BaseException):
-                stream.flush()
-        answer.findings, self.guard.findings[:] = tuple(map(plain, self.guard.findings)), []
         return answer
 
     def _lost(self, error: BaseException, given: Sequence[Any]) -> bool:
@@ -185,7 +231,10 @@ class Server:
 
 
 def _failure(error: BaseException, own: Sequence[str]) -> wire.Failure:
-    kinds = ((declared.Unsupported, "unsupported"), (Unavailable, "unavailable"), (Exception, "exception"))
+    kinds = (
+        (declared.Unsupported, "unsupported"), (Unavailable, "unavailable"), (KernelFailure, "failure"),
+        (Exception, "exception"),
+    )  # fmt: skip
     kind = next((word for known, word in kinds if isinstance(error, known)), "exit")
     kind = "declaration" if isinstance(error, declared.ImplementationError) else kind
     try:
@@ -246,14 +295,10 @@ def main(channel: int, to_kernels: int, from_kernels: int, parent: int) -> None:
     faulthandler.enable(file=2)
     guard = Guard()
     guard.install()
-    server = Server(guard, to_kernels, from_kernels)
-    encoder, connection = msgspec.msgpack.Encoder(), socket.socket(fileno=channel)
+    connection = socket.socket(fileno=channel)
     vocabulary.use(pickle.loads(_received(connection) or b""))
     connection.sendall(wire.READY)
-    while (request := _received(connection)) is not None:
-        answer = encoder.encode(server.answer(request))
-        connection.sendall(len(answer).to_bytes(wire.LENGTH, "little") + answer)
-    os._exit(0)  # what was registered with atexit is the vendor's, and nobody waits for it
+    Server(guard, connection, to_kernels, from_kernels).serve()
 
 
 def _received(connection: socket.socket) -> bytes | None:

@@ -122,7 +122,8 @@ class Failure(Struct, frozen=True):
     """An exception, as far as it can be told."""
 
     kind: str
-    """`unsupported`, `unavailable`, `declaration`, `exception`, or `exit` for what is no Exception."""
+    """`unsupported`, `unavailable`, `failure` for results that are wrong, `declaration`, `exception`, or `exit` for
+    what is no Exception."""
     name: str
     message: str
     blame: str

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from conformance.implementations.bridges.base import ArrayBridge, refuse
-from conformance.implementations.bridges.tape import Saved, Tape, first
+from conformance.implementations.bridges.tape import Saved, Tape, first, of_some
 from conformance.implementations.devices import Unavailable
 
 
@@ -48,15 +48,19 @@ class JaxArrays(ArrayBridge):
         """Waits for the results themselves: jax has no device-wide barrier."""
         import_module("jax").block_until_ready(result)
 
-    def differentiate(self, call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
-        """What jax.vjp keeps: the arrays in the function that it returns, each buffer once."""
+    def differentiate(
+        self, function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+    ) -> Tape:
+        """What jax.vjp keeps of function(*given, **parameters) in the arguments at `wanted`: the arrays in the function
+        that it returns, each buffer once."""
         jax = import_module("jax")
+        call = of_some(function, given, wanted, parameters)
 
-        def with_all(*given: Any) -> tuple[Any, Any]:
-            result = call(*given)
+        def with_all(*arrays: Any) -> tuple[Any, Any]:
+            result = call(*arrays)
             return first(result), result
 
-        _, pull, result = jax.vjp(with_all, *arrays, has_aux=True)
+        _, pull, result = jax.vjp(with_all, *(given[index] for index in wanted), has_aux=True)
         leaves = (leaf for leaf in jax.tree_util.tree_leaves(pull) if isinstance(leaf, jax.Array))
         buffers = {id(leaf): leaf for leaf in leaves if leaf.size}
         saved = (Saved(a.shape, str(a.dtype), a.nbytes, a.dtype.itemsize) for a in buffers.values())

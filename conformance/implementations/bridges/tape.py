@@ -1,10 +1,14 @@
-"""What a framework's autodiff keeps between a call and its backward."""
+"""What a framework's autodiff keeps between a call and its backward, and what a training step takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +17,8 @@ class Saved:
 
     shape: tuple[int, ...]
     dtype: str
-    nbytes: int
-    itemsize: int
+    nbytes: Count
+    itemsize: Annotated[int, Meta(ge=1)]
 
     @property
     def elements(self) -> int:
@@ -35,6 +39,41 @@ class Tape:
     result: Any
     saved: tuple[Saved, ...]
     pull: Callable[[Any], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of one training step.
+
+    peak       maximum
+    forward    what is allocated when forward has ended
+    explained  of that: parameters, the batch, the loss and what the graph keeps
+    scratch    what a meter may count that belongs to no tensor
+    """
+
+    peak: Count
+    forward: Count
+    explained: Count
+    scratch: Count
+
+    @property
+    def hidden(self) -> int:
+        """What is allocated and belongs to no known tensor."""
+        return self.forward - self.explained
+
+
+def of_some(
+    function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+) -> Callable[..., Any]:
+    """A kernel as a function of its arguments at `wanted`, the others being as they are in `given`."""
+
+    def call(*arrays: Any) -> Any:
+        full = list(given)
+        for index, array in zip(wanted, arrays, strict=True):
+            full[index] = array
+        return function(*full, **parameters)
+
+    return call
 
 
 def first(result: Any) -> Any:

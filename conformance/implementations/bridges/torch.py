@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
-from conformance.implementations.bridges.tape import Tape
+from conformance.implementations.bridges.tape import Footprint, Tape, first, of_some
 from conformance.implementations.devices import Unavailable
 
 
@@ -83,15 +83,25 @@ class TorchArrays(ArrayBridge):
         before, after = (cuda.Event(enable_timing=True) for _ in range(2))
         return between_events(before, after, cuda.synchronize, call)
 
-    def differentiate(self, call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
-        """What torch's autograd keeps for the backward of call(*arrays)."""
-        tape: Tape = import_module("conformance.implementations.bridges.torch_memory").differentiate(call, arrays)
+    def differentiate(
+        self, function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+    ) -> Tape:
+        """What torch's autograd keeps for the backward of function(*given, **parameters) in the arguments at
+        `wanted`."""
+        memory = import_module("conformance.implementations.bridges.torch_memory")
+        call = of_some(function, given, wanted, parameters)
+        tape: Tape = memory.differentiate(call, [given[index] for index in wanted])
         return tape
 
-    def footprint(self, pair: Callable[[Any, Any], Any], batch: int) -> Any:
-        """Bytes of a training step of the tutorial's network, see
-        `conformance.implementations.bridges.torch_network`."""
-        return import_module("conformance.implementations.bridges.torch_network").footprint(pair, batch, self.device)
+    def footprint(
+        self, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
+    ) -> Footprint:
+        """Bytes of a training step of the tutorial's network (`conformance.implementations.bridges.torch_network`)
+        with a function of x, w and further arguments, which are None."""
+        network = import_module("conformance.implementations.bridges.torch_network")
+        call = of_some(function, [None] * arguments, (0, 1), parameters)
+        found: Footprint = network.footprint(lambda x, w: first(call(x, w)), batch, self.device)
+        return found
 
     def describe(self) -> dict[str, str]:
         torch = _torch()

@@ -7,12 +7,12 @@ parameters and ReLU; max-pooling by 2; fully connected layers 9216 -> 128 -> 10.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from conformance.implementations.bridges.tape import Footprint
 from conformance.implementations.bridges.torch_memory import CudaBytes, LiveBytes, by_memory, recorded, stashed
 
 IMAGE = (1, 28, 28)
@@ -23,27 +23,6 @@ SMALLEST = 32 * 26 * 26 * 4
 
 Pair = Callable[[Any, Any], Any]
 """(x, w) -> batch norm of conv(x, w), of one implementation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Bytes of one training step.
-
-    peak       maximum
-    forward    what is allocated when forward has ended
-    explained  of that: parameters, the batch, the loss and what the graph keeps
-    scratch    what a meter may count that belongs to no tensor
-    """
-
-    peak: int
-    forward: int
-    explained: int
-    scratch: int
-
-    @property
-    def hidden(self) -> int:
-        """What is allocated and belongs to no known tensor."""
-        return self.forward - self.explained
 
 
 def footprint(pair: Pair, batch: int, device: str) -> Footprint:

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, ProbeMethods, Tensor
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, ProbeMethods
 from conformance.operators.conv import probes as large
+from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.invalid import CHANNELS, WINDOW
 from conformance.operators.spatial import BLOCK_ELEMENTS, cropped, padded, taps_per_input
-
-_KEYWORDS = ("stride", "padding", "dilation", "groups", "layout")
 
 
 def _gathered(g: ConvGeometry, image: np.ndarray, dtype: Any) -> Iterator[tuple[slice, np.ndarray]]:
@@ -38,21 +37,11 @@ def _gathered(g: ConvGeometry, image: np.ndarray, dtype: Any) -> Iterator[tuple[
         yield block, seen[..., block, :].reshape(g.groups, taps, -1)
 
 
-class _Conv(Operator):
+class _Conv(signatures.Convolution):
     """What the three directions share."""
 
-    family = "conv"
     factors = 2
-    keywords: tuple[str, ...] = _KEYWORDS
     invalid = WINDOW | CHANNELS
-
-    def parameters(self, geometry: ConvGeometry) -> dict[str, Any]:
-        return {
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "dilation": geometry.dilation,
-            "groups": geometry.groups,
-        }
 
     def magnitude(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(operator applied to squared inputs), by output."""
@@ -65,21 +54,11 @@ class _Conv(Operator):
         return 2 * geometry.y.size * (geometry.filter.size // geometry.k)
 
 
-class ConvForward(_Conv):
-    """x[N,C,H,W], w[K,C/g,R,S], bias[K]? -> y[N,K,P,Q]. bias is always passed, None when absent."""
-
-    name, data, operand, free_axis = "conv_forward", "x", "w", 0
-    arguments = ("x", "w", "bias")
+class ConvForward(_Conv, signatures.Forward):
+    data, operand, free_axis = "x", "w", 0
     homogeneous = Homogeneous(("x", "bias"), ("y",))
     cofactor = "dy"
     probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
-
-    def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        bias = {"bias": geometry.per_channel} if geometry.bias else {}
-        return {"x": geometry.x, "w": geometry.filter, **bias}
-
-    def outputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """C/g*R*S products and the bias."""
@@ -98,25 +77,11 @@ class ConvForward(_Conv):
         return {"y": y}
 
 
-class ConvBackwardData(_Conv):
-    """dy[N,K,P,Q], w[K,C/g,R,S] -> dx[N,C,H,W]."""
-
-    name, data, operand, free_axis = "conv_backward_data", "dy", "w", 1
-    arguments = ("dy", "w")
-    keywords = (*_KEYWORDS, "input_size")
+class ConvBackwardData(_Conv, signatures.BackwardData):
+    data, operand, free_axis = "dy", "w", 1
     homogeneous = Homogeneous(("dy",), ("dx",))
     cofactor = "x"
     probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
-
-    def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        return {"dy": geometry.y, "w": geometry.filter}
-
-    def outputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        return {"dx": geometry.x}
-
-    def parameters(self, geometry: ConvGeometry) -> dict[str, Any]:
-        """The common ones and input_size=(H, W), which dy does not determine when the stride leaves a remainder."""
-        return {**super().parameters(geometry), "input_size": (geometry.h, geometry.w)}
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """K/g products for every window position that touches an input element."""
@@ -145,27 +110,12 @@ class ConvBackwardData(_Conv):
         return {"dx": dx}
 
 
-class ConvBackwardWeight(_Conv):
-    """x[N,C,H,W], dy[N,K,P,Q] -> dw[K,C/g,R,S], and dbias[K] where the problem has a bias."""
-
-    name, data, operand, free_axis = "conv_backward_weight", "x", "dy", 1
-    arguments = ("x", "dy")
-    keywords = (*_KEYWORDS, "kernel_size", "with_bias")
+class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
+    data, operand, free_axis = "x", "dy", 1
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
     invalid = WINDOW
     cofactor = "w"
     probes = ProbeMethods(lambda geometry: geometry.k, large.backward_weight, large.sample_backward_weight)
-
-    def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        return {"x": geometry.x, "dy": geometry.y}
-
-    def outputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        dbias = {"dbias": geometry.per_channel} if geometry.bias else {}
-        return {"dw": geometry.filter, **dbias}
-
-    def parameters(self, geometry: ConvGeometry) -> dict[str, Any]:
-        """The common ones, kernel_size=(R, S), and with_bias: whether (dw, dbias) is asked for."""
-        return {**super().parameters(geometry), "kernel_size": (geometry.r, geometry.s), "with_bias": geometry.bias}
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """N*P*Q, whatever the output."""
