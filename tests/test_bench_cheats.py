@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,16 +15,15 @@ from conformance.execution.invocation import MalformedError
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.timing import clock as clocks
 from conformance.timing import rotation
+from conformance.timing.clock import CheatError
 from conformance.timing.measurement import Measurement
-from conformance.timing.roofline import Ceilings
-from conformance.timing.rotation import CheatError, rotate
+from conformance.timing.rotation import rotate
+from conformance.worker import instruments
 from tests import cheaters
 from tests.cheaters import Kernel
-from tests.conftest import Project
-from tests.test_speed import PLUGINS, SUITE
 
-pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("one_core")
 
 DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
@@ -55,7 +53,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return right(*inputs, **parameters)
 
     monkeypatch.setattr(cheaters, "honest", slow)
-    monkeypatch.setattr(rotation, "time", found)
+    for module in (clocks, instruments):
+        monkeypatch.setattr(module, "perf_counter", found.perf_counter)
     return found
 
 
@@ -203,27 +202,3 @@ def test_no_two_timed_calls_are_given_the_same():
     assert len({address for _, address in due}) == rounds
     assert seen[0][0] not in {content for content, _ in due}
     assert {call for place, call in enumerate(waves) if place % turn < rotation.WARM_UP} == {seen[0]}
-
-
-CACHED = """
-    global seen
-    seen = globals().get("seen", {})
-    key = x.tobytes()
-    if key not in seen:
-        rotation.time.spend(1)
-        seen[key] = y
-    return seen[key].copy()
-"""
-
-
-def test_in_the_benchmark_suite_a_cheater_fails_and_is_in_no_file(project: Project, ceilings: Any):
-    ceilings(Ceilings(1e15, 1e15, "given"))
-    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", SUITE)
-    project.kernel("honest")
-    project.kernel("cheat", head="from conformance.timing import rotation", body=CACHED.strip())
-    outcome = project.run("--benchmark-only", "--benchmark-json=times.json")
-    assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "fail": 1})
-    assert outcome.of("cheat")["reason"].startswith("no time: answers from memory")
-    rows = json.loads((project.folder / "times.json").read_text())["benchmarks"]
-    assert [row["extra_info"]["implementation"] for row in rows] == ["honest"]

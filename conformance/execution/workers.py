@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -144,6 +144,19 @@ class Workers:
                 raise Crash(f"{source.place} declares something else when it is loaded again")
         return process
 
+    @contextmanager
+    def apart(self) -> Iterator[Process]:
+        """A process that loads no file, for what the suite itself measures."""
+        process = Process(Limits(), self._watched())
+        try:
+            yield process
+        finally:
+            process.end()
+
+    def keep_all(self) -> None:
+        """Every file keeps its process, where implementations take turns."""
+        self.most = max(self.most, len(self._groups))
+
     def forget(self, path: Path) -> None:
         """End the process of a file, which is loaded anew when it is needed."""
         if process := self._processes.pop(group_of(path), None):
@@ -171,12 +184,15 @@ class Workers:
         self.close()
 
     def _started(self) -> Process:
+        process = self._empty.pop() if self._empty else Process(self._limits, self._watched())
+        if self._ahead:
+            self._empty.append(Process(self._limits, self._watched()))
+        return process
+
+    def _watched(self) -> Reaper:
         if self._reaper is None:
             self._reaper = Reaper()
-        process = self._empty.pop() if self._empty else Process(self._limits, self._reaper)
-        if self._ahead:
-            self._empty.append(Process(self._limits, self._reaper))
-        return process
+        return self._reaper
 
     def _load(self, source: Source, stem: str, found: Registry) -> None:
         """Take in what a file defines, or why it cannot be used."""

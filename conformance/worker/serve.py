@@ -10,9 +10,10 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ import numpy as np
 from conformance import floating_point
 from conformance.implementations import implementation as declared
 from conformance.implementations import registry, vocabulary
+from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import MAX_MESSAGE, blame, kernel_frames
 from conformance.worker import wire
 from conformance.worker.guard import Guard
+from conformance.worker.measuring import Measuring
 
 OPTIONAL = ("metered", "differentiate", "footprint")
 """Methods that not every bridge has."""
@@ -39,6 +42,7 @@ class Server:
         self.guard, self._in, self._out, self._end = guard, to_kernels, from_kernels, 0
         self.known: dict[str, declared.Implementation] = {}
         self.arrays: dict[int, Any] = {}
+        self.measuring = Measuring(self)
         self._meter: Any = None
         self._mode = floating_point.mode()
 
@@ -112,10 +116,14 @@ class Server:
         self, name: str, kind: str, index: int, number: int, arguments: Sequence[int | None], parameters: dict[str, Any]
     ) -> wire.Returned:
         """Results get the numbers from `number` on."""
+        return self.keep(self.function(name, kind, index)(*self.given(arguments), **parameters), number)
+
+    def function(self, name: str, kind: str, index: int) -> Callable[..., Any]:
         one = self.known[name]
-        function = (one.kernels if kind == "kernel" else one.autograd_variants)[index].function
-        result = function(*self._given(arguments), **parameters)
-        return self.keep(result, number)
+        return (one.kernels if kind == "kernel" else one.autograd_variants)[index].function
+
+    def bridge(self, name: str) -> ArrayBridge:
+        return self.known[name].arrays
 
     def keep(self, result: Any, number: int) -> wire.Returned:
         """Give a result, or several, numbers."""
@@ -128,7 +136,7 @@ class Server:
         return wire.Returned(len(items), plain(type(result).__qualname__) if computes else "")
 
     def synchronize(self, name: str, numbers: Sequence[int | None]) -> None:
-        self.known[name].arrays.synchronize(self._given(numbers))
+        self.known[name].arrays.synchronize(self.given(numbers))
 
     def meter(self, name: str) -> None:
         """Count what kernels move from now on."""
@@ -145,7 +153,7 @@ class Server:
         """The floating-point mode before anything was loaded, and now."""
         return [list(self._mode), list(floating_point.mode())]
 
-    def _given(self, numbers: Sequence[int | None]) -> list[Any]:
+    def given(self, numbers: Sequence[int | None]) -> list[Any]:
         return [None if number is None else self.arrays[number] for number in numbers]
 
     # the loop
@@ -156,7 +164,7 @@ class Server:
         process = os.getpid()
         for name, *given in pickle.loads(request):
             try:
-                answer.value = getattr(self, name)(*given)
+                answer.value = attrgetter(name)(self)(*given)
             except BaseException as error:
                 answer.value, answer.failure = None, _failure(error, self.guard.own)
                 answer.spoiled = self._lost(error, given)

@@ -1,0 +1,76 @@
+"""How long calls take: by the clock of the process that they run in, which the judge's own clock must agree with."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from conformance.execution.invocation import Invocation
+from conformance.execution.status import KernelFailure
+
+EXCHANGES, SHARE, SLACK = 4, 0.1, 1e-3
+"""By how much the judge's clock may show more than the kernels' process says, in the median: so many exchanges with it,
+that share of the calls and these seconds. A busy machine makes processes wait for one another."""
+SLOWER = 2.0
+"""How many times as long calls before the timed one may take: they are on inputs that the kernel knows."""
+
+
+class CheatError(KernelFailure):
+    """A kernel whose time would not be that of its work; the message says how it showed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call returned, and its seconds: by the device's own events where it has some, and until it was idle."""
+
+    result: Any
+    wall: float
+    events: float | None
+
+    @property
+    def seconds(self) -> float:
+        return self.wall if self.events is None else self.events
+
+
+@dataclass(slots=True)
+class Clock:
+    """Times the calls of a kernel. A process that is not the judge's may say anything: it is believed as far as the
+    judge's clock bears it out."""
+
+    invocation: Invocation
+    _spans: list[tuple[float, float]] = field(default_factory=list, init=False)
+    """Seconds of each request, by the process and by the judge's clock."""
+    _exchanges: list[float] = field(default_factory=list, init=False)
+    _pairs: list[tuple[float, float]] = field(default_factory=list, init=False)
+    """Of a timed call, and of the fastest before it."""
+
+    def call(self, native: Sequence[Any], *before: Sequence[Any]) -> Call:
+        """The kernel, timed, after calls on other inputs. Raises CheatError for what cannot be true."""
+        start = perf_counter()
+        result, walls, events = self.invocation.timed(*before, native)
+        asked = perf_counter()
+        self.invocation.instruments.exchange()
+        self._exchanges.append(perf_counter() - asked)
+        span, told = asked - start, sum(walls)
+        # the order of comparison matters: a NaN is neither
+        if len(walls) != 1 + len(before) or not (min(walls) >= 0 and told <= span and 0 <= (events or 0.0) <= span):
+            raise CheatError(f"its process says that calls take {told:.3g} s; by the judge's clock it was {span:.3g} s")
+        self._spans.append((told, span))
+        if before:
+            self._pairs.append((walls[-1], min(walls[:-1])))
+        return Call(result, walls[-1], events)
+
+    def require_agreement(self) -> None:
+        """Raises CheatError where the process has said less than calls took, or has said it of others than those that
+        count."""
+        told, span = (statistics.median(seconds) for seconds in zip(*self._spans, strict=True))
+        missing = statistics.median(span - told for told, span in self._spans)
+        if missing > SLACK + SHARE * told + EXCHANGES * statistics.median(self._exchanges):
+            raise CheatError(f"its process says that calls take {told:.3g} s; by the judge's clock it was {span:.3g} s")
+        if self._pairs:
+            timed, before = (statistics.median(seconds) for seconds in zip(*self._pairs, strict=True))
+            if before > SLOWER * timed + SLACK:
+                raise CheatError(f"timed calls take {timed:.3g} s, those just before them {before:.3g} s")
