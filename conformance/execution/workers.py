@@ -121,6 +121,15 @@ class Workers:
             self._load(Source(self, place, place, entry=entry.name), entry.name, registry)
 
     def process(self, source: Source) -> Process:
+        """The process of a file, which has loaded it. Raises Crash."""
+        process = self._process(source)
+        if source.file not in process.loaded:
+            found = source.loaded(process)
+            if source.seen is not None and found.implementations != source.seen:
+                raise Crash(f"{source.place} declares something else when it is loaded again")
+        return process
+
+    def _process(self, source: Source) -> Process:
         """The process of a file. Raises Crash."""
         if self._crashes[source.place] >= MAX_CRASHES:
             raise Crash(f"not run, crashed {MAX_CRASHES} times")
@@ -138,10 +147,6 @@ class Workers:
             with suppress(Crash):
                 spare.begin(*source.request)
                 spare.loading = source.file
-        if source.file not in process.loaded:
-            found = source.loaded(process)
-            if source.seen is not None and found.implementations != source.seen:
-                raise Crash(f"{source.place} declares something else when it is loaded again")
         return process
 
     @contextmanager
@@ -199,7 +204,7 @@ class Workers:
         self._groups.setdefault(source.group, len(self._groups))
         try:
             digest = registry.source_hash(source.path) if source.path is not None else ""
-            loaded = source.loaded(self.process(source))
+            loaded = source.loaded(self._process(source))  # once: loading may change the process
         except (Crash, KernelFailure, OSError, remote.Raised, remote.Exited) as error:
             found.broken[source.place] = str(error) if isinstance(error, (Crash, KernelFailure)) else described(error)
             return

@@ -15,7 +15,8 @@ EXCHANGES, SHARE, SLACK = 4, 0.1, 1e-3
 """By how much the judge's clock may show more than the kernels' process says, in the median: so many exchanges with it,
 that share of the calls and these seconds. A busy machine makes processes wait for one another."""
 SLOWER = 2.0
-"""How many times as long calls before the timed one may take: they are on inputs that the kernel knows."""
+"""How many times as long as timed calls even the fastest of those before them may take: they are on inputs that the
+kernel knows. It is the fastest, because on a busy machine most calls after a pause wait for threads to wake."""
 
 
 class CheatError(KernelFailure):
@@ -44,8 +45,9 @@ class Clock:
     _spans: list[tuple[float, float]] = field(default_factory=list, init=False)
     """Seconds of each request, by the process and by the judge's clock."""
     _exchanges: list[float] = field(default_factory=list, init=False)
-    _pairs: list[tuple[float, float]] = field(default_factory=list, init=False)
-    """Of a timed call, and of the fastest before it."""
+    _timed: list[float] = field(default_factory=list, init=False)
+    _before: list[float] = field(default_factory=list, init=False)
+    """Of calls after others, and of those others."""
 
     def call(self, native: Sequence[Any], *before: Sequence[Any]) -> Call:
         """The kernel, timed, after calls on other inputs. Raises CheatError for what cannot be true."""
@@ -55,22 +57,23 @@ class Clock:
         self.invocation.instruments.exchange()
         self._exchanges.append(perf_counter() - asked)
         span, told = asked - start, sum(walls)
-        # the order of comparison matters: a NaN is neither
+        # a NaN is neither more nor less than anything
         if len(walls) != 1 + len(before) or not (min(walls) >= 0 and told <= span and 0 <= (events or 0.0) <= span):
             raise CheatError(f"its process says that calls take {told:.3g} s; by the judge's clock it was {span:.3g} s")
         self._spans.append((told, span))
         if before:
-            self._pairs.append((walls[-1], min(walls[:-1])))
+            self._timed.append(walls[-1])
+            self._before += walls[:-1]
         return Call(result, walls[-1], events)
 
     def require_agreement(self) -> None:
         """Raises CheatError where the process has said less than calls took, or has said it of others than those that
         count."""
-        told, span = (statistics.median(seconds) for seconds in zip(*self._spans, strict=True))
+        told, span = map(statistics.median, zip(*self._spans, strict=True))
         missing = statistics.median(span - told for told, span in self._spans)
         if missing > SLACK + SHARE * told + EXCHANGES * statistics.median(self._exchanges):
             raise CheatError(f"its process says that calls take {told:.3g} s; by the judge's clock it was {span:.3g} s")
-        if self._pairs:
-            timed, before = (statistics.median(seconds) for seconds in zip(*self._pairs, strict=True))
+        if self._before:
+            before, timed = min(self._before), statistics.median(self._timed)
             if before > SLOWER * timed + SLACK:
-                raise CheatError(f"timed calls take {timed:.3g} s, those just before them {before:.3g} s")
+                raise CheatError(f"timed calls take {timed:.3g} s, those just before them {before:.3g} s or more")
