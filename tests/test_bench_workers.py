@@ -25,11 +25,11 @@ from tests.test_speed import PLUGINS, SUITE
 
 pytest_plugins = ["pytester"]
 
-WORK = 0.02
-"""Seconds that a call of an honest kernel takes."""
+WORK, LONG = 0.02, 0.1
+"""Seconds that a call of an honest kernel takes; and of one whose process lies, so that it shows on a busy machine."""
 DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
 
-HEAD = f"""
+HEAD = """
 import time
 
 from conformance import Implementation
@@ -38,7 +38,7 @@ from tests import cheaters
 right = cheaters.honest
 
 def honest(*inputs, **parameters):
-    time.sleep({WORK})
+    time.sleep(SECONDS)
     return right(*inputs, **parameters)
 
 cheaters.honest = honest
@@ -52,9 +52,12 @@ def declare(name, make):
 
     return one
 """
-CHEATERS = f"{HEAD}\nglobals().update((name, declare(name, make)) for name, (make, _) in cheaters.TIMED.items())\n"
+CHEATERS = f"""{HEAD}
+SECONDS = {WORK}
+globals().update((name, declare(name, make)) for name, (make, _) in cheaters.TIMED.items())
+"""
 LIAR = (
-    HEAD
+    f"{HEAD}\nSECONDS = {LONG}\n"
     + """
 from conformance.worker.instruments import Instruments
 
@@ -109,7 +112,7 @@ def test_a_cheater_has_no_time(cheating: dict[str, Case], name: str, reason: str
 
 
 def test_another_clock_in_the_time_module_changes_nothing(workers: Workers, tmp_path: Path):
-    stopped = "time.perf_counter = time.monotonic = time.time = lambda: 0.0\none = declare('stopped', lambda: honest)\n"
+    stopped = f"SECONDS = {WORK}\ntime.perf_counter = lambda: 0.0\none = declare('stopped', lambda: honest)\n"
     (case,) = cases(workers, tmp_path / "stopped.py", HEAD + stopped).values()
     found = rotate(case, 1.0)
     assert len(found.rounds) >= rotation.DEFAULT_ROUNDS

@@ -28,6 +28,7 @@ from conformance.timing import machine, measure, table, unet
 from conformance.timing.measure import Accuracy, Cell
 from conformance.timing.measurement import Measurement
 from conformance.timing.table import Direction
+from conformance.worker import instruments
 from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
 
 AWKWARD = 'first, "second"; a|b <c>\nsecond line'
@@ -163,7 +164,7 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
 def frameworks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is loaded, for all that the machine's description knows: a test must not change threads of others."""
     loaded: dict[str, Any] = {}
-    monkeypatch.setattr(machine, "sys", SimpleNamespace(modules=loaded))
+    monkeypatch.setattr(instruments, "sys", SimpleNamespace(modules=loaded))
     return loaded
 
 
@@ -214,7 +215,7 @@ def test_the_header_names_what_numbers_depend_on(run: Callable[..., Any]):
     assert "2 of 2 layers at full size, fp32, NCHW; TF32 " in shown
     assert processor() in shown
     assert f"numpy {np.__version__}" in shown
-    assert f"threads: {machine.share_threads()}" in shown
+    assert f"threads: {machine.cores()} cores" in shown
     assert f"ceilings of cpu: {CEILINGS}" in shown
 
 
@@ -311,7 +312,8 @@ def test_frameworks_have_the_same_threads(frameworks: dict[str, Any], monkeypatc
     monkeypatch.setattr(machine, "cores", lambda: 3)
     fakes = SimpleNamespace(set_num_threads=given.append, get_num_threads=lambda: given[-1])
     frameworks |= {"torch": fakes, "numba": fakes, "jax": None}
-    assert machine.share_threads() == "torch 3, numba 3, jax 3 (one a core)"
+    shared = machine.share_threads([Implementation("acme")])
+    assert machine.threads_text(shared) == "jax 3, numba 3, torch 3"
     assert given == [3, 3]
 
 
@@ -319,10 +321,10 @@ def test_fewer_threads_for_one_are_refused(run: Callable[..., Any], frameworks: 
     def refuse(count: int) -> None:
         raise ValueError("more than 1")
 
-    frameworks["numba"] = SimpleNamespace(set_num_threads=refuse)
-    outcome = run("--impl", "{file}")
+    frameworks["numba"] = SimpleNamespace(set_num_threads=refuse, get_num_threads=lambda: machine.cores() + 1)
+    outcome = run("--impl", "{file}", "--in-process")
     assert outcome.code == 4
-    assert "numba cannot have" in outcome.err
+    assert f"numba has {machine.cores() + 1} threads" in outcome.err
     assert "NUMBA_NUM_THREADS" in outcome.err
 
 
@@ -330,9 +332,9 @@ def test_tf32_follows_the_flags(frameworks: dict[str, Any]):
     on, off = SimpleNamespace(allow_tf32=True), SimpleNamespace(allow_tf32=False)
     backends = SimpleNamespace(cuda=SimpleNamespace(matmul=off), cudnn=on)
     frameworks["torch"] = SimpleNamespace(backends=backends)
-    assert machine.tf32() == "on in torch (cudnn)"
+    assert machine.tf32([Implementation("acme")]) == "on in torch (cudnn)"
     backends.cudnn = off
-    assert machine.tf32() == "off"
+    assert machine.tf32([Implementation("acme")]) == "off"
 
 
 def test_the_default_implementations_come_in_order():

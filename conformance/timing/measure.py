@@ -90,7 +90,7 @@ def _measure(cell: Cell, rounds: int, ceilings: Ceilings | None, verdict: Verdic
         call = clock.call(native)
         results = invocation.split(call.result)
         times.append(call.wall)
-    clock.require_agreement()
+    clock.require_agreement(native)
     last = invocation.outputs(results)
     if not all(np.array_equal(outputs[name], last[name]) for name in outputs):
         require_right(last, "right when first called, wrong when called again: ")

@@ -165,7 +165,6 @@ def rotate(case: Case, first: float) -> Measurement:
     rotation.warm_up = (slot,) * warm_up_calls(slot.wall)
     del slot  # frees its buffers, unless they are called on
     slots, rotated = _waves(rotation, inputs, base)
-    rotation.clock.require_agreement()
     rounds, wall = tuple(slot.seconds for slot in slots), tuple(slot.wall for slot in slots)
     # what the caller's stream sees must be all that the device does, so that its time is the kernel's
     if min(wall) > 2 * min(rounds) + SLACK:
@@ -216,7 +215,8 @@ def _waves(rotation: _Rotation, inputs: Sequence[ScaledInputs], base: ScaledInpu
 
 
 def _require_work(rotation: _Rotation, slots: Sequence[_Slot], fastest: float) -> None:
-    """Calls on inputs that are known take as long, and return memory of their own."""
+    """Calls take as long as is said, and as long on inputs that are known, and return memory of their own."""
+    rotation.clock.require_agreement(slots[0].native)
     again = [_Slot(slot.inputs, slot.native, rotation.room()) for slot in slots]
     rotation.time(again, "right in a timed call, wrong when it is repeated")
     split = rotation.invocation.split
