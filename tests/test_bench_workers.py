@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
+from conformance.checks import behaviour, check_behaviour
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
+from conformance.inputs import expectation
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
 from conformance.timing.measure import measure
 from conformance.timing.rotation import rotate
+from conformance.worker import memory
 from tests import cheaters
 from tests.conftest import ROOT, Project
 from tests.test_speed import PLUGINS, SUITE
@@ -131,6 +134,39 @@ def test_what_a_process_says_is_checked(workers: Workers, tmp_path: Path, lie: s
     elif time is not None:
         with pytest.raises(CheatError, match=r"by the judge's clock|those just before them"):
             time(case)
+
+
+STREAMS = """
+from conformance import Implementation
+from conformance.implementations.bridges.numpy import NumpyArrays
+from tests import kernels
+
+class Streams(NumpyArrays):
+    def stopwatch(self, call):
+        call()
+        return 1e-5, 0.01
+
+one = Implementation("streams", arrays=Streams())
+one.implements("conv_forward")(kernels.conv_forward)
+"""
+
+
+def test_events_of_a_device_reach_the_judge(workers: Workers, tmp_path: Path):
+    (case,) = cases(workers, tmp_path / "streams.py", STREAMS).values()
+    native = case.invocation().to_device(expectation(case.recipe).inputs)
+    assert case.invocation().timed(native, native)[1:] == ((0.01, 0.01), 1e-5)
+    verdict = check_behaviour(case, behaviour.work_is_finished)
+    assert (verdict.status, verdict.reason[:28]) == ("fail", "the device works 0.01 s, of ")
+
+
+def test_memory_is_that_of_the_process(workers: Workers, tmp_path: Path):
+    takes = "def takes(*inputs, **more):\n    scratch = bytearray(1 << 26)\n    return honest(*inputs, **more)\n"
+    text = f"{HEAD}\nSECONDS = 0\n{takes}\none = declare('takes', lambda: takes)\n"
+    (case,) = cases(workers, tmp_path / "takes.py", text).values()
+    host, device = case.invocation().growth(case.invocation().to_device(expectation(case.recipe).inputs))
+    assert device is None
+    assert host is None or (1 << 26) * 0.9 < host < 1 << 27
+    assert case.invocation().instruments.cache("cpu") == memory.last_level_cache("cpu")
 
 
 CACHED = """

@@ -87,7 +87,7 @@ def test_agreement_with_torch(
     benchmark.pedantic(lambda: None, rounds=TURNS)
     with capsys.disabled():
         print(
-            f"\n{operator} {name}: benchmark suite {own * 1e3:.3g} ms, torch.utils.benchmark {rotated * 1e3:.3g} ms, on "
-            f"one set of inputs {cached * 1e3:.3g} ms; paired ratio {statistics.median(ratios):.3f} "
+            f"\n{operator} {name}: benchmark suite {own * 1e3:.3g} ms, torch.utils.benchmark {rotated * 1e3:.3g} ms, "
+            f"on one set of inputs {cached * 1e3:.3g} ms; paired ratio {statistics.median(ratios):.3f} "
             f"({ratios[0]:.3f} to {ratios[-1]:.3f})"
         )

@@ -210,7 +210,9 @@ class Instruments(local.Instruments):
         return self._plain(bool, "keep_pages")
 
     def cache(self, device: str) -> int | None:
-        return self._plain(int | None, "cache", device)
+        size: Any = int | None
+        found: int | None = self._plain(size, "cache", device)
+        return found
 
     def flood(self, device: str, count: int) -> None:
         self._plain(type(None), "flood", device, count)
