@@ -91,11 +91,11 @@ class Project:
         places = {"head": "", "construct": "", "declares": "", "tail": ""} | changes
         return self.write(f"{folder}/{name}.py", MODULE.format(name=name, body=body, **places))
 
-    def run(self, *arguments: str, subprocess: bool = False) -> Outcome:
+    def run(self, *arguments: str, subprocess: bool = False, patience: float = 60) -> Outcome:
         """Run the suite, on one tiny case unless the arguments select others."""
         usual = [f"{option}={value}" for option, value in USUAL.items() if not _given(option, arguments)]
         if subprocess:
-            result = self.pytester.runpytest_subprocess(*arguments, *usual, timeout=60)
+            result = self.pytester.runpytest_subprocess(*arguments, *usual, timeout=patience)
         else:
             result = self.pytester.runpytest_inprocess(*arguments, *usual)
         return Outcome(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}", self.records())

@@ -205,16 +205,38 @@ def test_kernel_that_raises_is_an_error_of_its_own():
     )
 
 
-def test_waiver_covers_behaviour_on_the_same_data():
+def test_waiver_excuses_behaviour_only_where_it_says_so():
     case = case_of(cheaters.spoils_input())
-    case.implementation.waive("conv_forward", reason="w is scratch", url="https://example.org/1")
-    assert check_behaviour(case, behaviour.inputs_are_unchanged).status == "waived"
+    case.implementation.waive("conv_forward", reason="wrong", url="https://example.org/1")
+    assert check_behaviour(case, behaviour.inputs_are_unchanged).status == "fail"
+    case.implementation.waive(
+        "conv_forward", reason="w is scratch", url="https://example.org/2", distributions=("behaviour",)
+    )
+    verdict = check_behaviour(case, behaviour.inputs_are_unchanged)
+    assert (verdict.status, verdict.waiver and verdict.waiver.reason) == ("waived", "w is scratch")
     assert check_behaviour(case, behaviour.results_are_plain).status == "pass"
+
+
+@pytest.mark.parametrize(("distribution", "status"), {"integer": "waived", "special": "fail"}.items())
+def test_waiver_excuses_results_on_its_distributions_in_checks_of_behaviour(distribution: str, status: str):
+    case = case_of(doubled([]))
+    case.implementation.waive("conv_forward", reason="r", url="u", distributions=(distribution,))
+    assert check_behaviour(case, behaviour.inputs_are_unchanged).status == status
+    assert check_behaviour(case, behaviour.inputs_are_unchanged, of_right_kernels=True).status == status
+
+
+@pytest.mark.parametrize(("distribution", "status"), {"integer": "waived", "special": "error"}.items())
+def test_waiver_excuses_results_that_do_not_come(distribution: str, status: str):
+    case = case_of(lambda *inputs, **parameters: 1 // 0)
+    case.implementation.waive("conv_forward", reason="r", url="u", distributions=(distribution,))
+    assert check_behaviour(case, behaviour.inputs_are_unchanged).status == status
 
 
 def test_waiver_that_raises_is_an_error():
     case = case_of(cheaters.spoils_input())
-    case.implementation.waive("conv_forward", reason="r", url="u", when=lambda geometry: bool(1 // 0))
+    case.implementation.waive(
+        "conv_forward", reason="r", url="u", when=lambda geometry: bool(1 // 0), distributions=("behaviour",)
+    )
     verdict = check_behaviour(case, behaviour.inputs_are_unchanged)
     assert (verdict.status, verdict.reason.splitlines()[1:]) == (
         "error",

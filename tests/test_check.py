@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from functools import partial, wraps
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from conformance.implementations import registry
 from conformance.operators import FAMILIES, OPERATORS, parse
 from conformance.resources import IMPLS
 from tests import kernels
+from tests.test_floating_point import GLIBC, ROUNDING, switched
 
 CONV = "n2 c4 h7 w7 k4 r3 s3 p2 d1x2"
 PROBLEMS = {"conv": CONV, "conv_bn": "bn.plain", "avg_pool": "pool.tutorial", "max_pool": "maxpool.dilation"}
@@ -295,6 +298,20 @@ def test_arguments_that_cannot_be_meant_are_named(arguments: dict, message: str)
     given = {"kernel": kernels.conv_forward, "problem": CONV, "operator": "conv_forward"} | arguments
     with pytest.raises(ValueError, match=message):
         check(given.pop("kernel"), given.pop("problem"), **given)
+
+
+@GLIBC
+def test_no_verdict_in_a_process_that_rounds_otherwise():
+    meaning = "results are rounded towards zero"
+    with switched(ctypes.CDLL("libm.so.6").fesetround, ROUNDING[meaning][platform.machine()]):
+        result = check(kernels.conv_forward, CONV, operator="conv_forward", seed=5)
+    assert (result.status, result.reason.partition(";")[0]) == ("error", f"in this process {meaning}")
+
+
+def test_a_padded_image_that_no_memory_holds_is_refused_before_it_is_made():
+    result = check(kernels.conv_forward, "n1 c1 h1 w1 k1 r1 s1 u9999999 p9999999", operator="conv_forward")
+    assert result.status == "error"
+    assert "no reference, is the problem too large for this machine? needs about 2,980,23" in result.reason
 
 
 def test_every_family_is_tried():

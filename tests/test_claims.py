@@ -241,13 +241,16 @@ def test_a_problem_that_is_in_no_table_is_a_warning(project: Project, claim: Cal
     [
         (b"{", "is cut off"),
         (b'{"schema": 2}', "field schema: "),
+        (b"{}", "schema"),
+        (b'{"schema": 1, "implementations": {}}', "field implementations: "),
+        ({"cases": {"conv_backward": []}}, "operator 'conv_backward' must be one of conv_forward, "),
         (b"\xff", "is not UTF-8"),
         ({"seed": "7"}, "field implementations[...].seed: expected `int`, got `str`"),
         ({"device": "abacus"}, "device 'abacus' must be one of cpu, "),
         ({"problems": {}}, "has no descriptor in `problems`"),
         ({"cases": {"conv_forward": [{"variants": ["fp32"], "problems": []}]}}, ".variants"),
     ],
-    ids=["cut", "schema", "encoding", "type", "device", "problem", "variant"],
+    ids=["cut", "schema", "empty", "nobody", "operator", "encoding", "type", "device", "problem", "variant"],
 )
 def test_garbled_claims_end_the_run_before_it_begins(
     project: Project, claim: Callable[..., Path], content: Any, words: str
@@ -333,9 +336,11 @@ def test_bad_command_lines(project: Project, capsys: pytest.CaptureFixture[str])
     project.run("--seed=1")
     records.write_bytes(records.read_bytes() + twice)
     assert "of several runs (--level=standard --seed=0, --level=standard --seed=1)" in refused(file, str(records))
+    records.write_bytes(twice.replace(b"conv_forward", b"conv_backward"))
+    assert "operator 'conv_backward' must be one of conv_forward, " in refused(file, str(records))
     file = str(project.kernel(body="return y + 0"))
     assert "no verdict on" in refused(file, str(records))
-    assert "(2 on other sources); run it again" in refused(file, str(records))
+    assert "(1 on other sources); run it again" in refused(file, str(records))
 
 
 def test_nothing_verified_leaves_claims_as_they_are(project: Project, claim: Callable[..., Path]):

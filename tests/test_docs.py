@@ -138,6 +138,14 @@ def test_words_are_those_of_the_field(path: Path):
     assert [phrase for phrase in OLD_PHRASES if phrase in prose] == []
 
 
+def test_actions_are_pinned_by_commit():
+    """A tag can be moved to another program."""
+    files = [*(ROOT / ".github").rglob("*.yml"), ROOT / "docs" / "vendor-repository.md"]
+    used = [name for file in files for name in re.findall(r"uses: (\S+)", file.read_text())]
+    assert len(used) > 5
+    assert [name for name in used if not re.search(r"@([0-9a-f]{40}|COMMIT)$", name)] == []
+
+
 def test_a_file_that_is_no_campaigns_output_is_refused_and_nothing_is_written(tmp_path: Path, capsys):
     wrong = tmp_path / "wrong.txt"
     wrong.write_text("nothing of a campaign\n")

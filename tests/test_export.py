@@ -194,6 +194,7 @@ def test_what_was_not_compared_is_not_exported(acme: Path, tmp_path: Path):
         ([ONE_BY_ONE], 0, "pass: conv_forward of acme"),
         (["--problem", ONE_BY_ONE, "--impl", "acme", "--operator", "conv_forward"], 0, "pass: conv_forward of acme"),
         ([ONE_BY_ONE, "--dtype", "fp8"], 4, "error: dtype fp8: unknown"),
+        ([ONE_BY_ONE, "--seed", "1_0"], 4, "error: --seed 1_0: must be a whole number from 0 to 10^18 - 1"),
         ([ONE_BY_ONE, "--impl", "acne"], 4, "acne: unknown; did you mean acme?"),
         ([], 4, "error: PROBLEM: give one"),
         ([CONV], 5, "unsupported: conv_forward of acme"),
@@ -205,6 +206,13 @@ def test_commands_explain_and_tell_by_their_status(acme, tmp_path, capsys, comma
     assert main([command, str(acme), *words, *more]) == code
     assert text in "".join(capsys.readouterr())
     assert (tmp_path / "case" / "replay.py").exists() == (command == "export" and code == 0)
+
+
+def test_a_file_may_have_colons_in_its_name(acme: Path, capsys):
+    file = acme.rename(acme.with_name("acme::v2.py"))
+    assert main(["check", str(file), ONE_BY_ONE]) == 0
+    assert main(["check", f"{file}::acme", ONE_BY_ONE]) == 4
+    assert "no such file" in capsys.readouterr().err
 
 
 def test_a_wrong_kernel_fails_the_check_and_is_exported(acme: Path, tmp_path: Path, capsys):

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.dtypes import STORAGE
-from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe, golden, goldens, npz, recipes, writing
+from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe, digests, golden, goldens, npz, recipes, writing
 from conformance.inputs.goldens import verify
 from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, read, render
 from conformance.inputs.stream import Stream
@@ -216,6 +217,15 @@ def test_suites_name_a_golden_that_differs(folder: Path, monkeypatch: pytest.Mon
         golden.check(Expectation(PINNED[0]))
 
 
+def test_suites_name_a_golden_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    edited(lambda d: d["entries"].pop(KEY))(folder)
+    monkeypatch.setattr(golden, "_pinned", lambda: read(folder / MANIFEST.name))
+    golden.check(Expectation(replace(PINNED[0], seed=1)))
+    golden.check(Expectation(replace(PINNED[0], geometry=ConvGeometry(n=1, c=1, h=1, w=1, k=1, r=1, s=1))))
+    with pytest.raises(GoldenError, match=f"{re.escape(ENTRY)} is missing.*{REGENERATE}"):
+        golden.check(Expectation(PINNED[0]))
+
+
 def test_a_manifest_with_much_damage_is_cut_short(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert verify(folder, recipes.pinned()[:60], STORED, 1) == 1
     lines = capsys.readouterr().err.splitlines()
@@ -353,15 +363,15 @@ def test_progress_shows_on_a_terminal_only(capsys: pytest.CaptureFixture[str], m
 def test_digests_see_values_only():
     odd = np.array([0x7FF8000000000001, 0xFFF8000000000000, 1 << 63], dtype="<u8").view("<f8")
     plain = np.array([np.nan, np.nan, 0.0])
-    assert golden.digest(odd) == golden.digest(plain)
-    assert golden.digest(plain.astype(np.float16)) == golden.digest(plain)
-    assert golden.digest(np.arange(6.0).reshape(2, 3).T.copy().T) == golden.digest(np.arange(6.0).reshape(2, 3))
-    assert golden.digest(np.array([1.0])) == hashlib.sha256(bytes.fromhex("000000000000f03f")).hexdigest()
+    assert digests.digest(odd) == digests.digest(plain)
+    assert digests.digest(plain.astype(np.float16)) == digests.digest(plain)
+    assert digests.digest(np.arange(6.0).reshape(2, 3).T.copy().T) == digests.digest(np.arange(6.0).reshape(2, 3))
+    assert digests.digest(np.array([1.0])) == hashlib.sha256(bytes.fromhex("000000000000f03f")).hexdigest()
 
 
 def test_digests_do_not_depend_on_threads():
     program = (
-        "from conformance.inputs import *; from conformance.inputs.golden import *; "
+        "from conformance.inputs import *; from conformance.inputs.digests import *; "
         "from conformance.operators import *; "
         "texts = ('n1 c128 h24 w24 k128 r3 s3 p1 b1', 'bn n2 c48 h17 w15 k64 r3 s3 p1', 'pool n2 c8 h31 w30 r3 s3', "
         "'maxpool n2 c8 h31 w30 r3 s3'); "

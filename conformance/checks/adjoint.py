@@ -53,5 +53,6 @@ def directions_are_adjoint(subject: Subject) -> None:
             if not abs(value - other_value) <= room + other_room:
                 raise BehaviourError(
                     f"{first} and {second} are not adjoint on the {distribution} distribution: inner products "
-                    f"{value!r} and {other_value!r}, limit of their difference {room + other_room:.3g}"
+                    f"{value!r} and {other_value!r}, limit of their difference {room + other_room:.3g}",
+                    wrong_on=distribution,
                 )

@@ -16,8 +16,8 @@ from conformance.execution.judging import judged
 from conformance.execution.process import Crash
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.implementations.bridges import ArrayBridge
-from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported, Waiver
-from conformance.inputs import DISTRIBUTIONS, Expectation
+from conformance.implementations.implementation import BEHAVIOUR, ImplementationError, Kernel, Unsupported, Waiver
+from conformance.inputs import Expectation
 from conformance.inputs.golden import check as check_golden
 from conformance.judge import Contract
 from conformance.operators import FAMILIES, Arrays, Tensor
@@ -26,7 +26,14 @@ from conformance.results.schema import Facts
 
 
 class BehaviourError(KernelFailure):
-    """A kernel that is right at first and does not behave; the message says how it showed."""
+    """A kernel that is right at first and does not behave; the message says how it showed.
+
+    `wrong_on` is the input distribution, where it showed in results: what excuses these there excuses them here.
+    """
+
+    def __init__(self, message: str, wrong_on: str = "") -> None:
+        super().__init__(message)
+        self.wrong_on = wrong_on
 
 
 class NotChecked(Unsupported):
@@ -80,7 +87,7 @@ class Sample:
         outputs = self.invocation.outputs(results)
         judgements = judged(self.expected, outputs, self.contract, self.method)
         if failed := [judgement.explain() for judgement in judgements if not judgement.passed]:
-            raise BehaviourError("\n".join([f"wrong result ({when})", *failed]))
+            raise BehaviourError("\n".join([f"wrong result ({when})", *failed]), self.expected.recipe.distribution)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,31 +133,39 @@ _wrong: dict[tuple[Any, ...], tuple[Kernel, Check | None]] = {}
 def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False) -> Verdict:
     """The verdict of one check on a case. Raises nothing that an implementation does, except KeyboardInterrupt.
 
-    A kernel that is waived on any distribution of a problem cannot behave on it; behaving is no surprise. With
-    `of_right_kernels`, of a kernel that is wrong on plain inputs the first check that is made on the case reports that,
-    whatever else the run verifies, and the others are unsupported.
+    What a waiver says of a distribution excuses results that are wrong on it, or do not come; all else has to be waived
+    as behaviour, or a NaN too many would be leave to write to inputs. Behaving is no surprise. With `of_right_kernels`,
+    of a kernel that is wrong on plain inputs the first check that is made on the case reports that, whatever else the
+    run verifies, and the others are unsupported.
     """
-    waiver = partial(case.waiver, tuple(DISTRIBUTIONS))
+    plain = FAMILIES[case.operator.family].distributions[0]
+    failed_on = [plain]
+
+    def waiver() -> Waiver | None:
+        return case.waiver((*failed_on, BEHAVIOUR))
 
     def attempt(verdict: Verdict) -> None:
         kernel = case.kernel
         verdict.contract = kernel.contract
         if of_right_kernels:
-            _require_right_on_plain_inputs(case, kernel, check, waiver)
-        verdict.facts = check(Subject(case, kernel))
+            _require_right_on_plain_inputs(case, plain, kernel, check, waiver)
+        try:
+            verdict.facts = check(Subject(case, kernel))
+        except BehaviourError as error:
+            failed_on[:] = filter(None, [error.wrong_on])
+            raise
 
     return conclude(attempt, waiver)
 
 
 def _require_right_on_plain_inputs(
-    case: Case, kernel: Kernel, check: Check, waiver: Callable[[], Waiver | None]
+    case: Case, distribution: str, kernel: Kernel, check: Check, waiver: Callable[[], Waiver | None]
 ) -> None:
     """Verify the first distribution of the family, once for all checks of a case.
 
     Raises what is wrong with the results if it is this check that reports it, and Unsupported if another one does.
     Nothing where a waiver covers it.
     """
-    distribution = FAMILIES[case.operator.family].distributions[0]
     plain = replace(case, variant=replace(case.variant, distribution=distribution))
     key = (id(kernel), case.operator.name, case.problem.geometry, plain.variant, case.seed, case.method)
     _, reporting = _wrong.get(key, (kernel, check))

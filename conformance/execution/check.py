@@ -265,7 +265,8 @@ def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Imp
 
     A file is read anew: it may have been mended.
     """
-    text, _, wanted = str(kernel).partition("::")
+    # a file may have such a name itself
+    text, _, wanted = (str(kernel), "", "") if Path(kernel).exists() else str(kernel).partition("::")
     by_path = isinstance(kernel, Path) or text.endswith(".py") or "/" in text or os.sep in text
     if not by_path:
         known = loader.load(registry.discover(IMPLS))

@@ -10,11 +10,12 @@ from conformance.dtypes import STORAGE
 from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
 from conformance.execution.judging import METHODS
+from conformance.execution.selection import seed_number
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS
 from conformance.problems import LAYOUTS
 
-EXIT = {"pass": 0, "waived": 0, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
+EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
 
 
 def declare_check(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="fp32", metavar="|".join(STORAGE))
     parser.add_argument("--layout", default="nchw", metavar="|".join(LAYOUTS))
     parser.add_argument("--distribution", default="fixed", metavar="NAME", help="one of " + ", ".join(DISTRIBUTIONS))
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", default="0", metavar="N")
     parser.add_argument("--in-process", action="store_true", help="run the kernel in this process, for debuggers")
     parser.add_argument("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes")
 
@@ -57,7 +58,7 @@ def _verdict(arguments: argparse.Namespace) -> CheckResult:
         dtype=arguments.dtype,
         layout=arguments.layout,
         distribution=arguments.distribution,
-        seed=arguments.seed,
+        seed=seed_number(arguments.seed),
         method=arguments.method,
         in_process=arguments.in_process,
     )

@@ -35,6 +35,8 @@ START = (
 )
 LOOK = 0.05
 """Seconds between two looks at the memory of a process that has not answered."""
+STARTING = 60.0
+"""Seconds that the interpreter may take to start, beside those of a call."""
 DYING = 0.5
 """Seconds that a process has to say where it is, before it is killed."""
 OUTPUT = 1 << 14
@@ -77,7 +79,7 @@ class Process:
         self.dropped: deque[int] = deque()
         """Numbers of arrays that nobody needs any more; filled by whoever collects garbage."""
         self._posted: list[Operation] = []
-        self._begun = 0.0
+        self._begun, self._ready = 0.0, False
         self._numbers = 0
         self._in, self._out, self._filled = wire.memory_file(), wire.memory_file(), 0
         self._channel, other = socket.socketpair()
@@ -138,6 +140,9 @@ class Process:
         request = pickle.dumps([*([("free", free)] if free else []), *self._posted, (name, *given)])
         self._posted.clear()
         self._begun = time.monotonic()
+        if not self._ready:
+            self._receive(len(wire.READY), self._begun + STARTING)
+            self._ready, self._begun = True, time.monotonic()
         self._send(len(request).to_bytes(wire.LENGTH, "little") + request, self._begun)
 
     def finish(self) -> wire.Answer:
@@ -284,7 +289,7 @@ class Process:
 
     def _crash(self, what: str, start: float) -> Crash:
         """The end, in words: what happened on the first line, so that equal ends are alike."""
-        after = f"after {time.monotonic() - start:.2g} s"
+        after = f"after {max(0.0, time.monotonic() - start):.2g} s"
         words = [line for line in self.printed.splitlines() if line.strip()]
         said = [] if "Fatal Python error" in self.printed else [f"its output ended: {line}" for line in words[-1:]]
         self.end("\n".join([what, after, *said]))

@@ -63,10 +63,10 @@ def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
 
 def value(process: Process, answer: wire.Answer, expected: type[T]) -> T:
     """The value of an answer; raises the same."""
-    if answer.failure is not None:
-        raise _raised(answer.failure)
     if answer.findings:
         raise KernelFailure("\n".join(answer.findings))
+    if answer.failure is not None:
+        raise _raised(answer.failure)
     try:
         return msgspec.convert(answer.value, expected)
     except msgspec.ValidationError as error:
@@ -119,7 +119,9 @@ class Bridge(ArrayBridge):
                 self._described = self.ask(dict[str, str], "require")
             except Unavailable as absence:
                 self._absence = str(absence)
-            except (Crash, Exited, Exception) as error:
+            except Crash:
+                return  # which the cases report
+            except (Exited, Exception) as error:
                 self._absence = f"{self.name} cannot be used: {getattr(error, 'blame', '') or error}"
         if self._absence:
             raise Unavailable(self._absence)
@@ -274,15 +276,24 @@ def require_handle(array: Any) -> Handle:
 
 
 class Condition:
-    """A `when=`. Its answers are kept: what is declared of a problem does not change."""
+    """A `when=`. Its answers are kept: what is declared of a problem does not change, and one that has crashed or hung
+    is not asked again."""
 
     def __init__(self, home: Home, name: str, kind: str, index: int) -> None:
         self.home, self._place, self._known = home, (name, kind, index), dict[str, bool]()
+        self._crash = ""
 
     def __call__(self, geometry: Any) -> bool:
         descriptor = geometry.descriptor
+        if self._crash:
+            raise Crash(self._crash)
         if descriptor not in self._known:
-            self._known[descriptor] = asked(self.home.process(), bool, "holds", *self._place, geometry)
+            process = self.home.process()
+            try:
+                self._known[descriptor] = asked(process, bool, "holds", *self._place, geometry)
+            except Crash as crash:
+                self._crash = f"when=... {crash}"
+                raise Crash(self._crash) from None
         return self._known[descriptor]
 
 

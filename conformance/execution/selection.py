@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
 from conformance.problems import Problem, Variant, at_level
 from conformance.resources import CHECKOUT
-
-BEHAVIOUR = "behaviour"
-"""What records and `--distribution` call the behaviour checks, which choose their inputs themselves."""
 
 
 class SelectionError(ValueError):
@@ -68,6 +67,13 @@ def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
             raise SelectionError(f"--impl {path}: {what}; give a .py file, or a folder of them")
         paths |= {file.resolve(): file for file in found}
     return tuple(known), tuple(paths.values())
+
+
+def seed_number(text: str) -> int:
+    """The value of `--seed`. Raises SelectionError."""
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        raise SelectionError(f"--seed {text}: must be a whole number from 0 to 10^18 - 1")
+    return int(text)
 
 
 def require_known(option: str, values: Sequence[str], choices: Iterable[str]) -> None:

@@ -86,7 +86,10 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
 def _require_memory(case: Case) -> None:
     """Raises MemoryError for what the machine cannot hold, which would end the process and lose other verdicts."""
     each = PROBED if by_probes(case.recipe, case.method) else EXACT
-    needed = case.operator.bytes(case.problem.geometry, each)
+    geometry = case.problem.geometry
+    height, width = (size + sum(pad) for size, pad in zip((geometry.h, geometry.w), geometry.padding, strict=True))
+    # the reference pads one image at a time: with a large stride, far more than the tensors themselves
+    needed = case.operator.bytes(geometry, each) + 8 * geometry.c * height * width
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))

@@ -210,9 +210,10 @@ class Workers:
             return
         if loaded.broken is not None:
             found.broken[source.place] = loaded.broken
-        elif loaded.unavailable is not None:
+            found.duplicates += [source.place] if loaded.implementations else []  # a name twice in one file
+        if loaded.unavailable is not None:
             found.unavailable[stem] = loaded.unavailable
-        else:
+        elif loaded.implementations:
             source.seen = loaded.implementations
             try:
                 ones = [remote.implementation(source, seen) for seen in loaded.implementations]

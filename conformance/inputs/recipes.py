@@ -1,7 +1,4 @@
-"""The recipes that goldens are made of, from the tables; and their entries, computed in parallel.
-
-Not imported by the package itself: `conformance.problems` imports it.
-"""
+"""The recipes that goldens are made of, from the tables; and their entries, computed in parallel."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from conformance.dtypes import STORAGE
+from conformance.inputs.digests import entry
 from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.golden import entry
 from conformance.inputs.manifest import SEED, Entry, GoldenError
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level

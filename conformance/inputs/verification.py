@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from conformance.inputs import npz, recipes
+from conformance.inputs.digests import differences
 from conformance.inputs.distributions import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.golden import differences
 from conformance.inputs.manifest import MANIFEST, REMEDY, TENSORS, Stored, read
 
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from conformance.inputs import npz, recipes
+from conformance.inputs.digests import entry
 from conformance.inputs.distributions import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.golden import entry
 from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, Stored, read, render
 
 

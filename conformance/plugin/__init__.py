@@ -9,5 +9,6 @@ pytest_plugins = [
     "conformance.plugin.session",
     "conformance.plugin.fixtures",
     "conformance.plugin.timing",
+    "conformance.plugin.environment",
     "conformance.plugin.progress",
 ]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from conformance.resources import CHECKOUT
+
 PLUGIN = "conformance.plugin"
 FOLDERS = {f"conformance.{name}": Path(__file__).parents[1] / name for name in ("suites", "benchmarks")}
 """What pytest collects of the package: with `--pyargs` by name, otherwise by path."""
@@ -36,6 +38,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
             f"{error}: another plugin or conftest.py and kernel-conformance both have this option; "
             "run the suite with `conformance run`, which loads neither other plugins nor conftest.py"
         ) from None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The root of a checkout stands for what pytest collects in that folder: the suites, and not their own tests."""
+    if CHECKOUT is not None:
+        given = {word: Path(os.path.realpath(config.invocation_params.dir / word)) for word in config.args}
+        config.args = [str(FOLDERS["conformance.suites"]) if given[w] == CHECKOUT else w for w in config.args]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from conformance.dtypes import STORAGE
 from conformance.execution.judging import METHODS
 from conformance.execution.process import Limits
-from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, split
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, seed_number, split
 from conformance.execution.workers import share
 from conformance.implementations.devices import DEVICES, Unavailable, require
 from conformance.inputs import DISTRIBUTIONS
@@ -94,8 +94,6 @@ def _read(config: pytest.Config) -> Selection:
     operators, dtypes = chosen("--operator", OPERATORS), chosen("--dtype", STORAGE)
     layouts = chosen("--layout", LAYOUTS)
     distributions = chosen("--distribution", (*DISTRIBUTIONS, BEHAVIOUR, TRAINING))
-    if not re.fullmatch(r"\d{1,18}", seed, re.ASCII):
-        raise SelectionError(f"--seed {seed}: must be a whole number from 0 to 10^18 - 1")
     require_known("--show", config.getoption("--show") or (), STATUSES)
     required = tuple(config.getoption("--require") or ())
     require_known("--require", required, DEVICES)
@@ -113,7 +111,7 @@ def _read(config: pytest.Config) -> Selection:
         dtypes=dtypes,
         layouts=layouts,
         distributions=distributions,
-        seed=int(seed),
+        seed=seed_number(seed),
         method=method,
         required=required,
         program="pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run",

@@ -33,6 +33,8 @@ from conformance.training.required import Training, trainings
 from conformance.training.tables import DISTRIBUTION as TRAINING
 from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 
+MAX_WORKERS = 4
+"""For each core. Every worker takes the memory of a framework: a thousand end the machine before the first verdict."""
 MARKERS = {
     "verifies": "verifies(operator, when): cases of an operator, where when(geometry) holds",
     "behaves": "behaves(*names): behaviour checks, on the cases that each of them is required on",
@@ -49,7 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Under xdist, share the cores among workers."""
     if workers := config.getoption("numprocesses", None):
-        share = str(max(1, (os.cpu_count() or 1) // workers))
+        cores = os.cpu_count() or 1
+        if workers > MAX_WORKERS * cores:
+            most = MAX_WORKERS * cores
+            raise pytest.UsageError(f"-n {workers}: with {cores} cores, {most} processes at most; -n auto: one a core")
+        share = str(max(1, cores // workers))
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
             os.environ.setdefault(variable, share)
 
@@ -201,8 +207,10 @@ class Session:
             return None
         from conformance.plugin.parallel import ByProblem  # xdist is here only if its hook is called
 
-        groups = {group_of(path) for path in self.selection.paths}
-        groups |= {""} if self.selection.implementations or not groups else set()
+        paths = [*self.selection.paths]
+        if self.selection.implementations or not paths:
+            paths += registry.discover(self.impls)
+        groups = {group_of(path) for path in paths}
         crowded = self.workers is not None and len(groups) > self.workers.most
         return ByProblem(config, log, {problem.name for problem in self.selection.problems}, crowded)
 

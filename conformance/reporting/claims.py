@@ -13,7 +13,7 @@ from conformance.checks import CHECKS
 from conformance.execution.claims import Claim, Key
 from conformance.implementations.registry import source_hash
 from conformance.problems import PROBLEMS
-from conformance.results.claims import ClaimsError, Document, Section, beside, imported, key, read, section, text
+from conformance.results.claims import ClaimsError, Section, beside, imported, key, read, section, text
 from conformance.results.reading import RecordError, decode, lines
 from conformance.results.schema import AbsenceRecord, Attempt, Record
 from conformance.training.tables import EMULATED
@@ -94,14 +94,14 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"{records}: nothing was verified; {beside(source)} stays as it is", file=sys.stderr)
             return 5
         try:
-            beside(source).write_bytes(text(Document(implementations=before.implementations | found)))
+            beside(source).write_bytes(text(before | found))
         except OSError as problem:
             raise ClaimsError(f"{beside(source)}: cannot be written ({problem.strerror})") from None
     except ClaimsError as problem:
         print(f"claims: {problem}", file=sys.stderr)
         return 4
     for name, new in found.items():
-        old = before.implementations.get(name)
+        old = before.get(name)
         had = old.keys if old else frozenset[Key]()
         print(f"{name}: {len(new.keys):,} cases claimed in {beside(source)}")
         for words, keys in (("added", new.keys - had), ("no longer claimed", had - new.keys)):
@@ -132,4 +132,7 @@ def sections(source: Path, records: Path) -> dict[str, Section]:
     if len(runs) > 1:
         raise ClaimsError(f"{records}: of several runs ({', '.join(sorted(runs))}); give the records of one")
     imports = imported(source)
-    return {name: section(mine[name], imports) for name in sorted(mine)}
+    try:
+        return {name: section(mine[name], imports) for name in sorted(mine)}
+    except ValueError as problem:
+        raise ClaimsError(f"{records}: {problem}; give what --records=FILE wrote, unchanged") from None

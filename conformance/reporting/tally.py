@@ -6,7 +6,10 @@ from collections import Counter, defaultdict
 
 from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.reporting.accuracy import AccuracyProfile
-from conformance.results.schema import VERIFIED, CheckRecord, Record, Work
+from conformance.results.schema import VERIFIED, CaseRecord, CheckRecord, Record, Work
+
+JUDGED = ("pass", "fail")
+"""Statuses of which a good run has one at least: what is waived is known to be wrong."""
 
 
 class Tally:
@@ -35,6 +38,8 @@ class Tally:
         """Implementation -> invalid arguments that it accepts, and how often it was asked."""
         self.waivers: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> waivers of its cases."""
+        self.references: set[str] = set()
+        """Recipes that results were compared with."""
 
     def add(self, record: Record) -> None:
         """Count one record."""
@@ -45,6 +50,9 @@ class Tally:
             self.seconds.update(record.seconds)
             others = (record.seconds.get(phase, 0.0) for phase in ("kernel", "reference", "diagnosis"))
             self.own.append(record.seconds["total"] - sum(others))
+        if isinstance(record, CaseRecord) and status in VERIFIED:
+            recipe = (record.operator, record.descriptor, record.dtype, record.distribution)
+            self.references.add("|".join((record.generator, str(record.seed), *recipe)))
         if record.dtype:
             self.profiles[name, record.dtype].add(record)
         if record.work is not None:
@@ -67,8 +75,8 @@ class Tally:
 
     @property
     def verified(self) -> int:
-        """Cases whose results were compared."""
-        return sum(self.totals[status] for status in VERIFIED)
+        """Cases that passed or failed."""
+        return sum(self.totals[status] for status in JUDGED)
 
     def verified_on(self, device: str) -> int:
-        return sum(self.devices[device][status] for status in VERIFIED)
+        return sum(self.devices[device][status] for status in JUDGED)

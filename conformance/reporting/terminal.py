@@ -7,6 +7,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
+from conformance.inputs.golden import required
 from conformance.reporting import accuracy, traffic
 from conformance.reporting.table import many
 from conformance.reporting.tally import Tally
@@ -95,6 +96,10 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
     totals = tally.totals
     counted_ = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
     yield from _wrapped(f"{many(totals.total(), 'case')}: {counted_ or 'none'}", width)
+    if tally.references:
+        held = len(tally.references & required())
+        without = f"{len(tally.references) - held:,} have none (another seed, no table, or level full)"
+        yield from _wrapped(f"references: {held:,} equal to their goldens; {without}", width)
     if tally.own:
         kernels, references = tally.seconds["kernel"], tally.seconds["reference"]
         own_time = f"{statistics.median(tally.own) * 1e3:.2f} ms a verdict (median) for the rest"

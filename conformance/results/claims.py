@@ -21,10 +21,13 @@ from msgspec import Meta, Struct
 from conformance import __version__
 from conformance.execution.claims import Claim, Key
 from conformance.implementations.devices import DEVICES
+from conformance.operators import OPERATORS
 from conformance.results.reading import RecordError, strict_json
 from conformance.results.schema import Attempt, Count, Record, Text
 
 FOLDER_FILE, ENDING = "claims.json", ".claims.json"
+KNOWN_OPERATORS = (*OPERATORS, "training")
+"""A case of another one would never be compared, and its loss never be noticed."""
 NOT_PACKAGES = ("python", "machine", "system", "processor", "kernel-conformance")
 """What records say of every machine beside the versions of packages."""
 
@@ -52,8 +55,10 @@ class Section(Struct, frozen=True, kw_only=True):
     cases: dict[str, tuple[Verified, ...]]
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise ValueError(f"device {self.device!r} must be one of {', '.join(DEVICES)}")
+        for what, values, known in (("device", [self.device], DEVICES), ("operator", self.cases, KNOWN_OPERATORS)):
+            for value in values:
+                if value not in known:
+                    raise ValueError(f"{what} {value!r} must be one of {', '.join(known)}")
         for name in (name for groups in self.cases.values() for group in groups for name in group.problems):
             if name not in self.problems:
                 raise ValueError(f"problem {name!r} has no descriptor in `problems`")
@@ -70,10 +75,10 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """The whole file."""
+    """The whole file. Nothing in it may be left out: an empty one would claim nothing in silence."""
 
-    schema: Literal[1] = 1
-    implementations: dict[str, Section] = {}
+    schema: Literal[1]
+    implementations: Annotated[dict[str, Section], Meta(min_length=1)]
 
 
 _DECODER = msgspec.json.Decoder(Document)
@@ -97,11 +102,11 @@ def _ours(path: Path) -> bool:
     return path.name[0] not in "._"
 
 
-def read(source: Path) -> Document:
-    """The claims beside a file or folder, if there are any. Raises ClaimsError."""
+def read(source: Path) -> dict[str, Section]:
+    """The claims beside a file or folder, by implementation; none where there is no file. Raises ClaimsError."""
     file = beside(source)
     try:
-        return strict_json(file.read_bytes(), _DECODER) if file.exists() else Document()
+        return strict_json(file.read_bytes(), _DECODER).implementations if file.exists() else {}
     except OSError as problem:
         raise ClaimsError(f"{file}: cannot be read ({problem.strerror})") from None
     except RecordError as problem:
@@ -113,7 +118,7 @@ def load(paths: Iterable[Path]) -> dict[str, Claim]:
     """Implementation -> what is claimed beside these files and folders; of one name, the first. Raises ClaimsError."""
     found: dict[str, Claim] = {}
     for path in paths:
-        for name, section in read(path).implementations.items():
+        for name, section in read(path).items():
             packages = tuple(section.versions)
             claim = Claim(name, path, beside(path), section.device, packages, section.problems, section.keys)
             found.setdefault(name, claim)
@@ -182,6 +187,7 @@ def _is_package(name: str, value: str) -> bool:
     return name not in NOT_PACKAGES and " " not in name and bool(re.match(r"\d+\.", value))
 
 
-def text(document: Document) -> bytes:
+def text(claims: dict[str, Section]) -> bytes:
     """A file that is read in a diff: one name a line."""
-    return msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=1) + b"\n"
+    document = msgspec.json.encode(Document(schema=1, implementations=claims), order="deterministic")
+    return msgspec.json.format(document, indent=1) + b"\n"

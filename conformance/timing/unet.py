@@ -205,4 +205,4 @@ def exit_status(directions: Sequence[Direction], broken: bool) -> int:
     statuses = {cell.status for direction in directions for cell in direction.cells}
     if broken or statuses & {"fail", "error"}:
         return 1
-    return 0 if statuses & {"pass", "waived"} else NOTHING
+    return 0 if "pass" in statuses else NOTHING

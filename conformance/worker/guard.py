@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import conformance
 from conformance.implementations.errors import of_the_suite
 from conformance.resources import GOLDEN, PACKAGE
 
@@ -32,6 +34,8 @@ class Guard:
 
     def install(self) -> None:
         """For the rest of the process."""
+        for name in ("CheckResult", "check", "export"):  # a file may import them for a script of its own
+            setattr(conformance, name, partial(self._refuse, name))
         sys.meta_path.insert(0, self)
         sys.addaudithook(self._audit)
 
@@ -42,9 +46,11 @@ class Guard:
         package, _, rest = name.partition(".")
         if package not in THIRD_PARTIES and (package != "conformance" or not rest or _open(rest.split("."))):
             return None
+        if package == "conformance" and not _exists(rest.split(".")):
+            return None
         asking = _asking()
         if package == "conformance" or asking.startswith(self.own or ("\0",)):
-            self._note(f"imports {name}, which its users do not have beside them", asking)
+            self._note(f"imports {name}", asking)
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -54,11 +60,15 @@ class Guard:
         names = (*place.parent.parts, place.name.partition(".")[0])
         parts = [name for name in names if name not in ("__pycache__", "__init__")]
         if arguments[0].startswith(_KNOWING[1]) or (parts and not _open(parts)):
-            self._note(f"opens {arguments[0]}, which knows right results", _asking())
+            self._note(f"opens {arguments[0]}", _asking())
+
+    def _refuse(self, name: str, *_: Any, **__: Any) -> None:
+        self._note(f"calls conformance.{name}", _asking())
+        raise RuntimeError(f"conformance.{name} is not available to kernels")
 
     def _note(self, what: str, asking: str) -> None:
         if len(self.findings) < 10:
-            self.findings.append(f"looks for the suite: {what}{f' (in {asking})' if asking else ''}")
+            self.findings.append(f"{what}{f' in {asking}' if asking else ''}: a kernel must not know that it is tested")
 
 
 _KNOWING = (f"{PACKAGE}{os.sep}", f"{GOLDEN}{os.sep}")
@@ -73,6 +83,11 @@ def _open(parts: Sequence[str]) -> bool:
 
 
 _FAMILIES = tuple(entry.name for entry in os.scandir(PACKAGE / "operators") if entry.is_dir())
+
+
+def _exists(parts: Sequence[str]) -> bool:
+    place = PACKAGE.joinpath(*parts)
+    return place.is_dir() or place.with_suffix(".py").is_file()
 
 
 def _asking() -> str:

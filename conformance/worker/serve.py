@@ -63,12 +63,11 @@ class Server:
         return self._loaded(found, file)
 
     def _loaded(self, found: registry.Registry, file: str) -> wire.Loaded:
-        for reason in found.broken.values():
-            return wire.Loaded(broken=plain(reason), file=plain(file))
-        for reason in found.unavailable.values():
-            return wire.Loaded(unavailable=plain(reason), file=plain(file))
         self.known |= found.implementations
-        return wire.Loaded(tuple(map(_described, found.implementations.values())), file=plain(file))
+        broken, unavailable = (
+            next((plain(why) for why in reasons.values()), None) for reasons in (found.broken, found.unavailable)
+        )
+        return wire.Loaded(tuple(map(_described, found.implementations.values())), unavailable, broken, plain(file))
 
     def holds(self, name: str, kind: str, index: int, geometry: Any) -> bool:
         """The `when=` of a kernel or a waiver."""
@@ -270,6 +269,7 @@ def main(channel: int, to_kernels: int, from_kernels: int, parent: int) -> None:
     server = Server(guard, to_kernels, from_kernels)
     encoder, connection = msgspec.msgpack.Encoder(), socket.socket(fileno=channel)
     vocabulary.use(pickle.loads(_received(connection) or b""))
+    connection.sendall(wire.READY)
     while (request := _received(connection)) is not None:
         answer = encoder.encode(server.answer(request))
         connection.sendall(len(answer).to_bytes(wire.LENGTH, "little") + answer)

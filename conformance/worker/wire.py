@@ -19,8 +19,12 @@ LENGTH = 8
 """Bytes before a message that say how long it is."""
 MAX_ANSWER = 1 << 24
 """Bytes of the longest answer that is read; tensors are not part of it."""
+READY = b"r"
+"""What a process sends first: from now on time is its kernels'."""
 MAX_RESULTS = 16
 """Results of one call that are looked at."""
+OBJECTS, MAX_OBJECTS = "object", 1 << 24
+"""Arrays of Python objects, of which only the shape is told, and the most elements that one may have."""
 _NAMED = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -34,10 +38,7 @@ class Tensor(Struct, frozen=True, array_like=True):
     @property
     def type(self) -> np.dtype:
         """Raises TypeError for what is no name of a dtype."""
-        found = _NAMED.get(self.dtype) or np.dtype(self.dtype)
-        if found.hasobject:
-            raise TypeError(f"{self.dtype} arrays have no bytes")
-        return found
+        return _NAMED.get(self.dtype) or np.dtype(self.dtype)
 
 
 class Function(Struct, frozen=True):
@@ -154,9 +155,9 @@ def memory_file() -> int:
 
 
 def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[Tensor, int]:
-    """Store an array; returns its place and the offset after it. Raises TypeError for what is not plain memory."""
+    """Store an array; returns its place and the offset after it. Of Python objects there is only a shape."""
     if array.dtype.hasobject:
-        raise TypeError(f"{array.dtype} arrays have no bytes")
+        return Tensor(0, OBJECTS, array.shape), offset
     plain = np.ascontiguousarray(array)
     rest = plain.reshape(-1).view(np.uint8).data
     position = offset
@@ -174,6 +175,8 @@ def read(descriptor: int, tensor: Tensor) -> np.ndarray:
         if extent < 0:
             raise ValueError(f"a tensor has the shape {tensor.shape}")
         size *= extent
+    if dtype.hasobject and size < MAX_OBJECTS:
+        return np.empty(tensor.shape, object)
     needed = size * dtype.itemsize
     if tensor.offset < 0 or needed > max(0, os.fstat(descriptor).st_size - tensor.offset):
         raise ValueError("a tensor is longer than the file that it lies in")

@@ -1,0 +1,173 @@
+"""Whether the arithmetic of the processes that judge is what verdicts rest on, from the first verdict to the last.
+
+A library that switches on flush-to-zero, or that replaces a function of NumPy, changes references as well as kernels: a
+wrong kernel agrees with a wrong reference, and only seed 0 has goldens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from conformance.exit_codes import ExitCode
+from conformance.floating_point import mode
+from conformance.implementations.errors import described
+from conformance.inputs.golden import check_known
+from conformance.plugin.outcome import ROW, record_of
+from conformance.reporting.table import many
+
+NAME = "conformance-environment"
+PROPERTY = "conformance-invalid"
+"""What a worker reports in the place of a record, or with its end: reason and time of an `Invalid`."""
+SECONDS = 60.0
+"""Between two computations of known references."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """Why verdicts of a run are invalid, and which."""
+
+    reason: str
+    since: float
+    """Time of the last good check, in seconds since the epoch."""
+    verdicts: int
+    """How many, counted from the last one back, in the order of the records."""
+
+    def __str__(self) -> str:
+        return f"{self.reason}. Invalid: {many(self.verdicts, 'verdict')} since the last good check"
+
+
+class WrongArithmeticError(Exception):
+    """This process must not pronounce verdicts; `since` is the time of the last good check."""
+
+    def __init__(self, reason: str, since: float) -> None:
+        super().__init__(reason)
+        self.since = since
+
+
+class Environment:
+    """Checks the process that judges: its floating-point mode after every verdict, before that is published; references
+    that are known before the first one, every minute and at the end.
+
+    The process that counts ends the run where one of them is not as it should be.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.invalid: Invalid | None = None
+        self._config = config
+        self._is_worker = hasattr(config, "workerinput")
+        self._mode_held = self._references_held = self._begin = time.time()
+        self._starts: list[float] = []
+        """When the calls began whose verdicts are counted."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Before the first verdict, and now and then."""
+        if _ours(item) and (not self._judged or time.time() - self._references_held > SECONDS):
+            with _dropping_the_record(item):
+                self._require_mode()
+                self._require_references()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """After every verdict."""
+        if not _ours(item):
+            return (yield)
+        with _dropping_the_record(item):
+            try:
+                return (yield)
+            finally:
+                self._require_mode()
+
+    @property
+    def _judged(self) -> bool:
+        """Whether this process has come to a verdict, or was about to."""
+        return self._references_held > self._begin
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """End the run before anybody counts a report without a record."""
+        if self._is_worker:
+            return
+        found: Any = dict(report.user_properties).get(PROPERTY)
+        if found:
+            self._end(*found)
+        if record_of(report) is not None:
+            self._starts.append(report.start)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """What a worker of pytest-xdist found at its end."""
+        if found := getattr(node, "workeroutput", {}).get(PROPERTY):
+            self._end(*found)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        """The last check, and the exit status."""
+        if self._judged and self.invalid is None:
+            try:
+                self._require_mode()
+                self._require_references()
+            except WrongArithmeticError as error:
+                if self._is_worker:
+                    self._config.workeroutput[PROPERTY] = str(error), error.since  # type: ignore[attr-defined]
+                else:
+                    self._note(str(error), error.since)
+        yield
+        if self.invalid is not None:
+            session.exitstatus = ExitCode.INTERNAL
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+        """The last line of the summary."""
+        yield
+        if self.invalid is not None:
+            terminalreporter.write_line(f"VERDICTS CANNOT BE TRUSTED: {self.invalid}", red=True)
+
+    def _require_mode(self) -> None:
+        if found := mode():
+            reason = f"the floating-point mode of the process that judges is not the default: {', '.join(found)}"
+            raise WrongArithmeticError(reason, self._mode_held)
+        self._mode_held = time.time()
+
+    def _require_references(self) -> None:
+        try:
+            check_known()
+        except Exception as error:  # GoldenError; whatever comes where a function of NumPy has been replaced
+            reason = f"known references are not reproduced: {described(error)}"
+            raise WrongArithmeticError(reason, self._references_held) from None
+        self._references_held = time.time()
+
+    def _note(self, reason: str, since: float) -> None:
+        first = next((number for number, start in enumerate(self._starts) if start >= since), len(self._starts))
+        self.invalid = Invalid(reason, since, len(self._starts) - first)
+
+    def _end(self, reason: str, since: float) -> None:
+        self._note(reason, since)
+        pytest.exit("verdicts cannot be trusted")  # the summary says why
+
+
+def _ours(item: pytest.Item) -> bool:
+    """Whether it verifies: a vendor's other tests may set the mode that they like."""
+    return ROW in dict(item.user_properties)
+
+
+@contextmanager
+def _dropping_the_record(item: pytest.Item) -> Iterator[None]:
+    """A verdict that is reached in a wrong environment is none."""
+    try:
+        yield
+    except WrongArithmeticError as error:
+        item.user_properties[:] = [(PROPERTY, (f"{error} (seen in {item.nodeid})", error.since))]
+        raise
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """After the session: what it makes of the exit status and shows at the end comes first."""
+    config.pluginmanager.register(Environment(config), NAME)

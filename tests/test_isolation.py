@@ -1,0 +1,217 @@
+"""What an implementation does to its process is one verdict each, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.execution.process import Crash, Limits, Process
+from conformance.execution.reaper import TOKEN, Reaper
+from conformance.execution.workers import Workers
+from conformance.operators import FAMILIES
+from conformance.problems import PROBLEMS
+from conformance.worker import wire
+from tests.conftest import Project
+from tests.misbehaviours import MISBEHAVIOURS
+
+pytest_plugins = ["pytester"]
+
+DISTRIBUTIONS = tuple(f"--distribution={name}" for name in ("integer", "fixed", "impulse", "special"))
+LIMITS = ("--timeout=2", "--memory=1")
+
+
+MARK = f"ISOLATION_TEST={os.getpid()}"
+
+
+@pytest.fixture(autouse=True)
+def _marked(monkeypatch: pytest.MonkeyPatch):
+    """Tells the processes of these tests from those of other runs on the machine."""
+    monkeypatch.setenv(*MARK.split("="))
+
+
+BEHAVIOUR = """
+import pytest
+
+@pytest.mark.behaves("floating_point_mode_is_unchanged", "inputs_are_unchanged")
+def test_behaviour(check, name, case):
+    check(name, case)
+"""
+
+
+def left() -> list[int]:
+    """Kernels' processes and what they have started."""
+    found = []
+    for entry in os.scandir("/proc"):
+        try:
+            environment = Path(entry.path, "environ").read_bytes() if entry.name.isdigit() else b""
+            if f"{TOKEN}=".encode() in environment and MARK.encode() in environment:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def without_times(record: dict) -> dict:
+    return record | {"seconds": None}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals, limits and /proc of Linux")
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
+def test_misbehaviours(project: Project, workers: tuple[str, ...]):
+    """All of them in one run with a right kernel: one verdict each, and the right one's records as if it were alone."""
+    project.kernel("right", folder="right")
+    alone = project.run("--impl=right/right.py", *DISTRIBUTIONS, "--records=alone.jsonl")
+    assert alone.exit == 0
+    files = [project.write(f"bad/{name}.py", one.file(name)) for name, one in MISBEHAVIOURS.items()]
+    given = [f"--impl={file}" for file in (*files, project.folder / "right/right.py")]
+    outcome = project.run(*workers, *given, *DISTRIBUTIONS, *LIMITS, subprocess=True, patience=500)
+    assert outcome.exit == 1
+    assert left() == []
+    wrong = []
+    for name, expected in MISBEHAVIOURS.items():
+        mine = [r for r in outcome.records if r["implementation"] in (name, str(project.folder / f"bad/{name}.py"))]
+        broken = {"broken"} if mine and all(r["kind"] == "broken" for r in mine) else set()
+        statuses = broken or {record["status"] for record in mine}
+        cases = sum(record["cases"] for record in mine)
+        reasons = [record["reason"] for record in mine if record["status"] != "pass"]
+        told = all(r.startswith(expected.reason) or expected.reason in r or "not run" in r for r in reasons)
+        if statuses != set(expected.said.split()) or cases != (1 if broken else 4) or not told:
+            wrong.append((name, expected.said, statuses, cases, reasons[:2]))
+    assert not wrong, "\n".join(map(str, wrong))
+    (first, *_), others = project.records("alone.jsonl"), project.records()
+    assert first["kind"] in ("case", "header")
+    right = {r["distribution"]: without_times(r) for r in others if r["implementation"] == "right"}
+    by_itself = {r["distribution"]: without_times(r) for r in project.records("alone.jsonl") if r["kind"] == "case"}
+    assert right == by_itself
+
+
+@pytest.mark.parametrize("changed", ["fesetround(0x400)", "fesetround(0x800)"])
+def test_floating_point_mode_is_changed_for_oneself_alone(project: Project, changed: str):
+    """x86's constants; other processors refuse them, and nothing changes."""
+    project.kernel("right")
+    project.kernel("rounds", head=f"import ctypes; changes = ctypes.CDLL(None).{changed}")
+    selection = ("--distribution=behaviour", "-k", "floating_point_mode or inputs_are_unchanged")
+    project.write("suite/test_behaviour.py", BEHAVIOUR)
+    outcome = project.run(*selection, subprocess=True)
+    failed = {(r["implementation"], r["check"]) for r in outcome.records if r["status"] == "fail"}
+    if platform.machine() == "x86_64":
+        assert failed == {("rounds", "floating_point_mode_is_unchanged")}
+        assert outcome.statuses == {"pass": 3, "fail": 1}
+
+
+def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
+    """What a kernel's process has loaded, and that every family's geometry arrives there."""
+    file = tmp_path / "acme.py"
+    file.write_text(
+        "import sys\nfrom conformance import Implementation\nacme = Implementation('acme')\n"
+        "def known(geometry):\n    raise ValueError(' '.join(sorted(sys.modules)))\n"
+        "@acme.implements('conv_forward', when=lambda p: True)\ndef one(x, w, bias): pass\n"
+        "@acme.implements('avg_pool_forward', when=known)\ndef two(x): pass\n"
+    )
+    with Workers(Limits()) as workers:
+        found = workers.load([file])
+        assert found.broken == {}
+        (acme,) = found.implementations.values()
+        for family in FAMILIES:
+            geometry = next(p.geometry for p in PROBLEMS if p.geometry.family == family)
+            assert acme.supports("conv_forward", geometry, "fp32", "nchw")
+        with pytest.raises(ValueError, match=r"when=\.\.\. raised ValueError") as caught:
+            acme.supports("avg_pool_forward", geometry, "fp32", "nchw")
+    loaded = str(caught.value).split()
+    assert "conformance.implementations.implementation" in loaded
+    assert [name for name in loaded if name.split(".")[0] in ("pytest", "_pytest", "xdist", "torch", "jax")] == []
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("conformance.")}
+    assert rooms <= {"contract", "dtypes", "floating_point", "implementations", "operators", "resources", "worker"}
+    assert not any(
+        name.count(".") > 1 and name.endswith(("operators", "mistakes", "table", "family")) for name in loaded
+    )
+
+
+def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
+    file = tmp_path / "acme.py"
+    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
+    with Workers(Limits(seconds=20)) as workers:
+        bridge: Any = workers.load([file]).implementations["acme"].arrays
+        numbers = set()
+        for _ in range(3):
+            bridge.floating_point_mode()
+            process = bridge.home.process()
+            numbers.add(process.number)
+            os.kill(process.number, signal.SIGKILL)
+            with pytest.raises(Crash, match="SIGKILL"):
+                bridge.floating_point_mode()
+        assert len(numbers) == 3
+    assert left() == []
+
+
+def test_process_ends_with_its_judge(tmp_path: Path):
+    """Killed, it can close nothing. A daemon of a kernel has left the session, and has the environment alone."""
+    program = (
+        "import os, sys, time\n"
+        "from conformance.execution.process import Limits, Process\n"
+        "from conformance.execution.reaper import Reaper\n"
+        "process = Process(Limits(), Reaper())\n"
+        "process.ask('mode')\n"
+        "print(process.number, flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    judge = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+    )
+    assert judge.stdout is not None
+    number = int(judge.stdout.readline())
+    judge.kill()
+    judge.wait()
+    for _ in range(100):
+        if not Path(f"/proc/{number}").exists():
+            break
+        time.sleep(0.05)
+    assert not Path(f"/proc/{number}").exists()
+
+
+def test_what_lies_in_a_kernels_process_is_not_trusted():
+    """Shapes, offsets and dtypes that would make the judge read what is not there, or more than there is."""
+    reaper = Reaper()
+    try:
+        for tensor in (
+            wire.Tensor(0, "<f4", (1 << 40,)),
+            wire.Tensor(-8, "<f4", (1,)),
+            wire.Tensor(0, "<f4", (-1,)),
+            wire.Tensor(1 << 62, "<f4", (1 << 62,)),
+            wire.Tensor(0, "no dtype", (1,)),
+            wire.Tensor(0, "object", (1 << 40,)),
+        ):
+            process = Process(Limits(), reaper)
+            with pytest.raises(Crash, match="stored no tensor"):
+                process.tensor(tensor)
+    finally:
+        reaper.close()
+
+
+def test_problem_is_given_to_one_kernel_as_to_the_other(project: Project):
+    """In its own process and in the judge's: the same records, but for the mark."""
+    project.kernel()
+    for option, name in (("--level=standard", "apart"), ("--in-process", "together")):
+        assert project.run(option, *DISTRIBUTIONS, f"--records={name}.jsonl").exit == 0
+    apart, together = project.records("apart.jsonl"), project.records("together.jsonl")
+    marked = [record.pop("in_process") for record in together if record["kind"] == "case"]
+    assert marked == [True] * 4
+    keys = ("implementation", "distribution", "status", "checks", "reason")
+    assert [[r.get(k) for k in keys] for r in apart] == [[r.get(k) for k in keys] for r in together]
+
+
+@pytest.mark.parametrize("option", ["--timeout=0", "--timeout=x", "--memory=-1", "--workers=0", "--workers=1.5"])
+def test_limit_that_cannot_be_meant(project: Project, option: str):
+    project.kernel()
+    outcome = project.run(option, subprocess=True)
+    assert outcome.exit == 4
+    assert option.split("=")[0] in outcome.text
+    assert "must be" in outcome.text
