@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,13 @@ def sample(**changes: Any) -> Record:
         },
         "seconds": {"reference": 0.001, "kernel": 0.002, "judge": 0.003, "total": 0.006},
         "versions": VERSIONS,
-        "command": "pytest --impl acme --operator conv_forward --problem 'n2 c8 h9 w9 k16 r3 s3 p1 b1' --dtype fp32",
     }  # fmt: skip
-    return {name: value for name, value in (record | changes).items() if value is not None}
+    record |= changes
+    words = ["pytest", "--impl", record["implementation"], "--operator", record["operator"]]
+    words += ["--problem", record["descriptor"], "--dtype", record["dtype"], "--layout", record["layout"]]
+    words += ["--distribution", record["distribution"], "--seed", record["seed"]]
+    record.setdefault("command", shlex.join(map(str, words)))
+    return {name: value for name, value in record.items() if value is not None}
 
 
 def absent(**changes: Any) -> Record:

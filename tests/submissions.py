@@ -63,13 +63,13 @@ class Vendor:
         return self.folder / name
 
 
-def vendor(folder: Path) -> Vendor:
-    """A vendor who has verified and timed."""
+def vendor(folder: Path, kernel: str = KERNEL, status: int = 0) -> Vendor:
+    """A vendor who has verified, which ended with this status, and timed."""
     found = Vendor(folder)
-    found.path("acme.py").write_text(KERNEL)
+    found.path("acme.py").write_text(kernel)
     found.path("statement.txt").write_text(STATEMENT)
     ended = found.run("--level=smoke", f"--records={found.path('records.jsonl')}")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.returncode == status, ended.stdout + ended.stderr
     found.path("bench.json").write_text(json.dumps(benchmark(found.path("records.jsonl"))))
     return found
 

@@ -105,6 +105,15 @@ DESCRIPTORS = {
     ),
     "dilated beyond": ("n1 c2 h9 w4 k2 r3 s3 d2", "the window spans 5 on axis w, more than the padded image's 4"),
     "bias": ("n1 c2 h4 w4 k2 r3 s3 b2", "field 'b2' must be b0 or b1"),
+    "thousands of digits": (
+        f"n1 c{'9' * 5000} h4 w4 k2 r3 s3",
+        "field 'c9999999999999999999...' is too long: a number has at most 18 digits, a field 80 characters",
+    ),
+    "digits of another script": ("n1 c\u0663 h4 w4 k2 r3 s3", "field 'c\u0663' is not understood"),
+    "padding that no array holds": (
+        "maxpool n1 c1 h9 w9 r2 s2 p999999999999999999",
+        "a window holds nothing but padding on axis h",
+    ),
 }
 
 

@@ -146,10 +146,20 @@ def test_actions_are_pinned_by_commit():
     assert [name for name in used if not re.search(r"@([0-9a-f]{40}|COMMIT)$", name)] == []
 
 
-def test_a_file_that_is_no_campaigns_output_is_refused_and_nothing_is_written(tmp_path: Path, capsys):
-    wrong = tmp_path / "wrong.txt"
-    wrong.write_text("nothing of a campaign\n")
+WRONG = {
+    "other": (["--mutation"], b"nothing of a campaign\n", "no line with 'mutation score'"),
+    "no text": (["--unet"], b"\xff", "wrong: 'utf-8' codec can't decode byte 0xff"),
+    "no records": ([], b"nothing\n", "wrong, line 1: is not JSON"),
+}
+
+
+@pytest.mark.parametrize(("option", "content", "said"), WRONG.values(), ids=WRONG)
+def test_a_file_that_is_not_what_it_is_given_for_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys, option: list[str], content: bytes, said: str
+):
+    wrong = tmp_path / "wrong"
+    wrong.write_bytes(content)
     before = {path: path.read_bytes() for path in DOCUMENTS}
-    assert main(["docs", "update", "--mutation", str(wrong)]) == 4
-    assert "no line with 'mutation score'" in capsys.readouterr().err
+    assert main(["docs", "update", *option, str(wrong)]) == 4
+    assert said in capsys.readouterr().err
     assert {path: path.read_bytes() for path in DOCUMENTS} == before

@@ -144,6 +144,10 @@ MALFORMED = {
     "folder": (on(MANIFEST.name, lambda p: p.rename(p.parent / "a").with_name(p.name).mkdir()), "cannot be read"),
     "format": (edited(lambda d: d.update(format=2)), "at `$.format`"),
     "format-true": (edited(lambda d: d.update(format=True)), "at `$.format`"),
+    "seed-long": (
+        rewritten(lambda text: text.replace('"seed": 0', f'"seed": {"9" * 5000}')),
+        "the document: a number has 5000 digits; restore it",
+    ),
     "generator": (edited(lambda d: d.pop("generator")), "missing required field `generator`"),
     "generator-other": (edited(lambda d: d.update(generator="splitmix64-v0")), "at `$.generator`"),
     "seed": (edited(lambda d: d.update(seed="0")), "at `$.seed`"),
@@ -331,7 +335,7 @@ REFUSED = {
     "--problem n1_c2": "'h' is missing",
     "--problem edge.plian": "no problem is called edge.plian; did you mean edge.plain",
     "--problem n99999999999_c1_h1_w1_k1_r1_s1": "choose a smaller --problem",
-    f"--problem n{'9' * 5000}_c1_h1_w1_k1_r1_s1": "Exceeds the limit",
+    f"--problem n{'9' * 5000}_c1_h1_w1_k1_r1_s1": "a number has at most 18 digits",
 }
 
 

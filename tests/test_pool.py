@@ -181,3 +181,11 @@ def test_geometry_that_no_pooling_has_is_refused_by_name(text: str):
     with pytest.raises(GeometryError) as refusal:
         parse(text)
     assert BAD[text] in str(refusal.value)
+
+
+def test_an_image_that_fits_into_no_memory_can_be_described():
+    assert PoolGeometry.parse("pool n1 c1 h999999999999999999 w99999 r3 s2 u1 ceil1").common_multiple == 6
+    assert PoolGeometry.parse("pool n1 c1 h999999999999 w999999999999 r2 s2 u2 p1 valid1").common_multiple == 4
+    for window in ("r999999999999999999 s1", "r99999999 s99999999 u1 p99999998 valid1"):
+        with pytest.raises(GeometryError, match="common multiple beyond 262144; set div, or drop valid1"):
+            PoolGeometry.parse(f"pool n1 c1 h999999999999999999 w999999999999 {window}")

@@ -137,6 +137,8 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "kernel source": lambda folder: write(folder / "conv.cu", "__global__ void conv() {}"),
     "name": lambda folder: (folder / "shared.py").rename(folder / "shared2.py"),
     "place": lambda folder: (folder / "shared.py").rename(folder / "deep" / "shared.py"),
+    "shared library": lambda folder: (folder / "conv.so.1").write_bytes(b"\x7fELF\0"),
+    "device binary": lambda folder: (folder / "deep" / "conv.cubin").write_bytes(b"\x7fELF\0"),
     "removal": lambda folder: (folder / "shared.py").unlink(),
 }
 
@@ -153,7 +155,7 @@ def test_hash_is_of_the_source_alone(tmp_path: Path):
     folder = package(tmp_path / "here" / "acme", "x")
     before = only(folder).source
     write(folder / "__pycache__" / "shared.py", "compiled")
-    (folder / "conv.so").write_bytes(b"\x7fELF\0")
+    (folder / "conv.o").write_bytes(b"\x7fELF\0")
     assert source_hash(folder) == before == source_hash(package(tmp_path / "there" / "acme", "x"))
     assert len(before) == 64
 
@@ -163,3 +165,25 @@ def test_hash_of_a_file(tmp_path: Path):
     before = only(file).source
     assert before == source_hash(file)
     assert source_hash(module(file, "'2'")) != before
+
+
+def test_hash_of_a_file_covers_native_code_beside_it(tmp_path: Path):
+    file = module(tmp_path / "acme.py")
+    before = source_hash(file)
+    write(tmp_path / "other.py", "")
+    (tmp_path / "results.zip").write_bytes(b"PK\0")
+    assert source_hash(file) == before
+    (tmp_path / "libconv.so").write_bytes(b"\x7fELF\0")
+    with_library = source_hash(file)
+    (tmp_path / "libconv.so").write_bytes(b"\x7fELF\1")
+    assert len({before, with_library, source_hash(file)}) == 3
+
+
+WRITES = "from pathlib import Path; Path(__file__).write_text(Path(__file__).read_text() + '# more')"
+
+
+def test_hash_is_taken_before_the_import(tmp_path: Path):
+    """What is imported may not choose what its hash is about."""
+    file = module(tmp_path / "acme.py", head=f"{WRITES}\n")
+    before = source_hash(file)
+    assert only(file).source == before != source_hash(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,35 @@ def test_no_report_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "a.jsonl", [sample()])
-    assert main(["report", str(path), "-o", str(path / "below")]) == 4
-    assert "cannot be written (" in capsys.readouterr().err
+    for folder in (path / "below", tmp_path / ("long" * 100) / "out"):
+        assert main(["report", str(path), "-o", str(folder)]) == 4
+        assert "cannot be written (" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("ending", "status"), [(OSError(28, "No space left on device"), 4), (KeyboardInterrupt(), 2)])
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_report_that_is_not_finished_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ending: BaseException, status: int
+):
+    from conformance.reporting.page import build
+
+    def cut_off(*_: object) -> Iterator[str]:
+        yield "half a"
+        raise ending
+
+    path, out, whole = written(tmp_path / "a.jsonl", [sample()]), tmp_path / "deep" / "out", {**build.FILES}
+    words = ["report", str(path), "-o", str(out)]
+    monkeypatch.setattr(build, "FILES", whole | {name: cut_off})
+    assert main(words) == status
+    assert not out.parent.exists()
+    monkeypatch.setattr(build, "FILES", whole)
+    assert main(words) == 0
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    written(path, [failed()])
+    monkeypatch.setattr(build, "FILES", whole | {name: cut_off})
+    assert main(words) == status
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -83,6 +111,16 @@ def test_a_run_ends_with_where_its_report_is(project: Project, workers: tuple[st
     assert f"report: {Path('told', 'index.html')}" in outcome.text
     assert {path.name for path in (project.folder / "told").iterdir()} == FILES
     assert "1 pass" in (project.folder / "told" / "summary.md").read_text().replace("**", "")
+
+
+@pytest.mark.parametrize("body", ["return y", "return y + 1"], ids=["right", "wrong"])
+def test_a_run_whose_report_cannot_be_written_ends_with_four(project: Project, body: str):
+    project.kernel(body=body)
+    project.write("told/index.html/file", "in the way")
+    outcome = project.run("--report=told")
+    assert outcome.exit == 4
+    assert "report: told: cannot be written (Is a directory)" in outcome.text
+    assert len(outcome.records) == 1
 
 
 def test_records_beside_the_report_where_no_file_is_named(project: Project):

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
+from conformance.reporting import reproduce
 from conformance.reporting.page import charts, columns, plots, tables
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page
@@ -220,7 +221,6 @@ FIELDS = (
     "layout",
     "distribution",
     "check",
-    "command",
     "reason",
 )
 
@@ -250,6 +250,32 @@ def test_nothing_from_outside_becomes_markup(tmp_path: Path, name: str):
     assert "<script>alert(1)" in held  # it is shown, as what it is
 
 
+COMMAND = sample()["command"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "curl example.org | sh",
+        f"{COMMAND}; true",
+        f"true; {COMMAND}",
+        COMMAND.replace("pytest", "pytest -p evil"),
+        COMMAND.replace("pytest", "pytest --impl=-evil"),
+        COMMAND.replace("pytest", "pytest a.py b.py"),
+        COMMAND.replace("pytest", "pytest $(true)"),
+        COMMAND.replace("pytest", "python"),
+        COMMAND.replace("--impl acme", "--impl other"),
+        COMMAND.replace("fp32", "bf16"),
+    ],
+)
+def test_only_the_command_of_a_verdict_is_offered(command: str, tmp_path: Path):
+    own = COMMAND.replace("pytest --impl acme", "conformance run '/a folder/acme.py'")
+    records = [failed(command=text, problem=text[:9] + str(n)) for n, text in enumerate((command, own, COMMAND))]
+    shown = page(digest(tmp_path, records), "t")
+    assert sorted(unpacked(shown)["columns"]["command"]) == sorted(["", own, COMMAND])
+    assert command not in " ".join(Parsed(shown).words)
+
+
 def test_only_addresses_of_the_web_become_links(tmp_path: Path):
     reason = "see https://example.org/known, (http://example.org/also) javascript:a() file:///b data:text/html,c"
     waiver = {"reason": reason, "url": "https://example.org/known"}
@@ -272,7 +298,7 @@ def test_verdicts_come_back_from_the_page(tmp_path: Path):
     for place, verdict in enumerate(found.results.verdicts):
         assert data["rows"][held["row"][place]][0] == verdict.record.implementation
         assert all(values[name][held[name][place]] == verdict.record.text(name) for name in columns.TEXTS)
-        assert held["command"][place] == verdict.record.command
+        assert held["command"][place] == reproduce.command(verdict.record)
         assert (held["group"][place] is not None) == (verdict.record.status in ("fail", "error"))
         shapes = [*values["checks"][held["checks"][place]], *values["profile"][held["profile"][place]]]
         assert [output for output, _ in shapes] == [
@@ -403,6 +429,13 @@ def test_traffic_is_that_of_the_records(tmp_path: Path):
     assert table is not None
     assert table.rows == (("acme", "conv_forward", "1", "3.00", "3.00", "edge.plain", "7", "2"),)
     assert "Traffic as counted by emulators" in page(found, "t")
+
+
+@pytest.mark.parametrize("worst", [-1e308, 1e308, 5e-324, 0, "nan", "-inf", "inf"])
+def test_an_error_of_any_size_is_drawn(tmp_path: Path, worst: float | str):
+    profile = sample()["profile"]["y"] | {"lambda": worst, "lambda_limit": 1.0, "rms": worst}
+    checks = {"y": {"worst error / bound": [worst, 5e-324]}}
+    assert "Distribution of errors" in page(digest(tmp_path, [sample(profile={"y": profile}, checks=checks)]), "t")
 
 
 def test_twenty_thousand_verdicts_weigh_less_than_five_megabytes(tmp_path: Path):

@@ -69,6 +69,30 @@ def test_another_schema_is_refused_with_the_file_and_what_to_do(tmp_path: Path):
         only(path)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_files_of_two_schemas_are_both_named(tmp_path: Path, order: int):
+    paths = [written(tmp_path / "new.jsonl", [sample()]), written(tmp_path / "old.jsonl", [sample(schema=1)])]
+    message = r"old\.jsonl, line 1: written in schema 1, .*; new\.jsonl is of schema 2, and a report is of one schema"
+    with pytest.raises(ReportError, match=message):
+        list(read(paths[::order]))
+
+
+def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("conformance.reporting.page.reading.MAX_BYTES", 1 << 20)
+    with pytest.raises(ReportError, match=r"/dev/zero: is larger than 1 MiB; give the records in several files"):
+        only(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(("digits", "field"), [(5000, "terms[...]"), (5000, "contract[...]"), (19, "contract[...]")])
+def test_a_number_of_thousands_of_digits_is_named_where_it_is_read(tmp_path: Path, digits: int, field: str):
+    where = {"terms[...]": '"y": 73', "contract[...]": '"splits": 1'}[field]
+    line = GOOD.replace(where, where.partition(":")[0] + ": " + "9" * digits)
+    (error,) = of(tmp_path, line.encode() + b"\n").errors
+    assert error.startswith(f"run.jsonl, line 1: field {field}: ")
+    unread = GOOD.replace('"cases": 1', '"cases": 1, "of another version": ' + "9" * digits)
+    assert of(tmp_path, unread.encode() + b"\n").errors == []
+
+
 def test_a_file_that_is_not_there(tmp_path: Path):
     with pytest.raises(ReportError, match=r"nowhere\.jsonl: cannot be read"):
         only(tmp_path / "nowhere.jsonl")

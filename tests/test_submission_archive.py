@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import stat
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +60,7 @@ def test_a_good_archive_is_whole(acme, verified):
     assert status == 0
     assert "complete: every required case of level smoke has a verdict" in told
     assert "signed off by: Jane Doe (jane@acme.example)" in told
+    assert "\nfp32 under direct, inputs as given, fp32 accumulation, one rounding to fp32: 15 cases\n" in told
     count = sum(map(is_waived, lines(archive.unpacked(acme.path("acme.zip").read_bytes()))))
     assert count > 0
     assert f"waived: acme conv_forward: a known one (https://acme.example/issues/7), {count} cases" in told
@@ -145,7 +149,7 @@ FORGED: dict[str, Spoil] = {
     "unavailable (no such device); run it where": changed(status="unavailable", reason="no such device"),
     "cases that no record names": changed(absent, status="fail", reason="somehow"),
     "rms is 9.0, which exceeds": exceeding,
-    "passes without a single number": changed(checks={}),
+    "has numbers of no output; its outputs are y": changed(checks={}),
     "waived cases give no link": changed(is_waived, waiver={"reason": "a known one", "url": "issue 7"}),
     "records of seed 1, not that of the goldens": changed(seed=1),
     "records of generator other-v1": changed(generator="other-v1"),
@@ -343,7 +347,7 @@ def test_a_bomb_of_many_members(members, monkeypatch, verified):
 
 
 def test_a_member_that_lies_about_its_size(members, verified):
-    """Small in both headers, large when unpacked: no more is unpacked than was declared, and then the sums differ."""
+    """Small in both headers, large when unpacked: no more is unpacked than was declared."""
     content = bytearray(zipped(members, (entry("records/01.jsonl"), b" " * (8 * FAR))))
     for mark, size, name in ((b"PK\x03\x04", 22, 30), (b"PK\x01\x02", 24, 46)):
         start = next(
@@ -354,7 +358,7 @@ def test_a_member_that_lies_about_its_size(members, verified):
         struct.pack_into("<L", content, start + size, 10)
     status, told = verified(bytes(content))
     assert status == 1
-    assert "is damaged" in told
+    assert "member records/01.jsonl is not as long as it says" in told
 
 
 ODD: dict[str, Callable[[bytes], bytes]] = {
@@ -399,3 +403,83 @@ def test_a_comment_that_is_announced(acme, verified):
     status, told = verified(acme.path("acme.zip").read_bytes()[:-2] + b"\x05\x00")
     assert status == 1
     assert "does not end with a plain list of members" in told
+
+
+def hiding(members: Members, where: str, count: int = 0) -> bytes:
+    """An archive with bytes before a member, before the list of members, or behind a member inside its packed size;
+    `count` is added to that size alone."""
+    buffer, hidden = BytesIO(), b"hidden"
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+
+        def put(content: bytes) -> None:
+            buffer.write(content)
+            file.start_dir = buffer.tell()
+
+        for name, content in (*members.items(), ("list", b"")):
+            if where == f"before {name}":
+                put(hidden)
+            if name == "list":
+                break
+            file.writestr(name, content)
+            if where == f"in {name}":
+                info = file.getinfo(name)
+                put(b"" if count else hidden)
+                info.compress_size += count or len(hidden)
+                buffer.seek(info.header_offset + 18)
+                buffer.write(struct.pack("<L", info.compress_size))
+                buffer.seek(file.start_dir)
+    return buffer.getvalue()
+
+
+HIDDEN = {
+    "before statement.txt": "member statement.txt begins differently than the list of members says",
+    "before list": "holds bytes that belong to no member",
+    "in statement.txt": "member statement.txt is not as long as it says",
+}
+
+
+@pytest.mark.parametrize("where", HIDDEN)
+def test_hidden_bytes(where: str, members, verified):
+    assert verified(hiding(members, ""))[0] == 0
+    status, told = verified(hiding(members, where))
+    assert status == 1
+    assert HIDDEN[where] in told
+
+
+def test_a_false_packed_size(members, verified):
+    """A member that unpacks to a thousand times its size says that it is packed in more bytes than it is."""
+    bomb = {"records/01.jsonl": b" " * (8 * FAR)}
+    more = {f"records/{number:02d}.jsonl": secrets.token_bytes(1000) for number in range(2, 60)}
+    status, told = verified(hiding(members | bomb | more, "in records/01.jsonl", 40_000))
+    assert status == 1
+    assert "member records/01.jsonl is not as long as it says, packed or unpacked" in told
+
+
+def test_a_packed_size_beyond_what_zip_can_say(members, verified):
+    content = bytearray(archive.written(members))
+    struct.pack_into("<L", content, content.find(b"PK\x01\x02") + 20, 0xFFFFFFFE)
+    status, told = verified(bytes(content))
+    assert status == 1
+    assert "REFUSED" in told  # in the words of zipfile, or in ours
+
+
+@pytest.mark.parametrize("field", ["extra", "comment"])
+def test_more_in_the_list_of_members(field: str, members, verified):
+    info = entry("records/01.jsonl")
+    setattr(info, field, b"\0\0\4\0more")
+    status, told = verified(zipped(members, (info, b"")))
+    assert status == 1
+    assert "holds bytes that belong to no member" in told
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder"])
+def test_what_is_no_file_is_not_read(kind: str, acme, tmp_path: Path, capsys):
+    """A device has no end, and a pipe without a writer never begins."""
+    path = {"device": Path("/dev/zero"), "pipe": tmp_path / "pipe", "folder": tmp_path}[kind]
+    if kind == "pipe":
+        os.mkfifo(path)
+    assert main(["verify", str(path)]) == 1
+    assert f"REFUSED: {path}: is not a regular file" in capsys.readouterr().out
+    results = ["-o", str(tmp_path / "a.zip"), str(acme.path("records.jsonl"))]
+    assert main(["submit", "--statement", str(path), *results]) == 4
+    assert f"{path}: is not a regular file" in capsys.readouterr().err

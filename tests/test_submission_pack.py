@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pkgutil
 from collections import Counter
 from importlib import import_module
@@ -13,6 +14,7 @@ import pytest
 from conformance import suites
 from conformance.__main__ import main
 from conformance.checks import required
+from conformance.problems import named
 from conformance.reporting.submission import archive
 from conformance.reporting.submission.complete import defects
 from conformance.reporting.submission.required import required_cases
@@ -101,30 +103,36 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
 
 def test_a_sample_repeats(acme, tmp_path, capsys):
     assert submitted(acme, tmp_path / "a.zip") == 0
+    capsys.readouterr()
     options = ["--rerun", "4", f"--impl={acme.path('acme.py')}", "--draw", "5"]
     assert verified(tmp_path / "a.zip", *options) == 0
     told = capsys.readouterr().out
     assert told.count("  agrees: conv_forward acme-") == 4
+    assert "4 of 28 verdicts were drawn and run again" in told
+    assert f"escape: {math.comb(27, 4) / math.comb(28, 4):.2%} if 1 is, " in told
     assert verified(tmp_path / "a.zip", *options) == 0
-    assert capsys.readouterr().out.splitlines()[-4:] == told.splitlines()[-4:]
+    assert capsys.readouterr().out == told
     assert verified(tmp_path / "a.zip", *options[:-1], "6") == 0
-    assert capsys.readouterr().out.splitlines()[-4:] != told.splitlines()[-4:]
+    assert capsys.readouterr().out != told.replace("--draw 5", "--draw 6")
 
 
-def test_a_verdict_that_does_not_repeat(acme, tmp_path, capsys):
-    """A failure that the records call a pass: the kernel's sources are the same, its verdict is not."""
-    forged = Vendor(tmp_path)
-    records = [json.loads(line) for line in acme.path("records.jsonl").read_text().splitlines()]
-    for record in records:
-        if record["status"] == "waived":
-            record.update(status="pass", reason="", checks={"y": {"mismatched elements": [0.0, 0]}})
-            del record["waiver"]
-    forged.path("records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    forged.path("statement.txt").write_text(STATEMENT)
-    assert submitted(forged, tmp_path / "a.zip", "records.jsonl") == 0
-    assert verified(tmp_path / "a.zip") == 0
-    assert verified(tmp_path / "a.zip", "--rerun", "1000", f"--impl={acme.path('acme.py')}") == 1
-    assert "DIFFERS: conv_forward acme-" in capsys.readouterr().out
+def test_what_is_claimed_is_not_unsupported(acme, tmp_path, capsys):
+    """A file of claims says that a case was verified which the submission calls unsupported."""
+    own = tmp_path / "acme.py"
+    own.write_text(acme.path("acme.py").read_text())
+    assert main(["claims", "write", str(own), str(acme.path("records.jsonl"))]) == 0
+    assert submitted(acme, tmp_path / "a.zip") == 0
+    assert verified(tmp_path / "a.zip", "--rerun", "1", f"--impl={own}") == 0
+    claims = json.loads((tmp_path / "acme.claims.json").read_text())
+    section = claims["implementations"]["acme"]
+    section["problems"]["edge.asymmetric-all"] = named("edge.asymmetric-all").geometry.descriptor
+    group = next(group for group in section["cases"]["conv_forward"] if "fp32 nchw fixed" in group["variants"])
+    group["problems"].append("edge.asymmetric-all")
+    (tmp_path / "acme.claims.json").write_text(json.dumps(claims))
+    capsys.readouterr()
+    assert verified(tmp_path / "a.zip", "--rerun", "1", f"--impl={own}") == 1
+    assert "DIFFERS: conv_forward edge.asymmetric-all fp32 nchw" in (told := capsys.readouterr().out)
+    assert "claimed in acme.claims.json, but unsupported" in told
 
 
 def test_nothing_is_run_where_the_kernel_is_not(acme, tmp_path, capsys):
@@ -177,10 +185,10 @@ def test_what_is_due_grows_with_the_level(level: str):
     found = required_cases(level)
     assert found.networks == (() if level == "smoke" else ("digits", "unet"))
     assert {share.operator for share in found.verdicts} == {share.operator for share in found.behaviour}
-    slots = [slot for share in found.verdicts for slot in share.slots]
-    assert len(slots) == len(set(slots)) == sum(share.cases for share in found.verdicts)
+    keys = [key for share in found.verdicts for key in share.keys]
+    assert len(keys) == len(set(keys)) == sum(share.cases for share in found.verdicts)
     if level != "smoke":
-        assert set(slots) > {slot for share in required_cases("smoke").verdicts for slot in share.slots}
+        assert set(keys) > {key for share in required_cases("smoke").verdicts for key in share.keys}
 
 
 def test_a_network_is_trained_once_or_declared_absent():

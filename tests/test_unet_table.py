@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections.abc import Callable
 from itertools import chain
@@ -251,6 +252,23 @@ def test_a_wrong_kernel_fails_the_run_and_the_rest_is_shown(run: Callable[..., A
     assert outcome.code == 1
     assert re.search(r"^4x4@6 +acme +fail +- +- +- +- ", outcome.out, re.MULTILINE)
     assert re.search(r"^4x8@6 +acme +pass +\d", outcome.out, re.MULTILINE)
+
+
+def test_a_kernel_that_ends_its_process_is_an_error_and_the_rest_is_shown(run: Callable[..., Any]):
+    outcome = run("--impl", "{file}", "--direction", "forward", change=" + (len(w) == 4 and __import__('os').abort())")
+    assert outcome.code == 1
+    assert re.search(r"^4x4@6 +acme +error +- ", outcome.out, re.MULTILINE)
+    assert "was ended by SIGABRT" in outcome.out
+    assert re.search(r"^4x8@6 +acme +pass +\d", outcome.out, re.MULTILINE)
+
+
+def test_kernels_can_run_in_this_process(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CALLED", raising=False)
+    change = " + len(__import__('os').environ.setdefault('CALLED', ''))"
+    for words, called in ((), False), (("--in-process",), True):
+        assert run("--impl", "{file}", "--direction", "forward", *words, change=change).code == 0
+        assert ("CALLED" in os.environ) is called
+    monkeypatch.delenv("CALLED")
 
 
 def test_a_broken_file_is_named(run: Callable[..., Any]):

@@ -24,6 +24,9 @@ from conformance.operators import FAMILIES, Arrays, Tensor
 from conformance.problems import Problem
 from conformance.results.schema import Facts
 
+WRONG, NOT_CHECKED = "results are wrong on plain inputs", "not checked, results are wrong"
+"""How the reason of the check that reports wrong results begins, and the reason of the others."""
+
 
 class BehaviourError(KernelFailure):
     """A kernel that is right at first and does not behave; the message says how it showed.
@@ -172,7 +175,7 @@ def _require_right_on_plain_inputs(
     if reporting is not check:
         if reporting is None:
             return
-        raise NotChecked("not checked, results are wrong")
+        raise NotChecked(NOT_CHECKED)
     verdict = conclude(partial(verify.attempt, plain), lambda: None)
     failed = verdict.status == "fail" or verdict.exception is not None or verdict.crashed
     try:
@@ -185,6 +188,6 @@ def _require_right_on_plain_inputs(
     if verdict.crashed and not waived:
         raise Crash(verdict.reason)
     if failed and not waived:
-        failure = KernelFailure(f"results are wrong on plain inputs: {verdict.reason}")
+        failure = KernelFailure(f"{WRONG}: {verdict.reason}")
         failure.diagnosis = verdict.diagnosis
         raise failure

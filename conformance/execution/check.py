@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -199,7 +200,9 @@ def check(
     elif isinstance(kernel, Implementation):
         implementation = kernel
     else:
-        implementation, absent = _load(kernel, operator, registry if in_process else _workers())
+        implementation, absent = _load(
+            kernel, operator, registry if in_process or sys.platform == "win32" else _workers()
+        )
 
     if operator is None and absent:
         operator = possible[0]

@@ -15,7 +15,7 @@ from conformance.execution.invocation import TO_LAYOUT
 from conformance.execution.remote import Function
 from conformance.execution.selection import SelectionError
 from conformance.inputs.npz import encode
-from conformance.worker.serve import importable
+from conformance.worker.wire import importable
 
 BRIDGES = {
     "numpy": (

@@ -37,6 +37,8 @@ LOOK = 0.05
 """Seconds between two looks at the memory of a process that has not answered."""
 STARTING = 60.0
 """Seconds that the interpreter may take to start, beside those of a call."""
+PATIENCE = 10.0
+"""Seconds that a process has to end once it is killed."""
 DYING = 0.5
 """Seconds that a process has to say where it is, before it is killed."""
 OUTPUT = 1 << 14
@@ -183,7 +185,8 @@ class Process:
             os.killpg(self.number, signal.SIGKILL)
         with suppress(OSError):
             self._popen.kill()
-        self._popen.wait()
+        with suppress(subprocess.TimeoutExpired):  # a process in the middle of a system call ends after it
+            self._popen.wait(PATIENCE)
         self._drain()
         self._channel.close()
         for descriptor in (self._in, self._out, self._output):

@@ -281,19 +281,20 @@ class Condition:
 
     def __init__(self, home: Home, name: str, kind: str, index: int) -> None:
         self.home, self._place, self._known = home, (name, kind, index), dict[str, bool]()
-        self._crash = ""
+        self._error = ""
 
     def __call__(self, geometry: Any) -> bool:
+        """Raises ImplementationError for what is no answer."""
         descriptor = geometry.descriptor
-        if self._crash:
-            raise Crash(self._crash)
-        if descriptor not in self._known:
-            process = self.home.process()
+        if descriptor not in self._known and not self._error:
             try:
-                self._known[descriptor] = asked(process, bool, "holds", *self._place, geometry)
-            except Crash as crash:
-                self._crash = f"when=... {crash}"
-                raise Crash(self._crash) from None
+                self._known[descriptor] = asked(self.home.process(), bool, "holds", *self._place, geometry)
+            except (Crash, KernelFailure) as error:
+                self._error = f"when=... {error}"
+            except Exited as error:
+                self._error = f"when=... {error.blame}"
+        if self._error:
+            raise declared.ImplementationError(self._error)
         return self._known[descriptor]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -19,6 +20,8 @@ from conformance.implementations.implementation import Implementation
 GROUP = "conformance.implementations"
 """Entry points of other packages."""
 _PACKAGE = "conformance_impls"
+NATIVE = re.compile(r"\.(so(\.\d+)*|dylib|dll|pyd|cubin|fatbin|hsaco|neff)$")
+"""Names of shared libraries and of device binaries."""
 
 
 @dataclass(slots=True)
@@ -106,13 +109,16 @@ def discover(folder: Path) -> list[Path]:
 
 
 def source_hash(path: Path) -> str:
-    """SHA-256 over an implementation's sources, names and contents, so that a verdict names what it is about."""
+    """SHA-256 over an implementation's sources and native code, names and contents, so that a verdict names what it is
+    about. Of a single file, native code beside it counts, whose loading nobody can see."""
     digest = hashlib.sha256()
-    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+    beside = (file for file in path.parent.iterdir() if NATIVE.search(file.name))
+    for file in [path, *sorted(beside)] if path.is_file() else sorted(path.rglob("*")):
         name, content = file.relative_to(path.parent), file.read_bytes() if file.is_file() else b""
         if file == path / "claims.json":  # says what this source does, and would make it another one
             continue
-        if file.is_file() and "__pycache__" not in name.parts and _is_text(content):
+        counts = NATIVE.search(file.name) or _is_text(content)
+        if file.is_file() and "__pycache__" not in name.parts and counts:
             digest.update(os.fsencode(name.as_posix()) + b"\0" + content + b"\0")
     return digest.hexdigest()
 

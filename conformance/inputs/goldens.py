@@ -18,7 +18,7 @@ from conformance.inputs import recipes, writing
 from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
 from conformance.inputs.manifest import SEED, GoldenError
 from conformance.inputs.verification import defects
-from conformance.operators import OPERATORS
+from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import PROBLEMS, Problem, at_level, named
 from conformance.resources import GOLDEN
 
@@ -63,7 +63,7 @@ def _problem(text: str) -> Problem:
     """A problem of the tables by its name, or a descriptor; in every variant either way."""
     try:
         return named(text)
-    except ValueError as defect:  # GeometryError, or a number of thousands of digits
+    except GeometryError as defect:
         raise argparse.ArgumentTypeError(f"{text!r} {defect}") from None
 
 

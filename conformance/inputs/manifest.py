@@ -63,7 +63,7 @@ def read(path: Path = MANIFEST) -> Manifest:
     where, found = "the document", Manifest()
     try:
         text = path.read_text(encoding="utf-8")
-        document = msgspec.convert(json.loads(text, object_pairs_hook=_unique), _Document)
+        document = msgspec.convert(json.loads(text, object_pairs_hook=_unique, parse_int=_whole), _Document)
         for key, value in document.entries.items():
             where = f"entry {key!a}"
             found.entries[key] = msgspec.convert(value, Entry)
@@ -91,6 +91,13 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             raise msgspec.ValidationError(f"{name!a} is given twice")
         found[name] = value
     return found
+
+
+def _whole(text: str) -> int:
+    """Python refuses to read more than 4,300 digits, and says how to make it."""
+    if len(text) > 18:
+        raise msgspec.ValidationError(f"a number has {len(text)} digits")
+    return int(text)
 
 
 def render(manifest: Manifest, seed: int = SEED) -> str:

@@ -132,22 +132,35 @@ def demands_equality(output: Output, distribution: str, contract: Contract) -> b
     return distribution in EQUALITY_DISTRIBUTIONS and output.exact and contract.exact_on_integers(output.dtype)
 
 
+def checked(output: Output, distribution: str, contract: Contract) -> dict[str, float]:
+    """Name -> limit of every check that `judge` makes. Only names, sizes and the contract matter, not the arrays'
+    values: the limit on rms is that for as many errors as there are elements."""
+    if demands_equality(output, distribution, contract):
+        return {"mismatched elements": 0.0}
+    found = {"worst error / bound": 1.0}
+    if distribution in STATISTICS_DISTRIBUTIONS:
+        allowed = output.allowed(contract)
+        found["rms"] = allowed.rms(output.actual.size)
+        if not allowed.one_sided:
+            found |= {"gain z": allowed.z, "offset z": allowed.z}
+    return found
+
+
 def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
     """Equality where it is demanded, else the bound, and on the fixed distribution the statistics."""
     if demands_equality(output, distribution, contract):
         return _by_equality(output, contract)
     allowed, s2 = output.limits(contract)
     found = measure(output.actual, output.reference, s2, allowed)
-    checks = [Check("worst error / bound", found.worst_share, 1.0)]
+    values, named = {"worst error / bound": found.worst_share}, checked(output, distribution, contract)
     profile, inferred, conservative = {}, None, False
     if distribution in STATISTICS_DISTRIBUTIONS:
         statistics = found.statistics(allowed)
-        checks.append(Check("rms", statistics.rms, statistics.rms_limit))
-        if not allowed.one_sided:
-            checks.append(Check("gain z", statistics.gain_z, allowed.z))
-            checks.append(Check("offset z", statistics.offset_z, allowed.z))
+        values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}
+        named["rms"] = statistics.rms_limit
         profile = accuracy.profile(output, found, statistics, contract, allowed)
         inferred, conservative = accuracy.inferred(output, found, contract)
+    checks = [Check(name, values[name], limit) for name, limit in named.items()]
 
     worst, where = None, ""
     if not all(check.passed for check in checks):

@@ -40,11 +40,17 @@ class Output:
     fan_out: int = 1
     propagated: Callable[[Contract], Arrays] | None = None
 
+    def allowed(self, contract: Contract) -> Limits:
+        """What a contract allows, whatever the values are."""
+        if self.propagated is not None:
+            return propagated_limits(contract, self.dtype)
+        return limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.fan_out)
+
     def limits(self, contract: Contract) -> tuple[Limits, np.ndarray]:
         """What a contract allows, and the scale s2 of every element that it allows it in."""
+        allowed = self.allowed(contract)
         if self.propagated is not None:
-            return propagated_limits(contract, self.dtype), self.propagated(contract)[self.name]
-        allowed = limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.fan_out)
+            return allowed, self.propagated(contract)[self.name]
         s2 = self.magnitude()[self.name]
         return allowed, s2 if allowed.local else np.broadcast_to(s2.max(), s2.shape)
 

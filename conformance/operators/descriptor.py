@@ -14,7 +14,10 @@ from typing import Any, ClassVar, Self
 
 from conformance.operators.spatial import GeometryError
 
-_WORD = re.compile(r"([a-z]+)(-?\d[\dx:]*)")
+_WORD = re.compile(r"([a-z]+)(-?[0-9][0-9x:]*)")
+MAX_WORD, MAX_DIGITS = 80, 18
+"""Characters of a field, four numbers at most; digits of a number, so that it is an integer of 64 bits. Python refuses
+to read, and to print, a number of more than 4,300 digits."""
 _REQUIRED = object()
 
 
@@ -77,6 +80,11 @@ class Described:
         known = {field.letter: field for field in cls.FIELDS}
         written: dict[str, str] = {}
         for word in text.strip().removeprefix(cls.PREFIX).split():
+            if len(word) > MAX_WORD or any(len(digits) > MAX_DIGITS for digits in re.findall("[0-9]+", word)):
+                raise GeometryError(
+                    f"field {word[:20] + '...'!r} is too long: a number has at most {MAX_DIGITS} digits, "
+                    f"a field {MAX_WORD} characters"
+                )
             match = _WORD.fullmatch(word)
             if match is None or match[1] not in known:
                 legend = ", ".join(f"{field.letter} {field.meaning}" for field in cls.FIELDS)

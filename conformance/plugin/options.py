@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from conformance.execution.workers import share
 from conformance.implementations.devices import DEVICES, Unavailable, require
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
-from conformance.operators import OPERATORS
+from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
 from conformance.resources import CHECKOUT, IMPLS
 from conformance.results.schema import STATUSES
@@ -89,7 +90,7 @@ def _read(config: pytest.Config) -> Selection:
     for text in texts:
         try:
             problems.append(named(text))
-        except ValueError as error:  # GeometryError, or a number of thousands of digits
+        except GeometryError as error:
             raise SelectionError(f"--problem {text!r}: {error}") from None
     operators, dtypes = chosen("--operator", OPERATORS), chosen("--dtype", STORAGE)
     layouts = chosen("--layout", LAYOUTS)
@@ -121,6 +122,8 @@ def _read(config: pytest.Config) -> Selection:
 def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | None:
     """What each kernel's process may take, and how many there are at once for each of so many processes of this run;
     None where kernels run in this one. Raises pytest.UsageError."""
+    if sys.platform == "win32":  # which has neither the sockets nor the signals
+        return None
     if config.getoption("--in-process") or config.getoption("usepdb", False) or config.getoption("trace", False):
         return None
     found = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
 from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.plugin import options
@@ -19,6 +20,7 @@ from conformance.plugin.progress import NAME as PROGRESS
 from conformance.plugin.progress import write
 from conformance.reporting import command, memory, terminal, training
 from conformance.reporting.groups import amount, described, group
+from conformance.reporting.page.model import ReportError
 from conformance.reporting.table import many
 from conformance.results.schema import CheckRecord, Record, TrainingRecord
 
@@ -116,8 +118,14 @@ class Summary:
             reporter.write_line("NOTHING WAS VERIFIED", red=True)
         self._failures(reporter)
         if run.records is not None and (folder := run.config.getoption("--report")):
-            for text in command.of_run(run.records.path, Path(folder)):
-                reporter.write_line(text)
+            try:
+                for text in command.of_run(run.records.path, Path(folder)):
+                    reporter.write_line(text)
+            except ReportError as problem:
+                reporter.write_line(f"report: {problem}", red=True)
+                session = reporter._session
+                if session is not None and session.exitstatus not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
+                    session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _failures(self, reporter: pytest.TerminalReporter) -> None:
         """The smallest case of each cause, whole; of the others their number."""

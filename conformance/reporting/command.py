@@ -43,15 +43,11 @@ def require() -> None:
 
 
 def of_run(records: Path, folder: Path) -> list[str]:
-    """Write the report of a run that has just ended; the lines that say where it is, or why there is none."""
+    """Write the report of a run that has just ended; the lines that say where it is. Raises ReportError."""
     # what draws charts takes a second to load, which a run that makes no report need not wait for
     from conformance.reporting.page.build import build
-    from conformance.reporting.page.model import ReportError
 
-    try:
-        page, errors = build([records], folder, TITLE)
-    except ReportError as problem:
-        return [f"report: {problem}"]
+    page, errors = build([records], folder, TITLE)
     return [*_listed(errors), f"report: {page}"]
 
 

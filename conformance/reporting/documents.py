@@ -27,7 +27,7 @@ from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND, counted
 from conformance.resources import CHECKOUT
-from conformance.results.reading import RecordError, decode, lines
+from conformance.results.reading import decode, lines
 from conformance.results.schema import STATUSES, Record
 
 ROOT = CHECKOUT or Path()
@@ -51,7 +51,7 @@ def _counts(s: Sources) -> Iterator[str]:
     versions = {name: text for record in s.records for name, text in record.versions.items()}
     named = [f"{name} {versions[name]}" for name in ("python", "torch", "jax", "numpy") if name in versions]
     levels, totals = sorted({record.run_level for record in s.records}), s.tally.totals
-    yield f"Level {', '.join(levels)}, {versions['processor']}, {', '.join(named)}."
+    yield f"Level {', '.join(levels)}, {versions.get('processor', 'unknown processor')}, {', '.join(named)}."
     yield f"{totals.total():,} cases: {', '.join(f'{totals[name]:,} {name}' for name in STATUSES if totals[name])}."
 
 
@@ -165,15 +165,22 @@ def _update(arguments: argparse.Namespace) -> int:
     if CHECKOUT is None:
         print("docs: the documents are in a checkout of the repository; run this command there", file=sys.stderr)
         return ExitCode.UNUSABLE
-    tally, printed = Tally(), (arguments.mutation, arguments.false_alarms, arguments.unet)
+    sources, printed, place = Sources([], Tally()), {}, ""
     try:
-        records = [decode(line) for path in arguments.records for _, line in lines(path.read_bytes(), str(path))]
-        sources = Sources(records, tally, *(path.read_text() if path else "" for path in printed))
-    except (OSError, RecordError) as problem:
+        for found in (pair for path in arguments.records for pair in lines(path.read_bytes(), str(path))):
+            place, line = found
+            sources.records.append(decode(line))
+            sources.tally.add(sources.records[-1])
+        for name in ("mutation", "false_alarms", "unet"):
+            if place := getattr(arguments, name):
+                printed[name] = place.read_text(encoding="utf-8")
+    except OSError as problem:
         print(f"docs: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    for record in records:
-        tally.add(record)
+    except ValueError as problem:  # RecordError, or what is no text
+        print(f"docs: {place}: {problem}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+    sources = sources._replace(**printed)
     texts: dict[Path, tuple[str, list[str]]] = {}
     for document in DOCUMENTS:
         text, written = document.read_text(), []

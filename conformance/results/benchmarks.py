@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from conformance.results.reading import RecordError, decode, strict_json
-from conformance.results.schema import Extras, Record
+from conformance.results.schema import Count, Extras, Record
 
 Round = Annotated[float, Meta(gt=0, lt=1e9)]
 UNKNOWN = "unknown"
@@ -18,7 +18,7 @@ UNKNOWN = "unknown"
 
 class Cpu(Struct, frozen=True):
     brand_raw: str | None = None
-    count: int | str | None = None
+    count: Count | str | None = None
 
 
 class MachineInfo(Struct, frozen=True):

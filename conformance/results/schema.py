@@ -22,6 +22,7 @@ VERIFIED: frozenset[Status] = frozenset({"pass", "fail", "waived"})
 
 Number = float | Literal["inf", "-inf", "nan"]
 """A measured value; float(...) reads all of them."""
+Whole = Annotated[int, Meta(gt=-(10**18), lt=10**18)]
 Count = Annotated[int, Meta(ge=0, lt=10**18)]
 Positive = Annotated[int, Meta(ge=1, lt=10**18)]
 Seconds = Annotated[float, Meta(ge=0, lt=1e12)]
@@ -156,12 +157,12 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
     verified: Count
     losses: tuple[Number, ...] = ()
     scores: Scores | None = None
-    configuration: dict[str, bool | int | float | str] = {}
+    configuration: dict[str, bool | Whole | float | str] = {}
 
 
 Checks = dict[str, dict[str, tuple[Number, float]]]
 """Output -> check -> value and limit."""
-Contract = dict[str, str | int]
+Contract = dict[str, str | Whole]
 """Field -> value of the declared arithmetic."""
 
 
@@ -310,8 +311,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     flop_per_byte: float | None = None
     roofline_share: float | None = None
     ratio_to_torch: float | None = None
-    host_growth_bytes: int | None = None
-    device_growth_bytes: int | None = None
+    host_growth_bytes: Whole | None = None
+    device_growth_bytes: Whole | None = None
     rotated_bytes: Count | None = None
     cache_bytes: Count | None = None
     cold: bool | None = None

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import conformance
 from conformance.implementations.errors import of_the_suite
 from conformance.resources import GOLDEN, PACKAGE
 
@@ -35,7 +34,7 @@ class Guard:
     def install(self) -> None:
         """For the rest of the process."""
         for name in ("CheckResult", "check", "export"):  # a file may import them for a script of its own
-            setattr(conformance, name, partial(self._refuse, name))
+            setattr(sys.modules["conformance"], name, partial(self._refuse, name))
         sys.meta_path.insert(0, self)
         sys.addaudithook(self._audit)
 

@@ -25,10 +25,11 @@ from conformance.implementations import implementation as declared
 from conformance.implementations import registry, vocabulary
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.errors import MAX_MESSAGE, blame, kernel_frames
+from conformance.implementations.errors import blame, kernel_frames
 from conformance.worker import wire
 from conformance.worker.guard import Guard
 from conformance.worker.measuring import Measuring
+from conformance.worker.wire import plain
 
 OPTIONAL = ("metered", "differentiate", "footprint")
 """Methods that not every bridge has."""
@@ -191,11 +192,6 @@ class Server:
         return False
 
 
-def plain(text: str, length: int = 4 * MAX_MESSAGE) -> str:
-    """Text that UTF-8 can hold."""
-    return text[:length].encode("utf-8", "replace").decode()
-
-
 def _failure(error: BaseException, own: Sequence[str]) -> wire.Failure:
     kinds = ((declared.Unsupported, "unsupported"), (Unavailable, "unavailable"), (Exception, "exception"))
     kind = next((word for known, word in kinds if isinstance(error, known)), "exit")
@@ -206,7 +202,11 @@ def _failure(error: BaseException, own: Sequence[str]) -> wire.Failure:
         message = ""
     lines = traceback.format_list(kernel_frames(error))
     return wire.Failure(
-        kind, plain(type(error).__name__, 80), plain(message), plain(blame(error)), plain("".join(lines))
+        kind,
+        plain(type(error).__name__, 80),
+        plain(message),
+        plain(blame(error)),
+        plain("".join(lines)),
     )
 
 
@@ -228,13 +228,13 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         bridge=seen,
         kernels=tuple(
             wire.Kernel(
-                importable(k.function, k.keywords), k.operator, k.dtypes, k.layouts, k.when is not None,
+                wire.importable(k.function, k.keywords), k.operator, k.dtypes, k.layouts, k.when is not None,
                 k.contract.as_record(),
             )
             for k in one.kernels
         ),
         variants=tuple(
-            wire.Variant(importable(v.function, v.keywords), v.operator, plain(v.label), v.saves)
+            wire.Variant(wire.importable(v.function, v.keywords), v.operator, plain(v.label), v.saves)
             for v in one.autograd_variants
         ),
         waivers=tuple(
@@ -242,18 +242,6 @@ def _described(one: declared.Implementation) -> wire.Implementation:
             for w in one.waivers
         ),
     )  # fmt: skip
-
-
-def importable(function: Any, keywords: tuple[str, ...] | None = None) -> wire.Function:
-    """A function with the place that it can be imported from, if it is found there."""
-    module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
-    found: Any = sys.modules.get(module)
-    file = getattr(found, "__file__", None)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if found is not function or file is None:
-        return wire.Function(keywords)
-    return wire.Function(keywords, plain(module), plain(qualname), plain(str(file)))
 
 
 def main(channel: int, to_kernels: int, from_kernels: int, parent: int) -> None:

@@ -8,6 +8,7 @@ off: reading beyond its end would be a signal, not an error.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from typing import Any
 
@@ -21,6 +22,8 @@ MAX_ANSWER = 1 << 24
 """Bytes of the longest answer that is read; tensors are not part of it."""
 READY = b"r"
 """What a process sends first: from now on time is its kernels'."""
+MAX_TEXT = 8000
+"""Characters of a text that are told."""
 MAX_RESULTS = 16
 """Results of one call that are looked at."""
 OBJECTS, MAX_OBJECTS = "object", 1 << 24
@@ -144,6 +147,23 @@ class Answer(Struct):
     """Attempts to find the judge."""
     spoiled: bool = False
     """Whether nothing else should run in the process."""
+
+
+def plain(text: str, length: int = MAX_TEXT) -> str:
+    """Text that UTF-8 can hold."""
+    return text[:length].encode("utf-8", "replace").decode()
+
+
+def importable(function: Any, keywords: tuple[str, ...] | None = None) -> Function:
+    """A function with the place that it can be imported from, if it is found there."""
+    module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
+    found: Any = sys.modules.get(module)
+    file = getattr(found, "__file__", None)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if found is not function or file is None:
+        return Function(keywords)
+    return Function(keywords, plain(module), plain(qualname), plain(str(file)))
 
 
 def memory_file() -> int:

@@ -16,6 +16,11 @@ from conformance.operators.spatial import UNPADDED, GeometryError, Padding, Pair
 
 LARGEST_MULTIPLE = 1 << 18
 """Least common multiple of a problem's divisors that leaves room for data in an exact float64 sum."""
+TOO_MANY = f"the divisors have a common multiple beyond {LARGEST_MULTIPLE}; set div, or drop valid1"
+MAX_DISTINCT = 1 << 10
+"""Divisors of one axis: no number up to LARGEST_MULTIPLE has as many."""
+MAX_EDGE = 1 << 20
+"""Windows at one edge that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -59,33 +64,53 @@ class PoolGeometry(Described):
                 raise GeometryError(f"padding is {max(sides)}; it must be less than the window, {name}{window}")
         vars(self).update(laid_out(self))
         if self.common_multiple > LARGEST_MULTIPLE:
-            raise GeometryError(
-                f"the divisors have a common multiple beyond {LARGEST_MULTIPLE}; set div, or drop valid1"
-            )
+            raise GeometryError(TOO_MANY)
 
     @cached_property
     def divisors(self) -> np.ndarray:
         """What each output is divided by, [P, Q], integers."""
         if self.divisor_override is not None:
             return np.full(self.output_size, self.divisor_override)
-        counts: np.ndarray = np.multiply.outer(self._counted(0), self._counted(1))
-        return counts
+        rows, columns = (self._counted(axis, np.arange(count)) for axis, count in enumerate(self.output_size))
+        return np.asarray(np.multiply.outer(rows, columns))
 
     @property
     def rounded_reciprocals(self) -> int:
         """Factors of the divisors, one for each axis, with reciprocals that no binary format holds."""
         given = self.divisor_override
-        factors = [self._counted(0), self._counted(1)] if given is None else [np.array(given)]
+        factors = [self._distinct(0), self._distinct(1)] if given is None else [np.array(given)]
         return sum(bool(np.any(divisors & (divisors - 1))) for divisors in factors)
 
     @cached_property
     def common_multiple(self) -> int:
         """The least one of all divisors."""
-        return math.lcm(*np.unique(self.divisors).tolist())
+        return math.lcm(*self.distinct_divisors.tolist())
 
-    def _counted(self, axis: int) -> np.ndarray:
-        """Positions of each window along one axis that count."""
+    @cached_property
+    def distinct_divisors(self) -> np.ndarray:
+        """Each divisor once, in order."""
+        if self.divisor_override is not None:
+            return np.array([self.divisor_override])
+        return np.unique(np.multiply.outer(self._distinct(0), self._distinct(1)))
+
+    def _distinct(self, axis: int) -> np.ndarray:
+        """Each count of positions along one axis once. Raises GeometryError for those that no common multiple allows.
+
+        All windows between the edges have the same: an image that fits into no memory can be described.
+        """
+        count, window = self.output_size[axis], (self.r, self.s)[axis]
+        edge = 2 * (window // self.stride[axis]) + 2  # windows that may reach beyond the image, on each side
+        if min(count, edge) <= MAX_EDGE:
+            ends = np.arange(min(count, edge + 1)), np.arange(max(count - edge, 0), count)
+            found = np.unique(self._counted(axis, np.concatenate(ends)))
+            if found.size <= MAX_DISTINCT and found[-1] <= LARGEST_MULTIPLE:
+                return found
+        raise GeometryError(TOO_MANY)
+
+    def _counted(self, axis: int, windows: np.ndarray) -> np.ndarray:
+        """Positions of windows along one axis that count."""
         size, window, (before, after) = (self.h, self.w)[axis], (self.r, self.s)[axis], self.padding[axis]
-        starts = np.arange(self.output_size[axis]) * self.stride[axis] - before
+        starts = windows * self.stride[axis] - before
         low, high = (-before, size + after) if self.count_include_pad else (0, size)
-        return np.minimum(starts + window, high) - np.maximum(starts, low)
+        counts: np.ndarray = np.minimum(starts + window, high) - np.maximum(starts, low)
+        return counts

@@ -52,7 +52,7 @@ class _Pool(Operator):
     def error_model(self, geometry: PoolGeometry, terms: dict[str, int], span: int, fan_out: int) -> ErrorModel:
         """Integers over powers of two are exact. Reciprocals: of a given divisor, or one for each axis in a separable
         kernel; none of powers of two."""
-        divisors = np.unique(geometry.divisors)
+        divisors = geometry.distinct_divisors
         return ErrorModel(
             terms=terms,
             span=span,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
-
-import numpy as np
 
 from conformance.operators.base import Tensor
 from conformance.operators.descriptor import PAIR, Described, Field
 from conformance.operators.pooling_geometry import CEIL, SIZES, laid_out
 from conformance.operators.spatial import UNPADDED, GeometryError, Padding, Pair, require_windows
+
+MAX_STARTS = 1 << 20
+"""Windows that begin in the padding, and differ, of one axis."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,12 @@ class MaxPoolGeometry(Described):
         vars(self).update(laid_out(self))
         axes = zip("hw", (self.h, self.w), (self.r, self.s), self.stride, self.padding, self.dilation, strict=True)
         for (name, size, taps, stride, (before, _), dilation), windows in zip(axes, self.output_size, strict=True):
-            places = np.arange(windows)[:, None] * stride - before + np.arange(taps) * dilation
-            if not np.all(np.any((places >= 0) & (places < size), axis=1)):
+            # by numbers and not by arrays, which sizes that no machine holds would not fit into
+            first, last = -before, (windows - 1) * stride - before
+            padded = range(first, min(last + 1, 0), stride)  # where windows begin that begin before the image
+            beside = padded[: dilation // math.gcd(stride, dilation)] if dilation > size else ()
+            if len(beside) > MAX_STARTS:
+                raise GeometryError(f"p is {before} on axis {name}, too large to tell whether windows have a maximum")
+            # the first tap that is not before the image: tap -(start // dilation), at start % dilation
+            if last >= size or -(first // dilation) >= taps or any(start % dilation >= size for start in beside):
                 raise GeometryError(f"a window holds nothing but padding on axis {name}; it has no maximum: reduce p")

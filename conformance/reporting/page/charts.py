@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import vl_convert
 
+from conformance.reporting.page.model import legible
 from conformance.reporting.page.plots import TOP, Plot
 
 COLOURS, SHAPES = 8, ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
@@ -52,7 +53,7 @@ def svg(plot: Plot, place: int, everyone: Sequence[str]) -> str:
     ]
     shared = {"scale": {"color": "shared", "shape": "shared"}}
     specification = {"concat": panels, "columns": 2, "spacing": 28, "resolve": shared, "config": CONFIG}
-    drawn = ElementTree.fromstring(vl_convert.vegalite_to_svg(specification, vl_version=VERSION))
+    drawn = ElementTree.fromstring(vl_convert.vegalite_to_svg(_legible(specification), vl_version=VERSION))
     prefix = f"chart{place}-"
     for element in drawn.iter():
         _clean(element, prefix)
@@ -65,6 +66,15 @@ def svg(plot: Plot, place: int, everyone: Sequence[str]) -> str:
     drawn.set("aria-labelledby", f"{prefix}title {prefix}text")
     ElementTree.register_namespace("", SVG)
     return ElementTree.tostring(drawn, encoding="unicode")
+
+
+def _legible(value: Any) -> Any:
+    """The same with every text in it as `legible` has it: the process would end at a control character."""
+    if isinstance(value, Mapping):
+        return {name: _legible(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_legible(one) for one in value]
+    return legible(value) if isinstance(value, str) else value
 
 
 def _clean(element: ElementTree.Element, prefix: str) -> None:

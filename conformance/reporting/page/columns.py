@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
+from conformance.reporting import reproduce
 from conformance.reporting.page.model import dtype_place, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.results.schema import Number, Record
@@ -35,8 +37,7 @@ VALUES: Mapping[str, Callable[[Record], Any]] = {
 
 def packed(digest: Digest) -> str:
     """All verdicts, as text that needs no escaping anywhere."""
-    text = json.dumps(columns(digest), allow_nan=False, separators=(",", ":"))
-    return base64.b64encode(gzip.compress(text.encode("ascii"), 9, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(msgspec.json.encode(columns(digest)), 9, mtime=0)).decode("ascii")
 
 
 def columns(digest: Digest) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def columns(digest: Digest) -> dict[str, Any]:
         numbers += [n for found in record.profile.values() for n in found.numbers.values()]
         one = {
             "cases": record.cases,
-            "command": record.command,
+            "command": reproduce.command(record),
             "terms": max(record.terms.values(), default=None),
             "figures": [_shown(number) for number in numbers],
             "worst": _shown(verdict.worst),

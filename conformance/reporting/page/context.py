@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.reporting import reproduce
 from conformance.reporting.groups import amount, described
 from conformance.reporting.page.merge import environments
 from conformance.reporting.page.model import Row
@@ -80,7 +81,7 @@ def failures(digest: Digest) -> dict[str, Any]:
                 "operators": ", ".join(filter(None, one.operators)),
                 "smallest": described(record),
                 "reason": record.explanation,
-                "command": record.command,
+                "command": reproduce.command(record),
             }
             cards += [card] if place < GROUPS else []
             place += 1

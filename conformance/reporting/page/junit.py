@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -23,41 +22,49 @@ OUTCOMES = {
 """Status -> JUnit's element; `pass` has none."""
 PROPERTIES = ("operator", "problem", "dtype", "layout", "distribution", "check", "status", "source", "command")
 """The command has the rest."""
-_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML 1.0 document may hold, not even escaped."""
 
 
-def document(digest: Digest, title: str) -> str:
-    """The whole document. Times are seconds."""
+def document(digest: Digest, title: str) -> Iterator[str]:
+    """The whole document, piece by piece. Times are seconds."""
     verdicts = sorted(digest.results.verdicts, key=lambda v: v.row)
-    root = Element("testsuites", {"name": _legal(title), **_counts(verdicts)})
+    yield '<?xml version="1.0" encoding="utf-8"?>\n'
+    yield _opened("testsuites", {"name": title, **_counts(verdicts)})
     for row, group in groupby(verdicts, key=lambda v: v.row):
         held, name = list(group), digest.name(row)
-        suite = SubElement(root, "testsuite", {"name": _legal(name), **_counts(held)})
+        yield _opened("testsuite", {"name": name, **_counts(held)})
         versions = sorted({item for verdict in held for item in verdict.record.versions.items()})
-        _properties(suite, [("machine", row[1].label), *versions])
+        yield _text(_properties([("machine", row[1].label), *versions]))
         for verdict in held:
-            _case(suite, name, verdict.record, digest.cause(verdict.record))
-    for element in root.iter():  # a line for each, without the time that indenting takes
-        element.tail = "\n"
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(root, encoding="unicode")}'
+            yield _text(_case(name, verdict.record, digest.cause(verdict.record)))
+        yield "</testsuite>\n"
+    yield "</testsuites>\n"
 
 
-def _case(suite: Element, name: str, record: Record, cause: str) -> None:
+def _opened(tag: str, attributes: dict[str, str]) -> str:
+    return f"{tostring(Element(tag, attributes), encoding='unicode').removesuffix(' />')}>\n"
+
+
+def _text(element: Element) -> str:
+    for one in element.iter():  # a line for each, without the time that indenting takes
+        one.tail = "\n"
+    return tostring(element, encoding="unicode")
+
+
+def _case(name: str, record: Record, cause: str) -> Element:
     words = " ".join(filter(None, map(record.text, ("problem", "dtype", "layout", "distribution", "check"))))
-    case = SubElement(
-        suite,
+    case = Element(
         "testcase",
-        classname=_legal(f"{name}.{record.operator}"),
-        name=_legal(words or f"{many(record.cases, 'case')} not attempted"),
+        classname=f"{name}.{record.operator}",
+        name=words or f"{many(record.cases, 'case')} not attempted",
         time=f"{record.seconds.get('total', 0.0):.6f}",
     )
     known = [(key, text) for key in PROPERTIES if (text := record.text(key))]
     known += [("cause", cause)] if cause else []
-    _properties(case, known + ([("cases", str(record.cases))] if record.cases != 1 else []))
+    case.append(_properties(known + ([("cases", str(record.cases))] if record.cases != 1 else [])))
     if record.status in OUTCOMES:
-        outcome = SubElement(case, OUTCOMES[record.status], message=_legal(record.headline), type=record.status)
-        outcome.text = _legal(record.explanation)
+        outcome = SubElement(case, OUTCOMES[record.status], message=record.headline, type=record.status)
+        outcome.text = record.explanation
+    return case
 
 
 def _counts(verdicts: Sequence[Verdict]) -> dict[str, str]:
@@ -72,11 +79,8 @@ def _counts(verdicts: Sequence[Verdict]) -> dict[str, str]:
     return {**{name: str(number) for name, number in numbers.items()}, "time": f"{total:.6f}"}
 
 
-def _properties(parent: Element, known: Iterable[tuple[str, str]]) -> None:
-    held = SubElement(parent, "properties")
+def _properties(known: Iterable[tuple[str, str]]) -> Element:
+    held = Element("properties")
     for name, text in known:
-        SubElement(held, "property", name=_legal(name), value=_legal(text))
-
-
-def _legal(text: str) -> str:
-    return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text)
+        SubElement(held, "property", name=name, value=text)
+    return held

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 
 from conformance.reporting.page.model import Verdict
 from conformance.reporting.page.tables import Digest
@@ -22,23 +23,24 @@ FORMULA = ("=", "+", "-", "@", "\t")
 """A spreadsheet takes a cell that begins so for a formula, and would run it."""
 
 
-def as_csv(digest: Digest, title: str) -> str:
+def as_csv(digest: Digest, title: str) -> Iterator[str]:
     """A heading and a line for each verdict; what a record does not say is empty."""
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
+    writer = csv.DictWriter(SimpleNamespace(write=str), COLUMNS, lineterminator="\n")  # a row is what write returns
+    yield writer.writeheader()
     for verdict in digest.results.verdicts:
-        writer.writerow({name: defused(value) for name, value in _cells(verdict, digest.cause(verdict.record)).items()})
-    return file.getvalue()
+        cells = _cells(verdict, digest.cause(verdict.record))
+        yield writer.writerow({name: defused(value) for name, value in cells.items()})
 
 
 def defused(value: object) -> object:
-    """Text that would be a formula gets an apostrophe before it, which spreadsheets do not show; lines end alike, for
-    Python's writer leaves a lone carriage return unquoted."""
+    """Text that would be a formula gets an apostrophe before it, which spreadsheets do not show, also where the sign is
+    a full-width one or stands behind what nobody sees; lines end alike, for Python's writer leaves a lone carriage
+    return unquoted."""
     if not isinstance(value, str):
         return value
     text = value.replace("\r\n", "\n").replace("\r", "\n")
-    return f"'{text}" if text.lstrip(" \n").startswith(FORMULA) else text
+    signs = (c for c in unicodedata.normalize("NFKC", text) if c == "\t" or unicodedata.category(c)[0] not in "CMZ")
+    return f"'{text}" if next(signs, "") in FORMULA else text
 
 
 def _cells(verdict: Verdict, cause: str) -> Mapping[str, object]:

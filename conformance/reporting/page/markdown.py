@@ -11,6 +11,7 @@ from conformance.reporting import memory, training
 from conformance.reporting.groups import amount, described
 from conformance.reporting.page import since, tables
 from conformance.reporting.page.context import lead, notices
+from conformance.reporting.page.model import legible
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table, many
 from conformance.reporting.terminal import LEGEND, counted
@@ -31,7 +32,7 @@ _CALL = re.compile(r"(?<!\w)([@#])(?=\w)")
 def summary(digest: Digest, title: str) -> str:
     """At most LIMIT bytes: sections that do not fit are left out and named."""
     kept, size, left_out = [f"# {escaped(title)}\n"], len(title.encode()) + 200, []
-    for name, text in _sections(digest):
+    for name, text in ((name, legible(text)) for name, text in _sections(digest)):
         weight = len(text.encode()) + 1
         if size + weight > LIMIT:
             left_out.append(name)

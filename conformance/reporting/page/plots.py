@@ -120,7 +120,7 @@ def _histograms(errors: Sequence[_Error]) -> Plot:
         shares.sort()
         cells = [_share(value) for value in (*(_quantile(shares, q) for q in QUANTILES), shares[-1])]
         rows.append((row, dtype, *cells, f"{len(shares):,}"))
-        counts = Counter(int(min(share, TOP - BIN / 2) / BIN) for share in shares)  # the last bin holds all above it
+        counts = Counter(int(min(max(share, 0.0), TOP - BIN / 2) / BIN) for share in shares)  # the last holds all above
         for place, count in sorted(counts.items()):
             low, high, part = place * BIN, (place + 1) * BIN, count / len(shares)
             says = f"{row}, {dtype}: {part:.1%} of outputs from {low:.0%} to {high:.0%} of the bound"

@@ -10,17 +10,26 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from conformance.reporting.comparison.runs import Run, RunError, understood
 from conformance.reporting.comparison.runs import read as read_run
 from conformance.reporting.page.model import Clocked, Machine, ReportError
 from conformance.results import benchmarks
 from conformance.results.reading import RecordError, SchemaError, decode, lines
-from conformance.results.schema import Attempt, Extras, Record
+from conformance.results.schema import SCHEMA, Attempt, Extras, Record
 
 TABLE = b"operator,problem,descriptor,implementation,device,verdict,"
 """How the CSV of `conformance unet` begins."""
+ALIKE = (
+    "implementation", "operator", "device", "versions", "reason", "run_level", "source", "problem", "descriptor",
+    "dtype", "layout", "distribution", "check", "generator", "method", "level", "contract", "terms",
+)  # fmt: skip
+"""Fields of a record that many others have alike."""
+MAX_BYTES = 1 << 30
+"""Bytes of a file of results: about 700,000 records."""
 MAX_RUNS = 10
 """Runs of a folder that are looked back at."""
 A = TypeVar("A")
@@ -41,28 +50,43 @@ class Source:
     """The rounds of a benchmark file, where they can be compared with those of another one."""
 
     def take(self, place: str, read: Callable[[A], T], what: A) -> T | None:
-        """What is read; where it is no record, that is noted. Raises ReportError for another version's."""
+        """What is read; where it is no record, that is noted. Raises SchemaError for another version's."""
         try:
             return read(what)
         except SchemaError as problem:
-            raise ReportError(f"{place}: {problem}") from None
+            raise SchemaError(f"{place}: {problem}") from None
         except RecordError as problem:
             self.errors.append(f"{place}: {problem}; left out")
             return None
 
 
 def read(paths: Iterable[Path]) -> Iterator[Source]:
-    """The files in their order, without those whose content came before. Raises ReportError."""
+    """The files in their order, without those whose content came before. Raises ReportError: after the last file where
+    one is of another schema, so that files of two schemas are named."""
     seen: set[bytes] = set()
+    current, other = "", ""
+    shared: dict[Any, Any] = {}
     for path in paths:
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
         except OSError as problem:
             raise ReportError(f"{path}: cannot be read ({problem.strerror}); give files of records") from None
+        if len(content) > MAX_BYTES:
+            raise ReportError(f"{path}: is larger than {MAX_BYTES >> 20} MiB; give the records in several files")
         digest = hashlib.sha256(content).digest()
         if digest not in seen:
             seen.add(digest)
-            yield _source(_clean(path.name), content)
+            source = Source(_clean(path.name))
+            try:
+                _fill(source, content, shared)
+                yield source
+            except SchemaError as problem:
+                other = other or str(problem)
+            current = current or (source.name if source.records else "")
+    if other:
+        mixed = f"; {current} is of schema {SCHEMA}, and a report is of one schema" if current else ""
+        raise ReportError(f"{other}{mixed}")
 
 
 def looked_back_at(paths: Iterable[Path]) -> Iterator[Run]:
@@ -79,19 +103,26 @@ def looked_back_at(paths: Iterable[Path]) -> Iterator[Run]:
                     raise ReportError(str(problem)) from None
 
 
-def _source(name: str, content: bytes) -> Source:
-    source = Source(name)
+def _fill(source: Source, content: bytes, shared: dict[Any, Any]) -> None:
     if content.startswith(TABLE):
         _read_table(source, content)
     elif content.split(b"\n", 1)[0].strip() == b"{":
         _read_benchmarks(source, content)
     else:
-        for place, line in lines(content, name):
+        for place, line in lines(content, source.name):
             if (record := source.take(place, decode, line)) is not None:
-                source.records.append(record)
+                source.records.append(_lean(record, shared))
     if not (source.records or source.times or source.errors):
-        source.errors.append(f"{name}: holds no verdict")
-    return source
+        source.errors.append(f"{source.name}: holds no verdict")
+
+
+def _lean(record: Record, shared: dict[Any, Any]) -> Record:
+    """The record with the texts and tables that are alike in many records held once: a third of the memory."""
+    for name in ALIKE:
+        value = getattr(record, name)
+        key = tuple(value.items()) if isinstance(value, dict) else value
+        msgspec.structs.force_setattr(record, name, shared.setdefault(key, value))
+    return record
 
 
 def _read_benchmarks(source: Source, content: bytes) -> None:

@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from io import BytesIO
+from pathlib import Path
 
 from conformance.results.reading import shown
 
@@ -29,6 +30,20 @@ KNOWN = re.compile(r"manifest\.json|statement\.txt|environment\.json|waivers\.js
                    r"records/\d{2}\.jsonl|benchmarks/\d{2}\.json", re.ASCII)  # fmt: skip
 END = struct.Struct("<4s4H2LH")
 """The end of a list of members, without a comment: APPNOTE.TXT 4.3.16."""
+LISTED = 46
+"""Bytes of a member in the list, beside its name: APPNOTE.TXT 4.3.12."""
+DAMAGED = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    OverflowError,
+)
+"""What zipfile and zlib raise of bytes that are no archive."""
+HIDDEN = "holds bytes that belong to no member"
 WHEN = (1980, 1, 1, 0, 0, 0)
 """The first moment that a zip file can name: archives of the same results are the same bytes."""
 
@@ -49,35 +64,68 @@ def written(members: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
+def read(path: Path, most: int) -> bytes:
+    """The bytes of a file. Raises ArchiveError for more than `most`, and for what is no file, OSError as usual.
+
+    A device has a size of zero and no end, and a pipe may have no writer.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ArchiveError("is not a regular file")
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ArchiveError(f"is larger than {most >> 20} MiB")
+    return content
+
+
 def unpacked(content: bytes) -> dict[str, bytes]:
     """The members of an archive's bytes. Raises ArchiveError before anything large is unpacked."""
-    _check_end(content)
+    start = _check_end(content)
     try:
         with zipfile.ZipFile(BytesIO(content)) as file:
             infos = file.infolist()
-            names = [info.filename for info in infos]
-            for info in infos:
-                _check(info)
-                if names.count(info.filename) > 1:
-                    raise ArchiveError(f"member {shown(info.filename)} is there twice")
-            total = sum(info.file_size for info in infos)
-            if total > UNPACKED:
-                raise ArchiveError(f"unpacks to {total} bytes, at most {UNPACKED}")
-            members = {}
-            for info in infos:
-                with file.open(info) as member:  # no more than it declares; its checksum is compared on the way
-                    members[info.filename] = member.read(info.file_size + 1)
-                if len(members[info.filename]) != info.file_size:
-                    raise ArchiveError(f"member {shown(info.filename)} is not as long as it says")
-            return members
+        names = [info.filename for info in infos]
+        for info in infos:
+            _check(info)
+            if names.count(info.filename) > 1:
+                raise ArchiveError(f"member {shown(info.filename)} is there twice")
+        total = sum(info.file_size for info in infos)
+        if total > UNPACKED:
+            raise ArchiveError(f"unpacks to {total} bytes, at most {UNPACKED}")
+        members, place = {}, 0
+        for info in infos:
+            header = info.FileHeader(zip64=False)
+            if info.header_offset != place or not content.startswith(header, place):
+                raise ArchiveError(f"member {shown(info.filename)} begins differently than the list of members says")
+            place += len(header) + info.compress_size
+            members[info.filename] = _content(info, content[place - info.compress_size : place])
+        listed = sum(LISTED + len(name) for name in names)
+        if (place, listed) != (start, len(content) - END.size - start):
+            raise ArchiveError(HIDDEN)
+        return members
     except ArchiveError:
         raise
-    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError) as problem:
+    except DAMAGED as problem:
         raise ArchiveError(f"is damaged ({shown(problem)})") from None
 
 
-def _check_end(content: bytes) -> None:
-    """The list of members is short and the last thing in the file: nothing is hidden before or behind the archive."""
+def _content(info: zipfile.ZipInfo, packed: bytes) -> bytes:
+    """A member, unpacked no further than to the length that it declares: all of it, from all of its packed bytes."""
+    if info.compress_type == zipfile.ZIP_STORED:
+        content, whole = packed, True
+    else:
+        decoder = zlib.decompressobj(-zlib.MAX_WBITS)
+        content = decoder.decompress(packed, info.file_size + 1)
+        whole = decoder.eof and not decoder.unused_data
+    if not whole or len(content) != info.file_size:
+        raise ArchiveError(f"member {shown(info.filename)} is not as long as it says, packed or unpacked")
+    if zlib.crc32(content) != info.CRC:
+        raise ArchiveError(f"is damaged (the checksum of member {shown(info.filename)} differs)")
+    return content
+
+
+def _check_end(content: bytes) -> int:
+    """Where the list of members starts: it is short, and the last thing in the file."""
     if not content.startswith(b"PK\x03\x04") or len(content) < END.size:
         raise ArchiveError("is not a zip file")
     mark, disk, first, here, count, size, offset, comment = END.unpack(content[-END.size :])
@@ -86,7 +134,8 @@ def _check_end(content: bytes) -> None:
     if count > MEMBERS or size > DIRECTORY:
         raise ArchiveError(f"has {count} members in a list of {size} bytes; at most {MEMBERS} in {DIRECTORY}")
     if offset + size + END.size != len(content):
-        raise ArchiveError("holds bytes that belong to no member")
+        raise ArchiveError(HIDDEN)
+    return int(offset)
 
 
 def _check(info: zipfile.ZipInfo) -> None:

@@ -15,24 +15,31 @@ from typing import Any
 
 import msgspec
 
+from conformance.checks.required import CHECKS
+from conformance.checks.sample import NOT_CHECKED, WRONG
+from conformance.execution.claims import Key
 from conformance.exit_codes import ExitCode
 from conformance.inputs.golden import SEED
 from conformance.inputs.manifest import GoldenError
 from conformance.inputs.manifest import read as read_golden
 from conformance.inputs.stream import GENERATOR
+from conformance.judge import ContractError
 from conformance.problems import PROBLEMS
-from conformance.reporting.submission import archive, complete, contents, rerun
+from conformance.reporting.reproduce import is_reproducing
+from conformance.reporting.submission import archive, complete, contents, numbers, rerun
 from conformance.reporting.submission.archive import ArchiveError
 from conformance.reporting.submission.contents import Contents, SubmissionError
-from conformance.reporting.submission.required import required_cases
+from conformance.reporting.submission.required import Required, required_cases
 from conformance.results.reading import RecordError, shown, strict_json
-from conformance.results.schema import STATUSES, Attempt, CheckRecord, Record
+from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, CheckRecord, Record, TrainingRecord
 from conformance.training.tables import OPERATOR as TRAINING
 
 MAX_LISTED = 20
 """Defects of a kind that are listed."""
-NOTHING = 5
-"""Exit status where a case was to be run again and none could be, as pytest's."""
+UNSEEN = """\
+A file cannot prove that a kernel ran. Not seen without --rerun: a failure recorded as a pass, as unsupported or as
+waived; errors, contracts or verdicts of another kernel. Never seen: times that were made up, another device or
+machine than is named, a kernel that computes differently when it is verified, who signed."""
 LINK = re.compile(r"https?://[!-~]+", re.ASCII)
 _ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 REQUIRED = frozenset({"manifest.json", "statement.txt", "environment.json", "waivers.json"})
@@ -55,9 +62,7 @@ def _count(text: str) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        if arguments.archive.stat().st_size > archive.PACKED:
-            raise ArchiveError(f"is larger than {archive.PACKED >> 20} MiB")
-        content = arguments.archive.read_bytes()
+        content = archive.read(arguments.archive, archive.PACKED)
         found = opened(content)
     except OSError as problem:
         print(f"{arguments.archive}: cannot be read ({problem.strerror})", file=sys.stderr)
@@ -74,19 +79,31 @@ def _run(arguments: argparse.Namespace) -> int:
     if wrong:
         return 1
     print(f"complete: every required case of level {found.statement.level} has a verdict")
+    print(UNSEEN)
     if not arguments.rerun:
-        return 0
+        return ExitCode.GOOD
     drawn = secrets.randbelow(10**9) if arguments.draw is None else arguments.draw
-    print(f"running {arguments.rerun} again, --draw {drawn}")
-    outcomes = list(rerun.repeated(found, arguments.rerun, drawn, arguments.impl))
-    for outcome in outcomes:
+    print(f"running {arguments.rerun} again, --draw {drawn}", flush=True)
+    return reran(rerun.repeated(found, arguments.rerun, drawn, arguments.impl))
+
+
+def reran(sample: rerun.Sample) -> ExitCode:
+    """Print what became of a sample, and what it says about the verdicts that are not in it."""
+    for outcome in sample.outcomes:
         print(f"  {outcome.word}: {outcome.text}")
-    if any(outcome.word == rerun.OTHER for outcome in outcomes):
-        return 1
-    if not any(outcome.word == rerun.AGREES for outcome in outcomes):
+    if all(outcome.word == rerun.NOT_HERE for outcome in sample.outcomes):
         print("NOTHING WAS RUN AGAIN")
-        return NOTHING
-    return 0
+        return ExitCode.NOTHING
+    if sample.declared:
+        print(f"{sample.declared:,} others are unsupported, as the sources here declare too")
+    forged = sorted({1, sample.of // 100, sample.of // 10} - {0})
+    chances = ", ".join(f"{sample.escape(count):.2%} if {count:,} {'is' if count == 1 else 'are'}" for count in forged)
+    print(f"{sample.drawn:,} of {sample.of:,} verdicts were drawn and run again")
+    print(f"probability that all forged ones escape: {chances} forged")
+    if sample.bias < rerun.SIGNIFICANCE:
+        print(f"REFUSED: errors that differ are smaller as recorded than here; by chance, with p = {sample.bias:.2g}")
+        return ExitCode.BAD
+    return ExitCode.BAD if any(outcome.word == rerun.OTHER for outcome in sample.outcomes) else ExitCode.GOOD
 
 
 def opened(content: bytes) -> Contents:
@@ -145,11 +162,9 @@ def defects(found: Contents) -> Iterator[str]:
     yield from _runs(found)
     for name in names:
         records = found.of(name)
-        for look in (_facts, _verdicts):
-            yield from (f"{shown(name)}: {defect}" for defect in dict.fromkeys(look(records)))
-        yield from (
-            f"{shown(name)}: {defect}" for defect in complete.defects(records, required_cases(found.statement.level))
-        )
+        required = required_cases(found.statement.level)
+        looks = (_facts(records), complete.defects(records, required), _verdicts(records, required))
+        yield from (f"{shown(name)}: {defect}" for look in looks for defect in dict.fromkeys(look))
 
 
 def _runs(found: Contents) -> Iterator[str]:
@@ -176,11 +191,16 @@ def _facts(records: list[Record]) -> Iterator[str]:
             yield f"{shown(name)} is not the same in all records: {shown(', '.join(sorted(values)))}"
 
 
-def _verdicts(records: list[Record]) -> Iterator[str]:
-    """Each record by itself."""
-    descriptors = {problem.name: problem.geometry.descriptor for problem in PROBLEMS}
-    for record in records:
-        name = shown(" ".join((record.operator, record.problem, record.check)))
+def _verdicts(records: list[Record], required: Required) -> Iterator[str]:
+    """Each record by itself, those of the same tensors together."""
+    if not any(record.status == "pass" and isinstance(record, CaseRecord) for record in records):
+        yield "no case passes: nothing was verified"
+    keys = frozenset[Key]().union(*(share.keys for share in required.verdicts))
+    measured = (problem for required in CHECKS.values() for problem in required.problems)
+    descriptors = {problem.name: problem.geometry.descriptor for problem in (*PROBLEMS, *measured)}
+    wrong = {_place(r) for r in records if r.check and (r.status == "error" or r.reason.startswith(WRONG))}
+    for record in sorted(records, key=lambda r: (r.operator, r.descriptor, r.dtype, r.distribution)):
+        name = shown(" ".join(filter(None, (record.operator, record.problem, record.check))))
         if record.status not in ("pass", "waived") and not record.reason.strip():
             yield f"{name}: {record.status} without a reason"
         if record.status == "unavailable" and record.operator != TRAINING:
@@ -193,14 +213,37 @@ def _verdicts(records: list[Record]) -> Iterator[str]:
             yield f"{name}: one case counts as {record.cases}"
         if descriptors.get(record.problem, record.descriptor) != record.descriptor:
             yield f"{name}: the problem of this name is another one here"
-        if record.status != "pass" or isinstance(record, CheckRecord):
             continue
-        if not record.checks:
-            yield f"{name}: passes without a single number"
+        if not is_reproducing(record):
+            yield f"{name}: command {shown(record.command, 200)} is not the one that reproduces it"
+        phases = sum(seconds for phase, seconds in record.seconds.items() if phase != "total")
+        if phases > record.seconds.get("total", 0) + 1e-6 * len(record.seconds):  # each is rounded to microseconds
+            yield f"{name}: its phases take {phases:.6g} s, all of it {record.seconds.get('total', 0):.6g} s"
+        if record.reason == NOT_CHECKED and _place(record) not in wrong:
+            yield f"{name}: {record.reason}, but no check of the case says so"
+        if record.status != "pass":
+            continue
         for output, checks in record.checks.items():
             for check, (value, limit) in checks.items():
                 if not abs(float(value)) <= limit:
                     yield f"{name}: passes, although {shown(output)} {shown(check)} is {value}, which exceeds {limit}"
+        if isinstance(record, CaseRecord) and Key._make(getattr(record, f) for f in Key._fields) in keys:
+            yield from (f"{name} {record.dtype} {record.distribution}: {defect}" for defect in numbers.defects(record))
+        elif isinstance(record, CheckRecord):
+            yield from (f"{name}: {defect}" for defect in numbers.check_defects(record))
+        elif isinstance(record, TrainingRecord):
+            yield from (f"{name}: {defect}" for defect in numbers.training_defects(record))
+
+
+def _declared(record: CaseRecord) -> str:
+    try:
+        return numbers.contract_of(record.contract or {}).describe(record.dtype)
+    except (ContractError, KeyError):  # a defect, as is an unknown dtype
+        return "no contract"
+
+
+def _place(record: Record) -> tuple[str, ...]:
+    return record.operator, record.problem, record.dtype, record.layout
 
 
 def summary(found: Contents, content: bytes) -> Iterator[str]:
@@ -217,6 +260,10 @@ def summary(found: Contents, content: bytes) -> Iterator[str]:
             counts[record.status] += record.cases
         words = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts[status]) or "no records"
         yield f"{shown(name)}, level {stated.level}: {words}"
+        # a weak contract is no defect, but what a pass is worth depends on it
+        cases = [r for r in found.of(name) if isinstance(r, CaseRecord) and r.status in VERIFIED]
+        contracts = Counter((shown(r.dtype), _declared(r)) for r in cases)
+        yield from (f"{dtype} under {words}: {count:,} cases" for (dtype, words), count in sorted(contracts.items()))
     for waiver in contents.waivers(found.records):
         texts = (shown(waiver[key], 300) for key in ("implementation", "operator", "reason", "url"))
         yield "waived: {} {}: {} ({}), {} cases".format(*texts, waiver["cases"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from conformance.reporting.submission.required import Required, Share, Slot
+from conformance.execution.claims import Key
+from conformance.reporting.submission.required import Required, Share
 from conformance.results.reading import shown
 from conformance.results.schema import Attempt, CheckRecord, Record, TrainingRecord
 
@@ -16,15 +17,15 @@ Absent = Counter[tuple[str, str, int]]
 def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
     """What is missing, given twice, or not required in the records of one implementation."""
     cases = [record for record in records if isinstance(record, Attempt) and not isinstance(record, TrainingRecord)]
-    slots = Counter(Slot._make(getattr(record, name) for name in Slot._fields) for record in cases)
-    known = frozenset().union(*(share.slots for share in (*required.verdicts, *required.behaviour, *required.measured)))
-    yield from (f"{_name(slot)} has {count} verdicts" for slot, count in slots.items() if count > 1)
-    yield from (f"{_name(slot)} is not required" for slot in slots if slot not in known)
+    given = Counter(Key._make(getattr(record, name) for name in Key._fields) for record in cases)
+    known = frozenset().union(*(share.keys for share in (*required.verdicts, *required.behaviour, *required.measured)))
+    yield from (f"{_name(key)} has {count} verdicts" for key, count in given.items() if count > 1)
+    yield from (f"{_name(key)} is not required" for key in given if key not in known)
     absent = Counter((r.operator, r.check, r.cases) for r in records if not isinstance(r, Attempt))
     for share in (*required.verdicts, *required.measured):
-        missing = sorted(share.slots - slots.keys())
-        if len(missing) < len(share.slots):
-            yield from (f"{_name(slot)} has no verdict" for slot in missing)
+        missing = sorted(share.keys - given.keys())
+        if len(missing) < len(share.keys):
+            yield from (f"{_name(key)} has no verdict" for key in missing)
         elif not _take(absent, share.operator, share.check, share.cases):
             yield f"{_title(share)}: none of its {share.cases} cases has a verdict"
     have_kernel = {
@@ -32,7 +33,7 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
         for record in cases
         if record.contract and not isinstance(record, CheckRecord)
     }
-    yield from _in_behaviour(required, slots, absent, Counter(found[:2] for found in have_kernel))
+    yield from _in_behaviour(required, given, absent, Counter(found[:2] for found in have_kernel))
     trained = Counter(record.problem for record in records if isinstance(record, TrainingRecord))
     yield from (f"training {shown(name)} has {count} verdicts" for name, count in trained.items() if count > 1)
     yield from (f"training {shown(name)} is not required" for name in trained if name not in required.networks)
@@ -46,17 +47,17 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
 
 
 def _in_behaviour(
-    required: Required, slots: Counter[Slot], absent: Absent, have_kernel: Counter[tuple[str, str]]
+    required: Required, given: Counter[Key], absent: Absent, have_kernel: Counter[tuple[str, str]]
 ) -> Iterator[str]:
     """The checks of one operator run on the same cases, as many of a dtype as its quota and its kernels allow.
 
     `have_kernel` counts problems by (operator, dtype), as far as the verdicts tell.
     """
-    found = [(share, share.slots & slots.keys()) for share in required.behaviour]
+    found = [(share, share.keys & given.keys()) for share in required.behaviour]
     counts: defaultdict[str, Counter[frozenset[tuple[str, ...]]]] = defaultdict(Counter)
     for share, here in found:
         if here:
-            counts[share.operator][frozenset(slot[1:4] for slot in here)] += 1
+            counts[share.operator][frozenset(key[1:4] for key in here)] += 1
     usual = {operator: places.most_common(1)[0][0] for operator, places in counts.items()}
     for share, here in found:
         if not here:
@@ -64,16 +65,16 @@ def _in_behaviour(
             if share.cases and not answered:
                 yield f"{_title(share)} has no verdict"
             continue
-        if frozenset(slot[1:4] for slot in here) != usual[share.operator]:
+        if frozenset(key[1:4] for key in here) != usual[share.operator]:
             yield f"{_title(share)} has verdicts on other cases than the other checks"
-        dtypes = Counter(slot.dtype for slot in here)
+        dtypes = Counter(key.dtype for key in here)
         for dtype, quota in required.quota.items():
             if dtypes[dtype] < min(quota, have_kernel[share.operator, dtype]):
                 yield f"{_title(share)} has {dtypes[dtype]} verdicts in {dtype}, {quota} are required"
 
 
-def _name(slot: Slot) -> str:
-    return shown(" ".join(part for part in slot if part))
+def _name(key: Key) -> str:
+    return shown(" ".join(part for part in key if part))
 
 
 def _title(share: Share) -> str:

@@ -84,8 +84,8 @@ def packed(signed: Path, results: Sequence[Path]) -> tuple[bytes, int]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.stat().st_size > archive.UNPACKED:
-            raise SubmissionError(f"{path}: is larger than {archive.UNPACKED >> 20} MiB")
-        return path.read_bytes()
+        return archive.read(path, archive.UNPACKED)
+    except ArchiveError as problem:
+        raise SubmissionError(f"{path}: {problem}") from None
     except OSError as problem:
         raise SubmissionError(f"{path}: cannot be read ({problem.strerror})") from None

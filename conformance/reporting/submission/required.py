@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 from conformance.checks.required import CHECKS, VERIFIED
+from conformance.execution.claims import Key
 from conformance.execution.plan import BEHAVIOUR_PROBLEMS, small
 from conformance.execution.selection import BEHAVIOUR
 from conformance.operators import takes
@@ -15,24 +15,16 @@ from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.training.tables import networks
 
 
-class Slot(NamedTuple):
-    """What has exactly one verdict. `check` is empty where results are compared with the reference."""
-
-    operator: str
-    problem: str
-    dtype: str
-    layout: str
-    distribution: str
-    check: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one test function requires: all of it, or one absence that counts `cases` of it."""
+    """What one test function requires: all of it, or one absence that counts `cases` of it.
+
+    `keys` name problems as the tables do: each has exactly one verdict.
+    """
 
     operator: str
     check: str
-    slots: frozenset[Slot]
+    keys: frozenset[Key]
     """Everything it may give a verdict on."""
     cases: int
     """How many of them it does; a behaviour check chooses by what the implementation takes."""
@@ -57,8 +49,8 @@ def required_cases(level: str) -> Required:
     for operator, when in VERIFIED:
         fitting = (row for row in at_level(PROBLEMS, level) if takes(operator, row[0].geometry))
         rows = [(problem, variants) for problem, variants in fitting if when is None or when(problem.geometry)]
-        slots = _slots(operator, ((problem, variant) for problem, variants in rows for variant in variants))
-        verdicts.append(Share(operator, "", slots, len(slots)))
+        keys = _keys(operator, ((problem, variant) for problem, variants in rows for variant in variants))
+        verdicts.append(Share(operator, "", keys, len(keys)))
     behaviour, measured, quota = [], [], BEHAVIOUR_PROBLEMS[level]
     every = {Variant(v.dtype, v.layout, BEHAVIOUR) for problem in PROBLEMS for v in problem.variants}
     for check, required in CHECKS.items():
@@ -66,14 +58,14 @@ def required_cases(level: str) -> Required:
             if required.problems:
                 variants = [Variant(dtype, "nchw", BEHAVIOUR) for dtype in required.dtypes]
                 pairs = ((problem, v) for problem, _ in at_level(required.problems, level) for v in variants)
-                if slots := _slots(operator, pairs, check):
-                    measured.append(Share(operator, check, slots, len(slots)))
+                if keys := _keys(operator, pairs, check):
+                    measured.append(Share(operator, check, keys, len(keys)))
             else:
                 problems = small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
-                slots = _slots(operator, ((problem, v) for problem in problems for v in every), check)
-                behaviour.append(Share(operator, check, slots, min(len(problems), sum(quota.values()))))
+                keys = _keys(operator, ((problem, v) for problem in problems for v in every), check)
+                behaviour.append(Share(operator, check, keys, min(len(problems), sum(quota.values()))))
     return Required(tuple(verdicts), tuple(behaviour), tuple(measured), networks(level), quota)
 
 
-def _slots(operator: str, pairs: Iterable[tuple[Problem, Variant]], check: str = "") -> frozenset[Slot]:
-    return frozenset(Slot(operator, problem.name, v.dtype, v.layout, v.distribution, check) for problem, v in pairs)
+def _keys(operator: str, pairs: Iterable[tuple[Problem, Variant]], check: str = "") -> frozenset[Key]:
+    return frozenset(Key(operator, problem.name, v.dtype, v.layout, v.distribution, check) for problem, v in pairs)

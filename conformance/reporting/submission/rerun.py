@@ -2,71 +2,183 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from conformance.checks import CHECKS, check_behaviour
+from conformance.checks.required import VERIFIED
+from conformance.checks.sample import NOT_CHECKED, WRONG, NotChecked
 from conformance.dtypes import STORAGE
-from conformance.execution.case import Case
+from conformance.execution.case import Absence, Case
+from conformance.execution.claims import Claim, Key
 from conformance.execution.plan import Plan
-from conformance.execution.selection import Selection, SelectionError
+from conformance.execution.process import Limits
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError
 from conformance.execution.verify import verify
+from conformance.execution.workers import Workers, share
 from conformance.implementations.devices import Unavailable
+from conformance.implementations.implementation import ImplementationError, Unsupported
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS
-from conformance.problems import LAYOUTS, PROBLEMS, Variant
+from conformance.problems import LAYOUTS, PROBLEMS
+from conformance.reporting.submission import numbers
 from conformance.reporting.submission.contents import Contents
 from conformance.resources import IMPLS
+from conformance.results import build, claims
 from conformance.results.reading import shown
-from conformance.results.schema import VERIFIED, Attempt, CaseRecord, Record
+from conformance.results.schema import Attempt, CheckRecord, Record, TrainingRecord
+from conformance.training.required import Training, trainings
+from conformance.training.tables import DISTRIBUTION, OPERATOR, networks
 
-AGREES, OTHER, NOT_HERE = "agrees", "DIFFERS", "not run"
+AGREES, NUMBERS, OTHER, NOT_HERE = "agrees", "agrees, other numbers", "DIFFERS", "not run"
+SIGNIFICANCE = 1e-3
+"""Of the sign test on numbers that differ: it accuses one honest submission in a thousand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one verdict, or of an implementation that is not here."""
+    """What became of one verdict, or of an implementation that is not here.
+
+    `smaller` says of other numbers, of the same versions, whether the recorded error is the smaller one.
+    """
 
     word: str
     text: str
+    smaller: bool | None = None
 
 
-def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> Iterator[Outcome]:
-    """Run `count` verdicts again, drawn by the seed `drawn` among those that compared results.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What became of verdicts that were reached again.
+
+    drawn     how many were drawn at random
+    of        from how many
+    declared  how many others are unsupported, as the sources here declare too
+    """
+
+    outcomes: tuple[Outcome, ...]
+    drawn: int = 0
+    of: int = 0
+    declared: int = 0
+
+    def escape(self, forged: int) -> float:
+        """The probability that none of `forged` verdicts is in a sample of this size (hypergeometric)."""
+        from scipy import stats  # takes half a second, and every command imports this file
+
+        return float(stats.hypergeom.pmf(0, self.of, forged, self.drawn))
+
+    @property
+    def bias(self) -> float:
+        """P-value of the sign test: that so many recorded errors are the smaller ones by chance.
+
+        Of two runs of one kernel on one machine, which may differ in the order of its sums, neither is preferred.
+        """
+        from scipy import stats
+
+        signs = [outcome.smaller for outcome in self.outcomes if outcome.smaller is not None]
+        return float(stats.binomtest(sum(signs), len(signs), alternative="greater").pvalue) if signs else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A verdict that can be reached again; `recorded` is None where an absence of many cases stands for it."""
+
+    case: Case | Training
+    check: str = ""
+    recorded: Attempt | None = None
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether the sources here declare one for the case."""
+        try:
+            return isinstance(self.case, Training) or self.case.kernel is not None
+        except Unsupported:
+            return False
+        except ImplementationError:  # which its verdict reports
+            return True
+
+    @property
+    def key(self) -> Key:
+        case = self.case
+        if isinstance(case, Training):
+            return Key(OPERATOR, case.configuration.network, "fp32", case.layout, DISTRIBUTION)
+        v = case.variant
+        return Key(case.operator.name, case.problem.name, v.dtype, v.layout, v.distribution, self.check)
+
+
+def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> Sample:
+    """Reach `count` verdicts again, drawn by the seed `drawn` among all that the level requires of what is here.
 
     Nothing of the archive is executed: kernels are those of this machine, whose sources must be the recorded ones, and
-    a case is looked up by its names in the tables here.
+    cases come from the tables. One that is recorded as if it had no kernel, and has one here, is called before any that
+    are drawn. What is claimed beside the sources and is unsupported has failed.
     """
     selection = Selection(
         () if paths else found.statement.implementations, tuple(paths), found.statement.level, PROBLEMS,
-        tuple(OPERATORS), tuple(STORAGE), LAYOUTS, tuple(DISTRIBUTIONS), SEED, "auto", required=(),
+        tuple(OPERATORS), tuple(STORAGE), LAYOUTS, (*DISTRIBUTIONS, BEHAVIOUR, DISTRIBUTION), SEED, "auto",
     )  # fmt: skip
-    try:
-        plan = Plan(selection, IMPLS)
-    except SelectionError as problem:
-        yield Outcome(NOT_HERE, "; ".join(str(problem).splitlines()))
-        return
-    here: list[CaseRecord] = []
-    for name in found.statement.implementations:
+    with Workers(Limits(memory=share(1))) as workers:
         try:
-            _require_same(plan, name, found.of(name))
+            plan = Plan(selection, IMPLS, claims.load([*paths, *claims.sources(IMPLS)]), workers)
+        except (SelectionError, claims.ClaimsError) as problem:
+            return Sample((Outcome(NOT_HERE, "; ".join(str(problem).splitlines())),))
+        return _repeated(found, count, drawn, plan)
+
+
+def _repeated(found: Contents, count: int, drawn: int, plan: Plan) -> Sample:
+    planned, outcomes, declared = list(_planned(plan)), list[Outcome](), 0
+    hidden, others = list[Candidate](), list[Candidate]()
+    for name in found.statement.implementations:
+        records = found.of(name)
+        try:
+            _require_same(plan, name, records)
         except LookupError as problem:
-            yield Outcome(NOT_HERE, f"{shown(name)}: {problem}")
+            outcomes.append(Outcome(NOT_HERE, f"{shown(name)}: {problem}"))
             continue
-        # verdicts of a comparison with the reference, which one call repeats
-        mine = (record for record in found.of(name) if isinstance(record, CaseRecord))
-        here += [r for r in mine if r.status in VERIFIED and r.distribution in DISTRIBUTIONS]
-    problems = {problem.name: problem for problem in PROBLEMS}
-    for record in random.Random(drawn).sample(here, min(count, len(here))):
-        implementation, operator = plan.registry.implementations[record.implementation], OPERATORS[record.operator]
-        variant = Variant(record.dtype, record.layout, record.distribution)
-        method = "probes" if record.method == "probes" else "exact"
-        case = Case(implementation, operator, problems[record.problem], variant, SEED, method)
-        status = verify(case).status
-        text = shown(f"{record.operator} {case.id}: {record.status}")
-        yield Outcome(AGREES, text) if status == record.status else Outcome(OTHER, f"{text}, here {status}")
+        recorded = {Key._make(getattr(r, field) for field in Key._fields): r for r in records if isinstance(r, Attempt)}
+        absent = {(r.operator, r.check): r.status for r in records if not isinstance(r, Attempt)}
+        for one in planned:
+            if isinstance(one, Absence) and one.implementation == name:
+                outcomes.append(Outcome(OTHER, f"{shown(name)} {one.operator}: {one.cases} unsupported, {one.reason}"))
+            elif isinstance(one, Candidate) and one.case.implementation.name == name:
+                mine = recorded.pop(one.key, None)
+                if mine is None and absent.get((one.key.operator, one.key.check)) == "unavailable":
+                    continue
+                refused = mine is None or (mine.status == "unsupported" and mine.contract is None)
+                claimed = mine and claims.enforced(mine, plan.claims)
+                if claimed and mine and claimed.status != mine.status:
+                    outcomes.append(Outcome(OTHER, f"{shown(' '.join(one.key))}: {shown(claimed.headline, 300)}"))
+                elif refused and not one.has_kernel:
+                    declared += 1
+                else:
+                    (hidden if refused else others).append(replace(one, recorded=mine))
+        for key in recorded:
+            outcomes.append(Outcome(OTHER, f"{shown(' '.join(key))}: the sources here have no such case"))
+    dice = random.Random(drawn)
+    first = dice.sample(hidden, min(count, len(hidden)))
+    sample = dice.sample(others, min(count - len(first), len(others)))
+    outcomes += [compared(one, again(one, plan.claims)) for one in (*first, *sample)]
+    return Sample(tuple(outcomes), len(sample), len(others), declared)
+
+
+def _planned(plan: Plan) -> Iterator[Candidate | Absence]:
+    """What the level requires and the implementations here have kernels for, and what they claim and have none for."""
+    required: list[tuple[str, Case | Training | Absence]]
+    required = [("", case) for operator, when in VERIFIED for case in plan.cases(operator, when)]
+    for check, by in CHECKS.items():
+        for operator in by.operators:
+            measured = plan.measured(check, operator, by.problems, by.dtypes)
+            required += [(check, case) for case in (measured if by.problems else plan.behaviour(check, operator))]
+    required += [("", case) for network in networks(plan.selection.level) for case in trainings(plan, network)]
+    for check, case in required:
+        if not isinstance(case, Absence):
+            yield Candidate(case, check)
+        elif case.status == "fail":
+            yield case
 
 
 def _require_same(plan: Plan, name: str, records: Sequence[Record]) -> None:
@@ -83,3 +195,65 @@ def _require_same(plan: Plan, name: str, records: Sequence[Record]) -> None:
         implementation.require()
     except Unavailable as absence:
         raise LookupError(str(absence)) from None
+
+
+def again(candidate: Candidate, claimed: Mapping[str, Claim]) -> Record:
+    """The record of a verdict reached here."""
+    case, recorded = candidate.case, candidate.recorded
+    record: Record
+    if isinstance(case, Training):
+        from conformance.training.train import verify_training  # torch is needed from here on
+
+        record = verify_training(case)[1]
+    elif candidate.check:
+        required = CHECKS[candidate.check]
+        verdict = check_behaviour(case, required.check, of_right_kernels=required.of_right_kernels)
+        record = build.behaviour_record(case, verdict, candidate.check)
+        if isinstance(verdict.refusal, NotChecked):  # another check reports it
+            return record
+    else:
+        case = replace(case, method="probes" if recorded and recorded.method == "probes" else "exact")
+        record = build.record(case, verify(case))
+    return claims.enforced(record, claimed)
+
+
+def compared(candidate: Candidate, here: Record) -> Outcome:
+    """What a verdict reached here says of the recorded one.
+
+    Status, contract and what a check counts must be the same. Errors may differ with the number of threads and the
+    processor, as the order of sums does, but not the precision that they are consistent with.
+    """
+    recorded = candidate.recorded
+    before, now = "unsupported" if recorded is None else _status(recorded), _status(here)
+    text = f"{shown(' '.join(filter(None, (here.operator, candidate.case.id, candidate.check))))}: {before}"
+    if now != before:
+        return Outcome(OTHER, f"{text}, here {now}{f' ({shown(here.headline)})' if here.headline else ''}")
+    if recorded is None or recorded.status == "unsupported":
+        return Outcome(AGREES, text)
+    if recorded.contract != here.contract:
+        return Outcome(OTHER, f"{text}, under another contract than the kernel here declares")
+    if isinstance(recorded, CheckRecord) and isinstance(here, CheckRecord):
+        for fact in ("accepted", "saved_for_backward"):
+            if (one := getattr(recorded.facts, fact)) != (other := getattr(here.facts, fact)):
+                return Outcome(OTHER, f"{text}, {fact.replace('_', ' ')}: {shown(one)}, here {shown(other)}")
+    for output, profile in here.profile.items():
+        if output in recorded.profile and recorded.profile[output].inferred.rank < profile.inferred.rank:
+            known = recorded.profile[output].inferred.precision, profile.inferred.precision
+            return Outcome(OTHER, f"{text}, {output} has the precision {shown(known[0])}, here {known[1]}")
+    tolerance = numbers.rounding(max(recorded.terms.values(), default=1))
+    errors = [
+        (output, name, abs(float(recorded.checks.get(output, {}).get(name, (math.inf, 0))[0])), abs(float(value)))
+        for output, checks in here.checks.items()
+        for name, (value, _) in checks.items()
+    ]
+    other = [error for error in errors if not math.isclose(*error[2:], rel_tol=tolerance, abs_tol=tolerance)]
+    if not other or isinstance(recorded, TrainingRecord):
+        return Outcome(AGREES, text)
+    output, name, one, two = max(other, key=lambda error: abs(math.log(max(error[2], 1e-300) / max(error[3], 1e-300))))
+    smaller = one < two if recorded.versions == here.versions else None
+    return Outcome(NUMBERS, f"{text}, {output} {name} {one:.4g}, here {two:.4g}", smaller)
+
+
+def _status(record: Record) -> str:
+    """Which of the checks of a case reports results that are wrong on plain inputs depends on the order of the run."""
+    return WRONG if record.reason == NOT_CHECKED or record.reason.startswith(WRONG) else record.status

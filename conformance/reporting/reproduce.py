@@ -1,0 +1,68 @@
+"""Whether the command of a record is the one that reproduces its verdict, and nothing else.
+
+Whoever reads a submission or a report copies it into a terminal; a record from elsewhere may say anything there.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from functools import lru_cache
+
+from conformance.execution.case import Case
+from conformance.implementations.implementation import Implementation, ImplementationError
+from conformance.operators import OPERATORS, GeometryError
+from conformance.problems import Variant, typed
+from conformance.results.schema import Attempt, CheckRecord, Record, TrainingRecord
+from conformance.training.required import Training
+from conformance.training.tables import configuration
+
+PROGRAMS = (["pytest"], ["conformance", "run"])
+_problem = lru_cache(1 << 14)(typed)
+
+
+def command(record: Record) -> str:
+    """What a report offers to copy: the command, or nothing where it says something else."""
+    return record.command if is_reproducing(record) else ""
+
+
+def is_reproducing(record: Record) -> bool:
+    """Whether the command is empty, or runs this case and names at most a file of the implementation beside it."""
+    if not isinstance(record, Attempt):
+        return not record.command
+    text = record.command
+    try:
+        known = (words for words in _arguments(record) if text.endswith(words))
+        return not text or any(_starts(text.removesuffix(words), record.implementation) for words in known)
+    except (GeometryError, ImplementationError, KeyError):
+        return False
+
+
+def _arguments(record: Attempt) -> Iterator[str]:
+    """What the command of a record ends with: `--method` only where the run was given it."""
+    here = Implementation(record.implementation)
+    if isinstance(record, TrainingRecord):
+        trained = configuration(record.problem, record.level, record.device)
+        yield f" {Training(here, trained, record.layout, record.level, record.seed, ()).command}"
+        return
+    variant = Variant(record.dtype, record.layout, record.distribution)
+    problem, check = _problem(record.descriptor), f" -k {record.check}" if isinstance(record, CheckRecord) else ""
+    for method in ("auto", record.method):
+        yield f" {Case(here, OPERATORS[record.operator], problem, variant, record.seed, method).command}{check}"
+
+
+@lru_cache
+def _starts(text: str, implementation: str) -> bool:
+    """Whether the first words of a command are a program, a file and a name, each quoted where a shell would act."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return False
+    if shlex.join(words) != text:
+        return False
+    rest = next((words[len(program) :] for program in PROGRAMS if words[: len(program)] == program), None)
+    if rest is None:
+        return False
+    if rest[-2:] == ["--impl", implementation]:
+        rest = rest[:-2]
+    return len(rest) <= 1 and not any(word.removeprefix("--impl=").startswith("-") for word in rest)
