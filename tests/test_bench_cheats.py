@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,30 @@ def test_a_busy_machine_is_no_proof(monkeypatch: pytest.MonkeyPatch, busy: range
     else:
         timed(cheaters.honest)
     assert next(answers) == (1 + rotation.PAIRS if caught else 3)
+
+
+@pytest.mark.parametrize(
+    ("waits", "caught"),
+    [((1, 1, 1, *(1,) * clocks.AGAIN), True), ((1, 1, 1, *(1,) * (clocks.AGAIN - 1), 0), False), ((1, 0, 0), False)],
+    ids=["always", "not-always", "now-and-then"],
+)
+def test_to_wait_for_an_answer_on_a_busy_machine_is_no_proof(clock: Clock, waits: tuple[int, ...], caught: bool):
+    left = list(waits)
+
+    def answer(*inputs: Any) -> tuple[None, tuple[float, ...], None]:
+        clock.spend(WORK + left.pop(0))
+        return None, (WORK,), None
+
+    invocation: Any = SimpleNamespace(timed=answer, instruments=SimpleNamespace(exchange=lambda: None))
+    found = clocks.Clock(invocation)
+    for _ in range(3):
+        found.call([])
+    if caught:
+        with pytest.raises(CheatError, match="calls take 0.003 s; by the judge's clock it was 1 s"):
+            found.require_agreement([])
+    else:
+        found.require_agreement([])
+    assert not left
 
 
 def test_no_two_timed_calls_are_given_the_same():

@@ -79,7 +79,7 @@ LIES = {
     "a-tenth": "([s / 10 for s in t], None)",
     "moved": "([*(s + t[-1] * 0.4 for s in t[:-1]), t[-1] * 0.2] if len(t) > 1 else t, None)",
     "longer": "([s * 3 for s in t], None)",
-    "negative": "([-s for s in t], None)",
+    "negative": "([globals().update(SECONDS=0) or -1e-9 for _ in t], None)",  # too little to show otherwise
     "nan": "([float('nan')] * len(t), None)",
     "events-nan": "(t, float('nan'))",
     "events-longer": "(t, 1e9)",
