@@ -91,9 +91,10 @@ class Project:
         places = {"head": "", "construct": "", "declares": "", "tail": ""} | changes
         return self.write(f"{folder}/{name}.py", MODULE.format(name=name, body=body, **places))
 
-    def run(self, *arguments: str, subprocess: bool = False, patience: float = 60) -> Outcome:
-        """Run the suite, on one tiny case unless the arguments select others."""
+    def run(self, *arguments: str, subprocess: bool = False, patience: float = 60, keep: bool = False) -> Outcome:
+        """Run the suite, on one tiny case unless the arguments select others; `keep` what is in the file of records."""
         usual = [f"{option}={value}" for option, value in USUAL.items() if not _given(option, arguments)]
+        usual += [] if keep or _given("--resume", arguments) else ["--overwrite"]
         if subprocess:
             result = self.pytester.runpytest_subprocess(*arguments, *usual, timeout=patience)
         else:
@@ -101,7 +102,11 @@ class Project:
         return Outcome(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}", self.records())
 
     def records(self, name: str = "records.jsonl") -> list[dict[str, Any]]:
-        """The records that are on disk, read as strict JSON."""
+        """The records that are on disk, read as strict JSON, without the lines that begin and end a run."""
+        return [line for line in self.lines(name) if line["kind"] not in ("header", "footer")]
+
+    def lines(self, name: str = "records.jsonl") -> list[dict[str, Any]]:
+        """All lines of a file of records, read as strict JSON."""
         file = self.folder / name
         lines = file.read_text().splitlines() if file.is_file() else []
         return [json.loads(line, parse_constant=_refuse) for line in lines]

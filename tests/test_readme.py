@@ -81,7 +81,10 @@ def test_pytest_commands_are_understood(tmp_path: Path):
 
 def without_files(words: list[str], folder: Path) -> list[str]:
     """The command without `-n auto` and without files that it reads or writes."""
-    written = ("--records", "--report", "--benchmark-json", "--durations", "--store-durations", "--splits", "--group")
+    written = (
+        *("--records", "--resume", "--overwrite", "--report", "--benchmark-json"),
+        *("--durations", "--store-durations", "--splits", "--group"),
+    )
     # one operator at the lowest level is enough for a command that names none of its own
     named = {"--dtype", "-k", "--operator", "--problem"} & set(words) or "test_" in " ".join(words)
     few = [] if named else ["--operator", "conv_forward"]

@@ -128,7 +128,7 @@ def test_records_beside_the_report_where_no_file_is_named(project: Project):
     selection = (f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", "--distribution=integer")
     result = project.pytester.runpytest_inprocess("--report=told", *selection)
     assert result.ret == 0
-    assert (project.folder / "told" / "records.jsonl").read_text().startswith('{"kind":"case"')
+    assert (project.folder / "told" / "records.jsonl").read_text().startswith('{"kind":"header"')
 
 
 @pytest.mark.parametrize(

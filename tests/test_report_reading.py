@@ -117,6 +117,14 @@ def test_benchmarks_are_verdicts_with_times(tmp_path: Path):
     assert source.host == "Xeon 9"
 
 
+def test_benchmarks_on_one_line_are_no_records(tmp_path: Path):
+    path = benchmarks(tmp_path / "bench.json", [(sample(), 0.5)])
+    spread = only(path)
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    assert only(path) == spread
+    assert spread.times
+
+
 def test_benchmarks_of_others_are_passed_over(tmp_path: Path):
     path = tmp_path / "bench.json"
     benchmarks(path, [({"note": "mine"}, 0.5), (sample(), 0.25)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from conformance.implementations.implementation import Waiver
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.results import build, schema
-from conformance.results.reading import RecordError, SchemaError, decode, lines
+from conformance.results.reading import Earlier, RecordError, SchemaError, UnfinishedError, decode, earlier, lines
 from conformance.results.schema import AnyRecord, number
 from conformance.results.writing import Records, encode
 from tests import kernels
@@ -106,12 +107,15 @@ def test_facts_of_checks_have_their_fields():
 
 def test_the_file_has_a_line_for_each_as_it_comes(tmp_path: Path):
     path, records = tmp_path / "runs" / "run.jsonl", every_kind()
-    file = Records(path)
+    file = Records(path, header())
+    assert not path.exists()
     for count, record in enumerate(records, 1):
         file.write(record)
-        assert [decode(line) for _, line in lines(path.read_bytes(), "run.jsonl")] == records[:count]
-    file.close()
-    file.close()
+        assert earlier(path.read_bytes()) == Earlier(path.stat().st_size, (header(),), tuple(records[:count]), False)
+    file.end(1, interrupted=False)
+    assert earlier(path.read_bytes()) == Earlier(path.stat().st_size, (header(),), tuple(records), True)
+    footer = json.loads(path.read_text().splitlines()[-1])
+    assert footer["cases"] == {"pass": 3, "error": 1, "unsupported": 36, "waived": 1}
 
 
 @pytest.mark.parametrize("value", [0.5, float("inf"), float("-inf"), float("nan")])
@@ -124,6 +128,14 @@ def test_every_number_is_strict_json(value: float):
 def test_half_a_surrogate_pair_becomes_text_that_can_be_read():
     found = decode(encode(build.broken_record("impls/b.py", "a \ud800 b \U0001f600")))
     assert found.reason == "a ? b \U0001f600"
+
+
+def header(**changes: Any) -> schema.Header:
+    found = schema.Header(
+        schema=schema.SCHEMA, started="2026-05-04T03:02:01+00:00", command=("pytest",), versions={}, level="smoke",
+        seed=0, method="auto", golden="",
+    )  # fmt: skip
+    return msgspec.structs.replace(found, **changes)
 
 
 GOOD = encode(every_kind()[0])
@@ -192,6 +204,43 @@ def test_a_record_of_another_version_says_which_and_what_to_do():
         decode('{"schema": 1, "implementation": "acme"}')
     with pytest.raises(SchemaError, match="written in schema 3"):
         decode(changed(schema=3))
+
+
+FOOTER = schema.Footer(
+    schema=schema.SCHEMA, ended="2026-05-04T04:02:01+00:00", cases={"pass": 1}, exit_status=0, interrupted=False
+)
+STOPPED = msgspec.structs.replace(FOOTER, interrupted=True)
+RUNS: dict[str, tuple[tuple[schema.Line, ...], bool]] = {
+    "nothing": ((), True),
+    "before there were headers": ((every_kind()[0],), True),
+    "whole": ((header(), every_kind()[0], FOOTER), True),
+    "two shards": ((header(), FOOTER, header(), FOOTER), True),
+    "cut off": ((header(), every_kind()[0]), False),
+    "interrupted": ((header(), STOPPED), False),
+    "resumed": ((header(), STOPPED, header(resumed=True), header(resumed=True), FOOTER), True),
+    "resumed and interrupted": ((header(), STOPPED, header(resumed=True), STOPPED), False),
+    "one of two shards cut off": ((header(), header(), FOOTER), False),
+    "a footer by itself": ((every_kind()[0], FOOTER), True),
+}
+
+
+@pytest.mark.parametrize(("content", "whole"), RUNS.values(), ids=RUNS)
+def test_a_run_without_its_end_is_seen(content: tuple[schema.Line, ...], whole: bool):
+    found: list[schema.Record] = []
+    verdicts = lines(b"".join(encode(line) + b"\n" for line in content), "run.jsonl")
+    message = "run.jsonl: the run of 2026-05-04T03:02:01.00:00 was cut off or interrupted"
+    with nullcontext() if whole else pytest.raises(UnfinishedError, match=message):
+        found.extend(decode(line) for _, line in verdicts)
+    assert found == [line for line in content if isinstance(line, schema.Record)]
+
+
+def test_a_header_is_no_verdict():
+    with pytest.raises(RecordError, match="is no verdict"):
+        decode(encode(header()))
+    broken = encode(header()).replace(b'"seed":0', b'"seed":"0"')
+    ((_, line),) = lines(broken + b"\n", "run.jsonl")
+    with pytest.raises(RecordError, match="field seed: expected `int`"):
+        decode(line)
 
 
 def test_the_last_line_of_an_interrupted_run_is_named():

@@ -19,7 +19,9 @@ import pytest
 from conformance.__main__ import main
 from conformance.problems import PROBLEMS
 from conformance.reporting.submission import archive
+from conformance.results.writing import encode
 from tests.submissions import Members, Spoil, Vendor, lines, listed, relined, repacked, vendor, zipped
+from tests.test_results import header
 
 Record = dict[str, Any]
 FAR = 1 << 20
@@ -213,6 +215,7 @@ MALFORMED: dict[str, Spoil] = {
     "gives the name total twice": spelt('0.5, "total": 0.1'),
     "is longer than": raw('"' + "a" * FAR + '"'),
     "expected `object`, got `array`": raw("[]"),
+    "was cut off or interrupted": raw(encode(header()).decode()),
     "is not UTF-8": lambda m: m.update({"records/00.jsonl": m["records/00.jsonl"] + b"\xff\n"}),
     "line 1: written in schema 1, this version reads schema 2": first(schema=1),
     "line 1: field cases: expected `int`, got `bool`": first(cases=True),

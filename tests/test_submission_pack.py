@@ -21,7 +21,7 @@ from conformance.reporting.submission.required import required_cases
 from conformance.results.schema import Record
 from conformance.training.tables import networks
 from tests.report_samples import absent, as_read, trained
-from tests.submissions import STATEMENT, Vendor, vendor
+from tests.submissions import STATEMENT, Vendor, vendor, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def submitted(acme: Vendor, output: Path, *results: str) -> int:
 
 def without_seconds(path: Path) -> Counter[str]:
     """Records by what they say, except how long it took."""
-    records = map(json.loads, path.read_text().splitlines())
+    records = map(json.loads, verdicts(path))
     return Counter(json.dumps({k: v for k, v in r.items() if k != "seconds"}, sort_keys=True) for r in records)
 
 
@@ -46,7 +46,7 @@ def test_two_packings_are_the_same_bytes(acme, tmp_path):
 
 
 def test_incomplete_records_are_not_packed(acme, tmp_path, capsys):
-    text = acme.path("records.jsonl").read_text().splitlines(keepends=True)
+    text = verdicts(acme.path("records.jsonl"))
     text.remove(next(line for line in text if '"distribution":"fixed"' in line))
     acme.path("less.jsonl").write_text("".join(text))
     assert submitted(acme, tmp_path / "a.zip", "less.jsonl") == 1
@@ -54,9 +54,17 @@ def test_incomplete_records_are_not_packed(acme, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_that_was_cut_off_is_not_packed(acme, tmp_path, capsys):
+    lines = acme.path("records.jsonl").read_text().splitlines(keepends=True)
+    acme.path("cut.jsonl").write_text("".join(lines[:-1]))
+    assert submitted(acme, tmp_path / "a.zip", "cut.jsonl") == 4
+    assert "cut.jsonl: the run of 20" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_records_of_others_are_left_out(acme, tmp_path, capsys):
-    text = acme.path("records.jsonl").read_text()
-    acme.path("mixed.jsonl").write_text(text + text.splitlines()[0].replace('"acme"', '"other"') + "\n")
+    text = verdicts(acme.path("records.jsonl"))
+    acme.path("mixed.jsonl").write_text("".join([*text, text[0].replace('"acme"', '"other"')]))
     assert submitted(acme, tmp_path / "a.zip", "mixed.jsonl") == 0
     assert "left out: 1 records" in capsys.readouterr().out
     assert b'"other"' not in archive.unpacked((tmp_path / "a.zip").read_bytes())["records/00.jsonl"]
@@ -155,7 +163,7 @@ def test_two_groups_make_the_whole(workers, acme, tmp_path, capsys):
     assert len(json.loads(lengths.read_text())) > 100
     for group in "12":
         shard = f"--splits=2 --group={group} --durations-path={lengths} --records={acme.path(f'{group}.jsonl')}"
-        ended = acme.run("--level=smoke", *workers, *shard.split())
+        ended = acme.run("--level=smoke", "--overwrite", *workers, *shard.split())
         assert ended.returncode == 0, ended.stdout
     one, two = (without_seconds(acme.path(f"{group}.jsonl")) for group in "12")
     assert one

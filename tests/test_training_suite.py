@@ -71,7 +71,8 @@ class Trained:
 
     def train(self, *arguments: str) -> Outcome:
         """Run the suite."""
-        result = self.project.pytester.runpytest_inprocess("--level=standard", "--records=records.jsonl", *arguments)
+        usual = ("--level=standard", "--records=records.jsonl", "--overwrite")
+        result = self.project.pytester.runpytest_inprocess(*usual, *arguments)
         return Outcome(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}", self.project.records())
 
 

@@ -13,6 +13,7 @@ from conformance.dtypes import STORAGE
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.implementations.devices import DEVICES, require
+from conformance.implementations.errors import described
 from conformance.implementations.vocabulary import vocabulary
 
 Predicate = Callable[[Any], bool]
@@ -226,8 +227,10 @@ def holds(when: Predicate | None, geometry: Any) -> bool:
     """The answer of a vendor's predicate; its own fault is an ImplementationError."""
     try:
         return when is None or bool(when(geometry))
+    except ImplementationError:  # which another process has raised
+        raise
     except Exception as problem:
-        raise ImplementationError(f"when=... raised {type(problem).__name__}: {problem}") from problem
+        raise ImplementationError(f"when=... raised {described(problem)}") from problem
 
 
 def _known(field_name: str, values: Sequence[str], choices: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,6 +58,13 @@ class _Document(msgspec.Struct):
     seed: Literal[0]
     entries: dict[str, Any]
     tensors: dict[str, Any]
+
+
+def digest() -> str:
+    """SHA-256 of the manifest; empty where it cannot be read, which every verdict that needs it says."""
+    with suppress(OSError):
+        return hashlib.sha256(MANIFEST.read_bytes()).hexdigest()
+    return ""
 
 
 def read(path: Path = MANIFEST) -> Manifest:

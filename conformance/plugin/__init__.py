@@ -11,4 +11,5 @@ pytest_plugins = [
     "conformance.plugin.timing",
     "conformance.plugin.environment",
     "conformance.plugin.progress",
+    "conformance.plugin.process",
 ]

@@ -51,7 +51,9 @@ def add(parser: Any) -> None:
     group.addoption("--in-process", action="store_true", help="run kernels in the judge's process, for debuggers")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
     group.addoption("--show", action="append", metavar="STATUS", help="list the cases of a status, with reasons")
-    group.addoption("--records", metavar="FILE", help="write one JSON line per verdict")
+    group.addoption("--records", metavar="FILE", help="write one JSON line per verdict to a new file")
+    group.addoption("--resume", action="store_true", help="run only what has no verdict in the file of records")
+    group.addoption("--overwrite", action="store_true", help="replace the file of records, if there is one")
     group.addoption("--report", metavar="DIR", help="write a page there, a summary in Markdown, JUnit XML and CSV")
 
 

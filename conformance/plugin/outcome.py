@@ -13,6 +13,8 @@ from conformance.results.writing import encode
 
 PROPERTY = "conformance"
 """Name of the user property that carries a record, as a JSON line."""
+BEGUN = "conformance-begun"
+"""The same, before a kernel is called: the record of a test that takes its worker down."""
 ROW = "conformance-row"
 """How many tests its implementation and operator have in this run."""
 CATEGORIES = {"pass": "passed", "fail": "failed", "error": "error"}

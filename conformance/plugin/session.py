@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance import __version__
@@ -18,16 +18,17 @@ from conformance.execution.claims import Claim
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
 from conformance.execution.workers import Workers, group_of
+from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
-from conformance.implementations.devices import DEVICES, Unavailable, missing
-from conformance.plugin import options
-from conformance.plugin.outcome import PROPERTY, ROW, publish, record_of
+from conformance.implementations.devices import DEVICES, missing
+from conformance.plugin import options, recording
+from conformance.plugin.outcome import BEGUN, PROPERTY, ROW, decoded, publish, record_of
 from conformance.plugin.summary import Summary
-from conformance.reporting import command
 from conformance.reporting.claims import Compared
 from conformance.reporting.tally import Tally
 from conformance.results import build, claims
-from conformance.results.writing import Records, encode
+from conformance.results.schema import Record
+from conformance.results.writing import RecordsError, encode
 from conformance.timing.required import required_cases
 from conformance.training.required import Training, trainings
 from conformance.training.tables import DISTRIBUTION as TRAINING
@@ -81,17 +82,24 @@ class Session:
         self.impls = options.folder(config, self.selection)
         self.claims = _claims(self.selection, self.impls)
         self.compared = Compared(self.claims)
-        self.records = None if self.is_worker else _open_records(config)
         self._plan: Plan | None = None
         limits = options.isolation(config, _processes(config))
         self.workers = None if limits is None else Workers(*limits)
         self.asked = False
         """Whether any test is here to verify something."""
+        self.records = None if self.is_worker else recording.opened(config, self.selection)
+        self._recorded = recording.recorded(config, self.records)
+        self._begun: dict[str, str] = {}
+        """Test that a worker has begun with -> its record, should that be the worker's end."""
+        if self.selection.implementations or self.selection.paths:
+            _ = self.plan  # what is wrong with it ends the run before it starts, also where only workers need it
         if not self.is_worker:
             self.summary = Summary(self)
             config.pluginmanager.register(self.summary, "conformance-summary")
-        if self.selection.implementations or self.selection.paths:
-            _ = self.plan  # what is wrong with it ends the run before it starts, also where only workers need it
+        if self.records is not None and (earlier := self.records.earlier.records):
+            recording.require_same_sources(self.records, self.plan)
+            for record in earlier:
+                self._count(record, None)
 
     @property
     def plan(self) -> Plan:
@@ -135,6 +143,8 @@ class Session:
         elif marker.name == "trains":
             cases = trainings(self.plan, marker.args[0]) if TRAINING in self.selection.distributions else ()
         else:
+            if self._recorded:
+                raise pytest.UsageError("--resume: times are not in records; time again with --overwrite")
             from conformance.plugin import timing  # which imports this module
 
             if not self.config.pluginmanager.has_plugin(timing.NAME):
@@ -152,16 +162,22 @@ class Session:
         kept = []
         for item in items:
             ours = any(item.get_closest_marker(name) for name in MARKERS)
-            parameters = getattr(item, "callspec", None)
-            if not ours or parameters is None or isinstance(parameters.params.get("case"), (Case, Training, Absence)):
+            if not ours or not hasattr(item, "callspec") or recording.asked(item)[0] is not None:
                 kept.append(item)
         # results first: a kernel that crashes in one check after another is not run any more
-        items[:] = sorted(kept, key=lambda item: (self._place(item), item.get_closest_marker("behaves") is not None))
+        kept.sort(key=lambda item: (self._place(item), item.get_closest_marker("behaves") is not None))
         if self.asked:
-            items += [
+            kept += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
                 for path, reason in self.plan.registry.broken.items()
             ]
+        items[:] = [item for item in kept if not self._is_recorded(item)] if self._recorded else kept
+
+    def _is_recorded(self, item: pytest.Item) -> bool:
+        """Of two tests with one key, and one record, one is left."""
+        key = recording.key(item)
+        self._recorded[key] -= 1
+        return self._recorded[key] >= 0
 
     def _place(self, item: pytest.Item) -> int:
         """One file's cases after the other's, where not all of them can have a process at once."""
@@ -175,8 +191,8 @@ class Session:
         """Tell every test how many its row has, now that all are known: a controller learns it from their reports."""
         rows = []
         for item in session.items:
-            case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
-            if isinstance(case, (Case, Training, Absence)):
+            case, _ = recording.asked(item)
+            if case is not None:
                 rows.append((item, _row(case)))
         # of a vendor's own tests, some can be selected that have nothing to do with the suite
         self.asked = bool(rows) or any(isinstance(item, Broken) for item in session.items)
@@ -184,21 +200,45 @@ class Session:
         for item, row in rows:
             item.user_properties.append((ROW, counts[row]))
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """A worker says with what it begins: when it has crashed it is too late."""
+        if self.is_worker and (record := recording.lost(item)) is not None:
+            item.user_properties.append((BEGUN, encode(record).decode()))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        item.user_properties[:] = [pair for pair in item.user_properties if pair[0] != BEGUN]  # sent once
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
         self.asked |= not {"verifies", "behaves", "trains"}.isdisjoint(report.keywords)
-        record = None if self.is_worker else record_of(report)
+        if self.is_worker:
+            return
+        if report.when == "setup" and (begun := dict(report.user_properties).get(BEGUN)):
+            self._begun[report.nodeid] = str(begun)
+        record = record_of(report)
         if record is None:
             return
-        self.tally.add(record)
-        self.summary.add(record, report)
-        if "benchmarks" not in report.keywords:
-            self.compared.add(record)
+        self._begun.pop(report.nodeid, None)
         if self.records is not None:
             try:
                 self.records.write(record)
-            except OSError as error:
-                raise _unwritable(self.records.path, error) from None
+            except (OSError, RecordsError) as error:
+                raise recording.unwritable(self.records.path, error) from None
+        self._count(record, report)
+
+    def _count(self, record: Record, report: pytest.TestReport | None) -> None:
+        self.tally.add(record)
+        self.summary.add(record, report)
+        if report is None or "benchmarks" not in report.keywords:
+            self.compared.add(record)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker what is resumed."""
+        if self.records is not None and self.records.earlier.records:
+            node.workerinput[recording.RESUMED] = str(self.records.path.absolute()), self.records.earlier.size
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -218,8 +258,12 @@ class Session:
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """A kernel that kills its worker is an error, counted like any other."""
         report.when = "call"
-        line = encode(build.broken_record(crashitem, str(report.longrepr))).decode()
-        report.user_properties.append((PROPERTY, line))
+        record: Record = build.broken_record(crashitem, "")
+        if crashitem in self._begun:
+            record = decoded(self._begun.pop(crashitem))
+        level = self.config.getoption("--level")
+        record = msgspec.structs.replace(record, reason=str(report.longrepr), run_level=level)
+        report.user_properties.append((PROPERTY, encode(record).decode()))
 
     def pytest_unconfigure(self) -> None:
         """However the run ends, no kernel's process is left."""
@@ -229,14 +273,25 @@ class Session:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """A run in which nothing was verified does not end well."""
-        if self.records is not None:
-            self.records.close()
-        if self.is_worker or exitstatus not in (0, 5) or self.config.option.collectonly:
+        if self.is_worker or self.config.option.collectonly:
             return
-        if any(not self.tally.verified_on(device) for device in self.selection.required):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        elif (self.asked or self.config.getoption("--impl")) and not self.tally.verified:
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        status, totals = exitstatus, self.tally.totals
+        if exitstatus in (ExitCode.GOOD, ExitCode.NOTHING):
+            if totals["fail"] or totals["error"] or any(not self.tally.verified_on(d) for d in self.selection.required):
+                status = ExitCode.BAD
+            elif self.tally.verified:
+                status = ExitCode.GOOD  # also where all of it was before this run, which had no test left
+            elif self.asked or self.config.getoption("--impl"):
+                status = ExitCode.NOTHING
+        if self.records is not None:
+            whole = exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
+            try:
+                self.records.end(status, not whole or bool(session.shouldstop or session.shouldfail))
+            except (OSError, RecordsError) as error:
+                if exitstatus != ExitCode.UNUSABLE:  # else it has been said
+                    self.summary.unwritable = str(recording.unwritable(self.records.path, error))
+                    status = ExitCode.UNUSABLE
+        session.exitstatus = status
 
 
 def _processes(config: pytest.Config) -> int:
@@ -270,10 +325,13 @@ def _row(case: Case | Training | Absence) -> tuple[str, str]:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """What is asked for and which devices are here."""
+    """What is asked for, which devices are here, and what is resumed."""
     here = [device for device in DEVICES if not missing(device)]
     level, seed = config.getoption("--level"), config.getoption("--seed")
-    return [f"kernel-conformance {__version__}: level {level}, seed {seed}, devices {', '.join(here)}"]
+    session: Any = config.pluginmanager.get_plugin("conformance-session")
+    earlier = session.records.earlier.records if session is not None and session.records is not None else ()
+    resumed = [f"resumed: {len(earlier):,} records of {session.records.path}"] if earlier else []
+    return [f"kernel-conformance {__version__}: level {level}, seed {seed}, devices {', '.join(here)}", *resumed]
 
 
 def _claims(selection: Selection, impls: Path) -> dict[str, Claim]:
@@ -283,34 +341,3 @@ def _claims(selection: Selection, impls: Path) -> dict[str, Claim]:
         return claims.load(paths)
     except claims.ClaimsError as error:
         raise pytest.UsageError(str(error)) from None
-
-
-def _open_records(config: pytest.Config) -> Records | None:
-    """The file that `--records` names, or one beside the report that is made from it.
-
-    The report's folder is made, and what a report needs is looked for, before minutes are spent on what belongs in it.
-    """
-    path, folder = config.getoption("--records"), config.getoption("--report")
-    if folder is not None:
-        try:
-            command.require()
-        except Unavailable as absence:
-            raise pytest.UsageError(f"--report: {absence}") from None
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise pytest.UsageError(f"--report {folder}: cannot be written ({error.strerror})") from None
-        path = path or Path(folder) / "records.jsonl"
-    if path is None:
-        return None
-    with suppress(OSError), Path(path).open("rb") as file:
-        if Path(path).is_file() and file.read(1) not in (b"", b"{"):
-            raise pytest.UsageError(f"--records {path}: is no file of records; it is not overwritten")
-    try:
-        return Records(Path(path))
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: str | Path, error: OSError) -> pytest.UsageError:
-    return pytest.UsageError(f"--records {path}: cannot be written ({error.strerror})")

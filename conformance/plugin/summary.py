@@ -45,18 +45,21 @@ class Summary:
         """Those that are listed."""
         self._failed: list[tuple[Record, Any]] = []
         """With pytest's report."""
-        self._counted: list[tuple[Record, Any]] = []
-        """Records of several cases, with pytest's report."""
+        self._counted: list[tuple[Record, int]] = []
+        """Records, with the number of their cases that pytest counts no report of."""
+        self.unwritable = ""
+        """Why the records have no end."""
 
     def add(self, record: Record, report: Any) -> None:
+        """`report` is pytest's; None for a record of an earlier run."""
         if isinstance(record, (CheckRecord, TrainingRecord)):
             self._tables.append(record)
         if record.status in self._listed:
             self._cases.append(record)
         if record.status in ("fail", "error"):
             self._failed.append((record, report))
-        if record.cases > 1:
-            self._counted.append((record, report))
+        if uncounted := record.cases - (report is not None):
+            self._counted.append((record, uncounted))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
@@ -74,8 +77,8 @@ class Summary:
             stats.update(whole)
         self._write(terminalreporter)
         # pytest counts reports, and one report may stand for many cases
-        for record, report in self._counted:
-            stats[CATEGORIES.get(record.status, record.status)] += [report] * (record.cases - 1)
+        for record, cases in self._counted:
+            stats.setdefault(CATEGORIES.get(record.status, record.status), []).extend([record] * cases)
         return result
 
     def _write(self, reporter: pytest.TerminalReporter) -> None:
@@ -99,7 +102,8 @@ class Summary:
             self._list(reporter, status)
         reporter.section("conformance")
         if run.tally.cells:
-            by_operator = not run.config.pluginmanager.has_plugin(PROGRESS)
+            earlier = run.records is not None and run.records.earlier.records
+            by_operator = bool(earlier) or not run.config.pluginmanager.has_plugin(PROGRESS)
             for line in terminal.summary(run.tally, width, by_operator, self._listed):
                 write(reporter, line)
         for device in devices:
@@ -126,6 +130,8 @@ class Summary:
                 session = reporter._session
                 if session is not None and session.exitstatus not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
                     session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        if self.unwritable:
+            reporter.write_line(f"ERROR: {self.unwritable}", red=True)
 
     def _failures(self, reporter: pytest.TerminalReporter) -> None:
         """The smallest case of each cause, whole; of the others their number."""
@@ -143,7 +149,7 @@ class Summary:
                 if case := described(smallest):
                     reporter.write_line(f"smallest case: {case}")
                 if number <= MAX_WHOLE and style != "no":
-                    _show(reporter, smallest, reports[id(smallest)].longrepr, one.cause)
+                    _show(reporter, smallest, getattr(reports[id(smallest)], "longrepr", None), one.cause)
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
             if left := groups[MAX_GROUPS:]:

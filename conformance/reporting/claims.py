@@ -14,7 +14,7 @@ from conformance.execution.claims import Claim, Key
 from conformance.implementations.registry import source_hash
 from conformance.problems import PROBLEMS
 from conformance.results.claims import ClaimsError, Section, beside, imported, key, read, section, text
-from conformance.results.reading import RecordError, decode, lines
+from conformance.results.reading import RecordError, UnfinishedError, decode, lines
 from conformance.results.schema import AbsenceRecord, Attempt, Record
 from conformance.training.tables import EMULATED
 
@@ -125,6 +125,8 @@ def sections(source: Path, records: Path) -> dict[str, Section]:
                 runs.add(f"--level={record.run_level} --seed={record.seed}")
             elif isinstance(record, Attempt):
                 others += 1
+    except UnfinishedError as problem:
+        raise ClaimsError(str(problem)) from None
     except OSError as problem:
         raise ClaimsError(f"{records}: cannot be read ({problem.strerror}); give what --records=FILE wrote") from None
     if not mine:

@@ -97,7 +97,21 @@ class Document(Struct, frozen=True):
                 yield f"{name}, benchmark {number}", benchmark
 
 
+class _Held(Struct):
+    benchmarks: msgspec.Raw
+
+
+_HELD = msgspec.json.Decoder(_Held)
 _DOCUMENT = msgspec.json.Decoder(Document)
+
+
+def is_document(content: bytes) -> bool:
+    """Whether a file is pytest-benchmark's, in as many lines as it likes, and not one of records."""
+    if content.split(b"\n", 1)[0].strip() == b"{":
+        return True
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return bool(_HELD.decode(content))
+    return False
 
 
 def document(content: bytes) -> Document:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,6 +18,7 @@ from conformance.execution.judging import by_probes
 from conformance.execution.selection import BEHAVIOUR
 from conformance.execution.status import Verdict
 from conformance.implementations.host import processor
+from conformance.inputs.manifest import digest
 from conformance.inputs.stream import GENERATOR
 from conformance.judge import Judgement
 from conformance.judge.accuracy import KNOWN
@@ -26,6 +29,7 @@ from conformance.results.schema import (
     CaseRecord,
     CheckRecord,
     Facts,
+    Header,
     Inferred,
     Profile,
     Waiver,
@@ -59,6 +63,19 @@ def broken_record(path: str, reason: str) -> BrokenRecord:
         schema=SCHEMA, implementation=path, operator="", device="", status="error", cases=1, reason=reason,
         versions=versions(),
     )  # fmt: skip
+
+
+def header(command: Sequence[str], level: str, seed: int, method: str, selection: dict[str, tuple[str, ...]]) -> Header:
+    """The header of a run that begins now."""
+    return Header(
+        schema=SCHEMA, started=now(), command=tuple(command), versions=versions(), level=level, seed=seed,
+        method=method, golden=digest(), selection=selection,
+    )  # fmt: skip
+
+
+def now() -> str:
+    """UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:

@@ -6,11 +6,12 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
-from conformance.results.schema import SCHEMA, AnyRecord, Count, Record
+from conformance.results.schema import SCHEMA, AnyRecord, Count, Footer, Header, Record
 
 T = TypeVar("T")
 
@@ -23,28 +24,102 @@ class SchemaError(RecordError):
     """A record that another version of the suite wrote."""
 
 
+class UnfinishedError(RecordError):
+    """A file that does not hold the whole of its runs."""
+
+
 class _Version(msgspec.Struct):
     schema: Count | None = None
 
 
-_DECODER: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+_DECODER: msgspec.json.Decoder[AnyRecord | Header | Footer] = msgspec.json.Decoder(AnyRecord | Header | Footer)
+_MARKS: msgspec.json.Decoder[Header | Footer] = msgspec.json.Decoder(Header | Footer)
 _VERSION = msgspec.json.Decoder(_Version)
 
 
 def lines(content: bytes, name: str) -> Iterator[tuple[str, bytes]]:
-    """The lines of a file of records that are not blank, each with its place in words."""
+    """The verdicts of a file of records, each with its place in words, without blank lines, headers and footers.
+
+    Raises UnfinishedError after the last where a run did not come to its end and no other resumed it.
+    """
+    unfinished: list[Header] = []
     for number, line in enumerate(io.BytesIO(content), 1):  # one at a time, and without a copy of the content
-        last = not line.endswith(b"\n")  # a whole file ends with a line end
-        if line.strip():
+        mark = _mark(line)
+        if isinstance(mark, Header):
+            unfinished = [*(() if mark.resumed else unfinished), mark]
+        elif mark is not None:
+            unfinished = unfinished if mark.interrupted else unfinished[:-1]
+        elif line.strip():
+            last = not line.endswith(b"\n")  # a whole file ends with a line end
             place = f"{name}, line {number}{' (the last, without a line end)' if last else ''}"
             yield place, line.removesuffix(b"\n")
+    if unfinished:
+        raise UnfinishedError(
+            f"{name}: the run of {shown(unfinished[0].started)} was cut off or interrupted; give its command --resume"
+        )
+
+
+def _mark(line: bytes) -> Header | Footer | None:
+    """None for a verdict, and for what is neither: to `decode` it is a defect."""
+    with suppress(RecordError):
+        return strict_json(line, _MARKS)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a file of records holds before a run resumes it; `whole` if nothing is left to do.
+
+    size   bytes of whole lines: what stands behind them is a line that was cut off
+    """
+
+    size: int = 0
+    headers: tuple[Header, ...] = ()
+    records: tuple[Record, ...] = ()
+    whole: bool = True
+
+    def require(self, header: Header) -> None:
+        """Raises RecordError where a run was asked for something else than the one with this header."""
+        now = _conditions(header)
+        for before in map(_conditions, self.headers):
+            for name in sorted(before.keys() | now.keys()):
+                if before.get(name) != now.get(name):
+                    raise RecordError(
+                        f"its run had {name} {shown(before.get(name, 'none'))}, this one has {now.get(name, 'none')}; "
+                        "make them the same, or begin again with --overwrite"
+                    )
+
+
+def earlier(content: bytes) -> Earlier:
+    """The runs of a file. Raises RecordError for the first line that is no verdict."""
+    content = content[: content.rfind(b"\n") + 1]
+    headers = [mark for line in content.split(b"\n") if isinstance(mark := _mark(line), Header)]
+    if content and not isinstance(_mark(content.partition(b"\n")[0]), Header):
+        raise RecordError("its first line is no header, which says what its run was asked for; give --overwrite")
+    records: list[Record] = []
+    try:
+        for place, line in lines(content, "it"):
+            try:
+                records.append(decode(line))
+            except RecordError as problem:
+                raise RecordError(f"{place} {problem}; begin again with --overwrite") from None
+    except UnfinishedError:
+        return Earlier(len(content), tuple(headers), tuple(records), whole=False)
+    return Earlier(len(content), tuple(headers), tuple(records))
+
+
+def _conditions(header: Header) -> dict[str, str]:
+    """What the verdicts of one run have in common, in words."""
+    options = {name: " ".join(values) for name, values in header.selection.items()}
+    own = {"--level": header.level, "--seed": str(header.seed), "--method": header.method, "goldens": header.golden}
+    return header.versions | options | own
 
 
 def decode(line: bytes | str) -> Record:
     """The record of a line. Raises RecordError; SchemaError where another version wrote it."""
     content = line.encode("utf-8", "replace") if isinstance(line, str) else line
     try:
-        return strict_json(content, _DECODER)
+        found = strict_json(content, _DECODER)
     except RecordError:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             version = _VERSION.decode(content).schema
@@ -54,6 +129,9 @@ def decode(line: bytes | str) -> Record:
                     f"kernel-conformance that wrote the file, or run again with this one"
                 ) from None
         raise
+    if isinstance(found, (Header, Footer)):
+        raise RecordError("is no verdict, but begins or ends a run")
+    return found
 
 
 def strict_json(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:

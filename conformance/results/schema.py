@@ -1,8 +1,9 @@
 """The schema of records and of benchmark files: what a verdict is, once, for whoever writes or reads it.
 
-A record is one line of strict JSON (UTF-8); `kind` tells the five apart. JSON has no infinity: a measured number is a
-number or one of the texts "inf", "-inf" and "nan", see `Number`. A field that is left out has its default; fields that
-a reader does not know are passed over.
+A record is one line of strict JSON (UTF-8); `kind` tells the five apart. Every run begins with a header and ends with a
+footer, which are lines of their own and no verdicts. JSON has no infinity: a measured number is a number or one of the
+texts "inf", "-inf" and "nan", see `Number`. A field that is left out has its default; fields that a reader does not
+know are passed over.
 A change that an older reader would misunderstand needs another SCHEMA, and a note in the changelog.
 """
 
@@ -279,10 +280,53 @@ class AbsenceRecord(Record, frozen=True, kw_only=True, tag="absence"):
 
 
 class BrokenRecord(Record, frozen=True, kw_only=True, tag="broken"):
-    """A file that could not be used, or a test that took its process down: `implementation` is its name."""
+    """A file that could not be used, or a test that took its process down before it began: `implementation` is its
+    name."""
 
 
 AnyRecord = CaseRecord | CheckRecord | TrainingRecord | AbsenceRecord | BrokenRecord
+
+
+class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, omit_defaults=True):
+    """The first line of a run.
+
+    started      UTC, ISO 8601
+    command      the words of its command line
+    versions     as in a record
+    level, seed, method    what the options of these names say
+    golden       SHA-256 of the manifest of goldens; empty where it cannot be read
+    selection    option -> values that were given, of those that choose cases
+    resumed      whether it goes on with the run above it in the file, which was cut off
+    """
+
+    schema: Literal[2]
+    started: Text
+    command: tuple[str, ...]
+    versions: dict[str, str]
+    level: str
+    seed: Count
+    method: str
+    golden: str
+    selection: dict[str, tuple[str, ...]] = {}
+    resumed: bool = False
+
+
+class Footer(Struct, tag_field="kind", tag="footer", frozen=True, kw_only=True):
+    """The last line of a run; where there is none, the run was cut off.
+
+    cases         by status, with those of the runs that it goes on with
+    exit_status   see `conformance.exit_codes`
+    interrupted   whether it ended before all of its tests had run
+    """
+
+    schema: Literal[2]
+    ended: Text
+    cases: dict[Status, Count]
+    exit_status: Count
+    interrupted: bool
+
+
+Line = Record | Header | Footer
 
 
 class Ceilings(Struct, frozen=True, kw_only=True):

@@ -1,44 +1,170 @@
-"""One JSON line per verdict, flushed as it happens. Everything a report shows comes from these."""
+"""A file of records: a header, one JSON line per verdict as it is reached, a footer. Reports are made from these."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
-from conformance.results.schema import Record
+from conformance.results.build import now
+from conformance.results.reading import Earlier, RecordError, earlier
+from conformance.results.schema import SCHEMA, STATUSES, Footer, Header, Line, Record, Status
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two runs on one file are not noticed
+    fcntl = None  # type: ignore[assignment]
 
 _ENCODER = msgspec.json.Encoder()
+_BEGIN = b'{"kind":"'
+"""How a file of records begins."""
+
+
+class RecordsError(Exception):
+    """A file that this run cannot write its records to; the message says why and what to do."""
 
 
 class Records:
-    """An open records file. Raises OSError at once where it cannot be written."""
+    """The records of a run. Where the file exists it is locked at once, against a second run; nothing in it changes,
+    and none is made, before the first verdict.
 
-    def __init__(self, path: Path) -> None:
+    Raises RecordsError where the file is locked, or holds something and neither `resume` nor `overwrite` is given, and
+    OSError where it cannot be written.
+    """
+
+    def __init__(self, path: Path, header: Header, *, resume: bool = False, overwrite: bool = False) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO = path.open("wb")
+        self._place = path.absolute()  # a kernel may change the current folder
+        self._header, self._resume, self._overwrite = header, resume, overwrite
+        self._file: int | None = None
+        self._regular = self._begun = False
+        self._size = 0
+        """Bytes of whole lines."""
+        self.earlier = Earlier()
+        """What is resumed."""
+        if self._place.exists():
+            self._open()
+        else:
+            require_creatable(self._place)
+        self._cases = Counter[Status]()
+        for record in self.earlier.records:
+            self._cases[record.status] += record.cases
+
+    def _open(self) -> None:
+        self._place.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_APPEND | getattr(os, "O_BINARY", 0)
+        if self._place.exists() and not self._place.is_file():
+            self._file = os.open(self._place, flags | os.O_WRONLY)  # a pipe is written and never read
+            return
+        self._file = os.open(self._place, flags | os.O_RDWR | os.O_CREAT, 0o666)
+        self._regular = True
+        try:
+            self._claim(self._file)
+        except BaseException:
+            self.close()
+            raise
+
+    def _claim(self, file: int) -> None:
+        """Lock a file, and see whether it may be written."""
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RecordsError("another run is writing to it; wait for its end, or give another file") from None
+            except OSError:
+                pass  # there are network file systems without locks
+        content = self._place.read_bytes()
+        if not (content.startswith(_BEGIN) or _BEGIN.startswith(content)):
+            raise RecordsError("is no file of records; it is not overwritten")
+        if content and not (self._resume or self._overwrite):
+            raise RecordsError(
+                "holds records already; give --resume to run only what has no verdict in it, --overwrite to begin "
+                "again, or another file"
+            )
+        if self._resume:
+            try:
+                self.earlier = earlier(content)
+                self.earlier.require(self._header)
+            except RecordError as problem:
+                raise RecordsError(f"cannot be resumed: {problem}") from None
+            self._size = self.earlier.size
+            self._header = msgspec.structs.replace(self._header, resumed=self._size > 0)
 
     def write(self, record: Record) -> None:
-        """One line, on disk before the next verdict begins. Raises OSError."""
-        self._file.write(encode(record) + b"\n")
-        self._file.flush()
+        """One line, on disk before the next verdict begins. Raises OSError, and the first time RecordsError."""
+        self._begin()
+        self._append(record)
+        self._cases[record.status] += record.cases
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        if self._file is None:
+            self._open()
+        self._truncate()
+        self._append(self._header)
+        self._begun = True
+
+    def _append(self, line: Line) -> None:
+        """All of a line or nothing. Raises OSError."""
+        assert self._file is not None
+        if self._regular and not os.fstat(self._file).st_nlink:  # what is written to it from now on would be lost
+            raise FileNotFoundError(errno.ENOENT, "it was deleted during the run")
+        content = encode(line) + b"\n"
+        before, left = self._size, memoryview(content)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+            self._size = before + len(content)
+        except BaseException:  # an interruption as well
+            self._size = before
+            with suppress(OSError):
+                self._truncate()
+            raise
+
+    def _truncate(self) -> None:
+        if self._regular and self._file is not None:
+            os.ftruncate(self._file, self._size)
+
+    def end(self, exit_status: int, interrupted: bool) -> None:
+        """Write the footer, unless there was nothing to write. Raises OSError and RecordsError."""
+        if not (self.earlier.whole or interrupted):  # only the footer was missing
+            self._begin()
+        if self._begun:
+            cases = {status: self._cases[status] for status in STATUSES if self._cases[status]}
+            self._append(
+                Footer(schema=SCHEMA, ended=now(), cases=cases, exit_status=exit_status, interrupted=interrupted)
+            )
+        self.close()
 
     def close(self) -> None:
-        """Idempotent. What cannot be written was reported when it was due."""
-        with suppress(OSError):
-            self._file.close()
+        """Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
-def encode(record: Record) -> bytes:
-    """A record as strict JSON on one line.
+def require_creatable(path: Path) -> None:
+    """Raises OSError where a file could not be made, and makes neither it nor its folder."""
+    place = path.absolute()
+    nearest = next(folder for folder in place.parents if folder.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not os.access(nearest, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def encode(line: Line) -> bytes:
+    """A line of a file of records, as strict JSON.
 
     Half a surrogate pair, which a kernel's message may hold and no UTF-8 can, becomes a question mark.
     """
     try:
-        return _ENCODER.encode(record)
+        return _ENCODER.encode(line)
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(record), ensure_ascii=False).encode("utf-8", "replace")
+        return json.dumps(msgspec.to_builtins(line), ensure_ascii=False).encode("utf-8", "replace")

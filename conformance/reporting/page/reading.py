@@ -18,7 +18,7 @@ from conformance.reporting.comparison.runs import Run, RunError, understood
 from conformance.reporting.comparison.runs import read as read_run
 from conformance.reporting.page.model import Clocked, Machine, ReportError
 from conformance.results import benchmarks
-from conformance.results.reading import RecordError, SchemaError, decode, lines
+from conformance.results.reading import RecordError, SchemaError, UnfinishedError, decode, lines
 from conformance.results.schema import SCHEMA, Attempt, Extras, Record
 
 TABLE = b"operator,problem,descriptor,implementation,device,verdict,"
@@ -106,12 +106,15 @@ def looked_back_at(paths: Iterable[Path]) -> Iterator[Run]:
 def _fill(source: Source, content: bytes, shared: dict[Any, Any]) -> None:
     if content.startswith(TABLE):
         _read_table(source, content)
-    elif content.split(b"\n", 1)[0].strip() == b"{":
+    elif benchmarks.is_document(content):
         _read_benchmarks(source, content)
     else:
-        for place, line in lines(content, source.name):
-            if (record := source.take(place, decode, line)) is not None:
-                source.records.append(_lean(record, shared))
+        try:
+            for place, line in lines(content, source.name):
+                if (record := source.take(place, decode, line)) is not None:
+                    source.records.append(_lean(record, shared))
+        except UnfinishedError as problem:
+            source.errors.append(str(problem))
     if not (source.records or source.times or source.errors):
         source.errors.append(f"{source.name}: holds no verdict")
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance import __version__
-from conformance.inputs.manifest import MANIFEST
+from conformance.inputs.manifest import digest
 from conformance.inputs.stream import GENERATOR
 from conformance.reporting.comparison.runs import Run, RunError
 from conformance.reporting.comparison.runs import understood as understood_run
 from conformance.reporting.submission import statement
 from conformance.reporting.submission.statement import Statement, StatementError
-from conformance.results.reading import RecordError, decode, lines, shown
+from conformance.results.reading import RecordError, UnfinishedError, decode, lines, shown
 from conformance.results.schema import Attempt, Record
 
 FORMAT = 1
@@ -66,18 +66,21 @@ def understood(members: Mapping[str, bytes]) -> Contents:
 
 def records_of(content: bytes, name: str) -> Iterator[tuple[bytes, Record]]:
     """The lines of a file with their records. Raises SubmissionError naming the line and the defect."""
-    for place, line in lines(content, name):
-        try:
-            if len(line) > MAX_LINE:
-                raise RecordError(f"is longer than {MAX_LINE} bytes")
-            record = decode(line)
-            for field in NAMES:
-                value = getattr(record, field)
-                if len(value) > MAX_NAME or not value.isprintable() or set(value) & set("<>&\"'"):
-                    raise RecordError(f"{field} {shown(value)} is no name: control characters, markup, or too long")
-        except RecordError as problem:
-            raise SubmissionError(f"{place}: {problem}") from None
-        yield line, record
+    try:
+        for place, line in lines(content, name):
+            try:
+                if len(line) > MAX_LINE:
+                    raise RecordError(f"is longer than {MAX_LINE} bytes")
+                record = decode(line)
+                for field in NAMES:
+                    value = getattr(record, field)
+                    if len(value) > MAX_NAME or not value.isprintable() or set(value) & set("<>&\"'"):
+                        raise RecordError(f"{field} {shown(value)} is no name: control characters, markup, or too long")
+            except RecordError as problem:
+                raise SubmissionError(f"{place}: {problem}") from None
+            yield line, record
+    except UnfinishedError as problem:
+        raise SubmissionError(str(problem)) from None
 
 
 def waivers(records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -102,7 +105,7 @@ def environment(contents: Contents) -> dict[str, Any]:
     return {
         "suite": __version__,
         "generator": GENERATOR,
-        "golden": hashlib.sha256(MANIFEST.read_bytes()).hexdigest(),
+        "golden": digest(),
         "implementations": {i: {name: sorted(f[name]) for name in sorted(f)} for i, f in sorted(found.items())},
         "machines": [dict(run.machine) for run in contents.runs],
     }

@@ -1,0 +1,96 @@
+"""What a run does when something outside goes away: the process that started it, who reads its output, its disk."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from typing import Any, TextIO
+
+import pytest
+
+PARENT = "conformance-parent"
+"""What a worker of pytest-xdist is told: the process that started it."""
+PR_SET_PDEATHSIG = 1
+"""From <linux/prctl.h>."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """After pytest's reporter, whose stream is replaced."""
+    told: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if told is None:
+        _stop_as_if_interrupted(config)
+    elif PARENT in told:
+        _end_with(told[PARENT])
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter._tw._file = Output(reporter._tw._file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A worker that is a child of this process must not outlive it."""
+    if node.gateway.spec.popen and not node.gateway.spec.via:
+        node.workerinput[PARENT] = os.getpid()
+
+
+def _stop_as_if_interrupted(config: pytest.Config) -> None:
+    """SIGTERM and SIGHUP end the run as Ctrl-C does: with a footer, a summary, and 2. A handler that is there stays,
+    and so does what `nohup` wants."""
+    if threading.current_thread() is not threading.main_thread():  # no other may set handlers
+        return
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # one on Windows
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+
+    def restore() -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in taken:
+        signal.signal(number, signal.default_int_handler)
+    config.add_cleanup(restore)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is killed, in the middle of a kernel too.
+
+    Elsewhere than on Linux it ends when the kernel returns: execnet notices then that nobody listens.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # killed before this was called
+        os._exit(1)
+
+
+class Output:
+    """A stream whose output is dropped from when it cannot be written on: the run goes on, and its exit status is that
+    of the verdicts."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._drop()
+
+    def _drop(self) -> None:
+        """For good: Python flushes once more when it ends, and would end with 120."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)

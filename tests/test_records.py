@@ -1,0 +1,366 @@
+"""The file of records of a run: how it begins and ends, what is never lost, and how a run is resumed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.inputs.manifest import digest
+from conformance.results.writing import Records, RecordsError
+from tests.conftest import TINY, Project, no_traceback_of_ours
+from tests.kill_and_resume import Run
+from tests.test_results import every_kind, header
+
+pytest_plugins = ["pytester"]
+
+PARALLEL = ("-p", "xdist", "-n", "2")
+WORKERS = pytest.mark.parametrize("workers", [(), PARALLEL], ids=["serial", "parallel"])
+TWO = (f"--problem={TINY}", "--problem=n1 c1 h3 w3 k1 r1 s1")
+
+
+@WORKERS
+def test_a_run_begins_with_a_header_and_ends_with_a_footer(project: Project, workers: tuple[str, ...]):
+    project.kernel()
+    project.kernel("wrong", body="return y + 1")
+    project.run(*workers, "--seed=3", "--level=smoke", subprocess=bool(workers))
+    first, *verdicts, last = project.lines()
+    assert (first["kind"], first["level"], first["seed"], first["golden"]) == ("header", "smoke", 3, digest())
+    assert first["selection"]["--problem"] == [TINY]
+    assert first["versions"].keys() <= verdicts[0]["versions"].keys()
+    assert "--seed=3" in first["command"]
+    assert (last["kind"], last["cases"], last["exit_status"]) == ("footer", {"pass": 1, "fail": 1}, 1)
+    assert last["interrupted"] is False
+
+
+def test_a_file_of_records_is_written_over_only_when_asked(project: Project):
+    project.kernel()
+    first = project.run()
+    content = (project.folder / "records.jsonl").read_bytes()
+    refused = project.run(keep=True)
+    assert (refused.exit, (project.folder / "records.jsonl").read_bytes()) == (4, content)
+    assert "--records records.jsonl: holds records already; give --resume to run only what" in refused.text
+    assert no_traceback_of_ours(refused.text)
+    assert len(project.run("--overwrite").records) == len(first.records)
+
+
+NOTHING = {"collected only": ("--collect-only",), "help": ("--help",), "nothing selected": ("-k", "zzz")}
+
+
+@pytest.mark.parametrize("arguments", NOTHING.values(), ids=NOTHING)
+@pytest.mark.parametrize("option", ["--overwrite", "--resume"])
+def test_a_run_without_a_verdict_touches_nothing(project: Project, arguments: tuple[str, ...], option: str):
+    project.kernel()
+    project.run()
+    file = project.folder / "records.jsonl"
+    before = file.read_bytes(), file.stat().st_mtime_ns
+    project.run(*arguments, option)
+    assert project.run("--collect-only", keep=True).exit == 0
+    assert (file.read_bytes(), file.stat().st_mtime_ns) == before
+    project.run(*arguments, "--records=new/records.jsonl")
+    project.run(*arguments, "--report=new")
+    assert not (project.folder / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--resume", "--overwrite"), ("--resume", "--records="), ("--overwrite", "--records=")]
+)
+def test_options_that_contradict_each_other(project: Project, arguments: tuple[str, ...]):
+    project.kernel()
+    assert project.run(*arguments, keep=True).exit == 4
+
+
+@pytest.mark.parametrize("option", ["--resume", "--overwrite"])
+def test_two_runs_on_one_file(project: Project, option: str):
+    project.kernel()
+    project.run()
+    file = project.folder / "records.jsonl"
+    other = Records(file, header(), overwrite=True)
+    before = file.read_bytes()
+    outcome = project.run(option)
+    assert (outcome.exit, file.read_bytes()) == (4, before)
+    assert (
+        "--records records.jsonl: another run is writing to it; wait for its end, or give another file" in outcome.text
+    )
+    other.close()
+    assert project.run(option).exit == 0
+
+
+def test_two_runs_that_make_one_file(tmp_path: Path):
+    first, second = (Records(tmp_path / "records.jsonl", header()) for _ in range(2))
+    first.write(every_kind()[0])
+    with pytest.raises(RecordsError, match="another run is writing to it"):
+        second.write(every_kind()[0])
+
+
+def without_seconds(project: Project) -> list[str]:
+    return sorted(str(record | {"seconds": None}) for record in project.records())
+
+
+@pytest.fixture
+def mixed(project: Project) -> Project:
+    """Every kind of record and of status, some of them twice."""
+    project.kernel()
+    project.kernel("wrong", body="return y + 1")
+    project.kernel("bf16", declares=", dtypes=('bf16',)")
+    project.kernel("lacks", head="import not_installed")
+    project.write("impls/broken.py", "1 / 0")
+    marks = "@pytest.mark.{}\ndef test_{}({}):\n    {}\n"
+    again = marks.format('verifies("conv_forward")', "again", "verify, case", "verify(case)")
+    behaves = marks.format('behaves("calls_repeat")', "behaves", "check, name, case", "check(name, case)")
+    text = (project.folder / "suite" / "test_suite.py").read_text()
+    project.write("suite/test_suite.py", f"{text}\n{again}\n{behaves}")
+    return project
+
+
+@pytest.mark.parametrize(("workers", "whole"), [((), 0), ((), 1), ((), 7), ((), 15), (PARALLEL, 7)])
+def test_a_resumed_run_runs_what_has_no_verdict(mixed: Project, workers: tuple[str, ...], whole: int):
+    asked = (*TWO, "--distribution=integer", "--distribution=behaviour")
+    complete = mixed.run(*asked)
+    expected, lines = without_seconds(mixed), (mixed.folder / "records.jsonl").read_bytes().splitlines(True)
+    assert len(lines) > 20
+    kept = lines[0] + b"".join(lines[5 : 5 + whole])
+    (mixed.folder / "records.jsonl").write_bytes(kept + lines[-2][:100])
+    outcome = mixed.run(*workers, *asked, "--resume", subprocess=bool(workers))
+    content = (mixed.folder / "records.jsonl").read_bytes()
+    assert (outcome.exit, without_seconds(mixed), content.startswith(kept)) == (1, expected, True)
+    assert [line["cases"] for line in mixed.lines() if line["kind"] == "footer"] == [dict(complete.statuses)]
+    assert f"resumed: {whole} records of records.jsonl" in outcome.text or not whole
+    (counted,) = (line for line in complete.text.splitlines() if " cases: " in line)
+    assert counted in outcome.text
+    assert mixed.run(*asked, "--resume").exit == 1
+    assert (mixed.folder / "records.jsonl").read_bytes() == content, "nothing was left to do"
+
+
+def test_a_run_that_had_only_its_footer_left(project: Project):
+    project.kernel()
+    project.run()
+    file = project.folder / "records.jsonl"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(True)[:-1]))
+    outcome = project.run("--resume")
+    assert (outcome.exit, outcome.statuses, project.lines()[-1]["kind"]) == (0, {"pass": 1}, "footer")
+    assert project.run("--records=new.jsonl", "--resume").exit == 0, "where there is nothing to resume, a run begins"
+
+
+def test_a_run_that_stopped_at_its_first_failure(project: Project):
+    for name in ("acme", "later"):
+        project.kernel(name, body="return y + 1")
+    assert (project.run("-x").statuses, project.lines()[-1]["interrupted"]) == ({"fail": 1}, True)
+    outcome = project.run("--resume")
+    assert (outcome.exit, outcome.statuses, project.lines()[-1]["interrupted"]) == (1, {"fail": 2}, False)
+
+
+OTHER = {
+    "seed": (
+        ("--seed=1",),
+        "its run had --seed 0, this one has 1; make them the same, or begin again",
+    ),
+    "level": (("--level=smoke",), "its run had --level standard, this one has smoke"),
+    "selection": (("--dtype=bf16",), "its run had --dtype fp32, this one has bf16"),
+    "more": (("-k", "acme"), "its run had -k none, this one has acme"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), OTHER.values(), ids=OTHER)
+def test_another_run_is_not_resumed(project: Project, arguments: tuple[str, ...], message: str):
+    project.kernel()
+    project.run()
+    before = (project.folder / "records.jsonl").read_bytes()
+    outcome = project.run("--resume", *arguments)
+    assert (outcome.exit, (project.folder / "records.jsonl").read_bytes()) == (4, before)
+    assert f"--records records.jsonl: cannot be resumed: {message}" in outcome.text
+
+
+def test_a_run_on_a_kernel_that_was_changed_is_not_resumed(project: Project):
+    project.kernel()
+    project.run()
+    project.kernel(tail="# other")
+    outcome = project.run("--resume")
+    assert (outcome.exit, len(outcome.records)) == (4, 1)
+    assert "acme was changed since; begin again with --overwrite" in outcome.text
+    (project.folder / "impls/acme.py").unlink()
+    assert "acme is not here; begin again" in project.run("--resume").text
+
+
+SPOILT = {
+    "no header": (lambda lines: lines[1:], "its first line is no header"),
+    "other goldens": (lambda lines: [lines[0].replace(digest(), "0" * 64), *lines[1:]], "its run had goldens 000000"),
+    "other versions": (lambda lines: [lines[0].replace('"numpy":"', '"numpy":"9'), *lines[1:]], "its run had numpy 9"),
+    "a broken line": (lambda lines: [lines[0], '{"kind":"case"}\n'], "it, line 2 object missing required field"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "message"), SPOILT.values(), ids=SPOILT)
+def test_a_file_that_cannot_be_resumed(project: Project, spoil, message: str):
+    project.kernel()
+    project.run()
+    file = project.folder / "records.jsonl"
+    file.write_text("".join(spoil(file.read_text().splitlines(True))))
+    outcome = project.run("--resume")
+    assert outcome.exit == 4
+    assert f"cannot be resumed: {message}" in outcome.text
+    assert no_traceback_of_ours(outcome.text)
+
+
+def test_times_are_not_resumed(project: Project):
+    project.kernel()
+    project.run()
+    timed = '@pytest.mark.benchmarks("conv_forward", problems=())\ndef test_timed(measure_time, case): pass'
+    project.write("suite/test_timed.py", f"import pytest\n{timed}")
+    assert "times are not in records; time again with --overwrite" in project.run("--resume", "-p", "benchmark").text
+
+
+def test_a_folder_that_vanishes_during_the_run(project: Project):
+    project.kernel(body="import shutil; shutil.rmtree('gone', ignore_errors=True); return y")
+    outcome = project.run("--records=gone/records.jsonl", *TWO)
+    assert outcome.exit == 4
+    assert "--records gone/records.jsonl: cannot be written (it was deleted during the run)" in outcome.text
+    assert no_traceback_of_ours(outcome.text)
+
+
+def limited(project: Project, size: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A run in which no file can be larger than `size` bytes: a full disk, for everybody."""
+    words = [sys.executable, "-m", "pytest", *arguments, f"--problem={TINY}", "--dtype=fp32", "--layout=nchw"]
+    return subprocess.run(
+        [*words, "--records=records.jsonl"], cwd=project.folder, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+    )  # fmt: skip
+
+
+FULL = [((), 100), ((), 1000), ((), 2000), ((), 4000), (PARALLEL, 2000)]
+
+
+@pytest.mark.parametrize(("workers", "size"), FULL)
+def test_a_disk_that_becomes_full_leaves_whole_lines(project: Project, workers: tuple[str, ...], size: int):
+    project.kernel()
+    full = limited(project, size, *workers)
+    output = full.stdout + full.stderr
+    assert full.returncode == 4
+    assert "--records records.jsonl: cannot be written (File too large)" in output
+    assert no_traceback_of_ours(output)
+    content = (project.folder / "records.jsonl").read_bytes()
+    assert content.count(b"\n") == len(project.lines()) >= (size >= 1000)
+    assert content.endswith(b"\n") or not content
+    again = limited(project, 1 << 20, *workers, "--resume")
+    assert (again.returncode, project.lines()[-1]["kind"]) == (0, "footer")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(("body", "status"), [("return y", 0), ("return y + 1", 1)])
+def test_a_terminal_that_cannot_be_written_to(project: Project, body: str, status: int):
+    project.kernel(body=body)
+    words = [sys.executable, "-m", "pytest", "--records=records.jsonl", f"--problem={TINY}"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(words, cwd=project.folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (status, "")
+    assert project.lines()[-1]["exit_status"] == status
+
+
+BEGUN = "import os; open(f'begun-{os.getpid()}', 'w');"
+SLEEPS = f"{BEGUN} import time; time.sleep(60); return y"
+HANGS = f"{BEGUN} import ctypes; ctypes.PyDLL(None).sleep(60); return y"
+"""In C, with Python's lock held: nothing else runs in that process."""
+
+
+def begun(project: Project, body: str, *arguments: str) -> subprocess.Popen[str]:
+    """A run whose second kernel is running."""
+    project.kernel()
+    project.kernel("slow", body=body)
+    words = [sys.executable, "-m", "pytest", *arguments, "--records=records.jsonl", f"--problem={TINY}"]
+    words += ["--dtype=fp32", "--layout=nchw", "--distribution=integer"]
+    process = subprocess.Popen(
+        words, cwd=project.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    while not (list(project.folder.glob("begun-*")) and project.records()) and process.poll() is None:
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize(("workers", "name"), [((), "SIGINT"), ((), "SIGTERM"), ((), "SIGHUP"), (PARALLEL, "SIGTERM")])
+def test_a_signal_ends_a_run_as_ctrl_c_does(project: Project, workers: tuple[str, ...], name: str):
+    process = begun(project, SLEEPS, *workers)
+    process.send_signal(getattr(signal, name))
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, [r["implementation"] for r in project.records()]) == (2, ["acme"])
+    footer = project.lines()[-1]
+    assert (footer["kind"], footer["exit_status"], footer["interrupted"]) == ("footer", 2, True)
+    assert no_traceback_of_ours(output)
+    assert not left(process.pid)
+
+
+def left(group: int) -> bool:
+    """Whether a process of the group is left when all have had time to end."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+def test_workers_end_with_a_run_that_is_killed(project: Project):
+    process = begun(project, HANGS, *PARALLEL)
+    process.kill()
+    process.communicate(timeout=60)
+    assert not left(process.pid)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no way to find processes")
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_that_is_killed_and_resumed_has_the_records_of_a_whole_one(tmp_path: Path, workers: str):
+    run = Run(tmp_path, ("-n", workers))
+    expected, seconds = run.whole(tmp_path / "whole.jsonl")
+    assert run.killed(tmp_path / "records.jsonl", seconds / 2)[1] == []
+    assert run.whole(tmp_path / "records.jsonl", "--resume")[0] == expected
+
+
+def test_a_crash_names_the_case(project: Project):
+    project.kernel()
+    project.kernel("deadly", body="import os; os.abort()")
+    outcome = project.run(*PARALLEL, subprocess=True)
+    crash, right = outcome.of("deadly"), outcome.of("acme")
+    own = ("implementation", "status", "reason", "source", "checks", "seconds", "contract", "command", "profile")
+    assert {name: crash.get(name) for name in right if name not in own} == {
+        name: right.get(name) for name in right if name not in own
+    }
+    assert (crash["status"], "crashed while running" in crash["reason"]) == ("error", True)
+    assert "deadly" in crash["command"]
+    assert project.run(*PARALLEL, "--resume", subprocess=True).records == outcome.records
+
+
+def test_an_unfinished_file_is_no_claim_and_no_whole_report(
+    project: Project, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    file = project.kernel()
+    project.run()
+    records = project.folder / "records.jsonl"
+    records.write_bytes(b"".join(records.read_bytes().splitlines(True)[:-1]))
+    assert main(["claims", "write", str(file), str(records)]) == 4
+    assert "was cut off or interrupted; give its command --resume" in capsys.readouterr().err
+    assert main(["report", str(records), "-o", str(tmp_path)]) == 1
+    assert "records.jsonl: the run of 20" in capsys.readouterr().err
+    assert "was cut off or interrupted" in (tmp_path / "index.html").read_text()
+
+
+def test_the_records_beside_a_report_are_replaced_where_they_are_whole(project: Project):
+    project.kernel()
+    records = project.folder / "out" / "records.jsonl"
+
+    def reported(*arguments: str) -> int:
+        return int(project.pytester.runpytest_inprocess("--report=out", f"--problem={TINY}", *arguments).ret)
+
+    assert (reported(), reported("--seed=1")) == (0, 0)
+    first, *verdicts, _ = records.read_bytes().splitlines(True)
+    assert b'"seed":1' in first
+    records.write_bytes(first + verdicts[0])
+    assert (reported("--seed=1"), records.read_bytes()) == (4, first + verdicts[0])
+    assert (reported("--seed=1", "--resume"), reported()) == (0, 0)
