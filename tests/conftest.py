@@ -178,7 +178,7 @@ def ceilings(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     from tests.timing_fakes import CEILINGS
 
     def give(ceilings: Any) -> None:
-        monkeypatch.setattr("conformance.timing.roofline.measure_ceilings", lambda device: ceilings)
+        monkeypatch.setattr("conformance.timing.roofline.measure_ceilings", lambda *_: ceilings)
 
     give(CEILINGS)
     return give

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from conformance import Implementation
@@ -16,16 +14,15 @@ from conformance.execution.invocation import MalformedError
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.timing import clock as clocks
 from conformance.timing import rotation
+from conformance.timing.clock import CheatError
 from conformance.timing.measurement import Measurement
-from conformance.timing.roofline import Ceilings
-from conformance.timing.rotation import CheatError, rotate
+from conformance.timing.rotation import rotate
+from conformance.worker import instruments
 from tests import cheaters
 from tests.cheaters import Kernel
-from tests.conftest import Project
-from tests.test_speed import PLUGINS, SUITE
 
-pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("one_core")
 
 DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
@@ -55,7 +52,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return right(*inputs, **parameters)
 
     monkeypatch.setattr(cheaters, "honest", slow)
-    monkeypatch.setattr(rotation, "time", found)
+    for module in (clocks, instruments):
+        monkeypatch.setattr(module, "perf_counter", found.perf_counter)
     return found
 
 
@@ -71,76 +69,7 @@ def timed(kernel: Kernel, arrays: NumpyArrays | None = None) -> Measurement:
     return rotate(case, 1.0)
 
 
-def remembers_by_identity() -> Kernel:
-    """Computes once for every set of array objects; they live as long as the kernel, so that none is mistaken."""
-    results: dict[Any, Any] = {}
-
-    def kernel(x, w, bias, **parameters):
-        key = (id(x), id(w), id(bias))
-        if key not in results:
-            results[key] = (cheaters.honest(x, w, bias, **parameters), x, w, bias)
-        return results[key][0].copy()
-
-    return kernel
-
-
-def remembers_every_byte() -> Kernel:
-    """Computes once for every content, and hands out copies: always right."""
-    results: dict[Any, np.ndarray] = {}
-
-    def kernel(x, w, bias, **parameters):
-        key = (x.tobytes(), w.tobytes(), bias.tobytes())
-        if key not in results:
-            results[key] = cheaters.honest(x, w, bias, **parameters)
-        return results[key].copy()
-
-    return kernel
-
-
-def clears_its_last_result() -> Kernel:
-    """Takes memory back that it has handed out."""
-    last: list[np.ndarray] = []
-
-    def kernel(x, w, bias, **parameters):
-        for old in last:
-            old.fill(0)
-        last[:] = [cheaters.honest(x, w, bias, **parameters)]
-        return last[0]
-
-    return kernel
-
-
-def takes_a_buffer_for_its_content() -> Kernel:
-    """Computes all over again, and returns what it knows of these buffers, which live as long as the kernel."""
-    known: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-
-    def kernel(x, w, bias, **parameters):
-        y = cheaters.honest(x, w, bias, **parameters)
-        return known.setdefault(x.ctypes.data, (y, x))[0].copy()
-
-    return kernel
-
-
-USED_TWICE = "changed after the call had returned|another one's result lies"
-
-CHEATS: dict[str, tuple[Callable[[], Kernel], str]] = {
-    **{f"remembers-by-{key}": (partial(cheaters.remembers, key), "wrong|answers from memory") for key in cheaters.KEYS},
-    "remembers-by-identity": (remembers_by_identity, "answers from memory"),
-    "remembers-every-byte": (remembers_every_byte, "answers from memory"),
-    "remembers-and-shares": (cheaters.remembers_and_shares, "another one's result lies"),
-    "static-buffer": (partial(cheaters.static_buffer, 1), USED_TWICE),
-    "two-static-buffers": (partial(cheaters.static_buffer, 2), USED_TWICE),
-    "clears-its-last-result": (clears_its_last_result, "changed after the call had returned"),
-    "buffer-for-content": (takes_a_buffer_for_its_content, "wrong on other values in the same buffers"),
-    "alias-of-input": (cheaters.result_in_input, "lies in the memory of an input"),
-    "spoils-input": (cheaters.spoils_input, "wrong"),
-    "late-thread": (cheaters.leaves_work_to_a_thread, "wrong on the buffers that are timed"),
-    "wrong-now-and-then": (cheaters.wrong_now_and_then, "wrong in a timed call"),
-    **{f"lazy-{kind}": (partial(cheaters.lazy, kind), "returned|computes") for kind in cheaters.LAZY},
-}
-
-
-@pytest.mark.parametrize(("make", "reason"), CHEATS.values(), ids=CHEATS)
+@pytest.mark.parametrize(("make", "reason"), cheaters.TIMED.values(), ids=cheaters.TIMED)
 def test_a_cheater_has_no_time(make: Callable[[], Kernel], reason: str):
     with pytest.raises((CheatError, MalformedError), match=reason):
         timed(make())
@@ -188,6 +117,30 @@ def test_a_busy_machine_is_no_proof(monkeypatch: pytest.MonkeyPatch, busy: range
     assert next(answers) == (1 + rotation.PAIRS if caught else 3)
 
 
+@pytest.mark.parametrize(
+    ("waits", "caught"),
+    [((1, 1, 1, *(1,) * clocks.AGAIN), True), ((1, 1, 1, *(1,) * (clocks.AGAIN - 1), 0), False), ((1, 0, 0), False)],
+    ids=["always", "not-always", "now-and-then"],
+)
+def test_to_wait_for_an_answer_on_a_busy_machine_is_no_proof(clock: Clock, waits: tuple[int, ...], caught: bool):
+    left = list(waits)
+
+    def answer(*inputs: Any) -> tuple[None, tuple[float, ...], None]:
+        clock.spend(WORK + left.pop(0))
+        return None, (WORK,), None
+
+    invocation: Any = SimpleNamespace(timed=answer, instruments=SimpleNamespace(exchange=lambda: None))
+    found = clocks.Clock(invocation)
+    for _ in range(3):
+        found.call([])
+    if caught:
+        with pytest.raises(CheatError, match=r"calls take 0\.003 s; by the judge's clock it was 1 s"):
+            found.require_agreement([])
+    else:
+        found.require_agreement([])
+    assert not left
+
+
 def test_no_two_timed_calls_are_given_the_same():
     seen: list[tuple[bytes, int]] = []
 
@@ -203,27 +156,3 @@ def test_no_two_timed_calls_are_given_the_same():
     assert len({address for _, address in due}) == rounds
     assert seen[0][0] not in {content for content, _ in due}
     assert {call for place, call in enumerate(waves) if place % turn < rotation.WARM_UP} == {seen[0]}
-
-
-CACHED = """
-    global seen
-    seen = globals().get("seen", {})
-    key = x.tobytes()
-    if key not in seen:
-        rotation.time.spend(1)
-        seen[key] = y
-    return seen[key].copy()
-"""
-
-
-def test_in_the_benchmark_suite_a_cheater_fails_and_is_in_no_file(project: Project, ceilings: Any):
-    ceilings(Ceilings(1e15, 1e15, "given"))
-    project.pytester.makeconftest(f"pytest_plugins = {PLUGINS}")
-    project.write("suite/test_suite.py", SUITE)
-    project.kernel("honest")
-    project.kernel("cheat", head="from conformance.timing import rotation", body=CACHED.strip())
-    outcome = project.run("--benchmark-only", "--benchmark-json=times.json")
-    assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "fail": 1})
-    assert outcome.of("cheat")["reason"].startswith("no time: answers from memory")
-    rows = json.loads((project.folder / "times.json").read_text())["benchmarks"]
-    assert [row["extra_info"]["implementation"] for row in rows] == ["honest"]

@@ -18,8 +18,10 @@ from conformance.inputs import Expectation
 from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.problems import PROBLEMS, Variant
 from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_REDUCED
-from conformance.timing import memory, rotation, scaling
+from conformance.timing import rotation, scaling
+from conformance.timing.clock import CheatError
 from conformance.timing.required import LARGE, QUICK, required
+from conformance.worker import memory
 from tests import kernels
 
 # a small problem of every family: the first of its table
@@ -65,7 +67,7 @@ def test_a_wrong_result_of_scaled_inputs_has_no_time():
     slot, subject = rotation._Slot(inputs, [], outputs), rotation._Rotation(case)
     subject.verify(slot, "right")
     outputs["y"][0, 0, 0, 0] += np.float32(inputs.factor)
-    with pytest.raises(rotation.CheatError, match=r"^wrong: y: 1 "):
+    with pytest.raises(CheatError, match=r"^wrong: y: 1 "):
         subject.verify(slot, "wrong")
 
 
@@ -107,7 +109,7 @@ def test_buffers_rotate_through_more_than_the_cache(monkeypatch: pytest.MonkeyPa
     case.implementation.implements("conv_forward")(kernels.conv_forward)
     cold = []
     for size in (1 << 20, 1 << 40, None):
-        monkeypatch.setattr(rotation, "last_level_cache", lambda _, size=size: size)
+        monkeypatch.setattr(memory, "last_level_cache", lambda _, size=size: size)
         found = rotation.rotate(case, 1.0)
         cold.append(found.cold)
         assert found.rotated <= memory.MAX_FLOOD + len(found.rounds) * case.operator.bytes(case.problem.geometry, 4)

@@ -106,7 +106,7 @@ def add(run: Timing, found: Measurement) -> Measurement:
 
 def test_ceilings_get_another_chance(run: Timing, monkeypatch: pytest.MonkeyPatch):
     shown = chain([Ceilings(1e6, 1e15, "slow")], repeat(Ceilings(1e9, 1e15, "fast")))
-    monkeypatch.setattr(roofline, "measure_ceilings", lambda device: next(shown))
+    monkeypatch.setattr(roofline, "measure_ceilings", lambda *_: next(shown))
     assert (add(run, measurement(FLOOR * 2, FLOOR * 2)).finding, run.again) == (None, 1)
     impossible = measurement(FLOOR * 1e-9, FLOOR * 1e-9)
     assert "work is left out" in str(add(run, impossible).finding)

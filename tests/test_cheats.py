@@ -179,6 +179,7 @@ class Stopwatch(NumpyArrays):
     events, wall = 0.0, 0.0
 
     def stopwatch(self, call):
+        call()
         return self.events, self.wall
 
 

@@ -13,7 +13,7 @@ from conformance import Unavailable
 from conformance.implementations.devices import missing
 from conformance.timing import roofline
 from conformance.timing.measurement import means, ratios
-from conformance.timing.roofline import CeilingsError
+from conformance.worker import ceilings as measuring
 from tests.conftest import Project
 
 pytest_plugins = ["pytester"]
@@ -48,31 +48,31 @@ def no_torch() -> None:
 
 
 def test_ceilings_are_those_of_finished_work(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(roofline, "SIZES", {"cpu": ((32, 64), 1 << 16)})
-    monkeypatch.setattr(roofline, "SECONDS", 0.01)
-    monkeypatch.setattr(roofline, "torch_arrays", lambda device: SimpleNamespace(require=no_torch))
-    found = roofline.measure_ceilings("cpu")
+    monkeypatch.setattr(measuring, "SIZES", {"cpu": ((32, 64), 1 << 16)})
+    monkeypatch.setattr(measuring, "SECONDS", 0.01)
+    monkeypatch.setattr(measuring, "torch_arrays", lambda device: SimpleNamespace(require=no_torch))
+    found = roofline.measure_ceilings("cpu", None)
     assert "NumPy, 32 x 32 or 64 x 64" in found.source
     assert all(math.isfinite(value) and value > 0 for value in (found.flops, found.bandwidth))
     for device, reason in (("cuda", "no torch"), ("trn1", "no ceilings are known for trn1")):
-        with pytest.raises(CeilingsError, match=f"^{reason}$"):
-            roofline.measure_ceilings(device)
+        with pytest.raises(Unavailable, match=f"^{reason}$"):
+            roofline.measure_ceilings(device, None)
 
 
 def test_a_ceiling_is_the_best_round(monkeypatch: pytest.MonkeyPatch):
     clock = iter([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.9, 9.9])
-    monkeypatch.setattr(roofline, "SECONDS", 0.85)
-    monkeypatch.setattr(roofline, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    rate, spread = roofline._rates(7, lambda: None)
+    monkeypatch.setattr(measuring, "SECONDS", 0.85)
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    rate, spread = measuring._rates(7, lambda: None)
     assert rate == pytest.approx(70)
     assert spread == pytest.approx(1)  # rounds of 0.3, 0.1 and 0.2
 
 
 def test_ceilings_by_torch(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("torch")
-    monkeypatch.setattr(roofline, "SIZES", {"cpu": ((32, 64), 1 << 16)})
-    monkeypatch.setattr(roofline, "SECONDS", 0.01)
-    found = roofline.measure_ceilings("cpu")
+    monkeypatch.setattr(measuring, "SIZES", {"cpu": ((32, 64), 1 << 16)})
+    monkeypatch.setattr(measuring, "SECONDS", 0.01)
+    found = roofline.measure_ceilings("cpu", None)
     assert found.source == "torch, 32 x 32 or 64 x 64, 0 MiB"
     assert found.flops > 0
 
@@ -81,10 +81,10 @@ def test_what_fails_on_a_device_leaves_it_without_ceilings(monkeypatch: pytest.M
     def fails(*_: Any) -> Any:
         raise RuntimeError("out of memory\nand more")
 
-    monkeypatch.setattr(roofline, "SIZES", {"cpu": ((32,), 1 << 16)})
-    monkeypatch.setattr(roofline, "_rates", fails)
-    with pytest.raises(CeilingsError, match=r"^not measured: out of memory$"):
-        roofline.measure_ceilings("cpu")
+    monkeypatch.setattr(measuring, "SIZES", {"cpu": ((32,), 1 << 16)})
+    monkeypatch.setattr(measuring, "_rates", fails)
+    with pytest.raises(Unavailable, match=r"^not measured: out of memory$"):
+        roofline.measure_ceilings("cpu", None)
 
 
 def test_of_two_measurements_the_best_counts():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections.abc import Callable
 from itertools import chain
@@ -28,6 +29,7 @@ from conformance.timing import machine, measure, table, unet
 from conformance.timing.measure import Accuracy, Cell
 from conformance.timing.measurement import Measurement
 from conformance.timing.table import Direction
+from conformance.worker import instruments
 from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
 
 AWKWARD = 'first, "second"; a|b <c>\nsecond line'
@@ -163,7 +165,7 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
 def frameworks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is loaded, for all that the machine's description knows: a test must not change threads of others."""
     loaded: dict[str, Any] = {}
-    monkeypatch.setattr(machine, "sys", SimpleNamespace(modules=loaded))
+    monkeypatch.setattr(instruments, "sys", SimpleNamespace(modules=loaded))
     return loaded
 
 
@@ -214,7 +216,7 @@ def test_the_header_names_what_numbers_depend_on(run: Callable[..., Any]):
     assert "2 of 2 layers at full size, fp32, NCHW; TF32 " in shown
     assert processor() in shown
     assert f"numpy {np.__version__}" in shown
-    assert f"threads: {machine.share_threads()}" in shown
+    assert f"threads: {machine.cores()} cores" in shown
     assert f"ceilings of cpu: {CEILINGS}" in shown
 
 
@@ -250,6 +252,23 @@ def test_a_wrong_kernel_fails_the_run_and_the_rest_is_shown(run: Callable[..., A
     assert outcome.code == 1
     assert re.search(r"^4x4@6 +acme +fail +- +- +- +- ", outcome.out, re.MULTILINE)
     assert re.search(r"^4x8@6 +acme +pass +\d", outcome.out, re.MULTILINE)
+
+
+def test_a_kernel_that_ends_its_process_is_an_error_and_the_rest_is_shown(run: Callable[..., Any]):
+    outcome = run("--impl", "{file}", "--direction", "forward", change=" + (len(w) == 4 and __import__('os').abort())")
+    assert outcome.code == 1
+    assert re.search(r"^4x4@6 +acme +error +- ", outcome.out, re.MULTILINE)
+    assert "was ended by SIGABRT" in outcome.out
+    assert re.search(r"^4x8@6 +acme +pass +\d", outcome.out, re.MULTILINE)
+
+
+def test_kernels_can_run_in_this_process(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CALLED", raising=False)
+    change = " + len(__import__('os').environ.setdefault('CALLED', ''))"
+    for words, called in ((), False), (("--in-process",), True):
+        assert run("--impl", "{file}", "--direction", "forward", *words, change=change).code == 0
+        assert ("CALLED" in os.environ) is called
+    monkeypatch.delenv("CALLED")
 
 
 def test_a_broken_file_is_named(run: Callable[..., Any]):
@@ -311,7 +330,8 @@ def test_frameworks_have_the_same_threads(frameworks: dict[str, Any], monkeypatc
     monkeypatch.setattr(machine, "cores", lambda: 3)
     fakes = SimpleNamespace(set_num_threads=given.append, get_num_threads=lambda: given[-1])
     frameworks |= {"torch": fakes, "numba": fakes, "jax": None}
-    assert machine.share_threads() == "torch 3, numba 3, jax 3 (one a core)"
+    shared = machine.share_threads([Implementation("acme")])
+    assert machine.threads_text(shared) == "jax 3, numba 3, torch 3"
     assert given == [3, 3]
 
 
@@ -319,10 +339,10 @@ def test_fewer_threads_for_one_are_refused(run: Callable[..., Any], frameworks: 
     def refuse(count: int) -> None:
         raise ValueError("more than 1")
 
-    frameworks["numba"] = SimpleNamespace(set_num_threads=refuse)
-    outcome = run("--impl", "{file}")
+    frameworks["numba"] = SimpleNamespace(set_num_threads=refuse, get_num_threads=lambda: machine.cores() + 1)
+    outcome = run("--impl", "{file}", "--in-process")
     assert outcome.code == 4
-    assert "numba cannot have" in outcome.err
+    assert f"numba has {machine.cores() + 1} threads" in outcome.err
     assert "NUMBA_NUM_THREADS" in outcome.err
 
 
@@ -330,9 +350,9 @@ def test_tf32_follows_the_flags(frameworks: dict[str, Any]):
     on, off = SimpleNamespace(allow_tf32=True), SimpleNamespace(allow_tf32=False)
     backends = SimpleNamespace(cuda=SimpleNamespace(matmul=off), cudnn=on)
     frameworks["torch"] = SimpleNamespace(backends=backends)
-    assert machine.tf32() == "on in torch (cudnn)"
+    assert machine.tf32([Implementation("acme")]) == "on in torch (cudnn)"
     backends.cudnn = off
-    assert machine.tf32() == "off"
+    assert machine.tf32([Implementation("acme")]) == "off"
 
 
 def test_the_default_implementations_come_in_order():

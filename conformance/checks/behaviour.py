@@ -259,8 +259,8 @@ def work_is_finished(subject: Subject) -> None:
         if changed:
             raise BehaviourError(f"a result changed after the call had returned: {changed:,} bytes")
     sample.require_right(results[: len(sample.tensors)], "single call")
-    measured = [bridge.stopwatch(lambda: invocation.start(inputs)) for _ in range(3)]
-    if known := [seconds for seconds in measured if seconds is not None]:
+    measured = [invocation.timed(inputs) for _ in range(3)]
+    if known := [(seconds, *walls) for _, walls, seconds in measured if seconds is not None]:
         events, wall = map(min, zip(*known, strict=True))
         if wall > 2 * events + SLACK:
             raise BehaviourError(f"the device works {wall:.2g} s, of which the caller's stream sees {events:.2g} s")

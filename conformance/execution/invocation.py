@@ -18,6 +18,7 @@ from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel
 from conformance.operators.base import Arrays, Operator
+from conformance.worker.instruments import Instruments
 
 TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
 FROM_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}
@@ -33,6 +34,12 @@ class MismatchedError(MalformedError):
     def __init__(self, message: str, returned: Arrays) -> None:
         super().__init__(message)
         self.returned = returned
+
+
+def instruments(bridge: ArrayBridge) -> Instruments:
+    """Of the process that a bridge's arrays are in."""
+    found: Instruments | None = getattr(bridge, "instruments", None)
+    return found or Instruments(bridge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,19 @@ class Invocation:
     def start(self, native: Sequence[Any], **changed: Any) -> Any:
         """What the function returns, whether the device has finished or not. `changed` replaces parameters."""
         return self.kernel.function(*native, **self.parameters(**changed))
+
+    @property
+    def instruments(self) -> Instruments:
+        """Of the process that the function runs in."""
+        return instruments(self.bridge)
+
+    def timed(self, *inputs: Sequence[Any]) -> tuple[Any, tuple[float, ...], float | None]:
+        """Calls on several inputs, see `Instruments.timed`."""
+        return self.instruments.timed((self.kernel.function, self.parameters()), inputs)
+
+    def growth(self, native: Sequence[Any]) -> tuple[int | None, int | None]:
+        """Bytes that a call takes, see `Instruments.growth`."""
+        return self.instruments.growth((self.kernel.function, self.parameters()), native)
 
     def call(self, native: Sequence[Any]) -> tuple[Any, ...]:
         """The results, finished. Raises MalformedError for another number of them."""

@@ -5,7 +5,7 @@ Its bridge, kernels and predicates pass every question on. Arrays are handles, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Tape
 from conformance.implementations.devices import Unavailable
 from conformance.worker import autodiff, wire
+from conformance.worker import instruments as local
 
 T = TypeVar("T")
 
@@ -96,6 +97,7 @@ class Bridge(ArrayBridge):
         self.home, self._implementation, self._seen = home, name, seen
         self._described: dict[str, str] | None = None
         self._absence = ""
+        self.instruments = Instruments(self)
         for attribute, value in seen.place.items():
             setattr(self, attribute, value)
         for method in seen.able:
@@ -117,7 +119,7 @@ class Bridge(ArrayBridge):
         """Asked once: neither devices nor packages come and go in a run."""
         if self._described is None and not self._absence:
             try:
-                self._described = self._ask(dict[str, str], "require")
+                self._described = self.ask(dict[str, str], "require")
             except Unavailable as absence:
                 self._absence = str(absence)
             except Crash:
@@ -164,16 +166,13 @@ class Bridge(ArrayBridge):
         given = (first.number, require_handle(second).number)
         return bool(asked(process, bool, "overlap", self._implementation, *given))
 
-    def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
-        return None
-
     def describe(self) -> dict[str, str]:
         """As it was when it was required."""
         return dict(self._described or {})
 
     def floating_point_mode(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Of the process, before it loaded anything and now; see `conformance.floating_point`."""
-        before, now = self._ask(tuple[tuple[str, ...], tuple[str, ...]], "mode", named=False)
+        before, now = self.ask(tuple[tuple[str, ...], tuple[str, ...]], "mode", named=False)
         if before != now:
             self.home.process().spoiled = True  # others that share the process
         return before, now
@@ -181,9 +180,9 @@ class Bridge(ArrayBridge):
     @contextmanager
     def _metered(self) -> Iterator[dict[str, int]]:
         counted: dict[str, int] = {}
-        self._ask(type(None), "meter")
+        self.ask(type(None), "meter")
         yield counted
-        counted.update(self._ask(dict[str, int], "metered", named=False))
+        counted.update(self.ask(dict[str, int], "metered", named=False))
 
     def _differentiate(
         self, function: Function, given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
@@ -206,9 +205,58 @@ class Bridge(ArrayBridge):
         asking = (index, arguments, parameters, batch)
         return asked(self.home.process(), Footprint, "perform", name, autodiff.footprint, *asking)
 
-    def _ask(self, expected: type[Any], name: str, *given: Any, named: bool = True) -> Any:
+    def ask(self, expected: type[T], name: str, *given: Any, named: bool = True) -> T:
         words = (self._implementation, *given) if named else given
         return asked(self.home.process(), expected, name, *words)
+
+
+class Instruments(local.Instruments):
+    """Those of a kernel's process: what they say is its word."""
+
+    bridge: Bridge
+
+    def timed(self, call: Any, inputs: Sequence[Sequence[Any]]) -> tuple[Any, tuple[float, ...], float | None]:
+        (function, parameters), process = call, require_handle(inputs[-1][0]).process
+        first, given = process.numbers(wire.MAX_RESULTS), [numbers(handles) for handles in inputs]
+        found = asked(process, wire.Timed, "measuring.timed", *function.place, first, given, parameters)
+        return received(process, found.returned, first), found.walls, found.events
+
+    def growth(self, call: Any, inputs: Sequence[Any]) -> tuple[int | None, int | None]:
+        function, parameters = call
+        place = function.place[1:]
+        return self._ask(tuple[int | None, int | None], "growth", *place, numbers(inputs), parameters)
+
+    def copies(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[float, float]:
+        return self._ask(tuple[float, float], "copies", numbers(inputs), numbers(results))
+
+    def exchange(self) -> None:
+        self._plain(type(None), "exchange")
+
+    def keep_pages(self) -> bool:
+        return self._plain(bool, "keep_pages")
+
+    def cache(self, device: str) -> int | None:
+        size: Any = int | None
+        found: int | None = self._plain(size, "cache", device)
+        return found
+
+    def flood(self, device: str, count: int) -> None:
+        self._plain(type(None), "flood", device, count)
+
+    def release(self) -> None:
+        self._plain(type(None), "release")
+
+    def threads(self, count: int) -> dict[str, int]:
+        return self._plain(dict[str, int], "threads", count)
+
+    def tf32(self) -> tuple[str, ...]:
+        return self._plain(tuple[str, ...], "tf32")
+
+    def _plain(self, expected: type[T], name: str, *given: Any) -> T:
+        return self._ask(expected, "plain", name, *given)
+
+    def _ask(self, expected: type[T], name: str, *given: Any) -> T:
+        return self.bridge.ask(expected, f"measuring.{name}", *given)
 
 
 class Function:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -122,6 +122,15 @@ class Workers:
             self._load(Source(self, place, place, entry=entry.name), entry.name, registry)
 
     def process(self, source: Source) -> Process:
+        """The process of a file, which has loaded it. Raises Crash."""
+        process = self._process(source)
+        if source.file not in process.loaded:
+            found = source.loaded(process)
+            if source.seen is not None and found.implementations != source.seen:
+                raise Crash(f"{source.place} declares something else when it is loaded again")
+        return process
+
+    def _process(self, source: Source) -> Process:
         """The process of a file. Raises Crash."""
         if self._crashes[source.place] >= MAX_CRASHES:
             raise Crash(f"not run, crashed {MAX_CRASHES} times")
@@ -139,11 +148,20 @@ class Workers:
             with suppress(Crash):
                 spare.begin(*source.request)
                 spare.loading = source.file
-        if source.file not in process.loaded:
-            found = source.loaded(process)
-            if source.seen is not None and found.implementations != source.seen:
-                raise Crash(f"{source.place} declares something else when it is loaded again")
         return process
+
+    @contextmanager
+    def apart(self) -> Iterator[Process]:
+        """A process that loads no file, for what the suite itself measures."""
+        process = Process(Limits(), self._watched())
+        try:
+            yield process
+        finally:
+            process.end()
+
+    def keep_all(self) -> None:
+        """Every file keeps its process, where implementations take turns."""
+        self.most = max(self.most, len(self._groups))
 
     def forget(self, path: Path) -> None:
         """End the process of a file, which is loaded anew when it is needed."""
@@ -178,19 +196,22 @@ class Workers:
                 process.end()
 
     def _started(self) -> Process:
+        process = self._empty.pop() if self._empty else Process(self._limits, self._watched())
+        if self._ahead:
+            self._empty.append(Process(self._limits, self._watched()))
+        return process
+
+    def _watched(self) -> Reaper:
         if self._reaper is None:
             self._reaper = Reaper()
-        process = self._empty.pop() if self._empty else Process(self._limits, self._reaper)
-        if self._ahead:
-            self._empty.append(Process(self._limits, self._reaper))
-        return process
+        return self._reaper
 
     def _load(self, source: Source, stem: str, found: Registry) -> None:
         """Take in what a file defines, or why it cannot be used."""
         self._groups.setdefault(source.group, len(self._groups))
         try:
             digest = registry.source_hash(source.path) if source.path is not None else ""
-            loaded = source.loaded(self.process(source))
+            loaded = source.loaded(self._process(source))  # once: loading may change the process
         except (Crash, KernelFailure, OSError, remote.Raised, remote.Exited) as error:
             found.broken[source.place] = str(error) if isinstance(error, (Crash, KernelFailure)) else described(error)
             return

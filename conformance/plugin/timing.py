@@ -14,12 +14,14 @@ import pytest
 from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import verify
+from conformance.execution.workers import Workers
+from conformance.implementations.devices import Unavailable
 from conformance.plugin.fixtures import conclude as conclude_test
 from conformance.results import build
 from conformance.results.schema import Record
 from conformance.timing import machine, roofline, table
 from conformance.timing.measurement import RATES, Measurement
-from conformance.timing.roofline import Ceilings, CeilingsError
+from conformance.timing.roofline import Ceilings
 from conformance.timing.rotation import rotate
 
 MAX_AGAIN, MAX_AGAIN_IN_ALL = 2, 6
@@ -40,7 +42,8 @@ class Timing:
         self.order = random.SystemRandom().randrange(10**6) if order is None else order
         """Seed of the order."""
         self.asked = self.verified = False
-        self.threads = ""
+        self.threads: dict[str, int] = {}
+        self.workers: Workers | None = None
         self.ceilings: dict[str, Ceilings | None] = {}
         """The best that each device has shown."""
         self.again = 0
@@ -61,6 +64,10 @@ class Timing:
         yield
         if hasattr(config, "workerinput"):
             return  # workers must agree on an order, and do not time
+        session: Any = config.pluginmanager.get_plugin("conformance-session")
+        self.workers = session.workers
+        if self.workers is not None:
+            self.workers.keep_all()
         groups: dict[Hashable, list[Any]] = {}
         for item in (item for item in items if item.get_closest_marker("benchmarks") is not None):
             self.places[item.nodeid] = len(self.places)
@@ -83,20 +90,27 @@ class Timing:
         """
         device = found.case.implementation.device
         if device not in self.ceilings:
-            self.ceilings[device] = _ceilings(device)
+            self.ceilings[device] = self._ceilings(device)
         for _ in range(MAX_AGAIN):
             known = self.ceilings[device]
             if self.again >= MAX_AGAIN_IN_ALL or known is None or replace(found, ceilings=known).finding is None:
                 break
             self.again += 1
-            more = _ceilings(device)
+            more = self._ceilings(device)
             self.ceilings[device] = known if more is None else roofline.better(known, more)
         found = replace(found, ceilings=self.ceilings[device])
+        self.threads |= found.threads
         benchmark.group = f"{found.case.operator.name} {found.case.problem.name}"
         benchmark.extra_info.update(msgspec.to_builtins(record) | found.record(None))
         benchmark._timer = chain.from_iterable((0.0, seconds) for seconds in found.rounds).__next__
         benchmark.pedantic(lambda: None, rounds=len(found.rounds))
         self.timed.append((test, found, benchmark.extra_info))
+
+    def _ceilings(self, device: str) -> Ceilings | None:
+        try:
+            return roofline.measure_ceilings(device, self.workers)
+        except Unavailable:
+            return None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
@@ -122,19 +136,12 @@ class Timing:
         if not self.timed:
             return
         terminalreporter.section("speed of what was verified")
-        terminalreporter.write_line(f"threads: {self.threads}; order: --order {self.order}")
+        terminalreporter.write_line(f"threads: {machine.threads_text(self.threads)}; order: --order {self.order}")
         for device, known in self.ceilings.items():
             terminalreporter.write_line(f"ceilings of {device}: {known or 'not known'}")
         shown = sorted(self.timed, key=lambda timed: self.places.get(timed[0], 0))
         for line in table.suite_table([found for _, found, _ in shown], terminalreporter._tw.fullwidth - 1):
             terminalreporter.write_line(line)
-
-
-def _ceilings(device: str) -> Ceilings | None:
-    try:
-        return roofline.measure_ceilings(device)
-    except CeilingsError:
-        return None
 
 
 @pytest.fixture
@@ -144,7 +151,6 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Ca
 
     def run(case: Case | Absence) -> None:
         timing.asked = True
-        timing.threads = timing.threads or machine.share_threads()
         found: Measurement | None = None
         if isinstance(case, Absence):
             verdict = Verdict(case.status, case.reason)
@@ -171,6 +177,6 @@ def _time(case: Case, verdict: Verdict) -> Measurement | None:
     )
     if ended.status == "pass":
         return found[0]
-    verdict.status, verdict.waiver = ended.status, ended.waiver
+    verdict.status, verdict.waiver, verdict.crashed = ended.status, ended.waiver, ended.crashed
     verdict.reason = f"no time: {ended.reason}" if ended.status == "fail" else ended.reason
     return None

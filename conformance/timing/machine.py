@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import numpy as np
 
+from conformance.execution.invocation import instruments
 from conformance.execution.plan import absence_reason
+from conformance.execution.process import Crash
+from conformance.execution.remote import Exited, Raised
 from conformance.implementations.implementation import Implementation
 
 
@@ -25,38 +27,35 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def share_threads() -> str:
-    """Give torch and numba, where they are loaded, a thread for each core of the process; say who has how many.
+def share_threads(implementations: Iterable[Implementation]) -> dict[str, int]:
+    """Give frameworks, where kernels have loaded them, a thread for each core of the process; who has how many.
 
-    XLA sizes its pool by the process's cores already. Raises ThreadsError where numba was started with fewer.
+    Raises ThreadsError where one was started with fewer.
     """
-    count, shown = cores(), []
-    for name in ("torch", "numba"):
-        module: Any = sys.modules.get(name)
-        if module is not None:
-            try:
-                module.set_num_threads(count)
-            except ValueError as error:
-                raise ThreadsError(
-                    f"{name} cannot have {count} threads, as the others do ({error}): unset NUMBA_NUM_THREADS, or "
-                    f"start with taskset on fewer cores"
-                ) from None
-            shown.append(f"{name} {module.get_num_threads()}")
-    shown += [f"jax {count} (one a core)"] if "jax" in sys.modules else []
-    return ", ".join(shown) or f"{count} cores"
+    count, found = cores(), dict[str, int]()
+    for one in implementations:
+        with suppress(Crash, Exited, Raised):  # which the verdict on its next case says
+            found |= instruments(one.arrays).threads(count)
+    for name, own in found.items():
+        if own != count:
+            raise ThreadsError(
+                f"{name} has {own} threads, and others {count}, one for each core: unset NUMBA_NUM_THREADS, or start "
+                f"with taskset on fewer cores"
+            )
+    return found
 
 
-def tf32() -> str:
-    """Whether torch may use TF32: its flags, as they are now."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return "off"
-    on = [
-        name
-        for name, holder in (("matmul", torch.backends.cuda.matmul), ("cudnn", torch.backends.cudnn))
-        if holder.allow_tf32
-    ]
-    return f"on in torch ({', '.join(on)})" if on else "off"
+def threads_text(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(found.items())) or f"{cores()} cores"
+
+
+def tf32(implementations: Iterable[Implementation]) -> str:
+    """Whether torch may use TF32: its flags where kernels run, as they are now."""
+    on = set[str]()
+    for one in implementations:
+        with suppress(Crash, Exited, Raised):
+            on |= {*instruments(one.arrays).tf32()}
+    return f"on in torch ({', '.join(sorted(on))})" if on else "off"
 
 
 def versions(implementations: Iterable[Implementation]) -> dict[str, str]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from conformance.execution.case import Case
+from conformance.execution.invocation import instruments
 from conformance.execution.judging import by_probes, judged, prepare_reference
+from conformance.execution.process import Crash
+from conformance.execution.remote import Exited, Raised
 from conformance.execution.status import KernelFailure, Verdict, conclude
+from conformance.execution.workers import Workers
 from conformance.inputs import Expectation, expectation
 from conformance.operators import Arrays
+from conformance.timing.clock import Clock
 from conformance.timing.measurement import Measurement
 from conformance.timing.roofline import Ceilings
-from conformance.timing.rotation import clocked
 
 MIN_ROUNDS, DEFAULT_ROUNDS = 3, 7
 BUDGET = 20.0
@@ -47,55 +49,53 @@ class Cell:
     time: Measurement | None = None
 
 
-def measure(case: Case, rounds: int, ceilings: Ceilings | None) -> Cell:
+def measure(case: Case, rounds: int, ceilings: Ceilings | None, workers: Workers | None = None) -> Cell:
     """Verify, then time `rounds` warm calls. Nothing an implementation does raises from here, except
     KeyboardInterrupt."""
     cell = Cell(case)
-    try:
-        verdict = conclude(partial(_measure, cell, rounds, ceilings), lambda: case.waiver((case.variant.distribution,)))
-    finally:
-        # several frameworks share a device: torch keeps what it no longer uses, and the next would find no room
-        torch = sys.modules.get("torch")
-        if torch is not None and case.implementation.device == "cuda":
-            with suppress(RuntimeError):  # what broke the context has been reported
-                torch.cuda.empty_cache()
+    verdict = conclude(partial(_measure, cell, rounds, ceilings), lambda: case.waiver((case.variant.distribution,)))
+    if case.implementation.device == "cuda" and not verdict.crashed:
+        with suppress(Crash, Exited, Raised):  # what broke the context has been reported
+            instruments(case.implementation.arrays).release()
+    if workers is not None:
+        workers.conclude(case.implementation, verdict)
     cell.status, cell.reason = verdict.status, verdict.explanation
     return cell
 
 
-def _measure(cell: Cell, rounds: int, ceilings: Ceilings | None, _: Verdict) -> None:
+def _measure(cell: Cell, rounds: int, ceilings: Ceilings | None, verdict: Verdict) -> None:
     """Fills the cell as its parts become known. Raises KernelFailure where results are wrong."""
     case = cell.case
     invocation, contract, bridge = case.invocation(), case.kernel.contract, case.implementation.arrays
+    clock = Clock(invocation)
     expected = expectation(case.recipe)
     prepare_reference(expected, case.method)
-
-    def prepare() -> list[Any]:
-        native = invocation.to_device(expected.inputs)
-        bridge.synchronize(native)  # a copy may still be under way when the framework returns
-        return native
 
     def require_right(outputs: Arrays, when: str) -> None:
         judgements = judged(expected, outputs, contract, case.method)
         if wrong := [judgement.explain() for judgement in judgements if not judgement.passed]:
             raise KernelFailure(when + "\n".join(wrong))
 
-    copy_in, native = clocked(prepare)
-    first, results = clocked(invocation.call, native)
-    copy_out, outputs = clocked(invocation.outputs, results)
+    native = invocation.to_device(expected.inputs)
+    bridge.synchronize(native)  # a copy may still be under way when the framework returns
+    call = clock.call(native)
+    first, results = call.wall, invocation.split(call.result)
+    outputs = invocation.outputs(results)
     cell.accuracy = _accuracy(case, expected, outputs)
     require_right(outputs, "")
-    # one more call goes before: caches and clocks settle in it
+    copy_in, copy_out = invocation.instruments.copies(native, results)
     times: list[float] = []
-    results = invocation.call(native)
-    while len(times) < rounds and (len(times) < MIN_ROUNDS or sum(times) < BUDGET):
-        results = ()  # freeing the results of the round before is not this one's work
-        seconds, results = clocked(invocation.call, native)
-        times.append(seconds)
+    while len(times) <= rounds and (len(times) <= MIN_ROUNDS or sum(times[1:]) < BUDGET):
+        del call, results  # freeing the results of the round before is not this one's work
+        call = clock.call(native)
+        results = invocation.split(call.result)
+        times.append(call.wall)
+    clock.require_agreement(native)
     last = invocation.outputs(results)
     if not all(np.array_equal(outputs[name], last[name]) for name in outputs):
         require_right(last, "right when first called, wrong when called again: ")
-    cell.time = Measurement(case, tuple(times), first, copy_in, copy_out, ceilings)
+    # in the first of these calls caches and clocks settle
+    cell.time = Measurement(case, tuple(times[1:]), first, copy_in, copy_out, ceilings)
 
 
 def _accuracy(case: Case, expected: Expectation, outputs: Arrays) -> Accuracy:

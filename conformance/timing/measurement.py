@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -45,6 +45,8 @@ class Measurement:
     cache: int | None = None
     host_growth: int | None = None
     device_growth: int | None = None
+    threads: Mapping[str, int] = field(default_factory=dict)
+    """Framework -> threads that it had."""
 
     @property
     def key(self) -> Key:

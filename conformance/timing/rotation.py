@@ -1,22 +1,19 @@
 """Timing a kernel so that only its work is timed: every call on inputs that are new to it, every result verified.
 
 Calls go in waves: buffers are filled, the cache is flooded, then each buffer is used once, in the order of filling. A
-call follows others that nobody times, on inputs of their own, as it would in a loop. It is timed until the device is
-idle, by events on the caller's stream as well where the framework has them. Its result is copied at once and verified;
-some are kept to the end, and must still be the same then. At last calls are repeated: a kernel that is then many times
-as fast answers from memory, and has no time.
+call follows others that nobody times, on inputs of their own, as it would in a loop. It is timed in the process that it
+runs in until the device is idle, by events on the caller's stream as well where the framework has them. Its result is
+copied at once and verified; some are kept to the end, and must still be the same then. At last calls are repeated: a
+kernel that is then many times as fast answers from memory, and has no time.
 """
 
 from __future__ import annotations
 
-import gc
 import math
 import random
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice, product
 from typing import Any
 
@@ -26,11 +23,12 @@ from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
 from conformance.execution.judging import judged, prepare_reference
-from conformance.execution.status import KernelFailure
 from conformance.operators import Arrays
+from conformance.timing import machine
+from conformance.timing.clock import CheatError, Clock
 from conformance.timing.measurement import Measurement
-from conformance.timing.memory import MAX_FLOOD, growth, keep_pages, last_level_cache, touch
 from conformance.timing.scaling import ScaledInputs, scaled_inputs, unverified_inputs
+from conformance.worker.memory import MAX_FLOOD
 
 MIN_ROUNDS, DEFAULT_ROUNDS, MAX_ROUNDS = 3, 7, 40
 """Rounds of a kernel slower than `SLOW`, of others, and of those that are fast."""
@@ -51,10 +49,6 @@ SLACK = 1e-3
 """Seconds by which a device may be busy after the caller's stream has ended, whatever a call takes."""
 
 
-class CheatError(KernelFailure):
-    """A kernel whose time would not be that of its work; the message says how it showed."""
-
-
 @dataclass(slots=True, eq=False)
 class _Slot:
     """Inputs on the device and what became of them."""
@@ -66,6 +60,7 @@ class _Slot:
     result: Any = None
     seconds: float = 0.0
     wall: float = 0.0
+    clock: str = "wall"
 
 
 class _Rotation:
@@ -73,9 +68,10 @@ class _Rotation:
 
     def __init__(self, case: Case) -> None:
         self.case, self.bridge, self.invocation = case, case.implementation.arrays, case.invocation()
+        self.instruments, self.clock = self.invocation.instruments, Clock(self.invocation)
         self.outputs = case.operator.outputs(case.problem.geometry)
         self.size = case.operator.bytes(case.problem.geometry, STORAGE[case.variant.dtype].itemsize)
-        self.cache = last_level_cache(case.implementation.device)
+        self.cache = self.instruments.cache(case.implementation.device)
         self.warm_up: tuple[_Slot, ...] = ()
         """What is called on before a timed call."""
         self._right: dict[int, Arrays] = {}
@@ -98,21 +94,10 @@ class _Rotation:
 
     def call(self, slot: _Slot) -> None:
         """The kernel, timed."""
-        for other in self.warm_up:
-            self.bridge.synchronize(self.invocation.start(other.native))
         slot.result = None  # freeing it is not this call's work
-
-        def call() -> Any:
-            slot.result = self.invocation.start(slot.native)
-            return slot.result
-
-        watched = self.bridge.stopwatch(call)
-        if watched is None:
-            start = time.perf_counter()
-            self.bridge.synchronize(call())
-            slot.wall = slot.seconds = time.perf_counter() - start
-        else:
-            slot.seconds, slot.wall = watched
+        found = self.clock.call(slot.native, *(other.native for other in self.warm_up))
+        slot.result, slot.seconds, slot.wall = found.result, found.seconds, found.wall
+        slot.clock = "wall" if found.events is None else "events"
 
     def fetch(self, result: Any, into: Arrays) -> None:
         """Copy results to the host, in canonical order. Raises MalformedError."""
@@ -160,39 +145,31 @@ class _Rotation:
         rest = min(MAX_FLOOD, math.ceil(FLOOD_FACTOR * (self.cache or 0)) - filled)
         if rest <= 0:
             return filled
-        if self.case.implementation.device == "cpu":
-            touch(rest)
-        else:
-            self.bridge.synchronize(self.bridge.from_host(np.zeros(rest, np.uint8)))
+        self.instruments.flood(self.case.implementation.device, rest)
         return filled + rest
 
 
 def rotate(case: Case, first: float) -> Measurement:
-    """Time a kernel, whose first call of all took `first` seconds. Raises CheatError, MalformedError, and what the
-    kernel raises. Python's garbage collector waits."""
+    """Time a kernel, whose first call of all took `first` seconds. Raises CheatError, MalformedError, ThreadsError, and
+    what the kernel raises."""
     rotation, every = _Rotation(case), scaled_inputs(case)
-    keep_pages()
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        base = next(every)
-        copy_in, slot = clocked(rotation.slot, base)
-        rotation.time([slot], "wrong on the buffers that are timed")
-        copy_out, _ = clocked(rotation.fetch, slot.result, slot.copied)
-        host, device = growth(partial(rotation.call, slot), rotation.bridge)
-        inputs = list(islice(every, required_rounds(slot.wall)))
-        slot.result, rotation.warm_up = None, (slot,) * warm_up_calls(slot.wall)
-        del slot  # frees its buffers, unless they are called on
-        slots, rotated = _waves(rotation, inputs, base)
-    finally:
-        if collecting:
-            gc.enable()
+    threads = machine.share_threads([case.implementation])
+    rotation.instruments.keep_pages()
+    base = next(every)
+    slot = rotation.slot(base)
+    rotation.time([slot], "wrong on the buffers that are timed")
+    copy_in, copy_out = rotation.instruments.copies(slot.native, rotation.invocation.split(slot.result))
+    slot.result = None
+    host, device = rotation.invocation.growth(slot.native)
+    inputs = list(islice(every, required_rounds(slot.wall)))
+    rotation.warm_up = (slot,) * warm_up_calls(slot.wall)
+    del slot  # frees its buffers, unless they are called on
+    slots, rotated = _waves(rotation, inputs, base)
     rounds, wall = tuple(slot.seconds for slot in slots), tuple(slot.wall for slot in slots)
-    events = rounds[0] != wall[0]
     # what the caller's stream sees must be all that the device does, so that its time is the kernel's
-    if events and min(wall) > 2 * min(rounds) + SLACK:
+    if min(wall) > 2 * min(rounds) + SLACK:
         raise CheatError(f"the device works {min(wall):.2g} s, of which the caller's stream sees {min(rounds):.2g} s")
-    measurement = Measurement(case, rounds, first, copy_in, copy_out, wall=wall, clock="events" if events else "wall")
+    measurement = Measurement(case, rounds, first, copy_in, copy_out, wall=wall, clock=slots[0].clock, threads=threads)
     return replace(measurement, rotated=rotated, cache=rotation.cache, host_growth=host, device_growth=device)
 
 
@@ -238,7 +215,8 @@ def _waves(rotation: _Rotation, inputs: Sequence[ScaledInputs], base: ScaledInpu
 
 
 def _require_work(rotation: _Rotation, slots: Sequence[_Slot], fastest: float) -> None:
-    """Calls on inputs that are known take as long, and return memory of their own."""
+    """Calls take as long as is said, and as long on inputs that are known, and return memory of their own."""
+    rotation.clock.require_agreement(slots[0].native)
     again = [_Slot(slot.inputs, slot.native, rotation.room()) for slot in slots]
     rotation.time(again, "right in a timed call, wrong when it is repeated")
     split = rotation.invocation.split
@@ -266,9 +244,3 @@ def _suspicious(new: float, known: float) -> bool:
 
 def _equal(first: Arrays, second: Arrays) -> bool:
     return all(np.array_equal(first[name], second[name]) for name in second)
-
-
-def clocked(call: Callable[..., Any], *given: Any) -> tuple[float, Any]:
-    start = time.perf_counter()
-    result = call(*given)
-    return time.perf_counter() - start, result

@@ -9,13 +9,18 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from conformance.execution.case import Absence
 from conformance.execution.plan import Plan, absence_reason
+from conformance.execution.process import Limits
 from conformance.execution.selection import Selection, SelectionError, split
+from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
+from conformance.implementations import registry
+from conformance.implementations.devices import Unavailable
 from conformance.implementations.host import processor
 from conformance.inputs import expectation
 from conformance.inputs.manifest import SEED
@@ -24,7 +29,7 @@ from conformance.problems.networks import UNET
 from conformance.resources import IMPLS
 from conformance.timing import machine, roofline, table
 from conformance.timing.measure import DEFAULT_ROUNDS, Cell, measure
-from conformance.timing.roofline import Ceilings, CeilingsError
+from conformance.timing.roofline import Ceilings
 from conformance.timing.table import Direction
 
 DIRECTIONS = {
@@ -53,6 +58,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000")
         return int(text)
 
+    def seconds(text: str) -> float:
+        with suppress(ValueError):
+            if 0.1 <= (found := float(text)) <= 1e6:
+                return found
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0.1 to 1000000")
+
     parser.set_defaults(run=_run)
     parser.add_argument(
         "--impl", nargs="+", action="extend", metavar="NAME|PATH", help=f"only these (default: {', '.join(DEFAULT)})"
@@ -70,6 +81,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default="exact",
         help="verify every output (default), or by probes: seconds instead of minutes on a small machine",
     )
+    parser.add_argument(
+        "--timeout", type=seconds, default=600.0, metavar="SECONDS", help="longest call of a kernel (default: 600)"
+    )
+    parser.add_argument("--in-process", action="store_true", help="run kernels in this process, for debuggers")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per cell")
 
@@ -89,50 +104,54 @@ def _run(arguments: argparse.Namespace) -> int:
     layers = {problem.name.removeprefix("unet."): problem for problem in UNET}
     chosen = [layers[name] for name in dict.fromkeys(arguments.layers or layers)]
     operators = tuple(name for word, name in DIRECTIONS.items() if arguments.direction in (word, "all"))
+    workers = None if arguments.in_process else Workers(Limits(arguments.timeout, share(1)))
     try:
-        plan = planned(arguments.impl or (), operators, arguments.method)
-        for option in ("csv", "markdown"):  # known before minutes are spent on what belongs in them
-            write(option, "w", "")
-        return report(plan, chosen, arguments.rounds, write)
+        with workers or nullcontext():
+            plan = planned(arguments.impl or (), operators, arguments.method, workers)
+            for option in ("csv", "markdown"):  # known before minutes are spent on what belongs in them
+                write(option, "w", "")
+            return report(plan, chosen, arguments.rounds, write, workers)
     except (SelectionError, machine.ThreadsError) as error:
         print("; ".join(str(error).splitlines()), file=sys.stderr)
         return ExitCode.UNUSABLE
 
 
-def planned(names: Sequence[str], operators: tuple[str, ...], method: str) -> Plan:
+def planned(names: Sequence[str], operators: tuple[str, ...], method: str, workers: Workers | None = None) -> Plan:
     """The implementations asked for, in that order, or the default ones that are here. Raises SelectionError."""
     named, paths = split(names)
     selection = Selection(named, paths, "full", UNET, operators, ("fp32",), ("nchw",), ("fixed",), SEED, method)
-    plan = Plan(selection, IMPLS)
+    plan = Plan(selection, IMPLS, loader=workers or registry)
+    if workers is not None:
+        workers.keep_all()
     known = plan.registry.implementations
     wanted = dict.fromkeys((*named, *known) if names else DEFAULT)
     plan.registry.implementations = {name: known[name] for name in wanted if name in known}
     return plan
 
 
-def report(plan: Plan, layers: Sequence[Problem], rounds: int, write: Write) -> int:
+def report(plan: Plan, layers: Sequence[Problem], rounds: int, write: Write, workers: Workers | None) -> int:
     """Measure, print, write; return the exit status: 1 after a failure, 5 where nothing was verified."""
-    threads = machine.share_threads()
     width = shutil.get_terminal_size((160, 24)).columns
     present = [i for i in plan.registry.implementations.values() if absence_reason(i) is None]
+    threads = machine.threads_text(machine.share_threads(present))
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions(present).items())
     header = [
-        f"U-Net, {len(layers)} of {len(UNET)} layers at full size, fp32, NCHW; TF32 {machine.tf32()}",
+        f"U-Net, {len(layers)} of {len(UNET)} layers at full size, fp32, NCHW; TF32 {machine.tf32(present)}",
         f"{processor()}, {machine.cores()} cores; {versions}",
         f"threads: {threads}",
     ]
     ceilings: dict[str, Ceilings] = {}
     for device in dict.fromkeys(implementation.device for implementation in present):
         try:
-            ceilings[device] = roofline.measure_ceilings(device)
+            ceilings[device] = roofline.measure_ceilings(device, workers)
             header.append(f"ceilings of {device}: {ceilings[device]}")
-        except CeilingsError as error:
+        except Unavailable as error:
             header.append(f"ceilings of {device}: {error}")
     for line in (*header, *([table.LEGEND] if present else []), ""):
         print("\n".join(textwrap.wrap(line, width)))
     directions = []
     for operator in plan.selection.operators:
-        directions.append(measured(plan, operator, layers, rounds, ceilings))
+        directions.append(measured(plan, operator, layers, rounds, ceilings, workers))
         for line in table.text(directions[-1], width):
             print(line)
         print(flush=True, end="\n" if directions[-1].cells else "")
@@ -148,7 +167,12 @@ def report(plan: Plan, layers: Sequence[Problem], rounds: int, write: Write) -> 
 
 
 def measured(
-    plan: Plan, operator: str, layers: Sequence[Problem], rounds: int, ceilings: dict[str, Ceilings]
+    plan: Plan,
+    operator: str,
+    layers: Sequence[Problem],
+    rounds: int,
+    ceilings: dict[str, Ceilings],
+    workers: Workers | None,
 ) -> Direction:
     """The cells of one operator. Tensors of a layer are freed before those of the next are drawn."""
 
@@ -170,7 +194,7 @@ def measured(
         if cells and cells[-1].case.problem is not case.problem:
             free()
         progress(f"{operator} {case.problem.name} {case.implementation.name}")
-        cells.append(measure(case, rounds, ceilings.get(case.implementation.device)))
+        cells.append(measure(case, rounds, ceilings.get(case.implementation.device), workers))
     free()
     progress("")
     return Direction(operator, tuple(cells), tuple(absences))

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ import numpy as np
 from conformance import floating_point
 from conformance.implementations import implementation as declared
 from conformance.implementations import registry, vocabulary
+from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
 from conformance.worker import wire
 from conformance.worker.guard import Guard
+from conformance.worker.measuring import Measuring
 from conformance.worker.wire import plain
 
 OPTIONAL = ("metered", "differentiate", "footprint")
@@ -45,6 +48,7 @@ class Server:
         self._connection, self._encoder, self._process = connection, msgspec.msgpack.Encoder(), os.getpid()
         self.known: dict[str, declared.Implementation] = {}
         self.arrays: dict[int, Any] = {}
+        self.measuring = Measuring(self)
         self._meter: Any = None
         self._mode = floating_point.mode()
 
@@ -125,6 +129,9 @@ class Server:
     def function(self, name: str, kind: str, index: int) -> Callable[..., Any]:
         one = self.known[name]
         return (one.kernels if kind == "kernel" else one.autograd_variants)[index].function
+
+    def bridge(self, name: str) -> ArrayBridge:
+        return self.known[name].arrays
 
     def keep(self, result: Any, number: int) -> wire.Returned:
         """Give a result, or several, numbers."""
@@ -208,7 +215,7 @@ class Server:
         answer = wire.Answer()
         for name, *given in operations:
             try:
-                answer.value = getattr(self, name)(*given)
+                answer.value = attrgetter(name)(self)(*given)
             except BaseException as error:
                 answer.value, answer.failure = None, _failure(error, self.guard.own)
                 answer.spoiled = self._lost(error, given)

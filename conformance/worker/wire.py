@@ -118,6 +118,14 @@ class Returned(Struct, frozen=True):
     computes: str = ""
 
 
+class Timed(Struct, frozen=True):
+    """What the last of several calls returned, the seconds of each, and those of the last by the device's events."""
+
+    returned: Returned
+    walls: tuple[float, ...]
+    events: float | None
+
+
 class Failure(Struct, frozen=True):
     """An exception, as far as it can be told."""
 

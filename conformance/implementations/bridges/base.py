@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,10 +93,10 @@ def between_events(
 ) -> tuple[float, float]:
     """A `stopwatch` by two CUDA events with `record` and `elapsed_time` (in ms)."""
     synchronize()
-    start = time.perf_counter()
+    start = perf_counter()
     before.record()
     call()
     after.record()
     synchronize()
-    wall = time.perf_counter() - start
+    wall = perf_counter() - start
     return before.elapsed_time(after) / 1e3, wall
