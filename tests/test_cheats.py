@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shlex
 import sys
 from collections.abc import Callable
@@ -68,6 +69,7 @@ CHEATS = {
     "ignores-strides": Cheat(cheaters.reads_as_if_contiguous, behaviour.strided_inputs_are_right_or_refused),
     "ignores-order": Cheat(cheaters.reads_as_if_contiguous, behaviour.transposed_inputs_are_right_or_refused),
     "refuses-without-a-word": Cheat(cheaters.refuses_without_a_word, behaviour.strided_inputs_are_right_or_refused),
+    "rounds-upwards": Cheat(cheaters.rounds_upwards, behaviour.floating_point_mode_is_unchanged, sly=False),
     "leaves-work-to-a-thread": Cheat(cheaters.leaves_work_to_a_thread, behaviour.work_is_finished, sly=False),
     "tidies-up-too-late": Cheat(cheaters.tidies_up_too_late, behaviour.work_is_finished, sly=False),
     **{
@@ -88,6 +90,12 @@ TORCH_CHEATS = {
     "leaves-work-to-a-thread": behaviour.work_is_finished,
     "lazy-subclass": behaviour.results_are_plain,
 }
+
+
+@pytest.fixture(autouse=True)
+def _default_rounding():
+    yield
+    ctypes.CDLL(None).fesetround(0)
 
 
 def case_of(kernel: Kernel, arrays: ArrayBridge | None = None) -> Case:
