@@ -93,7 +93,13 @@ def without_files(words: list[str], folder: Path) -> list[str]:
     few += [] if asked else ["--impl", "numpy-direct"]
     any_level = {"--dtype", "--level"} & set(words) or "training" in " ".join(words)  # nothing is trained at smoke
     level = [] if any_level else ["--level", "smoke"]
-    kept = [*few, *level, *(w.replace("acme.py", f"{folder}/acme.py") for w in words if not w.startswith(written))]
+    # together, they import the frameworks once
+    kept = [
+        "--in-process",
+        *few,
+        *level,
+        *(w.replace("acme.py", f"{folder}/acme.py") for w in words if not w.startswith(written)),
+    ]
     place = kept.index("-n") if "-n" in kept else len(kept)
     return kept[:place] + kept[place + 2 :]
 
