@@ -134,6 +134,8 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     "closes-all": error("os.closerange(0, 1000)", CRASHED),
     "closes-standard": harmless("[os.close(d) for d in range(3) if calls == 1]"),
     "floods": harmless("os.write(1, b'x' * (8 << 20)); os.write(2, b'y' * (8 << 20))"),
+    "does-not-block": harmless("[_unblock(d) for d in range(500)]",
+                               "def _unblock(d):\n    try: os.set_blocking(d, False)\n    except OSError: pass"),
     "leaks-files": harmless("kept.extend(open('/dev/null') for _ in range(100))"),
     "sends-nonsense": error("[s for s in range(3, 500) if _sent(s)]", CRASHED,
                             head="def _sent(d):\n    try: os.write(d, b'\\xff' * 64)\n    except OSError: pass"),

@@ -208,6 +208,7 @@ class Server:
                 stream.flush()
         answer.findings, self.guard.findings[:] = tuple(map(plain, self.guard.findings)), []
         encoded = self._encoder.encode(answer)
+        self._connection.setblocking(True)
         self._connection.sendall(len(encoded).to_bytes(wire.LENGTH, "little") + encoded)
 
     def answer(self, operations: Sequence[tuple[Any, ...]]) -> wire.Answer:
@@ -316,6 +317,7 @@ def _received(connection: socket.socket) -> bytes | None:
 
 def _exactly(connection: socket.socket, count: int) -> bytes | None:
     parts = []
+    connection.setblocking(True)  # whatever kernels have made of their descriptors
     while count:
         part = connection.recv(min(count, 1 << 20))
         if not part:
