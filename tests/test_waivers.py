@@ -38,3 +38,27 @@ def test_a_golden_that_does_not_hold_is_not_waived_in_a_check_of_behaviour(monke
     assert sample.check_behaviour(waived_case(), inputs_are_unchanged).status == "waived"
     monkeypatch.setattr(sample, "check_golden", spoiled)
     assert sample.check_behaviour(waived_case(), inputs_are_unchanged).status == "error"
+
+
+def test_a_kernel_that_refuses_everything_when_it_is_called_verifies_nothing(project: Project):
+    """Invalid arguments are refused too, which is no verdict about any result."""
+    project.kernel(body="raise Unsupported('never')")
+    project.write("suite/test_behaviour.py", BEHAVIOUR)
+    outcome = project.run("--distribution=integer", "--distribution=behaviour")
+    assert (outcome.exit, set(outcome.statuses)) == (5, {"unsupported"})
+
+
+def test_invalid_arguments_alone_verify_nothing(project: Project):
+    project.kernel()
+    project.write("suite/test_behaviour.py", BEHAVIOUR)
+    outcome = project.run("--distribution=behaviour")
+    assert (outcome.exit, outcome.statuses["pass"]) == (5, 1)
+
+
+BEHAVIOUR = """
+import pytest
+
+@pytest.mark.behaves("invalid_arguments")
+def test_behaviour(check, name, case):
+    check(name, case)
+"""

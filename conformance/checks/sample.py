@@ -177,6 +177,8 @@ def _require_right_on_plain_inputs(
             return
         raise NotChecked(NOT_CHECKED)
     verdict = conclude(partial(verify.attempt, plain), lambda: None)
+    if verdict.refusal is not None:  # raised when it was called: what it declares, it does not do
+        raise verdict.refusal
     failed = verdict.status == "fail" or verdict.exception is not None or verdict.crashed
     try:
         waived = failed and waiver() is not None

@@ -83,7 +83,7 @@ class Process:
         self._posted: list[Operation] = []
         self._begun, self._ready = 0.0, False
         self._numbers = 0
-        self._in, self._out, self._filled = wire.memory_file(), wire.memory_file(), 0
+        self._in, self._out = wire.memory_file(), wire.memory_file()
         self._channel, other = socket.socketpair()
         read, write = os.pipe()
         self._output, self._printed = read, b""
@@ -91,9 +91,11 @@ class Process:
         self.token = reaper.token()
         passed = (other.fileno(), self._in, self._out)
         names = dict(zip(("channel", "to_kernels", "from_kernels"), passed, strict=True))
-        program = START.format(path=sys.path, parent=os.getpid(), **names)
+        program = START.format(path=sys.path, parent=os.getpid(), **names).encode()
+        self._filled = os.pwrite(self._in, program, 0)
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", "-c", program],
+            # its own command line does not name the suite
+            [sys.executable, "-P", "-c", f"import os; exec(os.pread({self._in}, {len(program)}, 0))"],
             stdin=subprocess.DEVNULL, stdout=write, stderr=write, pass_fds=passed, start_new_session=True,
             env=_environment() | dict(limits.environment) | {TOKEN: self.token},
         )  # fmt: skip

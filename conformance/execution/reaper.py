@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-TOKEN = "CONFORMANCE_PROCESS"
-"""Environment variable that children inherit, also those that leave their session."""
+TOKEN = "KERNEL_PROCESS"
+"""Environment variable that children inherit, also those that leave their session. It does not name the suite."""
 PATIENCE = 2.0
 """Seconds that processes have to end once they are killed."""
 

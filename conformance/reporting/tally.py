@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from conformance.checks import CHECKS
 from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.reporting.accuracy import AccuracyProfile
 from conformance.results.schema import VERIFIED, CaseRecord, CheckRecord, Record, Work
@@ -20,6 +21,8 @@ class Tally:
         """(implementation, operator) -> cases by status."""
         self.devices: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Device -> cases by status."""
+        self._verified: Counter[str] = Counter()
+        """Device -> cases that were judged."""
         self.absent: dict[str, str] = {}
         """Implementation -> why it was unavailable."""
         self.profiles: defaultdict[tuple[str, str], AccuracyProfile] = defaultdict(AccuracyProfile)
@@ -46,6 +49,8 @@ class Tally:
         name, status, cases = record.implementation, record.status, record.cases
         self.cells[name, record.operator][status] += cases
         self.devices[record.device][status] += cases
+        if status in JUDGED and (record.check not in CHECKS or CHECKS[record.check].judges):
+            self._verified[record.device] += cases
         if {"kernel", "total"} <= record.seconds.keys():
             self.seconds.update(record.seconds)
             others = (record.seconds.get(phase, 0.0) for phase in ("kernel", "reference", "diagnosis"))
@@ -76,7 +81,7 @@ class Tally:
     @property
     def verified(self) -> int:
         """Cases that passed or failed."""
-        return sum(self.totals[status] for status in JUDGED)
+        return self._verified.total()
 
     def verified_on(self, device: str) -> int:
-        return sum(self.devices[device][status] for status in JUDGED)
+        return self._verified[device]
