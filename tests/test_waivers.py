@@ -14,6 +14,9 @@ from conformance.inputs.golden import GoldenError
 from conformance.operators import OPERATORS
 from conformance.problems import Variant
 from conformance.problems.table import typed
+from tests.conftest import Project
+
+pytest_plugins = ["pytester"]
 
 
 def waived_case() -> Case:
