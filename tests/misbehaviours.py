@@ -157,7 +157,7 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     "fork-returns-twice": harmless("os.fork()"),
     "daemon": harmless(FORK + "os.setsid(); os.fork() or time.sleep(1000); os._exit(0)"),
     "zombies": harmless("[os.fork() or os._exit(0) for _ in range(5)]"),
-    "memory-without-end": error("while True: kept.append(np.ones(1 << 26))", CRASHED + "took "),
+    "memory-without-end": error("while True: kept.append(np.ones(1 << 26))", ""),
     "too-much-at-once": error("np.empty(1 << 50)", "raised MemoryError"),
     "memory-limit": error("resource.setrlimit(resource.RLIMIT_AS, (1, 1)); np.ones(1 << 24)", "raised MemoryError"),
     "file-size-limit": error("resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))", "raised OSError"),

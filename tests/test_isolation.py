@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -150,6 +151,18 @@ def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
                 bridge.floating_point_mode()
         assert len(numbers) == 3
     assert left() == []
+
+
+def test_memory_without_end_is_ended(tmp_path: Path):
+    """Long before the time for a call is over."""
+    file = tmp_path / "acme.py"
+    file.write_text(
+        "import numpy as np\nfrom conformance import Implementation\nacme = Implementation('acme')\nkept = []\n"
+        "while True:\n    kept.append(np.ones(1 << 22))\n"
+    )
+    with Workers(Limits(seconds=300, memory=500 << 20)) as workers:
+        (reason,) = workers.load([file]).broken.values()
+    assert re.search(r"took 0\.\d+ GiB of memory; the limit is 0\.488 GiB \(--memory\)", reason)
 
 
 def test_process_ends_with_its_judge(tmp_path: Path):

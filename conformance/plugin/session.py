@@ -262,7 +262,8 @@ class Session:
         if crashitem in self._begun:
             record = decoded(self._begun.pop(crashitem))
         level = self.config.getoption("--level")
-        record = msgspec.structs.replace(record, reason=str(report.longrepr), run_level=level)
+        changed = {"run_level": level, "in_process": self.workers is None}
+        record = msgspec.structs.replace(record, reason=str(report.longrepr), **changed)
         report.user_properties.append((PROPERTY, encode(record).decode()))
 
     def pytest_unconfigure(self) -> None:
