@@ -268,9 +268,16 @@ class Function:
 
     def __call__(self, *given: Any, **parameters: Any) -> Any:
         """Handles of what it returns: one, or several in a tuple."""
+        return self._called(given, parameters, wait=False)
+
+    def finished(self, *given: Any, **parameters: Any) -> Any:
+        """The same when the device has finished."""
+        return self._called(given, parameters, wait=True)
+
+    def _called(self, given: Sequence[Any], parameters: dict[str, Any], *, wait: bool) -> Any:
         process = next((one.process for one in given if isinstance(one, Handle)), None) or self.home.process()
         first = process.numbers(wire.MAX_RESULTS)
-        returned = asked(process, wire.Returned, "call", *self.place, first, numbers(given), parameters)
+        returned = asked(process, wire.Returned, "call", *self.place, first, numbers(given), parameters, wait)
         return received(process, returned, first)
 
 

@@ -121,10 +121,20 @@ class Server:
     # calls
 
     def call(
-        self, name: str, kind: str, index: int, number: int, arguments: Sequence[int | None], parameters: dict[str, Any]
+        self,
+        name: str,
+        kind: str,
+        index: int,
+        number: int,
+        arguments: Sequence[int | None],
+        parameters: dict[str, Any],
+        wait: bool,
     ) -> wire.Returned:
-        """Results get the numbers from `number` on."""
-        return self.keep(self.function(name, kind, index)(*self.given(arguments), **parameters), number)
+        """Results get the numbers from `number` on; with `wait` they are finished."""
+        result = self.function(name, kind, index)(*self.given(arguments), **parameters)
+        if wait:
+            self.known[name].arrays.synchronize(result)
+        return self.keep(result, number)
 
     def function(self, name: str, kind: str, index: int) -> Callable[..., Any]:
         one = self.known[name]
