@@ -18,7 +18,7 @@ from conformance.inputs import Expectation
 from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.problems import PROBLEMS, Variant
 from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_REDUCED
-from conformance.timing import rotation, scaling
+from conformance.timing import machine, rotation, scaling
 from conformance.timing.clock import CheatError
 from conformance.timing.required import LARGE, QUICK, required
 from conformance.worker import memory
@@ -105,6 +105,7 @@ def test_the_largest_cache_is_the_last(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_buffers_rotate_through_more_than_the_cache(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "share_threads", lambda _: {})  # pytest-xdist has shared the cores
     case = case_of("conv_forward")
     case.implementation.implements("conv_forward")(kernels.conv_forward)
     cold = []

@@ -216,7 +216,8 @@ def pytest_unconfigure():
 """
 
 
-def test_the_judge_has_loaded_no_framework(project: Project):
+def test_the_judge_has_loaded_no_framework(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)  # a share of the cores under pytest-xdist
     shipped = {"torch-cpu": "torch", "jax-cpu": "jax", "numba-cpu": "numba"}
     for package in shipped.values():
         pytest.importorskip(package)

@@ -310,6 +310,7 @@ def main(channel: int, to_kernels: int, from_kernels: int, parent: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process and not the judge ends
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, also where a shell has ignored it
     faulthandler.enable(file=2)
     guard = Guard()
     guard.install()
