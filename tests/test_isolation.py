@@ -69,7 +69,9 @@ def without_times(record: dict) -> dict:
 def test_misbehaviours(project: Project, workers: tuple[str, ...]):
     """All of them in one run with a right kernel: one verdict each, and the right one's records as if it were alone."""
     project.kernel("right", folder="right")
-    alone = project.run("--impl=right/right.py", *DISTRIBUTIONS, "--records=alone.jsonl")
+    alone = project.run(
+        f"--impl={project.folder}/right/right.py", *DISTRIBUTIONS, "--records=alone.jsonl", subprocess=True
+    )
     assert alone.exit == 0
     files = [project.write(f"bad/{name}.py", one.file(name)) for name, one in MISBEHAVIOURS.items()]
     given = [f"--impl={file}" for file in (*files, project.folder / "right/right.py")]

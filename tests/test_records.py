@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -258,7 +259,9 @@ def test_a_terminal_that_cannot_be_written_to(project: Project, body: str, statu
     project.kernel(body=body)
     words = [sys.executable, "-m", "pytest", "--records=records.jsonl", f"--problem={TINY}"]
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(words, cwd=project.folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        told: Any = {"cwd": project.folder, "stdout": full, "stderr": subprocess.PIPE, "text": True, "env": buffered}
+        ended = subprocess.run(words, check=False, **told)
     assert (ended.returncode, ended.stderr) == (status, "")
     assert project.lines()[-1]["exit_status"] == status
 

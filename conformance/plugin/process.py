@@ -30,6 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
         reporter._tw._file = Output(reporter._tw._file)
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """What is still buffered when pytest ends would be its failure."""
+    if sys.__stdout__ is not None and not hasattr(config, "workerinput"):
+        Output(sys.__stdout__).flush()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """A worker that is a child of this process must not outlive it."""
@@ -90,7 +96,8 @@ class Output:
             self._drop()
 
     def _drop(self) -> None:
-        """For good: Python flushes once more when it ends, and would end with 120."""
+        """What is buffered too: Python flushes once more when it ends, and would end with 120."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
+        self._stream.flush()
