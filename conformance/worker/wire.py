@@ -136,7 +136,6 @@ class Failure(Struct, frozen=True):
     message: str
     blame: str
     traceback: str
-    attributes: tuple[str, ...] = ()
 
 
 class Answer(Struct):
