@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.calibration import field
+from conformance.calibration.field import Examined
 from conformance.calibration.known_bad import FAMILIES, MUTANTS, Mutant
 from conformance.calibration.subject import judgements
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
@@ -118,30 +120,43 @@ def score(found: Iterable[Outcome]) -> tuple[int, int]:
     return sum(outcome.detected for outcome in differing), len(differing)
 
 
-def lines(found: Sequence[Outcome]) -> Iterator[str]:
-    """The table, the survivors, the score."""
+def lines(found: Sequence[Outcome], examined: Sequence[Examined] = ()) -> Iterator[str]:
+    """The table, the survivors, the score: of our own mutants, and of others' kernels by class of defect."""
     order = {mutant.name: place for place, mutant in enumerate(MUTANTS)}
     width = max(map(len, order))
     for o in sorted(found, key=lambda outcome: (order[outcome.mutant], outcome.operator)):
         text = f"{o.where}: {'; '.join(o.checks)}" if o.detected else "SURVIVED" if o.differs else "reached by no case"
         yield f"{o.mutant:{width}} | {o.family:9} | {o.operator:20} | {text}"
+    for one in examined:
+        yield f"{one.kernel:{width}} | {one.family:9} | {one.where or 'OK'}: {one.reason or f'{one.verdicts} verdicts'}"
     yield ""
-    for family in FAMILIES:
+    for family in dict.fromkeys((*FAMILIES, *(one.family for one in examined))):
         members = [outcome for outcome in found if outcome.family == family]
-        if members:
-            detected, counted = score(members)
-            yield f"{family:9} {len({o.mutant for o in members}):4} mutants, {detected} of {counted} detected"
+        others = [one for one in examined if one.family == family and not one.good]
+        detected, counted = score(members)
+        if members or others:
+            mutants = (
+                f"{len({o.mutant for o in members}):4} mutants, {detected} of {counted} detected" if members else ""
+            )
+            kernels = f"{len(others):4} of others, {sum(o.detected for o in others)} detected" if others else ""
+            yield f"{family:16} {'; '.join(filter(None, (mutants, kernels)))}"
     yield from (f"SURVIVED: {outcome}" for outcome in found if outcome.differs and not outcome.detected)
     yield from (f"NO CASE REACHES: {outcome}" for outcome in found if not outcome.differs)
     detected, counted = score(found)
     yield f"{len(found) - counted} reached by no case"
     yield f"mutation score {detected}/{counted} = {detected / max(1, counted):.1%}"
+    if examined:
+        yield from (f"NOT AS EXPECTED: {one.kernel} ({one.family})" for one in examined if not one.as_expected)
+        bad, good = ([one for one in examined if one.good == kind] for kind in (False, True))
+        caught, alarms = (sum(one.detected for one in ones) for ones in (bad, good))
+        yield f"others' known-bad kernels {caught}/{len(bad)} detected; {alarms} of {len(good)} known-good ones failed"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """How many known-bad kernels the judge detects; exits 1 if one survives or is reached by no case."""
+    """How many known-bad kernels are detected, by class; exits 1 if one survives or is reached by no case."""
+    families = tuple(dict.fromkeys((*FAMILIES, *field.FAMILIES)))
     parser.add_argument("--level", choices=("smoke", "standard"), default="standard", help="tables (default: standard)")
-    parser.add_argument("--kind", dest="family", action="append", choices=FAMILIES, help="only this kind of mistake")
+    parser.add_argument("--kind", dest="family", action="append", choices=families, help="only this class of defects")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's mutants")
     parser.add_argument("--without", action="append", choices=PARTS, help="switch a distribution or a statistic off")
     parser.set_defaults(run=_command)
@@ -150,6 +165,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _command(arguments: argparse.Namespace) -> int:
     families, without = frozenset(arguments.family or ()), frozenset(arguments.without or ())
     found = run(arguments.level, families, without, arguments.operator or tuple(OPERATORS))
-    for line in lines(found):
+    examined: list[Examined] = []
+    if not (arguments.operator or without):  # which concern our own mutants alone
+        examined = field.examine(field.files(families), arguments.level, JOBS)
+    for line in lines(found, examined):
         print(line)
-    return 0 if arguments.level == "smoke" or all(outcome.detected for outcome in found) else 1
+    survived = not all(outcome.detected for outcome in found) or not all(one.as_expected for one in examined)
+    return 1 if survived and arguments.level != "smoke" else 0

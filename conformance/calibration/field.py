@@ -1,0 +1,102 @@
+"""Known-bad kernels that others wrote, from a class of defects and the vendor guide alone, run as users run theirs.
+
+A file of `FOLDER` is a class: its implementations are known-bad kernels, those called `good-...` are known-good ones.
+They go through a whole run of the suite, because what is wrong with many of them is not a number: storage, state,
+memory, what is refused.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.implementations.registry import source_hash
+from conformance.results.reading import decode, lines
+
+FOLDER = Path(__file__).with_name("field")
+GOOD = "good-"
+BAD = ("fail", "error")
+
+
+@dataclass(slots=True)
+class Examined:
+    """A kernel of the collection: what of it failed first, if anything did."""
+
+    kernel: str
+    family: str = ""
+    """The class of its defect."""
+    verdicts: int = 0
+    """Cases that were run."""
+    where: str = ""
+    reason: str = ""
+
+    @property
+    def detected(self) -> bool:
+        return bool(self.where)
+
+    @property
+    def good(self) -> bool:
+        return self.kernel.startswith(GOOD)
+
+    @property
+    def as_expected(self) -> bool:
+        """A known-bad kernel is detected, a known-good one passes something and is not."""
+        return self.detected != self.good and self.verdicts > 0
+
+
+def files(families: Iterable[str] = (), folder: Path = FOLDER) -> list[Path]:
+    """The files of some classes, or of all; what they share begins with an underscore."""
+    chosen = frozenset(families)
+    found = sorted(path for path in folder.rglob("*.py") if not path.name.startswith("_"))
+    return [path for path in found if not chosen or family_of(path) in chosen]
+
+
+def family_of(path: Path) -> str:
+    """`state.py` holds kernels of the class `state`."""
+    return path.stem.replace("_", "-")
+
+
+FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(map(family_of, files())))
+
+
+def examine(paths: Sequence[Path], level: str, jobs: int) -> list[Examined]:
+    """Every kernel of the files, each until its first failure, in `jobs` runs at once.
+
+    Raises RuntimeError, with what the run printed, where one did not come to its end.
+    """
+    if not paths:
+        return []
+    shares = [paths[place::jobs] for place in range(min(jobs, len(paths)))]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        tasks = [(share, level, Path(folder) / f"{number}.jsonl") for number, share in enumerate(shares)]
+        return [one for part in pool.map(lambda task: _run(*task), tasks) for one in part]
+
+
+def _run(paths: Sequence[Path], level: str, records: Path) -> list[Examined]:
+    command = (
+        *(sys.executable, "-m", "conformance", "run", *map(str, paths), "--level", level, f"--records={records}"),
+        # a process for each file: cases of all of them share references
+        *("--workers", str(len(paths)), "-p", "conformance.plugin.first_failure", "-q", "--tb=no"),
+    )
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode not in (0, 1):
+        raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
+    families, broken = {source_hash(path): family_of(path) for path in paths}, {str(path) for path in paths}
+    found: dict[str, Examined] = {}
+    for _, line in lines(records.read_bytes(), records.name):
+        record = decode(line)
+        if record.implementation in broken:  # a file that cannot be used
+            raise RuntimeError(f"{record.implementation}: {record.reason}")
+        one = found.setdefault(record.implementation, Examined(record.implementation))
+        one.family = one.family or families.get(record.source, "")
+        one.verdicts += record.status in ("pass", *BAD)
+        if record.status in BAD and not one.detected:
+            named = (record.operator, record.check, record.problem, record.dtype, record.layout, record.distribution)
+            one.where = " ".join(filter(None, named))
+            one.reason = record.reason.splitlines()[0] if record.reason else record.status
+    return list(found.values())

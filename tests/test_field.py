@@ -1,0 +1,67 @@
+"""The campaign over kernels that others wrote: each goes through a run of the suite until it fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.calibration import field, mutation
+
+KERNELS = """
+import numpy as np
+
+from conformance import Implementation
+
+{head}
+
+def offer(name, factor):
+    one = Implementation(name)
+
+    @one.implements("conv_forward", when=lambda p: p.r == p.s == 1 and p.groups == 1)
+    def conv_forward(x, w, bias, *, stride, padding):
+        x = np.pad(x, ((0, 0), (0, 0), *padding))[:, :, :: stride[0], :: stride[1]]
+        y = np.einsum("kc,nchw->nkhw", w[:, :, 0, 0], x) * np.float32(factor)
+        return y if bias is None else y + bias[:, None, None]
+
+    return one
+
+good = offer("good-plain", {good})
+bad = offer("state-01-scaled", {bad})
+"""
+
+
+@pytest.fixture
+def examined(tmp_path):
+    def run(head="", good=1, bad=1.01):
+        (tmp_path / "state.py").write_text(KERNELS.format(head=head, good=good, bad=bad))
+        (tmp_path / "_shared.py").write_text("raise SystemExit('not a file of kernels')")
+        assert field.files(["sizes"], tmp_path) == []
+        return {one.kernel: one for one in field.examine(field.files(["state"], tmp_path), "smoke", 2)}
+
+    return run
+
+
+def test_a_known_bad_kernel_is_run_until_it_fails_and_a_known_good_one_to_its_end(examined):
+    found = examined()
+    good, bad = found["good-plain"], found["state-01-scaled"]
+    assert good.as_expected
+    assert good.verdicts > 1
+    assert not good.detected
+    assert bad.as_expected
+    assert bad.family == "state"
+    assert bad.verdicts < good.verdicts
+    assert bad.where.startswith("conv_forward ")
+    assert "mismatched" in bad.reason
+    text = list(mutation.lines([], list(found.values())))
+    assert "others' known-bad kernels 1/1 detected; 0 of 1 known-good ones failed" in text
+    assert any(line.split() == ["state", "1", "of", "others,", "1", "detected"] for line in text)
+
+
+def test_a_survivor_and_a_false_alarm_are_not_as_expected(examined):
+    found = examined(good=1.01, bad=1)
+    assert not any(one.as_expected for one in found.values())
+    assert "NOT AS EXPECTED: state-01-scaled (state)" in mutation.lines([], list(found.values()))
+
+
+def test_a_file_that_cannot_be_used_ends_the_campaign(examined):
+    with pytest.raises(RuntimeError, match="numpi"):
+        examined(head="from numpi import pad")
