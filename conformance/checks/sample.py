@@ -73,9 +73,7 @@ class Sample:
 
     def holding(self, inputs: Arrays) -> Sample:
         """The same sample with other values."""
-        expected = Expectation(self.expected.recipe)
-        expected.inputs = inputs
-        return replace(self, expected=expected)
+        return replace(self, expected=self.expected.holding(inputs))
 
     def call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The results, finished."""

@@ -39,10 +39,14 @@ class Diagnosis:
 
     names: tuple[str, ...]
     residual: float
+    how: str = ""
+    """What shows that, where it is not the values of the outputs."""
 
     def __str__(self) -> str:
         more = len(self.names) - SHOWN
         names = ", or ".join(self.names[:SHOWN]) + (f", or {more} more" if more > 0 else "")
+        if self.how:
+            return f"likely cause: {names} ({self.how})"
         if self.residual == UNEXPLAINED:
             return f"likely cause: {names} (by the shape; the values are not explained)"
         return f"likely cause: {names} (explains {100 * (1 - self.residual):.3g}%)"

@@ -42,7 +42,8 @@ class Case:
         """The kernel bound to the problem. Raises Unsupported where there is none."""
         kernel, variant = self.kernel, self.variant
         bridge = self.implementation.arrays
-        return Invocation(kernel, bridge, self.operator, self.problem.geometry, variant.dtype, variant.layout)
+        where = variant.dtype, variant.layout, variant.storage
+        return Invocation(kernel, bridge, self.operator, self.problem.geometry, *where)
 
     def waiver(self, distributions: Sequence[str]) -> Waiver | None:
         """The first waiver that covers the problem on one of these distributions."""
@@ -54,7 +55,8 @@ class Case:
     def id(self) -> str:
         """The part of a test's name in brackets."""
         v = self.variant
-        return "-".join((self.implementation.name, self.problem.name, v.dtype, v.layout, v.distribution))
+        words = (self.implementation.name, self.problem.name, v.dtype, v.layout, v.distribution, v.storage)
+        return "-".join(filter(None, words))
 
     @property
     def command(self) -> str:
@@ -63,7 +65,9 @@ class Case:
         words = [*self.program, "--operator", self.operator.name]
         words += ["--problem", self.problem.geometry.descriptor]
         words += ["--method", self.method] if self.method != "auto" else []
-        words += ["--dtype", v.dtype, "--layout", v.layout, "--distribution", v.distribution, "--seed", str(self.seed)]
+        words += ["--dtype", v.dtype, "--layout", v.layout, "--distribution", v.distribution]
+        words += ["--storage", v.storage] if v.storage else []
+        words += ["--seed", str(self.seed)]
         return shlex.join(words)
 
 

@@ -27,6 +27,7 @@ class Key(NamedTuple):
     layout: str
     distribution: str
     check: str = ""
+    storage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from conformance import storage
 from conformance.dtypes import STORAGE, name_of
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.errors import KernelFailure
-from conformance.implementations.implementation import AutogradVariant, Kernel
+from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.operators.base import Arrays, Operator
 from conformance.worker.instruments import Instruments
 
@@ -43,6 +44,26 @@ class MismatchedError(MalformedError):
         self.returned = returned
 
 
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """An operand's memory on the device, and what was put there."""
+
+    operand: str
+    kind: str
+    before: np.ndarray
+    memory: Any
+
+
+def missing_storage(bridge: ArrayBridge, text: str) -> str:
+    """Why operands cannot be stored so for this framework; empty if they can."""
+    kinds = storage.parse(text).values()
+    if kinds and not getattr(bridge, "views", False):
+        return f"operands are always contiguous: {bridge.name} has no views"
+    if not getattr(bridge, "pages", False) and any(kind in storage.PAGES for kind in kinds):
+        return f"pages beside operands cannot be guarded with {bridge.name} on this device"
+    return ""
+
+
 def instruments(bridge: ArrayBridge) -> Instruments:
     """Of the process that a bridge's arrays are in."""
     found: Instruments | None = getattr(bridge, "instruments", None)
@@ -59,6 +80,7 @@ class Invocation:
     geometry: Any
     dtype: str
     layout: str
+    storage: str = ""
 
     def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
         """Arguments by position as the layout stores them on the host; None for an absent one."""
@@ -69,6 +91,35 @@ class Invocation:
     def to_device(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Fresh copies of the arguments on the device."""
         return [None if array is None else self.bridge.from_host(array) for array in self.stored(inputs)]
+
+    def laid_out(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[Laid]]:
+        """The same in memory as `storage` says, and the memory that they lie in. Raises Unsupported where the framework
+        has no views, or no memory beside guarded pages."""
+        kinds, native, memories = storage.parse(self.storage), [], []
+        for name, array in zip(self.operator.arguments, self.stored(inputs), strict=True):
+            kind = kinds.get(name)
+            if kind is None or array is None or not array.size:
+                native.append(None if array is None else self.bridge.from_host(array))
+                continue
+            if reason := missing_storage(self.bridge, f"{name}:{kind}"):
+                raise Unsupported(reason)
+            place = storage.placement(kind, self.layout, array.shape, array.itemsize)
+            before = storage.buffer(array, place)
+            guarded = place.page and self.bridge.pages
+            memory = self.bridge.placed(before, place.page) if guarded else self.bridge.from_host(before)
+            native.append(self.bridge.view(memory, place.offset, array.shape, place.strides))
+            memories.append(Laid(name, kind, before, memory))
+        return native, memories
+
+    def require_untouched(self, memories: Sequence[Laid]) -> None:
+        """Raises KernelFailure where memory that operands lie in has changed."""
+        for laid, now in zip(memories, self.fetch([laid.memory for laid in memories]), strict=True):
+            changed = laid.before.view(np.uint8) != np.ascontiguousarray(now).view(np.uint8)
+            if changed.any():
+                first = int(np.argmax(changed)) // laid.before.itemsize
+                count = np.count_nonzero(changed)
+                where = f"memory of {laid.operand} ({laid.kind}) was written to"
+                raise KernelFailure(f"{where}: {count:,} bytes changed, first at element {first} of {now.size:,}")
 
     def parameters(self, **changed: Any) -> dict[str, Any]:
         """The keyword arguments that the function asks for; `changed` replaces values."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key, compared
+from conformance.execution.invocation import missing_storage
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
@@ -98,8 +99,12 @@ class Plan:
     def cases(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
         """Everything required of an operator on the problems for which `when(geometry)` holds."""
         if operator in self.selection.operators:
-            rows = [row for row in self.selection.rows() if takes(operator, row[0].geometry)]
-            yield from self._rows(operator, [row for row in rows if when is None or when(row[0].geometry)])
+            rows = [
+                (problem, [v for v in variants if v.suits(operator, problem.geometry)])
+                for problem, variants in self.selection.rows()
+                if takes(operator, problem.geometry) and (when is None or when(problem.geometry))
+            ]
+            yield from self._rows(operator, rows)
 
     def timed(self, operator: str, problems: Iterable[Problem]) -> Iterator[Case | Absence]:
         """The cases of a benchmark table: dense fp32 data in the canonical layout.
@@ -170,6 +175,14 @@ class Plan:
         """Cases of all implementations on rows of a table."""
         if selected := _keys(operator, rows, check):
             present = yield from self._absences(operator, len(selected), selected)
+            for one in present:  # what a framework does not have is said once, not for each case
+                missing = defaultdict[str, list[Key]](list)
+                for key in (key for key in selected if key.storage):
+                    if reason := missing_storage(one.arrays, key.storage):
+                        missing[reason].append(key)
+                for reason, keys in missing.items():
+                    absence = Absence(one.name, operator, one.device, "unsupported", reason, len(keys))
+                    yield from self.compared(absence, keys)
             yield from self._cases(operator, rows, present)
 
     def _absences(
@@ -200,16 +213,16 @@ class Plan:
                 layouts = list(same_tensors)
                 for one in present:
                     program = self.program(one)
-                    for variant in layouts:
+                    for variant in (v for v in layouts if not missing_storage(one.arrays, v.storage)):
                         yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, program)
 
 
 def _keys(operator: str, rows: Rows, check: str) -> list[Key]:
     """What claims call the variants of rows; two names of one problem are two cases."""
     return [
-        Key(operator, problem.geometry.descriptor, variant.dtype, variant.layout, variant.distribution, check)
+        Key(operator, problem.geometry.descriptor, v.dtype, v.layout, v.distribution, check, v.storage)
         for problem, variants in rows
-        for variant in variants
+        for v in variants
     ]
 
 

@@ -55,6 +55,9 @@ class Crash(BaseException):
     No Exception, so that no check takes it for a kernel's refusal.
     """
 
+    counted = True
+    """Whether it may end the next case too: after a few in a row no more are run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

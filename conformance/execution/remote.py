@@ -115,6 +115,14 @@ class Bridge(ArrayBridge):
     def untimed(self) -> str:
         return self._seen.untimed
 
+    @property
+    def views(self) -> bool:
+        return self._seen.views
+
+    @property
+    def pages(self) -> bool:
+        return self._seen.pages
+
     def require(self) -> None:
         """Asked once: neither devices nor packages come and go in a run."""
         if self._described is None and not self._absence:
@@ -155,6 +163,12 @@ class Bridge(ArrayBridge):
         handle = Handle(array.process, array.process.numbers())
         given = (handle.number, array.number, offset, tuple(shape), tuple(strides))
         return handle if asked(array.process, bool, "view", self._implementation, *given) else None
+
+    def placed(self, array: np.ndarray, side: str) -> Handle | None:
+        process = self.home.process()
+        handle = Handle(process, process.numbers())
+        given = (handle.number, process.store(array), side)
+        return handle if asked(process, bool, "placed", self._implementation, *given) else None
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         process = require_handle(array).process

@@ -6,12 +6,13 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
 from conformance.problems import Problem, Variant, at_level
+from conformance.problems.table import EVERY, applies
 from conformance.resources import CHECKOUT
 
 
@@ -33,18 +34,26 @@ class Selection:
     distributions: tuple[str, ...]
     seed: int
     method: str
+    storages: tuple[str, ...] = ()
+    """Texts of `conformance.storage`; none stands for every storage that the tables have."""
     required: tuple[str, ...] = ()
     """Devices whose absence is a failure."""
     program: str = "conformance run" if CHECKOUT is None else "pytest"
     """What runs a single case again: `pytest` does in the checkout, and in a project of its own nowhere else."""
 
     def rows(self) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-        """Problems with the variants that are asked for."""
+        """Problems with the variants that are asked for; a problem given by hand has any storage."""
         for problem, variants in at_level(self.problems, self.level):
+            if self.storages and problem.variants is EVERY[problem.geometry.family]:
+                stored = (replace(v, storage=text) for v in variants for text in self.storages)
+                variants = tuple(v for v in stored if applies(v.distribution, v.dtype, v.storage))
             kept = tuple(
                 v
                 for v in variants
-                if v.dtype in self.dtypes and v.layout in self.layouts and v.distribution in self.distributions
+                if v.dtype in self.dtypes
+                and v.layout in self.layouts
+                and v.distribution in self.distributions
+                and (not self.storages or v.storage in self.storages)
             )
             if kept:
                 yield problem, kept

@@ -89,7 +89,7 @@ def conclude(
         verdict.status, verdict.reason = "error", str(error)
         return verdict
     except Crash as crash:
-        verdict.status, verdict.reason, verdict.crashed = "error", str(crash), True
+        verdict.status, verdict.reason, verdict.crashed = "error", str(crash), crash.counted
     except BaseException as error:  # SystemExit, or a pytest.skip that would leave the case uncounted
         verdict.status, verdict.reason, verdict.exception = "error", blame(error), error
     if verdict.status == "unsupported" or (verdict.status == "pass" and not must_fail):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
+from conformance.execution import storage
 from conformance.execution.case import Case
 from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
 from conformance.execution.judging import by_probes, judged, prepare_reference
@@ -16,6 +17,7 @@ from conformance.implementations.implementation import Unsupported
 from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check
 from conformance.operators import Arrays
+from conformance.storage import repeats, with_repeats
 
 EXACT, PROBED = 32, 12
 """Bytes that verifying takes for each element of the tensors; measured 27 for the exact reference of fp32."""
@@ -42,6 +44,14 @@ def verify(case: Case, tensors: Tensors | None = None) -> Verdict:
 def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> None:
     """The same without waivers, for `conclude`: raises where the case does not pass."""
     tensors = Tensors() if tensors is None else tensors
+    if case.variant.storage:
+        storage.attempt(case, verdict, lambda verdict, stored: _attempt(case, verdict, tensors, stored))
+    else:
+        _attempt(case, verdict, tensors, "")
+
+
+def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> None:
+    """With operands stored as `stored` says; values repeat where the case's own storage repeats them."""
     kernel, variant, bridge = case.kernel, case.variant, case.implementation.arrays
     contract = verdict.contract = kernel.contract
     if exempt := contract.exempts(variant.distribution, variant.dtype):
@@ -55,11 +65,14 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
         raise MissingReferenceError(f"no reference, is the problem too large for this machine? {error}") from error
     with verdict.timed("golden"):
         check(expected)
+    if repeats(variant.storage):
+        expected = expected.holding(with_repeats(expected.inputs, variant.storage))
+        prepare_reference(expected, case.method)
     tensors.expected = expected
     geometry = case.problem.geometry
-    invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout)
+    invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout, stored)
     with verdict.timed("transfer"):
-        native = invocation.to_device(expected.inputs)
+        native, memories = invocation.laid_out(expected.inputs)
     # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
     meter = getattr(bridge, "metered", nullcontext)
     with verdict.timed("kernel"), meter() as work:
@@ -81,6 +94,7 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
         with verdict.timed("diagnosis"):
             cause = diagnose(case.operator, geometry, expected.inputs, outputs)
         raise KernelFailure("\n".join(failed), cause)
+    invocation.require_untouched(memories)
 
 
 def _require_memory(case: Case) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conformance import storage
 from conformance.dtypes import STORAGE
 from conformance.execution.judging import METHODS
 from conformance.execution.process import Limits
@@ -43,6 +44,7 @@ def add(parser: Any) -> None:
     group.addoption("--dtype", action="append", metavar="NAME", help="only this dtype")
     group.addoption("--layout", action="append", metavar="NAME", help="only this layout")
     group.addoption("--distribution", action="append", metavar="NAME", help="only this input distribution")
+    group.addoption("--storage", action="append", metavar="TEXT", help="only this: x:crop,w:page-end, or contiguous")
     group.addoption("--seed", default=str(SEED), metavar="N", help="draw fresh data (default: the goldens' seed)")
     group.addoption("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes, or by cost")
     group.addoption("--timeout", metavar="SECONDS", default="60", help="longest call of a kernel (default: 60)")
@@ -87,6 +89,12 @@ def _read(config: pytest.Config) -> Selection:
     for word in words:
         if word not in markers and word not in ("and", "or", "not", "True", "False"):
             require_known("-m", [word], DEVICES)
+    storages = []
+    for text in config.getoption("--storage") or ():
+        try:
+            storages.append(storage.written(storage.parse(text)))
+        except storage.StorageError as error:
+            raise SelectionError(f"--storage {error}") from None
     problems = []
     texts = config.getoption("--problem") or ()
     for text in texts:
@@ -116,6 +124,7 @@ def _read(config: pytest.Config) -> Selection:
         distributions=distributions,
         seed=seed_number(seed),
         method=method,
+        storages=tuple(storages),
         required=required,
         program="pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run",
     )

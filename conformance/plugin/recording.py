@@ -26,7 +26,7 @@ from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 RESUMED = "conformance-resumed"
 """What a worker is told: the file, and how many bytes of it were there when the run began."""
 SELECTING = {
-    **{f"--{name}": name for name in ("impl", "problem", "operator", "dtype", "layout", "distribution")},
+    **{f"--{name}": name for name in ("impl", "problem", "operator", "dtype", "layout", "distribution", "storage")},
     **{
         "-k": "keyword",
         "-m": "markexpr",
@@ -127,7 +127,7 @@ def require_same_sources(records: Records, plan: Plan) -> None:
 
 def _key(record: Record) -> Key:
     """What tells the records of a run apart."""
-    case = (record.problem, record.dtype, record.layout, record.distribution)
+    case = (record.problem, record.dtype, record.layout, record.distribution, record.storage)
     counted = () if record.problem else (record.status, record.reason, record.cases)
     return record.implementation, record.operator, record.check, *case, *counted
 
@@ -141,10 +141,10 @@ def key(item: pytest.Item) -> Key:
         return _key(build.behaviour_record(case, Verdict("error"), check) if check else build.absence_record(case))
     if isinstance(case, Training):
         network = case.configuration.network
-        return case.implementation.name, TRAINING_OPERATOR, "", network, "fp32", case.layout, TRAINING
+        return case.implementation.name, TRAINING_OPERATOR, "", network, "fp32", case.layout, TRAINING, ""
     if isinstance(case, Case):
         v = case.variant
-        where = (case.problem.name, v.dtype, v.layout, v.distribution)
+        where = (case.problem.name, v.dtype, v.layout, v.distribution, v.storage)
         return case.implementation.name, case.operator.name, check, *where
     return ()
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.dtypes import STORAGE
-from conformance.operators import FAMILIES, parse
+from conformance.operators import FAMILIES, OPERATORS, parse
+from conformance.storage import fits, repeats
+from conformance.storage import parse as parse_storage
 
 LEVELS = ("smoke", "standard", "full")
 LAYOUTS = ("nchw", "nhwc")
@@ -22,6 +24,14 @@ class Variant:
     dtype: str
     layout: str
     distribution: str
+    storage: str = ""
+    """How operands lie in memory, see `conformance.storage`; empty where all are contiguous."""
+
+    def suits(self, operator: str, geometry: Any) -> bool:
+        """Whether the operator has, on this problem, every operand that the storage names, and each can lie so."""
+        inputs = OPERATORS[operator].inputs(geometry)
+        named = parse_storage(self.storage).items()
+        return all(operand in inputs and fits(kind, len(inputs[operand].shape)) for operand, kind in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +45,10 @@ class Problem:
     variants: tuple[Variant, ...]
 
 
-def applies(distribution: str, dtype: str) -> bool:
-    """Whether a distribution exists for a dtype: fp64 data at the ends of the range would leave the reference's own."""
-    return not (distribution == "wide" and dtype == "fp64")
+def applies(distribution: str, dtype: str, storage: str = "") -> bool:
+    """Whether a distribution exists for a dtype and a storage: fp64 data at the ends of the range would leave the
+    reference's own, and the statistics of the fixed distribution are those of values that do not repeat."""
+    return not (distribution == "wide" and dtype == "fp64") and not (distribution == "fixed" and repeats(storage))
 
 
 def variants(family: str, *lines: str) -> tuple[Variant, ...]:

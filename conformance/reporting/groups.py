@@ -107,7 +107,7 @@ def amount(groups: list[Group]) -> str:
 
 def described(record: Record) -> str:
     """A case in words, e.g. "n1 c8 h9 w9 k16 r1 s1 (fp32 nchw fixed)"; empty for a file that could not be used."""
-    variant = " ".join(filter(None, (record.dtype, record.layout, record.check or record.distribution)))
+    variant = " ".join(filter(None, (record.dtype, record.layout, record.check or record.distribution, record.storage)))
     return " ".join(filter(None, (record.descriptor or record.problem, f"({variant})" if variant else "")))
 
 
@@ -300,8 +300,9 @@ def _raised(record: Record) -> tuple[str, str, str] | None:
 
 def _size(record: Record) -> tuple[object, ...]:
     """Plain cases before behaviour checks; few parameters before few operations, because a case is looked at."""
-    plain = (record.dtype != "fp32", record.layout != "nchw", record.distribution != "fixed")
-    names = (record.descriptor, record.dtype, record.layout, record.distribution, record.check, record.reason)
+    plain = (record.storage != "", record.dtype != "fp32", record.layout != "nchw", record.distribution != "fixed")
+    variant = (record.dtype, record.layout, record.distribution, record.storage)
+    names = (record.descriptor, *variant, record.check, record.reason)
     parameters = len(re.findall(r"[ x:]", record.descriptor))  # of each axis or side, where they differ
     cost = _cost(record.operator, record.descriptor)
     return bool(record.check), math.isinf(cost[0]), parameters, *cost, sum(plain), *plain, *names

@@ -45,7 +45,7 @@ def _arguments(record: Attempt) -> Iterator[str]:
         trained = configuration(record.problem, record.level, record.device)
         yield f" {Training(here, trained, record.layout, record.level, record.seed, ()).command}"
         return
-    variant = Variant(record.dtype, record.layout, record.distribution)
+    variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
     problem, check = _problem(record.descriptor), f" -k {record.check}" if isinstance(record, CheckRecord) else ""
     for method in ("auto", record.method):
         yield f" {Case(here, OPERATORS[record.operator], problem, variant, record.seed, method).command}{check}"

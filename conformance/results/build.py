@@ -106,6 +106,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         "dtype": dtype,
         "layout": case.variant.layout,
         "distribution": case.variant.distribution,
+        "storage": case.variant.storage,
         "seed": case.seed,
         "generator": GENERATOR,
         "method": "probes" if by_probes(case.recipe, case.method) else "exact",

@@ -1,6 +1,6 @@
 """The file of support claims beside an implementation: its schema, reading, and what records verify.
 
-A kernel's problems are listed once for all variants (dtype, layout, distribution and, if any, behaviour check) that it
+A kernel's problems are listed once for all variants (dtype, layout, distribution and, if any, storage or behaviour check) that it
 passes on the same ones.
 """
 
@@ -66,7 +66,7 @@ class Section(Struct, frozen=True, kw_only=True):
     @property
     def keys(self) -> frozenset[Key]:
         return frozenset(
-            Key(operator, self.problems[name] or name, *variant.split())
+            _key(operator, self.problems[name] or name, *variant.split())
             for operator, groups in self.cases.items()
             for group in groups
             for variant in group.variants
@@ -127,7 +127,14 @@ def load(paths: Iterable[Path]) -> dict[str, Claim]:
 
 def key(record: Record) -> Key:
     problem = record.descriptor or record.problem
-    return Key(record.operator, problem, record.dtype, record.layout, record.distribution, record.check)
+    case = (record.operator, problem, record.dtype, record.layout, record.distribution)
+    return Key(*case, record.check, record.storage)
+
+
+def _key(operator: str, problem: str, dtype: str, layout: str, distribution: str, other: str = "") -> Key:
+    """Of a variant as it is written; `other` is a storage or the name of a check."""
+    is_storage = ":" in other
+    return Key(operator, problem, dtype, layout, distribution, "" if is_storage else other, other if is_storage else "")
 
 
 def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
@@ -146,7 +153,7 @@ def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> Section:
     passed = [record for record in attempts if record.status == "pass"]
     variants: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for record in passed:
-        words = filter(None, (record.dtype, record.layout, record.distribution, record.check))
+        words = filter(None, (record.dtype, record.layout, record.distribution, record.storage, record.check))
         variants[record.operator, " ".join(words)].add(record.problem)
     alike: defaultdict[str, defaultdict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for (operator, variant), problems in sorted(variants.items()):

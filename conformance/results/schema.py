@@ -178,6 +178,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     run_level    what the run was asked for
     in_process   whether kernels ran in the judge's process, which they could change
     command      one line that reproduces the verdict
+    storage      how operands lie in memory; empty where all are contiguous
     check        of a behaviour check, its name
     terms        contraction length, by output
     """
@@ -201,6 +202,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     dtype: str = ""
     layout: str = ""
     distribution: str = ""
+    storage: str = ""
     check: str = ""
     seed: Count | None = None
     generator: str = ""

@@ -111,6 +111,11 @@ class Server:
         self.arrays[number] = found
         return found is not None
 
+    def placed(self, name: str, number: int, tensor: wire.Tensor, side: str) -> bool:
+        found = self.known[name].arrays.placed(wire.read(self._in, tensor), side)
+        self.arrays[number] = found
+        return found is not None
+
     def overlap(self, name: str, first: int, second: int) -> bool:
         return bool(self.known[name].arrays.overlap(self.arrays[first], self.arrays[second]))
 
@@ -278,6 +283,8 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         stands_for=tuple(map(str, getattr(bridge, "stands_for", ()))),
         untimed=str(getattr(bridge, "untimed", "")),
         able=tuple(name for name in OPTIONAL if hasattr(bridge, name)),
+        views=bool(getattr(bridge, "views", False)),
+        pages=bool(getattr(bridge, "pages", False)),
     )
     return wire.Implementation(
         name=one.name,

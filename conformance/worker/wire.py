@@ -87,6 +87,8 @@ class Bridge(Struct, frozen=True):
     stands_for: tuple[str, ...]
     untimed: str
     able: tuple[str, ...]
+    views: bool
+    pages: bool
 
 
 class Implementation(Struct, frozen=True):

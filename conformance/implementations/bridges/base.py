@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from conformance import floating_point
+from conformance.implementations.bridges import pages
 
 
 class ArrayBridge(Protocol):
@@ -43,6 +44,21 @@ class ArrayBridge(Protocol):
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
         """A view into a 1-D array, offset and strides in elements; None where the framework has no views."""
         return None
+
+    def placed(self, array: np.ndarray, side: str) -> Any | None:
+        """A copy of a 1-D host array that ends (`side` is `end`) or begins (`start`) at a page that may not be touched,
+        see `conformance.implementations.bridges.pages`; None where the framework cannot use such memory."""
+        return None
+
+    @property
+    def views(self) -> bool:
+        """Whether there are views."""
+        return type(self).view is not ArrayBridge.view
+
+    @property
+    def pages(self) -> bool:
+        """Whether arrays can be `placed`."""
+        return type(self).placed is not ArrayBridge.placed and pages.available()
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         """Give an array other values in the memory that it has; False where its memory never changes."""

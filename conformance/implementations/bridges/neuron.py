@@ -134,6 +134,10 @@ class TorchNeuronArrays(TorchArrays):
         """Tensors of torch_xla are values without memory of their own."""
         return None if self.device == "xla" else TorchArrays.view(self, array, offset, shape, strides)
 
+    @property
+    def views(self) -> bool:
+        return self.device != "xla"
+
     def overlap(self, first: Any, second: Any) -> bool:
         return self.device != "xla" and TorchArrays.overlap(self, first, second)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.implementations.bridges import pages
 from conformance.implementations.bridges.base import ArrayBridge, refuse
 
 
@@ -36,6 +37,9 @@ class NumpyArrays(ArrayBridge):
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
         steps = [stride * array.itemsize for stride in strides]
         return np.ndarray(shape, array.dtype, array.view(np.uint8), offset * array.itemsize, steps)
+
+    def placed(self, array: np.ndarray, side: str) -> Any | None:
+        return pages.placed(array, side)
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         """Read-only arrays cannot be given other values."""

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from conformance.implementations.bridges import pages
 from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
 from conformance.implementations.bridges.tape import Footprint, Tape, first, of_some
 from conformance.implementations.devices import Unavailable
@@ -39,13 +40,7 @@ class TorchArrays(ArrayBridge):
             raise Unavailable(f"torch {torch.__version__} reports no {self.device} device")
 
     def from_host(self, array: np.ndarray) -> Any:
-        """bf16 travels as 16-bit integers, which NumPy and torch agree on."""
-        torch = _torch()
-        if array.dtype == ml_dtypes.bfloat16:
-            tensor = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-        else:
-            tensor = torch.from_numpy(array.copy())
-        return tensor.to(self.device)
+        return _tensor(array.copy()).to(self.device)
 
     def to_host(self, array: Any) -> np.ndarray:
         """Plain memory. Refused are tensor subclasses, since they may compute when they are compared, and tensors of
@@ -67,6 +62,13 @@ class TorchArrays(ArrayBridge):
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
         return array.as_strided(tuple(shape), tuple(strides), offset)
+
+    def placed(self, array: np.ndarray, side: str) -> Any | None:
+        return _tensor(pages.placed(array, side)) if self.pages else None
+
+    @property
+    def pages(self) -> bool:
+        return self.device == "cpu" and pages.available()
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         array.detach().copy_(self.from_host(host))
@@ -107,6 +109,14 @@ class TorchArrays(ArrayBridge):
         torch = _torch()
         name = torch.cuda.get_device_name() if self.device == "cuda" else self.device
         return {"torch": torch.__version__, "device": name}
+
+
+def _tensor(array: np.ndarray) -> Any:
+    """A tensor on the array's memory; bf16 travels as 16-bit integers, which NumPy and torch agree on."""
+    torch = _torch()
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _extent(tensor: Any) -> range:

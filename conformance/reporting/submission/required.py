@@ -49,7 +49,8 @@ def required_cases(level: str) -> Required:
     for operator, when in VERIFIED:
         fitting = (row for row in at_level(PROBLEMS, level) if takes(operator, row[0].geometry))
         rows = [(problem, variants) for problem, variants in fitting if when is None or when(problem.geometry)]
-        keys = _keys(operator, ((problem, variant) for problem, variants in rows for variant in variants))
+        pairs = ((problem, v) for problem, variants in rows for v in variants if v.suits(operator, problem.geometry))
+        keys = _keys(operator, pairs)
         verdicts.append(Share(operator, "", keys, len(keys)))
     behaviour, measured, quota = [], [], BEHAVIOUR_PROBLEMS[level]
     every = {Variant(v.dtype, v.layout, BEHAVIOUR) for problem in PROBLEMS for v in problem.variants}
@@ -68,4 +69,6 @@ def required_cases(level: str) -> Required:
 
 
 def _keys(operator: str, pairs: Iterable[tuple[Problem, Variant]], check: str = "") -> frozenset[Key]:
-    return frozenset(Key(operator, problem.name, v.dtype, v.layout, v.distribution, check) for problem, v in pairs)
+    return frozenset(
+        Key(operator, problem.name, v.dtype, v.layout, v.distribution, check, v.storage) for problem, v in pairs
+    )

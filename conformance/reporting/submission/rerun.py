@@ -107,7 +107,8 @@ class Candidate:
         if isinstance(case, Training):
             return Key(OPERATOR, case.configuration.network, "fp32", case.layout, DISTRIBUTION)
         v = case.variant
-        return Key(case.operator.name, case.problem.name, v.dtype, v.layout, v.distribution, self.check)
+        where = (case.operator.name, case.problem.name, v.dtype, v.layout, v.distribution)
+        return Key(*where, self.check, v.storage)
 
 
 def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> Sample:

@@ -1,0 +1,93 @@
+"""Which operand's storage a verdict depends on: the same call with less of it, until that is known."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+from conformance.diagnosis.diagnose import Diagnosis
+from conformance.execution.case import Case
+from conformance.execution.process import Crash
+from conformance.execution.status import KernelFailure, Verdict
+from conformance.implementations.errors import described
+from conformance.implementations.implementation import Unsupported
+from conformance.storage import KINDS, parse, written
+
+REFUSING = (ValueError, TypeError, NotImplementedError, RuntimeError, BufferError)
+"""What a kernel may raise to refuse a storage, beside Unsupported and exceptions of libraries; an IndexError is none."""
+
+_ends: set[tuple[Any, str]] = set()
+"""(Function, storage of one operand) that has ended a process: it would do so again in every other case."""
+
+
+class OutOfBounds(Crash):
+    """The end of a process whose reason is known: it says nothing about other cases."""
+
+    counted = False
+
+
+def attempt(case: Case, verdict: Verdict, run: Callable[[Verdict, str], None]) -> None:
+    """Make `run`, which raises where the case does not pass, with the case's storage; and again with less of it where
+    that fails, so that what is raised names the operand. Raises the same where the storage is not the reason."""
+    kinds = parse(case.variant.storage)
+    function = case.kernel.function
+    left_out = {o: kind for o, kind in kinds.items() if (function, f"{o}:{kind}") in _ends}
+    rest = {o: kind for o, kind in kinds.items() if o not in left_out}
+    try:
+        run(verdict, written(rest))
+    except (Crash, Exception) as error:
+        if not rest or _outcome(run, "")[0] is not None:
+            raise
+        _conclude(verdict, function, rest, error, run)
+    if left_out:
+        what = _causes(left_out)
+        raise OutOfBounds(f"{', '.join(what)}: not run again with {written(left_out)}, which ended the process before")
+
+
+def _conclude(
+    verdict: Verdict, function: Any, kinds: dict[str, str], error: BaseException, run: Callable[[Verdict, str], None]
+) -> None:
+    """Raise what is known once every operand alone was tried. The call is right where all operands are contiguous."""
+    alone = {o: _outcome(run, f"{o}:{kind}") for o, kind in kinds.items()} if len(kinds) > 1 else {}
+    found = {o: outcome for o, outcome in alone.items() if outcome[0] is not None}
+    wrong = {o: outcome for o, outcome in found.items() if not _is_refusal(outcome[0])}
+    guilty = {o: kinds[o] for o in wrong or found or kinds}
+    for raised, tried in wrong.values():
+        error = raised or error
+        verdict.judgements = tried.judgements
+    names = written(guilty)
+    if _is_refusal(error):
+        words = str(error) if isinstance(error, Unsupported) else described(error)
+        raise Unsupported(f"refuses {names}: {words}") from None
+    if isinstance(error, Crash):
+        if len(guilty) == 1 or wrong:
+            _ends.update((function, f"{o}:{kind}") for o, kind in guilty.items())
+        raise OutOfBounds(f"{', '.join(_causes(guilty))}: only with {names}\n{error}") from None
+    if isinstance(error, KernelFailure):
+        message = str(error).removesuffix(f"\n{error.diagnosis}")
+        raise KernelFailure(message, Diagnosis(_causes(guilty), 0.0, f"wrong only with {names}")) from None
+    raise error
+
+
+def _outcome(run: Callable[[Verdict, str], None], storage: str) -> tuple[BaseException | None, Verdict]:
+    verdict = Verdict("pass")
+    try:
+        run(verdict, storage)
+    except (Crash, Exception) as error:
+        return error, verdict
+    return None, verdict
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether a kernel says, in words, that it does not take such operands."""
+    if isinstance(error, Unsupported):
+        return True
+    if not isinstance(error, Exception) or isinstance(error, KernelFailure) or not str(error).strip():
+        return False
+    name = type(error).__name__  # of what another process has raised only the name is known
+    return not hasattr(builtins, name) or name in [known.__name__ for known in REFUSING]
+
+
+def _causes(kinds: dict[str, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(KINDS[kind].format(operand) for operand, kind in kinds.items()))

@@ -1,0 +1,81 @@
+"""Storage of operands on a few small problems that take different paths through a kernel.
+
+For each operator, dtype and layout every operand has every kind, several operands at once; each kind of each operand is
+also there alone, in a dtype and layout that change from one to the next; and all operands together lie beside pages
+that may not be touched. Problems change from case to case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import count, product
+
+from conformance.dtypes import STORAGE
+from conformance.operators import FAMILIES, Operator
+from conformance.problems.table import LAYOUTS, Problem, Variant
+from conformance.storage import KINDS, PAGES, fits, repeats, written
+
+PROBLEMS = {
+    "conv": (
+        "edge.plain",
+        "edge.stride-by-axis-1x1",
+        "edge.depthwise",
+        "edge.image-wide",
+        "edge.asymmetric-all",
+        "edge.window-is-image",
+        "edge.image1x1",
+    ),
+    "conv_bn": ("bn.plain", "bn.pointwise", "bn.depthwise", "bn.unpadded", "bn.asymmetric-all"),
+    "avg_pool": ("pool.3x3s2-padded", "pool.row", "pool.overlap", "pool.gaps", "pool.by-axis"),
+    "max_pool": ("maxpool.3x3s2-padded", "maxpool.asymmetric-ceil", "maxpool.dilation-by-axis"),
+}
+"""Names of problems, by family; unpadded, padded, 1x1, depthwise, grouped and dense ones follow each other."""
+EXACT = {"conv_bn": "scaled"}
+"""Distribution whose judgement needs no independent errors, where values repeat; `integer` for the other families."""
+VIEWS = tuple(kind for kind in KINDS if kind not in PAGES)
+
+
+def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """The same problems; those that are named above with variants of storage too."""
+    problems = tuple(problems)
+    known = {problem.name: problem for problem in problems}
+    extra: dict[str, dict[Variant, None]] = {name: {} for name in known}
+    for family, names in PROBLEMS.items():
+        for operator in FAMILIES[family].operators:
+            for name, variant in _rows(operator, [known[name] for name in names]):
+                extra[name][variant] = None
+    return tuple(
+        replace(problem, variants=(*problem.variants, *extra[problem.name])) if extra[problem.name] else problem
+        for problem in problems
+    )
+
+
+def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Variant]]:
+    """Names of problems and variants for one operator."""
+    turn, ways = count(), list(product(STORAGE, LAYOUTS))
+
+    def row(way: tuple[str, str], kind_of: dict[str, str]) -> Iterator[tuple[str, Variant]]:
+        problem = problems[next(turn) % len(problems)]
+        here = operator.inputs(problem.geometry)
+        storage = {o: kind for o, kind in kind_of.items() if o in here and fits(kind, len(here[o].shape))}
+        if storage:
+            text = written(storage)
+            distribution = EXACT.get(operator.family, "integer") if repeats(text) else "fixed"
+            yield problem.name, Variant(*way, distribution, text)
+
+    kinds: dict[str, tuple[str, ...]] = {}
+    for problem in problems:
+        for name, tensor in operator.inputs(problem.geometry).items():
+            kinds[name] = tuple(kind for kind in VIEWS if fits(kind, len(tensor.shape)))
+    for number, way in enumerate(ways):
+        for step in range(len(VIEWS)):
+            # operands of one row differ: each begins elsewhere, and at another distance in every dtype and layout
+            yield from row(
+                way, {o: of[(step + place * (1 + number)) % len(of)] for place, (o, of) in enumerate(kinds.items())}
+            )
+        for kind in PAGES * 2:
+            yield from row(way, dict.fromkeys(kinds, kind))
+    if len(kinds) > 1:
+        for number, (operand, kind) in enumerate((o, k) for o, of in kinds.items() for k in of):
+            yield from row(ways[number % len(ways)], {operand: kind})

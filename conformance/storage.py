@@ -1,0 +1,143 @@
+"""How an operand lies in memory: the kinds of storage, their text, and where each element then is.
+
+A case says it as `x:crop,w:other-format`; operands that are not named are contiguous. What surrounds an operand in
+memory is NaN, belongs to nobody, and is neither read nor written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+STRIDES, ALIGNMENT = "strides of {} ignored", "alignment of {} assumed"
+KINDS = {
+    "other-format": STRIDES,  # channels-last memory under an NCHW shape, and the reverse
+    "crop": STRIDES,  # rows and columns of a larger image; of a vector, a slice
+    "channels": STRIDES,  # some channels of more
+    "chunk": STRIDES,  # the second of three chunks along the channels
+    "strided": STRIDES,  # every second element along every axis
+    "transposed": STRIDES,  # rows and columns change places in memory
+    "expanded": STRIDES,  # stride 0 along the first axis: one image, filter or number for all
+    "expanded-channels": STRIDES,  # stride 0 along the channels
+    "offset-1": ALIGNMENT,  # elements beyond a multiple of 64 bytes
+    "offset-2": ALIGNMENT,
+    "offset-4": ALIGNMENT,
+    "align-16": ALIGNMENT,  # 16 bytes beyond a multiple of 64
+    "page-end": "read or write past the end of {}",  # the next byte lies in a page that may not be touched
+    "page-start": "read or write before the start of {}",  # the byte before does
+}
+"""Kind -> what is wrong, probably, with a kernel that is right without it."""
+PAGES = ("page-end", "page-start")
+REPEATING = {"expanded": 0, "expanded-channels": 1}
+"""Kind -> the canonical axis along which all values are the same."""
+IMAGES_ONLY = ("other-format", "channels", "chunk", "transposed", "expanded-channels")
+"""Kinds that a vector cannot have."""
+MARGIN = 64
+"""Elements before and after an operand; whole cache lines in every dtype, so that alignment stays."""
+
+
+class StorageError(ValueError):
+    """A text that describes no storage; the message names the part and the choices."""
+
+
+def parse(text: str) -> dict[str, str]:
+    """Operand -> kind; empty for `contiguous`. Raises StorageError."""
+    if text in ("", "contiguous"):
+        return {}
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        operand, _, kind = part.partition(":")
+        if not operand.isidentifier() or kind not in KINDS:
+            kinds = ", ".join(KINDS)
+            raise StorageError(f"{part!r}: must be OPERAND:KIND, such as x:crop, or contiguous. Kinds: {kinds}")
+        if operand in found:
+            raise StorageError(f"{operand} is given twice")
+        found[operand] = kind
+    return found
+
+
+def written(storage: Mapping[str, str]) -> str:
+    """The text that `parse` reads."""
+    return ",".join(f"{operand}:{kind}" for operand, kind in storage.items())
+
+
+def fits(kind: str, dimensions: int) -> bool:
+    """Whether an operand of so many axes can be stored in this way."""
+    return dimensions == 4 or kind not in IMAGES_ONLY
+
+
+def repeats(text: str) -> bool:
+    """Whether values repeat, so that errors are not independent of each other: no statistics of them are judged."""
+    return any(kind in REPEATING for kind in parse(text).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an operand lies in a buffer of `size` elements; offset and strides in elements.
+
+    `page` is the side of the buffer on which a page may not be touched: `end`, `start`, or none.
+    """
+
+    offset: int
+    strides: tuple[int, ...]
+    size: int
+    page: str = ""
+
+
+def placement(kind: str, layout: str, shape: Sequence[int], itemsize: int) -> Placement:
+    """The placement of an array of this shape, its axes in the order of the layout (`nchw`, `nhwc`) or one alone."""
+    axes = layout if len(shape) == 4 else "k"
+    sizes = dict(zip(axes, shape, strict=True))
+    order, around, step, margin, page = axes, dict.fromkeys(axes, (0, 0)), 1, MARGIN, ""
+    shift = 0
+    if kind == "other-format":
+        order = "nhwc" if layout == "nchw" else "nchw"
+    elif kind == "transposed":
+        order = axes.replace("hw", "wh")
+    elif kind == "crop":
+        around |= {"h": (1, 2), "w": (2, 1)} if len(shape) == 4 else {"k": (3, 2)}
+    elif kind == "channels":
+        around["c"] = (1, 2)
+    elif kind == "chunk":
+        around["c"] = (sizes["c"], sizes["c"])
+    elif kind == "strided":
+        step = 2
+    elif kind in PAGES:
+        margin, page = 0, kind.removeprefix("page-")
+    elif kind.startswith(("offset-", "align-")):
+        shift, page = int(kind.split("-")[1]), "start"  # a page begins at a multiple of 64 bytes
+        shift = shift // itemsize if kind == "align-16" else shift
+    repeated = {"expanded": axes[0], "expanded-channels": "c"}.get(kind, "")
+    strides, extent, offset = dict.fromkeys(axes, 0), 1, margin + shift
+    for axis in reversed(order):
+        before, after = around[axis]
+        if axis != repeated:
+            strides[axis] = step * extent
+            offset += before * extent
+            extent *= before + step * sizes[axis] + after
+    return Placement(offset, tuple(strides[axis] for axis in axes), extent + shift + 2 * margin, page)
+
+
+def with_repeats(inputs: Mapping[str, np.ndarray], text: str) -> dict[str, np.ndarray]:
+    """Inputs in canonical order with the values that they have in memory where strides are 0."""
+    found = dict(inputs)
+    for operand, kind in parse(text).items():
+        if kind in REPEATING and operand in found:
+            array = found[operand]
+            found[operand] = np.repeat(array.take([0], REPEATING[kind]), array.shape[REPEATING[kind]], REPEATING[kind])
+    return found
+
+
+def nan_bytes(size: int) -> np.ndarray:
+    """Bytes that are NaN in every floating-point format."""
+    return np.full(size, 0xFF, np.uint8)
+
+
+def buffer(array: np.ndarray, place: Placement) -> np.ndarray:
+    """The buffer with the array in it, NaN around."""
+    found = nan_bytes(place.size * array.itemsize).view(array.dtype)
+    steps = [step * array.itemsize for step in place.strides]
+    np.ndarray(array.shape, array.dtype, found, place.offset * array.itemsize, steps)[...] = array
+    return found
