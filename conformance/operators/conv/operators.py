@@ -26,7 +26,7 @@ from conformance.operators.spatial import BLOCK_ELEMENTS, cropped, padded, taps_
 
 def _blocks(g: ConvGeometry) -> Iterator[tuple[slice, slice]]:
     """Images and output rows of as many windows as fit in `BLOCK_ELEMENTS`: rows of one image, or whole images."""
-    (p, q), row = g.output_size, g.groups * (g.filter.size // g.k) * g.output_size[1]
+    p, row = g.output_size[0], g.groups * (g.filter.size // g.k) * g.output_size[1]
     rows = max(1, min(p, BLOCK_ELEMENTS // row))
     images = max(1, BLOCK_ELEMENTS // (row * p))
     for image in range(0, g.n, images):
