@@ -22,8 +22,8 @@ EQUAL = 0.002
 NEGLIGIBLE = 2e-3
 """Error in units of the reference's norm, the rounding of inputs to bf16 among them, that no mistake of the library
 stays below: one term left out of a thousand makes 0.03."""
-AFFORDABLE = 1 << 24
-"""Multiply-adds of a problem up to which the whole library is tried."""
+AFFORDABLE, LARGEST_WINDOW = 1 << 24, 1 << 12
+"""Multiply-adds of a problem, and elements of its window, up to which the whole library is tried."""
 SHOWN = 3
 
 
@@ -59,7 +59,7 @@ def diagnose(
 
     Elements that are not finite anywhere are left aside. `reference` saves computing the exact outputs once more.
     """
-    if operator.flops(geometry) > 2 * AFFORDABLE:
+    if operator.flops(geometry) > 2 * AFFORDABLE or geometry.r * geometry.s > LARGEST_WINDOW:
         return None
     with np.errstate(all="ignore"):
         reference = reference or operator.reference(geometry, inputs)

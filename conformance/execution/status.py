@@ -25,6 +25,10 @@ class MissingReferenceError(Exception):
     """The expected outputs could not be computed here. No fault of the kernel, so that no waiver covers it."""
 
 
+class InsufficientMemoryError(Exception):
+    """The machine cannot hold the problem; the message says what it needs. No fault of the kernel either."""
+
+
 @dataclass(slots=True)
 class Verdict:
     """The end of one case: exactly one status, why, and the numbers behind it."""
@@ -87,6 +91,9 @@ def conclude(
         verdict.status, verdict.reason, verdict.diagnosis = "fail", str(failure), failure.diagnosis
     except (GoldenError, ImplementationError, MissingReferenceError) as error:
         verdict.status, verdict.reason = "error", str(error)
+        return verdict
+    except InsufficientMemoryError as shortage:
+        verdict.status, verdict.reason = "unavailable", str(shortage)
         return verdict
     except Crash as crash:
         verdict.status, verdict.reason, verdict.crashed = "error", str(crash), crash.counted

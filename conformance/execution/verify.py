@@ -12,7 +12,7 @@ from conformance.execution import storage
 from conformance.execution.case import Case
 from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
 from conformance.execution.judging import by_probes, judged, prepare_reference
-from conformance.execution.status import KernelFailure, MissingReferenceError, Verdict, conclude
+from conformance.execution.status import InsufficientMemoryError, KernelFailure, MissingReferenceError, Verdict, conclude
 from conformance.implementations.implementation import Unsupported
 from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check
@@ -56,9 +56,9 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     contract = verdict.contract = kernel.contract
     if exempt := contract.exempts(variant.distribution, variant.dtype):
         raise Unsupported(exempt)
+    _require_memory(case)
     try:
         with verdict.timed("reference"):
-            _require_memory(case)
             expected = expectation(case.recipe)
             prepare_reference(expected, case.method)
     except (MemoryError, ValueError) as error:
@@ -98,7 +98,8 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
 
 
 def _require_memory(case: Case) -> None:
-    """Raises MemoryError for what the machine cannot hold, which would end the process and lose other verdicts."""
+    """Raises InsufficientMemoryError for what the machine cannot hold, which would end the process and lose other
+    verdicts."""
     each = PROBED if by_probes(case.recipe, case.method) else EXACT
     geometry = case.problem.geometry
     height, width = (size + sum(pad) for size, pad in zip((geometry.h, geometry.w), geometry.padding, strict=True))
@@ -110,4 +111,5 @@ def _require_memory(case: Case) -> None:
     except (OSError, StopIteration):  # another system than Linux
         return
     if needed > available:
-        raise MemoryError(f"needs about {needed / 2**30:,.0f} GiB, and {available / 2**30:,.0f} GiB are available")
+        needs, has = (f"{size / 2**30:,.0f} GiB" for size in (needed, available))
+        raise InsufficientMemoryError(f"needs {needs} of memory; {has} are available")

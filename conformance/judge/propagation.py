@@ -74,8 +74,15 @@ class Arithmetic:
 def _alike(elements: np.ndarray, spacing: np.ndarray) -> np.ndarray:
     """How many elements of a row [K, M] lie within one spacing of each other at most; none, if that is one."""
     ordered = np.sort(elements, axis=-1)
-    places = np.arange(1, elements.shape[-1] + 1)
-    pairs = zip(ordered, spacing, strict=True)
-    counts = [int(np.max(np.searchsorted(row, row + reach, "right") - places + 1)) for row, reach in pairs]
-    found = np.array(counts, np.float64)
-    return np.where(found > 1, found, 0)
+    rows, columns = ordered.shape
+    if rows < columns:
+        places = np.arange(1, columns + 1)
+        pairs = zip(ordered, spacing, strict=True)
+        counts = [int(np.max(np.searchsorted(row, row + reach, "right") - places + 1)) for row, reach in pairs]
+        found = np.array(counts, np.float64)
+        return np.where(found > 1, found, 0)
+    found = np.zeros(rows)
+    for apart in range(1, columns):  # of many short rows, all at once
+        near = (ordered[:, apart:] <= ordered[:, :-apart] + spacing[:, None]).any(axis=-1)
+        found[near] = apart + 1
+    return found

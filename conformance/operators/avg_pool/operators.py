@@ -20,7 +20,7 @@ import numpy as np
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor, WorkedExample
 from conformance.operators.invalid import INTEGERS, WINDOW
-from conformance.operators.pooling import most_windows, scattered, taps
+from conformance.operators.pooling import covered, few_windows, most_windows, scattered, taps
 from conformance.operators.spatial import padded
 
 
@@ -131,17 +131,21 @@ class AvgPoolBackward(_Pool):
         """dy in units of the least common multiple of all divisors, added where it came from, divided once."""
         multiple = geometry.common_multiple
         shares = inputs["dy"].astype(dtype) * (multiple // geometry.divisors).astype(dtype)
-        return {"dx": scattered(geometry, shares, taps(geometry)) / np.dtype(dtype).type(multiple)}
+        return {"dx": scattered(geometry, shares) / np.dtype(dtype).type(multiple)}
 
     def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of (dy/divisor)^2)."""
         shares = np.square(inputs["dy"].astype(dtype) / geometry.divisors.astype(dtype))
-        return {"dx": np.sqrt(scattered(geometry, shares, taps(geometry)))}
+        return {"dx": np.sqrt(scattered(geometry, shares))}
 
 
 def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:
     image = padded(x, geometry.overhang, x.dtype)
     y = np.zeros(geometry.y.shape, x.dtype)
+    if few_windows(geometry):
+        for p, q, rows, columns in covered(geometry):
+            y[..., p, q] = image[..., rows, columns].sum(axis=(-2, -1))
+        return y
     for rows, columns in taps(geometry):
         y += image[..., rows, columns]
     return y

@@ -24,17 +24,32 @@ from conformance.operators.invalid import CHANNELS, WINDOW
 from conformance.operators.spatial import BLOCK_ELEMENTS, cropped, padded, taps_per_input
 
 
-def _gathered(g: ConvGeometry, image: np.ndarray, dtype: Any) -> Iterator[tuple[slice, np.ndarray]]:
-    """For one image [C, H, W]: row slices of the output and the windows they see, [G, C/g*R*S, rows*Q], in `dtype`."""
-    (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
-    by_group = np.pad(image.astype(dtype).reshape(g.groups, -1, g.h, g.w), ((0, 0), (0, 0), *g.padding))
-    window = (d * (g.r - 1) + 1, e * (g.s - 1) + 1)
-    seen = sliding_window_view(by_group, window, axis=(2, 3))[:, :, ::u, ::v, ::d, ::e].transpose(0, 1, 4, 5, 2, 3)
-    taps = g.filter.size // g.k
-    rows = max(1, BLOCK_ELEMENTS // (g.groups * taps * q))
-    for start in range(0, p, rows):
-        block = slice(start, min(start + rows, p))
-        yield block, seen[..., block, :].reshape(g.groups, taps, -1)
+def _blocks(g: ConvGeometry) -> Iterator[tuple[slice, slice]]:
+    """Images and output rows of as many windows as fit in `BLOCK_ELEMENTS`: rows of one image, or whole images."""
+    p, row = g.output_size[0], g.groups * (g.filter.size // g.k) * g.output_size[1]
+    rows = max(1, min(p, BLOCK_ELEMENTS // row))
+    images = max(1, BLOCK_ELEMENTS // (row * p))
+    for image in range(0, g.n, images):
+        for start in range(0, p, rows):
+            yield slice(image, min(image + images, g.n)), slice(start, min(start + rows, p))
+
+
+def _gathered(g: ConvGeometry, x: np.ndarray, dtype: Any) -> Iterator[tuple[slice, slice, np.ndarray]]:
+    """Images, output rows and the windows that these see in x[N, C, H, W]: [G, C/g*R*S, images*rows*Q], in `dtype`."""
+    (u, v), (d, e) = g.stride, g.dilation
+    window, taps = (d * (g.r - 1) + 1, e * (g.s - 1) + 1), g.filter.size // g.k
+    before = slice(0, 0)
+    for images, rows in _blocks(g):
+        if images != before:
+            by_group = padded(x[images].reshape(-1, g.groups, g.c // g.groups, g.h, g.w), g.padding, np.dtype(dtype))
+            seen = sliding_window_view(by_group, window, axis=(3, 4))[..., ::u, ::v, ::d, ::e]
+            before = images
+        yield images, rows, seen[:, :, :, rows].transpose(1, 2, 5, 6, 0, 3, 4).reshape(g.groups, taps, -1)
+
+
+def _by_group(g: ConvGeometry, image: np.ndarray, dtype: Any) -> np.ndarray:
+    """[N, K, P, Q] as a matrix for each group: [G, K/g, N*P*Q]."""
+    return image.astype(dtype).swapaxes(0, 1).reshape(g.groups, g.k // g.groups, -1)
 
 
 class _Conv(signatures.Convolution):
@@ -66,12 +81,12 @@ class ConvForward(_Conv, signatures.Forward):
         return ErrorModel({"y": terms}, span=terms)
 
     def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
-        """y = w @ windows(x) + bias, by image and block of output rows."""
+        """y = w @ windows(x) + bias, by blocks."""
         y = np.empty(geometry.y.shape, dtype)
         w = inputs["w"].astype(dtype).reshape(geometry.groups, geometry.k // geometry.groups, -1)
-        for image, out in zip(inputs["x"], y, strict=True):
-            for rows, seen in _gathered(geometry, image, dtype):
-                out[:, rows] = (w @ seen).reshape(geometry.k, -1, out.shape[-1])
+        for images, rows, seen in _gathered(geometry, inputs["x"], dtype):
+            block = y[images, :, rows].swapaxes(0, 1)
+            block[...] = (w @ seen).reshape(block.shape)
         if geometry.bias:
             y += inputs["bias"].astype(dtype)[:, None, None]
         return {"y": y}
@@ -91,22 +106,21 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
         return ErrorModel({"dx": terms}, span=terms)
 
     def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
-        """dx = the windows' contributions w^T @ dy, added where they came from, by image and block of output rows."""
+        """dx = the windows' contributions w^T @ dy, added where they came from, by blocks."""
         g, dx = geometry, np.empty(geometry.x.shape, dtype)
-        (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
+        q, (u, v), (d, e) = g.output_size[1], g.stride, g.dilation
         w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1).transpose(0, 2, 1)
-        rows = max(1, BLOCK_ELEMENTS // (g.groups * w.shape[1] * q))
-        for dy, out in zip(inputs["dy"], dx, strict=True):
-            image = padded(np.zeros(out.shape, dtype), g.padding, dtype)
-            for start in range(0, p, rows):
-                block = dy[:, start : start + rows].astype(dtype)
-                count = block.shape[1]
-                columns = (w @ block.reshape(g.groups, g.k // g.groups, -1)).reshape(g.c, g.r, g.s, count, q)
-                for r, s in np.ndindex(g.r, g.s):
-                    top, left = start * u + r * d, s * e
-                    seen = slice(top, top + (count - 1) * u + 1, u), slice(left, left + (q - 1) * v + 1, v)
-                    image[:, *seen] += columns[:, r, s]
-            out[...] = cropped(image, g.padding, (g.h, g.w))
+        for images, rows in _blocks(g):
+            if not rows.start:
+                image = padded(np.zeros(dx[images].shape, dtype), g.padding, np.dtype(dtype))
+            dy = inputs["dy"][images, :, rows]
+            columns = (w @ _by_group(g, dy, dtype)).reshape(g.c, g.r, g.s, len(dy), -1, q)
+            for r, s in np.ndindex(g.r, g.s):
+                top, left, count = rows.start * u + r * d, s * e, columns.shape[4]
+                seen = slice(top, top + (count - 1) * u + 1, u), slice(left, left + (q - 1) * v + 1, v)
+                image[..., *seen] += columns[:, r, s].swapaxes(0, 1)
+            if rows.stop == g.output_size[0]:
+                dx[images] = cropped(image, g.padding, (g.h, g.w))
         return {"dx": dx}
 
 
@@ -136,12 +150,11 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
         return (0, geometry.k // 2, *pixels) if geometry.k >= 3 else None
 
     def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
-        """dw = sum over images of dy @ windows(x)^T; dbias = sum of dy."""
+        """dw = sum over blocks of dy @ windows(x)^T; dbias = sum of dy."""
         g, k = geometry.groups, geometry.k
         dw = np.zeros((g, k // g, geometry.filter.size // k), dtype)
-        for image, dy in zip(inputs["x"], inputs["dy"], strict=True):
-            for rows, seen in _gathered(geometry, image, dtype):
-                dw += dy[:, rows].astype(dtype).reshape(g, k // g, -1) @ seen.transpose(0, 2, 1)
+        for images, rows, seen in _gathered(geometry, inputs["x"], dtype):
+            dw += _by_group(geometry, inputs["dy"][images, :, rows], dtype) @ seen.transpose(0, 2, 1)
         outputs = {"dw": dw.reshape(geometry.filter.shape)}
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, 2, 3), dtype=dtype)

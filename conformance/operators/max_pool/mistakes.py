@@ -156,7 +156,7 @@ _BACKWARD: dict[str, Compute] = {
     "dx of the last window where windows overlap": _overwritten(1),
     "dx of the first window where windows overlap": _overwritten(-1),
     "dx to every element of the window": lambda operator, g, inputs, dtype: {
-        "dx": scattered(g, inputs["dy"].astype(dtype), taps(g))
+        "dx": scattered(g, inputs["dy"].astype(dtype))
     },
     "dx at the index of the padded image": on_outputs(_rolled_by_padding, "dx"),
     "dx divided by the size of the window": on_outputs(lambda dx, g: dx / (g.r * g.s), "dx"),

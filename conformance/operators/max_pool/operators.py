@@ -17,7 +17,7 @@ import numpy as np
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Request, Spoil, Tensor, WorkedExample
 from conformance.operators.invalid import WINDOW
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
-from conformance.operators.pooling import most_windows, taps
+from conformance.operators.pooling import covered, few_windows, most_windows, taps
 from conformance.operators.spatial import cropped, padded
 
 
@@ -37,10 +37,16 @@ def selected(
 
     Mistakes compare positions in another `order`, or only some of them, and take padding for a number.
     """
-    places = list(taps(g))
     image = padded(x, g.overhang, x.dtype, -np.inf if padding is None else padding)
     inside = padded(np.ones((g.h, g.w), bool), g.overhang, np.dtype(bool))
     found = np.full(g.y.shape, -1)
+    if order is None and padding is None and few_windows(g):
+        for p, q, rows, columns in covered(g):
+            places = np.flatnonzero(inside[rows, columns])
+            seen = image[..., rows, columns].reshape(g.n, g.c, -1)
+            found[..., p, q] = places[seen[..., places].argmax(-1)]  # the first maximum, or the first NaN
+        return found
+    places = list(taps(g))
     best = np.full(g.y.shape, -np.inf, x.dtype)
     for tap in range(len(places)) if order is None else order:
         rows, columns = places[tap]
@@ -56,8 +62,9 @@ def selected(
 def routed(g: MaxPoolGeometry, found: np.ndarray, dy: np.ndarray) -> np.ndarray:
     """dx: every gradient added at the position of its window that `selected` found."""
     image = padded(np.zeros(g.x.shape, dy.dtype), g.overhang, dy.dtype)
-    for tap, (rows, columns) in enumerate(taps(g)):
-        image[..., rows, columns] += np.where(found == tap, dy, 0)
+    n, c, p, q = np.indices(g.y.shape, sparse=True)
+    rows, columns = p * g.stride[0] + found // g.s * g.dilation[0], q * g.stride[1] + found % g.s * g.dilation[1]
+    np.add.at(image, (n, c, rows, columns), dy)
     return np.ascontiguousarray(cropped(image, g.overhang, (g.h, g.w)))
 
 
@@ -108,6 +115,10 @@ class MaxPoolForward(_MaxPool):
     def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         image = padded(inputs["x"], geometry.overhang, np.dtype(dtype), -np.inf)
         y = np.full(geometry.y.shape, -np.inf, dtype)
+        if few_windows(geometry):
+            for p, q, rows, columns in covered(geometry):
+                y[..., p, q] = image[..., rows, columns].max(axis=(-2, -1))
+            return {"y": y}
         for rows, columns in taps(geometry):
             np.maximum(y, image[..., rows, columns], out=y)
         return {"y": y}
