@@ -48,7 +48,7 @@ def judgements(subject: Subject, expected: Expectation, contract: Contract | Non
         outputs = subject.run(operator, geometry, {name: a.copy() for name, a in expected.inputs.items()}, dtype)
     reference = expected.reference
     for output in outputs_of(
-        operator, geometry, dtype, expected.inputs, outputs, reference, lambda: expected.magnitude
+        operator, geometry, dtype, expected.inputs, outputs, reference, lambda: expected.magnitude, expected.rest
     ):
         yield judge(output, recipe.distribution, contract or subject.contract)
 

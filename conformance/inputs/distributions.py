@@ -2,6 +2,7 @@
 
 integer   small integers, exact in any order and in every format's accumulator: index, edge, flip and group bugs
 fixed     fixed-point fractions that use all the bits the format has: precision bugs, by bound and statistics
+bits      numbers of which the first and the last bit are ones: inputs that lose their last bits on the way
 impulse   one 1 an image, everything else 0: the exact index map
 special   NaN and infinity: who reads what, and whether padding, masks or groups leak
 wide      channels scaled by powers of two to the ends of the format's range: overflow, subnormals
@@ -86,6 +87,15 @@ def _fixed(recipe: Recipe) -> Arrays:
         data_bits, operand_bits = fixed_point_bits(stored, span, operator.factors)
         bits = data_bits if name == operator.data else operand_bits
         drawn = recipe.stream(name).fixed_point(tensor.shape, bits, STORAGE[stored])
+        inputs[name] = np.abs(drawn) if tensor.positive else drawn
+    return inputs
+
+
+def _bits(recipe: Recipe) -> Arrays:
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        stored = tensor.stored_as(recipe.dtype)
+        drawn = recipe.stream(name).significands(tensor.shape, FORMATS[stored].precision, STORAGE[stored])
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
     return inputs
 
@@ -187,6 +197,7 @@ def _shifted(recipe: Recipe) -> Arrays:
 DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "integer": _integer,
     "fixed": _fixed,
+    "bits": _bits,
     "impulse": _impulse,
     "special": _special,
     "wide": _wide,

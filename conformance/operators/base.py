@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from conformance.operators.extended import Double
 
 Arrays = dict[str, np.ndarray]
 
@@ -223,6 +226,11 @@ class Operator:
         bounds are propagated: the intermediate results that takes, by their names.
         """
         raise NotImplementedError
+
+    def exact(self, geometry: Any, inputs: Arrays) -> dict[str, Double]:
+        """The outputs as high and low part, for finite inputs with all the bits of float64, whose products it does not
+        hold. The low part is zero where the limits allow for the reference's own rounding."""
+        return {name: (high, np.zeros_like(high)) for name, high in self.reference(geometry, inputs).items()}
 
     def flops(self, geometry: Any) -> int:
         """Required floating-point operations, a multiply-add counted as two."""

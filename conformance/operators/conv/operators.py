@@ -11,15 +11,18 @@ with c' = c + (group of k) * C/groups. The references are GEMMs over gathered wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from conformance.operators import extended
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, ProbeMethods
 from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
+from conformance.operators.extended import Double
 from conformance.operators.invalid import CHANNELS, WINDOW
 from conformance.operators.spatial import BLOCK_ELEMENTS, cropped, padded, taps_per_input
 
@@ -48,6 +51,22 @@ class _Conv(signatures.Convolution):
         squares = {name: np.square(array.astype(dtype)) for name, array in inputs.items()}
         outputs = self.reference(geometry, squares, dtype)
         return {name: np.sqrt(array, out=array) for name, array in outputs.items()}
+
+    def exact(self, geometry: ConvGeometry, inputs: Arrays) -> dict[str, Double]:
+        """Products of slices, and the sums that bias and dbias are."""
+        main, unbiased = next(iter(self.outputs(geometry))), replace(geometry, bias=False)
+        span = self.errors(geometry).span
+
+        def product(data: np.ndarray, operand: np.ndarray) -> np.ndarray:
+            return self.reference(unbiased, {self.data: data, self.operand: operand})[main]
+
+        found = {main: extended.linear(product, [inputs[self.data], inputs[self.operand]], span)}
+        if "bias" in inputs:
+            bias = inputs["bias"].astype(np.float64)[:, None, None] + np.zeros_like(found[main][0])
+            found[main] = extended.added(found[main], (bias, np.zeros_like(bias)))
+        if "dbias" in self.outputs(geometry):
+            found["dbias"] = extended.summed(inputs["dy"].astype(np.float64).swapaxes(0, 1).reshape(geometry.k, -1))
+        return found
 
     def flops(self, geometry: ConvGeometry) -> int:
         """2 * N*K*P*Q * C/g*R*S in every direction, taps on padding counted as the field does."""

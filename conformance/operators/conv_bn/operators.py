@@ -8,7 +8,7 @@ With z = conv(x, w) without bias, over the M = N*P*Q elements of a channel (Ioff
 sum (z - mean)^2 / (M - 1), and inv = 1 / (sqrt(var) + eps). Running statistics move by `momentum` toward the mean and
 the unbiased variance in both. gamma and beta are absent where the problem is not affine.
 
-The references carry statistics in twice the precision of float64 (`extended`, beside this file); z is exact on the
+The references carry statistics in twice the precision of float64 (`conformance.operators.extended`); z is exact on the
 data of `conformance.inputs`, and so are the slices of dz that gradients are made from, so every bit is reproducible.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.operators import extended
 from conformance.operators.base import (
     Arrays,
     ErrorModel,
@@ -32,10 +33,10 @@ from conformance.operators.base import (
     Tensor,
 )
 from conformance.operators.conv.operators import ConvForward
-from conformance.operators.conv_bn import extended, propagation
+from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.channels import as_image, by_channel, column
-from conformance.operators.conv_bn.extended import Double
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.extended import Double
 from conformance.operators.invalid import CHANNELS, INTEGERS, WINDOW
 from conformance.operators.spatial import UNPADDED
 
@@ -54,14 +55,25 @@ class Statistics:
     @classmethod
     def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Statistics:
         """From x and w; the convolution in `dtype`, everything after it in extended precision."""
-        z = by_channel(CONV.reference(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
-        mean, rest = extended.divided(extended.summed(z), float(geometry.count))
-        d = (z - mean[:, None]) - rest[:, None]
+        z, low = convolved(geometry, inputs, dtype)
+        mean, rest = extended.divided(extended.total((z, low)), float(geometry.count))
+        d = (z - mean[:, None]) - rest[:, None] + low
         return cls(z, d, mean, extended.dot(d, d))
 
     def variance(self, freedom: int) -> np.ndarray:
         """The sum of squares over M or M - 1."""
         return extended.divided(self.squares, float(freedom))[0]
+
+
+def convolved(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Double:
+    """z [K, M] as float64 has it, computed in `dtype`; where that is too narrow for sums of these products, in slices,
+    with what is left over as the low part."""
+    pair = {name: inputs[name].astype(dtype) for name in ("x", "w")}
+    if dtype != np.float64 or extended.room(pair["x"], geometry.filter.size // geometry.k) >= extended.width(pair["w"]):
+        high = by_channel(CONV.reference(geometry.conv, pair, dtype)["y"].astype(np.float64))
+        return high, np.zeros_like(high)
+    high, low = CONV.exact(geometry.conv, pair)["y"]
+    return by_channel(high), by_channel(low)
 
 
 def _pair(inputs: Mapping[str, np.ndarray]) -> Arrays:
@@ -224,9 +236,9 @@ class ConvBnInference(ConvBn):
 
     def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """z normalised by what was learned before."""
-        z = by_channel(CONV.reference(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
+        z, low = convolved(geometry, inputs, dtype)
         inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
-        return {"y": normalised(geometry, z - column(inputs["running_mean"]), inverse, inputs)}
+        return {"y": normalised(geometry, z - column(inputs["running_mean"]) + low, inverse, inputs)}
 
     def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """z and s2 of z as [K, M]."""

@@ -10,11 +10,14 @@ frameworks do that keep no indices, and adds up the gradients of the windows tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from conformance.operators import extended
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Request, Spoil, Tensor, WorkedExample
+from conformance.operators.extended import Double
 from conformance.operators.invalid import WINDOW
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.pooling import most_windows, taps
@@ -138,6 +141,10 @@ class MaxPoolBackward(_MaxPool):
     def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         found = selected(geometry, inputs["x"].astype(dtype))
         return {"dx": routed(geometry, found, inputs["dy"].astype(dtype))}
+
+    def exact(self, geometry: MaxPoolGeometry, inputs: Arrays) -> dict[str, Double]:
+        found = selected(geometry, inputs["x"].astype(np.float64))
+        return {"dx": extended.linear(partial(routed, geometry, found), [inputs["dy"]], self.errors(geometry).span)}
 
     def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of dy^2)."""
