@@ -11,6 +11,9 @@ from conformance.inputs.probing import Probes
 from conformance.operators import Arrays
 from conformance.operators.extended import Double
 
+EXTREME = frozenset({"wide", "range", "subnormal"})
+"""Distributions whose squares leave the range of float32."""
+
 
 class Expectation:
     """The tensors of one recipe. Reference and magnitudes are computed on first use."""
@@ -26,7 +29,7 @@ class Expectation:
         """Exact outputs, float64, canonical order; on the bits distribution rounded once."""
         if self.recipe.distribution == "bits":
             return {name: high for name, (high, _) in self._exact.items()}
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             return self.recipe.operator.reference(self.recipe.geometry, self.inputs)
 
     @cached_property
@@ -48,8 +51,8 @@ class Expectation:
     @cached_property
     def magnitude(self) -> Arrays:
         """s2 of every output element. In float32 where squares cannot leave its range: it scales a bound, no more."""
-        dtype = np.float64 if self.recipe.distribution == "wide" else np.float32
-        with np.errstate(invalid="ignore"):
+        dtype = np.float64 if self.recipe.distribution in EXTREME else np.float32
+        with np.errstate(invalid="ignore", over="ignore"):
             return self.recipe.operator.magnitude(self.recipe.geometry, self.inputs, dtype)
 
 

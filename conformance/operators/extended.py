@@ -102,6 +102,14 @@ def room(factor: np.ndarray, terms: int) -> int:
     return max(_NARROWEST, SIGNIFICAND - width(factor) - math.ceil(math.log2(max(2, terms))))
 
 
+def levelled(filters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Filters [K, ...] in float64 brought to one scale, and the powers of two [K] that bring them back."""
+    wide = filters.astype(np.float64)
+    axes = tuple(range(1, wide.ndim))
+    scale = np.frexp(np.max(np.abs(wide), axis=axes, where=np.isfinite(wide), initial=0.0))[1]
+    return np.ldexp(wide, -scale.reshape(-1, *(1 for _ in axes))), scale
+
+
 def linear(operate: Callable[..., np.ndarray], factors: Sequence[np.ndarray], span: int) -> Double:
     """operate(*factors), which is linear in each of them, from slices of theirs for which it is exact in float64.
 

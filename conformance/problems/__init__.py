@@ -9,7 +9,7 @@ from conformance.problems import edges, max_pooling, networks, normalised, pairw
 from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
 _CONVOLUTIONS = (
-    *(*edges.BASIC, *edges.SHAPES, *edges.TILES, *pairwise.PAIRWISE),
+    *(*edges.BASIC, *edges.SHAPES, *edges.VALUES, *edges.TILES, *pairwise.PAIRWISE),
     *(*networks.UNET_REDUCED, *networks.CLASSIFIERS, *networks.UNET, *networks.CLASSIFIERS_FULL),
 )
 PROBLEMS: tuple[Problem, ...] = (*_CONVOLUTIONS, *normalised.PROBLEMS, *pooling.PROBLEMS, *max_pooling.PROBLEMS)

@@ -60,6 +60,7 @@ class _Pool(Operator):
             terms=terms,
             span=span,
             exact_on_integers=not np.any(divisors & (divisors - 1)),
+            divisor=geometry.common_multiple,
             constants=geometry.rounded_reciprocals,
             shared_constant=divisors.size == 1,
             error_fan_out=fan_out,

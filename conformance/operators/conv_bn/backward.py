@@ -10,14 +10,15 @@ of inv = 1 / (s + eps), s = sqrt(sum d^2 / (M - 1)), makes pull = product * inv 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from conformance.operators import extended
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, Tensor
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight
 from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.channels import as_image, by_channel, column
@@ -52,6 +53,15 @@ class ConvBnBackward(ConvBn):
         """As in the gradients of a convolution; M in those of the parameters."""
         terms = dict.fromkeys(self.outputs(geometry), geometry.count) | dict(_GRADIENT.errors(geometry).terms)
         return self.error_model(geometry, terms, propagation.backward)
+
+    def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
+        """And NaN in dy."""
+        yield from super().nonfinite_channels(geometry)
+        yield "dy", (0, 0), math.nan
+
+    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
+        for name, (k, *place), value in super().nonfinite(geometry):
+            yield name, (0, k, *place) if name == "dy" else (k, *place), value
 
     def flops(self, geometry: ConvBnGeometry) -> int:
         """z again, and both gradients."""
@@ -110,8 +120,7 @@ class Gradient:
 
 def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> np.ndarray:
     """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
-    scale = np.frexp(np.abs(w.astype(np.float64)).max(axis=(1, 2, 3)))[1]
-    level = np.ldexp(w.astype(np.float64), -scale[:, None, None, None])
+    level, scale = extended.levelled(w)
     raised = np.ldexp(dz, scale[:, None, None])
     return _in_slices(_GRADIENT, geometry, ("dy", raised, (0, 1, 2, 3)), ("w", level), dtype)
 

@@ -9,14 +9,25 @@ frameworks do that keep no indices, and adds up the gradients of the windows tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from conformance.operators import extended
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Request, Spoil, Tensor, WorkedExample
+from conformance.operators.base import (
+    Arrays,
+    ErrorModel,
+    Homogeneous,
+    Operator,
+    Place,
+    Request,
+    Spoil,
+    Tensor,
+    WorkedExample,
+)
 from conformance.operators.extended import Double
 from conformance.operators.invalid import WINDOW
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
@@ -132,6 +143,12 @@ class MaxPoolBackward(_MaxPool):
 
     def outputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
         return {"dx": geometry.x}
+
+    def nonfinite(self, geometry: MaxPoolGeometry) -> Iterator[Place]:
+        """And an image with NaN, to which gradients go, and both infinities."""
+        yield from super().nonfinite(geometry)
+        yield from (("x", index, value) for index, value in self.specials)
+        yield "x", (0, -1, -1, -1), -math.inf
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         """As many gradients as there are windows that hold an element."""
