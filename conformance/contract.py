@@ -75,9 +75,13 @@ class Contract:
 
     def exempts(self, distribution: str, dtype: str) -> str:
         """Why a kernel under this contract is not held to an input distribution; empty if it is."""
-        if distribution == "special" and self.algorithm != "direct":
+        if distribution in ("special", "nonfinite") and self.algorithm != "direct":
             return f"{self.algorithm} spreads NaN and Inf over its whole tile (declared)"
-        if distribution == "wide":
+        if distribution == "subnormal" and self.subnormals == "flushed":
+            return "subnormal numbers are flushed (declared)"
+        if distribution in ("range", "subnormal") and not self.exact_on_integers(dtype):
+            return "results near the ends of the range are known for sums that are exact on integers only"
+        if distribution in ("wide", "range", "subnormal"):
             if self.algorithm in ("winograd-f4", "fft"):
                 return f"{self.algorithm} enlarges its data and leaves the range first (declared)"
             stages = [self.accumulator(dtype)]
@@ -85,6 +89,10 @@ class Contract:
             stages += [FORMATS[self.partials]] if self.splits > 1 else []
             if any(format.emax < FORMATS[dtype].emax for format in stages):
                 return f"the declared arithmetic has less range than {dtype}"
+            if distribution == "subnormal" and any(
+                format.smallest_subnormal > FORMATS[dtype].smallest_subnormal for format in stages
+            ):
+                return f"the declared arithmetic has coarser subnormal numbers than {dtype}"
         return ""
 
     @property

@@ -22,8 +22,7 @@ from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis import diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
-from conformance.operators import FAMILIES, NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError
-from conformance.operators.conv_bn import extended
+from conformance.operators import FAMILIES, NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, extended
 from conformance.operators.conv_bn.steps import Steps
 
 SMALL = {

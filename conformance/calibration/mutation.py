@@ -74,7 +74,7 @@ def outcomes(
         (mutant, Outcome(mutant.name, mutant.family, operator)) for mutant in mutants if operator in mutant.operators
     ]
     for name, recipe in rows:
-        concerned = [(m, o) for m, o in pairs if not o.detected and m.applies(operator, recipe.geometry, recipe.dtype)]
+        concerned = [(m, o) for m, o in pairs if not o.detected and _judged(m, recipe)]
         if not concerned:
             continue
         expected = Expectation(recipe)
@@ -86,6 +86,12 @@ def outcomes(
                 outcome.differs, outcome.checks = True, failed
                 outcome.where = f"{recipe.distribution} {recipe.dtype} {name}"
     return [outcome for _, outcome in pairs]
+
+
+def _judged(mutant: Mutant, recipe: Recipe) -> bool:
+    if mutant.contract.exempts(recipe.distribution, recipe.dtype):
+        return False
+    return mutant.applies(recipe.operator.name, recipe.geometry, recipe.dtype)
 
 
 def _failed(mutant: Mutant, expected: Expectation, without: frozenset[str]) -> tuple[str, ...]:

@@ -237,7 +237,8 @@ def _comparisons(case: Case, verdict: Verdict, tensors: Tensors) -> dict[str, Co
     reference = expected.reference
     judged = bool(verdict.judgements)  # otherwise there are the limits, and outputs that cannot be compared with them
     described = recipe.operator, recipe.geometry, recipe.dtype, expected.inputs
-    compared = outputs_of(*described, tensors.outputs if judged else reference, reference, lambda: expected.magnitude)
+    outputs = tensors.outputs if judged else reference
+    compared = outputs_of(*described, outputs, reference, lambda: expected.magnitude, expected.rest)
     found = {output.name: compare(output, recipe.distribution, contract) for output in compared}
     if judged:
         return found

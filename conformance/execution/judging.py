@@ -32,7 +32,7 @@ def judged(expected: Expectation, outputs: Arrays, contract: Contract, method: s
     recipe = expected.recipe
     described = recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, outputs
     if not by_probes(recipe, method):
-        compared = outputs_of(*described, expected.reference, lambda: expected.magnitude)
+        compared = outputs_of(*described, expected.reference, lambda: expected.magnitude, expected.rest)
         return tuple(judge(output, recipe.distribution, contract) for output in compared)
     probes = expected.probes
     known = dict.fromkeys(outputs, probes.samples) | probes.small

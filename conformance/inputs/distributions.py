@@ -2,8 +2,12 @@
 
 integer   small integers, exact in any order and in every format's accumulator: index, edge, flip and group bugs
 fixed     fixed-point fractions that use all the bits the format has: precision bugs, by bound and statistics
+bits      numbers of which the first and the last bit are ones: inputs that lose their last bits on the way
 impulse   one 1 an image, everything else 0: the exact index map
 special   NaN and infinity: who reads what, and whether padding, masks or groups leak
+nonfinite NaN and infinities of both signs in every input, where IEEE 754 gives one result in any order of a sum
+range     powers of two times small integers, from the smallest normal number to results that overflow, exact
+subnormal the same with subnormal inputs and results
 wide      channels scaled by powers of two to the ends of the format's range: overflow, subnormals
 scaled    channels scaled so that their variances lie above, at and below epsilon: where and how it is added
 shifted   large means with small variances, and constant channels: cancellation in the statistics
@@ -34,6 +38,8 @@ SCALES = (0, -4, -8, -12)
 """Exponents of filters on the scaled distribution: variances from about 1 to 1e-7."""
 SHIFT_BITS = {"fp32": 12, "bf16": 7, "fp16": 10, "fp64": 20}
 """On the shifted distribution data are 1 and what lies 2^-bits beside it."""
+FP64_POWER = 400
+"""Largest exponent of fp64 data that are judged by a bound: the squares that it is made of are fp64, too."""
 LARGEST_INTEGER = 127
 """Every integer input fits in the 8 bits of the narrowest input rounding, so no contract makes it inexact."""
 
@@ -90,9 +96,24 @@ def _fixed(recipe: Recipe) -> Arrays:
     return inputs
 
 
+def _bits(recipe: Recipe) -> Arrays:
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        stored = tensor.stored_as(recipe.dtype)
+        drawn = recipe.stream(name).significands(tensor.shape, FORMATS[stored].precision, STORAGE[stored])
+        inputs[name] = np.abs(drawn) if tensor.positive else drawn
+    return inputs
+
+
 def _room(recipe: Recipe) -> int:
     """Integers up to here are exact in the storage format and in an fp32 accumulator."""
     return 1 << min(FORMATS[recipe.dtype].precision, FORMATS["fp32"].precision)
+
+
+def _largest_integer(recipe: Recipe) -> int:
+    """Of dense integers whose products cannot sum beyond `_room`; 0 where there are none."""
+    most = _room(recipe) // recipe.terms
+    return min(math.isqrt(most) if recipe.operator.factors == 2 else most, LARGEST_INTEGER)
 
 
 def _integer(recipe: Recipe) -> Arrays:
@@ -102,8 +123,7 @@ def _integer(recipe: Recipe) -> Arrays:
     than zero, and filling it is out of reach (24 standard deviations for bf16).
     """
     room, dtype, factors = _room(recipe), STORAGE[recipe.dtype], recipe.operator.factors
-    most = room // recipe.terms
-    largest = min(math.isqrt(most) if factors == 2 else most, LARGEST_INTEGER)
+    largest = _largest_integer(recipe)
     density = min(1.0, (room / 4 / recipe.terms) ** (1 / factors))
     inputs = {}
     for name, tensor in recipe.operator.inputs(recipe.geometry).items():
@@ -150,6 +170,102 @@ def _special(recipe: Recipe) -> Arrays:
     return inputs
 
 
+def _nonfinite(recipe: Recipe) -> Arrays:
+    """The rest of `special`: -1, 0, 1 with the operator's `nonfinite` values."""
+    inputs = {}
+    density = min(1.0, _room(recipe) / 4 / recipe.terms)
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        dtype = STORAGE[tensor.stored_as(recipe.dtype)]
+        drawn = recipe.stream(name).ternary(tensor.shape, density if name == recipe.operator.data else 1.0, dtype)
+        inputs[name] = np.abs(drawn) if tensor.positive else drawn
+    for name, place, value in recipe.operator.nonfinite(recipe.geometry):
+        inputs[name][place] = value
+    return inputs
+
+
+def _powers(
+    recipe: Recipe, shifts: Sequence[int], units: Sequence[tuple[int, int]], lowest: int, highest: int
+) -> Arrays:
+    """Integers as in `_integer` times powers of two, so that all products of a result are multiples of one unit.
+
+    `units` are exponents, each with the sign that its results have (0: any), in turn along the operand's free axis.
+    Along the axis that is summed over, data are multiplied by 2^shifts in turn and the operand by the inverses; where
+    that would be less than 2^lowest or more than 2^highest, the operand is zero. Where nothing is multiplied, channels
+    of the data have the units. Which comes first is drawn: a single channel does not always get the same.
+    """
+    operator, geometry, inputs = recipe.operator, recipe.geometry, _integer(recipe)
+    turns = recipe.stream("turns").below(len(shifts) * len(units), 2)
+    exponents, signs = np.roll(np.array(units), turns[0], axis=0).T
+    # dbias adds up what has different shifts
+    shifts = np.roll(shifts, turns[1]) if len(operator.outputs(geometry)) == 1 else np.array(shifts[:1])
+    tensors = operator.inputs(geometry)
+    data = inputs[operator.data].astype(np.float64)
+    if operator.factors == 1:
+        unit = np.resize(exponents, data.shape[1])[:, None, None]
+        return inputs | {operator.data: np.ldexp(data, unit).astype(STORAGE[recipe.dtype])}
+
+    first, second = np.indices(tensors[operator.operand].shape[:2])
+    channels = 0
+    if tensors[operator.operand].axes == "KCRS":  # the second axis counts channels within a group
+        second += first // (geometry.k // geometry.groups) * (geometry.c // geometry.groups)
+        channels = 1
+    free, summed = (first, second) if operator.free_axis == 0 else (second, first)
+    power = (exponents[free % len(units)] - shifts[summed % len(shifts)])[..., None, None]
+    operand = _signed(inputs[operator.operand], signs[free % len(units)][..., None, None])
+    shift = np.resize(shifts, data.shape[channels]).reshape(-1, *[1] * (3 - channels))
+    scaled = {
+        operator.data: np.ldexp(np.abs(data) if signs.any() else data, shift),
+        operator.operand: np.where(
+            (power < lowest) | (power > highest), 0, np.ldexp(operand, np.minimum(power, highest))
+        ),
+    }
+    if "bias" in inputs:
+        unit, sign = np.resize(exponents, geometry.k), np.resize(signs, geometry.k)
+        bias = np.ldexp(_signed(inputs["bias"], sign), np.minimum(unit, highest))
+        scaled["bias"] = np.where(unit > highest, 0, bias)
+    return inputs | {name: array.astype(STORAGE[recipe.dtype]) for name, array in scaled.items()}
+
+
+def _signed(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """With the signs given, or their own where that is 0."""
+    wide = values.astype(np.float64)
+    return np.where(signs == 0, wide, signs * np.abs(wide))
+
+
+def _range(recipe: Recipe) -> Arrays:
+    """Normal numbers over the whole range, in both factors, and sums of one sign of which most overflow."""
+    format, (bits, terms), largest = FORMATS[recipe.dtype], _bits_and_terms(recipe), _largest_integer(recipe)
+    top, quarter = format.emax - 2 * bits - terms, (format.emax + 1) // 4
+    if recipe.operator.factors == 1:
+        most = top if recipe.dtype != "fp64" else FP64_POWER
+        least = max(format.emin + _spare(recipe), -most)
+        return _powers(recipe, (0,), [(e, 0) for e in (most, least, quarter, -quarter)], 0, 0)
+    units = [(top, 0), (format.emin, 0)]
+    if largest:  # sparse numbers stand for sums too long for one sign
+        over = format.emax + 3 - max(1, recipe.terms * largest**2 // 4).bit_length()
+        units = [(over - 2, 1), (format.emin, 0), (over, 1), (over, -1)]
+    return _powers(recipe, (quarter, 0, -quarter), units, format.emin, format.emax - bits - terms)
+
+
+def _subnormal(recipe: Recipe) -> Arrays:
+    """Subnormal numbers in the data, in the other factor, and in the results."""
+    format, (bits, terms) = FORMATS[recipe.dtype], _bits_and_terms(recipe)
+    lowest, highest = format.emin - format.precision + 1, format.emax - bits - terms
+    if recipe.operator.factors == 1:
+        return _powers(recipe, (0,), ((lowest + _spare(recipe), 0), (0, 0)), 0, 0)
+    return _powers(recipe, (lowest, 0), ((lowest, 0), (lowest + highest, 0)), lowest, highest)
+
+
+def _spare(recipe: Recipe) -> int:
+    """Bits that a division, before a sum or after it, may take."""
+    return term_bits(recipe.operator.errors(recipe.geometry).divisor)
+
+
+def _bits_and_terms(recipe: Recipe) -> tuple[int, int]:
+    """Bits of the integers that are drawn, and of how many are added."""
+    return max(1, _largest_integer(recipe).bit_length()), term_bits(recipe.operator.errors(recipe.geometry).span)
+
+
 def _wide(recipe: Recipe) -> Arrays:
     """The fixed distribution with the operand's free axis scaled by powers of two: top of the range, bottom, middle,
     in turn.
@@ -187,8 +303,12 @@ def _shifted(recipe: Recipe) -> Arrays:
 DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "integer": _integer,
     "fixed": _fixed,
+    "bits": _bits,
     "impulse": _impulse,
     "special": _special,
+    "nonfinite": _nonfinite,
+    "range": _range,
+    "subnormal": _subnormal,
     "wide": _wide,
     "scaled": _scaled,
     "shifted": _shifted,

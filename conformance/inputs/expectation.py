@@ -9,6 +9,10 @@ import numpy as np
 from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
 from conformance.inputs.probing import Probes
 from conformance.operators import Arrays
+from conformance.operators.extended import Double
+
+EXTREME = frozenset({"wide", "range", "subnormal"})
+"""Distributions whose squares leave the range of float32."""
 
 
 class Expectation:
@@ -28,9 +32,22 @@ class Expectation:
 
     @cached_property
     def reference(self) -> Arrays:
-        """Exact outputs, float64, canonical order."""
-        with np.errstate(invalid="ignore"):
+        """Exact outputs, float64, canonical order; on the bits distribution rounded once."""
+        if self.recipe.distribution == "bits":
+            return {name: high for name, (high, _) in self._exact.items()}
+        with np.errstate(invalid="ignore", over="ignore"):
             return self.recipe.operator.reference(self.recipe.geometry, self.inputs)
+
+    @cached_property
+    def rest(self) -> Arrays:
+        """What the exact outputs of fp64 inputs have beyond `reference`; empty where that is all or far below the
+        output's own rounding."""
+        exact = self._exact if (self.recipe.dtype, self.recipe.distribution) == ("fp64", "bits") else {}
+        return {name: low for name, (_, low) in exact.items()}
+
+    @cached_property
+    def _exact(self) -> dict[str, Double]:
+        return self.recipe.operator.exact(self.recipe.geometry, self.inputs)
 
     @cached_property
     def probes(self) -> Probes:
@@ -40,8 +57,8 @@ class Expectation:
     @cached_property
     def magnitude(self) -> Arrays:
         """s2 of every output element. In float32 where squares cannot leave its range: it scales a bound, no more."""
-        dtype = np.float64 if self.recipe.distribution == "wide" else np.float32
-        with np.errstate(invalid="ignore"):
+        dtype = np.float64 if self.recipe.distribution in EXTREME else np.float32
+        with np.errstate(invalid="ignore", over="ignore"):
             return self.recipe.operator.magnitude(self.recipe.geometry, self.inputs, dtype)
 
 

@@ -54,6 +54,18 @@ class Stream:
         """
         return self._drawn(shape, dtype, lambda values: ((values.view("<i4") >> (31 - bits)) | 1) * 2.0**-bits)
 
+    def significands(self, shape: tuple[int, ...], precision: int, dtype: np.dtype) -> np.ndarray:
+        """Odd multiples of 2^-precision, from 1/2 to 1 in size: element i has the highest bits of word i behind a
+        leading one, and its sign from the lowest bit. `precision` is at most 53, and no more than `dtype` holds."""
+        out = np.empty(shape, dtype)
+        flat = out.reshape(-1)
+        for start in range(0, flat.size, _BLOCK_WORDS):
+            words = self.words(start, min(_BLOCK_WORDS, flat.size - start))
+            odd = (words >> np.uint64(65 - precision)) | np.uint64(1 << (precision - 1) | 1)
+            signs = 1 - 2.0 * (words & np.uint64(1))
+            flat[start : start + len(words)] = signs * odd.astype(np.float64) * 2.0**-precision
+        return out
+
     def integers(self, shape: tuple[int, ...], largest: int, dtype: np.dtype) -> np.ndarray:
         """Integers uniform on [-largest, largest], by multiply-shift: floor(value * (2*largest+1) / 2^32)."""
         span = 2 * largest + 1

@@ -50,7 +50,7 @@ def inferred(output: Output, found: Residuals, declared: Contract) -> tuple[Cont
         if output.propagated is None:
             bounded = found.excess <= allowed.relative
         else:
-            found = measure(output.actual, output.reference, s2, allowed)
+            found = measure(output.actual, output.reference, s2, allowed, output.rest)
             bounded = found.worst_share <= 1
         if bounded:
             statistics = found.statistics(allowed)

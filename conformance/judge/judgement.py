@@ -14,8 +14,8 @@ from conformance.judge.locate import locate
 from conformance.judge.output import Output
 from conformance.judge.residuals import measure
 
-EQUALITY_DISTRIBUTIONS = frozenset({"integer", "impulse", "special"})
-STATISTICS_DISTRIBUTIONS = frozenset({"fixed"})
+EQUALITY_DISTRIBUTIONS = frozenset({"integer", "impulse", "special", "nonfinite", "range", "subnormal"})
+STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "bits"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def compare(output: Output, distribution: str, contract: Contract) -> Comparison
         expected, limit = expected.astype(np.float64), np.zeros(wrong.shape)
     else:
         allowed, s2 = output.limits(contract)
-        found = measure(output.actual, output.reference, s2, allowed)
+        found = measure(output.actual, output.reference, s2, allowed, output.rest)
         expected = output.reference.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             limit = allowed.bound(expected, s2.astype(np.float64))
@@ -151,7 +151,7 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
     if demands_equality(output, distribution, contract):
         return _by_equality(output, contract)
     allowed, s2 = output.limits(contract)
-    found = measure(output.actual, output.reference, s2, allowed)
+    found = measure(output.actual, output.reference, s2, allowed, output.rest)
     values, named = {"worst error / bound": found.worst_share}, checked(output, distribution, contract)
     profile, inferred, conservative = {}, None, False
     if distribution in STATISTICS_DISTRIBUTIONS:
@@ -189,8 +189,9 @@ def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray
     Every bit that matters: NaN equals NaN, and the sign of a zero is free (it depends on the order of the sum). An
     infinite input that the contract splits in two parts becomes Inf - Inf.
     """
-    expected = output.reference.astype(np.float32 if output.dtype != "fp64" else np.float64)
-    expected = expected.astype(STORAGE[output.dtype])
+    with np.errstate(over="ignore"):
+        expected = output.reference.astype(np.float32 if output.dtype != "fp64" else np.float64)
+        expected = expected.astype(STORAGE[output.dtype])
     may_be_nan = ~np.isfinite(expected) if contract.inputs.endswith("x3") else np.isnan(expected)
     return expected, (output.actual != expected) & ~(np.isnan(output.actual) & may_be_nan)
 

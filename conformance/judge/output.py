@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from conformance.contract import Contract
 from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.propagation import Arithmetic
 from conformance.operators import Arrays, Operator
+
+NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Output:
     selects     whether every result is an element of the inputs
     constants   rounded constants that the operator allows for
     fan_out     most elements that one rounding may reach
+    rest        what the exact output has beyond `reference`, where float64 does not hold it
     propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
     """
 
@@ -39,6 +43,7 @@ class Output:
     constants: Constants = NONE
     fan_out: int = 1
     propagated: Callable[[Contract], Arrays] | None = None
+    rest: np.ndarray | None = None
 
     def allowed(self, contract: Contract) -> Limits:
         """What a contract allows, whatever the values are."""
@@ -63,6 +68,7 @@ def outputs_of(
     actual: Arrays,
     reference: Arrays,
     magnitude: Callable[[], Arrays],
+    rest: Mapping[str, np.ndarray] = NOTHING,
 ) -> list[Output]:
     """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs."""
     errors = operator.errors(geometry)
@@ -83,6 +89,7 @@ def outputs_of(
             constants=Constants(errors.constants, errors.shared_constant),
             fan_out=errors.error_fan_out,
             propagated=bounds,
+            rest=rest.get(name),
         )
         for name, tensor in operator.outputs(geometry).items()
         if name in actual

@@ -51,6 +51,7 @@ class Residuals:
 
     actual: np.ndarray
     reference: np.ndarray
+    rest: np.ndarray | None = None
     mismatched: np.ndarray | None = None
     """Mask of the elements that exceed their bound, in one dimension; None where there are none."""
     worst: int = 0
@@ -79,6 +80,8 @@ class Residuals:
         exact = exact[order]
         with np.errstate(invalid="ignore", over="ignore"):
             error = self.actual.reshape(-1)[order].astype(np.float64) - exact
+            if self.rest is not None:
+                error -= self.rest.reshape(-1)[order]
             first = np.flatnonzero(np.append(True, np.diff(np.abs(exact)) != 0))
             sums, products = np.add.reduceat(error, first), np.add.reduceat(error * exact, first)
         members = np.diff(np.append(first, exact.size))[exact[first] != 0].astype(np.float64)
@@ -119,19 +122,24 @@ def z_score(total: float, allowed: float, square: float) -> float:
     return beyond / math.sqrt(square) if square > 0 else 0.0
 
 
-def measure(actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits) -> Residuals:
-    """Residuals of one output; the three arrays have one shape and any layout, `actual` any storage dtype.
+def measure(
+    actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits, rest: np.ndarray | None = None
+) -> Residuals:
+    """Residuals of one output; the arrays have one shape and any layout, `actual` any storage dtype. The exact value is
+    `reference`, and `rest` more.
 
     NaN and infinities must be where and what they are in the reference, apart from results that round to infinity. A
     bound that is not finite where the reference is would let everything pass, and lets nothing.
     """
-    found = Residuals(actual, reference)
+    found = Residuals(actual, reference, rest)
     flat = [array.reshape(-1) for array in (actual, reference, s2)]
     overflow = (2 - 2 * limits.format.unit_roundoff) * 2.0**limits.format.emax
     with np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, actual.size, BLOCK):
             values, exact, scale = (array[start : start + BLOCK].astype(np.float64) for array in flat)
             error = values - exact
+            if rest is not None:
+                error -= rest.reshape(-1)[start : start + BLOCK]
             size = np.abs(error)
 
             bound = limits.bound(exact, scale)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from conformance.operators.extended import Double
+
 Arrays = dict[str, np.ndarray]
+Place = tuple[str, tuple[int, ...], float]
+"""An input, an index into it, and the value that stands there."""
 
 
 class Geometry(Protocol):
@@ -101,6 +106,7 @@ class ErrorModel:
                        the data
     exact_on_integers  whether small integers have results that every format holds
     selects            whether every result is an element of the inputs, so that nothing is rounded
+    divisor            common multiple of what results are divided by
     constants          rounded constants, such as the reciprocal of a divisor, that a result may be multiplied with
     shared_constant    whether these are the same for every element
     error_fan_out      most elements of an output that one rounding may reach, by way of an intermediate result
@@ -111,6 +117,7 @@ class ErrorModel:
     span: int
     exact_on_integers: bool = True
     selects: bool = False
+    divisor: int = 1
     constants: int = 0
     shared_constant: bool = True
     error_fan_out: int = 1
@@ -224,6 +231,11 @@ class Operator:
         """
         raise NotImplementedError
 
+    def exact(self, geometry: Any, inputs: Arrays) -> dict[str, Double]:
+        """The outputs as high and low part, for finite inputs with all the bits of float64, whose products it does not
+        hold. The low part is zero where the limits allow for the reference's own rounding."""
+        return {name: (high, np.zeros_like(high)) for name, high in self.reference(geometry, inputs).items()}
+
     def flops(self, geometry: Any) -> int:
         """Required floating-point operations, a multiply-add counted as two."""
         raise NotImplementedError
@@ -237,6 +249,11 @@ class Operator:
         """Index of an element of `operand` that may be NaN: no algorithm multiplies it with an element of padding, and
         results that it does not reach remain. None where there is no such element."""
         return None
+
+    def nonfinite(self, geometry: Any) -> Iterator[Place]:
+        """What the nonfinite distribution puts where. What IEEE 754 makes of it depends on no
+        order of a sum, and nothing of it is multiplied with padding or with zeros that an algorithm inserts."""
+        yield self.data, (-1, 0, 0, 0), -math.inf
 
     def shifted(self, geometry: Any, inputs: Arrays, steps: np.ndarray) -> Arrays:
         """The inputs with an image close to 1, from which `steps` says how far every element lies; only for families

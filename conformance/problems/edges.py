@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.problems.table import table
 
 FULL_CARE = (
-    "fp32 nchw all",
+    "fp32 nchw integer,fixed,impulse,special,wide",
     "fp32 nhwc integer,fixed,special",
     "bf16,fp16 nchw integer,fixed,wide",
     "bf16 nhwc fixed",
@@ -25,6 +25,40 @@ BASIC = table(
         "edge.dilation": "n1 c4 h15 w15 k6 r3 s3 p2 d2",
     },
 )
+
+VALUES = (
+    *table(
+        "standard",
+        (
+            "fp32,fp64 nchw,nhwc bits,special,nonfinite,range,subnormal",
+            "bf16,fp16 nchw,nhwc special,nonfinite,range,subnormal",
+        ),
+        {"edge.values": "n2 c4 h9 w8 k8 r3 s3 p1 b1"},
+    ),
+    *table(
+        "standard",
+        (
+            "fp32,fp16 nhwc nonfinite,range,subnormal",
+            "bf16,fp64 nchw nonfinite,range,subnormal",
+            "fp16,fp64 nhwc fixed",
+        ),
+        {
+            "edge.values-groups": "n3 c6 h9 w10 k8 r3 s2 u2 p1:0x0:1 g2",
+            "edge.values-depthwise": "n2 c12 h7 w8 k12 r3 s3 p1 g12",
+        },
+    ),
+    *table(
+        "standard",
+        ("fp32 nchw,nhwc bits", "fp64 nchw bits", "fp32 nchw range,subnormal"),
+        {
+            "edge.values-channel1": "n2 c1 h24 w25 k7 r1 s1 b1",
+            "edge.values-filter1": "n2 c7 h24 w25 k1 r1 s1",
+            "edge.values-window-is-image": "n1 c9 h3 w3 k16 r3 s3",
+        },
+    ),
+)
+"""Values at the ends of each format. The last problems have one product in an output of one direction each, so that
+only the input's own rounding shows."""
 
 SHAPES = table(
     "standard",

@@ -7,7 +7,7 @@ Bochkovskiy et al. 2020.
 
 from __future__ import annotations
 
-from conformance.problems.pooling import FULL_CARE, LAYER, SHAPE
+from conformance.problems.pooling import FEW_VALUES, FULL_CARE, LAYER, SHAPE, VALUE
 from conformance.problems.table import Problem, table
 
 BASIC = table(
@@ -54,6 +54,12 @@ SHAPES = table(
         "maxpool.long-window": "maxpool n2 c8 h56 w56 r56 s56",
     },
 )
+
+VALUES = (
+    *table("standard", VALUE, {"maxpool.values": "maxpool n2 c6 h8 w9 r3 s3 u2 p1"}),
+    *table("standard", FEW_VALUES, {"maxpool.values-overlap": "maxpool n2 c5 h6 w8 r2 s2 u1"}),
+)
+"""Values at the ends of each format."""
 
 _ROWS = """
         maxpool n1 c3 h5 w11 r2 s2 u2x1 p0:1x1:0 d1x2
@@ -117,4 +123,4 @@ FULL = table(
     },
 )
 
-PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *PAIRWISE, *LAYERS, *FULL)
+PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *VALUES, *PAIRWISE, *LAYERS, *FULL)

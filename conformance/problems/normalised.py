@@ -9,14 +9,14 @@ from __future__ import annotations
 from conformance.problems.table import Problem, table, typed
 
 FULL_CARE = (
-    "fp32 nchw all",
+    "fp32 nchw fixed,scaled,shifted,special",
     "fp32 nhwc fixed,special",
     "bf16,fp16 nchw fixed,scaled",
     "bf16 nhwc fixed",
     "fp64 nchw fixed,shifted",
 )
 SHAPE = (
-    "fp32 nchw all",
+    "fp32 nchw fixed,scaled,shifted,special",
     "bf16 nhwc fixed,scaled",
     "fp16 nchw fixed,scaled",
     "fp64 nchw fixed,shifted",
@@ -66,6 +66,29 @@ SHAPES = table(
     },
 )
 
+VALUES = (
+    *table(
+        "standard",
+        (
+            "fp32,fp64 nchw,nhwc bits",
+            "all nhwc nonfinite",
+            "bf16,fp16,fp64 nchw special",
+            "fp16,fp64 nhwc fixed",
+        ),
+        {"bn.values": "bn n2 c6 h6 w5 k12 r3 s3 p1 g3"},
+    ),
+    *table(
+        "standard",
+        ("fp32 nchw bits,nonfinite", "fp64 nchw bits", "fp16,bf16 nchw nonfinite"),
+        {
+            "bn.values-plain": "bn n2 c4 h5 w6 k12 r1 s1",
+            "bn.values-channel1": "bn n2 c1 h3 w3 k12 r1 s1 eps3",
+            "bn.values-outside": "bn n3 c3 h5 w5 k8 r3 s3 eps3 outside1",
+        },
+    ),
+)
+"""Values at the ends of each format."""
+
 LAYERS = table(
     "standard",
     LAYER,
@@ -89,7 +112,7 @@ FULL = table(
     },
 )
 
-PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *LAYERS, *FULL)
+PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *VALUES, *LAYERS, *FULL)
 
 MEMORY_PAIRS = (
     typed("bn n8 c32 h26 w26 k64 r3 s3", "standard"),

@@ -9,19 +9,26 @@ from __future__ import annotations
 from conformance.problems.table import Problem, table
 
 FULL_CARE = (
-    "fp32 nchw all",
+    "fp32 nchw integer,fixed,impulse,special,wide",
     "fp32 nhwc integer,fixed,special",
     "bf16,fp16 nchw integer,fixed,wide",
     "bf16 nhwc fixed",
     "fp64 nchw fixed",
 )
 SHAPE = (
-    "fp32 nchw all",
+    "fp32 nchw integer,fixed,impulse,special,wide",
     "bf16 nhwc integer,fixed,wide",
     "bf16 nchw fixed",
     "fp16 nchw integer,fixed,wide",
     "fp64 nchw fixed",
 )
+VALUE = (
+    "fp32 nchw,nhwc bits,special,nonfinite,range,subnormal",
+    "fp64 nhwc bits,fixed,special,nonfinite,range,subnormal",
+    "bf16,fp16 nhwc special,nonfinite,range,subnormal",
+    "fp16 nhwc fixed",
+)
+FEW_VALUES = ("fp32,fp64 nchw bits", "fp64 nchw nonfinite", "bf16,fp16 nchw nonfinite,range,subnormal")
 LAYER = ("fp32 nchw integer,fixed", "fp32,bf16 nhwc fixed", "bf16,fp16 nchw fixed")
 
 BASIC = table(
@@ -72,6 +79,12 @@ SHAPES = table(
     },
 )
 
+VALUES = (
+    *table("standard", VALUE, {"pool.values": "pool n2 c6 h8 w9 r3 s3 u2 p1"}),
+    *table("standard", FEW_VALUES, {"pool.values-2x2": "pool n2 c5 h6 w8 r2 s2"}),
+)
+"""Values at the ends of each format."""
+
 LAYERS = table(
     "standard",
     LAYER,
@@ -93,4 +106,4 @@ FULL = table(
     },
 )
 
-PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *LAYERS, *FULL)
+PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *VALUES, *LAYERS, *FULL)

@@ -13,11 +13,13 @@ from conformance.calibration.known_bad.precision import PRECISION
 from conformance.calibration.known_bad.scale import SCALE
 from conformance.calibration.known_bad.structure import STRUCTURE
 from conformance.calibration.known_bad.subtle import SUBTLE
+from conformance.calibration.known_bad.values import VALUES
 
 MUTANTS: tuple[Mutant, ...] = (
     *(*STRUCTURE, *PATHS, *PRECISION, *SCALE, *MEMORY, *SUBTLE),
     *(*CONV_BN, *CONV_BN_OUTPUTS),
     *(*POOL, *MAX_POOL),
+    *VALUES,
 )
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS))
 

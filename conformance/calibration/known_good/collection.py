@@ -17,9 +17,13 @@ from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, FAMILIES, ConvGeometry
 
-SPREADS_NAN = {"special": "a transform spreads NaN and Inf over its whole tile, beyond the receptive field"}
+NONFINITE = ("special", "nonfinite")
+SPREADS_NAN = dict.fromkeys(
+    NONFINITE, "a transform spreads NaN and Inf over its whole tile, beyond the receptive field"
+)
 OVERFLOWS = {"wide": "transformed data are larger, and leave the range before the way back makes them small again"}
-INF_MINUS_INF = {"special": "the low part of Inf, Inf - Inf, is NaN"}
+COMPENSATED = dict.fromkeys((*NONFINITE, "range"), "the compensation of Inf, Inf - Inf, is NaN")
+INF_MINUS_INF = dict.fromkeys(NONFINITE, "the low part of Inf, Inf - Inf, is NaN")
 
 BETTER = Contract(accumulate="fp64")
 
@@ -70,7 +74,7 @@ _ORDERS = (
 
 _STEPS = (
     _summed("fma", _EMULATED(step=sums.fused_fp32)),
-    _summed("kahan", Sum(step=sums.kahan), exempted={"special": "the compensation of Inf, Inf - Inf, is NaN"}),
+    _summed("kahan", Sum(step=sums.kahan), exempted=COMPENSATED),
     _summed("mma-16", _EMULATED(step=sums.exact_dot, lanes=sums.always(16), strided=True)),
     _summed("fp64", _EMULATED(held=np.float64), Contract(accumulate="fp64"), stricter=None),
     _summed("toward-zero", _EMULATED(step=sums.rounding_to(FP32, np.trunc)), Contract(rounding="zero"),

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.calibration.gathering import Gathered, gathered
 from conformance.calibration.known_good import sums
-from conformance.calibration.known_good.collection import KnownGood
+from conformance.calibration.known_good.collection import NONFINITE, KnownGood
 from conformance.calibration.known_good.sums import Sum, Total
 from conformance.calibration.rounding import stored
 from conformance.calibration.subject import DEFAULT, FP32_ONLY
@@ -22,8 +22,8 @@ from conformance.operators.pooling import taps
 from conformance.operators.spatial import cropped, padded
 
 FORWARD, BACKWARD = POOLINGS
-TIMES_ZERO = {"special": "a constant matrix multiplies NaN and Inf outside the window by zero"}
-DIFFERENCES = {"special": "differences of prefix sums carry NaN and Inf to all that comes behind"}
+TIMES_ZERO = dict.fromkeys(NONFINITE, "a constant matrix multiplies NaN and Inf outside the window by zero")
+DIFFERENCES = dict.fromkeys(NONFINITE, "differences of prefix sums carry NaN and Inf to all that comes behind")
 
 SEQUENTIAL = Sum()
 

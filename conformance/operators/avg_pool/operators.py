@@ -13,12 +13,15 @@ least common multiple before they are added.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from conformance.operators import extended
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor, WorkedExample
+from conformance.operators.extended import Double
 from conformance.operators.invalid import INTEGERS, WINDOW
 from conformance.operators.pooling import covered, few_windows, most_windows, scattered, taps
 from conformance.operators.spatial import padded
@@ -57,6 +60,7 @@ class _Pool(Operator):
             terms=terms,
             span=span,
             exact_on_integers=not np.any(divisors & (divisors - 1)),
+            divisor=geometry.common_multiple,
             constants=geometry.rounded_reciprocals,
             shared_constant=divisors.size == 1,
             error_fan_out=fan_out,
@@ -96,6 +100,10 @@ class AvgPoolForward(_Pool):
         """The sum over the window, exact, divided once."""
         return {"y": _window_sums(geometry, inputs["x"].astype(dtype)) / geometry.divisors.astype(dtype)}
 
+    def exact(self, geometry: PoolGeometry, inputs: Arrays) -> dict[str, Double]:
+        total = extended.linear(partial(_window_sums, geometry), [inputs["x"]], self.errors(geometry).span)
+        return {"y": extended.divided(total, geometry.divisors)}
+
     def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of squares) / divisor."""
         squares = _window_sums(geometry, np.square(inputs["x"].astype(dtype)))
@@ -129,14 +137,22 @@ class AvgPoolBackward(_Pool):
 
     def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """dy in units of the least common multiple of all divisors, added where it came from, divided once."""
-        multiple = geometry.common_multiple
-        shares = inputs["dy"].astype(dtype) * (multiple // geometry.divisors).astype(dtype)
-        return {"dx": scattered(geometry, shares) / np.dtype(dtype).type(multiple)}
+        return {"dx": _multiples(geometry, inputs["dy"].astype(dtype)) / np.dtype(dtype).type(geometry.common_multiple)}
+
+    def exact(self, geometry: PoolGeometry, inputs: Arrays) -> dict[str, Double]:
+        total = extended.linear(partial(_multiples, geometry), [inputs["dy"]], self.errors(geometry).span)
+        return {"dx": extended.divided(total, float(geometry.common_multiple))}
 
     def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of (dy/divisor)^2)."""
         shares = np.square(inputs["dy"].astype(dtype) / geometry.divisors.astype(dtype))
         return {"dx": np.sqrt(scattered(geometry, shares))}
+
+
+def _multiples(geometry: PoolGeometry, dy: np.ndarray) -> np.ndarray:
+    """dx times the least common multiple of all divisors."""
+    shares = dy * (geometry.common_multiple // geometry.divisors).astype(dy.dtype)
+    return scattered(geometry, shares)
 
 
 def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:

@@ -10,16 +10,20 @@ with c' = c + (group of k) * C/groups. The references are GEMMs over gathered wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, ProbeMethods
+from conformance.operators import extended
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Place, ProbeMethods
 from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
+from conformance.operators.extended import Double
 from conformance.operators.invalid import CHANNELS, WINDOW
 from conformance.operators.spatial import BLOCK_ELEMENTS, cropped, padded, taps_per_input
 
@@ -64,9 +68,58 @@ class _Conv(signatures.Convolution):
         outputs = self.reference(geometry, squares, dtype)
         return {name: np.sqrt(array, out=array) for name, array in outputs.items()}
 
+    def exact(self, geometry: ConvGeometry, inputs: Arrays) -> dict[str, Double]:
+        """Products of slices, and the sums that bias and dbias are."""
+        main, unbiased = next(iter(self.outputs(geometry))), replace(geometry, bias=False)
+        span = self.errors(geometry).span
+
+        def product(data: np.ndarray, operand: np.ndarray) -> np.ndarray:
+            return self.reference(unbiased, {self.data: data, self.operand: operand})[main]
+
+        found = {main: extended.linear(product, [inputs[self.data], inputs[self.operand]], span)}
+        if "bias" in inputs:
+            bias = inputs["bias"].astype(np.float64)[:, None, None] + np.zeros_like(found[main][0])
+            found[main] = extended.added(found[main], (bias, np.zeros_like(bias)))
+        if "dbias" in self.outputs(geometry):
+            found["dbias"] = extended.summed(inputs["dy"].astype(np.float64).swapaxes(0, 1).reshape(geometry.k, -1))
+        return found
+
     def flops(self, geometry: ConvGeometry) -> int:
         """2 * N*K*P*Q * C/g*R*S in every direction, taps on padding counted as the field does."""
         return 2 * geometry.y.size * (geometry.filter.size // geometry.k)
+
+
+NONFINITE = (math.inf, math.nan, -math.inf)
+
+
+def apart(extent: int, wanted: Iterable[Place]) -> Iterator[Place]:
+    """Each of the inputs with an index into a channel of its own, as far as there are channels beside one that is left
+    alone. `wanted` has indices without the channel, which is the first axis."""
+    places = list(wanted)[: max(1, extent - 1)]
+    for i, (name, index, value) in enumerate(places):
+        yield name, (i * extent // len(places), *index), value
+
+
+def inner_tap(g: ConvGeometry) -> tuple[int, int] | None:
+    """The first tap of the window that no output has on padding; None where there is none."""
+    found = []
+    for axis, (size, window) in enumerate(((g.h, g.r), (g.w, g.s))):
+        starts = np.arange(g.output_size[axis]) * g.stride[axis] - g.padding[axis][0]
+        places = starts + g.dilation[axis] * np.arange(window)[:, None]
+        found.append(np.flatnonzero(((places >= 0) & (places < size)).all(axis=1)))
+    return (int(found[0][0]), int(found[1][0])) if all(map(len, found)) else None
+
+
+def inner_pixel(g: ConvGeometry) -> tuple[int, int] | None:
+    """The first output whose window lies within the image; None where there is none."""
+    pixels = []
+    axes = zip((g.h, g.w), (g.r, g.s), g.stride, g.padding, g.dilation, strict=True)
+    for size, window, stride, (before, _), dilation in axes:
+        output = -(-before // stride)
+        if output * stride - before + dilation * (window - 1) >= size:
+            return None
+        pixels.append(output)
+    return pixels[0], pixels[1]
 
 
 class ConvForward(_Conv, signatures.Forward):
@@ -74,6 +127,15 @@ class ConvForward(_Conv, signatures.Forward):
     homogeneous = Homogeneous(("x", "bias"), ("y",))
     cofactor = "dy"
     probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
+
+    def nonfinite(self, geometry: ConvGeometry) -> Iterator[Place]:
+        """Filters, and the bias of others."""
+        yield from super().nonfinite(geometry)
+        tap, wanted = inner_tap(geometry), []
+        for value in NONFINITE:
+            wanted += [("w", (0, *tap), value)] if tap else []
+            wanted += [("bias", (), value)] if geometry.bias else []
+        yield from apart(geometry.k, wanted)
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """C/g*R*S products and the bias."""
@@ -97,6 +159,17 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
     homogeneous = Homogeneous(("dy",), ("dx",))
     cofactor = "x"
     probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
+
+    def nonfinite(self, geometry: ConvGeometry) -> Iterator[Place]:
+        """Filters in their middle, with which every element of dx has a product: algorithms that put zeros around dy or
+        between its elements multiply other taps with these."""
+        yield from super().nonfinite(geometry)
+        g, size = geometry, (geometry.h, geometry.w)
+        middle = tuple(before // dilation for (before, _), dilation in zip(g.padding, g.dilation, strict=True))
+        centred = all(m * d == p[0] for m, d, p in zip(middle, g.dilation, g.padding, strict=True))
+        if centred and g.stride == (1, 1) and g.output_size == size and middle < (g.r, g.s):
+            for name, (c, *tap), value in apart(g.c // g.groups, [("w", middle, value) for value in NONFINITE]):
+                yield name, (0, c, *tap), value
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """K/g products for every window position that touches an input element."""
@@ -137,17 +210,17 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
         return ErrorModel(dict.fromkeys(self.outputs(geometry), terms), span=terms)
 
     def nan_place(self, geometry: ConvGeometry) -> tuple[int, ...] | None:
-        """In the middle filter of the first image, the first pixel whose window lies within the image. Neither the
-        first group, which holds the NaN of x, nor the last, which holds its infinity, is lost to it where there are
-        three."""
-        pixels = []
-        axes = zip((geometry.h, geometry.w), (geometry.r, geometry.s), geometry.stride, geometry.padding, strict=True)
-        for (size, window, stride, (before, _)), dilation in zip(axes, geometry.dilation, strict=True):
-            output = -(-before // stride)
-            if output * stride - before + dilation * (window - 1) >= size:
-                return None
-            pixels.append(output)
-        return (0, geometry.k // 2, *pixels) if geometry.k >= 3 else None
+        """In the middle filter of the first image. The first group, with the NaN of x, and the last, with its infinity,
+        are not lost to it where there are three."""
+        pixel = inner_pixel(geometry)
+        return (0, geometry.k // 2, *pixel) if pixel and geometry.k >= 3 else None
+
+    def nonfinite(self, geometry: ConvGeometry) -> Iterator[Place]:
+        """Gradients whose window lies within the image."""
+        yield from super().nonfinite(geometry)
+        if pixel := inner_pixel(geometry):
+            for name, (k, *place), value in apart(geometry.k, [("dy", pixel, value) for value in NONFINITE]):
+                yield name, (0, k, *place), value
 
     def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """dw = sum over blocks of dy @ windows(x)^T; dbias = sum of dy."""

@@ -10,21 +10,25 @@ of inv = 1 / (s + eps), s = sqrt(sum d^2 / (M - 1)), makes pull = product * inv 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Tensor
+from conformance.operators import extended
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, Tensor
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight
-from conformance.operators.conv_bn import extended, propagation
+from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.channels import as_image, by_channel, column
-from conformance.operators.conv_bn.extended import Double
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.operators import CONV, ConvBn, Statistics, intermediate
 from conformance.operators.conv_bn.propagation import pull
+from conformance.operators.extended import Double
 
+HALF = 27
+"""Bits of a factor that leave enough of float64's 53 for the other one and the sum."""
 _GRADIENT, _WEIGHT = ConvBackwardData(), ConvBackwardWeight()
 
 
@@ -49,6 +53,15 @@ class ConvBnBackward(ConvBn):
         """As in the gradients of a convolution; M in those of the parameters."""
         terms = dict.fromkeys(self.outputs(geometry), geometry.count) | dict(_GRADIENT.errors(geometry).terms)
         return self.error_model(geometry, terms, propagation.backward)
+
+    def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
+        """And NaN in dy."""
+        yield from super().nonfinite_channels(geometry)
+        yield "dy", (0, 0), math.nan
+
+    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
+        for name, (k, *place), value in super().nonfinite(geometry):
+            yield name, (0, k, *place) if name == "dy" else (k, *place), value
 
     def flops(self, geometry: ConvBnGeometry) -> int:
         """z again, and both gradients."""
@@ -107,22 +120,33 @@ class Gradient:
 
 def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> np.ndarray:
     """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
-    scale = np.frexp(np.abs(w.astype(np.float64)).max(axis=(1, 2, 3)))[1]
-    level = np.ldexp(w.astype(np.float64), -scale[:, None, None, None])
+    level, scale = extended.levelled(w)
     raised = np.ldexp(dz, scale[:, None, None])
-    bits = extended.room(level, _GRADIENT.errors(geometry).terms["dx"])
-    slices = extended.sliced(raised, bits, (0, 1, 2, 3))
-    parts = [_GRADIENT.reference(geometry.conv, {"dy": part, "w": level}, dtype)["dx"] for part in slices]
-    return _from_the_smallest(parts)
+    return _in_slices(_GRADIENT, geometry, ("dy", raised, (0, 1, 2, 3)), ("w", level), dtype)
 
 
 def _dw(geometry: ConvBnGeometry, x: np.ndarray, dz: np.ndarray, dtype: Any) -> np.ndarray:
     """backward-weight of dz."""
-    slices = extended.sliced(dz, extended.room(x.astype(np.float64), geometry.count), (0, 2, 3))
-    return _from_the_smallest([_WEIGHT.reference(geometry.conv, {"x": x, "dy": part}, dtype)["dw"] for part in slices])
+    return _in_slices(_WEIGHT, geometry, ("dy", dz, (0, 2, 3)), ("x", x.astype(np.float64)), dtype)
 
 
-def _from_the_smallest(parts: list[np.ndarray]) -> np.ndarray:
+def _in_slices(
+    operator: Operator,
+    geometry: ConvBnGeometry,
+    sliced: tuple[str, np.ndarray, tuple[int, ...]],
+    other: tuple[str, np.ndarray],
+    dtype: Any,
+) -> np.ndarray:
+    """The operator's main output, added up from the smallest of exact parts: one input in slices along the axes given,
+    the other in two where it has more than half of the bits of float64."""
+    (name, array, axes), (factor, values) = sliced, other
+    main, terms = next(iter(operator.errors(geometry.conv).terms.items()))
+    halves = extended.cut(values, HALF) if extended.width(values) > HALF else [values]
+    parts = [
+        operator.reference(geometry.conv, {name: part, factor: half}, dtype)[main]
+        for part in extended.sliced(array, min(extended.room(half, terms) for half in halves), axes)
+        for half in halves
+    ]
     found: np.ndarray = parts[-1]
     for part in reversed(parts[:-1]):
         found = found + part

@@ -14,7 +14,7 @@ FAMILY = Family(
     name="conv_bn",
     geometry=ConvBnGeometry,
     operators=(ConvBnForward(), ConvBnBackward(), ConvBnInference()),
-    distributions=("fixed", "scaled", "shifted", "special"),
+    distributions=("fixed", "bits", "scaled", "shifted", "special", "nonfinite"),
     mistakes=(*CONVOLVING, *NORMALISATION, *BACKPROPAGATION),
     further=FURTHER,
 )

@@ -8,34 +8,36 @@ With z = conv(x, w) without bias, over the M = N*P*Q elements of a channel (Ioff
 sum (z - mean)^2 / (M - 1), and inv = 1 / (sqrt(var) + eps). Running statistics move by `momentum` toward the mean and
 the unbiased variance in both. gamma and beta are absent where the problem is not affine.
 
-The references carry statistics in twice the precision of float64 (`extended`, beside this file); z is exact on the
+The references carry statistics in twice the precision of float64 (`conformance.operators.extended`); z is exact on the
 data of `conformance.inputs`, and so are the slices of dz that gradients are made from, so every bit is reproducible.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from conformance.operators import extended
 from conformance.operators.base import (
     Arrays,
     ErrorModel,
     Homogeneous,
     Operator,
+    Place,
     Propagation,
     Request,
     Spoil,
     Tensor,
 )
-from conformance.operators.conv.operators import ConvForward
-from conformance.operators.conv_bn import extended, propagation
+from conformance.operators.conv.operators import NONFINITE, ConvForward, apart, inner_tap
+from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.channels import as_image, by_channel, column
-from conformance.operators.conv_bn.extended import Double
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.extended import Double
 from conformance.operators.invalid import CHANNELS, INTEGERS, WINDOW
 from conformance.operators.spatial import UNPADDED
 
@@ -54,14 +56,29 @@ class Statistics:
     @classmethod
     def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Statistics:
         """From x and w; the convolution in `dtype`, everything after it in extended precision."""
-        z = by_channel(CONV.reference(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
-        mean, rest = extended.divided(extended.summed(z), float(geometry.count))
-        d = (z - mean[:, None]) - rest[:, None]
+        z, low = convolved(geometry, inputs, dtype)
+        mean, rest = extended.divided(extended.total((z, low)), float(geometry.count))
+        d = (z - mean[:, None]) - rest[:, None] + low
         return cls(z, d, mean, extended.dot(d, d))
 
     def variance(self, freedom: int) -> np.ndarray:
         """The sum of squares over M or M - 1."""
         return extended.divided(self.squares, float(freedom))[0]
+
+
+def convolved(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Double:
+    """z [K, M] as float64 has it, computed in `dtype`; where that is too narrow for sums of these products, in slices,
+    with what is left over as the low part."""
+    pair = _pair(inputs)
+    if dtype == np.float64:
+        level, scale = extended.levelled(inputs["w"])
+        room = extended.room(inputs["x"].astype(dtype), geometry.filter.size // geometry.k)
+        if room < extended.width(level):
+            parts = CONV.exact(geometry.conv, {"x": inputs["x"], "w": level})["y"]
+            high, low = (by_channel(np.ldexp(part, scale[:, None, None])) for part in parts)
+            return high, low
+    high = by_channel(CONV.reference(geometry.conv, pair, dtype)["y"].astype(np.float64))
+    return high, np.zeros_like(high)
 
 
 def _pair(inputs: Mapping[str, np.ndarray]) -> Arrays:
@@ -121,6 +138,17 @@ class ConvBn(Operator):
             "w": (w * kept[..., None, None]).reshape(inputs["w"].shape),
         }
 
+    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
+        return apart(geometry.k, self.nonfinite_channels(geometry))
+
+    def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
+        """What `nonfinite` puts in a channel each, by an index into the channel: NaN in a filter and in gamma, where
+        infinities depend on the order of correct operations."""
+        if tap := inner_tap(geometry):
+            yield "w", (0, *tap), math.nan
+        if geometry.affine:
+            yield "gamma", (), math.nan
+
     def flops(self, geometry: ConvBnGeometry) -> int:
         """The convolution's; normalisation is bound by memory."""
         return CONV.flops(geometry)
@@ -156,6 +184,14 @@ class ConvBnForward(ConvBn):
     def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
         """The common ones and momentum."""
         return {**super().parameters(geometry), "momentum": geometry.momentum}
+
+    def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
+        """In beta, and NaN in the running statistics: momentum 0 and 1 may leave out what they multiply with zero."""
+        yield from super().nonfinite_channels(geometry)
+        if geometry.running and 0 < geometry.momentum < 1:
+            yield from (("running_mean", (), math.nan), ("running_var", (), math.nan))
+        if geometry.affine:
+            yield from (("beta", (), value) for value in NONFINITE)
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """C/g*R*S products in an element of y, M elements in a statistic."""
@@ -218,15 +254,26 @@ class ConvBnInference(ConvBn):
     def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
         return {"y": geometry.y}
 
+    def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
+        """In every input: statistics are given, so that infinities stay where they are. An infinite variance leaves
+        beta."""
+        yield from super().nonfinite_channels(geometry)
+        for value in NONFINITE:
+            yield "running_mean", (), value
+            if value >= 0 or math.isnan(value):
+                yield "running_var", (), value
+            if geometry.affine:
+                yield "beta", (), value
+
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """C/g*R*S products."""
         return self.error_model(geometry, {"y": geometry.filter.size // geometry.k}, propagation.inference)
 
     def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """z normalised by what was learned before."""
-        z = by_channel(CONV.reference(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
+        z, low = convolved(geometry, inputs, dtype)
         inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
-        return {"y": normalised(geometry, z - column(inputs["running_mean"]), inverse, inputs)}
+        return {"y": normalised(geometry, z - column(inputs["running_mean"]) + low, inverse, inputs)}
 
     def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """z and s2 of z as [K, M]."""

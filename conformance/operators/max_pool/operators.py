@@ -9,12 +9,26 @@ frameworks do that keep no indices, and adds up the gradients of the windows tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Request, Spoil, Tensor, WorkedExample
+from conformance.operators import extended
+from conformance.operators.base import (
+    Arrays,
+    ErrorModel,
+    Homogeneous,
+    Operator,
+    Place,
+    Request,
+    Spoil,
+    Tensor,
+    WorkedExample,
+)
+from conformance.operators.extended import Double
 from conformance.operators.invalid import WINDOW
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.pooling import covered, few_windows, most_windows, taps
@@ -141,6 +155,12 @@ class MaxPoolBackward(_MaxPool):
     def outputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
         return {"dx": geometry.x}
 
+    def nonfinite(self, geometry: MaxPoolGeometry) -> Iterator[Place]:
+        """And an image with NaN, to which gradients go, and both infinities."""
+        yield from super().nonfinite(geometry)
+        yield from (("x", index, value) for index, value in self.specials)
+        yield "x", (0, -1, -1, -1), -math.inf
+
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         """As many gradients as there are windows that hold an element."""
         terms = most_windows(geometry)
@@ -149,6 +169,10 @@ class MaxPoolBackward(_MaxPool):
     def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         found = selected(geometry, inputs["x"].astype(dtype))
         return {"dx": routed(geometry, found, inputs["dy"].astype(dtype))}
+
+    def exact(self, geometry: MaxPoolGeometry, inputs: Arrays) -> dict[str, Double]:
+        found = selected(geometry, inputs["x"].astype(np.float64))
+        return {"dx": extended.linear(partial(routed, geometry, found), [inputs["dy"]], self.errors(geometry).span)}
 
     def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of dy^2)."""

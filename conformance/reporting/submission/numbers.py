@@ -202,11 +202,11 @@ def _impossible(record: CaseRecord, recipe: Recipe, output: Output, contract: Co
         for o in outputs_of(
             recipe.operator, recipe.geometry, recipe.dtype, known.inputs,
             {output.name: known.reference[output.name].astype(STORAGE[output.dtype])}, known.reference,
-            lambda: known.magnitude,
+            lambda: known.magnitude, known.rest,
         )
     )  # fmt: skip
     allowed, s2 = nearest.limits(contract)
-    found = measure(nearest.actual, nearest.reference, s2, allowed)
+    found = measure(nearest.actual, nearest.reference, s2, allowed, nearest.rest)
     least = {BOUND: found.worst_share}
     if RMS in checks and not allowed.gain:  # otherwise what the contract's own constants add is taken off first
         least[RMS] = found.statistics(allowed).rms

@@ -10,8 +10,9 @@ matrix multiplication", Numer. Algorithms 59, 2012.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -76,10 +77,10 @@ def dot(a: np.ndarray, b: np.ndarray) -> Double:
     return total(two_product(a, b))
 
 
-def divided(a: Double, by: float) -> Double:
+def divided(a: Double, by: float | np.ndarray) -> Double:
     """a / by, correct to about 2^-104."""
     quotient = a[0] / by
-    product, error = two_product(quotient, np.full_like(quotient, by))
+    product, error = two_product(quotient, np.broadcast_to(np.float64(by), quotient.shape))
     rest = (((a[0] - product) - error) + a[1]) / by
     high = quotient + rest
     return high, rest - (high - quotient)
@@ -99,6 +100,37 @@ def width(array: np.ndarray) -> int:
 def room(factor: np.ndarray, terms: int) -> int:
     """Bits that the other factor of a product may have, so that every sum of `terms` products is exact."""
     return max(_NARROWEST, SIGNIFICAND - width(factor) - math.ceil(math.log2(max(2, terms))))
+
+
+def levelled(filters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Filters [K, ...] in float64 brought to one scale, and the powers of two [K] that bring them back."""
+    wide = filters.astype(np.float64)
+    axes = tuple(range(1, wide.ndim))
+    scale = np.frexp(np.max(np.abs(wide), axis=axes, where=np.isfinite(wide), initial=0.0))[1]
+    return np.ldexp(wide, -scale.reshape(-1, *(1 for _ in axes))), scale
+
+
+def linear(operate: Callable[..., np.ndarray], factors: Sequence[np.ndarray], span: int) -> Double:
+    """operate(*factors), which is linear in each of them, from slices of theirs for which it is exact in float64.
+
+    `span` is how much larger than a product of elements a result can be. Elements must be finite.
+    """
+    bits = (SIGNIFICAND - math.ceil(math.log2(max(2, span)))) // len(factors)
+    parts = [operate(*given) for given in itertools.product(*(cut(each.astype(np.float64), bits) for each in factors))]
+    found = parts[-1], np.zeros_like(parts[-1])
+    for part in reversed(parts[:-1]):
+        found = added(found, (part, np.zeros_like(part)))
+    return found
+
+
+def cut(array: np.ndarray, bits: int) -> list[np.ndarray]:
+    """As many slices of `bits` bits as the array has, at least one."""
+    grid, rest = np.ldexp(1.0, np.frexp(np.abs(array).max(initial=0.0))[1] - bits), array
+    parts = []
+    while not parts or rest.any():
+        parts.append(np.rint(rest / grid) * grid)
+        rest, grid = rest - parts[-1], np.ldexp(grid, -bits)
+    return parts
 
 
 def sliced(array: np.ndarray, bits: int, axes: tuple[int, ...]) -> Iterator[np.ndarray]:
