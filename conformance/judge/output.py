@@ -12,7 +12,7 @@ import numpy as np
 from conformance.contract import Contract
 from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.propagation import Arithmetic
-from conformance.operators import Arrays, Operator
+from conformance.operators import Arrays, Operator, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Output:
     constants   rounded constants that the operator allows for
     fan_out     most elements that one rounding may reach
     propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
+    reach       bound on s2 of what transforms compute of the inputs, whether an output needs it or not
+    channels    which channel every element is of (what has a filter or an image of its own); broadcasts to the output
     """
 
     name: str
@@ -39,6 +41,8 @@ class Output:
     constants: Constants = NONE
     fan_out: int = 1
     propagated: Callable[[Contract], Arrays] | None = None
+    reach: Callable[[], float] = lambda: 0.0
+    channels: np.ndarray | None = None
 
     def allowed(self, contract: Contract) -> Limits:
         """What a contract allows, whatever the values are."""
@@ -52,7 +56,7 @@ class Output:
         if self.propagated is not None:
             return allowed, self.propagated(contract)[self.name]
         s2 = self.magnitude()[self.name]
-        return allowed, s2 if allowed.local else np.broadcast_to(s2.max(), s2.shape)
+        return allowed, s2 if allowed.local else np.broadcast_to(s2.max() or self.reach(), s2.shape)
 
 
 def outputs_of(
@@ -83,7 +87,17 @@ def outputs_of(
             constants=Constants(errors.constants, errors.shared_constant),
             fan_out=errors.error_fan_out,
             propagated=bounds,
+            channels=_channels(tensor),
+            reach=lambda: float(
+                np.linalg.norm(inputs[operator.data].astype(np.float64)) * np.max(np.abs(inputs[operator.operand]))
+            ),
         )
         for name, tensor in operator.outputs(geometry).items()
         if name in actual
     ]
+
+
+def _channels(tensor: Tensor) -> np.ndarray:
+    """Of K where there are filters, else of C."""
+    axis = tensor.axes.index("K" if "K" in tensor.axes else "C")
+    return np.arange(tensor.shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(tensor.axes))])
