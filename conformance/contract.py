@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from conformance.dtypes import FORMATS, Format
 
 _CHOICES = {
-    "inputs": ("exact", "tf32x3", "bf16x3", "tf32", "fp16", "bf16"),
+    "inputs": ("exact", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "tf32", "fp16", "bf16"),
     "accumulate": ("auto", "fp64", "fp32", "fp16", "bf16"),
     "rounding": ("nearest", "zero"),
     "algorithm": ("direct", "winograd-f2", "winograd-f4", "fft"),
@@ -27,12 +27,15 @@ class ContractError(ValueError):
 class Contract:
     """How a kernel computes.
 
-    inputs       rounding applied to the inputs before they are multiplied; x3: split in two parts, three products
+    inputs       rounding applied to the inputs before they are multiplied; x3: split in two parts, three products;
+                 x6 and x9: in three parts, six or all nine products
     accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors
     rounding     of the accumulator: to nearest, or toward zero as some tensor cores do
-    algorithm    direct (any order of the same products), winograd F(2x2,3x3) or F(4x4,3x3), or fft (other products)
+    algorithm    direct (any order of the same products), winograd F(2x2,3x3) or F(4x4,3x3), or fft (other products);
+                 winograd stands for direct where it does not exist, see `on`
     subnormals   kept, or flushed to zero on the way in or out
-    splits       split-K: number of partial sums that are stored before they are added
+    splits       split-K: number of partial sums that are stored before they are added, or one for each product where
+                 there are fewer
     partials     format that they are stored in
     between      where a fused operator keeps what lies between its parts: in the accumulator's format, or rounded to
                  that of the tensors, as separate kernels do
@@ -49,13 +52,42 @@ class Contract:
     between: str = "accumulator"
     variance: str = "centred"
 
+    def __init_subclass__(cls) -> None:
+        """A subclass could answer anything; what is declared are the fields. Raises ContractError."""
+        raise ContractError(f"{cls.__name__}: Contract has no subclasses; declare its fields")
+
     def __post_init__(self) -> None:
         for field, choices in _CHOICES.items():
-            if getattr(self, field) not in choices:
-                raise ContractError(f"Contract({field}={getattr(self, field)!r}): must be one of {', '.join(choices)}")
+            value = getattr(self, field)
+            if type(value) is not str or value not in choices:
+                raise ContractError(f"Contract({field}={value!r}): must be one of {', '.join(choices)}")
 
-        if not isinstance(self.splits, int) or self.splits < 1:
+        if type(self.splits) is not int or self.splits < 1:
             raise ContractError(f"Contract(splits={self.splits!r}): must be a whole number, at least 1")
+
+    def on(self, geometry: Any) -> Contract:
+        """The contract that a problem is judged under: Winograd's F(m x m, 3 x 3) is for windows of 3x3 with stride and
+        dilation 1 (Lavin and Gray 2016), and declares nothing for others, which a kernel computes directly."""
+        if not self.algorithm.startswith("winograd"):
+            return self
+        g = geometry
+        exists = "conv" in g.family and (g.r, g.s) == (3, 3) and g.stride == g.dilation == (1, 1)
+        return self if exists else replace(self, algorithm="direct")
+
+    @property
+    def narrow(self) -> str:
+        """Format that inputs are rounded to, or that their parts have; empty where they are as given."""
+        return "" if self.inputs == "exact" else self.inputs.partition("x")[0]
+
+    @property
+    def products(self) -> int:
+        """Products that are added for each of the definition's."""
+        return int(self.inputs.partition("x")[2] or 1) if self.narrow else 1
+
+    @property
+    def parts(self) -> int:
+        """Parts that an input is split in."""
+        return {1: 1, 3: 2, 6: 3, 9: 3}[self.products]
 
     def accumulator(self, dtype: str) -> Format:
         """The accumulator's format for tensors of `dtype`."""
@@ -69,9 +101,14 @@ class Contract:
         True of every order of a direct sum whose accumulator and partials hold what the storage format (up to fp32's
         24 bits) holds. Inputs fit in 8 bits, so that no input rounding touches them.
         """
-        needed = min(FORMATS[dtype].precision, FORMATS["fp32"].precision)
+        needed = self._integer_bits(dtype)
         held = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
         return self.algorithm == "direct" and all(format.precision >= needed for format in held)
+
+    @staticmethod
+    def _integer_bits(dtype: str) -> int:
+        """Bits of the largest sum of the integers of `conformance.inputs`."""
+        return min(FORMATS[dtype].precision, FORMATS["fp32"].precision)
 
     def exempts(self, distribution: str, dtype: str) -> str:
         """Why a kernel under this contract is not held to an input distribution; empty if it is."""
@@ -81,18 +118,19 @@ class Contract:
             return "subnormal numbers are flushed (declared)"
         if distribution in ("range", "subnormal") and not self.exact_on_integers(dtype):
             return "results near the ends of the range are known for sums that are exact on integers only"
+        stages = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
         if distribution in ("wide", "range", "subnormal"):
             if self.algorithm in ("winograd-f4", "fft"):
                 return f"{self.algorithm} enlarges its data and leaves the range first (declared)"
-            stages = [self.accumulator(dtype)]
-            stages += [] if self.inputs == "exact" else [FORMATS[self.inputs.removesuffix("x3")]]
-            stages += [FORMATS[self.partials]] if self.splits > 1 else []
+            stages += [FORMATS[self.narrow]] if self.narrow else []
             if any(format.emax < FORMATS[dtype].emax for format in stages):
                 return f"the declared arithmetic has less range than {dtype}"
             if distribution == "subnormal" and any(
                 format.smallest_subnormal > FORMATS[dtype].smallest_subnormal for format in stages
             ):
                 return f"the declared arithmetic has coarser subnormal numbers than {dtype}"
+        if distribution == "integer" and any(format.emax < self._integer_bits(dtype) for format in stages):
+            return f"sums of integers of {dtype} leave the range of the declared arithmetic"
         return ""
 
     @property

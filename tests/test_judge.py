@@ -15,6 +15,7 @@ from conformance.judge import Check, Contract, ContractError, Judgement, Output,
 from conformance.judge.limits import limits
 from conformance.judge.locate import locate
 from conformance.judge.residuals import BLOCK
+from conformance.operators import parse
 
 TERMS, COUNT = 4608, 1024
 LOOSEST = Contract(inputs="bf16", accumulate="bf16", rounding="zero", algorithm="fft", subnormals="flushed")
@@ -197,6 +198,15 @@ def test_exact_results_pass_all_statistics(value: float):
     assert judge(output(exact, exact, np.ones(100)), "fixed", Contract()).passed
 
 
+class Anything(str):
+    """Equal to whatever it is compared with."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+
 FIELDS: dict[str, tuple[Any, str]] = {
     "inputs": ("fp8", "Contract(inputs='fp8'): must be one of exact, "),
     "accumulate": ("float32", "Contract(accumulate='float32'): must be one of auto, fp64, fp32, "),
@@ -205,6 +215,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "subnormals": (True, "Contract(subnormals=True): must be one of kept, flushed"),
     "partials": ("int8", "Contract(partials='int8'): must be one of fp32, "),
     "splits": (0, "Contract(splits=0): must be a whole number, at least 1"),
+    "between": (Anything("storage"), "Contract(between='storage'): must be one of accumulator, storage"),
 }
 
 
@@ -216,9 +227,34 @@ def test_contract_names_field_and_choices(field: str):
     assert str(caught.value).startswith(message)
 
 
+def test_contract_has_no_subclasses():
+    with pytest.raises(ContractError, match="Lax: Contract has no subclasses"):
+        type("Lax", (Contract,), {})
+
+
+@pytest.mark.parametrize(
+    "text", ["n1 c3 h7 w5 k1 r1 s1", "n1 c3 h7 w7 k2 r3 s3 u2", "n1 c3 h7 w7 k2 r3 s3 d2", "pool n1 c2 h6 w6 r3 s3 u1"]
+)
+def test_winograd_is_judged_as_direct_where_it_does_not_exist(text: str):
+    assert Contract(algorithm="winograd-f4").on(parse(text)) == Contract()
+
+
+def test_winograd_is_judged_as_declared_where_it_exists():
+    declared = Contract(algorithm="winograd-f4")
+    for text in ("n1 c3 h7 w7 k2 r3 s3 p1", "bn n2 c3 h7 w7 k2 r3 s3"):
+        assert declared.on(parse(text)) == declared
+
+
+def test_there_are_no_more_splits_than_products():
+    assert limits(Contract(splits=10**6, partials="bf16"), "fp32", 9) == limits(
+        Contract(splits=9, partials="bf16"), "fp32", 9
+    )
+
+
 LADDERS = {
     "tf32 inputs": [Contract(inputs=name) for name in ("exact", "tf32x3", "tf32")],
     "bf16 inputs": [Contract(inputs=name) for name in ("exact", "bf16x3", "bf16")],
+    "bf16 in three parts": [Contract(inputs=name) for name in ("exact", "bf16x6", "bf16x9")],
     "fp16 inputs": [Contract(inputs=name) for name in ("exact", "tf32", "fp16")],
     "fp16 sums": [Contract(accumulate=name) for name in ("fp64", "fp32", "fp16")],
     "bf16 sums": [Contract(accumulate=name) for name in ("fp64", "fp32", "bf16")],

@@ -12,7 +12,7 @@ import pytest
 from conformance.calibration import false_alarms as campaign
 from conformance.calibration.known_good import KNOWN_GOOD, KnownGood, sums
 from conformance.calibration.known_good.sums import Sum
-from conformance.calibration.rounding import halves, rounded, stored
+from conformance.calibration.rounding import parts, rounded, stored
 from conformance.calibration.subject import judgements
 from conformance.dtypes import BF16, FP16, FP32, TF32
 from conformance.inputs import Expectation, Recipe
@@ -123,7 +123,7 @@ def test_storing_rounds_once():
 @pytest.mark.parametrize("format", [TF32, BF16])
 def test_halves_add_up_to_twice_the_bits(format):
     values = np.random.default_rng(1).uniform(-1, 1, 1000).astype(np.float32).astype(np.float64)
-    high, low = halves(values, format)
+    high, low = parts(values, format, 2)
     assert np.all(np.abs(values - high - low) <= format.unit_roundoff**2 * np.abs(values))
     assert np.all(rounded(low, format) == low)
 

@@ -57,7 +57,9 @@ def bits(precision: int) -> Format:
     return Format(f"{precision} bits", precision, FORMATS["fp32"].emin, FORMATS["fp32"].emax)
 
 
-def halves(values: np.ndarray, format: Format) -> tuple[np.ndarray, np.ndarray]:
-    """High and low part: `values` rounded to `format`, and what that lost, rounded to it as well."""
-    high = rounded(values, format)
-    return high, rounded(values - high, format)
+def parts(values: np.ndarray, format: Format, count: int) -> list[np.ndarray]:
+    """`values` rounded to `format`, and what that lost, rounded to it as well; and so on."""
+    found: list[np.ndarray] = []
+    for _ in range(count):
+        found.append(rounded(values - sum(found, start=np.zeros_like(values)), format))
+    return found

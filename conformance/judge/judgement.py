@@ -155,7 +155,7 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
     values, named = {"worst error / bound": found.worst_share}, checked(output, distribution, contract)
     profile, inferred, conservative = {}, None, False
     if distribution in STATISTICS_DISTRIBUTIONS:
-        statistics = found.statistics(allowed)
+        statistics = found.statistics(allowed, output.channels)
         values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}
         named["rms"] = statistics.rms_limit
         profile = accuracy.profile(output, found, statistics, contract, allowed)
@@ -192,7 +192,7 @@ def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray
     with np.errstate(over="ignore"):
         expected = output.reference.astype(np.float32 if output.dtype != "fp64" else np.float64)
         expected = expected.astype(STORAGE[output.dtype])
-    may_be_nan = ~np.isfinite(expected) if contract.inputs.endswith("x3") else np.isnan(expected)
+    may_be_nan = ~np.isfinite(expected) if contract.parts > 1 else np.isnan(expected)
     return expected, (output.actual != expected) & ~(np.isnan(output.actual) & may_be_nan)
 
 

@@ -26,18 +26,24 @@ LAMBDA * u_part * sqrt(splits) is added to sums.
 *Input rounding.* Two factors rounded to u_in give each product a relative error of at most 2*u_in, independent and
 mean-zero: e / s2 is sub-Gaussian with standard deviation below 2*u_in/sqrt(3) times a spread below 1; inputs = 4*u_in
 lies beyond what 67M elements reach. Splitting an input in two parts and dropping the product of the low parts (bf16x3,
-tf32x3) leaves u_in = u^2 of the parts' format, and three times the additions.
+tf32x3) leaves u_in = u^2 of the parts' format, and three times the additions; in three parts (bf16x6, bf16x9; Henry,
+Tang and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations", 2019),
+u^3 and six or nine times. Every part of a small input may underflow: eta_in, below.
 
 *Winograd and FFT.* Winograd accumulates KS/9 products of transformed data, after a few additions in each transform;
 `winograd_growth` says by how much the transforms enlarge rounding errors. FFT adds an error of u_acc per stage, log2 of
 the transform's length (Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 24.2). Neighbours outside
-an element's own window take part in both, so that the scale is the largest magnitude of the tensor. The constants of
+an element's own window take part in both, so that the scale is the largest magnitude of the tensor. What takes part
+need not reach any output: of an impulse that a stride passes over all results are zero, and FFT computes them as
+differences of results that are not. The scale is then that of the results at stride 1 and beyond the edges, at most
+|data|_2 * max|operand| (`reach`). The constants of
 F(4x4,3x3) and of FFT are rounded themselves, alike for every output: a gain of up to u_acc for each of them that a
 result passes, two for F(4x4,3x3) (one on each axis) and 2 + log2 for FFT (1/n on each axis, a twiddle a stage).
 
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
 subnormals are flushed; so may a rounded input, and a stored partial sum. By the same square-root law
 tiny = LAMBDA * (sqrt(KS) * (eta_acc + eta_in) + sqrt(splits) * eta_part) + eta_out; truncation adds KS * eta_acc.
+What is lost is uniform within half a spacing, of deviation eta/sqrt(12): nine products of parts lose less than eta too.
 
 *Statistics.* With errors of independent random sign, a sum normalised by its own root sum of squares is sub-Gaussian
 whatever the distribution of the errors (Efron, JASA 64, 1969): P(|z| > t) <= 2 exp(-t^2/2). The limit on gain and
@@ -50,6 +56,22 @@ each of these reaches c elements at most, the variance of sum e_i, sum_j (sum_i 
 expectation of sum e_i^2 (Cauchy-Schwarz): z grows by sqrt(c), and T shrinks by c. Elements with the same exact result,
 up to its sign, are rounded alike by a deterministic kernel whatever they come from, as the few numbers of a narrow
 format over one divisor are: in z they count as one error, the sum of theirs; T = n^2 / (sum of m^2) for groups of m.
+
+*Accumulators of 16 bits.* Two things that are far below notice in fp32 are not with 8 or 11 bits.
+
+First, roundings have mean zero to first order only. A cell of the format is 2u|S| wide; over it, the density of the
+partial sums S changes by a share of that order, and jumps where cells double, so that a rounding has a mean of up to u
+times its own largest error: u^2 |S|, always toward the same side (small terms that are lost to a large sum are the
+extreme of it: stagnation). Over KS roundings that adds up linearly: `drift` = KS * u^2, times sum(spread*|ref|), is
+allowed to sum(e*ref).
+
+Second, few states: the sum on a grid of 2^8 numbers to a binade, plus the same bias for every element of a channel, has
+the same rounding error wherever it meets the same binade, and a product of two 8-bit numbers has one of 2^14. Errors of
+elements that share an operand are therefore not independent. But negating a filter and its bias (dy of a channel, for a
+filter's gradient; a channel's image, in pooling) negates all results of that channel and, as rounding to nearest is
+odd, all their errors, and leaves other channels as they are. Sums of errors by channel thus have independent random
+signs, whatever happens inside of a channel, and z is taken over channels where it exceeds its limit over elements. A
+gain is even under this, but for `drift` its sums by channel have mean zero and are independent given the other operand.
 
 *Rounded constants.* One that every result is multiplied with adds up to u_acc*ref to its error: c*sum(ref^2) to
 sum(e*ref), c*sum(ref) to sum(e), and to the errors a multiple of ref that is taken off before their rms. Where elements
@@ -138,6 +160,10 @@ class Limits:
     """Whether constants add their gain to every result."""
     fan_out: int = 1
     """The most elements that one rounding may reach."""
+    drift: float = 0.0
+    """What the mean of the roundings may add to a result, in units of spread."""
+    few_states: bool = False
+    """Whether roundings have so few different operands that only channels are independent."""
     z: float = math.sqrt(2 * math.log(2 / ALPHA))
     """Limit on |gain| and |offset|."""
 
@@ -178,46 +204,49 @@ def limits(
     """
     accumulator = contract.accumulator(dtype)
     u = accumulator.unit_roundoff
-    roundings, growth, own_constants = float(terms), 1.0, 0.0
+    growth, own_constants = 1.0, 0.0
     if contract.algorithm in WINOGRAD:
         roundings, growth = terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(contract.algorithm)
         own_constants = 2.0 if contract.algorithm == "winograd-f4" else 0.0
     elif contract.algorithm == "fft":
         stages = math.log2(max(2, count))
         roundings, own_constants = (math.sqrt(terms) + stages) ** 2, 2 + stages
-    elif contract.inputs.endswith("x3"):
-        roundings = 3.0 * terms
+    else:
+        roundings = float(contract.products * terms)
     nearest = u * math.sqrt(roundings) * growth
-    drift = u * roundings * growth if contract.rounding == "zero" else 0.0
+    toward_zero = u * roundings * growth if contract.rounding == "zero" else 0.0
 
     smallest = {
         name: format.smallest_subnormal if contract.subnormals == "kept" else format.smallest_normal
         for name, format in FORMATS.items()
     }
+    splits = min(contract.splits, terms)
     lost = math.sqrt(terms) * smallest[accumulator.name]
-    u_in = partials = 0.0
-    if contract.inputs != "exact":
-        narrow = contract.inputs.removesuffix("x3")
-        u_in = FORMATS[narrow].unit_roundoff ** (2 if contract.inputs.endswith("x3") else 1)
-        lost += math.sqrt(terms) * smallest[narrow]
+    u_in = u_part = 0.0
+    if contract.narrow:
+        u_in = FORMATS[contract.narrow].unit_roundoff ** contract.parts
+        lost += math.sqrt(terms) * smallest[contract.narrow]
     if contract.splits > 1:
-        partials = FORMATS[contract.partials].unit_roundoff * math.sqrt(contract.splits)
-        lost += math.sqrt(contract.splits) * smallest[contract.partials]
+        u_part = FORMATS[contract.partials].unit_roundoff
+        lost += math.sqrt(splits) * smallest[contract.partials]
+    partials = u_part * math.sqrt(splits)
     truncated = terms * smallest[accumulator.name] if contract.rounding == "zero" else 0.0
 
-    inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * drift
+    inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * toward_zero
     return Limits(
         format=FORMATS[dtype],
         inputs=inputs,
         sums=sums,
         relative=inputs + sums,
         tiny=LAMBDA * lost + truncated + smallest[dtype],
-        unit=nearest + drift + partials + 2 * u_in * growth,
+        unit=nearest + toward_zero + partials + 2 * u_in * growth,
         gain=u * (constants.count + own_constants),
         one_sided=contract.rounding == "zero" or u_in > 0,
         local=contract.algorithm == "direct",
         shared_constants=constants.shared,
         fan_out=fan_out,
+        drift=roundings * growth * u**2 + splits * u_part**2,
+        few_states=max(u, u_part) > FORMATS["fp32"].unit_roundoff,
         z=math.sqrt(fan_out * 2 * math.log(2 / ALPHA)),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from conformance.contract import Contract
 from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.propagation import Arithmetic
-from conformance.operators import Arrays, Operator
+from conformance.operators import Arrays, Operator, Tensor
 
 NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
 
@@ -29,6 +29,8 @@ class Output:
     fan_out     most elements that one rounding may reach
     rest        what the exact output has beyond `reference`, where float64 does not hold it
     propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
+    reach       bound on s2 of what transforms compute of the inputs, whether an output needs it or not
+    channels    which channel every element is of (what has a filter or an image of its own); broadcasts to the output
     """
 
     name: str
@@ -44,6 +46,8 @@ class Output:
     fan_out: int = 1
     propagated: Callable[[Contract], Arrays] | None = None
     rest: np.ndarray | None = None
+    reach: Callable[[], float] = lambda: 0.0
+    channels: np.ndarray | None = None
 
     def allowed(self, contract: Contract) -> Limits:
         """What a contract allows, whatever the values are."""
@@ -57,7 +61,7 @@ class Output:
         if self.propagated is not None:
             return allowed, self.propagated(contract)[self.name]
         s2 = self.magnitude()[self.name]
-        return allowed, s2 if allowed.local else np.broadcast_to(s2.max(), s2.shape)
+        return allowed, s2 if allowed.local else np.broadcast_to(s2.max() or self.reach(), s2.shape)
 
 
 def outputs_of(
@@ -90,7 +94,17 @@ def outputs_of(
             fan_out=errors.error_fan_out,
             propagated=bounds,
             rest=rest.get(name),
+            channels=_channels(tensor),
+            reach=lambda: float(
+                np.linalg.norm(inputs[operator.data].astype(np.float64)) * np.max(np.abs(inputs[operator.operand]))
+            ),
         )
         for name, tensor in operator.outputs(geometry).items()
         if name in actual
     ]
+
+
+def _channels(tensor: Tensor) -> np.ndarray:
+    """Of K where there are filters, else of C."""
+    axis = tensor.axes.index("K" if "K" in tensor.axes else "C")
+    return np.arange(tensor.shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(tensor.axes))])

@@ -57,7 +57,11 @@ def judge_by_probes(output: Output, evidence: Evidence, distribution: str, contr
     """The judgement on a large output. On the integer distribution both probes must be exact."""
     values = output.actual[tuple(evidence.index.T)]
     magnitude = {output.name: evidence.magnitude}
-    samples = replace(output, axes="T", actual=values, reference=evidence.exact, magnitude=lambda: magnitude)
+    axis = output.axes.index("K" if "K" in output.axes else "C")
+    samples = replace(
+        output, axes="T", actual=values, reference=evidence.exact, magnitude=lambda: magnitude,
+        channels=evidence.index[:, axis],
+    )  # fmt: skip
     sampled = judge(samples, distribution, contract)
     worst, where = sampled.worst, ""
     if worst is not None:

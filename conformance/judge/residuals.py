@@ -22,7 +22,8 @@ class Statistics:
     rms        root mean square error, less the contract's own gain, in units of what its roundings add up to
     rms_limit  for as many errors as there are elements or, if that is too few, as there are different results
     gain_z     sum(e * ref) beyond the contract's own gain, normalised by its own root sum of squares
-    offset_z   sum(e) beyond what the contract's own gain makes of the results, normalised likewise
+    offset_z   sum(e) beyond what the contract's own gain makes of the results, normalised likewise; both over elements
+               or, if these do not let it pass and the contract leaves roundings few states, over channels
     """
 
     rms: float
@@ -71,6 +72,18 @@ class Residuals:
     reference_sizes: float = 0.0
     reference_square: float = 0.0
     magnitude_square: float = 0.0
+    spread_product: float = 0.0
+    """Sum of spread * |ref|."""
+    signal: float = 0.0
+    """Largest |ref| / bound: zeros are within the bounds where it is at most 1."""
+
+    def by_channel(self, channels: np.ndarray) -> tuple[float, float]:
+        """Sums over channels of (sum of e)^2 and of (sum of e*ref)^2; `channels`: which one every element is of."""
+        exact, channel = self.reference.reshape(-1), np.broadcast_to(channels, self.reference.shape).reshape(-1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = self.actual.reshape(-1).astype(np.float64) - exact
+            sums, products = np.bincount(channel, error), np.bincount(channel, error * exact)
+        return float(sums @ sums), float(products @ products)
 
     @cached_property
     def groups(self) -> Groups:
@@ -88,8 +101,8 @@ class Residuals:
         count = members.sum() ** 2 / max(1.0, members @ members)
         return Groups(max(1.0, float(count)), float(sums @ sums), float(products @ products))
 
-    def statistics(self, limits: Limits) -> Statistics:
-        """The statistics of these errors under a contract."""
+    def statistics(self, limits: Limits, channels: np.ndarray | None = None) -> Statistics:
+        """The statistics of these errors under a contract; `channels`: see `by_channel`."""
         square = self.square
         if limits.gain > 0 and self.reference_square > 0 and math.isfinite(self.product):
             gain = min(max(self.product / self.reference_square, -limits.gain), limits.gain)
@@ -105,14 +118,18 @@ class Residuals:
         if not rms <= rms_limit:
             rms_limit = limits.rms(self.groups.count)
 
-        allowed = limits.gain * self.reference_square
-        gain_z = z_score(self.product, allowed, self.product_square)
+        allowed = limits.gain * self.reference_square + limits.drift * self.spread_product
+        gain_z, own = z_score(self.product, allowed, self.product_square), allowed
         if not abs(gain_z) <= limits.z:
             gain_z = z_score(self.product, allowed, self.groups.product_square)
         allowed = limits.gain * (abs(self.reference_total) if limits.shared_constants else self.reference_sizes)
         offset_z = z_score(self.total, allowed, self.square)
         if not abs(offset_z) <= limits.z:
             offset_z = z_score(self.total, allowed, self.groups.square)
+        if limits.few_states and channels is not None and not max(abs(gain_z), abs(offset_z)) <= limits.z:
+            sums, products = self.by_channel(channels)
+            gain_z = min(gain_z, z_score(self.product, own, products), key=abs)
+            offset_z = min(offset_z, z_score(self.total, allowed, sums), key=abs)
         return Statistics(rms, rms_limit, gain_z, offset_z)
 
 
@@ -144,6 +161,7 @@ def measure(
 
             bound = limits.bound(exact, scale)
             share = size / bound
+            found.signal = max(found.signal, float(np.max(np.abs(exact) / bound)))
             share[~np.isfinite(values) | ~np.isfinite(exact) | ~np.isfinite(bound)] = math.inf
             overflowed = np.isinf(values) & (np.copysign(1, values) * exact > overflow)
             share[(values == exact) | (np.isnan(values) & np.isnan(exact)) | overflowed] = 0
@@ -158,8 +176,9 @@ def measure(
             size[np.isnan(size)] = math.inf
             rounded = half_ulp(np.maximum(np.abs(exact + error), np.abs(exact)), limits.format)
             excess = np.where(np.isfinite(size), size - rounded - limits.tiny, math.inf)
+            spreads = spread(exact, scale)
             found.largest = max(found.largest, float(np.max(size / np.maximum(scale, _TINY))))
-            found.excess = max(found.excess, float(np.max(excess / np.maximum(spread(exact, scale), _TINY))))
+            found.excess = max(found.excess, float(np.max(excess / np.maximum(spreads, _TINY))))
             found.excess_share = max(found.excess_share, float(np.max(excess / np.maximum(scale, _TINY))))
 
             product = error * exact
@@ -171,4 +190,5 @@ def measure(
             found.reference_sizes += float(np.abs(exact).sum())
             found.reference_square += float(exact @ exact)
             found.magnitude_square += float(scale @ scale)
+            found.spread_product += float(spreads @ np.abs(exact))
     return found

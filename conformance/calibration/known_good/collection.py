@@ -11,7 +11,8 @@ import numpy as np
 
 from conformance.calibration.known_good import sums
 from conformance.calibration.known_good.sums import Sum, Total, direct
-from conformance.calibration.known_good.transforms import fft, three_by_three, unit_steps, winograd
+from conformance.calibration.known_good.transforms import fft, fft_with_steps, three_by_three, unit_steps, winograd
+from conformance.calibration.rounding import overflowing
 from conformance.calibration.subject import DEFAULT, FP32_ONLY, Run, Subject
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
@@ -81,6 +82,10 @@ _STEPS = (
             stricter=DEFAULT),
     _summed("fp16-accumulator", _EMULATED(step=sums.rounding_to(FP16)), Contract(accumulate="fp16"),
             stricter=DEFAULT, dtypes=("fp16",)),
+    _summed("fp16-accumulator-and-products", _EMULATED(step=partial(sums.rounded_twice, FP16)),
+            Contract(accumulate="fp16"), stricter=DEFAULT, dtypes=("fp16",)),
+    _summed("bf16-accumulator-tap-by-tap", _EMULATED(step=sums.rounding_to(BF16), order=sums.tap_by_tap),
+            Contract(accumulate="bf16"), stricter=Contract(accumulate="fp16"), dtypes=("bf16",)),
     _summed("bf16-accumulator", Sum(work=_BF16, held=_BF16), Contract(accumulate="bf16"),
             stricter=Contract(accumulate="fp16"), dtypes=("bf16",)),
 )  # fmt: skip
@@ -91,6 +96,10 @@ _INPUTS = (
             exempted=INF_MINUS_INF, dtypes=FP32_ONLY),
     _summed("bf16x3", Sum(prepare=partial(sums.split, BF16)), Contract(inputs="bf16x3"),
             stricter=Contract(inputs="tf32x3"), exempted=INF_MINUS_INF, dtypes=FP32_ONLY),
+    _summed("bf16x6", Sum(prepare=partial(sums.split_in_three, BF16, 6)), Contract(inputs="bf16x6"),
+            exempted=INF_MINUS_INF, dtypes=FP32_ONLY),
+    _summed("bf16x9", Sum(prepare=partial(sums.split_in_three, BF16, 9)), Contract(inputs="bf16x9"),
+            exempted=INF_MINUS_INF, dtypes=FP32_ONLY),
     _summed("tf32", Sum(prepare=partial(sums.narrowed, TF32)), Contract(inputs="tf32"),
             stricter=Contract(inputs="bf16x3"), dtypes=FP32_ONLY),
     _summed("tf32-toward-zero",
@@ -114,6 +123,9 @@ _PARTIALS = (
             Contract(splits=8, partials="bf16"), stricter=Contract(splits=8, partials="fp32"), dtypes=("bf16",)),
     _summed("split-k4-fp16", Sum(lanes=sums.always(4), kept=FP16), Contract(splits=4, partials="fp16"),
             stricter=Contract(splits=4, partials="fp32"), dtypes=("fp16",)),
+    _summed("split-k4-fp16-of-fp32", Sum(lanes=sums.always(4), kept=FP16, keeps=overflowing),
+            Contract(splits=4, partials="fp16"), stricter=Contract(splits=4, partials="fp32"), dtypes=FP32_ONLY,
+            exempted=dict.fromkeys(("integer", "wide"), "beyond 65,504 there is no fp16")),
 )  # fmt: skip
 """Split-K with partial sums stored in 16 bits."""
 
@@ -122,6 +134,8 @@ _TRANSFORMS = (
     _transformed("winograd-f4", partial(winograd, "winograd-f4"), three_by_three, stricter=DEFAULT,
                  exempted=SPREADS_NAN | OVERFLOWS),
     _transformed("fft", fft, unit_steps, stricter=DEFAULT, exempted=SPREADS_NAN | OVERFLOWS),
+    KnownGood("fft-with-steps", "conv", fft_with_steps, Contract(algorithm="fft"), CONVOLUTIONS[::2],
+              stricter=DEFAULT, exempted=SPREADS_NAN | OVERFLOWS),
 )  # fmt: skip
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (*_ORDERS, *_STEPS, *_INPUTS, *_PARTIALS, *_TRANSFORMS)

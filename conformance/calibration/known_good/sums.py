@@ -15,7 +15,7 @@ from functools import partial, reduce
 import numpy as np
 
 from conformance.calibration.lowering import lowered
-from conformance.calibration.rounding import Way, halves, rounded, stored
+from conformance.calibration.rounding import Way, parts, rounded, stored
 from conformance.dtypes import Format
 from conformance.operators import Arrays, ConvGeometry, Operator
 
@@ -41,6 +41,11 @@ def separate(state: State, factors: Factors) -> State:
 def fused(format: Format, way: Way, state: State, factors: Factors) -> State:
     """An exact product added with one rounding."""
     return (rounded(state[0] + factors[0] * factors[1], format, way),)
+
+
+def rounded_twice(format: Format, state: State, factors: Factors) -> State:
+    """The product rounded to the accumulator's format, and the sum."""
+    return (rounded(state[0] + rounded(factors[0] * factors[1], format), format),)
 
 
 def fused_fp32(state: State, factors: Factors) -> State:
@@ -108,9 +113,19 @@ def narrowed(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
     return rounded(a, format), rounded(b, format)
 
 
+def split_in_three(format: Format, products: int, a: np.ndarray, b: np.ndarray) -> Factors:
+    """The first six or all nine products of three parts for each, the smallest first."""
+    places = sorted(np.ndindex(3, 3), key=sum)[:products][::-1]
+    left, right = (parts(factor, format, 3) for factor in (a, b))
+    return (
+        np.stack([left[i] for i, _ in places], axis=-1).reshape(*a.shape[:2], -1),
+        np.stack([right[j] for _, j in places], axis=2).reshape(len(b), -1, b.shape[-1]),
+    )
+
+
 def split(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
     """Three products for each: low * high, high * low, high * high; that of the low parts is dropped."""
-    (a_high, a_low), (b_high, b_low) = halves(a, format), halves(b, format)
+    (a_high, a_low), (b_high, b_low) = parts(a, format, 2), parts(b, format, 2)
     left = np.stack([a_low, a_high, a_high], axis=-1).reshape(*a.shape[:2], -1)
     return left, np.stack([b_high, b_low, b_high], axis=2).reshape(len(b), -1, b.shape[-1])
 
@@ -124,6 +139,7 @@ class Sum:
     work       dtype in which a step computes
     held       dtype that the accumulators end in and are combined in
     kept       format that partial sums are stored in before they are combined, where it is narrower
+    keeps      the rounding to it: of 16-bit tensors, whose sums stay in range, without overflow
     """
 
     step: Step = separate
@@ -135,6 +151,7 @@ class Sum:
     work: type = np.float32
     held: type = np.float32
     kept: Format | None = None
+    keeps: Callable[[np.ndarray, Format], np.ndarray] = rounded
 
     def __call__(self, a: np.ndarray, b: np.ndarray, taps: int = 1) -> np.ndarray:
         """[G, M, T] in the dtype `held`."""
@@ -144,7 +161,7 @@ class Sum:
         left, right = (_gathered(factor.astype(self.work), grid) for factor in (a.swapaxes(1, 2), b))
         start: State = (np.zeros((grid.shape[1], len(a), a.shape[1], b.shape[2]), self.work),)
         state = reduce(self.step, zip(left[..., None], right[..., None, :], strict=True), start)
-        partials = state[0] if self.kept is None else rounded(state[0].astype(np.float64), self.kept)
+        partials = state[0] if self.kept is None else self.keeps(state[0].astype(np.float64), self.kept)
         return self.combine(partials.astype(self.held)).astype(self.held)
 
     def _grid(self, order: np.ndarray) -> np.ndarray:

@@ -89,3 +89,26 @@ def fft(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) 
     spectrum = product.transpose(4, 2, 3, 0, 1).reshape(len(image), -1, *product.shape[:2])
     y = np.fft.irfft2(spectrum, s=size)
     return finished({_main(operator): y[..., :p, :q]}, inputs, dtype)
+
+
+def fft_with_steps(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """`fft` of forward and of the filter's gradient with any stride and dilation: all results at stride 1 are computed,
+    and those that are asked for picked from them."""
+    (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
+    image = padded(inputs["x"], g.padding, np.dtype(np.float32))
+    size = image.shape[2:]
+    seen = np.fft.rfft2(image.reshape(g.n, g.groups, 1, -1, *size))
+    if operator.name == "conv_forward":
+        spread = np.zeros((g.k, g.c // g.groups, d * (g.r - 1) + 1, e * (g.s - 1) + 1), np.float32)
+        spread[..., ::d, ::e] = inputs["w"]
+        spectrum = np.fft.rfft2(spread, s=size).conj().reshape(g.groups, g.k // g.groups, -1, *seen.shape[4:])
+        y = np.fft.irfft2((spectrum * seen).sum(axis=3), s=size).reshape(g.n, g.k, *size)
+        return finished({"y": y[..., : (p - 1) * u + 1 : u, : (q - 1) * v + 1 : v]}, inputs, dtype)
+    spread = np.zeros((g.n, g.k, (p - 1) * u + 1, (q - 1) * v + 1), np.float32)
+    spread[..., ::u, ::v] = inputs["dy"]
+    spectrum = np.fft.rfft2(spread, s=size).conj().reshape(g.n, g.groups, -1, 1, *seen.shape[4:])
+    dw = np.fft.irfft2((spectrum * seen).sum(axis=0), s=size).reshape(g.k, -1, *size)
+    outputs = {"dw": dw[..., : d * (g.r - 1) + 1 : d, : e * (g.s - 1) + 1 : e]}
+    if g.bias:
+        outputs["dbias"] = inputs["dy"].astype(np.float32).sum(axis=(0, 2, 3))
+    return finished(outputs, inputs, dtype)
