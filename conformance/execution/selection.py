@@ -41,13 +41,13 @@ class Selection:
     def rows(self) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
         """Problems with the variants that are asked for."""
         for problem, variants in at_level(self.problems, self.level):
-            kept = tuple(
-                v
-                for v in variants
-                if v.dtype in self.dtypes and v.layout in self.layouts and v.distribution in self.distributions
-            )
-            if kept:
+            if kept := tuple(filter(self.includes, variants)):
                 yield problem, kept
+
+    def includes(self, variant: Variant) -> bool:
+        """Whether a variant is asked for."""
+        v = variant
+        return v.dtype in self.dtypes and v.layout in self.layouts and v.distribution in self.distributions
 
 
 def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:

@@ -9,6 +9,8 @@ from typing import Any
 from conformance.dtypes import STORAGE
 from conformance.operators import FAMILIES, parse
 
+DRAWN = "drawn."
+"""What the names of problems begin with that stand in no table, and were drawn."""
 LEVELS = ("smoke", "standard", "full")
 LAYOUTS = ("nchw", "nhwc")
 DISTRIBUTIONS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.distributions))
