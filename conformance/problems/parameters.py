@@ -7,12 +7,12 @@ number of groups fits. 0 stands for an absent divisor.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import combinations
 from typing import Any
+
+import numpy as np
 
 from conformance.operators import FAMILIES
 from conformance.operators.descriptor import FLAG, NEGATED_FLAG, PAIR, SIDES, Field
@@ -101,17 +101,36 @@ def features(geometry: Any, variant: Variant | None = None) -> list[Feature]:
 class Coverage:
     """Which features, pairs of them and, with `width` 3, triples the cases of one operator had."""
 
+    VALUES = 16
+    """Most values of a parameter that are told apart."""
+
     def __init__(self, width: int = 2) -> None:
-        self._seen: list[set[tuple[Feature, ...]]] = [set() for _ in range(width)]
+        self._width = width
+        self._ids: list[dict[Any, int]] = []
+        self._places: list[np.ndarray] = []
+        self._seen: list[np.ndarray] = []
+
+    def _codes(self, found: list[Feature]) -> list[np.ndarray]:
+        """For each size, the code of the values of every combination of so many parameters."""
+        if not self._ids:
+            self._ids = [{} for _ in found]
+            for size in range(1, self._width + 1):
+                self._places.append(np.array([*combinations(range(len(found)), size)]))
+                self._seen.append(np.zeros((len(self._places[-1]), self.VALUES**size), bool))
+        values = [
+            min(ids.setdefault(v, len(ids)), self.VALUES - 1) for ids, (_, v) in zip(self._ids, found, strict=True)
+        ]
+        return [np.array(values)[places] @ self.VALUES ** np.arange(places.shape[1]) for places in self._places]
 
     def add(self, found: list[Feature]) -> None:
-        for size, seen in enumerate(self._seen, 1):
-            seen.update(combinations(found, size))
+        for codes, seen in zip(self._codes(found), self._seen, strict=True):
+            seen[np.arange(len(codes)), codes] = True
 
     def new(self, found: list[Feature]) -> int:
         """How many features and pairs no case had. A feature weighs as much as its pairs, of which there are twenty."""
-        single, pairs = (
-            sum(one not in seen for one in combinations(found, size)) for size, seen in enumerate(self._seen[:2], 1)
+        single, pairs, *_ = (
+            int(np.count_nonzero(~seen[np.arange(len(codes)), codes]))
+            for codes, seen in zip(self._codes(found), self._seen, strict=True)
         )
         return len(found) * single + pairs
 
@@ -120,5 +139,7 @@ class Coverage:
 
         No problem has some of these, such as a window of 5 in an unpadded image of 3.
         """
-        values = Counter(name for ((name, _),) in self._seen[0])
-        return len(self._seen[size - 1]), sum(map(math.prod, combinations(values.values(), size)))
+        if not self._seen:
+            return 0, 0
+        counts = self._seen[0].sum(axis=1)
+        return int(self._seen[size - 1].sum()), int(counts[self._places[size - 1]].prod(axis=1).sum())
