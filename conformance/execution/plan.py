@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from conformance.implementations.implementation import NOT_IMPLEMENTED, Implemen
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import candidates
+from conformance.problems.table import DRAWN
 from conformance.resources import IMPLS
 
 Predicate = Callable[[Any], bool]
@@ -104,6 +106,7 @@ class Plan:
         if operator in self.selection.operators:
             rows = [row for row in self.selection.rows() if takes(operator, row[0].geometry)]
             yield from self._rows(operator, [row for row in rows if when is None or when(row[0].geometry)])
+            yield from self._regressions(operator, when)
             yield from self._drawn(operator, when)
 
     def timed(self, operator: str, problems: Iterable[Problem]) -> Iterator[Case | Absence]:
@@ -197,6 +200,26 @@ class Plan:
             yield from self.compared(absence, selected)
         return present
 
+    def _able(self, operator: str) -> list[Implementation]:
+        """Who is here and has a kernel for an operator."""
+        known = self.registry.implementations.values()
+        return [one for one in known if any(k.operator == operator for k in one.kernels) and not absence_reason(one)]
+
+    def _regressions(self, operator: str, when: Predicate | None) -> Iterator[Case]:
+        """The lines of regression tables that end in the operator, each after the calls that stand before it."""
+        for rows in self.selection.regressions:
+            if rows[-1].operator != operator or not (when is None or when(rows[-1].geometry)):
+                continue
+            for one in self._able(operator):
+                *before, case = (
+                    Case(
+                        one, OPERATORS[row.operator], Problem(f"{DRAWN}{row.name}", row.geometry, "smoke", ()),
+                        row.variant, row.seed, self.selection.method, self.program(one),
+                    )
+                    for row in rows
+                )  # fmt: skip
+                yield replace(case, after=tuple(before))
+
     def _drawn(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
         """What no table has: of every implementation the first problems drawn from the seed that it takes.
 
@@ -205,11 +228,7 @@ class Plan:
         asked = self.selection
         if asked.level == "smoke" or asked.problems is not PROBLEMS:
             return
-        left = {
-            one.name: DRAWN_PROBLEMS
-            for one in self.registry.implementations.values()
-            if any(kernel.operator == operator for kernel in one.kernels) and not absence_reason(one)
-        }
+        left = {one.name: DRAWN_PROBLEMS for one in self._able(operator)}
         offered = 0
         for problem, variants in candidates(operator, asked.seed):
             wanted = [variant for variant in variants if asked.includes(variant)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
 from conformance.problems import Problem, Variant, at_level
+from conformance.problems.regressions import Row
 from conformance.resources import CHECKOUT
 
 
@@ -33,6 +34,8 @@ class Selection:
     distributions: tuple[str, ...]
     seed: int
     method: str
+    regressions: tuple[tuple[Row, ...], ...] = ()
+    """Lines of regression tables."""
     required: tuple[str, ...] = ()
     """Devices whose absence is a failure."""
     program: str = "conformance run" if CHECKOUT is None else "pytest"

@@ -45,6 +45,8 @@ def verify(case: Case, tensors: Tensors | None = None) -> Verdict:
 def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> None:
     """The same without waivers, for `conclude`: raises where the case does not pass."""
     tensors = Tensors() if tensors is None else tensors
+    for earlier in case.after:
+        verify(earlier)
     kernel, variant, bridge = case.kernel, case.variant, case.implementation.arrays
     contract = verdict.contract = kernel.contract
     if exempt := contract.exempts(variant.distribution, variant.dtype):

@@ -34,10 +34,10 @@ NOVELTY = 4
 COMMON, RARE = THIN, Budget(1 << 24, 1 << 19)
 """What a case may cost, seven times of eight and otherwise."""
 REPEATED = 4
-"""One case of so many is the one before it with a parameter or two drawn anew: whoever keeps something by too few of the
-parameters finds it there."""
-MAX_ATTEMPTS, MAX_RESTARTS = 800, 60
-"""Verdicts that one failure is shrunk by; those of them that need a process of their own."""
+"""One case of so many is the one before it with other parameters, of the same shapes if that is to be had: kernels that
+keep something by too few of them are wrong there."""
+MAX_ATTEMPTS, MAX_RESTARTS = 800, 200
+"""Verdicts that one failure is shrunk by; those of them that may need a process of their own."""
 MAX_SHRUNK = 12
 """Failures of one kind that are shrunk to one that is known; more of the kind are counted as that one."""
 _NUMBERS = re.compile(r"\d[\d.,e+-]*")
@@ -111,6 +111,11 @@ OPERATOR_FIRST = {
     name: next(p for p in PROBLEMS if p.geometry.family == operator.family).variants[0].distribution
     for name, operator in OPERATORS.items()
 }
+
+
+def _shapes(row: Row) -> list[Any]:
+    operator = OPERATORS[row.operator]
+    return [tensor.shape for tensor in operator.inputs(row.geometry).values()]
 
 
 class Search:
@@ -201,7 +206,9 @@ class Search:
             draws = [one for _ in range(NOVELTY) if (one := self._draw(operator, dice, again)) is not None]
             if draws:
                 described = [features(row.geometry, row.variant) for row in draws]
-                place = max(range(len(draws)), key=lambda place: coverage[operator].new(described[place]))
+                shapes = [again is not None and _shapes(row) == _shapes(again) for row in draws]
+                new = [coverage[operator].new(one) for one in described]
+                place = max(range(len(draws)), key=lambda place: (shapes[place], new[place]))
                 coverage[operator].add(described[place])
                 before[operator] = draws[place]
                 yield draws[place]
@@ -212,7 +219,8 @@ class Search:
         budget = self.budgets[dice.randrange(8) == 0]
         near = [parameters(again.geometry)] if again else self._tables[operator]
         for attempt_number in range(64):
-            made = drawn(family, dice.choice, budget, near if again or attempt_number % 2 else ())
+            near_it = near if again or attempt_number % 2 else ()
+            made = drawn(family, dice.choice, budget, near_it, sizes=again is None)
             dtype, layout = dice.choice([*STORAGE]), dice.choice(LAYOUTS)
             variant = Variant(dtype, layout, distribution(family, dtype, dice.choice))
             row = Row(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
@@ -230,7 +238,7 @@ class Search:
 
     def case(self, row: Row) -> Case:
         """The case that a run makes of a row."""
-        problem = Problem(row.geometry.descriptor.replace(" ", "_"), row.geometry, "standard", (row.variant,))
+        problem = Problem(row.name, row.geometry, "standard", (row.variant,))
         return Case(self.implementation, OPERATORS[row.operator], problem, row.variant, row.seed, program=self.program)
 
     def verify(self, row: Row) -> Verdict:

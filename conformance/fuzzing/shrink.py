@@ -1,12 +1,13 @@
 """From a failure to the smallest one of the same kind: fewer calls first, then smaller parameters.
 
-Cases are shrunk, and not the choices that they were drawn by: a kernel with a state fails on a case or not, depending on
+Cases are shrunk, and not the choices that they were drawn by: whether a kernel with a state fails on a case depends on
 the calls before it, and only a search that starts a process when it needs one can tell which of these matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 
@@ -41,11 +42,28 @@ def shrunk(failing: Rows, fails: Callable[[Rows], bool]) -> Rows:
         length *= 2
     moved = True
     while moved:
-        moved = any(better(best[:place] + best[place + 1 :]) for place in range(len(best) - 1))
+        moved = False
+        while len(best) > 1 and any(better(one) for one in (*_dropped(best), *_together(best))):
+            moved = True
         for place in reversed(range(len(best))):
             while any(better((*best[:place], one, *best[place + 1 :])) for one in simpler(best[place])):
                 moved = True
     return best
+
+
+def _dropped(rows: Rows) -> Iterator[Rows]:
+    for place in range(len(rows) - 1):
+        yield rows[:place] + rows[place + 1 :]
+
+
+def _together(rows: Rows) -> Iterator[Rows]:
+    """The same change in all calls, since what they share cannot be changed in one of them."""
+    families = [row.geometry.family for row in rows]
+    if len({*families}) > 1:
+        return
+    for change in _lower(rows[-1], (1,)):
+        with suppress(GeometryError):
+            yield tuple(replace(r, geometry=geometry(families[0], parameters(r.geometry) | change)) for r in rows)
 
 
 def simpler(row: Row) -> Iterator[Row]:
@@ -64,22 +82,19 @@ def simpler(row: Row) -> Iterator[Row]:
             yield replace(row, variant=replace(variant, **{field: ""}))
     if row.seed:
         yield replace(row, seed=0)
+    for change in _lower(row, (1, 2)):
+        with suppress(GeometryError):
+            yield replace(row, geometry=geometry(known.name, parameters(row.geometry) | change))
+
+
+def _lower(row: Row, counts: tuple[int, ...]) -> Iterator[Parameters]:
+    """So many parameters at once: at their simplest values, half way to these, and one step."""
     now, goal = parameters(row.geometry), SIMPLEST[row.geometry.family]
-    for changed in _lower(now, goal):
-        try:
-            made = geometry(row.geometry.family, changed)
-        except GeometryError:
-            continue
-        yield replace(row, geometry=made)
-
-
-def _lower(now: Parameters, goal: Parameters) -> Iterator[Parameters]:
-    """One parameter, or two at once, at its simplest value, half way to it, and one step."""
     far = [name for name in now if now[name] != goal[name]]
-    for count in (1, 2):
+    for count in counts:
         for names in combinations(far, count):
-            yield now | {name: goal[name] for name in names}
+            yield {name: goal[name] for name in names}
         for names in combinations(far, count):
-            yield now | {name: (now[name] + goal[name]) // 2 for name in names}
+            yield {name: (now[name] + goal[name]) // 2 for name in names}
         for names in combinations(far, count):
-            yield now | {name: now[name] + (1 if now[name] < goal[name] else -1) for name in names}
+            yield {name: now[name] + (1 if now[name] < goal[name] else -1) for name in names}

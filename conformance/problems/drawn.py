@@ -97,12 +97,13 @@ def draw(family: str, choose: Choose) -> Parameters:
     return found
 
 
-def drawn(family: str, choose: Choose, budget: Budget, near: Sequence[Parameters] = ()) -> Any:
-    """A geometry within a budget; with `near` one of these, of which a few parameters are drawn anew."""
+def drawn(family: str, choose: Choose, budget: Budget, near: Sequence[Parameters] = (), sizes: bool = True) -> Any:
+    """A geometry within a budget; with `near` one of these, of which a few parameters are drawn anew, or only such that
+    are no sizes."""
     while True:
         found = draw(family, choose)
         if near:
-            kept, names = choose(near), [*found]
+            kept, names = choose(near), [name for name in found if sizes or name not in "nchwkrsg"]
             found = kept | {name: found[name] for name in {choose(names) for _ in range(choose((1, 2, 3, 4)))}}
         try:
             made = geometry(family, found)

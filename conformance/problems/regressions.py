@@ -30,6 +30,11 @@ class Row:
     variant: Variant
     seed: int
 
+    @property
+    def name(self) -> str:
+        """The descriptor in one word."""
+        return str(self.geometry.descriptor).replace(" ", "_")
+
     def __str__(self) -> str:
         how = " ".join(filter(None, astuple(self.variant)))
         return " | ".join((self.operator, self.geometry.descriptor, how, str(self.seed)))
