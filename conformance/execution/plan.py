@@ -107,7 +107,8 @@ class Plan:
             rows = [row for row in self.selection.rows() if takes(operator, row[0].geometry)]
             yield from self._rows(operator, [row for row in rows if when is None or when(row[0].geometry)])
             yield from self._regressions(operator, when)
-            yield from self._drawn(operator, when)
+            if self.selection.level != "smoke" and self.selection.problems is PROBLEMS:
+                yield from self.drawn(operator, when)
 
     def timed(self, operator: str, problems: Iterable[Problem]) -> Iterator[Case | Absence]:
         """The cases of a benchmark table: dense fp32 data in the canonical layout.
@@ -220,14 +221,12 @@ class Plan:
                 )  # fmt: skip
                 yield replace(case, after=tuple(before))
 
-    def _drawn(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
+    def drawn(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
         """What no table has: of every implementation the first problems drawn from the seed that it takes.
 
         A kernel that knows the tables, and is right on nothing else, is detected here.
         """
         asked = self.selection
-        if asked.level == "smoke" or asked.problems is not PROBLEMS:
-            return
         left = {one.name: DRAWN_PROBLEMS for one in self._able(operator)}
         offered = 0
         for problem, variants in candidates(operator, asked.seed):

@@ -249,7 +249,8 @@ class Search:
     def _shrunk(self, found: Kind, verdict: Verdict, history: list[Row], began: float, deadline: float) -> Finding:
         """The smallest failure of the same kind: of the case alone, else of the cases before it in the process too."""
         drawn, seconds = self.cases, time.monotonic() - began
-        original, last = history[-1], {(history[-1],): verdict}
+        original = history[-1]
+        last: dict[Rows, Verdict] = {(original,): verdict}
         attempts = 0
 
         def fails(rows: Rows, *, apart: bool = False) -> bool:
