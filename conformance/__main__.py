@@ -12,6 +12,7 @@ from conformance import __version__
 from conformance.calibration import false_alarms, mutation
 from conformance.execution import commands
 from conformance.exit_codes import ExitCode
+from conformance.fuzzing import command as fuzz
 from conformance.implementations import cuda_compile
 from conformance.inputs import goldens
 from conformance.plugin import listing, run
@@ -25,6 +26,7 @@ FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.declare,
     "list": listing.declare,
     "check": commands.declare_check,
+    "fuzz": fuzz.declare,
     "export": commands.declare_export,
     "report": report.declare,
     "claims": claims.declare,

@@ -26,6 +26,8 @@ class Case:
     """How the verdict is reached: `exact` (full reference), `probes`, or by cost."""
     program: tuple[str, ...] = ()
     """The first words of a command that runs the implementation again."""
+    after: tuple[Case, ...] = ()
+    """Cases whose calls come before, in the same process: a kernel with a state may fail only then."""
 
     @property
     def recipe(self) -> Recipe:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
+from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError, Unsupported
 from conformance.operators import OPERATORS, takes
-from conformance.problems import Problem, Variant, at_level
+from conformance.problems import PROBLEMS, Problem, Variant, at_level
+from conformance.problems.drawn import candidates
+from conformance.problems.table import DRAWN
 from conformance.resources import IMPLS
 
 Predicate = Callable[[Any], bool]
@@ -29,6 +32,9 @@ SMALL = 1 << 28
 BEHAVIOUR_PROBLEMS = {"smoke": {"fp32": 1}, "standard": {"fp32": 2, "bf16": 1}, "full": {"fp32": 2, "bf16": 1}}
 """Level -> dtype -> problems that behaviour is checked on, few, because behaviour seldom depends on the shape. A kernel
 of none of these dtypes gets the first number for its first dtype."""
+
+DRAWN_PROBLEMS = 4
+"""Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
 
 
 class Plan:
@@ -105,6 +111,9 @@ class Plan:
                 if takes(operator, problem.geometry) and (when is None or when(problem.geometry))
             ]
             yield from self._rows(operator, rows)
+            yield from self._regressions(operator, when)
+            if self.selection.level != "smoke" and self.selection.problems is PROBLEMS:
+                yield from self.drawn(operator, when)
 
     def timed(self, operator: str, problems: Iterable[Problem]) -> Iterator[Case | Absence]:
         """The cases of a benchmark table: dense fp32 data in the canonical layout.
@@ -205,6 +214,49 @@ class Plan:
             yield from self.compared(absence, selected)
         return present
 
+    def _able(self, operator: str) -> list[Implementation]:
+        """Who is here and has a kernel for an operator."""
+        known = self.registry.implementations.values()
+        return [one for one in known if any(k.operator == operator for k in one.kernels) and not absence_reason(one)]
+
+    def _regressions(self, operator: str, when: Predicate | None) -> Iterator[Case]:
+        """The lines of regression tables that end in the operator, each after the calls that stand before it."""
+        for rows in self.selection.regressions:
+            if rows[-1].operator != operator or not (when is None or when(rows[-1].geometry)):
+                continue
+            for one in self._able(operator):
+                *before, case = (
+                    Case(
+                        one, OPERATORS[row.operator], Problem(f"{DRAWN}{row.name}", row.geometry, "smoke", ()),
+                        row.variant, row.seed, self.selection.method, self.program(one),
+                    )
+                    for row in rows
+                )  # fmt: skip
+                yield replace(case, after=tuple(before))
+
+    def drawn(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
+        """What no table has: of every implementation the first problems drawn from the seed that it takes.
+
+        A kernel that knows the tables, and is right on nothing else, is detected here.
+        """
+        asked = self.selection
+        left = {one.name: DRAWN_PROBLEMS for one in self._able(operator)}
+        offered = 0
+        for problem, variants in candidates(operator, asked.seed):
+            wanted = [variant for variant in variants if asked.includes(variant)]
+            if not any(left.values()) or not (when is None or when(problem.geometry)):
+                continue
+            offered += bool(wanted)
+            for name in (name for name, count in left.items() if count):
+                one = self.registry.implementations[name]
+                if (variant := next((v for v in wanted if _takes(one, operator, problem, v)), None)) is not None:
+                    left[name] -= 1
+                    yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, self.program(one))
+        for name in (name for name, count in left.items() if offered and count == DRAWN_PROBLEMS):
+            reason = f"takes none of the {offered} problems drawn from seed {asked.seed}"
+            device = self.registry.implementations[name].device
+            yield Absence(name, operator, device, "unsupported", reason, 1)
+
     def _cases(self, operator: str, rows: Rows, present: Sequence[Implementation]) -> Iterator[Case]:
         asked = self.selection
         for problem, variants in rows:
@@ -224,6 +276,15 @@ def _keys(operator: str, rows: Rows, check: str) -> list[Key]:
         for problem, variants in rows
         for v in variants
     ]
+
+
+def _takes(one: Implementation, operator: str, problem: Problem, variant: Variant) -> bool:
+    """Whether a kernel declares that it can be verified on a case. A predicate that raises is reported elsewhere."""
+    try:
+        kernel = one.find(operator, problem.geometry, variant.dtype, variant.layout)
+    except (Unsupported, ImplementationError):
+        return False
+    return not kernel.contract.exempts(variant.distribution, variant.dtype)
 
 
 def absence_reason(implementation: Implementation) -> str | None:

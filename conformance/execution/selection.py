@@ -12,6 +12,7 @@ from pathlib import Path
 from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
 from conformance.problems import Problem, Variant, at_level
+from conformance.problems.regressions import Row
 from conformance.problems.table import EVERY, applies
 from conformance.resources import CHECKOUT
 
@@ -36,6 +37,8 @@ class Selection:
     method: str
     storages: tuple[str, ...] = ()
     """Texts of `conformance.storage`; none stands for every storage that the tables have."""
+    regressions: tuple[tuple[Row, ...], ...] = ()
+    """Lines of regression tables."""
     required: tuple[str, ...] = ()
     """Devices whose absence is a failure."""
     program: str = "conformance run" if CHECKOUT is None else "pytest"
@@ -47,16 +50,14 @@ class Selection:
             if self.storages and problem.variants is EVERY[problem.geometry.family]:
                 stored = (replace(v, storage=text) for v in variants for text in self.storages)
                 variants = tuple(v for v in stored if applies(v.distribution, v.dtype, v.storage))
-            kept = tuple(
-                v
-                for v in variants
-                if v.dtype in self.dtypes
-                and v.layout in self.layouts
-                and v.distribution in self.distributions
-                and (not self.storages or v.storage in self.storages)
-            )
-            if kept:
+            if kept := tuple(filter(self.includes, variants)):
                 yield problem, kept
+
+    def includes(self, variant: Variant) -> bool:
+        """Whether a variant is asked for."""
+        v = variant
+        chosen = v.dtype in self.dtypes and v.layout in self.layouts and v.distribution in self.distributions
+        return chosen and (not self.storages or v.storage in self.storages)
 
 
 def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:

@@ -21,6 +21,8 @@ from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
+from conformance.problems.regressions import TableError
+from conformance.problems.regressions import read as read_table
 from conformance.resources import CHECKOUT, IMPLS
 from conformance.results.schema import STATUSES
 from conformance.training.tables import DISTRIBUTION as TRAINING
@@ -40,6 +42,7 @@ def add(parser: Any) -> None:
         metavar="TEXT",
         help="a name, or sizes: 'n1 c8 h9 w9 k4 r3 s3 p1'",
     )
+    group.addoption("--problems", action="append", metavar="FILE", help="also the cases of this regression table")
     group.addoption("--operator", action="append", metavar="NAME", help="only this operator")
     group.addoption("--dtype", action="append", metavar="NAME", help="only this dtype")
     group.addoption("--layout", action="append", metavar="NAME", help="only this layout")
@@ -102,6 +105,14 @@ def _read(config: pytest.Config) -> Selection:
             problems.append(named(text))
         except GeometryError as error:
             raise SelectionError(f"--problem {text!r}: {error}") from None
+    regressions = []
+    for file in config.getoption("--problems") or ():
+        try:
+            regressions += read_table(config.invocation_params.dir / file)
+        except OSError as error:
+            raise SelectionError(f"--problems {file}: cannot be read ({error.strerror})") from None
+        except TableError as error:
+            raise SelectionError(f"--problems {error}") from None
     operators, dtypes = chosen("--operator", OPERATORS), chosen("--dtype", STORAGE)
     layouts = chosen("--layout", LAYOUTS)
     distributions = chosen("--distribution", (*DISTRIBUTIONS, BEHAVIOUR, TRAINING))
@@ -125,6 +136,7 @@ def _read(config: pytest.Config) -> Selection:
         seed=seed_number(seed),
         method=method,
         storages=tuple(storages),
+        regressions=tuple(regressions),
         required=required,
         program="pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run",
     )

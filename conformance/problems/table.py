@@ -11,6 +11,8 @@ from conformance.operators import FAMILIES, OPERATORS, parse
 from conformance.storage import fits, repeats
 from conformance.storage import parse as parse_storage
 
+DRAWN = "drawn."
+"""What the names of problems begin with that stand in no table, and were drawn."""
 LEVELS = ("smoke", "standard", "full")
 LAYOUTS = ("nchw", "nhwc")
 DISTRIBUTIONS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.distributions))

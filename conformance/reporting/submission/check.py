@@ -25,6 +25,7 @@ from conformance.inputs.manifest import read as read_golden
 from conformance.inputs.stream import GENERATOR
 from conformance.judge import ContractError
 from conformance.problems import PROBLEMS
+from conformance.problems.table import DRAWN
 from conformance.reporting.reproduce import is_reproducing
 from conformance.reporting.submission import archive, complete, contents, numbers, rerun
 from conformance.reporting.submission.archive import ArchiveError
@@ -97,6 +98,8 @@ def reran(sample: rerun.Sample) -> ExitCode:
     if sample.declared:
         print(f"{sample.declared:,} others are unsupported, as the sources here declare too")
     forged = sorted({1, sample.of // 100, sample.of // 10} - {0})
+    if sample.fresh:
+        print(f"{sample.fresh:,} problems that no table has were drawn now and run")
     chances = ", ".join(f"{sample.escape(count):.2%} if {count:,} {'is' if count == 1 else 'are'}" for count in forged)
     print(f"{sample.drawn:,} of {sample.of:,} verdicts were drawn and run again")
     print(f"probability that all forged ones escape: {chances} forged")
@@ -195,7 +198,7 @@ def _verdicts(records: list[Record], required: Required) -> Iterator[str]:
     """Each record by itself, those of the same tensors together."""
     if not any(record.status == "pass" and isinstance(record, CaseRecord) for record in records):
         yield "no case passes: nothing was verified"
-    keys = frozenset[Key]().union(*(share.keys for share in required.verdicts))
+    keys = frozenset[Key]().union(*(share.keys for share in (*required.verdicts, *required.drawn)))
     measured = (problem for required in CHECKS.values() for problem in required.problems)
     descriptors = {problem.name: problem.geometry.descriptor for problem in (*PROBLEMS, *measured)}
     wrong = {_place(r) for r in records if r.check and (r.status == "error" or r.reason.startswith(WRONG))}
@@ -211,7 +214,8 @@ def _verdicts(records: list[Record], required: Required) -> Iterator[str]:
             continue
         if record.cases != 1:
             yield f"{name}: one case counts as {record.cases}"
-        if descriptors.get(record.problem, record.descriptor) != record.descriptor:
+        drawn = record.problem.startswith(DRAWN) and record.problem.removeprefix(DRAWN).replace("_", " ")
+        if (drawn or descriptors.get(record.problem, record.descriptor)) != record.descriptor:
             yield f"{name}: the problem of this name is another one here"
             continue
         if not is_reproducing(record):

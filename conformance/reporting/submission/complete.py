@@ -18,7 +18,8 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
     """What is missing, given twice, or not required in the records of one implementation."""
     cases = [record for record in records if isinstance(record, Attempt) and not isinstance(record, TrainingRecord)]
     given = Counter(Key._make(getattr(record, name) for name in Key._fields) for record in cases)
-    known = frozenset().union(*(share.keys for share in (*required.verdicts, *required.behaviour, *required.measured)))
+    shares = (*required.verdicts, *required.behaviour, *required.measured, *required.drawn)
+    known = frozenset().union(*(share.keys for share in shares))
     yield from (f"{_name(key)} has {count} verdicts" for key, count in given.items() if count > 1)
     yield from (f"{_name(key)} is not required" for key in given if key not in known)
     absent = Counter((r.operator, r.check, r.cases) for r in records if not isinstance(r, Attempt))
@@ -28,6 +29,13 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
             yield from (f"{_name(key)} has no verdict" for key in missing)
         elif not _take(absent, share.operator, share.check, share.cases):
             yield f"{_title(share)}: none of its {share.cases} cases has a verdict"
+    implemented = {share.operator for share in required.verdicts if not share.keys.isdisjoint(given)}
+    for share in required.drawn:
+        here = len(share.keys & given.keys())
+        if here > share.cases:
+            yield f"{_title(share)}: {here} problems were drawn, {share.cases} are required"
+        if not here and not _take(absent, share.operator, "", 1) and share.operator in implemented:
+            yield f"{_title(share)}: no problem that was drawn has a verdict"
     have_kernel = {
         (record.operator, record.dtype, record.problem)
         for record in cases

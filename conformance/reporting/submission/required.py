@@ -8,10 +8,12 @@ from functools import cache
 
 from conformance.checks.required import CHECKS, VERIFIED
 from conformance.execution.claims import Key
-from conformance.execution.plan import BEHAVIOUR_PROBLEMS, small
+from conformance.execution.plan import BEHAVIOUR_PROBLEMS, DRAWN_PROBLEMS, small
 from conformance.execution.selection import BEHAVIOUR
+from conformance.inputs.manifest import SEED
 from conformance.operators import takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
+from conformance.problems.drawn import candidates
 from conformance.training.tables import networks
 
 
@@ -37,6 +39,8 @@ class Required:
     verdicts: tuple[Share, ...]
     behaviour: tuple[Share, ...]
     measured: tuple[Share, ...]
+    drawn: tuple[Share, ...]
+    """Drawn problems: an implementation has verdicts on the first ones that it takes."""
     networks: tuple[str, ...]
     quota: dict[str, int]
     """Dtype -> problems that behaviour is checked on."""
@@ -65,7 +69,12 @@ def required_cases(level: str) -> Required:
                 problems = small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
                 keys = _keys(operator, ((problem, v) for problem in problems for v in every), check)
                 behaviour.append(Share(operator, check, keys, min(len(problems), sum(quota.values()))))
-    return Required(tuple(verdicts), tuple(behaviour), tuple(measured), networks(level), quota)
+    drawn = []
+    for operator, when in VERIFIED if level != "smoke" else ():
+        rows = [(p, variants) for p, variants in candidates(operator, SEED) if when is None or when(p.geometry)]
+        keys = _keys(operator, ((problem, variant) for problem, variants in rows for variant in variants))
+        drawn.append(Share(operator, "", keys, DRAWN_PROBLEMS))
+    return Required(tuple(verdicts), tuple(behaviour), tuple(measured), tuple(drawn), networks(level), quota)
 
 
 def _keys(operator: str, pairs: Iterable[tuple[Problem, Variant]], check: str = "") -> frozenset[Key]:

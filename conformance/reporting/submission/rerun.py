@@ -58,12 +58,14 @@ class Sample:
     drawn     how many were drawn at random
     of        from how many
     declared  how many others are unsupported, as the sources here declare too
+    fresh     how many problems were drawn now, which the submission cannot have known
     """
 
     outcomes: tuple[Outcome, ...]
     drawn: int = 0
     of: int = 0
     declared: int = 0
+    fresh: int = 0
 
     def escape(self, forged: int) -> float:
         """The probability that none of `forged` verdicts is in a sample of this size (hypergeometric)."""
@@ -132,13 +134,14 @@ def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> 
 
 def _repeated(found: Contents, count: int, drawn: int, plan: Plan) -> Sample:
     planned, outcomes, declared = list(_planned(plan)), list[Outcome](), 0
-    hidden, others = list[Candidate](), list[Candidate]()
+    hidden, others, gone = list[Candidate](), list[Candidate](), set[str]()
     for name in found.statement.implementations:
         records = found.of(name)
         try:
             _require_same(plan, name, records)
         except LookupError as problem:
             outcomes.append(Outcome(NOT_HERE, f"{shown(name)}: {problem}"))
+            gone.add(name)
             continue
         recorded = {Key._make(getattr(r, field) for field in Key._fields): r for r in records if isinstance(r, Attempt)}
         absent = {(r.operator, r.check): r.status for r in records if not isinstance(r, Attempt)}
@@ -163,7 +166,28 @@ def _repeated(found: Contents, count: int, drawn: int, plan: Plan) -> Sample:
     first = dice.sample(hidden, min(count, len(hidden)))
     sample = dice.sample(others, min(count - len(first), len(others)))
     outcomes += [compared(one, again(one, plan.claims)) for one in (*first, *sample)]
-    return Sample(tuple(outcomes), len(sample), len(others), declared)
+    present = [name for name in found.statement.implementations if name not in gone]
+    fresh = [outcome for name in present for outcome in _fresh(plan, name, found.of(name), drawn)]
+    contradicting = [outcome for outcome in fresh if outcome.word != AGREES]
+    return Sample((*outcomes, *contradicting), len(sample), len(others), declared, len(fresh))
+
+
+def _fresh(plan: Plan, name: str, records: Sequence[Record], seed: int) -> Iterator[Outcome]:
+    """Verdicts on problems drawn now. A kernel that knows the tables, or the goldens' data, is right nowhere else.
+
+    Who submits a failure of an operator in a dtype does not claim that it is right on others.
+    """
+    failing = {(r.operator, r.dtype) for r in records if r.status in ("fail", "error", "waived")}
+    plan.selection = replace(plan.selection, seed=seed)
+    for operator, when in VERIFIED:
+        for case in plan.drawn(operator, when):
+            if isinstance(case, Absence) or case.implementation.name != name:
+                continue
+            verdict = verify(case)
+            contradicts = verdict.status in ("fail", "error") and (operator, case.variant.dtype) not in failing
+            headline = verdict.reason.splitlines()[0] if verdict.reason else ""
+            text = f"{operator} {case.id}: drawn now, {verdict.status} ({shown(headline, 300)}): {case.command}"
+            yield Outcome(OTHER if contradicts else AGREES, text)
 
 
 def _planned(plan: Plan) -> Iterator[Candidate | Absence]:

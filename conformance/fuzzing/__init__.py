@@ -1,0 +1,1 @@
+"""A search for cases that fail, among problems that nobody wrote down."""

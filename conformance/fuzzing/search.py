@@ -1,0 +1,288 @@
+"""Draw cases among what an implementation takes, have the judge verify them, tell what fails apart and shrink it.
+
+Cases come in rounds. A round begins with a new process of the kernel and depends on the seed and its own number alone,
+so that each can be repeated, and a search goes on where another has stopped.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, NamedTuple
+
+from conformance.dtypes import STORAGE
+from conformance.execution.case import Case
+from conformance.execution.status import Verdict, conclude
+from conformance.execution.verify import attempt
+from conformance.fuzzing.shrink import Rows, shrunk
+from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
+from conformance.operators import OPERATORS
+from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level
+from conformance.problems.drawn import THIN, Budget, distribution, drawn
+from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, parameters
+from conformance.problems.regressions import Row
+
+ROUND = 128
+"""Cases of one process."""
+NOVELTY = 4
+"""Draws, of which the case is taken that has most in it that the round has not had."""
+COMMON, RARE = THIN, Budget(1 << 24, 1 << 19)
+"""What a case may cost, seven times of eight and otherwise."""
+REPEATED = 4
+"""One case of so many is the one before it with other parameters, of the same shapes if that is to be had: kernels that
+keep something by too few of them are wrong there."""
+MAX_ATTEMPTS, MAX_RESTARTS = 800, 200
+"""Verdicts that one failure is shrunk by; those of them that may need a process of their own."""
+MAX_SHRUNK = 12
+"""Failures of one kind that are shrunk to one that is known; more of the kind are counted as that one."""
+_NUMBERS = re.compile(r"\d[\d.,e+-]*")
+
+
+class Kind(NamedTuple):
+    """How a case fails: the known mistakes that explain it, else the outputs that are wrong, or the error."""
+
+    operator: str
+    causes: frozenset[str]
+    text: str
+
+    def same(self, other: Kind) -> bool:
+        """Whether another failure may be the same one. Of a small problem, a mistake may explain anything by chance."""
+        if self.causes:
+            return self.operator == other.operator and bool(self.causes & other.causes)
+        return (self.operator, self.text) == (other.operator, other.text)
+
+    def __str__(self) -> str:
+        return f"{self.operator}: {' or '.join(sorted(self.causes)[:3]) or self.text}"
+
+
+def kind(operator: str, verdict: Verdict) -> Kind:
+    """That of a verdict that is `fail` or `error`."""
+    causes = frozenset(verdict.diagnosis.names if verdict.diagnosis else ())
+    wrong = [judgement.output for judgement in verdict.judgements if not judgement.passed]
+    text = f"wrong {', '.join(wrong)}" if wrong else _NUMBERS.sub("#", verdict.reason.splitlines()[0])[:200]
+    return Kind(operator, causes, text)
+
+
+@dataclass(slots=True)
+class Finding:
+    """A failure, shrunk. `rows` are the calls, the last of which fails; `original` is the case that was drawn."""
+
+    kind: Kind
+    rows: Rows
+    original: Row
+    verdict: Verdict
+    command: str
+    drawn: int
+    """Cases up to the first that failed so."""
+    seconds: float
+    cases: int = 1
+    reproduced: bool = True
+    values: dict[str, set[Any]] = field(default_factory=dict)
+    """Of what is not at its simplest in the last case: the values that failures had which were shrunk to this one."""
+
+    def covers(self, found: Kind, row: Row) -> bool:
+        """Whether a failure is this one, as far as its parameters tell."""
+        given = _described(row)
+        return self.kind.same(found) and all(given[name] in known for name, known in self.values.items())
+
+    def learn(self, row: Row) -> None:
+        """Another failure was shrunk to this one."""
+        simplest, given = _simplest(row), _described(row)
+        for name, value in _described(self.rows[-1]).items():
+            if value != simplest[name]:
+                self.values.setdefault(name, {value}).add(given[name])
+
+
+def _described(row: Row) -> dict[str, Any]:
+    return {**parameters(row.geometry), **{one.name: getattr(row.variant, one.name) for one in fields(row.variant)}}
+
+
+def _simplest(row: Row) -> dict[str, Any]:
+    variant = Variant("fp32", "nchw", OPERATOR_FIRST[row.operator])
+    return SIMPLEST[row.geometry.family] | {one.name: getattr(variant, one.name) for one in fields(variant)}
+
+
+OPERATOR_FIRST = {
+    name: next(p for p in PROBLEMS if p.geometry.family == operator.family).variants[0].distribution
+    for name, operator in OPERATORS.items()
+}
+
+
+def _shapes(row: Row) -> list[Any]:
+    operator = OPERATORS[row.operator]
+    return [tensor.shape for tensor in operator.inputs(row.geometry).values()]
+
+
+class Search:
+    """The state of a search: what was drawn, how it ended, what was found.
+
+    restart   ends the process of the kernel, so that the next call has a new one
+    operators names, those that the implementation has a kernel for
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        operators: Sequence[str],
+        seed: int,
+        *,
+        restart: Callable[[], None] = lambda: None,
+        program: tuple[str, ...] = (),
+        budgets: tuple[Budget, Budget] = (COMMON, RARE),
+    ) -> None:
+        self.implementation, self.seed, self.restart, self.program = implementation, seed, restart, program
+        self.operators = [name for name in operators if any(k.operator == name for k in implementation.kernels)]
+        self.budgets = budgets
+        self.findings: list[Finding] = []
+        self.statuses: Counter[str] = Counter()
+        self.coverage: defaultdict[str, Coverage] = defaultdict(partial(Coverage, 3))
+        self._merged: Counter[Kind] = Counter()
+        self._tables = {
+            name: [
+                parameters(problem.geometry)
+                for problem, _ in at_level(PROBLEMS, "standard")
+                if problem.geometry.family == OPERATORS[name].family and cost(problem.geometry) <= budgets[0]
+            ]
+            for name in self.operators
+        }
+
+    @property
+    def cases(self) -> int:
+        return self.statuses.total()
+
+    def known(self, rows: Rows) -> None:
+        """What an earlier search found: it is not found anew. Nothing is known of what no longer fails."""
+        self.restart()
+        if not all(map(self._takes, rows)):
+            return
+        for row in rows:
+            verdict = self.verify(row)
+        if verdict.status in ("fail", "error"):
+            found, command = kind(rows[-1].operator, verdict), self.case(rows[-1]).command
+            finding = Finding(found, rows, rows[-1], verdict, command, 0, 0.0, cases=0)
+            finding.learn(rows[-1])
+            self.findings.append(finding)
+
+    def run(self, number: int, deadline: float) -> Iterator[Finding]:
+        """A round: what it finds that was not known. It ends early at the deadline, a time of `time.monotonic`."""
+        began, history = time.monotonic(), list[Row]()
+        self.restart()
+        for row in self.drawn(number):
+            if time.monotonic() > deadline:
+                return
+            history.append(row)
+            verdict = self.verify(row)
+            self.statuses[verdict.status] += 1
+            self.coverage[row.operator].add(features(row.geometry, row.variant))
+            if verdict.status not in ("fail", "error") or verdict.reason.startswith("no reference"):
+                continue
+            found = kind(row.operator, verdict)
+            known = next((one for one in self.findings if one.covers(found, row)), None)
+            if known is None and self._merged[found] >= MAX_SHRUNK:
+                known = next((one for one in self.findings if one.kind[::2] == found[::2]), None)
+            if known is None:
+                finding = self._shrunk(found, verdict, history, began, deadline + 60)
+                known = next((one for one in self.findings if one.rows == finding.rows), None)
+                if known is None:
+                    self.findings.append(finding)
+                    yield finding
+                    continue
+                self._merged[found] += 1
+                known.learn(row)
+            known.cases += 1
+
+    def drawn(self, number: int) -> Iterator[Row]:
+        """The cases of a round; the same whenever they are drawn."""
+        dice, coverage = random.Random(f"{self.seed} {number}"), defaultdict[str, Coverage](Coverage)
+        before: dict[str, Row] = {}
+        for _ in range(ROUND):
+            operator = dice.choice(self.operators)
+            again = before.get(operator) if dice.randrange(REPEATED) == 0 else None
+            draws = [one for _ in range(NOVELTY) if (one := self._draw(operator, dice, again)) is not None]
+            if draws:
+                described = [features(row.geometry, row.variant) for row in draws]
+                shapes = [again is not None and _shapes(row) == _shapes(again) for row in draws]
+                new = [coverage[operator].new(one) for one in described]
+                place = max(range(len(draws)), key=lambda place: (shapes[place], new[place]))
+                coverage[operator].add(described[place])
+                before[operator] = draws[place]
+                yield draws[place]
+
+    def _draw(self, operator: str, dice: random.Random, again: Row | None) -> Row | None:
+        """A case that a kernel is declared for; None after many that none is for."""
+        family = OPERATORS[operator].family
+        budget = self.budgets[dice.randrange(8) == 0]
+        near = [parameters(again.geometry)] if again else self._tables[operator]
+        for attempt_number in range(64):
+            near_it = near if again or attempt_number % 2 else ()
+            made = drawn(family, dice.choice, budget, near_it, sizes=again is None)
+            dtype, layout = dice.choice([*STORAGE]), dice.choice(LAYOUTS)
+            variant = Variant(dtype, layout, distribution(family, dtype, dice.choice))
+            row = Row(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
+            if self._takes(row):
+                return row
+        return None
+
+    def _takes(self, row: Row) -> bool:
+        v = row.variant
+        try:
+            kernel = self.implementation.find(row.operator, row.geometry, v.dtype, v.layout)
+        except (Unsupported, ImplementationError):
+            return False
+        return not kernel.contract.exempts(v.distribution, v.dtype)
+
+    def case(self, row: Row) -> Case:
+        """The case that a run makes of a row."""
+        problem = Problem(row.name, row.geometry, "standard", (row.variant,))
+        return Case(self.implementation, OPERATORS[row.operator], problem, row.variant, row.seed, program=self.program)
+
+    def verify(self, row: Row) -> Verdict:
+        """The verdict on a case; a waiver that none of its failures needs is no failure of a case drawn by chance."""
+        case = self.case(row)
+        return conclude(partial(attempt, case), lambda: case.waiver((row.variant.distribution,)))
+
+    def _shrunk(self, found: Kind, verdict: Verdict, history: list[Row], began: float, deadline: float) -> Finding:
+        """The smallest failure of the same kind: of the case alone, else of the cases before it in the process too."""
+        drawn, seconds = self.cases, time.monotonic() - began
+        original = history[-1]
+        last: dict[Rows, Verdict] = {(original,): verdict}
+        attempts = 0
+
+        def fails(rows: Rows, *, apart: bool = False) -> bool:
+            nonlocal attempts
+            attempts += MAX_ATTEMPTS // MAX_RESTARTS if apart else 1
+            if attempts > MAX_ATTEMPTS or time.monotonic() > deadline or not all(map(self._takes, rows)):
+                return False
+            if apart:
+                self.restart()
+            for row in rows:
+                now = self.verify(row)
+            if now.status in ("fail", "error") and found.same(kind(rows[-1].operator, now)):
+                last[rows] = now
+                return True
+            return False
+
+        rows: Rows = (original,)
+        reproduced = True
+        if fails(rows, apart=True):
+            rows = shrunk(rows, fails)
+            attempts = 0
+            if not fails(rows, apart=True):  # it needs the calls that it was shrunk by
+                rows = (original,)
+        elif fails(tuple(history), apart=True):
+            attempts = 0
+            rows = shrunk(tuple(history), partial(fails, apart=True))
+        else:
+            reproduced = False
+        verdict = last.get(rows, verdict)
+        finding = Finding(
+            found, rows, original, verdict, self.case(rows[-1]).command, drawn, seconds,
+            reproduced=reproduced,
+        )  # fmt: skip
+        finding.learn(original)
+        return finding

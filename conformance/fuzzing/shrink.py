@@ -1,0 +1,100 @@
+"""From a failure to the smallest one of the same kind: fewer calls first, then smaller parameters.
+
+Cases are shrunk, and not the choices that they were drawn by: whether a kernel with a state fails on a case depends on
+the calls before it, and only a search that starts a process when it needs one can tell which of these matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import combinations
+
+from conformance.dtypes import STORAGE
+from conformance.operators import FAMILIES, GeometryError
+from conformance.problems import LAYOUTS, Variant
+from conformance.problems.parameters import SIMPLEST, Parameters, geometry, parameters
+from conformance.problems.regressions import Row
+from conformance.problems.table import applies
+
+Rows = tuple[Row, ...]
+"""Calls in one process; the last one fails."""
+
+
+def shrunk(failing: Rows, fails: Callable[[Rows], bool]) -> Rows:
+    """The smallest that still fails. `fails` answers False when there is no time left."""
+    tried = {failing}
+    best = failing
+
+    def better(candidate: Rows) -> bool:
+        nonlocal best
+        if candidate in tried:
+            return False
+        tried.add(candidate)
+        if fails(candidate):
+            best = candidate
+            return True
+        return False
+
+    length = 1
+    while length < len(best) and not better(best[-length:]):  # the shortest end of a long history
+        length *= 2
+    moved = True
+    while moved:
+        moved = False
+        while len(best) > 1 and any(better(one) for one in (*_dropped(best), *_together(best))):
+            moved = True
+        for place in reversed(range(len(best))):
+            while any(better((*best[:place], one, *best[place + 1 :])) for one in simpler(best[place])):
+                moved = True
+    return best
+
+
+def _dropped(rows: Rows) -> Iterator[Rows]:
+    for place in range(len(rows) - 1):
+        yield rows[:place] + rows[place + 1 :]
+
+
+def _together(rows: Rows) -> Iterator[Rows]:
+    """The same change in all calls, since what they share cannot be changed in one of them."""
+    families = [row.geometry.family for row in rows]
+    if len({*families}) > 1:
+        return
+    for change in _lower(rows[-1], (1,)):
+        with suppress(GeometryError):
+            yield tuple(replace(r, geometry=geometry(families[0], parameters(r.geometry) | change)) for r in rows)
+
+
+def simpler(row: Row) -> Iterator[Row]:
+    """Cases that are simpler in one or two things, those that save most first."""
+    known, variant = FAMILIES[row.geometry.family], row.variant
+    for dtype in [*STORAGE][: [*STORAGE].index(variant.dtype)]:
+        if applies(variant.distribution, dtype):
+            yield replace(row, variant=replace(variant, dtype=dtype))
+    for layout in LAYOUTS[: LAYOUTS.index(variant.layout)]:
+        yield replace(row, variant=replace(variant, layout=layout))
+    for name in known.distributions[: known.distributions.index(variant.distribution)]:
+        if applies(name, variant.dtype):
+            yield replace(row, variant=replace(variant, distribution=name))
+    for field in [*Variant.__dataclass_fields__][3:]:
+        if getattr(variant, field):
+            yield replace(row, variant=replace(variant, **{field: ""}))
+    if row.seed:
+        yield replace(row, seed=0)
+    for change in _lower(row, (1, 2)):
+        with suppress(GeometryError):
+            yield replace(row, geometry=geometry(known.name, parameters(row.geometry) | change))
+
+
+def _lower(row: Row, counts: tuple[int, ...]) -> Iterator[Parameters]:
+    """So many parameters at once: at their simplest values, half way to these, and one step."""
+    now, goal = parameters(row.geometry), SIMPLEST[row.geometry.family]
+    far = [name for name in now if now[name] != goal[name]]
+    for count in counts:
+        for names in combinations(far, count):
+            yield {name: goal[name] for name in names}
+        for names in combinations(far, count):
+            yield {name: (now[name] + goal[name]) // 2 for name in names}
+        for names in combinations(far, count):
+            yield {name: now[name] + (1 if now[name] < goal[name] else -1) for name in names}

@@ -1,0 +1,145 @@
+"""A geometry as a flat dictionary of whole numbers, for whoever draws, changes or shrinks problems of any family.
+
+A name is the letter of the descriptor, with the place in it where the field has several numbers: `u0 u1` are the
+strides, `p0 p1 p2 p3` the padding above, below, left and right. `c` and `k` are counted within a group, so that every
+number of groups fits. 0 stands for an absent divisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from conformance.operators import FAMILIES
+from conformance.operators.descriptor import FLAG, NEGATED_FLAG, PAIR, SIDES, Field
+from conformance.problems.table import Variant
+
+Parameters = dict[str, int]
+Feature = tuple[str, Any]
+"""Name of a parameter, and the bucket that its value falls into."""
+
+BUCKETS = (5, 8, 16, 64, 256, 4096)
+"""Largest value of each bucket; up to the first, every value is one of its own."""
+
+
+def _names(field: Field) -> list[str]:
+    count = {PAIR: 2, SIDES: 4}.get(field.form, 1)
+    return [field.letter] if count == 1 else [f"{field.letter}{place}" for place in range(count)]
+
+
+def _simplest(field: Field) -> int:
+    """The default of an option; otherwise the smallest value there is."""
+    if field.form is SIDES or field.default is None:
+        return 0
+    return int(field.default) if isinstance(field.default, int) else 1
+
+
+SIMPLEST: dict[str, Parameters] = {
+    name: {part: _simplest(field) for field in family.geometry.FIELDS for part in _names(field)}
+    for name, family in FAMILIES.items()
+}
+"""Family -> the values that a problem is shrunk towards."""
+
+
+def parameters(geometry: Any) -> Parameters:
+    """The numbers of a geometry."""
+    found: Parameters = {}
+    for field in geometry.FIELDS:
+        value = getattr(geometry, field.attribute or field.letter)
+        parts = [value] if field.form not in (PAIR, SIDES) else value if field.form is PAIR else [*value[0], *value[1]]
+        found |= zip(_names(field), (int(part or 0) for part in parts), strict=True)
+    for name in ("c", "k") if "g" in found else ():
+        found[name] //= found["g"]
+    return found
+
+
+def geometry(family: str, given: Mapping[str, int]) -> Any:
+    """The geometry of these numbers. Raises GeometryError."""
+    kind = FAMILIES[family].geometry
+    values: dict[str, Any] = {}
+    for field in kind.FIELDS:
+        parts = [given[name] for name in _names(field)]
+        value: Any = parts[0]
+        if field.form in (FLAG, NEGATED_FLAG):
+            value = bool(value)
+        elif field.form is PAIR:
+            value = tuple(parts)
+        elif field.form is SIDES:
+            value = (tuple(parts[:2]), tuple(parts[2:]))
+        elif field.default is None:
+            value = value or None
+        elif field.letter in "ck" and "g" in given:
+            value *= given["g"]
+        values[field.attribute or field.letter] = value
+    return kind(**values)
+
+
+def cost(geometry: Any) -> tuple[int, int]:
+    """FLOPs and elements of the most expensive operator of the family."""
+    operators = FAMILIES[geometry.family].operators
+    return max(one.flops(geometry) for one in operators), max(one.bytes(geometry, 1) for one in operators)
+
+
+def bucket(value: int) -> int:
+    """The largest value of the bucket that a value is in."""
+    return value if value <= BUCKETS[0] else next((most for most in BUCKETS if value <= most), 1 << 62)
+
+
+def features(geometry: Any, variant: Variant | None = None) -> list[Feature]:
+    """What is known of a case by buckets: its parameters, the extent of its output, its variant."""
+    found: dict[str, Any] = {name: bucket(value) for name, value in parameters(geometry).items()}
+    found |= zip("PQ", map(bucket, geometry.output_size), strict=True)
+    if variant is not None:
+        found |= {field.name: getattr(variant, field.name) for field in fields(variant)}
+    return [*found.items()]
+
+
+class Coverage:
+    """Which features, pairs of them and, with `width` 3, triples the cases of one operator had."""
+
+    VALUES = 16
+    """Most values of a parameter that are told apart."""
+
+    def __init__(self, width: int = 2) -> None:
+        self._width = width
+        self._ids: list[dict[Any, int]] = []
+        self._places: list[np.ndarray] = []
+        self._seen: list[np.ndarray] = []
+
+    def _codes(self, found: list[Feature]) -> list[np.ndarray]:
+        """For each size, the code of the values of every combination of so many parameters."""
+        if not self._ids:
+            self._ids = [{} for _ in found]
+            for size in range(1, self._width + 1):
+                self._places.append(np.array([*combinations(range(len(found)), size)]))
+                self._seen.append(np.zeros((len(self._places[-1]), self.VALUES**size), bool))
+        values = [
+            min(ids.setdefault(v, len(ids)), self.VALUES - 1) for ids, (_, v) in zip(self._ids, found, strict=True)
+        ]
+        return [np.array(values)[places] @ self.VALUES ** np.arange(places.shape[1]) for places in self._places]
+
+    def add(self, found: list[Feature]) -> None:
+        for codes, seen in zip(self._codes(found), self._seen, strict=True):
+            seen[np.arange(len(codes)), codes] = True
+
+    def new(self, found: list[Feature]) -> int:
+        """How many features and pairs no case had. A feature weighs as much as its pairs, of which there are twenty."""
+        single, pairs, *_ = (
+            int(np.count_nonzero(~seen[np.arange(len(codes)), codes]))
+            for codes, seen in zip(self._codes(found), self._seen, strict=True)
+        )
+        return len(found) * single + pairs
+
+    def share(self, size: int) -> tuple[int, int]:
+        """Combinations of so many features that were seen, and how many the values of each parameter make.
+
+        No problem has some of these, such as a window of 5 in an unpadded image of 3.
+        """
+        if not self._seen:
+            return 0, 0
+        counts = self._seen[0].sum(axis=1)
+        return int(self._seen[size - 1].sum()), int(counts[self._places[size - 1]].prod(axis=1).sum())
