@@ -268,17 +268,17 @@ class Function:
 
     def __call__(self, *given: Any, **parameters: Any) -> Any:
         """Handles of what it returns: one, or several in a tuple."""
-        return self._called(given, parameters, wait=False)
+        return self._called(given, parameters, wait=False)[0]
 
-    def finished(self, *given: Any, **parameters: Any) -> Any:
-        """The same when the device has finished."""
+    def finished(self, *given: Any, **parameters: Any) -> tuple[Any, tuple[str, ...]]:
+        """The same when the device has finished, and what else the call has written to."""
         return self._called(given, parameters, wait=True)
 
-    def _called(self, given: Sequence[Any], parameters: dict[str, Any], *, wait: bool) -> Any:
+    def _called(self, given: Sequence[Any], parameters: dict[str, Any], *, wait: bool) -> tuple[Any, tuple[str, ...]]:
         process = next((one.process for one in given if isinstance(one, Handle)), None) or self.home.process()
         first = process.numbers(wire.MAX_RESULTS)
         returned = asked(process, wire.Returned, "call", *self.place, first, numbers(given), parameters, wait)
-        return received(process, returned, first)
+        return received(process, returned, first), returned.changed
 
 
 def received(process: Process, returned: wire.Returned, first: int) -> Any:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
 from conformance.execution.case import Case
 from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
 from conformance.execution.judging import by_probes, judged, prepare_reference
-from conformance.execution.status import KernelFailure, MissingReferenceError, Verdict, conclude
-from conformance.implementations.implementation import Unsupported
+from conformance.execution.status import BehaviourError, KernelFailure, MissingReferenceError, Verdict, conclude
+from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check
 from conformance.operators import Arrays
@@ -35,8 +34,16 @@ def verify(case: Case, tensors: Tensors | None = None) -> Verdict:
 
     `tensors` is filled for whoever wants to look at them.
     """
-    made = partial(attempt, case, tensors=tensors)
-    return conclude(made, lambda: case.waiver((case.variant.distribution,)), must_fail=True)
+    failed_on = [case.variant.distribution]
+
+    def made(verdict: Verdict) -> None:
+        try:
+            attempt(case, verdict, tensors)
+        except BehaviourError:
+            failed_on[:] = [BEHAVIOUR]
+            raise
+
+    return conclude(made, lambda: case.waiver(failed_on), must_fail=True)
 
 
 def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> None:
@@ -63,7 +70,7 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
     # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
     meter = getattr(bridge, "metered", nullcontext)
     with verdict.timed("kernel"), meter() as work:
-        results = invocation.call(native)
+        results, changed = invocation.audited(native)
     verdict.work = work or {}
     try:
         with verdict.timed("transfer"):
@@ -80,7 +87,9 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
     if failed:
         with verdict.timed("diagnosis"):
             cause = diagnose(case.operator, geometry, expected.inputs, outputs)
-        raise KernelFailure("\n".join(failed), cause)
+        raise KernelFailure("\n".join([*failed, *changed]), cause)
+    if changed:
+        raise BehaviourError("\n".join(changed))
 
 
 def _require_memory(case: Case) -> None:

@@ -112,10 +112,11 @@ class Loaded(Struct, frozen=True):
 
 class Returned(Struct, frozen=True):
     """What a call returned: one object, or several in a tuple or list. `computes` is the type of one that is no plain
-    tuple or list."""
+    tuple or list; `changed` is what a call that was waited for has written to besides."""
 
     count: int | None = None
     computes: str = ""
+    changed: tuple[str, ...] = ()
 
 
 class Timed(Struct, frozen=True):
