@@ -158,11 +158,12 @@ def _contents(first: Arrays, second: Arrays) -> Iterator[tuple[str, Arrays]]:
     yield "the inputs before those again", first
     for name in first:
         yield f"only {name} new", first | {name: second[name]}
-    yield "second halves new", {name: _spliced(first[name], second[name]) for name in first}
+    yield "second halves new", {name: spliced(first[name], second[name]) for name in first}
     yield "reversed order", {name: np.ascontiguousarray(np.flip(second[name])) for name in first}
 
 
-def _spliced(head: np.ndarray, tail: np.ndarray) -> np.ndarray:
+def spliced(head: np.ndarray, tail: np.ndarray) -> np.ndarray:
+    """The first half of one array, the second half of another."""
     half = head.size // 2
     return np.concatenate([head.reshape(-1)[:half], tail.reshape(-1)[half:]]).reshape(head.shape)
 

@@ -308,6 +308,8 @@ def _described(one: declared.Implementation) -> wire.Implementation:
             wire.Waiver(w.operator, plain(w.reason), plain(w.url), w.when is not None, w.dtypes, w.distributions)
             for w in one.waivers
         ),
+        deterministic=bool(one.deterministic),
+        unsafe=tuple(one.unsafe),
     )  # fmt: skip
 
 

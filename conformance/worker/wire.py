@@ -98,6 +98,8 @@ class Implementation(Struct, frozen=True):
     kernels: tuple[Kernel, ...]
     variants: tuple[Variant, ...]
     waivers: tuple[Waiver, ...]
+    deterministic: bool = False
+    unsafe: tuple[str, ...] = ()
 
 
 class Loaded(Struct, frozen=True):
@@ -125,6 +127,15 @@ class Timed(Struct, frozen=True):
     returned: Returned
     walls: tuple[float, ...]
     events: float | None
+
+
+class Repeated(Struct, frozen=True):
+    """What the first of many calls returned, what the one returned that differs most from it, and how many there
+    were."""
+
+    first: Returned
+    other: Returned | None
+    calls: int
 
 
 class Failure(Struct, frozen=True):
