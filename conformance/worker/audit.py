@@ -30,35 +30,38 @@ class Audit:
         given: Sequence[Any],
         parameters: Mapping[str, Any],
     ) -> tuple[Any, tuple[str, ...]]:
-        """What the function returns, finished, and what it has changed."""
-        before = _copies(bridge, [array for array in given if array is not None], MAX_INPUTS)
+        """What the function returns, finished, and what it has changed or returned twice."""
+        present = [(name, array) for name, array in zip(names, given, strict=False) if array is not None]
+        before = _copies(bridge, [array for _, array in present], MAX_INPUTS)
         result = function(*given, **parameters)
         bridge.synchronize(result)
         changed = []
-        if before:
-            present = [(name, array) for name, array in zip(names, given, strict=False) if array is not None]
-            for (name, array), copy in zip(present, before, strict=True):
-                try:
-                    now = bridge.to_host(array)
-                except Exception as error:  # jax says so of a buffer that was donated
-                    changed.append(f"input {name} cannot be read any more: {error}")
-                    continue
-                if difference := differing(copy, now):
-                    changed.append(f"input {name} was written to: {difference}")
+        for (name, array), copy in zip(present, before, strict=False):
+            try:
+                now = bridge.to_host(array)
+            except Exception as error:  # jax says so of a buffer that was donated
+                changed.append(f"input {name} cannot be read any more: {error}")
+                continue
+            if difference := differing(copy, now):
+                changed.append(f"input {name} was written to: {difference}")
         held = self._held.setdefault(function, deque(maxlen=HELD))
+        known = [(f"input {name}", array) for name, array in present]
         for ago, (arrays, copies) in enumerate(reversed(held), 1):
+            what = f"a result of {'the call before' if ago == 1 else f'{ago} calls before'}"
+            known += [(f"{what}, of shape {copy.shape}", array) for array, copy in zip(arrays, copies, strict=True)]
             for array, copy in zip(arrays, copies, strict=True):
                 if difference := differing(copy, bridge.to_host(array)):
-                    when = "the call before" if ago == 1 else f"{ago} calls before"
-                    changed.append(f"a result of {when}, of shape {copy.shape}, was written to: {difference}")
-        if changed:
-            held.clear()
+                    changed.append(f"{what}, of shape {copy.shape}, was written to: {difference}")
         arrays = [*result] if type(result) in (tuple, list) else [result]
         try:
-            if copies := _copies(bridge, arrays, MAX_RESULTS):
-                held.append((arrays, copies))
+            copies = _copies(bridge, arrays, MAX_RESULTS)
+            changed += [f"a result lies in the memory of {n}" for n, a in known for r in arrays if bridge.overlap(r, a)]
         except Exception:  # no arrays: whoever fetches the results says so
+            copies = []
+        if changed:
             held.clear()
+        if copies:
+            held.append((arrays, copies))
         return result, tuple(changed)
 
 
