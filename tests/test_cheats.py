@@ -47,9 +47,9 @@ CHEATS = {
     "uncleared": Cheat(cheaters.uncleared, behaviour.output_is_written, sly=False),
     "unwritten-tail": Cheat(cheaters.unwritten_tail, behaviour.output_is_written, sly=False),
     "written-once": Cheat(cheaters.written_once, behaviour.output_is_written),
-    "spoils-input": Cheat(cheaters.spoils_input, behaviour.inputs_are_unchanged),
-    "result-in-input": Cheat(cheaters.result_in_input, behaviour.inputs_are_unchanged),
-    "result-shares-input": Cheat(cheaters.result_in_input, behaviour.results_are_independent),
+    "spoils-input": Cheat(cheaters.spoils_input, behaviour.inputs_are_unchanged, sly=False),
+    "result-in-input": Cheat(cheaters.result_in_input, behaviour.inputs_are_unchanged, sly=False),
+    "result-shares-input": Cheat(cheaters.result_in_input, behaviour.results_are_independent, sly=False),
     "writes-behind-input": Cheat(cheaters.writes_behind_input, behaviour.nothing_outside_inputs_matters),
     "reads-behind-input": Cheat(cheaters.reads_behind_input, behaviour.nothing_outside_inputs_matters),
     **{

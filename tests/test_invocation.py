@@ -59,7 +59,7 @@ def test_a_call_waits_for_the_device_before_results_are_fetched(log: list[str]):
 
     bound = invocation(kernel)
     bound.outputs(bound.call(bound.to_device(inputs())))
-    assert log == ["from_host", "from_host", "kernel", "synchronize", "to_host"]
+    assert log[log.index("kernel") :][:3] == ["kernel", "synchronize", "to_host"]
 
 
 def test_a_kernel_gets_the_keywords_that_it_names_and_none_for_what_is_absent(log: list[str]):

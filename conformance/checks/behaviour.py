@@ -22,6 +22,7 @@ from conformance.implementations.implementation import Unsupported
 from conformance.operators import Arrays, takes
 from conformance.problems import PROBLEMS, Problem, at_level
 from conformance.results.schema import Facts
+from conformance.worker.audit import differing
 
 HELD = 4
 """Results that are held before the first of them is looked at."""
@@ -43,7 +44,9 @@ def output_is_written(subject: Subject) -> None:
     """
     sample, other = subject.sample(), subject.sample(1)
     inputs = sample.inputs()
-    results = other.call(other.inputs())
+    results = other.invocation.split(
+        other.invocation.start(other.inputs())
+    )  # overwritten, so that nobody may hold them
     subject.overwrite(results, [_nan_bytes(h.nbytes).view(h.dtype).reshape(h.shape) for h in other.hosts(results)])
     del results
     # hand back memory full of NaN in the sizes of outputs, and of accumulators of 4 and 8 bytes
@@ -61,28 +64,7 @@ def _nan_bytes(size: int) -> np.ndarray:
 def inputs_are_unchanged(subject: Subject) -> None:
     """A call leaves its inputs as they were."""
     sample = subject.sample()
-    inputs = sample.inputs()
-    sample.require_right(sample.call(inputs), "single call")
-    for name, array, before in zip(sample.names, inputs, sample.stored, strict=True):
-        if before is None:
-            continue
-        try:
-            after = sample.hosts([array])[0]
-        except Exception as error:  # jax says so of a buffer that was donated
-            raise BehaviourError(f"input {name} cannot be read any more: {error}") from None
-        _require_same(before, after, f"input {name}")
-
-
-def _require_same(before: np.ndarray, after: np.ndarray, what: str) -> None:
-    """The same bytes."""
-    changed = _bytes(before) != _bytes(after)
-    if changed.any():
-        first = int(np.argmax(changed)) // before.itemsize
-        raise BehaviourError(f"{what} was written to: {np.count_nonzero(changed):,} bytes changed, first at [{first}]")
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    sample.require_right(sample.audited(sample.inputs()), "single call")
 
 
 def nothing_outside_inputs_matters(subject: Subject) -> None:
@@ -153,7 +135,9 @@ def _check_views(subject: Subject, strides: Strides, when: str) -> None:
     for name, pair in zip(sample.names, buffers, strict=True):
         if pair is not None:
             before, memory = pair
-            _require_same(before, sample.hosts([memory])[0], f"memory at input {name}, which starts at [{MARGIN}],")
+            if difference := differing(before, sample.hosts([memory])[0]):
+                where = f"memory at input {name}, which starts at [{MARGIN}],"
+                raise BehaviourError(f"{where} was written to: {difference}")
 
 
 def results_follow_the_content(subject: Subject) -> None:
@@ -174,11 +158,12 @@ def _contents(first: Arrays, second: Arrays) -> Iterator[tuple[str, Arrays]]:
     yield "the inputs before those again", first
     for name in first:
         yield f"only {name} new", first | {name: second[name]}
-    yield "second halves new", {name: _spliced(first[name], second[name]) for name in first}
+    yield "second halves new", {name: spliced(first[name], second[name]) for name in first}
     yield "reversed order", {name: np.ascontiguousarray(np.flip(second[name])) for name in first}
 
 
-def _spliced(head: np.ndarray, tail: np.ndarray) -> np.ndarray:
+def spliced(head: np.ndarray, tail: np.ndarray) -> np.ndarray:
+    """The first half of one array, the second half of another."""
     half = head.size // 2
     return np.concatenate([head.reshape(-1)[:half], tail.reshape(-1)[half:]]).reshape(head.shape)
 
@@ -255,9 +240,8 @@ def work_is_finished(subject: Subject) -> None:
     bridge.synchronize(results)
     time.sleep(LATER)
     for soon, late in zip(early, sample.hosts(results), strict=True):
-        changed = np.count_nonzero(_bytes(soon) != _bytes(late))
-        if changed:
-            raise BehaviourError(f"a result changed after the call had returned: {changed:,} bytes")
+        if difference := differing(soon, late):
+            raise BehaviourError(f"a result changed after the call had returned: {difference}")
     sample.require_right(results[: len(sample.tensors)], "single call")
     measured = [invocation.timed(inputs) for _ in range(3)]
     if known := [(seconds, *walls) for _, walls, seconds in measured if seconds is not None]:

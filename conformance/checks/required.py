@@ -11,6 +11,7 @@ from conformance.checks.behaviour import BEHAVIOUR
 from conformance.checks.invalid_arguments import invalid_arguments
 from conformance.checks.memory import backward_keeps_what_is_declared, training_holds_what_autograd_shows
 from conformance.checks.sample import Check
+from conformance.checks.state import STATE, calls_in_a_row_are_right
 from conformance.checks.tutorial import worked_example_is_exact
 from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import Problem
@@ -40,6 +41,8 @@ class RequiredCheck:
 
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
     judges            whether it can fail: a run in which only others pass has verified nothing
+    paths             on how many of a kernel's paths at most, see `conformance.execution.paths`; 0 as many as the level
+                      asks for. None: on the first few problems that it takes
     """
 
     check: Check
@@ -48,10 +51,13 @@ class RequiredCheck:
     dtypes: tuple[str, ...] = ()
     of_right_kernels: bool = False
     judges: bool = True
+    paths: int | None = None
 
 
 _CHECKS = (
     *(RequiredCheck(check, of_right_kernels=True) for check in BEHAVIOUR),
+    RequiredCheck(calls_in_a_row_are_right, of_right_kernels=True, paths=0),
+    *(RequiredCheck(check, of_right_kernels=True, paths=1) for check in STATE),
     RequiredCheck(directions_are_adjoint, ("conv_forward",), of_right_kernels=True),
     RequiredCheck(
         worked_example_is_exact, tuple(name for name, operator in OPERATORS.items() if operator.worked_example)

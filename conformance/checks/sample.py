@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
 from conformance.execution.judging import judged
 from conformance.execution.process import Crash
+from conformance.execution.status import BehaviourError as BehaviourError  # where checks look for it
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.implementation import BEHAVIOUR, ImplementationError, Kernel, Unsupported, Waiver
@@ -26,17 +28,6 @@ from conformance.results.schema import Facts
 
 WRONG, NOT_CHECKED = "results are wrong on plain inputs", "not checked, results are wrong"
 """How the reason of the check that reports wrong results begins, and the reason of the others."""
-
-
-class BehaviourError(KernelFailure):
-    """A kernel that is right at first and does not behave; the message says how it showed.
-
-    `wrong_on` is the input distribution, where it showed in results: what excuses these there excuses them here.
-    """
-
-    def __init__(self, message: str, wrong_on: str = "") -> None:
-        super().__init__(message)
-        self.wrong_on = wrong_on
 
 
 class NotChecked(Unsupported):
@@ -78,6 +69,13 @@ class Sample:
     def call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The results, finished."""
         return self.invocation.call(inputs)
+
+    def audited(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The same. Raises BehaviourError where the call has written to its inputs or to earlier results."""
+        results, changed = self.invocation.audited(inputs)
+        if changed:
+            raise BehaviourError("\n".join(changed))
+        return results
 
     def hosts(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Copies of results as they are now."""
@@ -127,6 +125,8 @@ class Subject:
 Check = Callable[[Subject], Facts | None]
 
 
+first_checked: dict[int, tuple[Kernel, float]] = {}
+"""A kernel by its id, itself (so that no other one gets that id), and when its behaviour was first checked."""
 _wrong: dict[tuple[Any, ...], tuple[Kernel, Check | None]] = {}
 """Case -> its kernel (so that no other one gets its id), and the check that reports wrong results; None if right."""
 
@@ -148,6 +148,7 @@ def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False)
     def attempt(verdict: Verdict) -> None:
         kernel = case.kernel
         verdict.contract = kernel.contract
+        first_checked.setdefault(id(kernel), (kernel, time.monotonic()))
         if of_right_kernels:
             _require_right_on_plain_inputs(case, plain, kernel, check, waiver)
         try:
@@ -174,7 +175,12 @@ def _require_right_on_plain_inputs(
         if reporting is None:
             return
         raise NotChecked(NOT_CHECKED)
-    verdict = conclude(partial(verify.attempt, plain), lambda: None)
+
+    def attempt(verdict: Verdict) -> None:
+        with suppress(BehaviourError):  # which the checks look for
+            verify.attempt(plain, verdict)
+
+    verdict = conclude(attempt, lambda: None)
     if verdict.refusal is not None:  # raised when it was called: what it declares, it does not do
         raise verdict.refusal
     failed = verdict.status == "fail" or verdict.exception is not None or verdict.crashed

@@ -19,6 +19,7 @@ from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.operators.base import Arrays, Operator
+from conformance.worker.audit import AUDIT
 from conformance.worker.instruments import Instruments
 
 TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
@@ -27,9 +28,9 @@ FROM_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}
 
 @runtime_checkable
 class AwaitedFunction(Protocol):
-    """A kernel that can be called until it is finished."""
+    """A kernel that can be called until it is finished; it tells what else the call has written to."""
 
-    def finished(self, *given: Any, **parameters: Any) -> Any: ...
+    def finished(self, *given: Any, **parameters: Any) -> tuple[Any, tuple[str, ...]]: ...
 
 
 class MalformedError(KernelFailure):
@@ -146,11 +147,16 @@ class Invocation:
 
     def call(self, native: Sequence[Any]) -> tuple[Any, ...]:
         """The results, finished. Raises MalformedError for another number of them."""
-        if isinstance(self.kernel.function, AwaitedFunction):  # in another process: one exchange instead of two
-            return self.split(self.kernel.function.finished(*native, **self.parameters()))
-        result = self.start(native)
-        self.bridge.synchronize(result)
-        return self.split(result)
+        return self.audited(native)[0]
+
+    def audited(self, native: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        """The same, and what the call has written to besides, in words: see `conformance.worker.audit`."""
+        function, parameters = self.kernel.function, self.parameters()
+        if isinstance(function, AwaitedFunction):  # in another process
+            result, changed = function.finished(*native, **parameters)
+        else:
+            result, changed = AUDIT.call(self.bridge, function, self.operator.arguments, native, parameters)
+        return self.split(result), changed
 
     def split(self, result: Any) -> tuple[Any, ...]:
         """What was returned, one for each output. Raises MalformedError for another number of results."""

@@ -13,6 +13,7 @@ from typing import Any
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.invocation import missing_storage
+from conformance.execution.paths import MAX_PATHS, every_variant, paths
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
@@ -139,8 +140,9 @@ class Plan:
             rows = [(problem, variants) for problem, _ in at_level(problems, asked.level)]
             yield from self._rows(operator, rows, check)
 
-    def behaviour(self, check: str, operator: str) -> Iterator[Case | Absence]:
-        """What a behaviour check needs: a few small problems of every implementation."""
+    def behaviour(self, check: str, operator: str, most: int | None = None) -> Iterator[Case | Absence]:
+        """What a behaviour check needs: a few small problems of every implementation, or its paths: `most` of them, 0
+        for as many as the level asks for."""
         asked = self.selection
         if operator not in asked.operators or BEHAVIOUR not in asked.distributions:
             return
@@ -150,10 +152,14 @@ class Plan:
         every = [Variant(dtype, layout, BEHAVIOUR) for dtype in asked.dtypes for layout in asked.layouts]
         selected = _keys(operator, [(problem, every) for problem in problems], check)
         quota = BEHAVIOUR_PROBLEMS[asked.level]
-        count = min(len(problems), sum(quota.values()))
+        count = min(len(problems), sum(quota.values()) if most is None else 1)
         present = yield from self._absences(operator, count, selected)
         for one in present:
-            chosen = list(behaviour_cases(one, operator, problems, quota, asked.dtypes, asked.layouts))
+            if most is None:
+                chosen = list(behaviour_cases(one, operator, problems, quota, asked.dtypes, asked.layouts))
+            else:
+                most = most or MAX_PATHS.get(asked.level, max(MAX_PATHS.values()))
+                chosen = paths(one, operator, problems, every_variant(asked.dtypes, asked.layouts), most)
             for problem, variant in chosen:
                 yield from self._cases(operator, [(problem, [variant])], [one])
             if not chosen:

@@ -240,6 +240,30 @@ class Instruments(local.Instruments):
         place = function.place[1:]
         return self._ask(tuple[int | None, int | None], "growth", *place, numbers(inputs), parameters)
 
+    def repeated(
+        self, call: Any, inputs: Sequence[Sequence[Any]], calls: int, seconds: float
+    ) -> list[tuple[Any, Any, int]]:
+        (function, parameters), process = call, require_handle(inputs[-1][0]).process
+        first = process.numbers(2 * wire.MAX_RESULTS * len(inputs))
+        asking = (first, [numbers(given) for given in inputs], parameters, calls, seconds)
+        found = asked(process, list[wire.Repeated], "measuring.repeated", *function.place, *asking)
+        results = []
+        for place, one in enumerate(found[: len(inputs)]):
+            number = first + 2 * wire.MAX_RESULTS * place
+            other = one.other and received(process, one.other, number + wire.MAX_RESULTS)
+            results.append((received(process, one.first, number), other, one.calls))
+        return results
+
+    def forked(self, call: Any, inputs: Sequence[Any], seconds: float) -> Any:
+        (function, parameters), process = call, require_handle(inputs[0]).process
+        first, either = process.numbers(wire.MAX_RESULTS), wire.Returned | str
+        asking = (first, numbers(inputs), parameters, seconds)
+        found: Any = asked(process, either, "measuring.forked", *function.place, *asking)  # type: ignore[arg-type]
+        return found if isinstance(found, str) else received(process, found, first)
+
+    def growth_by_shape(self, function: Any, cases: Sequence[Any], seconds: float) -> tuple[int, int, int]:
+        return self._ask(tuple[int, int, int], "growth_by_shape", *function.place[1:], cases, seconds)
+
     def copies(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[float, float]:
         return self._ask(tuple[float, float], "copies", numbers(inputs), numbers(results))
 
@@ -282,17 +306,17 @@ class Function:
 
     def __call__(self, *given: Any, **parameters: Any) -> Any:
         """Handles of what it returns: one, or several in a tuple."""
-        return self._called(given, parameters, wait=False)
+        return self._called(given, parameters, wait=False)[0]
 
-    def finished(self, *given: Any, **parameters: Any) -> Any:
-        """The same when the device has finished."""
+    def finished(self, *given: Any, **parameters: Any) -> tuple[Any, tuple[str, ...]]:
+        """The same when the device has finished, and what else the call has written to."""
         return self._called(given, parameters, wait=True)
 
-    def _called(self, given: Sequence[Any], parameters: dict[str, Any], *, wait: bool) -> Any:
+    def _called(self, given: Sequence[Any], parameters: dict[str, Any], *, wait: bool) -> tuple[Any, tuple[str, ...]]:
         process = next((one.process for one in given if isinstance(one, Handle)), None) or self.home.process()
         first = process.numbers(wire.MAX_RESULTS)
         returned = asked(process, wire.Returned, "call", *self.place, first, numbers(given), parameters, wait)
-        return received(process, returned, first)
+        return received(process, returned, first), returned.changed
 
 
 def received(process: Process, returned: wire.Returned, first: int) -> Any:
@@ -347,7 +371,8 @@ def implementation(home: Home, seen: wire.Implementation) -> declared.Implementa
     """What a file declares. Raises ImplementationError and ContractError for what no honest file can declare."""
     name = seen.name
     found = declared.Implementation(
-        name, seen.device, Bridge(home, name, seen.bridge), Contract(**seen.contract), seen.version  # type: ignore[arg-type]
+        name, seen.device, Bridge(home, name, seen.bridge), Contract(**seen.contract), seen.version,  # type: ignore[arg-type]
+        seen.deterministic, seen.unsafe,
     )  # fmt: skip
     for index, kernel in enumerate(seen.kernels):
         function = Function(home, name, "kernel", index, kernel.function)

@@ -29,6 +29,17 @@ class InsufficientMemoryError(Exception):
     """The machine cannot hold the problem; the message says what it needs. No fault of the kernel either."""
 
 
+class BehaviourError(KernelFailure):
+    """A kernel that does not behave; the message says how it showed.
+
+    `wrong_on` is the input distribution, where it showed in results: what excuses these there excuses them here.
+    """
+
+    def __init__(self, message: str, wrong_on: str = "") -> None:
+        super().__init__(message)
+        self.wrong_on = wrong_on
+
+
 @dataclass(slots=True)
 class Verdict:
     """The end of one case: exactly one status, why, and the numbers behind it."""

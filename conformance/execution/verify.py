@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
@@ -13,13 +12,14 @@ from conformance.execution.case import Case
 from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
 from conformance.execution.judging import by_probes, judged, prepare_reference
 from conformance.execution.status import (
+    BehaviourError,
     InsufficientMemoryError,
     KernelFailure,
     MissingReferenceError,
     Verdict,
     conclude,
 )
-from conformance.implementations.implementation import Unsupported
+from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check
 from conformance.operators import Arrays
@@ -44,10 +44,18 @@ def verify(case: Case, tensors: Tensors | None = None) -> Verdict:
 
     `tensors` is filled for whoever wants to look at them.
     """
-    made = partial(attempt, case, tensors=tensors)
+    failed_on = [case.variant.distribution]
+
+    def made(verdict: Verdict) -> None:
+        try:
+            attempt(case, verdict, tensors)
+        except BehaviourError:
+            failed_on[:] = [BEHAVIOUR]
+            raise
+
     # whoever writes a waiver does not know what will be drawn
     must_fail = not case.problem.name.startswith(DRAWN)
-    return conclude(made, lambda: case.waiver((case.variant.distribution,)), must_fail=must_fail)
+    return conclude(made, lambda: case.waiver(failed_on), must_fail=must_fail)
 
 
 def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> None:
@@ -87,7 +95,7 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
     meter = getattr(bridge, "metered", nullcontext)
     with verdict.timed("kernel"), meter() as work:
-        results = invocation.call(native)
+        results, changed = invocation.audited(native)
     verdict.work = work or {}
     try:
         with verdict.timed("transfer"):
@@ -104,7 +112,9 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     if failed:
         with verdict.timed("diagnosis"):
             cause = diagnose(case.operator, geometry, expected.inputs, outputs)
-        raise KernelFailure("\n".join(failed), cause)
+        raise KernelFailure("\n".join([*failed, *changed]), cause)
+    if changed:
+        raise BehaviourError("\n".join(changed))
     invocation.require_untouched(memories)
 
 

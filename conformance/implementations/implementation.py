@@ -75,7 +75,9 @@ class Implementation:
     """A named set of kernels on one device.
 
     `arrays` turns host tensors into what the kernels take (default: NumPy); `contract` is what they promise about their
-    arithmetic unless a kernel declares its own. `version` is free text for the records.
+    arithmetic unless a kernel declares its own. `version` is free text for the records. `deterministic` promises the
+    same bits for the same inputs in every call; `unsafe` names what callers must not do: call from several `threads` at
+    once, or in a `fork` of a process that has called before.
     """
 
     name: str
@@ -83,6 +85,8 @@ class Implementation:
     arrays: ArrayBridge = field(default_factory=numpy_arrays)
     contract: Contract = field(default_factory=Contract)
     version: str = ""
+    deterministic: bool = False
+    unsafe: tuple[str, ...] = ()
     kernels: list[Kernel] = field(default_factory=list, init=False)
     waivers: list[Waiver] = field(default_factory=list, init=False)
     autograd_variants: list[AutogradVariant] = field(default_factory=list, init=False)
@@ -100,6 +104,7 @@ class Implementation:
             raise ImplementationError(f"arrays={self.arrays!r}: {renamed}")
         if not isinstance(self.contract, Contract):
             raise ImplementationError(f"contract={self.contract!r}: must be a Contract(...)")
+        _known("unsafe", self.unsafe, ("threads", "fork"))
 
     def implements(
         self,

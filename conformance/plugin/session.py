@@ -135,7 +135,7 @@ class Session:
                     if required.problems:
                         cases = self.plan.measured(name, operator, required.problems, required.dtypes)
                     else:
-                        cases = self.plan.behaviour(name, operator)
+                        cases = self.plan.behaviour(name, operator, required.paths)
                     yield from ((f"{name}-{operator}-", (name,), case) for case in cases)
             return
         if marker.name == "verifies":

@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 from conformance.checks.behaviour import BEHAVIOUR
+from conformance.checks.state import STATE
 
 
 @pytest.mark.behaves(*(behaviour.__name__ for behaviour in BEHAVIOUR))
 def test_behaviour(check, name, case):
     """Each of `conformance.checks.behaviour`: inputs stay, results are independent, nothing is left unwritten, ..."""
+    check(name, case)
+
+
+@pytest.mark.behaves("calls_in_a_row_are_right", *(state.__name__ for state in STATE))
+def test_state(check, name, case):
+    """Each of `conformance.checks.state`: calls leave nothing behind, from one thread or several, in a fork."""
     check(name, case)
 
 

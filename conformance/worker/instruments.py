@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from conformance.implementations.bridges import ArrayBridge
-from conformance.worker import memory
-
-Call = tuple[Callable[..., Any], Mapping[str, Any]]
-"""A function and its parameters."""
+from conformance.worker import memory, repeating
+from conformance.worker.repeating import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +60,23 @@ class Instruments:
         """Bytes that a call takes, see `memory.growth`."""
         function, parameters = call
         return memory.growth(lambda: self.bridge.synchronize(function(*inputs, **parameters)), self.bridge)
+
+    def repeated(
+        self, call: Call, inputs: Sequence[Sequence[Any]], calls: int, seconds: float
+    ) -> list[tuple[Any, Any, int]]:
+        """Many calls, see `repeating.repeated`."""
+        return repeating.repeated(self.bridge, call, inputs, calls, seconds)
+
+    def forked(self, call: Call, inputs: Sequence[Any], seconds: float) -> Any:
+        """The results of a call in a forked child, or why there are none; see `repeating.forked`."""
+        found = repeating.forked(self.bridge, call, inputs, seconds)
+        return found if isinstance(found, str) else tuple(map(self.bridge.from_host, found))
+
+    def growth_by_shape(
+        self, function: Callable[..., Any], cases: Sequence[Any], seconds: float
+    ) -> tuple[int, int, int]:
+        """What calls on new shapes leave behind, see `repeating.growth`."""
+        return repeating.growth(self.bridge, function, cases, seconds)
 
     def copies(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[float, float]:
         """Seconds of the inputs' way to the device, and of the results' way back."""

@@ -46,6 +46,33 @@ class Measuring:
         call = self._known.function(name, kind, index), parameters
         return self._instruments(name).growth(call, self._known.given(arguments))
 
+    def repeated(
+        self, name: str, kind: str, index: int, number: int, inputs: Sequence[Sequence[int | None]],
+        parameters: dict[str, Any], calls: int, seconds: float,
+    ) -> list[wire.Repeated]:  # fmt: skip
+        """The first result of each inputs gets the numbers from `number` on, the one that differs those after it."""
+        call, given = (self._known.function(name, kind, index), parameters), [*map(self._known.given, inputs)]
+        found = []
+        for first, other, count in self._instruments(name).repeated(call, given, calls, seconds):
+            kept = [self._known.keep(first, number), self._known.keep(other, number + wire.MAX_RESULTS)]
+            found.append(wire.Repeated(kept[0], None if other is None else kept[1], count))
+            number += 2 * wire.MAX_RESULTS
+        return found
+
+    def forked(
+        self, name: str, kind: str, index: int, number: int, inputs: Sequence[int | None],
+        parameters: dict[str, Any], seconds: float,
+    ) -> wire.Returned | str:  # fmt: skip
+        """Results get the numbers from `number` on."""
+        call = self._known.function(name, kind, index), parameters
+        found = self._instruments(name).forked(call, self._known.given(inputs), seconds)
+        return wire.plain(found) if isinstance(found, str) else self._known.keep(found, number)
+
+    def growth_by_shape(
+        self, name: str, kind: str, index: int, cases: Sequence[Any], seconds: float
+    ) -> tuple[int, int, int]:
+        return self._instruments(name).growth_by_shape(self._known.function(name, kind, index), cases, seconds)
+
     def copies(self, name: str, inputs: Sequence[int | None], results: Sequence[int | None]) -> tuple[float, float]:
         return self._instruments(name).copies(self._known.given(inputs), self._known.given(results))
 

@@ -27,6 +27,7 @@ from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
 from conformance.worker import wire
+from conformance.worker.audit import AUDIT
 from conformance.worker.guard import Guard
 from conformance.worker.measuring import Measuring
 from conformance.worker.wire import plain
@@ -136,10 +137,17 @@ class Server:
         wait: bool,
     ) -> wire.Returned:
         """Results get the numbers from `number` on; with `wait` they are finished."""
-        result = self.function(name, kind, index)(*self.given(arguments), **parameters)
-        if wait:
-            self.known[name].arrays.synchronize(result)
-        return self.keep(result, number)
+        function, given = self.function(name, kind, index), self.given(arguments)
+        if not wait:
+            return self.keep(function(*given, **parameters), number)
+        result, changed = AUDIT.call(self.bridge(name), function, self.names(name, kind, index), given, parameters)
+        return msgspec.structs.replace(self.keep(result, number), changed=tuple(map(plain, changed)))
+
+    def names(self, name: str, kind: str, index: int) -> tuple[str, ...]:
+        """Of a function's arguments by position."""
+        one = self.known[name]
+        declared = (one.kernels if kind == "kernel" else one.autograd_variants)[index]
+        return vocabulary.vocabulary().operators[declared.operator][0]
 
     def function(self, name: str, kind: str, index: int) -> Callable[..., Any]:
         one = self.known[name]
@@ -307,6 +315,8 @@ def _described(one: declared.Implementation) -> wire.Implementation:
             wire.Waiver(w.operator, plain(w.reason), plain(w.url), w.when is not None, w.dtypes, w.distributions)
             for w in one.waivers
         ),
+        deterministic=bool(one.deterministic),
+        unsafe=tuple(one.unsafe),
     )  # fmt: skip
 
 

@@ -100,6 +100,8 @@ class Implementation(Struct, frozen=True):
     kernels: tuple[Kernel, ...]
     variants: tuple[Variant, ...]
     waivers: tuple[Waiver, ...]
+    deterministic: bool = False
+    unsafe: tuple[str, ...] = ()
 
 
 class Loaded(Struct, frozen=True):
@@ -114,10 +116,11 @@ class Loaded(Struct, frozen=True):
 
 class Returned(Struct, frozen=True):
     """What a call returned: one object, or several in a tuple or list. `computes` is the type of one that is no plain
-    tuple or list."""
+    tuple or list; `changed` is what a call that was waited for has written to besides."""
 
     count: int | None = None
     computes: str = ""
+    changed: tuple[str, ...] = ()
 
 
 class Timed(Struct, frozen=True):
@@ -126,6 +129,15 @@ class Timed(Struct, frozen=True):
     returned: Returned
     walls: tuple[float, ...]
     events: float | None
+
+
+class Repeated(Struct, frozen=True):
+    """What the first of many calls returned, what the one returned that differs most from it, and how many there
+    were."""
+
+    first: Returned
+    other: Returned | None
+    calls: int
 
 
 class Failure(Struct, frozen=True):

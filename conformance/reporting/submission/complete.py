@@ -64,7 +64,7 @@ def _in_behaviour(
     found = [(share, share.keys & given.keys()) for share in required.behaviour]
     counts: defaultdict[str, Counter[frozenset[tuple[str, ...]]]] = defaultdict(Counter)
     for share, here in found:
-        if here:
+        if here and share.few:
             counts[share.operator][frozenset(key[1:4] for key in here)] += 1
     usual = {operator: places.most_common(1)[0][0] for operator, places in counts.items()}
     for share, here in found:
@@ -72,6 +72,8 @@ def _in_behaviour(
             answered = any(_take(absent, share.operator, share.check, cases) for cases in (share.cases, 1))
             if share.cases and not answered:
                 yield f"{_title(share)} has no verdict"
+            continue
+        if not share.few:
             continue
         if frozenset(key[1:4] for key in here) != usual[share.operator]:
             yield f"{_title(share)} has verdicts on other cases than the other checks"

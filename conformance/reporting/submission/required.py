@@ -30,6 +30,8 @@ class Share:
     """Everything it may give a verdict on."""
     cases: int
     """How many of them it does; a behaviour check chooses by what the implementation takes."""
+    few: bool = True
+    """Of a behaviour check: whether it is made on the cases that the others are made on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ def required_cases(level: str) -> Required:
             else:
                 problems = small(operator, (problem for problem, _ in at_level(PROBLEMS, level)))
                 keys = _keys(operator, ((problem, v) for problem in problems for v in every), check)
-                behaviour.append(Share(operator, check, keys, min(len(problems), sum(quota.values()))))
+                few = required.paths is None
+                count = min(len(problems), sum(quota.values()) if few else 1)
+                behaviour.append(Share(operator, check, keys, count, few))
     drawn = []
     for operator, when in VERIFIED if level != "smoke" else ():
         rows = [(p, variants) for p, variants in candidates(operator, SEED) if when is None or when(p.geometry)]

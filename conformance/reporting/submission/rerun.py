@@ -197,7 +197,9 @@ def _planned(plan: Plan) -> Iterator[Candidate | Absence]:
     for check, by in CHECKS.items():
         for operator in by.operators:
             measured = plan.measured(check, operator, by.problems, by.dtypes)
-            required += [(check, case) for case in (measured if by.problems else plan.behaviour(check, operator))]
+            required += [
+                (check, case) for case in (measured if by.problems else plan.behaviour(check, operator, by.paths))
+            ]
     required += [("", case) for network in networks(plan.selection.level) for case in trainings(plan, network)]
     for check, case in required:
         if not isinstance(case, Absence):

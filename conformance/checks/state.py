@@ -1,0 +1,272 @@
+"""Checks of what a kernel keeps from one call to the next, and shares between calls at the same time.
+
+They are made where kernels differ: on each path (`conformance.execution.paths`), or on pairs of problems that a cache
+with an incomplete key takes for one another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance.checks.behaviour import LATER, spliced
+from conformance.checks.sample import BehaviourError, Check, Sample, Subject, first_checked
+from conformance.dtypes import STORAGE
+from conformance.execution.paths import every_variant, paths
+from conformance.implementations.implementation import Unsupported
+from conformance.operators import Arrays, GeometryError
+from conformance.operators.descriptor import FLAG, NEGATED_FLAG, PAIR, SIDES, Field
+from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level, typed
+from conformance.results.schema import Facts
+from conformance.worker.audit import differing
+
+THREADS = 4
+CALLS, SECONDS = 120, 0.02
+"""Calls of a kernel one after the other, and when it is enough of them. What happens in one of fifty is then seen on a
+path with nine chances in ten, and there are several paths."""
+AT_ONCE, SECONDS_AT_ONCE = 12, 0.03
+"""The same for each of several threads."""
+AGE = 1.1
+"""Seconds after its first call that a kernel is called again."""
+CHILD = 10.0
+"""Seconds that a call in a forked child may take."""
+SHAPES, SECONDS_OF_SHAPES = 200, 0.15
+"""Distinct shapes that the growth of memory is measured over, and when it is enough of them."""
+OPERANDS = 1 << 18
+"""Elements of the larger of two sizes of shapes."""
+
+
+def calls_in_a_row_are_right(subject: Subject) -> Facts:
+    """Calls on new content in old and in new memory, over and over, and from four threads at once: each is right, stays
+    as it is and leaves its inputs alone. A path that caches, shares, writes late or is not reentrant shows it here."""
+    first, second = subject.sample(), subject.sample(1)
+    memory = first.inputs()
+    made = [("first call", first, memory, first.audited(memory))]
+    given = second.inputs()
+    made.append(("second call, other inputs", second, given, second.audited(given)))
+    for what, content in _contents(subject, first.expected.inputs, second.expected.inputs):
+        sample = first.holding(content)
+        given = memory if subject.overwrite(memory, sample.stored) else sample.inputs()
+        made.append((f"after calls on the same shapes: {what}", sample, given, sample.audited(given)))
+    repeats = _repeated(first, [first], CALLS, SECONDS, "one of {} calls on the same inputs")
+    if "threads" not in subject.case.implementation.unsafe:
+        turns = [(first, second)[thread % 2] for thread in range(THREADS)]
+        _repeated(first, turns, AT_ONCE, SECONDS_AT_ONCE, f"one of {{}} calls from each of {THREADS} threads at once")
+    for what, sample, _, results in made:
+        sample.require_right(results, what)
+    return Facts(repeatable=repeats)
+
+
+def _contents(subject: Subject, first: Arrays, second: Arrays) -> Iterator[tuple[str, Arrays]]:
+    """Contents that a careless key of a cache does not tell from the ones before; `first` was one of them."""
+    operator = subject.case.operator
+    yield "all inputs new", second
+    for name in dict.fromkeys((operator.data, operator.operand, [*first][-1])):
+        yield f"only {name} new", first | {name: second[name]}
+    yield "second halves new", {name: spliced(first[name], second[name]) for name in first}
+
+
+def _repeated(bound: Sample, samples: list[Sample], calls: int, seconds: float, what: str) -> bool:
+    """Many calls on each of several samples at once; whether all repeat to the bit. Raises BehaviourError."""
+    invocation = bound.invocation
+    call = invocation.kernel.function, invocation.parameters()
+    inputs = [sample.inputs() for sample in samples]
+    found = invocation.instruments.repeated(call, inputs, calls, seconds)
+    for sample, (result, other, count) in zip(samples, found, strict=True):
+        sample.require_right(invocation.split(result), f"first call, {what.format(count)}")
+        if other is not None:
+            sample.require_right(invocation.split(other), what.format(count))
+    return all(other is None for _, other, _ in found)
+
+
+def other_parameters_are_told_apart(subject: Subject) -> None:
+    """A call with the same shapes of inputs, in the same memory, and one parameter changed is right, and so is the next
+    one with the first parameter again. A cache whose key lacks the parameter mistakes one for the other."""
+    for what, case_of_first, case_of_other in _pairs(subject):
+        first, other = case_of_first.sample(), case_of_other.sample()
+        memory = first.inputs()
+        first.require_right(first.call(memory), f"first call, before {what}")
+        for sample, order in ((other, "after"), (first, "again, after")):
+            given = sample.inputs()
+            for place, (old, new) in enumerate(zip(first.stored, sample.stored, strict=True)):
+                if old is None or new is None or (old.shape, old.dtype) != (new.shape, new.dtype):
+                    continue
+                if subject.bridge.overwrite(memory[place], new):
+                    given[place] = memory[place]
+            sample.require_right(sample.call(given), f"{order} a call on the same shapes with {what}")
+
+
+EQUAL_SHAPES = {
+    "conv": ("n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1", "n2 c3 h3 w3 k3 r3 s3 p1", "n2 c4 h6 w7 k4 r3 s3 p1 g2 b1"),
+    "conv_bn": ("bn n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1", "bn n2 c3 h3 w3 k3 r3 s3 p1", "bn n2 c4 h6 w7 k4 r3 s3 p1 g2"),
+    "avg_pool": ("pool n3 c4 h5 w5 r3 s3 u2 p1:0x0:1 valid1", "pool n2 c6 h6 w6 r3 s3 u1 p1"),
+    "max_pool": ("maxpool n3 c4 h4 w5 r2 s2 u2 p1:0x0:1", "maxpool n2 c6 h6 w6 r3 s3 u1 p1"),
+}
+"""Problems of a family with a remainder, so that a parameter can change without a change of any shape, and of equal
+extents, so that both layouts have the same shapes."""
+PAIRS = 2
+"""Pairs of problems for each parameter."""
+
+
+def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
+    """What differs, and two cases that the kernel's implementation takes, whose inputs have the same shapes."""
+    case, bridge = subject.case, subject.case.implementation
+    operator, counts = case.operator, dict[str, int]()
+    problems = [typed(text) for text in EQUAL_SHAPES.get(operator.family, ())]
+    declared = [kernel for kernel in bridge.kernels if kernel.operator == operator.name]
+    variants = tuple(Variant(d, la, case.variant.distribution) for k in declared for d in k.dtypes for la in k.layouts)
+    standard = [problem for problem, _ in at_level(PROBLEMS, "standard")]
+    places = [(problem, case.variant) for problem in problems]
+    places += paths(bridge, operator.name, standard, every_variant(tuple(STORAGE), LAYOUTS), 12)
+
+    def at(problem: Problem, variant: Variant) -> Subject | None:
+        one = replace(case, problem=problem, variant=variant)
+        try:
+            return Subject(one, one.kernel)
+        except Unsupported:
+            return None
+
+    for problem, variant in places:
+        base = at(problem, variant)
+        if base is None:
+            continue
+        for name, geometry in _neighbours(operator, problem.geometry):
+            if counts.get(name, 0) < PAIRS and (other := at(replace(problem, geometry=geometry), variant)):
+                counts[name] = counts.get(name, 0) + 1
+                yield f"another {name} ({problem.geometry.descriptor} and {geometry.descriptor})", base, other
+        for changed in dict.fromkeys(variants):
+            name = "dtype" if changed.layout == variant.layout else "layout" if changed.dtype == variant.dtype else ""
+            seen = counts.get(f"{name} {changed}", 0)
+            if name and not seen and changed != variant and (other := at(problem, changed)):
+                counts[f"{name} {changed}"] = 1
+                yield (
+                    f"another {name} ({variant.dtype} {variant.layout} and {changed.dtype} {changed.layout})",
+                    base,
+                    other,
+                )
+
+
+def _neighbours(operator: Any, geometry: Any) -> Iterator[tuple[str, Any]]:
+    """Problems that differ in one field and whose inputs, as far as both have them, have the same shapes: for each
+    field one with the same outputs, if there is one, or else one with others."""
+    inputs = {name: tensor.shape for name, tensor in operator.inputs(geometry).items()}
+    outputs = {name: tensor.shape for name, tensor in operator.outputs(geometry).items()}
+    for field in type(geometry).FIELDS:
+        attribute = field.attribute or field.letter
+        found: list[tuple[bool, Any]] = []
+        for value in _values(field, getattr(geometry, attribute)):
+            try:
+                other = replace(geometry, **{attribute: value})
+                same = {name: tensor.shape for name, tensor in operator.inputs(other).items()}
+                returned = {name: tensor.shape for name, tensor in operator.outputs(other).items()}
+            except GeometryError:
+                continue
+            if other != geometry and all(shape == inputs.get(name, shape) for name, shape in same.items()):
+                found.append((returned != outputs, other))
+        if found:
+            yield field.meaning.split(" (")[0].split(",")[0], min(found, key=lambda one: one[0])[1]
+
+
+def _values(field: Field, value: Any) -> Iterator[Any]:
+    """Other values of a parameter, near ones first."""
+    if field.form in (FLAG, NEGATED_FLAG):
+        yield not value
+    elif field.form is PAIR:
+        yield from itertools.product((1, 2, 3), repeat=2)
+    elif field.form is SIDES:
+        yield tuple((after, before) for before, after in value)
+        sides = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (2, 2))
+        yield from itertools.product(sides, repeat=2)
+    elif field.letter in "hwrsg":
+        yield from (value + step for step in (1, -1, 2, -2) if value + step > 0)
+    elif field.letter not in "nck":
+        yield from (3, 4, 7, 1, 30, 100)
+
+
+def calls_are_right_later(subject: Subject) -> None:
+    """Results of all paths are the same bytes a little later, and a call a second after the first one is right.
+
+    One wait serves all paths: a thread that writes late does so after the checks of a single path have ended.
+    """
+    case = subject.case
+    standard = [problem for problem, _ in at_level(PROBLEMS, "standard")]
+    chosen = paths(case.implementation, case.operator.name, standard, every_variant(tuple(STORAGE), LAYOUTS), 12)
+    held = []
+    for problem, variant in chosen:
+        one = replace(case, problem=problem, variant=variant)
+        sample = Subject(one, one.kernel).sample()
+        inputs = sample.inputs()
+        results = sample.invocation.split(sample.invocation.start(inputs))
+        place = f"{problem.geometry.descriptor} {variant.dtype} {variant.layout}"
+        held.append((place, sample, inputs, results, sample.hosts(results)))
+    time.sleep(LATER)
+    for place, sample, _, results, hosts in held:
+        sample.require_right(results, f"looked at {LATER:g} s later: {place}")
+        for soon, late in zip(hosts, sample.hosts(results), strict=True):
+            if difference := differing(soon, late):
+                raise BehaviourError(f"a result changed after the call had returned: {difference} ({place})")
+    _, start = first_checked[id(subject.kernel)]
+    time.sleep(max(0.0, start + AGE - time.monotonic()))
+    for place, sample, inputs, _, _ in held:
+        sample.require_right(sample.call(inputs), f"{AGE:g} s after the first call: {place}")
+
+
+def forked_child_computes(subject: Subject) -> None:
+    """A child of a process that has called the kernel can call it too."""
+    implementation = subject.case.implementation
+    if "fork" in implementation.unsafe or implementation.device != "cpu":
+        raise Unsupported(
+            "declared as unsafe in a fork" if implementation.device == "cpu" else "a device is not forked"
+        )
+    sample = subject.sample()
+    inputs, invocation = sample.inputs(), sample.invocation
+    sample.require_right(sample.call(inputs), "single call")
+    found = invocation.instruments.forked((invocation.kernel.function, invocation.parameters()), inputs, CHILD)
+    if isinstance(found, str):
+        raise BehaviourError(f"a call in a forked child of the process {found}")
+    sample.require_right(invocation.split(found), "in a forked child of the process")
+
+
+def memory_is_given_back(subject: Subject) -> Facts:
+    """What a call on a new shape leaves behind does not grow with its operands. Measured with small and with large
+    operands: what both leave, such as compiled code, is not counted."""
+    sample, geometry = subject.sample(), subject.case.problem.geometry
+    invocation, operator = sample.invocation, subject.case.operator
+    each = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
+    left = []
+    for first in (geometry.n + 1, geometry.n + SHAPES + max(1, OPERANDS // each)):
+        cases = []
+        for batch in range(first, first + SHAPES):
+            one = replace(geometry, n=batch)
+            bound = replace(invocation, geometry=one)
+            tensors = operator.inputs(one)
+            arrays = {
+                name: np.broadcast_to(STORAGE[t.stored_as(invocation.dtype)].type(1), t.shape)
+                for name, t in tensors.items()
+            }
+            shapes = [None if a is None else (a.dtype, a.shape) for a in bound.stored(arrays)]
+            cases.append((shapes, bound.parameters()))
+        calls, grown, tensors_bytes = invocation.instruments.growth_by_shape(
+            invocation.kernel.function, cases, SECONDS_OF_SHAPES
+        )
+        left.append((calls, grown, tensors_bytes))
+    (few, small, _), (calls, large, operands) = left
+    if not few or not calls:
+        raise Unsupported("not measurable: a call takes too long")
+    beyond = large / calls - small / few
+    if beyond > 0.3 * operands / calls and large > 4 << 20:
+        raise BehaviourError(f"every new shape leaves {beyond:,.0f} bytes, of {operands / calls:,.0f} of its operands")
+    return Facts(bytes_per_shape=int(small / few))
+
+
+STATE: tuple[Check, ...] = (
+    other_parameters_are_told_apart,
+    calls_are_right_later,
+    forked_child_computes,
+    memory_is_given_back,
+)

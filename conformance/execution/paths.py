@@ -1,0 +1,90 @@
+"""The paths of a kernel, as far as parameters tell: cases that together show its behaviour on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
+
+from conformance.implementations.implementation import BEHAVIOUR, Implementation, ImplementationError
+from conformance.operators import OPERATORS, takes
+from conformance.problems import Problem, Variant
+
+SIZES = frozenset("nchwk")
+"""Letters of a descriptor that are no parameters."""
+LARGE = 1 << 16
+"""Elements of a tensor from which on kernels take another path: blocks, threads, 16-bit indices."""
+MAX_WORK = 1 << 25
+"""FLOPs of a case: a check calls it a hundred times."""
+MAX_PATHS = {"smoke": 3, "standard": 12}
+"""By level, the most cases of a kernel; levels above take as many as the last. Twelve hold nine in ten of the pairs."""
+
+
+def paths(
+    implementation: Implementation, operator: str, problems: Sequence[Problem], variants: Sequence[Variant], most: int
+) -> list[tuple[Problem, Variant]]:
+    """Of the cases that an implementation takes those that cover most pairs of what `_traits` names, small ones first.
+
+    A predicate that raises takes a case, which reports it.
+    """
+    chosen: list[tuple[Problem, Variant]] = []
+    rows = [
+        (problem, variant, pairs)
+        for problem, variant, pairs in _rows(operator, tuple(problems), tuple(variants))
+        if _takes(implementation, operator, problem.geometry, variant)
+    ]
+    covered = 0
+    while rows and len(chosen) < most:
+        problem, variant, pairs = max(rows, key=lambda row: (row[2] & ~covered).bit_count())  # the first of equal ones
+        if not pairs & ~covered:
+            break
+        covered |= pairs
+        chosen.append((problem, variant))
+    return chosen
+
+
+def _takes(implementation: Implementation, operator: str, geometry: Any, variant: Variant) -> bool:
+    try:
+        return implementation.supports(operator, geometry, variant.dtype, variant.layout)
+    except ImplementationError:
+        return True
+
+
+@lru_cache(maxsize=64)
+def _rows(
+    operator: str, problems: tuple[Problem, ...], variants: tuple[Variant, ...]
+) -> list[tuple[Problem, Variant, int]]:
+    """Cases with the pairs of their traits, a bit each, by work."""
+    known = OPERATORS[operator]
+    taken = [p for p in problems if takes(operator, p.geometry) and known.flops(p.geometry) <= MAX_WORK]
+    bits: dict[Any, int] = {}
+    rows = []
+    for problem in sorted(taken, key=lambda p: known.bytes(p.geometry, 1)):
+        for variant in variants:
+            pairs = combinations(_traits(operator, problem.geometry, variant), 2)
+            rows.append((problem, variant, sum(1 << bits.setdefault(pair, len(bits)) for pair in pairs)))
+    return rows
+
+
+def _traits(operator: str, geometry: Any, variant: Variant) -> Iterator[tuple[str, Any]]:
+    """What kernels choose a path by."""
+    yield "dtype", variant.dtype
+    yield "layout", variant.layout
+    tensors = (*OPERATORS[operator].inputs(geometry).values(), *OPERATORS[operator].outputs(geometry).values())
+    yield "large", max(tensor.size for tensor in tensors) >= LARGE
+    yield "window", "1x1" if geometry.r == geometry.s == 1 else "3x3" if geometry.r == geometry.s == 3 else "other"
+    for field in type(geometry).FIELDS:
+        value = getattr(geometry, field.attribute or field.letter)
+        if field.letter == "g":
+            yield "groups", "dense" if value == 1 else "depthwise" if value == geometry.c else "grouped"
+        elif field.letter == "u":
+            yield "stride", value != (1, 1)
+        elif field.letter not in SIZES and field.letter not in "rs":
+            default = field.default(vars(geometry)) if callable(field.default) else field.default
+            yield field.letter, value != default
+
+
+def every_variant(dtypes: Sequence[str], layouts: Sequence[str]) -> tuple[Variant, ...]:
+    """What behaviour is checked in."""
+    return tuple(Variant(dtype, layout, BEHAVIOUR) for dtype in dtypes for layout in layouts)

@@ -1,0 +1,162 @@
+"""Many calls in the process of a kernel: over and over, from several threads, in a forked child, on new shapes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from conformance.implementations.bridges import ArrayBridge
+from conformance.worker import memory
+
+Call = tuple[Callable[..., Any], Mapping[str, Any]]
+"""A function and its parameters."""
+SWITCH = 1e-6
+"""Seconds until Python's interpreter looks for another thread: so short that every kernel is interrupted."""
+
+
+def repeated(
+    bridge: ArrayBridge, call: Call, inputs: Sequence[Sequence[Any]], calls: int, seconds: float
+) -> list[tuple[Any, Any, int]]:
+    """At most so many calls on each of several inputs, each in a thread of its own if there are several.
+
+    Returns for each the first result, of the others the one that differs most from it (None where all have the same
+    bits), and the number of calls. Raises what a call raises.
+    """
+    function, parameters = call
+    found: list[tuple[Any, Any, int]] = [(None, None, 0)] * len(inputs)
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(inputs))
+
+    def run(place: int) -> None:
+        try:
+            start.wait()
+            end, farthest, most, number = perf_counter() + seconds, None, 0.0, 1
+            first = function(*inputs[place], **parameters)
+            bridge.synchronize(first)
+            before = _hosts(bridge, first)
+            while number < calls and perf_counter() < end:
+                result = function(*inputs[place], **parameters)
+                bridge.synchronize(result)
+                number += 1
+                distance = max(map(_distance, before, _hosts(bridge, result)))
+                if distance > most:
+                    farthest, most = result, distance
+            found[place] = first, farthest, number
+        except BaseException as error:
+            errors.append(error)
+
+    if len(inputs) == 1:
+        run(0)
+    else:
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH)
+        try:
+            threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(inputs))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+    if errors:
+        raise errors[0]
+    return found
+
+
+def _hosts(bridge: ArrayBridge, result: Any) -> list[np.ndarray]:
+    return [bridge.to_host(array).copy() for array in (result if isinstance(result, (tuple, list)) else (result,))]
+
+
+def _distance(first: np.ndarray, second: np.ndarray) -> float:
+    """The largest difference of two elements, 0 for the same bits: infinite where the shape differs, or what is NaN."""
+    if first.shape != second.shape:
+        return np.inf
+    if first.tobytes() == second.tobytes():
+        return 0.0
+    with np.errstate(all="ignore"):
+        one, other = first.astype(np.float64), second.astype(np.float64)
+        both = (one == other) | (np.isnan(one) & np.isnan(other))
+        differences = np.where(both, np.finfo(np.float64).tiny, np.abs(one - other))
+    return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max(initial=0.0))
+
+
+def forked(bridge: ArrayBridge, call: Call, given: Sequence[Any], seconds: float) -> list[np.ndarray] | str:
+    """Results of a call that a forked child of this process makes, on the host; in words why there are none."""
+    function, parameters = call
+    read, write = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            os.close(read)
+            try:
+                result = function(*given, **parameters)
+                bridge.synchronize(result)
+                answer: Any = _hosts(bridge, result)
+            except BaseException as error:
+                answer = f"raises {type(error).__name__}: {error}"
+            with os.fdopen(write, "wb") as pipe:
+                pickle.dump(answer, pipe)
+        os._exit(0)
+    os.close(write)
+    parts: list[bytes] = []
+    end = perf_counter() + seconds
+    try:
+        while select.select([read], [], [], max(0.0, end - perf_counter()))[0]:
+            part = os.read(read, 1 << 20)
+            if not part:
+                answered: list[np.ndarray] | str = pickle.loads(b"".join(parts)) if parts else "ends the process"
+                return answered
+            parts.append(part)
+        return f"hangs: no result within {seconds:g} s"
+    finally:
+        os.close(read)
+        with suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def growth(
+    bridge: ArrayBridge, function: Callable[..., Any], cases: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+    seconds: float,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Calls with arguments of these shapes (dtype and extents, None for an absent one) and parameters, one after the
+    other until the seconds are over; nothing is kept.
+
+    Returns the calls that were counted, by how many bytes the process has grown over them, and the bytes of their
+    inputs and results. The first quarter is not counted: it fills what every process fills once.
+    """
+    end, counted, tensors, before = perf_counter() + seconds, 0, 0, 0
+    for number, (shapes, parameters) in enumerate(cases):
+        if number == len(cases) // 4 or (not counted and perf_counter() > end - seconds / 2):
+            before = before or _settled()
+        hosts = [None if one is None else np.ones(one[1], one[0]) for one in shapes]
+        given = [None if host is None else bridge.from_host(host) for host in hosts]
+        result = function(*given, **parameters)
+        bridge.synchronize(result)
+        if before:
+            counted += 1
+            tensors += sum(array.nbytes for array in (*hosts, *_hosts(bridge, result)) if array is not None)
+        del hosts, given, result
+        if perf_counter() > end:
+            break
+    return counted, max(0, _settled() - before), tensors
+
+
+def _settled() -> int:
+    """Resident bytes, without what is free; 0 where the system does not say."""
+    gc.collect()
+    memory.return_pages()
+    return memory.resident("VmRSS") or 0
