@@ -19,7 +19,7 @@ from conformance.implementations.registry import source_hash
 from conformance.results.reading import decode, lines
 
 FOLDER = Path(__file__).with_name("field")
-GOOD = "good-"
+GOOD = "good"
 BAD = ("fail", "error")
 
 
