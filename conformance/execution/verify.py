@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
+from conformance.execution.adequacy import require_adequate
 from conformance.execution.case import Case
 from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
 from conformance.execution.judging import by_probes, judged, prepare_reference
 from conformance.execution.status import KernelFailure, MissingReferenceError, Verdict, conclude
-from conformance.implementations.implementation import Unsupported
+from conformance.implementations.implementation import Kernel, Unsupported
 from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check
-from conformance.operators import Arrays
+from conformance.operators import FAMILIES, Arrays
+from conformance.problems.table import applies
 
 EXACT, PROBED = 32, 12
 """Bytes that verifying takes for each element of the tensors; measured 27 for the exact reference of fp32."""
@@ -44,7 +48,7 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
     tensors = Tensors() if tensors is None else tensors
     kernel, variant, bridge = case.kernel, case.variant, case.implementation.arrays
     contract = verdict.contract = kernel.contract
-    if exempt := contract.exempts(variant.distribution, variant.dtype):
+    if exempt := contract.on(case.problem.geometry).exempts(variant.distribution, variant.dtype):
         raise Unsupported(exempt)
     try:
         with verdict.timed("reference"):
@@ -63,7 +67,12 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
     # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
     meter = getattr(bridge, "metered", nullcontext)
     with verdict.timed("kernel"), meter() as work:
-        results = invocation.call(native)
+        try:
+            results = invocation.call(native)
+        except Unsupported as refusal:
+            _require_refusal_of_all(case, invocation, refusal)
+            verdict.refused = True
+            raise
     verdict.work = work or {}
     try:
         with verdict.timed("transfer"):
@@ -81,6 +90,35 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
         with verdict.timed("diagnosis"):
             cause = diagnose(case.operator, geometry, expected.inputs, outputs)
         raise KernelFailure("\n".join(failed), cause)
+    require_adequate(case)
+    if {judgement.zeros for judgement in verdict.judgements} in ({"allowed"}, {"allowed", "right"}):
+        raise Unsupported(f"the declared contract allows zeros here ({contract.describe(variant.dtype)})")
+
+
+_refused: dict[tuple[Any, ...], tuple[Kernel, str]] = {}
+"""Case but for its distribution -> its kernel (so that no other one gets its id), and a distribution that it computes;
+empty if there is none."""
+
+
+def _require_refusal_of_all(case: Case, invocation: Invocation, refusal: Unsupported) -> None:
+    """Raises KernelFailure where a kernel that refuses the case computes the same problem with other values."""
+    kernel, geometry, variant = case.kernel, case.problem.geometry, case.variant
+    key = (id(kernel), case.operator.name, geometry, replace(variant, distribution=""), case.seed)
+    if key not in _refused:
+        _refused[key] = kernel, next(_computed(case, invocation), "")
+    if computed := _refused[key][1]:
+        raise KernelFailure(f"refuses these values, and computes those of distribution {computed}: {refusal}")
+
+
+def _computed(case: Case, invocation: Invocation) -> Iterator[str]:
+    """The distributions that the kernel does not refuse on a problem, of those that it is held to."""
+    variant, contract = case.variant, case.kernel.contract.on(case.problem.geometry)
+    for name in FAMILIES[case.operator.family].distributions:
+        if name == variant.distribution or not applies(name, variant.dtype) or contract.exempts(name, variant.dtype):
+            continue
+        with suppress(Unsupported):
+            invocation.call(invocation.to_device(Expectation(replace(case.recipe, distribution=name)).inputs))
+            yield name
 
 
 def _require_memory(case: Case) -> None:
