@@ -2,8 +2,9 @@
 
 Limits follow from what a kernel declares, and may exceed what is to be seen. On at least one problem that a kernel
 takes the judge must tell apart from the right result: zeros, the result times 1.01, and the result without one tap.
-Each of them is judged as a kernel's output would be; no kernel is called. In batch normalisation, where an error of the
-variance is passed on to all results, 1% is below what honest accumulators of 8 bits do to them, and is not asked for.
+Each of them is judged as a kernel's output would be; no kernel is called. The factor is asked of the main output, of
+which there are many elements, and not in batch normalisation: an error of the variance is passed on to all results, so
+that honest accumulators of 8 bits are further off than 1%.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ import numpy as np
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE
 from conformance.execution.case import Case
-from conformance.execution.judging import judged
 from conformance.execution.status import KernelFailure
 from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported
 from conformance.inputs import Expectation, Recipe
+from conformance.judge import outputs_of, passes
 from conformance.judge.accuracy import KNOWN
 from conformance.operators import Operator, takes
 from conformance.problems import PROBLEMS
 
-LARGEST = 1 << 22
-"""FLOPs of the largest problem that is tried, besides one that the kernel is run on."""
+LARGEST = 1 << 25
+"""FLOPs of the largest problem that is tried."""
+MAX_TRIED = 24
 FACTOR = 1.01
 ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
 
@@ -54,7 +56,8 @@ def _strict(contract: Contract, dtype: str) -> bool:
 
 def _found(case: Case, kernel: Kernel) -> str:
     """What is not told apart on any problem, and what to declare; empty if there is nothing."""
-    problems = list(_taken(case, kernel))
+    taken = list(_taken(case, kernel))
+    problems = taken[:: -(-len(taken) // MAX_TRIED)] if taken else []
     hidden = _hidden(case, problems, kernel.contract)
     if not hidden or not problems:
         return ""
@@ -105,7 +108,8 @@ def _judged(operator: Operator, expected: Expectation, contract: Contract) -> It
         WITHOUT_TAP: operator.reference(geometry, expected.inputs | {operator.operand: without}),
     }
     if operator.errors(geometry).propagate is None:
-        wrongs[SCALED] = {name: exact * FACTOR for name, exact in reference.items()}
+        main = next(iter(reference))
+        wrongs[SCALED] = reference | {main: reference[main] * FACTOR}
     for what, wrong in wrongs.items():
         tensors = operator.outputs(geometry)
         outputs = {
@@ -113,4 +117,6 @@ def _judged(operator: Operator, expected: Expectation, contract: Contract) -> It
             for name, values in wrong.items()
             if not np.array_equal(values, reference[name])
         }
-        yield from ((f"{one.output} {what}", one.passed) for one in judged(expected, outputs, contract, "exact"))
+        of = operator, geometry, dtype, expected.inputs, outputs, reference, lambda: expected.magnitude
+        for output in outputs_of(*of):
+            yield f"{output.name} {what}", passes(output, "fixed", contract.on(geometry))

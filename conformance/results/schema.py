@@ -180,6 +180,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     command      one line that reproduces the verdict
     check        of a behaviour check, its name
     terms        contraction length, by output
+    refused      whether the kernel raised Unsupported when it was called, although it had declared to support the case
     """
 
     schema: Literal[2]
@@ -212,6 +213,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     profile: dict[str, Profile] = {}
     seconds: dict[str, Seconds] = {}
     work: Work | None = None
+    refused: bool = False
 
     def __post_init__(self) -> None:
         if (self.status == "waived") != (self.waiver is not None):
