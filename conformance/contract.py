@@ -134,6 +134,17 @@ class Contract:
         return ""
 
     @property
+    def weakness(self) -> str:
+        """What makes limits wider than those of fp32 sums of inputs as given; empty if nothing does."""
+        found = [f"{self.inputs} inputs"] if self.narrow else []
+        found += [f"{self.accumulate} sums"] if self.accumulate in ("fp16", "bf16") else []
+        found += ["toward zero"] if self.rounding == "zero" else []
+        found += [self.algorithm] if self.algorithm != "direct" else []
+        found += [f"{self.partials} partial sums"] if self.splits > 1 and self.partials != "fp32" else []
+        found += ["rounded between"] if self.between == "storage" else []
+        return ", ".join(found)
+
+    @property
     def arithmetic(self) -> str:
         """Inputs and accumulator, for a table."""
         given = "" if self.inputs == "exact" else f"{self.inputs} inputs, "

@@ -30,6 +30,7 @@ def prepare_reference(expected: Expectation, method: str) -> None:
 def judged(expected: Expectation, outputs: Arrays, contract: Contract, method: str = "auto") -> tuple[Judgement, ...]:
     """One judgement per output (canonical order, on the host). With probes, of the main output; others are small."""
     recipe = expected.recipe
+    contract = contract.on(recipe.geometry)
     described = recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, outputs
     if not by_probes(recipe, method):
         compared = outputs_of(*described, expected.reference, lambda: expected.magnitude, expected.rest)

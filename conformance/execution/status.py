@@ -65,6 +65,8 @@ class Verdict:
     """Whether the kernel's process ended."""
     refusal: Unsupported | None = None
     """What was raised where the status is `unsupported`."""
+    refused: bool = False
+    """Whether the kernel raised it when it was called, although it had declared to support the case."""
 
     @property
     def explanation(self) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
 from conformance.execution import storage
+from conformance.execution.adequacy import require_adequate
 from conformance.execution.case import Case
 from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
 from conformance.execution.judging import by_probes, judged, prepare_reference
@@ -19,11 +22,11 @@ from conformance.execution.status import (
     Verdict,
     conclude,
 )
-from conformance.implementations.implementation import BEHAVIOUR, Unsupported
+from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported
 from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check
-from conformance.operators import Arrays
-from conformance.problems.table import DRAWN
+from conformance.operators import FAMILIES, Arrays
+from conformance.problems.table import DRAWN, applies
 from conformance.storage import repeats, with_repeats
 
 EXACT, PROBED = 32, 12
@@ -73,7 +76,7 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     """With operands stored as `stored` says; values repeat where the case's own storage repeats them."""
     kernel, variant, bridge = case.kernel, case.variant, case.implementation.arrays
     contract = verdict.contract = kernel.contract
-    if exempt := contract.exempts(variant.distribution, variant.dtype):
+    if exempt := contract.on(case.problem.geometry).exempts(variant.distribution, variant.dtype):
         raise Unsupported(exempt)
     _require_memory(case)
     try:
@@ -95,7 +98,12 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
     meter = getattr(bridge, "metered", nullcontext)
     with verdict.timed("kernel"), meter() as work:
-        results, changed = invocation.audited(native)
+        try:
+            results, changed = invocation.audited(native)
+        except Unsupported as refusal:
+            _require_refusal_of_all(case, invocation, refusal)
+            verdict.refused = True
+            raise
     verdict.work = work or {}
     try:
         with verdict.timed("transfer"):
@@ -116,6 +124,36 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     if changed:
         raise BehaviourError("\n".join(changed))
     invocation.require_untouched(memories)
+    require_adequate(case)
+    if {judgement.zeros for judgement in verdict.judgements} in ({"allowed"}, {"allowed", "right"}):
+        raise Unsupported(f"the declared contract allows zeros here ({contract.describe(variant.dtype)})")
+
+
+_refused: dict[tuple[Any, ...], tuple[Kernel, str]] = {}
+"""Case but for its distribution -> its kernel (so that no other one gets its id), and a distribution that it computes;
+empty if there is none."""
+
+
+def _require_refusal_of_all(case: Case, invocation: Invocation, refusal: Unsupported) -> None:
+    """Raises KernelFailure where a kernel that refuses the case computes the same problem with other values."""
+    kernel, geometry, variant = case.kernel, case.problem.geometry, case.variant
+    key = (id(kernel), case.operator.name, geometry, replace(variant, distribution=""), case.seed)
+    if key not in _refused:
+        _refused[key] = kernel, next(_computed(case, invocation), "")
+    if computed := _refused[key][1]:
+        raise KernelFailure(f"refuses these values, and computes those of distribution {computed}: {refusal}")
+
+
+def _computed(case: Case, invocation: Invocation) -> Iterator[str]:
+    """The distributions that the kernel does not refuse on a problem, of those that it is held to."""
+    variant, contract = case.variant, case.kernel.contract.on(case.problem.geometry)
+    for name in FAMILIES[case.operator.family].distributions:
+        if name == variant.distribution or not applies(name, variant.dtype) or contract.exempts(name, variant.dtype):
+            continue
+        with suppress(Unsupported):
+            native, _ = invocation.laid_out(Expectation(replace(case.recipe, distribution=name)).inputs)
+            invocation.call(native)
+            yield name
 
 
 def _require_memory(case: Case) -> None:

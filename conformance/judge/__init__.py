@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.contract import Contract, ContractError
-from conformance.judge.judgement import Check, Comparison, Judgement, Worst, compare, judge
+from conformance.judge.judgement import Check, Comparison, Judgement, Worst, compare, judge, passes
 from conformance.judge.output import Output, outputs_of
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "compare",
     "judge",
     "outputs_of",
+    "passes",
 ]

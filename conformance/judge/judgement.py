@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from conformance.dtypes import STORAGE
 from conformance.judge import accuracy
 from conformance.judge.locate import locate
 from conformance.judge.output import Output
-from conformance.judge.residuals import measure
+from conformance.judge.residuals import Residuals, Statistics, measure
 
 EQUALITY_DISTRIBUTIONS = frozenset({"integer", "impulse", "special", "nonfinite", "range", "subnormal"})
 STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "bits"})
@@ -62,6 +62,8 @@ class Judgement:
     """On the fixed distribution: the strictest known contract that the errors are consistent with, if there is one."""
     conservative: bool = False
     """Whether that is stricter than the declared one."""
+    zeros: str = "fail"
+    """What zeros would do: `fail`, be `right`, or be `allowed` although they are wrong."""
 
     @property
     def passed(self) -> bool:
@@ -152,15 +154,16 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
         return _by_equality(output, contract)
     allowed, s2 = output.limits(contract)
     found = measure(output.actual, output.reference, s2, allowed, output.rest)
-    values, named = {"worst error / bound": found.worst_share}, checked(output, distribution, contract)
+    checks, statistics = _checks(output, distribution, contract, found)
     profile, inferred, conservative = {}, None, False
-    if distribution in STATISTICS_DISTRIBUTIONS:
-        statistics = found.statistics(allowed, output.channels)
-        values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}
-        named["rms"] = statistics.rms_limit
+    if statistics is not None:
         profile = accuracy.profile(output, found, statistics, contract, allowed)
         inferred, conservative = accuracy.inferred(output, found, contract)
-    checks = [Check(name, values[name], limit) for name, limit in named.items()]
+    zeros = "right" if found.reference_sizes == 0 else "fail"
+    if zeros == "fail" and found.signal <= 1:
+        zeros = (
+            "allowed" if passes(replace(output, actual=np.zeros_like(output.actual)), distribution, contract) else zeros
+        )
 
     worst, where = None, ""
     if not all(check.passed for check in checks):
@@ -180,7 +183,32 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
         profile=profile,
         inferred=inferred,
         conservative=conservative,
+        zeros=zeros,
     )
+
+
+def passes(output: Output, distribution: str, contract: Contract) -> bool:
+    """Whether `judge` would let it pass."""
+    if demands_equality(output, distribution, contract):
+        return not _unequal(output, contract)[1].any()
+    allowed, s2 = output.limits(contract)
+    found = measure(output.actual, output.reference, s2, allowed, output.rest)
+    return all(check.passed for check in _checks(output, distribution, contract, found)[0])
+
+
+def _checks(
+    output: Output, distribution: str, contract: Contract, found: Residuals
+) -> tuple[list[Check], Statistics | None]:
+    values, named, statistics = (
+        {"worst error / bound": found.worst_share},
+        checked(output, distribution, contract),
+        None,
+    )
+    if distribution in STATISTICS_DISTRIBUTIONS:
+        statistics = found.statistics(output.allowed(contract), output.channels)
+        values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}
+        named["rms"] = statistics.rms_limit
+    return [Check(name, values[name], limit) for name, limit in named.items()], statistics
 
 
 def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
@@ -207,7 +235,10 @@ def _by_equality(output: Output, contract: Contract) -> Judgement:
         worst = _worst(output, np.unravel_index(int(np.argmax(error)), error.shape), 0.0)
         where = _where(output, wrong)
     checks = (Check("mismatched elements", mismatched, 0),)
-    return Judgement(output.name, wrong.size, mismatched, "must equal the exact result", checks, worst, where)
+    zeros = "fail" if expected.any() else "right"
+    return Judgement(
+        output.name, wrong.size, mismatched, "must equal the exact result", checks, worst, where, zeros=zeros
+    )
 
 
 def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:

@@ -86,4 +86,5 @@ def judge_by_probes(output: Output, evidence: Evidence, distribution: str, contr
         mismatched=sampled.mismatched + int(np.count_nonzero(~(error <= limit))),
         worst=worst,
         where=where,
+        zeros=sampled.zeros if np.max(np.abs(evidence.expected)) <= limit else "fail",
     )

@@ -161,7 +161,8 @@ def measure(
 
             bound = limits.bound(exact, scale)
             share = size / bound
-            found.signal = max(found.signal, float(np.max(np.abs(exact) / bound)))
+            signal = float(np.max(np.abs(exact) / bound))
+            found.signal = math.inf if math.isnan(signal) else max(found.signal, signal)
             share[~np.isfinite(values) | ~np.isfinite(exact) | ~np.isfinite(bound)] = math.inf
             overflowed = np.isinf(values) & (np.copysign(1, values) * exact > overflow)
             share[(values == exact) | (np.isnan(values) & np.isnan(exact)) | overflowed] = 0

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from conformance.checks import CHECKS
+from conformance.contract import Contract, ContractError
 from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.reporting.accuracy import AccuracyProfile
 from conformance.results.schema import VERIFIED, CaseRecord, CheckRecord, Record, Work
 
 JUDGED = ("pass", "fail")
 """Statuses of which a good run has one at least: what is waived is known to be wrong."""
+
+
+def weakness_of(record: Record) -> str:
+    """Of its contract; empty where there is none, or one that nobody can declare."""
+    try:
+        return Contract(**record.contract or {}).weakness  # type: ignore[arg-type]
+    except (ContractError, TypeError):
+        return ""
 
 
 class Tally:
@@ -35,6 +44,10 @@ class Tally:
         """Seconds of each verdict that are neither the kernel's, the reference's nor the diagnosis'."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of unsupported cases, but for operators that it does not implement."""
+        self.refused: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Implementation -> reasons of cases that it declares to support and refuses when it is called."""
+        self.weak: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+        """(implementation, what its contract is weaker in than fp32) -> operators with dtypes."""
         self.not_implemented: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> operators that it does not implement, and their cases."""
         self.accepted: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -60,6 +73,8 @@ class Tally:
             self.references.add("|".join((record.generator, str(record.seed), *recipe)))
         if record.dtype:
             self.profiles[name, record.dtype].add(record)
+        if weakness := weakness_of(record):
+            self.weak[name, weakness][f"{record.operator} {record.dtype}"] = None
         if record.work is not None:
             self.moved[name, record.operator].append((record, record.work))
         if isinstance(record, CheckRecord):
@@ -68,6 +83,8 @@ class Tally:
             self.absent[name] = record.reason
         elif status == "unsupported" and record.reason == NOT_IMPLEMENTED.format(record.operator):
             self.not_implemented[name][record.operator] += cases
+        elif record.refused:
+            self.refused[name][record.reason] += cases
         elif status == "unsupported":
             self.refusals[name][record.reason] += cases
         elif status == "waived":

@@ -110,6 +110,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         "seed": case.seed,
         "generator": GENERATOR,
         "method": "probes" if by_probes(case.recipe, case.method) else "exact",
+        "refused": verdict.refused,
         "terms": dict(case.operator.errors(geometry).terms),
         "checks": {
             judgement.output: {check.name: (number(check.value), float(check.limit)) for check in judgement.checks}

@@ -183,6 +183,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     storage      how operands lie in memory; empty where all are contiguous
     check        of a behaviour check, its name
     terms        contraction length, by output
+    refused      whether the kernel raised Unsupported when it was called, although it had declared to support the case
     """
 
     schema: Literal[2]
@@ -216,6 +217,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     profile: dict[str, Profile] = {}
     seconds: dict[str, Seconds] = {}
     work: Work | None = None
+    refused: bool = False
 
     def __post_init__(self) -> None:
         if (self.status == "waived") != (self.waiver is not None):

@@ -58,7 +58,7 @@ class Kernels:
             name: self._received(invocation, array, name, tensor.shape, like)
             for (name, tensor), array in zip(tensors.items(), results, strict=True)
         }
-        return Call(direction, geometry, DTYPES[like.dtype], kernel.contract, inputs, outputs)
+        return Call(direction, geometry, DTYPES[like.dtype], kernel.contract.on(geometry), inputs, outputs)
 
     def _is_native(self, tensor: Any) -> bool:
         """Whether the kernels take this very tensor."""

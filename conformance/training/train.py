@@ -78,7 +78,7 @@ def _called(process: Process, implementation: Implementation, layout: str, place
         geometry = place.geometry
     except GeometryError as error:
         raise IncompleteError(f"reports a call of {place.descriptor!r}: {error}") from None
-    contract = implementation.find(place.direction, geometry, "fp32", layout).contract
+    contract = implementation.find(place.direction, geometry, "fp32", layout).contract.on(geometry)
     inputs, outputs = (
         {name: process.tensor(tensor) for name, tensor in tensors.items()} for tensors in (told.inputs, told.outputs)
     )

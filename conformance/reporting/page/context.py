@@ -161,9 +161,11 @@ def _tile(row: Row, operator: str, tile: Tile) -> dict[str, Any]:
     return {
         "operator": operator,
         "dtype": tile.dtype,
+        "weak": tile.weak,
         "status": tile.status,
         "counts": list(zip((s for s in STATUSES if tile.counts[s]), counted(tile.counts).split(), strict=True)),
-        "label": f"{row[0]}, {operator}, {tile.dtype or 'not attempted'}: {tile.words}",
+        "label": f"{row[0]}, {operator}, {tile.dtype or 'not attempted'}: {tile.words}"
+        + (f"; contract: {tile.weak}" if tile.weak else ""),
     }
 
 
@@ -171,6 +173,7 @@ def findings(digest: Digest) -> dict[str, Any]:
     """Reasons with the cases that they explain."""
     kinds = [
         ("Unsupported", "reason", digest.reasons("unsupported")),
+        ("Refused at run time", "reason", digest.reasons("unsupported", refused=True)),
         ("Waived", "reason", digest.reasons("waived")),
         ("Unavailable", "reason", digest.reasons("unavailable")),
         (ACCEPTS.capitalize(), "request", digest.accepted),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.reporting import memory, training
@@ -12,7 +12,7 @@ from conformance.reporting.groups import amount, described
 from conformance.reporting.page import since, tables
 from conformance.reporting.page.context import lead, notices
 from conformance.reporting.page.model import legible
-from conformance.reporting.page.tables import Digest
+from conformance.reporting.page.tables import Digest, Tile
 from conformance.reporting.table import Table, many
 from conformance.reporting.terminal import LEGEND, counted
 from conformance.results.schema import STATUSES
@@ -107,9 +107,15 @@ def _matrix(digest: Digest) -> Table:
     rows = []
     for row in digest.rows:
         tiles = (digest.matrix.get((row, operator), ()) for operator in digest.operators)
-        cells = (counted(sum((tile.counts for tile in cell), start=Counter())) or "-" for cell in tiles)
+        cells = (_cell(cell) for cell in tiles)
         rows.append((digest.name(row), *cells))
     return Table("", ("implementation", *digest.operators), tuple(rows))
+
+
+def _cell(tiles: Sequence[Tile]) -> str:
+    """Counts, and what contracts are weaker in than fp32."""
+    weak = sorted({tile.weak for tile in tiles} - {""})
+    return " ".join([counted(sum((t.counts for t in tiles), start=Counter())) or "-", *(f"({w})" for w in weak)])
 
 
 def _grid(table: Table) -> str:

@@ -12,7 +12,7 @@ from conformance.reporting import accuracy, traffic
 from conformance.reporting.groups import Group, group
 from conformance.reporting.page.model import Clocked, Machine, Results, Row, dtype_place, operator_place
 from conformance.reporting.table import Table
-from conformance.reporting.tally import Tally
+from conformance.reporting.tally import Tally, weakness_of
 from conformance.results.schema import STATUSES, VERIFIED, Record
 from conformance.timing.measurement import baseline, means, ratios
 from conformance.timing.table import figures
@@ -27,6 +27,8 @@ class Tile:
 
     dtype: str
     counts: Counter[str]
+    weak: str = ""
+    """What contracts are weaker in than fp32."""
 
     @property
     def status(self) -> str:
@@ -88,11 +90,14 @@ class Digest:
     def matrix(self) -> dict[tuple[Row, str], list[Tile]]:
         """(Row, operator) -> tiles by dtype."""
         counts: defaultdict[tuple[Row, str, str], Counter[str]] = defaultdict(Counter)
+        weak: defaultdict[tuple[Row, str, str], set[str]] = defaultdict(set)
         for v in self.results.verdicts:
-            counts[v.row, v.record.operator, v.record.dtype][v.record.status] += v.record.cases
+            place = v.row, v.record.operator, v.record.dtype
+            counts[place][v.record.status] += v.record.cases
+            weak[place] |= {weakness_of(v.record)} - {""}
         found: defaultdict[tuple[Row, str], list[Tile]] = defaultdict(list)
         for (row, operator, dtype), held in sorted(counts.items(), key=lambda item: dtype_place(item[0][2])):
-            found[row, operator].append(Tile(dtype, held))
+            found[row, operator].append(Tile(dtype, held, "; ".join(sorted(weak[row, operator, dtype]))))
         return dict(found)
 
     @cached_property
@@ -113,11 +118,11 @@ class Digest:
         """The known mistake that a failure is put down to; empty where there is none."""
         return self.grouped[id(record)][1].cause if id(record) in self.grouped else ""
 
-    def reasons(self, status: str) -> list[tuple[str, int, str]]:
-        """(Row, cases, reason on one line) of a status, most cases first."""
+    def reasons(self, status: str, refused: bool = False) -> list[tuple[str, int, str]]:
+        """(Row, cases, reason on one line) of a status, most cases first; refused at run time, or not."""
         found: Counter[tuple[str, str]] = Counter()
         for name, record in self.named:
-            if record.status == status:
+            if record.status == status and record.refused == refused:
                 found[name, record.headline] += record.cases
         return sorted(((n, count, why) for (n, why), count in found.items()), key=lambda r: (r[0], -r[1], r[2]))
 

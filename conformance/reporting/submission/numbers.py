@@ -61,6 +61,7 @@ def defects(record: CaseRecord) -> Iterator[str]:
     except ContractError as problem:
         yield f"declares no contract: {shown(problem)}"
         return
+    contract = contract.on(recipe.geometry)
     if exempt := contract.exempts(recipe.distribution, recipe.dtype):
         yield f"passes, although it is not verified: {exempt}"
     if record.terms != recipe.operator.errors(recipe.geometry).terms:

@@ -1,0 +1,122 @@
+"""Whether a declared contract leaves anything to verify.
+
+Limits follow from what a kernel declares, and may exceed what is to be seen. On at least one problem that a kernel
+takes the judge must tell apart from the right result: zeros, the result times 1.01, and the result without one tap.
+Each of them is judged as a kernel's output would be; no kernel is called. The factor is asked of the main output, of
+which there are many elements, and not in batch normalisation: an error of the variance is passed on to all results, so
+that honest accumulators of 8 bits are further off than 1%.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.contract import Contract
+from conformance.dtypes import FORMATS, STORAGE
+from conformance.execution.case import Case
+from conformance.execution.status import KernelFailure
+from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported
+from conformance.inputs import Expectation, Recipe
+from conformance.judge import outputs_of, passes
+from conformance.judge.accuracy import KNOWN
+from conformance.operators import Operator, takes
+from conformance.problems import PROBLEMS
+
+LARGEST = 1 << 25
+"""FLOPs of the largest problem that is tried."""
+MAX_TRIED = 24
+FACTOR = 1.01
+ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
+
+_inadequate: dict[tuple[int, str, str], tuple[Kernel, str]] = {}
+"""(id of a kernel, operator, dtype) -> the kernel (so that no other one gets its id), and what its contract hides."""
+
+
+def require_adequate(case: Case) -> None:
+    """Raises KernelFailure where no problem of a kernel shows whether its results are right, in the case's dtype."""
+    kernel, dtype = case.kernel, case.variant.dtype
+    if _strict(kernel.contract, dtype):
+        return
+    key = (id(kernel), case.operator.name, dtype)
+    if key not in _inadequate:
+        _inadequate[key] = kernel, _found(case, kernel)
+    if hidden := _inadequate[key][1]:
+        raise KernelFailure(f"the declared contract is too weak to verify anything: {hidden}")
+
+
+def _strict(contract: Contract, dtype: str) -> bool:
+    """Whether it is plain that there is something to see: sums as precise as fp32, of inputs as given."""
+    formats = [contract.accumulator(dtype), *([FORMATS[contract.partials]] if contract.splits > 1 else [])]
+    exact = contract.inputs == "exact" and all(f.precision >= FORMATS["fp32"].precision for f in formats)
+    return exact and contract.algorithm == "direct" and contract.rounding == "nearest"
+
+
+def _found(case: Case, kernel: Kernel) -> str:
+    """What is not told apart on any problem, and what to declare; empty if there is nothing."""
+    taken = list(_taken(case, kernel))
+    problems = taken[:: -(-len(taken) // MAX_TRIED)] if taken else []
+    hidden = _hidden(case, problems, kernel.contract)
+    if not hidden or not problems:
+        return ""
+    adequate = (known for known in reversed(KNOWN) if not _hidden(case, problems, known))
+    declare = next((f"declare {known.arithmetic} or better" for known in adequate), "no contract known shows it")
+    described = kernel.contract.describe(case.variant.dtype)
+    return f"{described} allows {' and '.join(hidden)} on all of {len(problems)} problems; {declare}"
+
+
+def _taken(case: Case, kernel: Kernel) -> Iterator[Any]:
+    """Geometries of small problems that are this kernel's, those of the fewest operations first."""
+    tried = [p.geometry for p in PROBLEMS if takes(case.operator.name, p.geometry)]
+    for geometry in sorted({case.problem.geometry, *tried}, key=lambda g: (case.operator.flops(g), g.descriptor)):
+        if case.operator.flops(geometry) > LARGEST:
+            return
+        try:
+            found = case.implementation.find(case.operator.name, geometry, case.variant.dtype, case.variant.layout)
+        except (Unsupported, ImplementationError):
+            continue
+        if found is kernel:
+            yield geometry
+
+
+def _hidden(case: Case, geometries: list[Any], contract: Contract) -> list[str]:
+    """Which wrong outputs are within the limits on every problem that has them, as `dx times 1.01`."""
+    operator, told, allowed = case.operator, set[str](), dict[str, None]()
+    # a missing tap leaves some outputs as they are
+    sought = {f"{name} {ZEROS}" for geometry in geometries for name in operator.outputs(geometry)}
+    for geometry in geometries:
+        expected = Expectation(Recipe(operator, geometry, case.variant.dtype, "fixed", case.seed))
+        for what, passed in _judged(operator, expected, contract):
+            if passed:
+                allowed[what] = None
+            else:
+                told.add(what)
+        if sought <= told and allowed.keys() <= told:
+            return []
+    return [what for what in allowed if what not in told]
+
+
+def _judged(operator: Operator, expected: Expectation, contract: Contract) -> Iterator[tuple[str, bool]]:
+    """Wrong outputs of one problem, and whether the judge lets them pass."""
+    geometry, dtype, reference = expected.recipe.geometry, expected.recipe.dtype, expected.reference
+    without = expected.inputs[operator.operand].copy()
+    without[..., -1, -1] = 0
+    wrongs = {
+        ZEROS: {name: np.zeros_like(exact) for name, exact in reference.items()},
+        WITHOUT_TAP: operator.reference(geometry, expected.inputs | {operator.operand: without}),
+    }
+    if operator.errors(geometry).propagate is None:
+        main = next(iter(reference))
+        wrongs[SCALED] = reference | {main: reference[main] * FACTOR}
+    for what, wrong in wrongs.items():
+        tensors = operator.outputs(geometry)
+        outputs = {
+            name: values.astype(STORAGE[tensors[name].stored_as(dtype)])
+            for name, values in wrong.items()
+            if not np.array_equal(values, reference[name])
+        }
+        of = operator, geometry, dtype, expected.inputs, outputs, reference, lambda: expected.magnitude
+        for output in outputs_of(*of):
+            yield f"{output.name} {what}", passes(output, "fixed", contract.on(geometry))

@@ -1,0 +1,70 @@
+"""Known-bad and known-good contracts of tests/field/contracts.py, in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.dtypes import STORAGE
+from conformance.execution.case import Case
+from conformance.execution.plan import Plan
+from conformance.execution.process import Limits
+from conformance.execution.selection import Selection
+from conformance.execution.status import Verdict
+from conformance.execution.verify import verify
+from conformance.execution.workers import Workers
+from conformance.implementations.implementation import Implementation
+from conformance.inputs import DISTRIBUTIONS
+from conformance.operators import OPERATORS
+from conformance.problems import LAYOUTS, LEVELS, PROBLEMS
+from tests.field import contracts
+
+Run = tuple[Plan, Workers, dict[str, Implementation]]
+FILE = Path(contracts.__file__)
+BAD = [name for name in contracts.NAMES if name.startswith("bad-")]
+GOOD = [name for name in contracts.NAMES if name.startswith("good-")]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    every = (tuple(OPERATORS), tuple(STORAGE), LAYOUTS, tuple(DISTRIBUTIONS))
+    with Workers(Limits()) as workers:
+        plan = Plan(Selection((), (FILE,), "standard", PROBLEMS, *every, 0, "auto"), FILE.parent, {}, workers)
+        yield plan, workers, dict(plan.registry.implementations)
+
+
+def verdicts(run: Run, name: str, operator: str, levels: tuple[str, ...] = LEVELS) -> Iterator[Verdict]:
+    plan, workers, every = run
+    plan.registry.implementations = {name: every[name]}
+    for case in plan.cases(operator, None):
+        if isinstance(case, Case) and case.problem.level in levels:
+            verdict = verify(case)
+            workers.conclude(case.implementation, verdict)
+            yield verdict
+
+
+def first_failure(run: Run, name: str, operator: str) -> str:
+    return next(verdict.reason for verdict in verdicts(run, name, operator) if verdict.status == "fail")
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_known_bad_contract_is_detected(run: Run, name: str):
+    operator = "conv_backward_weight" if name == "bad-last-result-is-zero" else "conv_forward"
+    reason = first_failure(run, name, operator)
+    assert reason.startswith("refuses these values") == ("refuses" in name)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_zeros_are_detected(run: Run, operator: str):
+    assert first_failure(run, "bad-zeros", operator)
+
+
+@pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_weight", "conv_bn_backward", "avg_pool_forward"])
+@pytest.mark.parametrize("name", GOOD)
+def test_known_good_contract_is_not(run: Run, name: str, operator: str):
+    found = {verdict.status: verdict.reason for verdict in verdicts(run, name, operator, ("smoke",))}
+    print(found)
+    assert found.keys() <= {"pass", "unsupported"}
+    assert "pass" in found
