@@ -14,7 +14,7 @@ from conformance.execution import commands
 from conformance.exit_codes import ExitCode
 from conformance.implementations import cuda_compile
 from conformance.inputs import goldens
-from conformance.plugin import listing, run
+from conformance.plugin import listing, run, sanitize
 from conformance.reporting import claims, documents
 from conformance.reporting import command as report
 from conformance.reporting.comparison import compare
@@ -23,6 +23,7 @@ from conformance.timing import unet
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.declare,
+    "sanitize": sanitize.declare,
     "list": listing.declare,
     "check": commands.declare_check,
     "export": commands.declare_export,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from mmap import PAGESIZE
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_guarded_memory_begins_or_ends_at_a_page(side: str, dtype: np.dtype):
     memory = pages.placed(array, side)
     np.testing.assert_array_equal(memory, array)
     end = memory.ctypes.data + memory.nbytes
-    assert (memory.ctypes.data if side == "start" else end) % pages.mmap.PAGESIZE == 0
+    assert (memory.ctypes.data if side == "start" else end) % PAGESIZE == 0
 
 
 @pytest.mark.parametrize("text", ["x", "x:", "x:none", ":crop", "x:crop,", "x:crop,x:chunk", "x crop"])
