@@ -15,7 +15,7 @@ from conformance.exit_codes import ExitCode
 from conformance.fuzzing import command as fuzz
 from conformance.implementations import cuda_compile
 from conformance.inputs import goldens
-from conformance.plugin import listing, run
+from conformance.plugin import listing, run, sanitize
 from conformance.reporting import claims, documents
 from conformance.reporting import command as report
 from conformance.reporting.comparison import compare
@@ -24,6 +24,7 @@ from conformance.timing import unet
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.declare,
+    "sanitize": sanitize.declare,
     "list": listing.declare,
     "check": commands.declare_check,
     "fuzz": fuzz.declare,

@@ -50,8 +50,6 @@ CHEATS = {
     "spoils-input": Cheat(cheaters.spoils_input, behaviour.inputs_are_unchanged, sly=False),
     "result-in-input": Cheat(cheaters.result_in_input, behaviour.inputs_are_unchanged, sly=False),
     "result-shares-input": Cheat(cheaters.result_in_input, behaviour.results_are_independent, sly=False),
-    "writes-behind-input": Cheat(cheaters.writes_behind_input, behaviour.nothing_outside_inputs_matters),
-    "reads-behind-input": Cheat(cheaters.reads_behind_input, behaviour.nothing_outside_inputs_matters),
     **{
         f"remembers-by-{key}": Cheat(partial(cheaters.remembers, key), behaviour.results_follow_the_content)
         for key in cheaters.KEYS
@@ -66,9 +64,6 @@ CHEATS = {
         cheaters.other_bits_after_another_shape, behaviour.calls_do_not_depend_on_the_one_before
     ),
     "wrong-now-and-then": Cheat(cheaters.wrong_now_and_then, behaviour.calls_repeat),
-    "ignores-strides": Cheat(cheaters.reads_as_if_contiguous, behaviour.strided_inputs_are_right_or_refused),
-    "ignores-order": Cheat(cheaters.reads_as_if_contiguous, behaviour.transposed_inputs_are_right_or_refused),
-    "refuses-without-a-word": Cheat(cheaters.refuses_without_a_word, behaviour.strided_inputs_are_right_or_refused),
     "rounds-upwards": Cheat(cheaters.rounds_upwards, behaviour.floating_point_mode_is_unchanged, sly=False),
     "leaves-work-to-a-thread": Cheat(cheaters.leaves_work_to_a_thread, behaviour.work_is_finished, sly=False),
     "tidies-up-too-late": Cheat(cheaters.tidies_up_too_late, behaviour.work_is_finished, sly=False),
@@ -82,11 +77,9 @@ CHEATS = {
 TORCH_CHEATS = {
     "unwritten": behaviour.output_is_written,
     "spoils-input": behaviour.inputs_are_unchanged,
-    "writes-behind-input": behaviour.nothing_outside_inputs_matters,
     "remembers-by-address": behaviour.results_follow_the_content,
     "static-buffer": behaviour.results_are_independent,
     "result-shares-input": behaviour.results_are_independent,
-    "ignores-strides": behaviour.strided_inputs_are_right_or_refused,
     "leaves-work-to-a-thread": behaviour.work_is_finished,
     "lazy-subclass": behaviour.results_are_plain,
 }
@@ -153,15 +146,6 @@ def test_every_check_has_a_cheat_and_a_place_in_the_suite():
 
 def marks_of(test: object) -> list[pytest.Mark]:
     return getattr(test, "pytestmark", [])
-
-
-@pytest.mark.parametrize(
-    "check", [behaviour.strided_inputs_are_right_or_refused, behaviour.transposed_inputs_are_right_or_refused]
-)
-def test_clear_refusal_is_unsupported(check: Check):
-    verdict = check_behaviour(case_of(cheaters.refuses_clearly()), check)
-    assert verdict.status == "unsupported"
-    assert "x must be contiguous" in verdict.reason
 
 
 @pytest.mark.parametrize(("kernel", "repeats"), [(cheaters.honest, True), (cheaters.sums_in_any_order(), False)])

@@ -1,19 +1,18 @@
 """Behaviour checks: what a kernel must do besides being right once.
 
-A check calls the kernel several times, or on inputs that lie in memory in an unusual way, and judges the results as
-`verify` does. It raises BehaviourError where the kernel does not behave and Unsupported where that cannot be checked.
+A check calls the kernel several times and judges the results as `verify` does. It raises BehaviourError where the
+kernel does not behave and Unsupported where that cannot be checked.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from conformance.checks.sample import BehaviourError, Check, Subject
 from conformance.execution.case import Case
@@ -22,6 +21,7 @@ from conformance.implementations.implementation import Unsupported
 from conformance.operators import Arrays, takes
 from conformance.problems import PROBLEMS, Problem, at_level
 from conformance.results.schema import Facts
+from conformance.storage import nan_bytes
 from conformance.worker.audit import differing
 
 HELD = 4
@@ -31,10 +31,6 @@ LATER = 0.05
 """Seconds until a result is looked at again."""
 SLACK = 1e-3
 """Seconds that a device may take to start and to report, beyond the time between its own events."""
-MARGIN = 64
-"""Elements before and after a guarded input; whole cache lines in every dtype, so that alignment stays."""
-OTHER_FORMAT = {"nchw": (0, 2, 3, 1), "nhwc": (0, 3, 1, 2)}
-"""Layout -> the axes of its arrays from slow to fast in the other layout's memory."""
 
 
 def output_is_written(subject: Subject) -> None:
@@ -44,100 +40,21 @@ def output_is_written(subject: Subject) -> None:
     """
     sample, other = subject.sample(), subject.sample(1)
     inputs = sample.inputs()
-    results = other.invocation.split(
-        other.invocation.start(other.inputs())
-    )  # overwritten, so that nobody may hold them
-    subject.overwrite(results, [_nan_bytes(h.nbytes).view(h.dtype).reshape(h.shape) for h in other.hosts(results)])
+    # overwritten, so that nobody may hold them
+    results = other.invocation.split(other.invocation.start(other.inputs()))
+    subject.overwrite(results, [nan_bytes(h.nbytes).view(h.dtype).reshape(h.shape) for h in other.hosts(results)])
     del results
     # hand back memory full of NaN in the sizes of outputs, and of accumulators of 4 and 8 bytes
     sizes = {tensor.size * itemsize for tensor in sample.tensors.values() for itemsize in (2, 4, 8)}
-    blocks = [subject.bridge.from_host(_nan_bytes(size)) for size in sizes for _ in range(3)]
+    blocks = [subject.bridge.from_host(nan_bytes(size)) for size in sizes for _ in range(3)]
     del blocks
     sample.require_right(sample.call(inputs), "output buffer pre-filled with NaN")
-
-
-def _nan_bytes(size: int) -> np.ndarray:
-    """Bytes that are NaN in every floating-point format."""
-    return np.full(size, 0xFF, np.uint8)
 
 
 def inputs_are_unchanged(subject: Subject) -> None:
     """A call leaves its inputs as they were."""
     sample = subject.sample()
     sample.require_right(sample.audited(sample.inputs()), "single call")
-
-
-def nothing_outside_inputs_matters(subject: Subject) -> None:
-    """Memory around the inputs, NaN here, is neither written nor does it reach a result."""
-    _check_views(subject, _contiguous, "inputs with NaN before and behind them")
-
-
-def strided_inputs_are_right_or_refused(subject: Subject) -> None:
-    """Views of every second element, NaN between them, are computed right or refused."""
-    _right_or_refused(subject, lambda shape: tuple(2 * stride for stride in _contiguous(shape)), "strided")
-
-
-def transposed_inputs_are_right_or_refused(subject: Subject) -> None:
-    """Channels-last memory under an NCHW shape, and the reverse, are computed right or refused."""
-    order = OTHER_FORMAT[subject.case.variant.layout]
-    _right_or_refused(subject, lambda s: _strides(s, order) if len(s) == 4 else _contiguous(s), "transposed")
-
-
-Strides = Callable[[tuple[int, ...]], tuple[int, ...]]
-"""Shape -> strides in elements."""
-
-
-def _strides(shape: tuple[int, ...], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides of an array whose axes lie in memory in `order`, slow to fast, without gaps."""
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= shape[axis]
-    return tuple(strides)
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return _strides(shape, range(len(shape)))
-
-
-def _right_or_refused(subject: Subject, strides: Strides, kind: str) -> None:
-    try:
-        _check_views(subject, strides, f"{kind} inputs")
-    except (BehaviourError, MalformedError, Unsupported):
-        raise
-    except Exception as refusal:
-        if not str(refusal).strip():
-            raise BehaviourError(f"refuses {kind} inputs without a message ({type(refusal).__name__})") from None
-        raise Unsupported(f"refuses {kind} inputs: {type(refusal).__name__}: {refusal}") from None
-
-
-def _check_views(subject: Subject, strides: Strides, when: str) -> None:
-    """Call on views into larger buffers, NaN around them; the result must be right and the buffers the same bytes."""
-    sample, bridge = subject.sample(), subject.bridge
-    buffers: list[tuple[np.ndarray, Any] | None] = []
-    views: list[Any] = []
-    for array in sample.stored:
-        if array is None:
-            buffers.append(None)
-            views.append(None)
-            continue
-        steps = strides(array.shape)
-        extent = 1 + sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True))
-        buffer = _nan_bytes((extent + 2 * MARGIN) * array.itemsize).view(array.dtype)
-        as_strided(buffer[MARGIN:], array.shape, [step * array.itemsize for step in steps])[...] = array
-        memory = bridge.from_host(buffer)
-        view = bridge.view(memory, MARGIN, array.shape, steps)
-        if view is None:
-            raise Unsupported(f"not measurable with {bridge.name}, which has no views")
-        buffers.append((buffer, memory))
-        views.append(view)
-    sample.require_right(sample.call(views), when)
-    for name, pair in zip(sample.names, buffers, strict=True):
-        if pair is not None:
-            before, memory = pair
-            if difference := differing(before, sample.hosts([memory])[0]):
-                where = f"memory at input {name}, which starts at [{MARGIN}],"
-                raise BehaviourError(f"{where} was written to: {difference}")
 
 
 def results_follow_the_content(subject: Subject) -> None:
@@ -275,13 +192,10 @@ def floating_point_mode_is_unchanged(subject: Subject) -> None:
 BEHAVIOUR: tuple[Check, ...] = (
     output_is_written,
     inputs_are_unchanged,
-    nothing_outside_inputs_matters,
     results_follow_the_content,
     results_are_independent,
     calls_do_not_depend_on_the_one_before,
     calls_repeat,
-    strided_inputs_are_right_or_refused,
-    transposed_inputs_are_right_or_refused,
     work_is_finished,
     results_are_plain,
     floating_point_mode_is_unchanged,

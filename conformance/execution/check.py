@@ -32,6 +32,7 @@ from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, Geometr
 from conformance.problems import LAYOUTS, Problem, Variant, named, typed
 from conformance.problems.table import applies
 from conformance.resources import IMPLS
+from conformance.storage import StorageError, parse, written
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -123,7 +124,7 @@ class CheckResult:
         case, variant = self.case, self.case.variant
         operator, name = case.operator.name, case.implementation.name
         what = f"{operator}{f' of {name}' * (name != operator)} on {case.problem.geometry.descriptor!r}"
-        how = f"{variant.dtype} {variant.layout} {variant.distribution}"
+        how = " ".join(filter(None, (variant.dtype, variant.layout, variant.distribution, variant.storage)))
         return f"{self.status}: {what}, {how}, seed {case.seed}"
 
     def __repr__(self) -> str:
@@ -138,6 +139,7 @@ def check(
     dtype: str = "fp32",
     layout: str = "nchw",
     distribution: str = "fixed",
+    storage: str = "",
     seed: int = 0,
     arrays: ArrayBridge | None = None,
     contract: Contract | None = None,
@@ -151,6 +153,7 @@ def check(
       returns what a kernel of `operator` does.
     - `problem`: a descriptor such as `n2 c8 h9 w9 k16 r3 s3 p1`, the name of a problem in the tables, or a geometry.
     - `operator`: may be left out where the implementation has one operator that takes the problem.
+    - `storage`: how operands lie in memory, such as `x:crop,w:page-end`; all contiguous by default.
     - `arrays`: of a plain function, the bridge that makes its arguments; NumPy arrays by default.
     - `contract`: of a plain function, its arithmetic; by default that of `Contract()`.
     - `method`: `exact` compares with the full reference, `probes` with samples and a projection of it, `auto` chooses
@@ -173,6 +176,12 @@ def check(
         of = family.name if distribution not in family.distributions else f"{family.name} in {dtype}"
         choices = ", ".join(family.distributions)
         raise SelectionError(f"distribution {distribution}: there is none for {of}. Choices: {choices}")
+    try:
+        storage = written(parse(storage))
+    except StorageError as error:
+        raise SelectionError(f"storage {error}") from None
+    if not applies(distribution, dtype, storage):
+        raise SelectionError(f"storage {storage}: values repeat; give distribution='integer', or 'scaled' for conv_bn")
     require_known("method", [method], METHODS)
     if not isinstance(seed, int) or not 0 <= seed < 10**18:
         raise SelectionError(f"seed {seed!r}: must be a whole number from 0 to 10^18 - 1")
@@ -215,7 +224,10 @@ def check(
             raise SelectionError(f"operator: {why}. Choices: {choices}")
         (operator,) = offered
 
-    variant = Variant(dtype, layout, distribution)
+    variant = Variant(dtype, layout, distribution, storage)
+    if not variant.suits(operator, found.geometry):
+        operands = ", ".join(OPERATORS[operator].inputs(found.geometry))
+        raise SelectionError(f"storage {storage}: {operator} has the operands {operands}; vectors have no rows")
     case = Case(implementation, OPERATORS[operator], found, variant, seed, method)
     tensors = Tensors()
     reason = absent or absence_reason(implementation)

@@ -41,6 +41,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="fp32", metavar="|".join(STORAGE))
     parser.add_argument("--layout", default="nchw", metavar="|".join(LAYOUTS))
     parser.add_argument("--distribution", default="fixed", metavar="NAME", help="one of " + ", ".join(DISTRIBUTIONS))
+    parser.add_argument("--storage", default="", metavar="TEXT", help="e.g. x:crop,w:page-end (default: contiguous)")
     parser.add_argument("--seed", default="0", metavar="N")
     parser.add_argument("--in-process", action="store_true", help="run the kernel in this process, for debuggers")
     parser.add_argument("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes")
@@ -58,6 +59,7 @@ def _verdict(arguments: argparse.Namespace) -> CheckResult:
         dtype=arguments.dtype,
         layout=arguments.layout,
         distribution=arguments.distribution,
+        storage=arguments.storage,
         seed=seed_number(arguments.seed),
         method=arguments.method,
         in_process=arguments.in_process,
@@ -76,6 +78,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     try:
+        if arguments.storage:
+            raise ValueError("--storage: arrays are written contiguous; leave it out")
         result = _verdict(arguments)
         print(result.explain())
         if not result.outputs:

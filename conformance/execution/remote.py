@@ -160,15 +160,20 @@ class Bridge(ArrayBridge):
             asked(process, type(None), "synchronize", self._implementation, numbers(handles))
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Handle | None:
+        if not self.views:
+            return None
         handle = Handle(array.process, array.process.numbers())
         given = (handle.number, array.number, offset, tuple(shape), tuple(strides))
-        return handle if asked(array.process, bool, "view", self._implementation, *given) else None
+        array.process.post("view", self._implementation, *given)
+        return handle
 
     def placed(self, array: np.ndarray, side: str) -> Handle | None:
+        if not self.pages:
+            return None
         process = self.home.process()
         handle = Handle(process, process.numbers())
-        given = (handle.number, process.store(array), side)
-        return handle if asked(process, bool, "placed", self._implementation, *given) else None
+        process.post("placed", self._implementation, handle.number, process.store(array), side)
+        return handle
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         process = require_handle(array).process
@@ -392,6 +397,8 @@ def implementation(home: Home, seen: wire.Implementation) -> declared.Implementa
     for index, waiver in enumerate(seen.waivers):
         when = Condition(home, name, "waiver", index) if waiver.conditional else None
         found.waivers.append(
-            declared.Waiver(waiver.operator, waiver.reason, waiver.url, when, waiver.dtypes, waiver.distributions)
+            declared.Waiver(
+                waiver.operator, waiver.reason, waiver.url, when, waiver.dtypes, waiver.distributions, waiver.storages
+            )
         )
     return found

@@ -15,7 +15,7 @@ from conformance.implementations.implementation import Unsupported
 from conformance.storage import KINDS, parse, written
 
 REFUSING = (ValueError, TypeError, NotImplementedError, RuntimeError, BufferError)
-"""What a kernel may raise to refuse a storage, beside Unsupported and exceptions of libraries; an IndexError is none."""
+"""What a kernel may raise to refuse a storage, beside Unsupported and exceptions of libraries: no IndexError."""
 
 _ends: set[tuple[Any, str]] = set()
 """(Function, storage of one operand) that has ended a process: it would do so again in every other case."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from conformance import storage
 from conformance.contract import Contract
 from conformance.dtypes import STORAGE
 from conformance.implementations.bridges.base import ArrayBridge
@@ -68,6 +69,11 @@ class Waiver:
     when: Predicate | None
     dtypes: tuple[str, ...]
     distributions: tuple[str, ...]
+    storages: tuple[str, ...] = ()
+
+    def covers(self, storage: str) -> bool:
+        """Whether operands lie in memory as it says; without `storages` it is for all."""
+        return not self.storages or any(part in storage.split(",") for part in self.storages)
 
 
 @dataclass(slots=True)
@@ -173,8 +179,10 @@ class Implementation:
         when: Predicate | None = None,
         dtypes: Sequence[str] = tuple(STORAGE),
         distributions: Sequence[str] | None = None,
+        storages: Sequence[str] = (),
     ) -> None:
-        """Declare an expected failure, on all input distributions unless some are named.
+        """Declare an expected failure, on all input distributions unless some are named, and with `storages` such as
+        `("w:crop", "gamma:expanded")` only where an operand lies in memory in one of these ways.
 
         A waived case that passes is a failure: the waiver is out of date. It excuses wrong results on `distributions`,
         in behaviour checks too; other failures of these only where `distributions` names `behaviour`.
@@ -186,7 +194,13 @@ class Implementation:
         _known("distributions", distributions, (*known, BEHAVIOUR))
         if not reason.strip() or not url.strip():
             raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
-        self.waivers.append(Waiver(operator, reason, url, when, tuple(dtypes), tuple(distributions)))
+        for text in storages:
+            try:
+                storage.parse(text)
+            except storage.StorageError as error:
+                raise ImplementationError(f"storages: {error}") from None
+        found = tuple(dtypes), tuple(distributions), tuple(storages)
+        self.waivers.append(Waiver(operator, reason, url, when, *found))
 
     def require(self) -> None:
         """Raises Unavailable with the reason where its device, or what its bridge needs, is not here."""
@@ -215,7 +229,7 @@ class Implementation:
             return False
         return True
 
-    def waiver(self, operator: str, geometry: Any, dtype: str, distribution: str) -> Waiver | None:
+    def waiver(self, operator: str, geometry: Any, dtype: str, distribution: str, storage: str = "") -> Waiver | None:
         """The first waiver that covers a case."""
         for waiver in self.waivers:
             named = (operator, True, True) == (
@@ -223,7 +237,7 @@ class Implementation:
                 dtype in waiver.dtypes,
                 distribution in waiver.distributions,
             )
-            if named and holds(waiver.when, geometry):
+            if named and waiver.covers(storage) and holds(waiver.when, geometry):
                 return waiver
         return None
 

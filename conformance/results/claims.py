@@ -1,7 +1,7 @@
 """The file of support claims beside an implementation: its schema, reading, and what records verify.
 
-A kernel's problems are listed once for all variants (dtype, layout, distribution and, if any, storage or behaviour check) that it
-passes on the same ones.
+A kernel's problems are listed once for all variants (dtype, layout, distribution and, if any, storage or behaviour
+check) that it passes on the same ones.
 """
 
 from __future__ import annotations

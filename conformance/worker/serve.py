@@ -107,15 +107,11 @@ class Server:
 
     def view(
         self, name: str, number: int, whole: int, offset: int, shape: Sequence[int], strides: Sequence[int]
-    ) -> bool:
-        found = self.known[name].arrays.view(self.arrays[whole], offset, shape, strides)
-        self.arrays[number] = found
-        return found is not None
+    ) -> None:
+        self.arrays[number] = self.known[name].arrays.view(self.arrays[whole], offset, shape, strides)
 
-    def placed(self, name: str, number: int, tensor: wire.Tensor, side: str) -> bool:
-        found = self.known[name].arrays.placed(wire.read(self._in, tensor), side)
-        self.arrays[number] = found
-        return found is not None
+    def placed(self, name: str, number: int, tensor: wire.Tensor, side: str) -> None:
+        self.arrays[number] = self.known[name].arrays.placed(wire.read(self._in, tensor), side)
 
     def overlap(self, name: str, first: int, second: int) -> bool:
         return bool(self.known[name].arrays.overlap(self.arrays[first], self.arrays[second]))
@@ -312,7 +308,9 @@ def _described(one: declared.Implementation) -> wire.Implementation:
             for v in one.autograd_variants
         ),
         waivers=tuple(
-            wire.Waiver(w.operator, plain(w.reason), plain(w.url), w.when is not None, w.dtypes, w.distributions)
+            wire.Waiver(
+                w.operator, plain(w.reason), plain(w.url), w.when is not None, w.dtypes, w.distributions, w.storages
+            )
             for w in one.waivers
         ),
         deterministic=bool(one.deterministic),

@@ -76,6 +76,7 @@ class Waiver(Struct, frozen=True):
     conditional: bool
     dtypes: tuple[str, ...]
     distributions: tuple[str, ...]
+    storages: tuple[str, ...]
 
 
 class Bridge(Struct, frozen=True):

@@ -27,7 +27,8 @@ def conv_bn_forward(
 
 def conv_bn_backward(dy, x, w, gamma, *, eps, eps_outside, layout, **window):
     """dx, dw, dgamma, dbeta through torch's own autograd of the pair."""
-    affine = () if gamma is None else (gamma, torch.zeros_like(gamma))
+    # contiguous: torch's channels-last gradient reads the weight as if it were, see docs/findings.md
+    affine = () if gamma is None else (gamma.contiguous(), torch.zeros_like(gamma))
     leaves = [tensor.detach().requires_grad_() for tensor in (x, w, *affine)]
     gamma, beta = leaves[2:] or (None, None)
     with torch.enable_grad():

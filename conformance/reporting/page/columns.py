@@ -19,7 +19,10 @@ from conformance.reporting.page.model import dtype_place, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.results.schema import Number, Record
 
-TEXTS = ("operator", "problem", "descriptor", "dtype", "layout", "distribution", "status", "check", "method", "level")
+TEXTS = (
+    "operator", "problem", "descriptor", "dtype", "layout", "distribution", "storage", "status", "check", "method",
+    "level",
+)  # fmt: skip
 """Fields of a record that become numbered texts; empty where a record has none."""
 DIGITS = 4
 """Significant digits of measured numbers on the page; CSV has all of them."""

@@ -20,7 +20,9 @@ OUTCOMES = {
     "unavailable": "skipped",
 }
 """Status -> JUnit's element; `pass` has none."""
-PROPERTIES = ("operator", "problem", "dtype", "layout", "distribution", "check", "status", "source", "command")
+PROPERTIES = (
+    "operator", "problem", "dtype", "layout", "distribution", "storage", "check", "status", "source", "command",
+)  # fmt: skip
 """The command has the rest."""
 
 
@@ -51,7 +53,7 @@ def _text(element: Element) -> str:
 
 
 def _case(name: str, record: Record, cause: str) -> Element:
-    words = " ".join(filter(None, map(record.text, ("problem", "dtype", "layout", "distribution", "check"))))
+    words = " ".join(filter(None, map(record.text, ("problem", "dtype", "layout", "distribution", "storage", "check"))))
     case = Element(
         "testcase",
         classname=f"{name}.{record.operator}",

@@ -12,12 +12,12 @@ from conformance.reporting.page.tables import Digest
 
 COLUMNS = (
     "implementation", "device", "machine", "operator", "problem", "descriptor", "dtype", "layout", "distribution",
-    "check", "seed", "generator", "method", "status", "cases", "reason", "cause", "worst_error_over_bound",
+    "storage", "check", "seed", "generator", "method", "status", "cases", "reason", "cause", "worst_error_over_bound",
     "mismatched_elements", "seconds", "kernel_seconds", "source", "replaced", "stale", "command",
 )  # fmt: skip
 RECORDED = (
-    "implementation", "device", "operator", "problem", "descriptor", "dtype", "layout", "distribution", "check",
-    "seed", "generator", "method", "status", "source", "command",
+    "implementation", "device", "operator", "problem", "descriptor", "dtype", "layout", "distribution", "storage",
+    "check", "seed", "generator", "method", "status", "source", "command",
 )  # fmt: skip
 FORMULA = ("=", "+", "-", "@", "\t")
 """A spreadsheet takes a cell that begins so for a formula, and would run it."""

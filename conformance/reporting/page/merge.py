@@ -19,8 +19,8 @@ from conformance.results.schema import Attempt, Record
 from conformance.results.writing import encode
 
 CASE = (
-    "operator", "problem", "dtype", "layout", "distribution", "check", "descriptor", "seed", "generator", "method",
-    "level",
+    "operator", "problem", "dtype", "layout", "distribution", "storage", "check", "descriptor", "seed", "generator",
+    "method", "level",
 )  # fmt: skip
 """What tells the cases of an implementation on a machine apart."""
 GROUP = ("implementation", "operator", "device", "status", "distribution", "check")

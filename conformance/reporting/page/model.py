@@ -86,7 +86,7 @@ class Verdict:
     @property
     def title(self) -> str:
         """The case in words."""
-        names = ("implementation", "operator", "problem", "dtype", "layout", "distribution", "check")
+        names = ("implementation", "operator", "problem", "dtype", "layout", "distribution", "storage", "check")
         return " ".join(filter(None, map(self.record.text, names)))
 
     @property

@@ -25,7 +25,7 @@ TABLE = b"operator,problem,descriptor,implementation,device,verdict,"
 """How the CSV of `conformance unet` begins."""
 ALIKE = (
     "implementation", "operator", "device", "versions", "reason", "run_level", "source", "problem", "descriptor",
-    "dtype", "layout", "distribution", "check", "generator", "method", "level", "contract", "terms",
+    "dtype", "layout", "distribution", "storage", "check", "generator", "method", "level", "contract", "terms",
 )  # fmt: skip
 """Fields of a record that many others have alike."""
 MAX_BYTES = 1 << 30

@@ -24,7 +24,7 @@ MAX_LINE = 1 << 20
 """Bytes of a record."""
 MAX_NAME = 200
 """Characters of a name."""
-NAMES = ("implementation", "operator", "device", "problem", "dtype", "layout", "distribution", "check")
+NAMES = ("implementation", "operator", "device", "problem", "dtype", "layout", "distribution", "storage", "check")
 
 
 class SubmissionError(ValueError):

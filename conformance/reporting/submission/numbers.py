@@ -28,6 +28,7 @@ from conformance.judge.residuals import Residuals, measure
 from conformance.operators import OPERATORS, parse
 from conformance.results.reading import shown
 from conformance.results.schema import CaseRecord, CheckRecord, Number, Profile, TrainingRecord
+from conformance.storage import repeats, with_repeats
 from conformance.training.tables import DIRECTIONS, configuration
 
 ROUNDING = 1e-9
@@ -198,6 +199,8 @@ def _impossible(record: CaseRecord, recipe: Recipe, output: Output, contract: Co
     if BOUND not in checks:
         return
     known = expectation(recipe)
+    if repeats(record.storage):
+        known = known.holding(with_repeats(known.inputs, record.storage))
     (nearest,) = (
         o
         for o in outputs_of(

@@ -106,7 +106,7 @@
     /* Everything that a search looks through, in small letters, made when first needed. */
     haystack(place) {
       if (this.haystacks[place] === undefined) {
-        const names = ["operator", "problem", "descriptor", "dtype", "layout", "distribution", "status", "check", "reason"];
+        const names = ["operator", "problem", "descriptor", "dtype", "layout", "distribution", "storage", "status", "check", "reason"];
         const texts = names.map((name) => this.text(place, name));
         texts.push(this.rows[this.columns.row[place]][1], this.columns.command[place]);
         this.haystacks[place] = texts.join("\n").toLowerCase();
@@ -218,7 +218,8 @@
     const cells = [
       make("td", {}, open),
       make("td", { class: "case" }, make("b", {}, name), ` ${what}${marks ? ` (${marks})` : ""}`, first ? make("small", {}, first) : null),
-      ...["dtype", "layout", "distribution"].map((column) => make("td", {}, verdicts.text(place, column))),
+      ...["dtype", "layout"].map((column) => make("td", {}, verdicts.text(place, column))),
+      make("td", {}, ["distribution", "storage"].map((column) => verdicts.text(place, column)).filter(Boolean).join(" ")),
       make("td", { class: columns.worst[place] > 1 || elements > 0 ? "n exceeds" : "n" }, elements === null ? share(columns.worst[place]) : many(elements, "element")),
       make("td", { class: "n" }, columns.seconds[place] === null ? "" : (columns.seconds[place] * 1000).toFixed(1)),
     ];

@@ -1,0 +1,203 @@
+"""Storage of operands: where elements lie, which cases there are, and what a verdict says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from mmap import PAGESIZE
+
+import numpy as np
+import pytest
+
+from conformance import Implementation
+from conformance.dtypes import STORAGE
+from conformance.execution.case import Case
+from conformance.execution.status import Verdict
+from conformance.execution.verify import verify
+from conformance.implementations.bridges import pages
+from conformance.inputs.distributions import Recipe
+from conformance.inputs.expectation import Expectation
+from conformance.operators import OPERATORS, takes
+from conformance.problems import LAYOUTS, PROBLEMS, Variant, typed
+from conformance.reporting.reproduce import is_reproducing
+from conformance.results import build, claims
+from conformance.storage import (
+    KINDS,
+    PAGES,
+    REPEATING,
+    StorageError,
+    buffer,
+    fits,
+    parse,
+    placement,
+    with_repeats,
+    written,
+)  # fmt: skip
+from tests import cheaters
+from tests.cheaters import Kernel
+from tests.conftest import Project
+
+pytest_plugins = ["pytester"]
+
+DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
+
+
+@pytest.mark.parametrize(("kind", "layout", "shape"), [*product(KINDS, LAYOUTS, [(2, 5, 3, 4), (7,)])])
+def test_elements_lie_where_the_placement_says_and_nan_around(kind: str, layout: str, shape: tuple[int, ...]):
+    if not fits(kind, len(shape)):
+        return
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    if kind in REPEATING:
+        order = (0, 1, 2, 3) if layout == "nchw" else (0, 3, 1, 2)
+        canonical = with_repeats({"x": array.transpose(order) if len(shape) == 4 else array}, f"x:{kind}")["x"]
+        array = np.ascontiguousarray(canonical.transpose(np.argsort(order)) if len(shape) == 4 else canonical)
+    place = placement(kind, layout, shape, 4)
+    memory = buffer(array, place)
+    view = np.ndarray(shape, np.float32, memory, place.offset * 4, [4 * step for step in place.strides])
+    np.testing.assert_array_equal(view, array)
+    assert np.count_nonzero(~np.isnan(memory)) == len(np.unique(array))
+    contiguous = np.empty(shape, np.float32).strides == view.strides
+    assert contiguous == (kind.startswith(("offset", "align", "page")) or (kind == "crop" and len(shape) == 1))
+    shift = {"align-16": 16, "offset-1": 4, "offset-2": 8, "offset-4": 16}.get(kind, 0)
+    assert (place.offset * 4) % 64 == shift or kind not in ("align-16", "offset-1", "offset-2", "offset-4")
+
+
+@pytest.mark.parametrize(("side", "dtype"), [*product(["start", "end"], STORAGE.values())])
+def test_guarded_memory_begins_or_ends_at_a_page(side: str, dtype: np.dtype):
+    array = np.arange(1, 6).astype(dtype)
+    memory = pages.placed(array, side)
+    np.testing.assert_array_equal(memory, array)
+    end = memory.ctypes.data + memory.nbytes
+    assert (memory.ctypes.data if side == "start" else end) % PAGESIZE == 0
+
+
+@pytest.mark.parametrize("text", ["x", "x:", "x:none", ":crop", "x:crop,", "x:crop,x:chunk", "x crop"])
+def test_text_that_is_no_storage_is_refused(text: str):
+    with pytest.raises(StorageError):
+        parse(text)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_operand_has_every_kind_in_every_dtype_and_layout(operator: str):
+    seen, alone = set(), set()
+    for problem in (problem for problem in PROBLEMS if takes(operator, problem.geometry)):
+        operands = OPERATORS[operator].inputs(problem.geometry)
+        for v in (v for v in problem.variants if v.storage and v.suits(operator, problem.geometry)):
+            seen |= {(o, kind, v.dtype, v.layout) for o, kind in parse(v.storage).items()}
+            alone |= {*parse(v.storage).items()} if len(parse(v.storage)) == 1 else set()
+            images = {o for o, tensor in operands.items() if len(tensor.shape) == 4}
+    for operand in images:
+        assert {(operand, *rest) for rest in product(KINDS, STORAGE, LAYOUTS)} <= seen
+        assert {(operand, kind) for kind in KINDS if kind not in PAGES} <= alone
+
+
+def case_of(kernel: Kernel, storage: str, distribution: str = "fixed") -> Case:
+    acme = Implementation("acme")
+
+    @acme.implements("conv_forward")
+    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+        return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+    variant = Variant("fp32", "nchw", distribution, storage)
+    return Case(acme, OPERATORS["conv_forward"], typed(DESCRIPTOR), variant, 0, program=("pytest", "--impl", "acme"))
+
+
+def verdict_of(kernel: Kernel, storage: str, distribution: str = "fixed") -> Verdict:
+    return verify(case_of(kernel, storage, distribution))
+
+
+def misreads_w(x, w, bias, **parameters):
+    """Right where w is contiguous."""
+    w = np.lib.stride_tricks.as_strided(w, w.shape, np.empty(w.shape, w.dtype).strides)
+    return cheaters.honest(x, w, bias, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("make", "storage", "status", "reason"),
+    [
+        (cheaters.writes_behind_input, "x:offset-1", "fail", "memory of x (offset-1) was written to: 4 bytes changed"),
+        (cheaters.reads_behind_input, "x:offset-2,w:crop", "fail", "(wrong only with x:offset-2)"),
+        (cheaters.spoils_input, "bias:crop,w:chunk", "fail", "memory of w (chunk) was written to"),
+        (lambda: misreads_w, "x:crop,w:strided", "fail", "strides of w ignored (wrong only with w:strided)"),
+        (lambda: misreads_w, "x:crop,bias:strided", "pass", ""),
+        (lambda: lambda *given, **p: 2 * cheaters.honest(*given, **p), "x:crop", "fail", "mismatched"),
+        (cheaters.refuses_without_a_word, "x:strided", "error", "raised AssertionError"),
+        (cheaters.refuses_clearly, "x:strided,w:crop", "unsupported", "refuses x:strided: ValueError: x must be"),
+        (cheaters.sums_in_any_order, "x:transposed,w:other-format", "pass", ""),
+    ],
+)  # fmt: skip
+def test_verdict_names_the_operand(make: Callable[[], Kernel], storage: str, status: str, reason: str):
+    verdict = verdict_of(make(), storage)
+    assert verdict.status == status
+    assert reason in verdict.reason
+
+
+def test_wrong_on_contiguous_operands_too_is_not_blamed_on_storage():
+    verdict = verdict_of(lambda *given, **p: 2 * cheaters.honest(*given, **p), "x:crop")
+    assert "x:crop" not in verdict.reason
+
+
+def test_refusal_of_one_operand_does_not_hide_another_that_is_wrong():
+    def kernel(x, w, bias, **parameters):
+        if not x.flags.c_contiguous:
+            raise ValueError("x must be contiguous")
+        return misreads_w(x, w, bias, **parameters)
+
+    verdict = verdict_of(kernel, "x:crop,w:strided")
+    assert (verdict.status, "wrong only with w:strided" in verdict.reason) == ("fail", True)
+    assert verdict.judgements
+
+
+@pytest.mark.parametrize("kind", REPEATING)
+def test_expanded_values_repeat_in_the_reference(kind: str):
+    assert verdict_of(cheaters.honest, f"x:{kind},w:{kind}", "integer").status == "pass"
+    assert verdict_of(misreads_w, f"w:{kind}", "integer").status == "fail"
+
+
+def test_waiver_of_a_storage_excuses_nothing_else():
+    for storage, status in (("x:crop,w:strided", "waived"), ("w:crop", "fail"), ("w:offset-1", "pass")):
+        case = case_of(misreads_w, storage)
+        case.implementation.waive("conv_forward", reason="r", url="u", storages=("w:strided",))
+        assert verify(case).status == status
+
+
+def test_record_claim_and_command_name_the_storage():
+    case = case_of(cheaters.honest, "x:crop,w:page-end")
+    record = build.record(case, Verdict("pass"))
+    assert record.storage == "x:crop,w:page-end"
+    assert is_reproducing(record)
+    (key,) = claims.section([record], {}).keys
+    assert (key.storage, key.check, key) == (record.storage, "", claims.key(record))
+
+
+def test_option_selects_and_refuses(project: Project):
+    project.kernel()
+    outcome = project.run("--problem", DESCRIPTOR, "--storage=x:crop", "--storage=contiguous", "--dtype=fp32")
+    assert [record.get("storage", "") for record in outcome.records] == ["x:crop", ""]
+    outcome = project.run("--storage=x:krop")
+    assert outcome.exit == 4
+    assert "--storage 'x:krop': must be OPERAND:KIND" in outcome.text
+
+
+def test_framework_without_views_is_told_once(project: Project):
+    head = "from conformance.implementations.bridges.base import ArrayBridge\n"
+    head += "from conformance.implementations.bridges.numpy import NumpyArrays\n"
+    head += "class Values(NumpyArrays):\n    view, placed = ArrayBridge.view, ArrayBridge.placed"
+    project.kernel(head=head, construct=", arrays=Values()")
+    outcome = project.run("--storage=x:crop", "--storage=w:crop", "--storage=contiguous")
+    told = [(r["status"], r["cases"], r["reason"]) for r in outcome.records if r["status"] != "pass"]
+    assert told == [("unsupported", 2, "operands are always contiguous: numpy has no views")]
+    assert outcome.statuses["pass"] == 1
+
+
+def test_mathematics_of_a_repeated_operand_is_that_of_its_values():
+    recipe = Recipe(OPERATORS["conv_backward_data"], typed(DESCRIPTOR).geometry, "fp64", "integer", 0)
+    expected = Expectation(recipe)
+    other = expected.holding(with_repeats(expected.inputs, "dy:expanded"))
+    np.testing.assert_array_equal(other.reference["dx"][0], expected.reference["dx"][0])
+    np.testing.assert_array_equal(other.reference["dx"][1], other.reference["dx"][0])
+
+
+def test_text_is_read_back():
+    assert written(parse("x:crop,w:page-end")) == "x:crop,w:page-end"
+    assert parse("contiguous") == parse("") == {}
