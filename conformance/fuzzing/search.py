@@ -11,6 +11,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,10 +22,10 @@ from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import attempt
 from conformance.fuzzing.shrink import Rows, shrunk
 from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
-from conformance.operators import OPERATORS
+from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import THIN, Budget, distribution, drawn
-from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, parameters
+from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
 from conformance.problems.regressions import Row
 
 ROUND = 128
@@ -38,8 +39,9 @@ REPEATED = 4
 keep something by too few of them are wrong there."""
 MAX_ATTEMPTS, MAX_RESTARTS = 800, 200
 """Verdicts that one failure is shrunk by; those of them that may need a process of their own."""
-MAX_SHRUNK = 12
-"""Failures of one kind that are shrunk to one that is known; more of the kind are counted as that one."""
+MAX_SHRUNK = 3
+"""Failures of one kind that are shrunk to one that is known. Others of the kind are counted as that one if they pass
+without what it needs."""
 _NUMBERS = re.compile(r"\d[\d.,e+-]*")
 
 
@@ -184,7 +186,7 @@ class Search:
             found = kind(row.operator, verdict)
             known = next((one for one in self.findings if one.covers(found, row)), None)
             if known is None and self._merged[found] >= MAX_SHRUNK:
-                known = next((one for one in self.findings if one.kind[::2] == found[::2]), None)
+                known = next((one for one in self.findings if self._needs(one, found, row)), None)
             if known is None:
                 finding = self._shrunk(found, verdict, history, began, deadline + 60)
                 known = next((one for one in self.findings if one.rows == finding.rows), None)
@@ -216,7 +218,7 @@ class Search:
     def _draw(self, operator: str, dice: random.Random, again: Row | None) -> Row | None:
         """A case that a kernel is declared for; None after many that none is for."""
         family = OPERATORS[operator].family
-        budget = self.budgets[dice.randrange(8) == 0]
+        budget = self.budgets[again is not None or dice.randrange(8) == 0]
         near = [parameters(again.geometry)] if again else self._tables[operator]
         for attempt_number in range(64):
             near_it = near if again or attempt_number % 2 else ()
@@ -227,6 +229,17 @@ class Search:
             if self._takes(row):
                 return row
         return None
+
+    def _needs(self, known: Finding, found: Kind, row: Row) -> bool:
+        """Whether a failure of the kind of a known one goes away where what that one needs is at its simplest."""
+        if known.kind[::2] != found[::2]:
+            return False
+        changed = _described(row) | {name: _simplest(row)[name] for name in known.values}
+        variant = Variant(**{one.name: changed.pop(one.name) for one in fields(Variant)})
+        with suppress(GeometryError):
+            without = Row(row.operator, geometry(row.geometry.family, changed), variant, row.seed)
+            return not self._takes(without) or self.verify(without).status not in ("fail", "error")
+        return True
 
     def _takes(self, row: Row) -> bool:
         v = row.variant

@@ -88,13 +88,16 @@ def simpler(row: Row) -> Iterator[Row]:
 
 
 def _lower(row: Row, counts: tuple[int, ...]) -> Iterator[Parameters]:
-    """So many parameters at once: at their simplest values, half way to these, and one step."""
+    """So many parameters at once: at their simplest values, half way to these, and closer by a step. One alone by steps
+    of 2, 4, 8, ... as well, so that a remainder is kept."""
     now, goal = parameters(row.geometry), SIMPLEST[row.geometry.family]
-    far = [name for name in now if now[name] != goal[name]]
+    far = {name: goal[name] - now[name] for name in now if now[name] != goal[name]}
     for count in counts:
         for names in combinations(far, count):
             yield {name: goal[name] for name in names}
         for names in combinations(far, count):
-            yield {name: (now[name] + goal[name]) // 2 for name in names}
-        for names in combinations(far, count):
-            yield {name: now[name] + (1 if now[name] < goal[name] else -1) for name in names}
+            yield {name: now[name] + far[name] // 2 for name in names}
+        for exponent in range(max(map(abs, far.values()), default=0).bit_length() if count == 1 else 1):
+            step = 1 << exponent
+            for names in combinations((name for name in far if abs(far[name]) >= step), count):
+                yield {name: now[name] + (step if far[name] > 0 else -step) for name in names}

@@ -23,6 +23,9 @@ CANDIDATES = 64
 NOVELTY = 6
 """Draws, of which the one is kept that has most in it that no problem before it had."""
 
+MAX_NEAR = 50
+"""Draws near a problem, of which none may be within the budget."""
+
 TINY = (1, 2, 3)
 SMALL = (1, 2, 3, 4, 5, 6, 7, 8)
 TAILS = (9, 11, 13, 15, 16, 17, 19, 23, 31, 32, 33)
@@ -99,10 +102,12 @@ def draw(family: str, choose: Choose) -> Parameters:
 
 def drawn(family: str, choose: Choose, budget: Budget, near: Sequence[Parameters] = (), sizes: bool = True) -> Any:
     """A geometry within a budget; with `near` one of these, of which a few parameters are drawn anew, or only such that
-    are no sizes."""
+    are no sizes. Where none of these fits the budget, from nothing."""
+    tries = 0
     while True:
+        tries += 1
         found = draw(family, choose)
-        if near:
+        if near and tries <= MAX_NEAR:
             kept, names = choose(near), [name for name in found if sizes or name not in "nchwkrsg"]
             found = kept | {name: found[name] for name in {choose(names) for _ in range(choose((1, 2, 3, 4)))}}
         try:

@@ -79,9 +79,11 @@ def geometry(family: str, given: Mapping[str, int]) -> Any:
 
 
 def cost(geometry: Any) -> tuple[int, int]:
-    """FLOPs and elements of the most expensive operator of the family."""
+    """FLOPs and elements of the most expensive operator of the family, those of the padded image included."""
     operators = FAMILIES[geometry.family].operators
-    return max(one.flops(geometry) for one in operators), max(one.bytes(geometry, 1) for one in operators)
+    height, width = (size + sum(pad) for size, pad in zip((geometry.h, geometry.w), geometry.padding, strict=True))
+    elements = geometry.n * geometry.c * height * width + max(one.bytes(geometry, 1) for one in operators)
+    return max(one.flops(geometry) for one in operators), elements
 
 
 def bucket(value: int) -> int:

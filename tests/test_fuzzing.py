@@ -1,0 +1,304 @@
+"""Problems that no table has: how runs draw them, how a search finds failures, tells them apart and shrinks them."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance import Implementation
+from conformance.execution.case import Absence, Case
+from conformance.execution.plan import DRAWN_PROBLEMS, Plan
+from conformance.execution.selection import Selection
+from conformance.execution.verify import verify
+from conformance.fuzzing.search import Search
+from conformance.implementations.registry import Registry
+from conformance.inputs import DISTRIBUTIONS
+from conformance.operators import FAMILIES, OPERATORS, takes
+from conformance.problems import PROBLEMS, typed
+from conformance.problems.drawn import THIN, candidates, drawn
+from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
+from conformance.problems.regressions import TableError, read, rows
+from conformance.problems.table import at_level
+from conformance.resources import IMPLS
+from tests import kernels
+from tests.conftest import ROOT, Project
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_a_drawn_problem_exists_is_cheap_and_is_its_parameters(family: str, seed: int):
+    made = drawn(family, random.Random(seed).choice, THIN)
+    assert geometry(family, parameters(made)) == typed(made.descriptor).geometry == made
+    assert all(most >= amount for most, amount in zip(THIN, cost(made), strict=True))
+
+
+def test_parameters_of_every_table_make_its_problems():
+    assert all(geometry(p.geometry.family, parameters(p.geometry)) == p.geometry for p in PROBLEMS)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_what_a_run_draws_is_new_and_the_same_for_a_seed(operator: str):
+    first, again, other = (list(islice(candidates(operator, seed), 8)) for seed in (0, 0, 1))
+    assert first == again
+    assert not {p.geometry.descriptor for p, _ in first} & {p.geometry.descriptor for p, _ in other}
+    tables = Coverage()
+    known = [p.geometry for p, _ in at_level(PROBLEMS, "standard") if takes(operator, p.geometry)]
+    for one in known:
+        tables.add(features(one))
+    assert not {p.geometry for p, _ in first} & {*known}
+    # of some 190 pairs of values that a problem has, the tables lack many
+    assert sum(tables.new(features(p.geometry)) for p, _ in first) > 8 * 40
+
+
+def standard(one: Implementation, **changes: Any) -> Plan:
+    """The plan of a run of one implementation, in this process."""
+
+    class Loader:
+        def load(self, paths: Any, registry: Registry | None = None) -> Registry:
+            found = registry or Registry()
+            found.implementations[one.name] = one
+            return found
+
+        def load_installed(self, registry: Registry) -> None: ...
+
+    selection = Selection(
+        (), (), "standard", PROBLEMS, tuple(OPERATORS), ("fp32",), ("nchw",), tuple(DISTRIBUTIONS), 0, "auto"
+    )
+    return Plan(replace(selection, **changes), IMPLS, loader=Loader())
+
+
+def acme(kernel: Any, **declared: Any) -> Implementation:
+    one = Implementation("acme")
+    one.implements("conv_forward", dtypes=("fp32",), layouts=("nchw",), **declared)(kernel)
+    return one
+
+
+def drawn_cases(one: Implementation) -> list[Case]:
+    return [case for case in standard(one).drawn("conv_forward", None) if isinstance(case, Case)]
+
+
+def right(x, w, bias, *, stride, padding, dilation, groups):
+    return kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+def key(x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    return tuple(x_shape), tuple(w_shape), tuple(stride), tuple(map(tuple, padding)), tuple(dilation)
+
+
+TABLES = {
+    key(g.x.shape, g.filter.shape, g.stride, g.padding, g.dilation)
+    for g in (p.geometry for p in PROBLEMS if p.geometry.family == "conv")
+}
+
+
+def dictionary(x, w, bias, *, stride, padding, dilation, groups):
+    """Right on the problems of the tables, and on no other."""
+    y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return y if key(x.shape, w.shape, stride, padding, dilation) in TABLES else y * 2
+
+
+def test_a_kernel_that_knows_the_tables_fails_on_what_a_run_draws():
+    ends = []
+    for kernel in (right, dictionary):
+        cases = [case for case in standard(acme(kernel)).cases("conv_forward", None) if isinstance(case, Case)]
+        of_tables = [case for case in cases if not case.problem.name.startswith("drawn.")]
+        assert [verify(case).status for case in of_tables[::50]] == ["pass"] * len(of_tables[::50])
+        ends.append([verify(case).status for case in cases[len(of_tables) :]])
+    assert ends == [["pass"] * DRAWN_PROBLEMS, ["fail"] * DRAWN_PROBLEMS]
+
+
+def test_an_implementation_draws_what_it_takes_or_is_counted_as_unsupported():
+    takes_one = acme(right, when=lambda p: p.r == p.s == 1 and p.groups == 1)
+    found = drawn_cases(takes_one)
+    assert found
+    assert {(case.problem.geometry.r, case.problem.geometry.groups) for case in found} == {(1, 1)}
+    (absence,) = standard(acme(right, when=lambda p: p.n == 77)).drawn("conv_forward", None)
+    assert isinstance(absence, Absence)
+    assert (absence.status, absence.cases) == ("unsupported", 1)
+    assert not list(standard(takes_one).drawn("conv_backward_data", None))
+
+
+def test_a_waiver_that_a_drawn_problem_does_not_need_is_no_failure():
+    one = acme(right)
+    one.waive("conv_forward", reason="a", url="https://example.org/1")
+    assert {verify(case).status for case in drawn_cases(one)} == {"pass"}
+
+
+def interacting(x, w, bias, *, stride, padding, dilation, groups):
+    """Two defects, each where parameters meet."""
+    if stride[0] == 3 and groups == 2:
+        raise IndexError(f"tile {x.shape[1]}")
+    y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    if dilation[1] > 1 and padding[1] == (0, 0) and x.shape[1] % 2:
+        y[..., -1] *= 1.5
+    return y
+
+
+def searched(one: Implementation, rounds: int = 3, **given: Any) -> Search:
+    search = Search(one, tuple(OPERATORS), 0, **given)
+    for number in range(rounds):
+        list(search.run(number, time.monotonic() + 60))
+    return search
+
+
+def test_a_search_tells_failures_apart_and_shrinks_each_to_the_smallest():
+    first, again = (searched(acme(interacting), 1) for _ in range(2))
+    found = {(f.kind.text.split(":")[0], f.rows[-1].geometry.descriptor) for f in first.findings}
+    assert found == {
+        ("raised IndexError", "n1 c2 h1 w1 k2 r1 s1 u3x1 g2"),
+        ("wrong y", "n1 c1 h1 w1 k1 r1 s1 d1x2"),
+    }
+    assert [str(f.rows[-1]) for f in first.findings] == [str(f.rows[-1]) for f in again.findings]
+    assert sum(f.cases for f in first.findings) == first.statuses["fail"] + first.statuses["error"] > 2
+    assert all("--problem" in f.command for f in first.findings)
+
+
+def test_a_search_of_a_right_kernel_finds_nothing_and_covers_pairs():
+    search = searched(acme(right), 2)
+    assert (search.findings, set(search.statuses)) == ([], {"pass"})
+    (values, _), (pairs, most), (triples, _) = (search.coverage["conv_forward"].share(size) for size in (1, 2, 3))
+    assert values < pairs < triples
+    assert 0.25 < pairs / most < 1
+
+
+def test_calls_that_a_failure_needs_are_found_and_shrunk():
+    kept: dict[Any, Any] = {}
+
+    def remembers(x, w, bias, *, stride, padding, dilation, groups):
+        """Keeps the padding by the shapes."""
+        pad = kept.setdefault((x.shape, w.shape, stride), padding)
+        return right(x, w, bias, stride=stride, padding=pad, dilation=dilation, groups=groups)
+
+    search = searched(acme(remembers), 1, restart=kept.clear)
+    finding = search.findings[0]
+    assert len(finding.rows) == 2
+    kept.clear()
+    assert [search.verify(row).status for row in finding.rows] == ["pass", "fail"]
+    before, after = (parameters(row.geometry) for row in finding.rows)
+    assert {name for name in before if before[name] != after[name]} <= {"p0", "p1", "p2", "p3"}
+    goal = SIMPLEST["conv"]
+    assert sum(abs(after[name] - goal[name]) for name in goal) < 8
+
+
+def test_a_row_is_its_text():
+    first = "conv_forward | n1 c2 h5 w5 k2 r3 s3 | bf16 nhwc fixed | 7"
+    line = f"{first}; max_pool_forward | maxpool n1 c2 h5 w5 r3 s3 | fp32 nchw integer | 0"
+    assert "; ".join(map(str, rows(line))) == line
+
+
+BAD = {
+    "form": ("conv_forward n1", "must be: operator | descriptor"),
+    "operator": ("conv | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed | 0", "'conv' is no operator"),
+    "problem": ("conv_forward | n1 | fp32 nchw fixed | 0", "'n1': field 'c' is missing"),
+    "family": ("conv_forward | pool n1 c1 h1 w1 r1 s1 | fp32 nchw fixed | 0", "conv_forward does not take"),
+    "variant": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw scaled | 0", "a distribution of conv"),
+    "wide": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp64 nchw wide | 0", "no such distribution in fp64"),
+    "seed": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed | x", "'x': the seed must be a whole number"),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD)
+def test_a_bad_table_is_refused_by_file_and_line(line: str, message: str, tmp_path: Path):
+    file = tmp_path / "table.txt"
+    file.write_text(f"# a comment\n{line}\n")
+    with pytest.raises(TableError) as error:
+        read(file)
+    assert message in str(error.value)
+    assert str(error.value).startswith(f"{file}, line 2: ")
+
+
+def test_a_run_takes_the_rows_of_a_table(project: Project):
+    project.kernel(body="return y + (stride[0] == 3)")
+    project.write("found.txt", "# acme\nconv_forward | n1 c1 h1 w1 k1 r1 s1 u3x1 | fp32 nchw fixed | 5\n")
+    outcome = project.run("--problems=found.txt")
+    assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "fail": 1})
+    (failed,) = (record for record in outcome.records if record["status"] == "fail")
+    assert (failed["descriptor"], failed["seed"]) == ("n1 c1 h1 w1 k1 r1 s1 u3x1", 5)
+    assert "--problem 'n1 c1 h1 w1 k1 r1 s1 u3x1'" in failed["command"]
+    project.write("found.txt", "nonsense")
+    outcome = project.run("--problems=found.txt")
+    assert outcome.exit == 4
+    assert "found.txt, line 1: 'nonsense': must be: operator" in outcome.text
+
+
+def test_the_calls_of_a_row_come_in_order():
+    calls = []
+
+    def kernel(x, w, bias):
+        calls.append(x.shape[2])
+        return w[:, :, 0, 0] * x
+
+    line = "; ".join(f"conv_forward | n1 c1 h{h} w1 k1 r1 s1 | fp32 nchw fixed | 0" for h in (3, 1, 2))
+    plan = standard(acme(kernel), regressions=(rows(line),), level="smoke", problems=())
+    (case,) = plan.cases("conv_forward", None)
+    assert isinstance(case, Case)
+    assert verify(case).status == "pass"
+    assert calls == [3, 1, 2]
+
+
+KERNEL = """
+import os
+import numpy as np
+from conformance import Implementation
+from tests import kernels
+
+acme = Implementation("acme")
+
+@acme.implements("conv_forward", dtypes=("fp32",), layouts=("nchw",))
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+    if BAD and stride[1] > 3 and groups > 1:
+        os.abort()
+    return kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+"""
+
+
+def fuzz(*words: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "conformance", "fuzz", *words]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_the_command_finds_saves_and_goes_on(tmp_path: Path):
+    good, bad, table = tmp_path / "good.py", tmp_path / "bad.py", tmp_path / "found.txt"
+    good.write_text(KERNEL.replace("BAD", "False"))
+    bad.write_text(KERNEL.replace("BAD", "True"))
+    code, text = fuzz(str(good), "--minutes=0.05")
+    assert (code, "nothing found" in text) == (0, True), text
+    code, text = fuzz(str(bad), "--minutes=0.25", f"--save={table}")
+    assert code == 1, text
+    assert "ended by SIGABRT" in text
+    (line,) = (str(found[0]) for found in read(table))
+    assert line == "conv_forward | n1 c2 h1 w1 k2 r1 s1 u1x4 g2 | fp32 nchw integer | 0"
+    assert f"reproduce: conformance run {bad} --operator conv_forward --problem 'n1 c2 h1 w1 k2 r1 s1 u1x4 g2'" in text
+    assert fuzz(str(bad), "--replay", line)[0] == 1
+    code, text = fuzz(str(bad), "--minutes=0.05", f"--save={table}", "--resume")
+    assert (code, len(read(table))) == (1, 1), text  # known, and not found again
+
+
+WRONG = {
+    "file": (("nowhere.py",), "--impl nowhere.py: no such file"),
+    "operator": (("numpy-direct", "--operator=conv"), "--operator conv: unknown"),
+    "minutes": (("numpy-direct", "--minutes=0"), "--minutes"),
+    "resume": (("numpy-direct", "--resume"), "--resume: give the table of the search, --save FILE"),
+    "seed": (("numpy-direct", "--seed=-1"), "--seed -1: must be a whole number"),
+    "replay": (("numpy-direct", "--replay=x"), "'x': must be: operator"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_command_line_is_refused(words: tuple[str, ...], message: str):
+    code, text = fuzz(*words)
+    assert (code, message in text, "Traceback" in text) == (4, True, False), text
