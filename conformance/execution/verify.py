@@ -11,7 +11,13 @@ from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
 from conformance.execution.case import Case
 from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
 from conformance.execution.judging import by_probes, judged, prepare_reference
-from conformance.execution.status import InsufficientMemoryError, KernelFailure, MissingReferenceError, Verdict, conclude
+from conformance.execution.status import (
+    InsufficientMemoryError,
+    KernelFailure,
+    MissingReferenceError,
+    Verdict,
+    conclude,
+)
 from conformance.implementations.implementation import Unsupported
 from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check

@@ -11,6 +11,14 @@ FULL_CARE = (
     "bf16 nhwc fixed",
     "fp64 nchw integer,fixed",
 )
+SHAPE = (
+    "fp32 nchw all",
+    "fp32 nhwc fixed,special",
+    "bf16 nchw fixed,wide",
+    "fp16 nchw fixed",
+    "bf16 nhwc fixed",
+    "fp64 nchw fixed",
+)
 LONG = ("fp32 nchw integer,fixed", "bf16 nchw fixed")
 
 BASIC = table(
@@ -28,7 +36,7 @@ BASIC = table(
 
 SHAPES = table(
     "standard",
-    FULL_CARE,
+    SHAPE,
     {
         "edge.image1x1": "n4 c16 h1 w1 k24 r1 s1 b1",
         "edge.image1x1-padded": "n2 c16 h1 w1 k8 r3 s3 p1",

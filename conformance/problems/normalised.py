@@ -18,7 +18,7 @@ FULL_CARE = (
 SHAPE = (
     "fp32 nchw all",
     "bf16 nhwc fixed,scaled",
-    "fp16 nchw fixed,scaled",
+    "fp16 nchw fixed",
     "fp64 nchw fixed,shifted",
 )
 LAYER = ("fp32 nchw fixed,scaled", "fp32 nhwc fixed", "bf16,fp16 nchw fixed")

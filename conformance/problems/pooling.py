@@ -17,9 +17,9 @@ FULL_CARE = (
 )
 SHAPE = (
     "fp32 nchw all",
-    "bf16 nhwc integer,fixed,wide",
+    "bf16 nhwc fixed,wide",
     "bf16 nchw fixed",
-    "fp16 nchw integer,fixed,wide",
+    "fp16 nchw fixed,wide",
     "fp64 nchw fixed",
 )
 LAYER = ("fp32 nchw integer,fixed", "fp32,bf16 nhwc fixed", "bf16,fp16 nchw fixed")
