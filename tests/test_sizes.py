@@ -51,15 +51,18 @@ POINTWISE, DENSE, DEPTHWISE, GROUPED = PATHS = {
 """What a kernel may be declared for alone."""
 WHOLE = {"": lambda g: True}
 
+GEMM, LONG = {path: PATHS[path] for path in (POINTWISE, DENSE)}, ("batch", "channels", "rows", "columns")
+WINDOWED, ALONE = ({path: PATHS[path] for path in paths} for paths in ((DENSE, DEPTHWISE), (DEPTHWISE,)))
+GROUPS, SMALL = {"groups": lambda g: g.groups}, {"1x1 image": lambda g: g.h * g.w == 1}
 REACHED: list[tuple[str, Sizes, int, dict[str, Callable[[Any], bool]]]] = [
-    ("conv", IMAGE | FILTERS, 1 << 16, {path: PATHS[path] for path in (POINTWISE, DENSE)}),
-    ("conv", {name: size for name, size in IMAGE.items()}, 1 << 16, {DEPTHWISE: PATHS[DEPTHWISE]}),
-    ("conv", {name: IMAGE[name] for name in ("batch", "channels", "rows", "columns")}, 1 << 16, {GROUPED: PATHS[GROUPED]}),
-    ("conv", {"groups": lambda g: g.groups}, 1 << 16, {DEPTHWISE: PATHS[DEPTHWISE], "1x1 image": lambda g: g.h * g.w == 1}),
-    ("conv", {"products": lambda g: g.filter.size // g.k}, 1 << 16, {path: PATHS[path] for path in (POINTWISE, DENSE)}),
-    ("conv", STEPS, 1 << 8, {path: PATHS[path] for path in (POINTWISE, DENSE, DEPTHWISE)}),
-    ("conv", DILATION | WINDOW, 1 << 8, {path: PATHS[path] for path in (DENSE, DEPTHWISE)}),
-    ("conv", WINDOW, 1 << 10, {path: PATHS[path] for path in (DENSE, DEPTHWISE)}),
+    ("conv", IMAGE | FILTERS, 1 << 16, GEMM),
+    ("conv", IMAGE, 1 << 16, ALONE),
+    ("conv", {name: IMAGE[name] for name in LONG}, 1 << 16, {GROUPED: PATHS[GROUPED]}),
+    ("conv", GROUPS, 1 << 16, ALONE | SMALL),
+    ("conv", {"products": lambda g: g.filter.size // g.k}, 1 << 16, GEMM),
+    ("conv", STEPS, 1 << 8, GEMM | ALONE),
+    ("conv", DILATION | WINDOW, 1 << 8, WINDOWED),
+    ("conv", WINDOW, 1 << 10, WINDOWED),
     ("conv_bn", IMAGE | FILTERS, 1 << 16, WHOLE),
     ("conv_bn", {"statistics": IMAGE["statistics"]}, 1 << 17, WHOLE),
     ("conv_bn", STEPS | DILATION, 1 << 8, WHOLE),
@@ -68,7 +71,7 @@ REACHED: list[tuple[str, Sizes, int, dict[str, Callable[[Any], bool]]]] = [
     ("avg_pool", STEPS, 1 << 8, WHOLE),
     ("max_pool", IMAGE | WINDOW, 1 << 16, WHOLE),
     ("max_pool", STEPS | DILATION, 1 << 8, WHOLE),
-]  # fmt: skip
+]
 """Family, sizes, what some problem must exceed in fp32 nchw, and on which paths."""
 
 
