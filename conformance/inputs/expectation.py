@@ -6,9 +6,10 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
+from conformance.inputs.distributions import DISTRIBUTIONS, Recipe, sparse_places
 from conformance.inputs.probing import Probes
 from conformance.operators import Arrays
+from conformance.operators.sparse import Nonzero, nonzero
 
 
 class Expectation:
@@ -25,6 +26,12 @@ class Expectation:
         """Exact outputs, float64, canonical order."""
         with np.errstate(invalid="ignore"):
             return self.recipe.operator.reference(self.recipe.geometry, self.inputs)
+
+    @cached_property
+    def nonzero(self) -> dict[str, Nonzero]:
+        """The exact outputs of the sparse distribution: where they are not zero, and what they are there."""
+        recipe = self.recipe
+        return nonzero(recipe.operator.name, recipe.geometry, self.inputs, sparse_places(recipe))
 
     @cached_property
     def probes(self) -> Probes:

@@ -14,6 +14,7 @@ import numpy as np
 from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
 from conformance.implementations.bridges.tape import Footprint, Tape, first, of_some
 from conformance.implementations.devices import Unavailable
+from conformance.zeros import copied
 
 
 def _torch() -> ModuleType:
@@ -42,9 +43,9 @@ class TorchArrays(ArrayBridge):
         """bf16 travels as 16-bit integers, which NumPy and torch agree on."""
         torch = _torch()
         if array.dtype == ml_dtypes.bfloat16:
-            tensor = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+            tensor = torch.from_numpy(copied(array.view(np.int16))).view(torch.bfloat16)
         else:
-            tensor = torch.from_numpy(array.copy())
+            tensor = torch.from_numpy(copied(array))
         return tensor.to(self.device)
 
     def to_host(self, array: Any) -> np.ndarray:
