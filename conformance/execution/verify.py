@@ -101,7 +101,7 @@ def _require_memory(case: Case) -> None:
     height, width = (size + sum(pad) for size, pad in zip((geometry.h, geometry.w), geometry.padding, strict=True))
     # the reference pads one image at a time: with a large stride, far more than the tensors themselves
     needed = case.operator.bytes(geometry, each) + 8 * geometry.c * height * width
-    if case.variant.distribution == SPARSE:  # inputs are memory that nobody touches, outputs the kernel's
+    if case.variant.distribution == SPARSE:  # inputs are memory that nobody touches
         outputs = case.operator.outputs(geometry).values()
         needed = sum(STORAGE[tensor.stored_as(case.variant.dtype)].itemsize * tensor.size for tensor in outputs)
     try:

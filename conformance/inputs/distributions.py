@@ -194,8 +194,8 @@ SPARSE = 1 << 12
 def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
     """By input: ascending flat positions, canonical order, of what is not zero on the sparse distribution.
 
-    They lie beside powers of two in NCHW and in NHWC, of the tensor and, through each tap of the window, of the image on
-    the window's other side; the others are drawn.
+    They lie beside powers of two in NCHW and in NHWC, of the tensor and, through each tap, of the image on the window's
+    other side; the others are drawn.
     """
     operator, geometry = recipe.operator, recipe.geometry
     found = {}

@@ -96,7 +96,7 @@ def _avg_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
     links = [link[2:] for link in windows_of(g, h, w)]
     return _summed(
         [
-            (np.ravel_multi_index((n, c, p, q), g.y.shape, "clip")[ok], (values / _divisors(g, p, q))[ok])
+            (np.ravel_multi_index((n, c, p, q), g.y.shape, "clip")[ok], values[ok] / _divisors(g, p[ok], q[ok]))
             for p, q, ok in links
         ]
     )

@@ -66,7 +66,7 @@ _MISTAKES: Paths = {
     "even dilated window": (DILATED["even window, dilated"], ("dilations swapped", "dilation ignored")),
     "window larger than the image": (
         EDGES_OF_WINDOWS["window larger than the image"],
-        ("padding ignored", "padding mirrored (before and after exchanged)"),
+        ("padding mirrored (before and after exchanged)",),
     ),
     "stride beyond a padded window": (
         EDGES_OF_WINDOWS["stride beyond a padded window"],

@@ -65,12 +65,11 @@ def _wrapping() -> Iterator[Mutant]:
                     when=_longer(operator, axis, bits), base=exact,
                 )  # fmt: skip
         for path, taken in PATHS.items():
-            if path != "grouped" or axis != 1:
-                yield Mutant(
-                    f"{name} counted in 16 bits, {path} alone", "sizes", wrapped(axis, 16), operators=CONV[:1],
-                    when=_both(_longer(CONV[0], axis, 12 if path == "unpadded 3x3" and axis == 1 else 16), taken),
-                    base=exact,
-                )  # fmt: skip
+            bits = 12 if axis == 1 and path in ("unpadded 3x3", "grouped") else 16
+            yield Mutant(
+                f"{name} counted in {bits} bits, {path} alone", "sizes", wrapped(axis, bits), operators=CONV[:1],
+                when=_both(_longer(CONV[0], axis, bits), taken), base=exact,
+            )  # fmt: skip
 
 
 def _longer(operator: str, axis: int, bits: int) -> When:
