@@ -59,7 +59,8 @@ def diagnose(
 
     Elements that are not finite anywhere are left aside. `reference` saves computing the exact outputs once more.
     """
-    if operator.flops(geometry) > 2 * AFFORDABLE or geometry.r * geometry.s > LARGEST_WINDOW:
+    sizes = operator.flops(geometry) / 2, operator.bytes(geometry, 1)
+    if max(sizes) > AFFORDABLE or geometry.r * geometry.s > LARGEST_WINDOW:
         return None
     with np.errstate(all="ignore"):
         reference = reference or operator.reference(geometry, inputs)

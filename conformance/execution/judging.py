@@ -8,8 +8,10 @@ from conformance.inputs import Expectation, Recipe
 from conformance.inputs.probing import Probes, possible, worthwhile
 from conformance.judge import Contract, Judgement, judge, outputs_of
 from conformance.judge.probes import Evidence, judge_by_probes
+from conformance.judge.sparse import judge_sparse
 from conformance.operators import Arrays
 
+SPARSE = "sparse"
 METHODS = ("auto", "exact", "probes")
 
 
@@ -20,6 +22,9 @@ def by_probes(recipe: Recipe, method: str) -> bool:
 
 def prepare_reference(expected: Expectation, method: str) -> None:
     """Compute now what the judgement will need, so that its time is not counted as the kernel's or the judge's."""
+    if expected.recipe.distribution == SPARSE:
+        _ = expected.nonzero
+        return
     if by_probes(expected.recipe, method):
         probes = expected.probes
         _ = probes.projection, probes.samples, probes.small
@@ -31,6 +36,11 @@ def judged(expected: Expectation, outputs: Arrays, contract: Contract, method: s
     """One judgement per output (canonical order, on the host). With probes, of the main output; others are small."""
     recipe = expected.recipe
     contract = contract.on(recipe.geometry)
+    if recipe.distribution == SPARSE:
+        tensors = recipe.operator.outputs(recipe.geometry)
+        return tuple(
+            judge_sparse(name, tensors[name].axes, outputs[name], *known) for name, known in expected.nonzero.items()
+        )
     described = recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, outputs
     if not by_probes(recipe, method):
         compared = outputs_of(*described, expected.reference, lambda: expected.magnitude, expected.rest)

@@ -30,7 +30,10 @@ Rows = Sequence[tuple[Problem, Sequence[Variant]]]
 
 SMALL = 1 << 28
 """FLOPs of the largest problem that behaviour is checked on; a check calls a dozen times."""
-BEHAVIOUR_PROBLEMS = {"smoke": {"fp32": 1}, "standard": {"fp32": 2, "bf16": 1}, "full": {"fp32": 2, "bf16": 1}}
+BEHAVIOUR_PROBLEMS = {
+    **{level: {"fp32": 1} for level in ("smoke", "huge")},
+    **{level: {"fp32": 2, "bf16": 1} for level in ("standard", "full")},
+}
 """Level -> dtype -> problems that behaviour is checked on, few, because behaviour seldom depends on the shape. A kernel
 of none of these dtypes gets the first number for its first dtype."""
 

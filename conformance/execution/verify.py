@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
+from conformance.dtypes import STORAGE
 from conformance.execution import storage
 from conformance.execution.adequacy import require_adequate
 from conformance.execution.case import Case
 from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
-from conformance.execution.judging import by_probes, judged, prepare_reference
+from conformance.execution.judging import SPARSE, by_probes, judged, prepare_reference
 from conformance.execution.status import (
     BehaviourError,
     InsufficientMemoryError,
@@ -78,6 +79,9 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     contract = verdict.contract = kernel.contract
     if exempt := contract.on(case.problem.geometry).exempts(variant.distribution, variant.dtype):
         raise Unsupported(exempt)
+    exact = case.operator.errors(case.problem.geometry).exact_on_integers and contract.exact_on_integers(variant.dtype)
+    if variant.distribution == SPARSE and not exact:
+        raise Unsupported("sparse data has no one result in the declared arithmetic")
     _require_memory(case)
     try:
         with verdict.timed("reference"):
@@ -164,6 +168,9 @@ def _require_memory(case: Case) -> None:
     height, width = (size + sum(pad) for size, pad in zip((geometry.h, geometry.w), geometry.padding, strict=True))
     # the reference pads one image at a time: with a large stride, far more than the tensors themselves
     needed = case.operator.bytes(geometry, each) + 8 * geometry.c * height * width
+    if case.variant.distribution == SPARSE:  # inputs are memory that nobody touches
+        outputs = case.operator.outputs(geometry).values()
+        needed = sum(STORAGE[tensor.stored_as(case.variant.dtype)].itemsize * tensor.size for tensor in outputs)
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))

@@ -11,6 +11,8 @@ subnormal the same with subnormal inputs and results
 wide      channels scaled by powers of two to the ends of the format's range: overflow, subnormals
 scaled    channels scaled so that their variances lie above, at and below epsilon: where and how it is added
 shifted   large means with small variances, and constant channels: cancellation in the statistics
+sparse    zeros but for integers at both ends, beside powers of two and here and there: tensors beyond 2^31 elements, in
+          memory that nobody touches
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import numpy as np
 from conformance.dtypes import FORMATS, STORAGE
 from conformance.inputs.stream import GENERATOR, Stream, term_bits
 from conformance.operators import Arrays, Operator
+from conformance.operators.sparse import elements_of, windows_of
 
 EXACT_BITS = 53
 FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11}
@@ -300,6 +303,55 @@ def _shifted(recipe: Recipe) -> Arrays:
     return recipe.operator.shifted(recipe.geometry, _fixed(recipe), steps * 2.0 ** -SHIFT_BITS[recipe.dtype])
 
 
+SPARSE = 1 << 12
+"""Elements beyond which a tensor is zero almost everywhere on the sparse distribution."""
+
+
+def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
+    """By input: ascending flat positions, canonical order, of what is not zero on the sparse distribution.
+
+    They lie beside powers of two in NCHW and in NHWC, of the tensor and, through each tap, of the image on the window's
+    other side; the others are drawn.
+    """
+    operator, geometry = recipe.operator, recipe.geometry
+    found = {}
+    for name, tensor in operator.inputs(geometry).items():
+        if tensor.size <= SPARSE:
+            found[name] = np.arange(tensor.size)
+            continue
+        places = [_beside_powers(tensor.shape), recipe.stream(f"{name} places").below(tensor.size, 64)]
+        if name == operator.data:
+            read = tensor == geometry.x
+            other, links = (geometry.y, elements_of) if read else (geometry.x, windows_of)
+            n, c, *pixel = np.unravel_index(_beside_powers(other.shape), other.shape)
+            for _, _, rows, columns, exists in links(geometry, *pixel):
+                index = (n, c % tensor.shape[1], rows, columns)
+                places.append(np.ravel_multi_index(index, tensor.shape, "clip")[exists])
+        found[name] = np.unique(np.concatenate(places))
+    return found
+
+
+def _beside_powers(shape: tuple[int, ...]) -> np.ndarray:
+    """Flat positions [N, C, H, W] at both ends and beside powers of two, counted in NCHW and in NHWC."""
+    size = math.prod(shape)
+    powers = [(1 << bits) + step for bits in range(8, size.bit_length() + 1) for step in (-1, 0, 1)]
+    linear = np.array([place for place in (0, 1, 2, size - 3, size - 2, size - 1, *powers) if 0 <= place < size])
+    n, h, w, c = np.unravel_index(linear, tuple(shape[axis] for axis in (0, 2, 3, 1)))
+    return np.union1d(linear, np.ravel_multi_index((n, c, h, w), shape))
+
+
+def _sparse(recipe: Recipe) -> Arrays:
+    """Odd integers up to 11, of which max pooling gets no negative ones."""
+    places, inputs = sparse_places(recipe), {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        dtype = STORAGE[tensor.stored_as(recipe.dtype)]
+        values = recipe.stream(name).integers(places[name].shape, 5, np.dtype(np.float64)) * 2 + 1
+        array = np.zeros(tensor.shape, dtype)
+        array.reshape(-1)[places[name]] = np.abs(values) if recipe.operator.family == "max_pool" else values
+        inputs[name] = array
+    return inputs
+
+
 DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "integer": _integer,
     "fixed": _fixed,
@@ -312,4 +364,5 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "wide": _wide,
     "scaled": _scaled,
     "shifted": _shifted,
+    "sparse": _sparse,
 }

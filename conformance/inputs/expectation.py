@@ -6,10 +6,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
+from conformance.inputs.distributions import DISTRIBUTIONS, Recipe, sparse_places
 from conformance.inputs.probing import Probes
 from conformance.operators import Arrays
 from conformance.operators.extended import Double
+from conformance.operators.sparse import Nonzero, nonzero
 
 EXTREME = frozenset({"wide", "range", "subnormal"})
 """Distributions whose squares leave the range of float32."""
@@ -48,6 +49,11 @@ class Expectation:
     @cached_property
     def _exact(self) -> dict[str, Double]:
         return self.recipe.operator.exact(self.recipe.geometry, self.inputs)
+
+    def nonzero(self) -> dict[str, Nonzero]:
+        """The exact outputs of the sparse distribution: where they are not zero, and what they are there."""
+        recipe = self.recipe
+        return nonzero(recipe.operator.name, recipe.geometry, self.inputs, sparse_places(recipe))
 
     @cached_property
     def probes(self) -> Probes:

@@ -11,6 +11,14 @@ FULL_CARE = (
     "bf16 nhwc fixed",
     "fp64 nchw integer,fixed",
 )
+SHAPE = (
+    "fp32 nchw all",
+    "fp32 nhwc fixed,special",
+    "bf16 nchw fixed,wide",
+    "fp16 nchw fixed",
+    "bf16 nhwc fixed",
+    "fp64 nchw fixed",
+)
 LONG = ("fp32 nchw integer,fixed", "bf16 nchw fixed")
 
 BASIC = table(
@@ -62,7 +70,7 @@ only the input's own rounding shows."""
 
 SHAPES = table(
     "standard",
-    FULL_CARE,
+    SHAPE,
     {
         "edge.image1x1": "n4 c16 h1 w1 k24 r1 s1 b1",
         "edge.image1x1-padded": "n2 c16 h1 w1 k8 r3 s3 p1",
@@ -98,6 +106,13 @@ SHAPES = table(
         "edge.window-large-by-axis": "n2 c8 h19 w16 k6 r5 s3 u2x1 p2x1 d1x2 g2",
         "edge.depthwise-by-axis": "n2 c6 h13 w11 k12 r3 s2 u1x2 p1:0x1 d2x1 g6 b1",
         "edge.unpadded-by-axis": "n2 c8 h13 w12 k6 r3 s2 u2x1 d1x2 g2",
+        "edge.groups-image1x1": "n2 c6 h1 w1 k4 r3 s3 p1 g2 b1",
+        "edge.depthwise-image1x1": "n3 c7 h1 w1 k7 r1 s1 g7",
+        "edge.window-is-padded-image": "n2 c5 h5 w4 k6 r7 s6 p1",
+        "edge.dilation-beyond-image": "n2 c4 h4 w5 k6 r3 s3 p3 d3x2",
+        "edge.stride-beyond-padded-window": "n2 c4 h13 w12 k6 r2 s3 u4x5 p1:0x0:2",
+        "edge.even-window-dilated": "n2 c4 h11 w13 k6 r2 s4 p1x3 d3x2",
+        "edge.prime-all": "n5 c7 h11 w13 k5 r3 s3 u3x2 p1 d2x1",
         "edge.wide-by-axis": "n1 c66 h12 w10 k64 r3 s3 u2x1 p2x1 d1x2",
     },
 )

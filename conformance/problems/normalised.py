@@ -18,7 +18,7 @@ FULL_CARE = (
 SHAPE = (
     "fp32 nchw fixed,scaled,shifted,special",
     "bf16 nhwc fixed,scaled",
-    "fp16 nchw fixed,scaled",
+    "fp16 nchw fixed",
     "fp64 nchw fixed,shifted",
 )
 LAYER = ("fp32 nchw fixed,scaled", "fp32 nhwc fixed", "bf16,fp16 nchw fixed")
@@ -59,6 +59,10 @@ SHAPES = table(
         "bn.asymmetric-all": "bn n2 c6 h11 w8 k10 r3 s2 u2x1 p0:1x2:0 d1x2 g2",
         "bn.dilation": "bn n1 c4 h15 w15 k6 r3 s3 p2 d2",
         "bn.remainder-outside": "bn n2 c4 h12 w13 k6 r3 s3 u2 eps3 outside1",
+        "bn.groups-image1x1": "bn n5 c6 h1 w1 k4 r3 s3 p1 g2",
+        "bn.dilation-beyond-image": "bn n2 c4 h4 w5 k6 r3 s3 p3 d3",
+        "bn.stride-beyond-padded-window": "bn n2 c4 h13 w12 k6 r2 s3 u4x5 p1:0x0:2",
+        "bn.even-window-dilated": "bn n2 c4 h11 w13 k6 r2 s4 p1x3 d3x2",
         "bn.channel1": "bn n2 c1 h8 w8 k1 r3 s3",
         "bn.c127-k129": "bn n1 c127 h6 w6 k129 r3 s3 p1",
         "bn.pointwise-k129": "bn n2 c5 h5 w5 k129 r1 s1",

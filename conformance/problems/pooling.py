@@ -17,9 +17,9 @@ FULL_CARE = (
 )
 SHAPE = (
     "fp32 nchw integer,fixed,impulse,special,wide",
-    "bf16 nhwc integer,fixed,wide",
+    "bf16 nhwc fixed,wide",
     "bf16 nchw fixed",
-    "fp16 nchw integer,fixed,wide",
+    "fp16 nchw fixed,wide",
     "fp64 nchw fixed",
 )
 VALUE = (
@@ -69,6 +69,11 @@ SHAPES = table(
         "pool.divisor-over-valid": "pool n2 c3 h9 w8 r3 s3 u2 p1 ceil1 valid1 div5",
         "pool.power-of-two": "pool n2 c5 h16 w16 r4 s4 u2",
         "pool.window-beyond-image": "pool n2 c3 h3 w2 r4 s3 u1 p1",
+        "pool.window-is-padded-image": "pool n2 c3 h5 w4 r7 s6 u1 p1",
+        "pool.stride-beyond-padded-window": "pool n2 c3 h13 w12 r3 s2 u4x5 p1:0x1:0",
+        "pool.asymmetric-ceil-drops": "pool n2 c3 h7 w8 r3 s4 u4x5 p0:2x1:3 ceil1",
+        "pool.prime-one-side": "pool n2 c3 h11 w13 r3 s5 u2x3 p0:1x2:0",
+        "pool.divisor-ceil": "pool n2 c3 h9 w10 r3 s3 u2 p1 ceil1 div7",
         "pool.batch1-channel1": "pool n1 c1 h9 w9 r3 s3 u2 p1",
         "pool.c127": "pool n1 c127 h8 w8 r3 s3 u2 p1",
         "pool.c128": "pool n1 c128 h8 w8 r2 s2",

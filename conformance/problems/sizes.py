@@ -54,8 +54,12 @@ TILES = (
     2,
 )
 """Sizes below, at and above those of tiles and vectors, with every remainder; in an order in which the large ones, read
-at four places at once, do not meet."""
-OTHERS = ("bf16 nhwc", "fp16 nchw", "fp64 nhwc", "fp32 nhwc", "bf16 nchw", "fp16 nhwc", "fp64 nchw")
+from four places at once, do not meet."""
+OTHERS = (
+    *("fp64 nhwc", "fp16 nchw", "fp16 nhwc", "fp64 nhwc"),
+    *("fp32 nhwc", "fp64 nchw", "bf16 nchw", "bf16 nhwc"),
+)
+"""In this order every long axis meets both layouts, 16 bits and 64."""
 
 
 def _thin(rows: str, every: int = 1) -> tuple[Problem, ...]:
@@ -68,10 +72,10 @@ def _thin(rows: str, every: int = 1) -> tuple[Problem, ...]:
     return tuple(found)
 
 
-def _tiles(form: str) -> tuple[Problem, ...]:
-    """Problems in which every size of `TILES` is taken by channels, filters, rows and columns, each in its turn."""
-    turns = (TILES[start:] + TILES[:start] for start in (0, 11, 22, 33))
-    return _thin("\n".join(form.format(c=c, k=k, h=h, w=w) for c, k, h, w in zip(*turns, strict=True)), every=3)
+def _tiles(form: str, first: int, count: int = 21) -> tuple[Problem, ...]:
+    """Channels, filters, rows and columns each take so many of `TILES`, from places far apart on."""
+    turns = ((TILES * 3)[first + start : first + start + count] for start in (0, 11, 22, 33))
+    return _thin("\n".join(form.format(c=c, k=k, h=h, w=w) for c, k, h, w in zip(*turns, strict=True)), every=4)
 
 
 # dense 1x1, dense 3x3, depthwise, grouped: a kernel may be declared for one of these alone
@@ -121,13 +125,13 @@ CONVOLUTIONS = (
     n1 c2 h1 w70001 k2 r3 s3 p1 g2
     n1 c2 h257 w273 k2 r3 s3 p1 g2
     n263 c267 h1 w1 k267 r3 s1 p1x0 g267
-    n1 c3 h1300 w2 k3 r3 s3 u260x1 p1 g3
+    n1 c3 h1300 w2 k3 r3 s3 u260x1 p1:260x1:259 g3
     n1 c2 h1 w1300 k2 r3 s3 u1x260 p1 g2
     n1 c2 h523 w3 k2 r3 s3 p0x1 d260x1 g2
     n1 c2 h3 w600 k2 r3 s3 p1x260 d1x260 g2
     n2 c2 h3 w2 k2 r3 s3 p260:1x0:259 g2
 
-    n70001 c4 h1 w2 k2 r1 s2 g2
+    n70001 c4 h2 w3 k2 r1 s2 g2
     n1 c70002 h1 w1 k2 r1 s1 g2 b1
     n1 c4 h1 w1 k70002 r1 s1 g2
     n1 c4 h70001 w1 k2 r2 s1 u2x1 g2 b1
@@ -148,8 +152,8 @@ CONVOLUTIONS = (
     n2 c5 h1 w9 k5 r3 s3 p1 g5
     n2 c5 h9 w1 k5 r3 s3 p1 g5
     n2 c5 h1 w1 k5 r3 s3 p1 g5
-    n2 c6 h3 w9 k4 r3 s3 g2
-    n2 c6 h9 w3 k4 r3 s3 g2
+    n2 c6 h1 w9 k4 r1 s3 p0x1 g2
+    n2 c6 h9 w1 k4 r3 s1 p1x0 g2
 
     n1 c1 h1040 w2 k2 r1031 s1
     n2 c1 h2 w1040 k1 r1 s1031 b1
@@ -159,9 +163,9 @@ CONVOLUTIONS = (
     n1 c3 h2 w300 k3 r1 s1031 p0x500 g3
     n1 c2 h36 w34 k2 r31 s33 p4 g2
 """)
-    + _tiles("n1 c{c} h{h} w{w} k{k} r1 s1")
-    + _tiles("n1 c{c} h{h} w{w} k{k} r3 s3 p1")
-    + _tiles("n1 c{c} h{h} w{w} k{c} r3 s3 p1 g{c}")
+    + _tiles("n1 c{c} h{h} w{w} k{k} r1 s1", 0)
+    + _tiles("n1 c{c} h{h} w{w} k{k} r3 s3 p1", 21)
+    + _tiles("n1 c{c} h{h} w{w} k{c} r3 s3 p1 g{c}", 10)
 )
 
 NORMALISED = _thin("""
@@ -199,7 +203,7 @@ NORMALISED = _thin("""
     bn n1 c1 h1040 w2 k2 r1031 s1
     bn n2 c1 h2 w1040 k1 r1 s1031
     bn n2 c2 h40 w36 k2 r33 s32 p3
-""") + _tiles("bn n2 c{c} h{h} w{w} k{k} r1 s1")
+""") + _tiles("bn n2 c{c} h{h} w{w} k{k} r1 s1", 5, 10)
 """The statistics of 70,001 filters, and of up to 1,100,003 elements each."""
 
 AVERAGE_POOLINGS = _thin("""
@@ -234,7 +238,7 @@ AVERAGE_POOLINGS = _thin("""
     pool n1 c2 h257 w258 r257 s257 u1
     pool n1 c1 h1 w70001 r1 s70001
     pool n1 c1 h70001 w1 r70001 s1
-""") + _tiles("pool n1 c{c} h{h} w{w} r3 s2 u1 p1")
+""") + _tiles("pool n1 c{c} h{h} w{w} r3 s2 u1 p1", 0)
 
 MAX_POOLINGS = _thin("""
     maxpool n70001 c1 h2 w2 r2 s2
@@ -270,4 +274,4 @@ MAX_POOLINGS = _thin("""
     maxpool n1 c2 h4 w523 r3 s3 u1 p1x0 d1x260
     maxpool n1 c1 h1 w70001 r1 s70001
     maxpool n1 c1 h70001 w1 r70001 s1
-""") + _tiles("maxpool n1 c{c} h{h} w{w} r3 s2 u1 p1")
+""") + _tiles("maxpool n1 c{c} h{h} w{w} r3 s2 u1 p1", 21)

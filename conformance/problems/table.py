@@ -13,9 +13,11 @@ from conformance.storage import parse as parse_storage
 
 DRAWN = "drawn."
 """What the names of problems begin with that stand in no table, and were drawn."""
-LEVELS = ("smoke", "standard", "full")
+LEVELS = ("smoke", "standard", "full", "huge")
 LAYOUTS = ("nchw", "nhwc")
-DISTRIBUTIONS = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.distributions))
+SPARSE, HUGE = "sparse", 1 << 29
+"""The distribution of problems with as many elements in one operand, which are 2^31 bytes in fp32, and of no others."""
+DISTRIBUTIONS = (*dict.fromkeys(name for family in FAMILIES.values() for name in family.distributions), SPARSE)
 """Ways of drawing a problem's inputs; `conformance.inputs.distributions` has one function for each."""
 
 
@@ -105,12 +107,17 @@ def table(level: str, how: Iterable[str], rows: dict[str, str]) -> tuple[Problem
 def typed(text: str, level: str = "smoke") -> Problem:
     """The problem of a descriptor given by hand, in every variant; raises GeometryError."""
     geometry = parse(text)
-    return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, EVERY[geometry.family])
+    family = geometry.family
+    huge = max(geometry.x.size, geometry.y.size) >= HUGE and family != "conv_bn"
+    run = variants(family, f"all all {SPARSE}") if huge else EVERY[family]
+    return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, run)
 
 
 def at_level(problems: Iterable[Problem], level: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-    """Problems that `level` includes with the variants it runs; `smoke` keeps those of `SMOKE`."""
+    """Problems that `level` includes with the variants it runs; `smoke` keeps those of `SMOKE`, and `huge` adds to
+    these what no other level runs."""
+    included = ("smoke", "huge") if level == "huge" else LEVELS[: LEVELS.index(level) + 1]
     for problem in problems:
-        if LEVELS.index(problem.level) <= LEVELS.index(level):
+        if problem.level in included:
             quick = SMOKE.get(problem.name, FP32_AND_BF16)
             yield problem, tuple(v for v in problem.variants if level != "smoke" or v in quick)

@@ -7,14 +7,18 @@ off: reading beyond its end would be a signal, not an error.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from msgspec import Struct
+
+from conformance.zeros import LARGE, bytes_of, filled
 
 LENGTH = 8
 """Bytes before a message that say how long it is."""
@@ -190,15 +194,22 @@ def memory_file() -> int:
 
 
 def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[Tensor, int]:
-    """Store an array; returns its place and the offset after it. Of Python objects there is only a shape."""
+    """Store an array; returns its place and the offset after it. Of Python objects there is only a shape.
+
+    Blocks of zeros in large arrays become holes, which take no memory: before that, the file is cut off at the offset.
+    """
     if array.dtype.hasobject:
         return Tensor(0, OBJECTS, array.shape), offset
-    plain = np.ascontiguousarray(array)
-    rest = plain.reshape(-1).view(np.uint8).data
-    position = offset
-    while rest:
-        count = os.pwrite(descriptor, rest[: 1 << 30], position)
-        rest, position = rest[count:], position + count
+    data = bytes_of(np.ascontiguousarray(array))
+    if array.nbytes >= LARGE:
+        os.ftruncate(descriptor, offset)
+        os.ftruncate(descriptor, offset + array.nbytes)
+    for place in filled(data):
+        rest, position = data[place].data, offset + place.start
+        while rest:
+            count = os.pwrite(descriptor, rest, position)
+            rest, position = rest[count:], position + count
+    position = offset + array.nbytes
     name = "bfloat16" if array.dtype == ml_dtypes.bfloat16 else array.dtype.str
     return Tensor(offset, name, tuple(array.shape)), (position + 63) // 64 * 64
 
@@ -215,11 +226,32 @@ def read(descriptor: int, tensor: Tensor) -> np.ndarray:
     needed = size * dtype.itemsize
     if tensor.offset < 0 or needed > max(0, os.fstat(descriptor).st_size - tensor.offset):
         raise ValueError("a tensor is longer than the file that it lies in")
-    array = np.empty(tensor.shape, dtype)
-    rest, position = array.reshape(-1).view(np.uint8).data, tensor.offset
-    while rest:
-        count = os.preadv(descriptor, [rest[: 1 << 30]], position)
-        if not count:
-            raise ValueError("a tensor ends before its time")
-        rest, position = rest[count:], position + count
+    array = (np.zeros if needed >= LARGE else np.empty)(tensor.shape, dtype)
+    data = bytes_of(array).data
+    for start, stop in _extents(descriptor, tensor.offset, needed):
+        rest, position = data[start - tensor.offset : stop - tensor.offset], start
+        while rest:
+            count = os.preadv(descriptor, [rest[: 1 << 30]], position)
+            if not count:
+                raise ValueError("a tensor ends before its time")
+            rest, position = rest[count:], position + count
     return array
+
+
+def _extents(descriptor: int, start: int, size: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file that are no holes; of a small tensor all."""
+    stop = start + size
+    if size < LARGE or not hasattr(os, "SEEK_DATA"):
+        yield start, stop
+        return
+    while start < stop:
+        try:
+            start = os.lseek(descriptor, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nothing but a hole is left
+                raise
+            return
+        end = min(os.lseek(descriptor, start, os.SEEK_HOLE), stop)
+        if start < stop:
+            yield start, end
+        start = end

@@ -5,12 +5,14 @@ from __future__ import annotations
 from conformance.calibration.known_bad.base import Mutant
 from conformance.calibration.known_bad.conv_bn import CONV_BN
 from conformance.calibration.known_bad.conv_bn_outputs import CONV_BN_OUTPUTS
+from conformance.calibration.known_bad.edges import EDGES
 from conformance.calibration.known_bad.max_pool import MAX_POOL
 from conformance.calibration.known_bad.memory import MEMORY
 from conformance.calibration.known_bad.paths import PATHS
 from conformance.calibration.known_bad.pool import POOL
 from conformance.calibration.known_bad.precision import PRECISION
 from conformance.calibration.known_bad.scale import SCALE
+from conformance.calibration.known_bad.sizes import SIZES
 from conformance.calibration.known_bad.structure import STRUCTURE
 from conformance.calibration.known_bad.subtle import SUBTLE
 from conformance.calibration.known_bad.values import VALUES
@@ -19,7 +21,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *(*STRUCTURE, *PATHS, *PRECISION, *SCALE, *MEMORY, *SUBTLE),
     *(*CONV_BN, *CONV_BN_OUTPUTS),
     *(*POOL, *MAX_POOL),
-    *VALUES,
+    *(*VALUES, *SIZES, *EDGES),
 )
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from conformance.implementations.bridges import pages
 from conformance.implementations.bridges.base import ArrayBridge, refuse
+from conformance.zeros import copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class NumpyArrays(ArrayBridge):
 
     def from_host(self, array: np.ndarray) -> np.ndarray:
         """A copy, so that a kernel that writes to its inputs cannot reach anybody else's."""
-        return array.copy()
+        return copied(array)
 
     def to_host(self, array: Any) -> np.ndarray:
         """The array itself; a subclass is refused, since it may compute when it is compared."""

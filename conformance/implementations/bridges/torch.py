@@ -15,6 +15,7 @@ from conformance.implementations.bridges import pages
 from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
 from conformance.implementations.bridges.tape import Footprint, Tape, first, of_some
 from conformance.implementations.devices import Unavailable
+from conformance.zeros import copied
 
 
 def _torch() -> ModuleType:
@@ -40,7 +41,7 @@ class TorchArrays(ArrayBridge):
             raise Unavailable(f"torch {torch.__version__} reports no {self.device} device")
 
     def from_host(self, array: np.ndarray) -> Any:
-        return _tensor(array.copy()).to(self.device)
+        return _tensor(copied(array)).to(self.device)
 
     def to_host(self, array: Any) -> np.ndarray:
         """Plain memory. Refused are tensor subclasses, since they may compute when they are compared, and tensors of

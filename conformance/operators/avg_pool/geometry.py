@@ -71,7 +71,7 @@ class PoolGeometry(Described):
         """What each output is divided by, [P, Q], integers."""
         if self.divisor_override is not None:
             return np.full(self.output_size, self.divisor_override)
-        rows, columns = (self._counted(axis, np.arange(count)) for axis, count in enumerate(self.output_size))
+        rows, columns = (self.counted(axis, np.arange(count)) for axis, count in enumerate(self.output_size))
         return np.asarray(np.multiply.outer(rows, columns))
 
     @property
@@ -102,12 +102,12 @@ class PoolGeometry(Described):
         edge = 2 * (window // self.stride[axis]) + 2  # windows that may reach beyond the image, on each side
         if min(count, edge) <= MAX_EDGE:
             ends = np.arange(min(count, edge + 1)), np.arange(max(count - edge, 0), count)
-            found = np.unique(self._counted(axis, np.concatenate(ends)))
+            found = np.unique(self.counted(axis, np.concatenate(ends)))
             if found.size <= MAX_DISTINCT and found[-1] <= LARGEST_MULTIPLE:
                 return found
         raise GeometryError(TOO_MANY)
 
-    def _counted(self, axis: int, windows: np.ndarray) -> np.ndarray:
+    def counted(self, axis: int, windows: np.ndarray) -> np.ndarray:
         """Positions of windows along one axis that count."""
         size, window, (before, after) = (self.h, self.w)[axis], (self.r, self.s)[axis], self.padding[axis]
         starts = windows * self.stride[axis] - before

@@ -1,0 +1,93 @@
+"""Mistakes that are made at an edge of the parameters alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.calibration.known_bad.base import Mutant, exact
+from conformance.calibration.known_bad.sizes import AVERAGE, CONV, CONV_BN, MAXIMUM, unwritten
+from conformance.calibration.known_bad.structure import Paths, on_paths
+from conformance.operators import CONVOLUTIONS, OPERATORS
+
+
+def extents(g: Any) -> tuple[int, int]:
+    """Rows and columns that a window spans."""
+    return g.dilation[0] * (g.r - 1) + 1, g.dilation[1] * (g.s - 1) + 1
+
+
+def rooms(g: Any) -> tuple[int, int]:
+    """Rows and columns of the padded image."""
+    return g.h + sum(g.padding[0]), g.w + sum(g.padding[1])
+
+
+def _prime(size: int) -> bool:
+    return size > 1 and all(size % divisor for divisor in range(2, int(size**0.5) + 1))
+
+
+EDGES_OF_WINDOWS: dict[str, Callable[[Any], bool]] = {
+    "window as large as the padded image": lambda g: np.any(g.padding) and extents(g) == rooms(g),
+    "window larger than the image": lambda g: extents(g)[0] > g.h and extents(g)[1] > g.w,
+    "stride beyond a padded window": lambda g: (
+        min(sum(g.padding[0]), sum(g.padding[1])) > 0 and g.stride[0] > extents(g)[0] and g.stride[1] > extents(g)[1]
+    ),
+    "sizes all prime": lambda g: all(map(_prime, (g.h, g.w, g.c))) and g.h != g.w,
+    "padding on one side alone": lambda g: all(min(sides) == 0 < max(sides) for sides in g.padding),
+}
+DILATED = {
+    "even window, dilated": lambda g: g.r % 2 == g.s % 2 == 0 and min(g.dilation) > 1,
+    "window reaches beyond the image by dilation": lambda g: g.r <= g.h < extents(g)[0] and g.s <= g.w < extents(g)[1],
+}
+GROUPED = {
+    "grouped 1x1 image": lambda g: 1 < g.groups < g.c and g.h == g.w == 1,
+    "depthwise 1x1 image": lambda g: 1 < g.groups == g.c and g.h == g.w == 1,
+    "grouped 1x1 window": lambda g: 1 < g.groups < g.c and g.r == g.s == 1,
+}
+CEIL = {
+    "ceil mode with padding on one side": lambda g: g.ceil_mode and any(before != after for before, after in g.padding),
+    "ceil mode drops a window that starts in the padding": lambda g: (
+        g.ceil_mode
+        and any(
+            -(-(room - extent) // stride) > size - 1
+            for room, extent, stride, size in zip(rooms(g), extents(g), g.stride, g.output_size, strict=True)
+        )
+    ),
+}
+DIVISOR = {
+    "divisor of one": lambda g: g.divisor_override == 1,
+    "divisor with ceil mode": lambda g: g.divisor_override is not None and g.ceil_mode,
+    "divisor, padding not counted": lambda g: g.divisor_override is not None and not g.count_include_pad,
+    "padding not counted, in ceil mode": lambda g: not g.count_include_pad and g.ceil_mode,
+}
+_MISTAKES: Paths = {
+    "grouped 1x1 image": (GROUPED["grouped 1x1 image"], ("group off by one", "image n uses image n-1")),
+    "even dilated window": (DILATED["even window, dilated"], ("dilations swapped", "dilation ignored")),
+    "window larger than the image": (
+        EDGES_OF_WINDOWS["window larger than the image"],
+        ("padding mirrored (before and after exchanged)",),
+    ),
+    "stride beyond a padded window": (
+        EDGES_OF_WINDOWS["stride beyond a padded window"],
+        ("strides swapped", "padding swapped between H and W"),
+    ),
+}
+
+
+def _unwritten() -> Iterator[Mutant]:
+    for operators, edges in (
+        (CONV, EDGES_OF_WINDOWS | DILATED | GROUPED),
+        (CONV_BN, EDGES_OF_WINDOWS | DILATED | GROUPED),
+        (AVERAGE, EDGES_OF_WINDOWS | CEIL | DIVISOR),
+        (MAXIMUM, EDGES_OF_WINDOWS | DILATED | CEIL),
+    ):
+        for name, when in edges.items():
+            text = f"last element not written, {name}, {OPERATORS[operators[0]].family}"
+            yield Mutant(text, "edges", unwritten, operators=operators, when=when, base=exact)
+
+
+EDGES: tuple[Mutant, ...] = (
+    *_unwritten(),
+    *on_paths(_MISTAKES, CONVOLUTIONS, "edges", "{mistake}, at the edge: {path}"),
+)

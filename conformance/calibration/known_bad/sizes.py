@@ -1,0 +1,152 @@
+"""Kernels that are right up to a size: an index that wraps beyond it, a last element that nobody writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.calibration.known_bad.base import Mutant, exact
+from conformance.calibration.subject import Run
+from conformance.operators import OPERATORS, Arrays, Operator
+
+Size = Callable[[Any], int]
+When = Callable[[Any], bool]
+
+AXES = ("images", "channels", "rows", "columns")
+PATHS: dict[str, When] = {
+    "1x1": lambda g: g.groups == 1 and g.r == g.s == 1,
+    "3x3": lambda g: g.groups == 1 and g.r == g.s == 3,
+    "unpadded 3x3": lambda g: g.groups == 1 and g.r == g.s == 3 and not np.any(g.padding),
+    "depthwise": lambda g: g.groups == g.c > 1,
+    "grouped": lambda g: 1 < g.groups < g.c,
+}
+CONV = tuple(name for name, operator in OPERATORS.items() if operator.family == "conv")
+CONV_BN = tuple(name for name, operator in OPERATORS.items() if operator.family == "conv_bn")
+AVERAGE, MAXIMUM = (tuple(n for n in OPERATORS if n.startswith(word)) for word in ("avg", "max"))
+POOLINGS = (*AVERAGE, *MAXIMUM)
+
+
+def data_shape(operators: tuple[str, ...], geometry: Any) -> tuple[int, ...]:
+    """Of the first of the operators that takes the geometry: the input that is spread over."""
+    return next(
+        OPERATORS[name].inputs(geometry)[OPERATORS[name].data].shape
+        for name in operators
+        if OPERATORS[name].family == geometry.family
+    )
+
+
+def wrapped(axis: int, bits: int) -> Run:
+    """Positions on an axis of the data that are held in so many bits."""
+
+    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+        data = inputs[operator.data]
+        places = np.arange(data.shape[axis]) % (1 << bits)
+        return exact(operator, geometry, inputs | {operator.data: np.take(data, places, axis)}, dtype)
+
+    return run
+
+
+def unwritten(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+    """The last element of the first output stays zero, or is one where it is zero."""
+    outputs = exact(operator, geometry, inputs, dtype)
+    first = next(iter(outputs.values()))
+    first.flat[-1] = not first.flat[-1]
+    return outputs
+
+
+def _wrapping() -> Iterator[Mutant]:
+    for axis, name in enumerate(AXES):
+        for bits in (8, 10, 15, 16):
+            for operator in OPERATORS:
+                yield Mutant(
+                    f"{name} counted in {bits} bits, {operator}", "sizes", wrapped(axis, bits), operators=(operator,),
+                    when=_longer(operator, axis, bits), base=exact,
+                )  # fmt: skip
+        for path, taken in PATHS.items():
+            bits = 12 if axis == 1 and path in ("unpadded 3x3", "grouped") else 16
+            yield Mutant(
+                f"{name} counted in {bits} bits, {path} alone", "sizes", wrapped(axis, bits), operators=CONV[:1],
+                when=_both(_longer(CONV[0], axis, bits), taken), base=exact,
+            )  # fmt: skip
+
+
+def _longer(operator: str, axis: int, bits: int) -> When:
+    return lambda g: data_shape((operator,), g)[axis] > 1 << bits
+
+
+def _both(first: When, second: When) -> When:
+    return lambda g: first(g) and second(g)
+
+
+def _beyond(size: Size, limit: int) -> When:
+    return lambda g: size(g) > limit
+
+
+def _is_one(size: Size) -> When:
+    return lambda g: size(g) == 1
+
+
+_STEPS: Mapping[str, Size] = {
+    "window rows": lambda g: g.r,
+    "window columns": lambda g: g.s,
+    "window": lambda g: g.r * g.s,
+    "stride of rows": lambda g: g.stride[0],
+    "stride of columns": lambda g: g.stride[1],
+    "padding above": lambda g: g.padding[0][0],
+    "padding on the right": lambda g: g.padding[1][1],
+}
+_DILATION: Mapping[str, Size] = {
+    "dilation of rows": lambda g: g.dilation[0],
+    "dilation of columns": lambda g: g.dilation[1],
+}
+_PRODUCTS: Mapping[str, Size] = {
+    "products of an element": lambda g: g.filter.size // g.k,
+    "weights": lambda g: g.filter.size,
+    "filters": lambda g: g.k,
+    "groups": lambda g: g.groups,
+}
+_PLANES: Mapping[str, Size] = {
+    "elements of an image": lambda g: g.h * g.w,
+    "images and channels": lambda g: g.n * g.c,
+    "statistics": lambda g: g.y.size // g.y.shape[1],
+}
+_ONES: Mapping[str, Size] = {
+    "image": lambda g: g.n, "channel": lambda g: g.c, "row": lambda g: g.h, "column": lambda g: g.w,
+    "output row": lambda g: g.output_size[0], "output column": lambda g: g.output_size[1],
+}  # fmt: skip
+_LIMITS: tuple[tuple[tuple[str, ...], Mapping[str, Size], int], ...] = (
+    (CONV, _STEPS | _DILATION, 1 << 8),
+    (CONV_BN, _STEPS | _DILATION, 1 << 8),
+    (AVERAGE, _STEPS, 1 << 8),
+    (MAXIMUM, _STEPS | _DILATION, 1 << 8),
+    (CONV, _PRODUCTS | _PLANES, 1 << 16),
+    (CONV_BN, _PRODUCTS | _PLANES, 1 << 16),
+    (CONV_BN, {"statistics": _PLANES["statistics"]}, 1 << 17),
+    (AVERAGE, _PLANES, 1 << 16),
+    (MAXIMUM, _PLANES, 1 << 16),
+)
+
+
+def _unwritten() -> Iterator[Mutant]:
+    for operators, sizes, limit in _LIMITS:
+        for name, size in sizes.items():
+            text = f"last element not written, {name} beyond {limit}, {OPERATORS[operators[0]].family}"
+            yield Mutant(text, "sizes", unwritten, operators=operators, when=_beyond(size, limit), base=exact)
+    for operators in (CONV, CONV_BN, AVERAGE, MAXIMUM):
+        for name, size in _ONES.items():
+            text = f"last element not written, one {name}, {OPERATORS[operators[0]].family}"
+            yield Mutant(text, "sizes", unwritten, operators=operators, when=_is_one(size), base=exact)
+    for rest in range(16):  # the remainder of a vector of 16 columns
+        yield Mutant(
+            f"last element not written, {rest} columns over 16", "sizes", unwritten, operators=CONV[:1],
+            when=_remainder(rest), base=exact,
+        )  # fmt: skip
+
+
+def _remainder(rest: int) -> When:
+    return lambda g: g.output_size[1] > 16 and g.output_size[1] % 16 == rest
+
+
+SIZES: tuple[Mutant, ...] = (*_wrapping(), *_unwritten())
