@@ -23,6 +23,10 @@ SOLE = {
     "fixed": ("fp32 result truncated", "conv_forward", "edge.plain"),
     "impulse": ("rows of data that begin with zeros skipped", "conv_forward", "edge.plain"),
     "special": ("NaN in the result becomes zero", "conv_forward", "edge.plain"),
+    "bits": ("values: last 3 bits of the data truncated", "conv_forward", "edge.values-channel1"),
+    "nonfinite": ("values: NaN in w becomes zero", "conv_forward", "edge.values"),
+    "range": ("values: overflow becomes NaN", "conv_forward", "edge.values"),
+    "subnormal": ("values: subnormal bias flushed", "conv_forward", "edge.values"),
     "wide": ("subnormal inputs flushed", "conv_forward", "edge.plain"),
     "scaled": ("bn: filters in fixed point", "conv_bn_forward", "bn.plain"),
     "shifted": ("bn: raw moments", "conv_bn_forward", "bn.tutorial"),
@@ -50,7 +54,7 @@ def test_good_kernels_pass_every_distribution(operator: str, base: str):
 def test_collection_is_complete():
     assert len(MUTANTS) >= 80
     assert max(Counter(mutant.name for mutant in MUTANTS).values()) == 1
-    required = {"index", "groups", "bias", "gradients", "precision", "scale", "memory", "subtle", "paths"}
+    required = {"index", "groups", "bias", "gradients", "precision", "scale", "memory", "subtle", "paths", "values"}
     assert required | {"batchnorm", "pooling", "divisor"} == set(FAMILIES)
 
 

@@ -135,8 +135,8 @@ def _in_fp32() -> Iterator[Mutant]:
 
 
 _INFINITE = ((TRAINING, "beta"), (INFERENCE, "beta"), (INFERENCE, "running_mean"))
-"""Infinities in batch normalisation with one right result, which is infinite. The largest fp32 number is that, too, in a
-result of 16 bits."""
+"""Infinities in batch normalisation with one right result, an infinite one. So is the largest fp32 number in a result
+of 16 bits."""
 
 
 def _not_finite() -> Iterator[Mutant]:
