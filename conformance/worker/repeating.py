@@ -156,34 +156,34 @@ def forked(bridge: ArrayBridge, call: Call, given: Sequence[Any], seconds: float
 
 
 def growth(
-    bridge: ArrayBridge, function: Callable[..., Any], cases: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+    bridge: ArrayBridge,
+    function: Callable[..., Any],
+    cases: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
     seconds: float,
-) -> tuple[int, int, int]:  # fmt: skip
+) -> tuple[int, int, int]:
     """Calls with arguments of these shapes (dtype and extents, None for an absent one) and parameters, one after the
     other until the seconds are over; nothing is kept.
 
-    Returns the calls that were counted, by how many bytes the process has grown over them, and the bytes of their
-    inputs and results. The first quarter is not counted: it fills what every process fills once.
+    Returns the number of calls, how many bytes each leaves, and the bytes of the inputs and results of one. The first
+    quarter fills what every process fills once and is not counted; of the halves of the others the one that leaves less
+    is, because what happens once is no leak.
     """
-    end, counted, tensors, before = perf_counter() + seconds, 0, 0, 0
-    for number, (shapes, parameters) in enumerate(cases):
-        if number == len(cases) // 4 or (not counted and perf_counter() > end - seconds / 2):
-            before = before or _settled()
+    resident, tensors, end = [], 0, perf_counter() + seconds
+    for shapes, parameters in cases:
         hosts = [None if one is None else np.ones(one[1], one[0]) for one in shapes]
         given = [None if host is None else bridge.from_host(host) for host in hosts]
         result = function(*given, **parameters)
         bridge.synchronize(result)
-        if before:
-            counted += 1
-            tensors += sum(array.nbytes for array in (*hosts, *_hosts(bridge, result)) if array is not None)
+        tensors += sum(array.nbytes for array in (*hosts, *_hosts(bridge, result)) if array is not None)
         del hosts, given, result
+        memory.return_pages()
+        resident.append(memory.resident("VmRSS") or 0)
         if perf_counter() > end:
             break
-    return counted, max(0, _settled() - before), tensors
-
-
-def _settled() -> int:
-    """Resident bytes, without what is free; 0 where the system does not say."""
-    gc.collect()
+    gc.collect()  # once: with a framework loaded it takes a tenth of a second
     memory.return_pages()
-    return memory.resident("VmRSS") or 0
+    resident[-1] = min(resident[-1], memory.resident("VmRSS") or 0)
+    count, first = len(resident), len(resident) // 4
+    middle = (first + count - 1) // 2
+    halves = [(resident[b] - resident[a]) // max(1, b - a) for a, b in ((first, middle), (middle, count - 1))]
+    return count, max(0, min(halves)), tensors // count
