@@ -159,16 +159,17 @@ def growth(
     bridge: ArrayBridge,
     function: Callable[..., Any],
     cases: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+    least: int,
     seconds: float,
 ) -> tuple[int, int, int]:
     """Calls with arguments of these shapes (dtype and extents, None for an absent one) and parameters, one after the
-    other until the seconds are over; nothing is kept.
+    other until the seconds are over, or ten times that where there were not even `least`; nothing is kept.
 
     Returns the number of calls, how many bytes each leaves, and the bytes of the inputs and results of one. The first
     quarter fills what every process fills once and is not counted; of the halves of the others the one that leaves less
     is, because what happens once is no leak.
     """
-    resident, tensors, end = [], 0, perf_counter() + seconds
+    resident, tensors, start = [], 0, perf_counter()
     for shapes, parameters in cases:
         hosts = [None if one is None else np.ones(one[1], one[0]) for one in shapes]
         given = [None if host is None else bridge.from_host(host) for host in hosts]
@@ -178,7 +179,7 @@ def growth(
         del hosts, given, result
         memory.return_pages()
         resident.append(memory.resident("VmRSS") or 0)
-        if perf_counter() > end:
+        if perf_counter() > start + seconds * (1 if len(resident) >= least else 10):
             break
     gc.collect()  # once: with a framework loaded it takes a tenth of a second
     memory.return_pages()
