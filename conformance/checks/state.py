@@ -17,9 +17,9 @@ import numpy as np
 from conformance.checks.behaviour import LATER, spliced
 from conformance.checks.sample import BehaviourError, Check, Sample, Subject, first_checked
 from conformance.dtypes import STORAGE
-from conformance.execution.paths import every_variant, paths
+from conformance.execution.paths import MAX_PATHS, every_variant, paths
 from conformance.implementations.implementation import Unsupported
-from conformance.operators import Arrays, GeometryError
+from conformance.operators import GeometryError
 from conformance.operators.descriptor import FLAG, NEGATED_FLAG, PAIR, SIDES, Field
 from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level, typed
 from conformance.results.schema import Facts
@@ -35,10 +35,14 @@ AGE = 1.1
 """Seconds after its first call that a kernel is called again."""
 CHILD = 10.0
 """Seconds that a call in a forked child may take."""
-SHAPES, SECONDS_OF_SHAPES = 200, 0.15
+SHAPES, SECONDS_OF_SHAPES = 200, 0.1
 """Distinct shapes that the growth of memory is measured over, and when it is enough of them."""
 OPERANDS = 1 << 18
 """Elements of the larger of two sizes of shapes."""
+MIN_SHAPES = 12
+"""Calls that tell growth from what happens once."""
+LEFT = 0.25
+"""Share of its operands that a call may leave. One that keeps a buffer for each shape leaves as much as an operand."""
 
 
 def calls_in_a_row_are_right(subject: Subject) -> Facts:
@@ -49,31 +53,34 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
     made = [("first call", first, memory, first.audited(memory))]
     given = second.inputs()
     made.append(("second call, other inputs", second, given, second.audited(given)))
-    for what, content in _contents(subject, first.expected.inputs, second.expected.inputs):
-        sample = first.holding(content)
+    for what, sample in _samples(subject, first, second):
         given = memory if subject.overwrite(memory, sample.stored) else sample.inputs()
         made.append((f"after calls on the same shapes: {what}", sample, given, sample.audited(given)))
-    repeats = _repeated(first, [first], CALLS, SECONDS, "one of {} calls on the same inputs")
+    again = subject.sample(distribution="fixed")  # sums of integers have the same bits in any order
+    repeats = _repeated([again], CALLS, SECONDS, "one of {} calls on the same inputs")
     if "threads" not in subject.case.implementation.unsafe:
-        turns = [(first, second)[thread % 2] for thread in range(THREADS)]
-        _repeated(first, turns, AT_ONCE, SECONDS_AT_ONCE, f"one of {{}} calls from each of {THREADS} threads at once")
+        turns = [(first, again)[thread % 2] for thread in range(THREADS)]
+        _repeated(turns, AT_ONCE, SECONDS_AT_ONCE, f"one of {{}} calls from each of {THREADS} threads at once")
     for what, sample, _, results in made:
         sample.require_right(results, what)
+    if subject.case.implementation.deterministic and not repeats:
+        raise BehaviourError("declared as deterministic, and calls on the same inputs differ in bits")
     return Facts(repeatable=repeats)
 
 
-def _contents(subject: Subject, first: Arrays, second: Arrays) -> Iterator[tuple[str, Arrays]]:
+def _samples(subject: Subject, first: Sample, second: Sample) -> Iterator[tuple[str, Sample]]:
     """Contents that a careless key of a cache does not tell from the ones before; `first` was one of them."""
-    operator = subject.case.operator
+    operator, old, new = subject.case.operator, first.expected.inputs, second.expected.inputs
     yield "all inputs new", second
-    for name in dict.fromkeys((operator.data, operator.operand, [*first][-1])):
-        yield f"only {name} new", first | {name: second[name]}
-    yield "second halves new", {name: spliced(first[name], second[name]) for name in first}
+    for name in dict.fromkeys((operator.data, operator.operand, [*old][-1])):
+        yield f"only {name} new", first.holding(old | {name: new[name]})
+    yield "second halves new", first.holding({name: spliced(old[name], new[name]) for name in old})
+    yield "other order", first.holding({name: np.ascontiguousarray(np.flip(old[name])) for name in old})
 
 
-def _repeated(bound: Sample, samples: list[Sample], calls: int, seconds: float, what: str) -> bool:
+def _repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bool:
     """Many calls on each of several samples at once; whether all repeat to the bit. Raises BehaviourError."""
-    invocation = bound.invocation
+    invocation = samples[0].invocation
     call = invocation.kernel.function, invocation.parameters()
     inputs = [sample.inputs() for sample in samples]
     found = invocation.instruments.repeated(call, inputs, calls, seconds)
@@ -122,7 +129,7 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
     variants = tuple(Variant(d, la, case.variant.distribution) for k in declared for d in k.dtypes for la in k.layouts)
     standard = [problem for problem, _ in at_level(PROBLEMS, "standard")]
     places = [(problem, case.variant) for problem in problems]
-    places += paths(bridge, operator.name, standard, every_variant(tuple(STORAGE), LAYOUTS), 12)
+    places += paths(bridge, operator.name, standard, every_variant(tuple(STORAGE), LAYOUTS), MAX_PATHS["standard"])
 
     def at(problem: Problem, variant: Variant) -> Subject | None:
         one = replace(case, problem=problem, variant=variant)
@@ -135,12 +142,15 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
         base = at(problem, variant)
         if base is None:
             continue
+        tensors = operator.inputs(problem.geometry).values()
         for name, geometry in _neighbours(operator, problem.geometry):
             if counts.get(name, 0) < PAIRS and (other := at(replace(problem, geometry=geometry), variant)):
                 counts[name] = counts.get(name, 0) + 1
                 yield f"another {name} ({problem.geometry.descriptor} and {geometry.descriptor})", base, other
         for changed in dict.fromkeys(variants):
             name = "dtype" if changed.layout == variant.layout else "layout" if changed.dtype == variant.dtype else ""
+            if name == "layout" and not all(len({*t.shape[1:]}) == 1 for t in tensors if len(t.shape) == 4):
+                continue  # its shapes tell the layouts apart
             seen = counts.get(f"{name} {changed}", 0)
             if name and not seen and changed != variant and (other := at(problem, changed)):
                 counts[f"{name} {changed}"] = 1
@@ -166,6 +176,9 @@ def _neighbours(operator: Any, geometry: Any) -> Iterator[tuple[str, Any]]:
                 returned = {name: tensor.shape for name, tensor in operator.outputs(other).items()}
             except GeometryError:
                 continue
+            windows = zip((other.r, other.s), getattr(other, "dilation", (1, 1)), other.padding, strict=True)
+            if any(max(sides) > d * (window - 1) for window, d, sides in windows) and other.padding != geometry.padding:
+                continue  # frameworks refuse a window that lies in the padding
             if other != geometry and all(shape == inputs.get(name, shape) for name, shape in same.items()):
                 found.append((returned != outputs, other))
         if found:
@@ -195,7 +208,9 @@ def calls_are_right_later(subject: Subject) -> None:
     """
     case = subject.case
     standard = [problem for problem, _ in at_level(PROBLEMS, "standard")]
-    chosen = paths(case.implementation, case.operator.name, standard, every_variant(tuple(STORAGE), LAYOUTS), 12)
+    chosen = paths(
+        case.implementation, case.operator.name, standard, every_variant(tuple(STORAGE), LAYOUTS), MAX_PATHS["standard"]
+    )
     held = []
     for problem, variant in chosen:
         one = replace(case, problem=problem, variant=variant)
@@ -251,17 +266,14 @@ def memory_is_given_back(subject: Subject) -> Facts:
             }
             shapes = [None if a is None else (a.dtype, a.shape) for a in bound.stored(arrays)]
             cases.append((shapes, bound.parameters()))
-        calls, grown, tensors_bytes = invocation.instruments.growth_by_shape(
-            invocation.kernel.function, cases, SECONDS_OF_SHAPES
-        )
-        left.append((calls, grown, tensors_bytes))
+        asking = (invocation.kernel.function, cases, MIN_SHAPES, SECONDS_OF_SHAPES)
+        left.append(invocation.instruments.growth_by_shape(*asking))
     (few, small, _), (calls, large, operands) = left
-    if not few or not calls:
-        raise Unsupported("not measurable: a call takes too long")
-    beyond = large / calls - small / few
-    if beyond > 0.3 * operands / calls and large > 4 << 20:
-        raise BehaviourError(f"every new shape leaves {beyond:,.0f} bytes, of {operands / calls:,.0f} of its operands")
-    return Facts(bytes_per_shape=int(small / few))
+    if min(few, calls) < MIN_SHAPES:
+        raise Unsupported(f"not measurable: {min(few, calls)} calls on new shapes take {10 * SECONDS_OF_SHAPES:g} s")
+    if large - small > LEFT * operands:
+        raise BehaviourError(f"a call on a new shape leaves {large:,} bytes in memory; its operands have {operands:,}")
+    return Facts(bytes_per_shape=small)
 
 
 STATE: tuple[Check, ...] = (

@@ -17,8 +17,8 @@ LARGE = 1 << 16
 """Elements of a tensor from which on kernels take another path: blocks, threads, 16-bit indices."""
 MAX_WORK = 1 << 25
 """FLOPs of a case: a check calls it a hundred times."""
-MAX_PATHS = {"smoke": 3, "standard": 12}
-"""By level, the most cases of a kernel; levels above take as many as the last. Twelve hold nine in ten of the pairs."""
+MAX_PATHS = {"smoke": 2, "standard": 8, "full": 24}
+"""By level, the most cases of a kernel; of one that declares everything, eight hold nine in ten of the pairs."""
 
 
 def paths(

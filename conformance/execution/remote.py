@@ -266,8 +266,8 @@ class Instruments(local.Instruments):
         found: Any = asked(process, either, "measuring.forked", *function.place, *asking)  # type: ignore[arg-type]
         return found if isinstance(found, str) else received(process, found, first)
 
-    def growth_by_shape(self, function: Any, cases: Sequence[Any], seconds: float) -> tuple[int, int, int]:
-        return self._ask(tuple[int, int, int], "growth_by_shape", *function.place[1:], cases, seconds)
+    def growth_by_shape(self, function: Any, cases: Sequence[Any], least: int, seconds: float) -> tuple[int, int, int]:
+        return self._ask(tuple[int, int, int], "growth_by_shape", *function.place[1:], cases, least, seconds)
 
     def copies(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[float, float]:
         return self._ask(tuple[float, float], "copies", numbers(inputs), numbers(results))

@@ -73,10 +73,10 @@ class Instruments:
         return found if isinstance(found, str) else tuple(map(self.bridge.from_host, found))
 
     def growth_by_shape(
-        self, function: Callable[..., Any], cases: Sequence[Any], seconds: float
+        self, function: Callable[..., Any], cases: Sequence[Any], least: int, seconds: float
     ) -> tuple[int, int, int]:
         """What calls on new shapes leave behind, see `repeating.growth`."""
-        return repeating.growth(self.bridge, function, cases, seconds)
+        return repeating.growth(self.bridge, function, cases, least, seconds)
 
     def copies(self, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[float, float]:
         """Seconds of the inputs' way to the device, and of the results' way back."""

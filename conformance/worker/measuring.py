@@ -69,9 +69,10 @@ class Measuring:
         return wire.plain(found) if isinstance(found, str) else self._known.keep(found, number)
 
     def growth_by_shape(
-        self, name: str, kind: str, index: int, cases: Sequence[Any], seconds: float
+        self, name: str, kind: str, index: int, cases: Sequence[Any], least: int, seconds: float
     ) -> tuple[int, int, int]:
-        return self._instruments(name).growth_by_shape(self._known.function(name, kind, index), cases, seconds)
+        function = self._known.function(name, kind, index)
+        return self._instruments(name).growth_by_shape(function, cases, least, seconds)
 
     def copies(self, name: str, inputs: Sequence[int | None], results: Sequence[int | None]) -> tuple[float, float]:
         return self._instruments(name).copies(self._known.given(inputs), self._known.given(results))

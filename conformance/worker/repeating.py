@@ -8,10 +8,12 @@ import pickle
 import select
 import signal
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from time import perf_counter
+from time import perf_counter, sleep
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,14 @@ from conformance.worker import memory
 Call = tuple[Callable[..., Any], Mapping[str, Any]]
 """A function and its parameters."""
 SWITCH = 1e-6
-"""Seconds until Python's interpreter looks for another thread: so short that every kernel is interrupted."""
+"""Seconds after which Python's interpreter lets another thread run that waits for it."""
+INTERRUPTED = 3
+"""Calls of each thread that let the others run at each of their lines. Between the line that fills a workspace of the
+module and the one that reads it, a kernel is else interrupted by chance alone."""
+PAUSE = 1e-5
+"""Seconds that others run."""
+FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+"""Folders of files whose lines are not interrupted: those of Python and of installed packages."""
 
 
 def repeated(
@@ -36,22 +45,25 @@ def repeated(
     function, parameters = call
     found: list[tuple[Any, Any, int]] = [(None, None, 0)] * len(inputs)
     errors: list[BaseException] = []
-    start = threading.Barrier(len(inputs))
+    start, tracing = threading.Barrier(len(inputs)), threading.Lock()
 
     def run(place: int) -> None:
         try:
             start.wait()
-            end, farthest, most, number = perf_counter() + seconds, None, 0.0, 1
-            first = function(*inputs[place], **parameters)
-            bridge.synchronize(first)
-            before = _hosts(bridge, first)
-            while number < calls and perf_counter() < end:
+            first, before, farthest, most = None, [], None, 0.0
+            for number in range(1, calls + 1):
+                interrupted = len(inputs) > 1 and number <= INTERRUPTED
+                with tracing:  # of which there is one at a time in the interpreter
+                    sys.settrace(_interruption() if interrupted else None)
                 result = function(*inputs[place], **parameters)
                 bridge.synchronize(result)
-                number += 1
-                distance = max(map(_distance, before, _hosts(bridge, result)))
-                if distance > most:
+                hosts = _hosts(bridge, result)
+                if number == 1:
+                    first, before, end = result, hosts, perf_counter() + seconds
+                elif (distance := max(map(_distance, before, hosts))) > most:
                     farthest, most = result, distance
+                if number > 1 and perf_counter() > end:
+                    break
             found[place] = first, farthest, number
         except BaseException as error:
             errors.append(error)
@@ -72,6 +84,21 @@ def repeated(
     if errors:
         raise errors[0]
     return found
+
+
+def _interruption() -> Callable[..., Any]:
+    """A trace function that sleeps when a line of a kernel is reached for the first time."""
+    seen = set()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.startswith(FOREIGN):
+            return None
+        if event == "line" and (line := (frame.f_code, frame.f_lineno)) not in seen:
+            seen.add(line)
+            sleep(PAUSE)
+        return trace
+
+    return trace
 
 
 def _hosts(bridge: ArrayBridge, result: Any) -> list[np.ndarray]:
@@ -129,34 +156,35 @@ def forked(bridge: ArrayBridge, call: Call, given: Sequence[Any], seconds: float
 
 
 def growth(
-    bridge: ArrayBridge, function: Callable[..., Any], cases: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+    bridge: ArrayBridge,
+    function: Callable[..., Any],
+    cases: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+    least: int,
     seconds: float,
-) -> tuple[int, int, int]:  # fmt: skip
+) -> tuple[int, int, int]:
     """Calls with arguments of these shapes (dtype and extents, None for an absent one) and parameters, one after the
-    other until the seconds are over; nothing is kept.
+    other until the seconds are over, or ten times that where there were not even `least`; nothing is kept.
 
-    Returns the calls that were counted, by how many bytes the process has grown over them, and the bytes of their
-    inputs and results. The first quarter is not counted: it fills what every process fills once.
+    Returns the number of calls, how many bytes each leaves, and the bytes of the inputs and results of one. The first
+    quarter fills what every process fills once and is not counted; of the halves of the others the one that leaves less
+    is, because what happens once is no leak.
     """
-    end, counted, tensors, before = perf_counter() + seconds, 0, 0, 0
-    for number, (shapes, parameters) in enumerate(cases):
-        if number == len(cases) // 4 or (not counted and perf_counter() > end - seconds / 2):
-            before = before or _settled()
+    resident, tensors, start = [], 0, perf_counter()
+    for shapes, parameters in cases:
         hosts = [None if one is None else np.ones(one[1], one[0]) for one in shapes]
         given = [None if host is None else bridge.from_host(host) for host in hosts]
         result = function(*given, **parameters)
         bridge.synchronize(result)
-        if before:
-            counted += 1
-            tensors += sum(array.nbytes for array in (*hosts, *_hosts(bridge, result)) if array is not None)
+        tensors += sum(array.nbytes for array in (*hosts, *_hosts(bridge, result)) if array is not None)
         del hosts, given, result
-        if perf_counter() > end:
+        memory.return_pages()
+        resident.append(memory.resident("VmRSS") or 0)
+        if perf_counter() > start + seconds * (1 if len(resident) >= least else 10):
             break
-    return counted, max(0, _settled() - before), tensors
-
-
-def _settled() -> int:
-    """Resident bytes, without what is free; 0 where the system does not say."""
-    gc.collect()
+    gc.collect()  # once: with a framework loaded it takes a tenth of a second
     memory.return_pages()
-    return memory.resident("VmRSS") or 0
+    resident[-1] = min(resident[-1], memory.resident("VmRSS") or 0)
+    count, first = len(resident), len(resident) // 4
+    middle = (first + count - 1) // 2
+    halves = [(resident[b] - resident[a]) // max(1, b - a) for a, b in ((first, middle), (middle, count - 1))]
+    return count, max(0, min(halves)), tensors // count
