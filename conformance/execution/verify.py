@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
 from conformance.execution.case import Case
-from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
+from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError, fill_freed_memory
 from conformance.execution.judging import by_probes, judged, prepare_reference
 from conformance.execution.status import KernelFailure, MissingReferenceError, Verdict, conclude
 from conformance.implementations.implementation import Unsupported
@@ -60,6 +60,8 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
     invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout)
     with verdict.timed("transfer"):
         native = invocation.to_device(expected.inputs)
+        if not geometry.n:
+            fill_freed_memory(bridge, invocation.tensors.values())
     # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
     meter = getattr(bridge, "metered", nullcontext)
     with verdict.timed("kernel"), meter() as work:

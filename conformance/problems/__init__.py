@@ -5,14 +5,20 @@ from __future__ import annotations
 import difflib
 
 from conformance.operators import GeometryError
-from conformance.problems import edges, max_pooling, networks, normalised, pairwise, pooling
+from conformance.problems import edges, empty, max_pooling, networks, normalised, pairwise, pooling
 from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
 _CONVOLUTIONS = (
     *(*edges.BASIC, *edges.SHAPES, *edges.TILES, *pairwise.PAIRWISE),
     *(*networks.UNET_REDUCED, *networks.CLASSIFIERS, *networks.UNET, *networks.CLASSIFIERS_FULL),
 )
-PROBLEMS: tuple[Problem, ...] = (*_CONVOLUTIONS, *normalised.PROBLEMS, *pooling.PROBLEMS, *max_pooling.PROBLEMS)
+PROBLEMS: tuple[Problem, ...] = (
+    *_CONVOLUTIONS,
+    *normalised.PROBLEMS,
+    *pooling.PROBLEMS,
+    *max_pooling.PROBLEMS,
+    *empty.PROBLEMS,
+)
 """All; behaviour is checked on the first ones of a family."""
 _DESCRIPTORS = {problem.name: problem.geometry.descriptor for problem in PROBLEMS}
 

@@ -131,7 +131,8 @@ class Server:
         wait: bool,
     ) -> wire.Returned:
         """Results get the numbers from `number` on; with `wait` they are finished."""
-        result = self.function(name, kind, index)(*self.given(arguments), **parameters)
+        by_keyword = {keyword: self.found(value) for keyword, value in parameters.items()}
+        result = self.function(name, kind, index)(*self.given(arguments), **by_keyword)
         if wait:
             self.known[name].arrays.synchronize(result)
         return self.keep(result, number)
@@ -173,6 +174,12 @@ class Server:
 
     def given(self, numbers: Sequence[int | None]) -> list[Any]:
         return [None if number is None else self.arrays[number] for number in numbers]
+
+    def found(self, value: Any) -> Any:
+        """A parameter with the arrays that it names."""
+        if isinstance(value, tuple):
+            return tuple(map(self.found, value))
+        return self.arrays[value.number] if isinstance(value, wire.Array) else value
 
     def perform(self, name: str, routine: Callable[..., Any], *given: Any) -> Any:
         """A function of the suite, which is given this server and the name of an implementation. It may `consult`."""
