@@ -98,23 +98,24 @@ def gradients_asked_for_alone(subject: Subject) -> None:
     operands = tuple(n for n, array in zip(sample.names, inputs, strict=True) if n in GRADIENTS and array is not None)
     every = subject.case.implementation.autograd_variants
     variants = [one for one in every if one.operator == subject.case.operator.name]
-    for variant in variants:
-        # once: jax compiles anew for each set of operands
-        fewer = variant is variants[0] and subject.case.variant.dtype == "fp32"
-        for wanted in (operands, *(_some(operands) if fewer else ())):
+    # sets of operands in one variant and dtype: jax compiles anew for each
+    wide = subject.case.variant.dtype == "fp32"
+    for variant in variants if wide else variants[:1]:
+        for wanted in (operands, *(_some(operands) if wide and variant is variants[0] else ())):
             when = f"autograd variant {variant.label}, gradient of {', '.join(wanted)}"
             tape = _taped(subject, variant, differentiate, inputs, wanted)
             sample.require_right(sample.invocation.split(tape.result), when)
-            pulls = [(dy, ("contiguous",))]
+            pulls = [(dy, "contiguous")]
             if wanted == operands:  # a second graph, then this one's backward several times
                 _taped(subject, variant, differentiate, other_inputs, wanted)
-                pulls += [(np.ones_like(dy), ("expanded",)), (dy, ("channels-last", "cropped", "contiguous"))]
-            for values, memories in pulls:
+                pulls += [(np.ones_like(dy), "expanded"), (dy, "channels-last"), (dy, "cropped"), (dy, "contiguous")]
+            for values, memory in pulls:
                 expected = [_holding(gradient, values) for gradient in gradients]
-                for memory in memories:
-                    given = _in_memory(subject.bridge, memory, expected[0], values)
-                    if given is not None:
-                        _require_gradients(expected, wanted, tape.pull(given), f"{when}, {memory} dy")
+                given = _in_memory(subject.bridge, memory, expected[0], values)
+                if given is not None:
+                    _require_gradients(expected, wanted, tape.pull(given), f"{when}, {memory} dy")
+            if wanted == operands and given is not None:
+                _require_gradients(expected, wanted, tape.pull(given), f"{when}, the same dy again")
 
 
 def _gradient(subject: Subject, operator: str, forward: Sample) -> Sample:
