@@ -19,6 +19,11 @@ class Geometry(Protocol):
     """Which operators take it: those of the same family."""
 
     @property
+    def n(self) -> int:
+        """Images, or none."""
+        ...
+
+    @property
     def descriptor(self) -> str:
         """Canonical text of the problem, see `conformance.operators.descriptor`."""
         ...

@@ -3,6 +3,8 @@ are added to an array. What is wrong with each is its name; the others are right
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from conformance import Implementation, torch_arrays
 from tests import kernels
 
-CALLS = []
+CALLS: list[Any] = []
 """Whatever a kernel keeps that should keep nothing."""
 
 
@@ -225,7 +227,7 @@ def adds_to_the_last(x, w, dy, needs, window):
     return dx, dw if kept is None or kept.shape != dw.shape else dw + kept, dbias
 
 
-ADDED = {}
+ADDED: dict[int, Any] = {}
 
 
 def only_together(x, w, dy, needs, window):
@@ -281,7 +283,7 @@ def first_call_only(y, into):
     return y + into
 
 
-KEPT = []
+KEPT: list[Any] = []
 
 
 def also_the_last(y, into):
