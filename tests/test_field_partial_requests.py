@@ -1,4 +1,4 @@
-"""The known-bad kernels of `tests/field/partial_requests.py` are detected, each by the cases that are for it, and the right ones are not."""
+"""The known-bad kernels of `tests/field/partial_requests.py` are detected, and the right ones pass."""
 
 from __future__ import annotations
 

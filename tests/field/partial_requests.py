@@ -195,7 +195,7 @@ def scales_dy_in_place(x, w, dy, needs, window):
 
 def dense_dy(x, w, dy, needs, window):
     """Reads dy as if its memory had no gaps."""
-    n, k, p, q = dy.shape
+    _, k, p, q = dy.shape
     strides, memory = (k * p * q, p * q, q, 1), dy.untyped_storage().nbytes() // dy.element_size()
     whole = memory - dy.storage_offset() >= dy.numel()
     return usual(x, w, dy.as_strided(dy.shape, strides) if whole else dy, needs, window)

@@ -7,6 +7,7 @@ from conformance.calibration.known_bad.conv_bn import CONV_BN
 from conformance.calibration.known_bad.conv_bn_outputs import CONV_BN_OUTPUTS
 from conformance.calibration.known_bad.max_pool import MAX_POOL
 from conformance.calibration.known_bad.memory import MEMORY
+from conformance.calibration.known_bad.partial_requests import PARTIAL_REQUESTS
 from conformance.calibration.known_bad.paths import PATHS
 from conformance.calibration.known_bad.pool import POOL
 from conformance.calibration.known_bad.precision import PRECISION
@@ -17,7 +18,7 @@ from conformance.calibration.known_bad.subtle import SUBTLE
 MUTANTS: tuple[Mutant, ...] = (
     *(*STRUCTURE, *PATHS, *PRECISION, *SCALE, *MEMORY, *SUBTLE),
     *(*CONV_BN, *CONV_BN_OUTPUTS),
-    *(*POOL, *MAX_POOL),
+    *(*POOL, *MAX_POOL, *PARTIAL_REQUESTS),
 )
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS))
 
