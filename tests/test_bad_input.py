@@ -93,7 +93,7 @@ DESCRIPTORS = {
     "three paddings": ("n1 c2 h4 w4 k2 r3 s3 p1x2x3", "field 'p1x2x3' must be written as p1, p1x2 or p0:1x2:0"),
     "no image": ("n1 c2 h0 w4 k2 r3 s3 p1", "h is 0; it must be at least 1"),
     "no window": ("n1 c2 h4 w4 k2 r3 s0", "s is 0; it must be at least 1"),
-    "no batch": ("n0 c2 h4 w4 k2 r3 s3", "n is 0; it must be at least 1"),
+    "no batch": ("n-1 c2 h4 w4 k2 r3 s3", "n is -1; it must not be negative"),
     "no stride": ("n1 c2 h4 w4 k2 r3 s3 u1x0", "stride is 0; it must be at least 1"),
     "no dilation": ("n1 c2 h4 w4 k2 r3 s3 d0", "dilation is 0; it must be at least 1"),
     "negative": ("n1 c-2 h4 w4 k2 r3 s3", "c is -2; it must be at least 1"),

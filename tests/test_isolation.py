@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conformance.execution.process import Crash, Limits, Process
@@ -136,6 +137,26 @@ def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
     assert not any(
         name.count(".") > 1 and name.endswith(("operators", "mistakes", "table", "family")) for name in loaded
     )
+
+
+def test_an_array_that_is_dropped_before_it_was_sent_is_freed(tmp_path: Path):
+    """Memory that is poisoned for whoever allocates next would otherwise never be handed back."""
+    file = tmp_path / "acme.py"
+    file.write_text(
+        "import weakref\nfrom conformance import Implementation, numpy_arrays\nseen = []\n"
+        "class Counting(type(numpy_arrays())):\n"
+        "    def from_host(self, array):\n        copy = array.copy()\n        seen.append(weakref.ref(copy))\n"
+        "        return copy\n"
+        "    def describe(self):\n        return {'alive': str(sum(one() is not None for one in seen))}\n"
+        "acme = Implementation('acme', arrays=Counting())\n"
+    )
+    with Workers(Limits(seconds=20)) as workers:
+        bridge: Any = workers.load([file]).implementations["acme"].arrays
+        held = bridge.from_host(np.zeros(3))
+        bridge.from_host(np.zeros(4))
+        assert bridge.ask(dict[str, str], "require") == {"alive": "1"}
+        del held
+        assert bridge.ask(dict[str, str], "require") == {"alive": "0"}
 
 
 def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):

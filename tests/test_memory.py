@@ -147,7 +147,7 @@ def test_nothing_is_kept_in_hiding(torch_kernels, keep: Callable[[Any, Any], Non
 
 def test_two_activations_in_one_buffer_are_too_large():
     """One buffer that holds the input and the output counts once, but not for one."""
-    form = AutogradVariant(lambda: None, "conv_bn_forward", "pair", 1, None)
+    form = AutogradVariant(lambda: None, "conv_bn_forward", "pair", 1, ())
     kept = memory.Kept.of([Saved(((X + Z) // 4,), "float32", X + Z, 4)], PROBLEM.geometry)
     assert next(kept.defects(form, PROBLEM.geometry)).startswith(f"pair: activations take {X + Z:,} B, at most {X:,} B")
 
@@ -245,7 +245,7 @@ def test_kinds_of_buffers(elements: int, kind: str):
 
 def test_declared_form_may_be_smaller_than_fp32():
     """Of 16-bit activations the input is held to its own size, not to that of fp32."""
-    form = AutogradVariant(lambda: None, "conv_bn_forward", "pair", 1, None)
+    form = AutogradVariant(lambda: None, "conv_bn_forward", "pair", 1, ())
     size = PROBLEM.geometry.x.size
     fits = memory.Kept.of([Saved(PROBLEM.geometry.x.shape, "bfloat16", size * 2, 2)], PROBLEM.geometry)
     larger = memory.Kept.of([Saved(PROBLEM.geometry.x.shape, "bfloat16", size * 2 + 2, 2)], PROBLEM.geometry)

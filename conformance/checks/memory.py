@@ -86,7 +86,8 @@ def backward_keeps_what_is_declared(subject: Subject) -> Facts:
 
 def _variants(subject: Subject) -> list[AutogradVariant]:
     operator = subject.case.operator.name
-    variants = [one for one in subject.case.implementation.autograd_variants if one.operator == operator]
+    every = subject.case.implementation.autograd_variants
+    variants = [one for one in every if one.operator == operator and one.saves is not None]
     if not variants:
         raise Unsupported(f"offers no {operator} that can be differentiated (Implementation.differentiates)")
     return variants
@@ -97,7 +98,8 @@ def _taped(subject: Subject, variant: AutogradVariant) -> Tape:
 
     The gradient is judged under the contract that the implementation has for it, or else the operator's own.
     """
-    case = replace(subject.case, operator=OPERATORS[subject.case.operator.gradient])
+    (gradient_name,) = subject.case.operator.gradients
+    case = replace(subject.case, operator=OPERATORS[gradient_name])
     try:
         gradient_kernel = case.kernel
     except Unsupported:

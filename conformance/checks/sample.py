@@ -51,7 +51,7 @@ class Sample:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """What must be returned."""
-        return self.invocation.operator.outputs(self.invocation.geometry)
+        return self.invocation.tensors
 
     @property
     def stored(self) -> list[np.ndarray | None]:

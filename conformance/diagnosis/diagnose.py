@@ -60,7 +60,7 @@ def diagnose(
     Elements that are not finite anywhere are left aside. `reference` saves computing the exact outputs once more.
     """
     sizes = operator.flops(geometry) / 2, operator.bytes(geometry, 1)
-    if max(sizes) > AFFORDABLE or geometry.r * geometry.s > LARGEST_WINDOW:
+    if max(sizes) > AFFORDABLE or geometry.r * geometry.s > LARGEST_WINDOW or not sizes[0]:  # of an empty batch nothing
         return None
     with np.errstate(all="ignore"):
         reference = reference or operator.reference(geometry, inputs)
@@ -77,7 +77,7 @@ def diagnose_shapes(
     `returned` holds arrays as the kernel returned them; `order`, which axes a tensor of four has there one after the
     other. A name with residual `UNEXPLAINED` is that of a mistake that makes outputs of these shapes.
     """
-    if not all(np.can_cast(array.dtype, np.float64) for array in returned.values()):
+    if not operator.flops(geometry) or not all(np.can_cast(array.dtype, np.float64) for array in returned.values()):
         return None
     tensors, canonical = operator.outputs(geometry), _canonical(returned, order)
     resized = [

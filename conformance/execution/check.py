@@ -28,7 +28,7 @@ from conformance.implementations.errors import kernel_frames
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
 from conformance.judge import Comparison, Contract, compare, outputs_of
-from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError
+from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
 from conformance.problems import LAYOUTS, Problem, Variant, named, typed
 from conformance.problems.table import applies
 from conformance.resources import IMPLS
@@ -185,7 +185,7 @@ def check(
     require_known("method", [method], METHODS)
     if not isinstance(seed, int) or not 0 <= seed < 10**18:
         raise SelectionError(f"seed {seed!r}: must be a whole number from 0 to 10^18 - 1")
-    possible = [one.name for one in family.operators]
+    possible = [one.name for one in family.operators if takes(one.name, found.geometry)]
     if operator is not None:
         require_known("operator", [operator], OPERATORS)
         if operator not in possible:

@@ -7,7 +7,7 @@ side of it; what a bridge makes of them is the kernel's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from conformance.dtypes import STORAGE, name_of
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
-from conformance.operators.base import Arrays, Operator
+from conformance.operators.base import Arrays, Operator, Tensor
 from conformance.worker.audit import AUDIT
 from conformance.worker.instruments import Instruments
 
@@ -71,6 +71,14 @@ def instruments(bridge: ArrayBridge) -> Instruments:
     return found or Instruments(bridge)
 
 
+def fill_freed_memory(bridge: ArrayBridge, tensors: Iterable[Tensor]) -> None:
+    """Leave memory full of NaN to whoever allocates next, in the sizes of these tensors and of their accumulators: what
+    a kernel does not write must not be zero by chance."""
+    sizes = {tensor.size * itemsize for tensor in tensors for itemsize in (2, 4, 8)}
+    blocks = [bridge.from_host(np.full(size, 0xFF, np.uint8)) for size in sizes for _ in range(3)]
+    del blocks
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """A kernel (or an autograd variant, which has a kernel's signature) bound to the parameters of one problem."""
@@ -82,6 +90,14 @@ class Invocation:
     dtype: str
     layout: str
     storage: str = ""
+    requested: tuple[str, ...] = ()
+    """The outputs that are asked for, of a kernel with an `output_mask`; all of them where none is named."""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What must be returned."""
+        outputs = self.operator.outputs(self.geometry)
+        return {name: outputs[name] for name in outputs if name in (self.requested or outputs)}
 
     def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
         """Arguments by position as the layout stores them on the host; None for an absent one."""
@@ -124,9 +140,13 @@ class Invocation:
 
     def parameters(self, **changed: Any) -> dict[str, Any]:
         """The keyword arguments that the function asks for; `changed` replaces values."""
-        available = {**self.operator.parameters(self.geometry), "layout": self.layout, **changed}
-        asked = self.kernel.keywords
-        return available if asked is None else {name: available[name] for name in asked}
+        mask = tuple(name in self.tensors for name in self.operator.outputs(self.geometry))
+        available = {
+            **self.operator.parameters(self.geometry),
+            **{"layout": self.layout, "output_mask": mask, "into": None},
+            **changed,
+        }
+        return {name: available[name] for name in self.kernel.keywords}
 
     def start(self, native: Sequence[Any], **changed: Any) -> Any:
         """What the function returns, whether the device has finished or not. `changed` replaces parameters."""
@@ -160,7 +180,7 @@ class Invocation:
 
     def split(self, result: Any) -> tuple[Any, ...]:
         """What was returned, one for each output. Raises MalformedError for another number of results."""
-        names = self.operator.outputs(self.geometry)
+        names = self.tensors
         results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         if len(results) != len(names):
             raise MalformedError(f"returned {len(results)} results; expected {len(names)} ({', '.join(names)})")
@@ -175,7 +195,7 @@ class Invocation:
 
     def outputs(self, results: Sequence[Any]) -> Arrays:
         """Results on the host in canonical order. Raises MismatchedError for another shape or dtype than asked for."""
-        tensors = self.operator.outputs(self.geometry)
+        tensors = self.tensors
         returned = dict(zip(tensors, self.fetch(results), strict=True))
         to, back = TO_LAYOUT[self.layout], FROM_LAYOUT[self.layout]
         canonical = {}

@@ -27,6 +27,8 @@ from conformance.resources import IMPLS
 
 Predicate = Callable[[Any], bool]
 Rows = Sequence[tuple[Problem, Sequence[Variant]]]
+Lacks = Callable[[Implementation, str], str]
+"""Why a check of an operator does not apply to an implementation; empty where it does."""
 
 SMALL = 1 << 28
 """FLOPs of the largest problem that behaviour is checked on; a check calls a dozen times."""
@@ -134,14 +136,23 @@ class Plan:
         yield from self._cases(operator, rows, [one for one in present if one.name not in untimed])
 
     def measured(
-        self, check: str, operator: str, problems: Iterable[Problem], dtypes: Sequence[str]
+        self,
+        check: str,
+        operator: str,
+        problems: Iterable[Problem],
+        dtypes: Sequence[str],
+        lacks: Lacks = lambda one, operator: "",
     ) -> Iterator[Case | Absence]:
-        """The cases of a check of memory: its own problems at the level asked for, in the canonical layout."""
+        """The cases of a check with problems of its own, at the level asked for, in the canonical layout.
+
+        `lacks` says of an implementation why the check does not apply to it.
+        """
         asked = self.selection
         variants = tuple(Variant(dtype, "nchw", BEHAVIOUR) for dtype in dtypes if dtype in asked.dtypes)
         if operator in asked.operators and BEHAVIOUR in asked.distributions and "nchw" in asked.layouts and variants:
-            rows = [(problem, variants) for problem, _ in at_level(problems, asked.level)]
-            yield from self._rows(operator, rows, check)
+            taken = (problem for problem in problems if takes(operator, problem.geometry))
+            rows = [(problem, variants) for problem, _ in at_level(taken, asked.level)]
+            yield from self._rows(operator, rows, check, lacks)
 
     def behaviour(self, check: str, operator: str, most: int | None = None) -> Iterator[Case | Absence]:
         """What a behaviour check needs: a few small problems of every implementation, or its paths: `most` of them, 0
@@ -189,10 +200,12 @@ class Plan:
             mine = [claim for claim in claims if claim.implementation == name]
         yield from compared(absence, mine, selected)
 
-    def _rows(self, operator: str, rows: Rows, check: str = "") -> Iterator[Case | Absence]:
+    def _rows(
+        self, operator: str, rows: Rows, check: str = "", lacks: Lacks = lambda one, operator: ""
+    ) -> Iterator[Case | Absence]:
         """Cases of all implementations on rows of a table."""
         if selected := _keys(operator, rows, check):
-            present = yield from self._absences(operator, len(selected), selected)
+            present = yield from self._absences(operator, len(selected), selected, lacks)
             for one in present:  # what a framework does not have is said once, not for each case
                 missing = defaultdict[str, list[Key]](list)
                 for key in (key for key in selected if key.storage):
@@ -204,7 +217,11 @@ class Plan:
             yield from self._cases(operator, rows, present)
 
     def _absences(
-        self, operator: str, count: int, selected: Sequence[Key] = ()
+        self,
+        operator: str,
+        count: int,
+        selected: Sequence[Key] = (),
+        lacks: Lacks = lambda one, operator: "",
     ) -> Generator[Absence, None, list[Implementation]]:
         """Who cannot run `count` cases of an operator, as claims have it of the `selected` ones; returns the others."""
         present: list[Implementation] = []
@@ -214,6 +231,8 @@ class Plan:
                 absent.append(Absence(one.name, operator, one.device, "unavailable", reason, count))
             elif not any(kernel.operator == operator for kernel in one.kernels):
                 reason = NOT_IMPLEMENTED.format(operator)
+                absent.append(Absence(one.name, operator, one.device, "unsupported", reason, count))
+            elif reason := lacks(one, operator):
                 absent.append(Absence(one.name, operator, one.device, "unsupported", reason, count))
             else:
                 present.append(one)
@@ -306,9 +325,9 @@ def absence_reason(implementation: Implementation) -> str | None:
 
 
 def small(operator: str, problems: Iterable[Problem]) -> list[Problem]:
-    """The problems of the operator's family that behaviour can be checked on."""
+    """The problems of the operator's family that behaviour can be checked on: those with something to compute."""
     taken = (problem for problem in problems if takes(operator, problem.geometry))
-    return [problem for problem in taken if OPERATORS[operator].flops(problem.geometry) < SMALL]
+    return [problem for problem in taken if 0 < OPERATORS[operator].flops(problem.geometry) < SMALL]
 
 
 def behaviour_cases(

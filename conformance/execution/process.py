@@ -143,8 +143,11 @@ class Process:
         """Ask for an operation; `finish` waits for the answer. Raises Crash."""
         if self.ended:
             raise Crash(self.ended)
-        free = [self.dropped.popleft() for _ in range(len(self.dropped))]
-        request = pickle.dumps([*([("free", free)] if free else []), *self._posted, (name, *given)])
+        dropped = {self.dropped.popleft() for _ in range(len(self.dropped))}
+        unborn = dropped.intersection(put[2] for put in self._posted if put[0] == "put")
+        frees = [("free", [*numbers]) if numbers else None for numbers in (dropped - unborn, unborn)]
+        operations = [frees[0], *self._posted, frees[1], (name, *given)]
+        request = pickle.dumps([operation for operation in operations if operation is not None])
         self._posted.clear()
         self._begun = time.monotonic()
         if not self._ready:

@@ -320,7 +320,8 @@ class Function:
     def _called(self, given: Sequence[Any], parameters: dict[str, Any], *, wait: bool) -> tuple[Any, tuple[str, ...]]:
         process = next((one.process for one in given if isinstance(one, Handle)), None) or self.home.process()
         first = process.numbers(wire.MAX_RESULTS)
-        returned = asked(process, wire.Returned, "call", *self.place, first, numbers(given), parameters, wait)
+        by_keyword = {keyword: named(value) for keyword, value in parameters.items()}
+        returned = asked(process, wire.Returned, "call", *self.place, first, numbers(given), by_keyword, wait)
         return received(process, returned, first), returned.changed
 
 
@@ -341,6 +342,13 @@ def received(process: Process, returned: wire.Returned, first: int) -> Any:
 def numbers(handles: Sequence[Any]) -> list[int | None]:
     """What the process knows arrays by; None stands for an absent one."""
     return [None if one is None else require_handle(one).number for one in handles]
+
+
+def named(value: Any) -> Any:
+    """A parameter with arrays as the process knows them."""
+    if isinstance(value, tuple):
+        return tuple(map(named, value))
+    return wire.Array(value.number) if isinstance(value, Handle) else value
 
 
 def require_handle(array: Any) -> Handle:

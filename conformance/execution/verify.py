@@ -13,7 +13,7 @@ from conformance.dtypes import STORAGE
 from conformance.execution import storage
 from conformance.execution.adequacy import require_adequate
 from conformance.execution.case import Case
-from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError
+from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError, fill_freed_memory
 from conformance.execution.judging import SPARSE, by_probes, judged, prepare_reference
 from conformance.execution.status import (
     BehaviourError,
@@ -99,6 +99,8 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout, stored)
     with verdict.timed("transfer"):
         native, memories = invocation.laid_out(expected.inputs)
+        if not geometry.n:
+            fill_freed_memory(bridge, invocation.tensors.values())
     # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
     meter = getattr(bridge, "metered", nullcontext)
     with verdict.timed("kernel"), meter() as work:

@@ -43,8 +43,9 @@ class Kernel:
     layouts: tuple[str, ...]
     when: Predicate | None
     contract: Contract
-    keywords: tuple[str, ...] | None
-    """Keyword-only parameters of the function; None where it takes any (`**kwargs`)."""
+    keywords: tuple[str, ...]
+    """Keyword-only parameters of the function; where it takes any (`**kwargs`), all that the operator has, and of its
+    capabilities those that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,9 @@ class AutogradVariant:
     function: Callable[..., Any]
     operator: str
     label: str
-    saves: int
-    """Activations, buffers of the size of an image, that it keeps for its backward."""
-    keywords: tuple[str, ...] | None
+    saves: int | None
+    """Activations, buffers of the size of an image, that it keeps for its backward; None where nothing is declared."""
+    keywords: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -149,17 +150,18 @@ class Implementation:
         return register
 
     def differentiates(
-        self, operator: str, *, label: str, saves: int
+        self, operator: str, *, label: str = "autograd", saves: int | None = None
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Offer a function that takes and returns what a kernel of `operator` does and that can be differentiated.
 
-        `saves` is how many activations, buffers of the size of an image, it keeps for its backward; `label` names the
-        way it does that. A function may be a kernel as well, and an implementation may offer several.
+        `saves` is how many activations, buffers of the size of an image, it keeps for its backward, where that is to be
+        counted (conv_bn_forward); `label` names the way it does that. A function may be a kernel as well, and an
+        implementation may offer several.
         """
         _known("operator", [operator], vocabulary().operators)
         if any((one.label, one.operator) == (label, operator) for one in self.autograd_variants) or not label.strip():
             raise ImplementationError(f"label={label!r}: each autograd variant of {operator} needs its own name")
-        if not isinstance(saves, int) or saves < 0:
+        if saves is not None and (not isinstance(saves, int) or saves < 0):
             raise ImplementationError(f"saves={saves!r}: must be a number of buffers")
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,14 +262,15 @@ def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
             raise ImplementationError(f"{field_name}: {value!r} is not one of {', '.join(choices)}")
 
 
-def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...] | None:
+def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...]:
     """The parameters to pass by keyword: those after the operator's arguments, for which few people write the `*`."""
     parameters = list(inspect.signature(function).parameters.values())
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    arguments, known = vocabulary().operators[operator]
+    arguments, keywords, capabilities = vocabulary().operators[operator]
+    known = (*keywords, *capabilities)
     asked = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    beyond = [p.name for p in parameters[len(arguments) :] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in known]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return (*keywords, *(name for name in capabilities if name in (*asked, *beyond)))
     name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
     _known(f"keyword parameters of {name}", asked, known)
-    beyond = [p.name for p in parameters[len(arguments) :] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in known]
     return (*asked, *beyond)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    operators: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    """Name -> arguments by position, and keywords that a kernel may ask for."""
+    operators: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]
+    """Name -> arguments by position, keywords that a kernel may ask for, and those by which it says that it can do
+    more."""
     layouts: tuple[str, ...]
     distributions: tuple[str, ...]
 
@@ -32,6 +33,6 @@ def vocabulary() -> Vocabulary:
         from conformance.operators import OPERATORS
         from conformance.problems import LAYOUTS
 
-        operators = {name: (operator.arguments, operator.keywords) for name, operator in OPERATORS.items()}
+        operators = {name: (one.arguments, one.keywords, one.capabilities) for name, one in OPERATORS.items()}
         _set.append(Vocabulary(operators, tuple(LAYOUTS), tuple(DISTRIBUTIONS)))
     return _set[0]

@@ -67,7 +67,7 @@ class Recipe:
     @cached_property
     def terms(self) -> int:
         """Longest contraction among the outputs."""
-        return max(self.operator.errors(self.geometry).terms.values())
+        return max(1, *self.operator.errors(self.geometry).terms.values())
 
     def stream(self, purpose: str) -> Stream:
         """Random numbers for one tensor or decision."""
@@ -147,6 +147,8 @@ def _impulse(recipe: Recipe) -> Arrays:
         for name, tensor in recipe.operator.inputs(recipe.geometry).items()
     }
     data = np.zeros_like(inputs[recipe.operator.data])
+    if not data.size:
+        return inputs
     images = data.reshape(len(data), -1)
     places = recipe.stream("impulse").below(images.shape[1], len(images))
     images[np.arange(len(images)), places] = 1
@@ -166,6 +168,8 @@ def _special(recipe: Recipe) -> Arrays:
         dtype = STORAGE[tensor.stored_as(recipe.dtype)]
         drawn = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
+    if not inputs[operator.data].size:
+        return inputs
     for place, value in operator.specials:
         inputs[operator.data][place] = value
     if (index := operator.nan_place(geometry)) is not None:

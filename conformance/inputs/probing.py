@@ -26,7 +26,7 @@ _GATHERED = 1 << 19
 
 def possible(recipe: Recipe) -> bool:
     """Whether the probes' bounds hold for the distribution's data."""
-    return recipe.distribution in DISTRIBUTIONS and recipe.operator.probes is not None
+    return recipe.distribution in DISTRIBUTIONS and recipe.operator.probes is not None and recipe.geometry.n > 0
 
 
 def worthwhile(recipe: Recipe) -> bool:

@@ -24,6 +24,11 @@ class Geometry(Protocol):
     """Which operators take it: those of the same family."""
 
     @property
+    def n(self) -> int:
+        """Images, or none."""
+        ...
+
+    @property
     def descriptor(self) -> str:
         """Canonical text of the problem, see `conformance.operators.descriptor`."""
         ...
@@ -184,6 +189,9 @@ class Operator:
     included."""
     keywords: tuple[str, ...]
     """Keyword arguments an implementation may ask for: those of `parameters`, and layout."""
+    capabilities: tuple[str, ...] = ()
+    """Keyword arguments by which a kernel says that it can do more: `output_mask`, whether each output is asked for,
+    and `into`, the array (of several outputs: arrays) that results are added to, None for new ones."""
     data: str
     """Name of the input that distributions scatter impulses and special values over."""
     operand: str
@@ -197,10 +205,12 @@ class Operator:
     homogeneous = Homogeneous()
     invalid: Mapping[str, Spoil] = {}
     """What no kernel can fulfil, by what is wrong with it."""
-    gradient: str = ""
-    """The operator that its gradient is verified as."""
+    gradients: tuple[str, ...] = ()
+    """The operators that its gradients are verified as."""
     cofactor: str = ""
     """The input of the family's other operators that the main output is multiplied with in the adjoint identity."""
+    takes_empty_batch = True
+    """Whether a batch without images has a result; it has no statistics."""
     probes: ProbeMethods | None = None
     worked_example: WorkedExample | None = None
 

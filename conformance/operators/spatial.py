@@ -23,8 +23,10 @@ class GeometryError(ValueError):
 
 def require_windows(geometry: Any, **sizes: int) -> None:
     """Raises GeometryError for sizes below one (`sizes` beside those of image and window), negative padding, or a
-    window larger than the padded image."""
-    positive = {name: getattr(geometry, name) for name in ("n", "c", "h", "w", "r", "s")} | sizes
+    window larger than the padded image. A batch may have no images."""
+    if geometry.n < 0:
+        raise GeometryError(f"n is {geometry.n}; it must not be negative")
+    positive = {name: getattr(geometry, name) for name in ("c", "h", "w", "r", "s")} | sizes
     for name, value in (positive | {"stride": min(geometry.stride), "dilation": min(geometry.dilation)}).items():
         if value < 1:
             raise GeometryError(f"{name} is {value}; it must be at least 1")

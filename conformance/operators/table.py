@@ -28,8 +28,9 @@ POOLINGS = tuple(operator.name for operator in avg_pool.FAMILY.operators)
 
 
 def takes(operator: str, geometry: Geometry) -> bool:
-    """Whether an operator is defined on a geometry: they are of one family."""
-    return OPERATORS[operator].family == geometry.family
+    """Whether an operator is defined on a geometry: they are of one family, and there are images or need be none."""
+    one = OPERATORS[operator]
+    return one.family == geometry.family and (geometry.n > 0 or one.takes_empty_batch)
 
 
 def parse(text: str) -> Any:

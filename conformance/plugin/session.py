@@ -133,7 +133,7 @@ class Session:
                 required = CHECKS[name]
                 for operator in required.operators:
                     if required.problems:
-                        cases = self.plan.measured(name, operator, required.problems, required.dtypes)
+                        cases = self.plan.measured(name, operator, required.problems, required.dtypes, required.lacks)
                     else:
                         cases = self.plan.behaviour(name, operator, required.paths)
                     yield from ((f"{name}-{operator}-", (name,), case) for case in cases)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from conformance.operators import GeometryError
-from conformance.problems import edges, huge, max_pooling, networks, normalised, pairwise, pooling, sizes
+from conformance.problems import edges, empty, huge, max_pooling, networks, normalised, pairwise, pooling, sizes
 from conformance.problems.storage import with_storage
 from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
@@ -17,7 +17,7 @@ PROBLEMS: tuple[Problem, ...] = with_storage(
     (
         *(*_CONVOLUTIONS, *normalised.PROBLEMS, *pooling.PROBLEMS, *max_pooling.PROBLEMS),
         *(*sizes.CONVOLUTIONS, *sizes.NORMALISED, *sizes.AVERAGE_POOLINGS, *sizes.MAX_POOLINGS),
-        *huge.PROBLEMS,
+        *(*empty.PROBLEMS, *huge.PROBLEMS),
     )
 )
 """All; behaviour is checked on the first ones of a family."""

@@ -117,7 +117,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
             for judgement in verdict.judgements
         },
         "profile": {j.output: _profile(j) for j in verdict.judgements if j.profile},
-        "work": msgspec.convert(verdict.work | {"least_bytes": least}, Work) if verdict.work else None,
+        "work": msgspec.convert(verdict.work | {"least_bytes": least}, Work) if verdict.work and least else None,
         "versions": versions()
         | ({} if verdict.status == "unavailable" else {str(k): str(v) for k, v in here.arrays.describe().items()}),
         "command": case.command,

@@ -32,6 +32,12 @@ def test_invalid_arguments(check, name, case):
     check(name, case)
 
 
+@pytest.mark.behaves("outputs_asked_for_alone", "gradients_asked_for_alone", "results_are_added_to_arrays")
+def test_partial_requests(check, name, case):
+    """Some of the outputs, gradients of some of the operands, results that are added to an array."""
+    check(name, case)
+
+
 @pytest.mark.behaves("backward_keeps_what_is_declared", "training_holds_what_autograd_shows")
 def test_memory(check, name, case):
     """What an operator keeps for its backward, and what a training step of two of them in a network takes."""

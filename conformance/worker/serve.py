@@ -134,9 +134,10 @@ class Server:
     ) -> wire.Returned:
         """Results get the numbers from `number` on; with `wait` they are finished."""
         function, given = self.function(name, kind, index), self.given(arguments)
+        by_keyword = {keyword: self.found(value) for keyword, value in parameters.items()}
         if not wait:
-            return self.keep(function(*given, **parameters), number)
-        result, changed = AUDIT.call(self.bridge(name), function, self.names(name, kind, index), given, parameters)
+            return self.keep(function(*given, **by_keyword), number)
+        result, changed = AUDIT.call(self.bridge(name), function, self.names(name, kind, index), given, by_keyword)
         return msgspec.structs.replace(self.keep(result, number), changed=tuple(map(plain, changed)))
 
     def names(self, name: str, kind: str, index: int) -> tuple[str, ...]:
@@ -182,6 +183,12 @@ class Server:
 
     def given(self, numbers: Sequence[int | None]) -> list[Any]:
         return [None if number is None else self.arrays[number] for number in numbers]
+
+    def found(self, value: Any) -> Any:
+        """A parameter with the arrays that it names."""
+        if isinstance(value, tuple):
+            return tuple(map(self.found, value))
+        return self.arrays[value.number] if isinstance(value, wire.Array) else value
 
     def perform(self, name: str, routine: Callable[..., Any], *given: Any) -> Any:
         """A function of the suite, which is given this server and the name of an implementation. It may `consult`."""

@@ -48,10 +48,16 @@ class Tensor(Struct, frozen=True, array_like=True):
         return _NAMED.get(self.dtype) or np.dtype(self.dtype)
 
 
+class Array(Struct, frozen=True):
+    """An array in a kernel's process that is passed by keyword."""
+
+    number: int
+
+
 class Function(Struct, frozen=True):
     """A function that a file declares, and where it can be imported from; `module` is empty where it cannot."""
 
-    keywords: tuple[str, ...] | None
+    keywords: tuple[str, ...]
     module: str = ""
     qualname: str = ""
     file: str = ""
@@ -70,7 +76,7 @@ class Variant(Struct, frozen=True):
     function: Function
     operator: str
     label: str
-    saves: int
+    saves: int | None
 
 
 class Waiver(Struct, frozen=True):
@@ -173,7 +179,7 @@ def plain(text: str, length: int = MAX_TEXT) -> str:
     return text[:length].encode("utf-8", "replace").decode()
 
 
-def importable(function: Any, keywords: tuple[str, ...] | None = None) -> Function:
+def importable(function: Any, keywords: tuple[str, ...] = ()) -> Function:
     """A function with the place that it can be imported from, if it is found there."""
     module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
     found: Any = sys.modules.get(module)

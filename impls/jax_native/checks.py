@@ -18,8 +18,8 @@ def floating(**arrays):
 
 def images(**arrays):
     for name, array in arrays.items():
-        if array.ndim != 4 or not array.size:
-            raise ValueError(f"{name} has shape {array.shape}: must have four axes, none of them empty")
+        if array.ndim != 4 or 0 in array.shape[1:]:
+            raise ValueError(f"{name} has shape {array.shape}: must have four axes, and none empty but the first")
 
 
 def shape(name, array, expected):

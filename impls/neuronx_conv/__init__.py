@@ -22,7 +22,7 @@ neuronx_conv = Implementation("neuronx-conv", device=neuron_device(), arrays=pri
 def plain(p: Any) -> bool:
     """What the sample's layers are. It asserts padding and bias only; other windows get a dx of the wrong shape."""
     window, steps = (p.r, p.s) == (3, 3), p.stride == p.dilation == (1, 1)
-    return window and steps and p.padding == ((1, 1), (1, 1)) and p.groups == 1 and not p.bias
+    return window and steps and p.padding == ((1, 1), (1, 1)) and p.groups == 1 and not p.bias and p.n > 0
 
 
 def forward_fits(p: Any) -> bool:

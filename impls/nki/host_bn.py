@@ -115,6 +115,8 @@ class Normalised(Convolution):
         """y with the running statistics."""
         vectors = _vectors(len(w), gamma, beta, running_mean, running_var)
         (images, weights), shape, lattices, plan = _prepared(x, w, stride, padding, dilation, groups)
+        if not len(images):
+            return np.zeros(shape, images.dtype)
         how = shape, lattices, groups, plan.tile, eps, eps_outside
         return self.load("conv_bn").infer(images, weights, *vectors, gamma is not None, *how)
 

@@ -71,7 +71,9 @@ class Convolution:
         return self._gather(outputs, weights, [], shape, lattices, operand, steps, kernel[1])
 
     def _gather(self, source, weights, vectors, shape, axes, operand, steps, width):
-        """One gather, by the engine that its plan names."""
+        """One gather, by the engine that its plan names; of no images, none."""
+        if not len(source):
+            return np.zeros((*shape, axes[0].size, axes[1].size), source.dtype)
         plan: GatherPlan = gather_plan(len(source), axes, operand)
         kernels = self.load("conv_windows")
         kernel = kernels.gather_by_channel if plan.by_channel else kernels.gather_by_matmul
@@ -90,6 +92,9 @@ class Convolution:
         matching("channels beyond whole groups", c % groups + k % groups, 0)
         axes = windows(images.shape[2:], kernel_size, stride, padding, dilation)
         _matching_sizes(outputs, axes)
+        if not len(images):
+            dw, dbias = np.zeros((k, c // groups, *kernel_size), images.dtype), np.zeros(k, images.dtype)
+            return (dw, dbias) if with_bias else dw
         operand = Operand(c // groups, k // groups, groups, taps, images.itemsize)
         kernel = self._weight_by_channel if operand.by_channel else self._weight_by_matmul
         return kernel(images, outputs, axes, operand, (k, c // groups, *kernel_size), with_bias)

@@ -103,5 +103,7 @@ class Pooling:
         vectors, scale = _reciprocals(counts, override)
         varying = vectors[0] is not None
         shape = (*source.shape[:2], axes[0].size, axes[1].size)
+        if not len(source):
+            return np.zeros(shape, source.dtype)
         lattices = _lattice(axes[0]), _lattice(axes[1])
         return self.load("avg_pool").pool(source, *vectors, varying, scale, backward, shape, lattices, _tile(axes))

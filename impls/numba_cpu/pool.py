@@ -235,6 +235,8 @@ def _pooling(
 
 def _run(target: Array, source: Array, pooling: _Pooling, layout: str, forward: bool) -> Array:
     """Fills and returns `target`."""
+    if not target.size:
+        return target
     n, c, _ = sizes(source.shape, layout)
     planes, channels = (n * c, 1) if layout == "nchw" else (n, c)
     (by_row, by_column), axes = pooling.shares, pooling.axes

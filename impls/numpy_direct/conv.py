@@ -31,7 +31,7 @@ def image_gradient(dy, w, input_size, stride, padding, dilation, groups):
     for r, s, seen in taps(w.shape[2:], stride, dilation, dy.shape[2:]):
         for k in range(weights.shape[1]):
             image[seen] += weights[:, k, :, r, s, None, None] * gradient[:, :, k, None]
-    return cropped(image, padding, input_size).reshape(len(dy), -1, *input_size)
+    return cropped(image, padding, input_size).reshape(len(dy), groups * w.shape[1], *input_size)
 
 
 def weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups):
@@ -45,21 +45,32 @@ def weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups):
     return dw.reshape(dy.shape[1], -1, *kernel_size)
 
 
-def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+def _stored(sums, dtype, into):
+    """The sums, and what `into` holds, rounded once."""
+    return (sums if into is None else sums + into.astype(sums.dtype)).astype(dtype)
+
+
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups, into=None):
     """y; the bias is added before the rounding."""
     y = convolved(x, w, stride, padding, dilation, groups)
     if bias is not None:
         y += bias.astype(y.dtype)[:, None, None]
-    return y.astype(x.dtype)
+    return _stored(y, x.dtype, into)
 
 
-def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups):
-    return image_gradient(dy, w, input_size, stride, padding, dilation, groups).astype(dy.dtype)
+def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, into=None):
+    return _stored(image_gradient(dy, w, input_size, stride, padding, dilation, groups), dy.dtype, into)
 
 
-def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups):
+def conv_backward_weight(
+    x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, output_mask=(True, True), into=None
+):
     """dw; dbias, the sum of dy."""
-    dw = weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups).astype(x.dtype)
-    if not with_bias:
-        return dw
-    return dw, dy.astype(accumulator(dy)).sum(axis=(0, 2, 3)).astype(dy.dtype)
+    sums = []
+    if output_mask[0]:
+        sums.append(weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups))
+    if with_bias and output_mask[1]:
+        sums.append(dy.astype(accumulator(dy)).sum(axis=(0, 2, 3)))
+    held = into if isinstance(into, tuple) else (into,) * len(sums)
+    found = tuple(_stored(part, x.dtype, array) for part, array in zip(sums, held, strict=True))
+    return found if len(found) > 1 else found[0]

@@ -79,16 +79,19 @@ def _z_gradient(dy, centred, var, gamma, eps, eps_outside):
     return t - _column(t.sum(axis=OVER) / var.dtype.type(elements)) - centred * _column(slope)
 
 
-def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps, eps_outside):
-    """dx, dw and, with gamma, dgamma, dbeta. z is computed again; dz stays in accumulator precision."""
+def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps, eps_outside, output_mask=(True,) * 4):
+    """Of dx, dw and, with gamma, dgamma, dbeta those that `output_mask` asks for. z is computed again; dz stays in
+    accumulator precision."""
     geometry = (stride, padding, dilation, groups)
     _, centred, squares = _statistics(convolved(x, w, *geometry))
     var = _variance(squares, centred, unbiased=eps_outside)
     dy = dy.astype(centred.dtype)
     dz = _z_gradient(dy, centred, var, gamma, eps, eps_outside)
-    dx = image_gradient(dz, w, x.shape[2:], *geometry).astype(x.dtype)
-    dw = weight_gradient(x, dz, w.shape[2:], *geometry).astype(w.dtype)
-    if gamma is None:
-        return dx, dw
-    dgamma = (dy * centred).sum(axis=OVER) / _deviation(var, eps, eps_outside)
-    return dx, dw, dgamma, dy.sum(axis=OVER)
+    gradients = (
+        lambda: image_gradient(dz, w, x.shape[2:], *geometry).astype(x.dtype),
+        lambda: weight_gradient(x, dz, w.shape[2:], *geometry).astype(w.dtype),
+        lambda: (dy * centred).sum(axis=OVER) / _deviation(var, eps, eps_outside),
+        lambda: dy.sum(axis=OVER),
+    )
+    present = gradients if gamma is not None else gradients[:2]
+    return tuple(gradient() for gradient, asked in zip(present, output_mask, strict=False) if asked)

@@ -75,6 +75,8 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
             offer(kernel, (dtype,), when=pooled_in_storage, contract=Contract(accumulate=dtype))
         offer(kernel, EVERY_DTYPE)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
+    for kernel in (conv_forward, avg_pool_forward, max_pool_forward):
+        implementation.differentiates(kernel.__name__)(kernel)
     return implementation
 
 

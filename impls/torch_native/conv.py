@@ -27,7 +27,9 @@ def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, 
     return restored(dx, layout)
 
 
-def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, layout):
+def conv_backward_weight(
+    x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, layout, output_mask=(True, True)
+):
     own, border = split(padding)
     x, dy = nchw(x, layout), nchw(dy, layout)
     shape = (dy.shape[1], x.shape[1] // groups, *kernel_size)
@@ -35,8 +37,11 @@ def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dila
     if border is not None:
         x = pad(x, border)
     bias_sizes = [dy.shape[1]] if with_bias else None
-    _, dw, dbias = _backward(dy, x, w, bias_sizes, stride, own, dilation, groups, (False, True, with_bias))
-    return (restored(dw, layout), dbias) if with_bias else restored(dw, layout)
+    asked = (False, output_mask[0], with_bias and output_mask[1])
+    _, dw, dbias = _backward(dy, x, w, bias_sizes, stride, own, dilation, groups, asked)
+    # oneDNN's path returns a dw that nobody asked for
+    found = [*([restored(dw, layout)] if asked[1] else []), *([dbias] if asked[2] else [])]
+    return tuple(found) if len(found) > 1 else found[0]
 
 
 def _backward(dy, x, w, bias_sizes, stride, padding, dilation, groups, wanted):

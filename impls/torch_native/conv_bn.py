@@ -5,6 +5,8 @@ What the convolution returns is stored, in the storage format, before batch_norm
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch.nn.functional import batch_norm
 
@@ -20,6 +22,8 @@ def conv_bn_forward(
     mean, unbiased = _statistics(z.detach())
     moved = () if running_mean is None else (running_mean.clone(), running_var.clone())
     y = _trained(z, gamma, beta, moved, momentum, eps, eps_outside)
+    if y.requires_grad:
+        y.register_hook(partial(_in_memory_like, y.stride()))
     elements = z.numel() // z.shape[1]
     var = unbiased if eps_outside else unbiased * ((elements - 1) / elements)
     return restored(y, layout), mean, var, *moved
@@ -34,7 +38,7 @@ def conv_bn_backward(dy, x, w, gamma, *, eps, eps_outside, layout, **window):
     with torch.enable_grad():
         z = _convolved(*leaves[:2], layout, window)
         y = _trained(z, gamma, beta, (), 0.0, eps, eps_outside)
-    return torch.autograd.grad(y, leaves, _in_memory_like(y, nchw(dy, layout)))
+    return torch.autograd.grad(y, leaves, _in_memory_like(y.stride(), nchw(dy, layout)))
 
 
 def conv_bn_inference(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, layout, **window):
@@ -45,9 +49,9 @@ def conv_bn_inference(x, w, gamma, beta, running_mean, running_var, *, eps, eps_
     return restored(batch_norm(z, running_mean, running_var, gamma, beta, False, 0.0, eps), layout)
 
 
-def _in_memory_like(y, dy):
+def _in_memory_like(strides, dy):
     """dy with the strides of y: on the CPU batch_norm's gradient otherwise sums a 16-bit dy to a 16-bit dbeta."""
-    return dy if dy.stride() == y.stride() else torch.empty_strided(y.shape, y.stride(), dtype=dy.dtype).copy_(dy)
+    return dy if dy.stride() == strides else dy.new_empty_strided(dy.shape, strides).copy_(dy)
 
 
 def _convolved(x, w, layout, window):

@@ -8,6 +8,7 @@ from conformance.calibration.known_bad.conv_bn_outputs import CONV_BN_OUTPUTS
 from conformance.calibration.known_bad.edges import EDGES
 from conformance.calibration.known_bad.max_pool import MAX_POOL
 from conformance.calibration.known_bad.memory import MEMORY
+from conformance.calibration.known_bad.partial_requests import PARTIAL_REQUESTS
 from conformance.calibration.known_bad.paths import PATHS
 from conformance.calibration.known_bad.pool import POOL
 from conformance.calibration.known_bad.precision import PRECISION
@@ -20,7 +21,7 @@ from conformance.calibration.known_bad.values import VALUES
 MUTANTS: tuple[Mutant, ...] = (
     *(*STRUCTURE, *PATHS, *PRECISION, *SCALE, *MEMORY, *SUBTLE),
     *(*CONV_BN, *CONV_BN_OUTPUTS),
-    *(*POOL, *MAX_POOL),
+    *(*POOL, *MAX_POOL, *PARTIAL_REQUESTS),
     *(*VALUES, *SIZES, *EDGES),
 )
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS))

@@ -27,7 +27,7 @@ def differentiate(call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
     kept += stashed(main.grad_fn)
 
     def pull(gradient: Any) -> tuple[Any, ...]:
-        return tuple(torch.autograd.grad(main, leaves, gradient))
+        return tuple(torch.autograd.grad(main, leaves, gradient, retain_graph=True))
 
     return Tape(result, tuple(map(_described, by_memory(kept).values())), pull)
 

@@ -77,7 +77,7 @@ class AvgPoolForward(_Pool):
     name, data, operand = "avg_pool_forward", "x", "x"
     arguments = ("x",)
     homogeneous = Homogeneous(("x",), ("y",))
-    gradient = "avg_pool_backward"
+    gradients = ("avg_pool_backward",)
     worked_example = WorkedExample(
         "pool n1 c2 h6 w6 r2 s2", {"x": np.arange(72.0).reshape(1, 2, 6, 6)}, "on consecutive numbers"
     )

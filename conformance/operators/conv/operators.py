@@ -125,6 +125,7 @@ def inner_pixel(g: ConvGeometry) -> tuple[int, int] | None:
 class ConvForward(_Conv, signatures.Forward):
     data, operand, free_axis = "x", "w", 0
     homogeneous = Homogeneous(("x", "bias"), ("y",))
+    gradients = ("conv_backward_data", "conv_backward_weight")
     cofactor = "dy"
     probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
 

@@ -33,6 +33,7 @@ class Forward(Convolution):
 
     name = "conv_forward"
     arguments = ("x", "w", "bias")
+    capabilities = ("into",)
 
     def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
         bias = {"bias": geometry.per_channel} if geometry.bias else {}
@@ -48,6 +49,7 @@ class BackwardData(Convolution):
     name = "conv_backward_data"
     arguments = ("dy", "w")
     keywords = (*_KEYWORDS, "input_size")
+    capabilities = ("into",)
 
     def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
         return {"dy": geometry.y, "w": geometry.filter}
@@ -66,6 +68,7 @@ class BackwardWeight(Convolution):
     name = "conv_backward_weight"
     arguments = ("x", "dy")
     keywords = (*_KEYWORDS, "kernel_size", "with_bias")
+    capabilities = ("output_mask", "into")
 
     def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
         return {"x": geometry.x, "dy": geometry.y}

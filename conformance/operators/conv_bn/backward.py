@@ -37,6 +37,8 @@ class ConvBnBackward(ConvBn):
 
     name = "conv_bn_backward"
     arguments = ("dy", "x", "w", "gamma")
+    capabilities = ("output_mask",)
+    takes_empty_batch = False
     homogeneous = Homogeneous(("dy",), ("dx", "dw", "dgamma", "dbeta"))
 
     def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:

@@ -39,7 +39,7 @@ class ConvBnGeometry(ConvGeometry):
         ConvGeometry.__post_init__(self)
         if self.bias:
             raise GeometryError("a convolution before batch normalisation has no bias: the mean takes it away again")
-        if self.count < 2:
+        if self.n and self.count < 2:
             raise GeometryError("the variance of one element a channel is undefined; enlarge n, h or w")
         if not 1 <= self.eps_digits <= 9:
             raise GeometryError(f"eps{self.eps_digits} stands for 1e-{self.eps_digits}; it must be eps1 to eps9")

@@ -167,7 +167,9 @@ class ConvBnForward(ConvBn):
 
     name = "conv_bn_forward"
     keywords = (*ConvBn.keywords, "momentum")
-    gradient = "conv_bn_backward"
+    capabilities = ("output_mask",)
+    gradients = ("conv_bn_backward",)
+    takes_empty_batch = False
     # epsilon has a scale of its own, and no sign
     homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y", "mean", "running_mean"), powers=False)
 

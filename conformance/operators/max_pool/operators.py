@@ -111,7 +111,7 @@ class MaxPoolForward(_MaxPool):
     specials = (((-1, 0), -np.inf), *Operator.specials)
     """A channel of minus infinities, which is what its maxima are, and not the lowest number."""
     homogeneous = Homogeneous(("x",), ("y",), signs=False)
-    gradient = "max_pool_backward"
+    gradients = ("max_pool_backward",)
     worked_example = WorkedExample(
         "maxpool n1 c1 h5 w5 r5 s5 u1 p2", {"x": np.arange(1.0, 26.0).reshape(1, 1, 5, 5)}, "on consecutive numbers"
     )

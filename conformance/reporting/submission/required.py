@@ -64,7 +64,8 @@ def required_cases(level: str) -> Required:
         for operator in required.operators:
             if required.problems:
                 variants = [Variant(dtype, "nchw", BEHAVIOUR) for dtype in required.dtypes]
-                pairs = ((problem, v) for problem, _ in at_level(required.problems, level) for v in variants)
+                taken = (problem for problem in required.problems if takes(operator, problem.geometry))
+                pairs = ((problem, v) for problem, _ in at_level(taken, level) for v in variants)
                 if keys := _keys(operator, pairs, check):
                     measured.append(Share(operator, check, keys, len(keys)))
             else:

@@ -196,7 +196,7 @@ def _planned(plan: Plan) -> Iterator[Candidate | Absence]:
     required = [("", case) for operator, when in VERIFIED for case in plan.cases(operator, when)]
     for check, by in CHECKS.items():
         for operator in by.operators:
-            measured = plan.measured(check, operator, by.problems, by.dtypes)
+            measured = plan.measured(check, operator, by.problems, by.dtypes, by.lacks)
             required += [
                 (check, case) for case in (measured if by.problems else plan.behaviour(check, operator, by.paths))
             ]
