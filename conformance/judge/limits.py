@@ -6,7 +6,8 @@ spread = hypot(s2, ref):
     |y - ref| <= half_ulp + inputs*s2 + sums*spread + tiny
 
 *Output rounding.* half_ulp is half the spacing of the output format at |ref| plus the other terms: a result that is
-rounded once, after everything else, cannot be further away (IEEE 754-2019, section 4.3.1).
+rounded once, after everything else, cannot be further away (IEEE 754-2019, section 4.3.1). Nothing converts fp64 to 16
+bits directly, neither processors nor NumPy's bf16: a wider result is rounded to fp32 on the way, u_fp32*|ref| more.
 
 *Accumulation to nearest.* A sum of KS terms in any order makes at most KS - 1 roundings, each an independent
 mean-zero error of at most u times the partial sum at that point (Higham and Mary, "A new approach to probabilistic
@@ -170,7 +171,10 @@ class Limits:
     def bound(self, reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
         """Largest |y - ref| of a kernel that keeps its contract, element by element."""
         before = self.inputs * s2 + self.sums * spread(reference, s2) + self.tiny
-        allowed: np.ndarray = before + half_ulp(np.abs(reference) + before, self.format)
+        size = np.abs(reference)
+        if self.format.precision < FORMATS["fp32"].precision:
+            before = before + FORMATS["fp32"].unit_roundoff * size
+        allowed: np.ndarray = before + half_ulp(size + before, self.format)
         return allowed
 
     def rms(self, count: float) -> float:
