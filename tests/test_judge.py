@@ -70,7 +70,7 @@ def test_equality_is_with_the_result_rounded_to_the_dtype(dtype: str):
 
 @pytest.mark.parametrize(("dtype", "bits"), [("bf16", 8), ("fp16", 11)])
 def test_a_wide_result_may_be_rounded_to_fp32_on_the_way_to_16_bits(dtype: str, bits: int):
-    """Nothing converts fp64 to 16 bits directly: what lies just above the middle of two neighbours becomes the middle."""
+    """Nothing converts fp64 to 16 bits directly: what lies just above the middle becomes the middle."""
     exact = np.array([1 + 2.0**-bits + 2.0**-30])
     by_fp32 = exact.astype(np.float32).astype(STORAGE[dtype])
     assert by_fp32.astype(np.float64) == 1.0
