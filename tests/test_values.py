@@ -24,7 +24,7 @@ def drawn(operator: str, text: str, dtype: str, distribution: str) -> Expectatio
 
 
 def fractions(array: np.ndarray) -> np.ndarray:
-    return np.vectorize(Fraction, otypes=[object])(array.astype(np.float64))
+    return np.array([Fraction(value) for value in array.astype(np.float64).flat], object).reshape(array.shape)
 
 
 @pytest.mark.parametrize("dtype", STORAGE)

@@ -42,8 +42,8 @@ FP64_POWER = 400
 """Largest exponent of fp64 data that are judged by a bound: the squares that it is made of are fp64, too."""
 FUSED_POWER = 28
 """Exponent of filters before batch normalisation: 2^28 is beyond fp16, and its fourth power, of which bounds are made,
-not beyond fp32. In gradients, where its powers meet, and in fp16 it is 8, there for the data as well, so that results of
-the convolution leave the range."""
+not beyond fp32. In gradients, where its powers meet, and in fp16 it is 8, there for the data as well, so that results
+of the convolution leave the range."""
 LARGEST_INTEGER = 127
 """Every integer input fits in the 8 bits of the narrowest input rounding, so no contract makes it inexact."""
 
@@ -180,8 +180,8 @@ def _are_sums(recipe: Recipe) -> bool:
 
 
 def _nonfinite(recipe: Recipe) -> Arrays:
-    """The rest of `special`: -1, 0, 1 with the operator's `nonfinite` values; fractions in batch normalisation, where few
-    integers may have a variance of zero."""
+    """The rest of `special`: -1, 0, 1 with the operator's `nonfinite` values; fractions in batch normalisation, where
+    few integers may have a variance of zero."""
     operator, geometry = recipe.operator, recipe.geometry
     if not _are_sums(recipe):
         inputs = _fixed(recipe)
@@ -208,7 +208,7 @@ def _powers(
     turns = recipe.stream("turns").below(len(shifts) * len(units), 2)
     exponents, signs = np.roll(np.array(units), turns[0], axis=0).T
     # dbias adds up what has different shifts
-    shifts = np.roll(shifts, turns[1]) if len(operator.outputs(geometry)) == 1 else np.array(shifts[:1])
+    shift = np.roll(shifts, turns[1]) if len(operator.outputs(geometry)) == 1 else np.array(shifts[:1])
     tensors = operator.inputs(geometry)
     data = inputs[operator.data].astype(np.float64)
     if operator.factors == 1:
@@ -221,11 +221,11 @@ def _powers(
         second += first // (geometry.k // geometry.groups) * (geometry.c // geometry.groups)
         channels = 1
     free, summed = (first, second) if operator.free_axis == 0 else (second, first)
-    power = (exponents[free % len(units)] - shifts[summed % len(shifts)])[..., None, None]
+    power = (exponents[free % len(units)] - shift[summed % len(shift)])[..., None, None]
     operand = _signed(inputs[operator.operand], signs[free % len(units)][..., None, None])
-    shift = np.resize(shifts, data.shape[channels]).reshape(-1, *[1] * (3 - channels))
+    along = np.resize(shift, data.shape[channels]).reshape(-1, *[1] * (3 - channels))
     scaled = {
-        operator.data: np.ldexp(np.abs(data) if signs.any() else data, shift),
+        operator.data: np.ldexp(np.abs(data) if signs.any() else data, along),
         operator.operand: np.where(
             (power < lowest) | (power > highest), 0, np.ldexp(operand, np.minimum(power, highest))
         ),

@@ -126,7 +126,7 @@ def linear(operate: Callable[..., np.ndarray], factors: Sequence[np.ndarray], sp
 def cut(array: np.ndarray, bits: int) -> list[np.ndarray]:
     """As many slices of `bits` bits as the array has, at least one."""
     grid, rest = np.ldexp(1.0, np.frexp(np.abs(array).max(initial=0.0))[1] - bits), array
-    parts = []
+    parts: list[np.ndarray] = []
     while not parts or rest.any():
         parts.append(np.rint(rest / grid) * grid)
         rest, grid = rest - parts[-1], np.ldexp(grid, -bits)

@@ -139,8 +139,8 @@ class ConvBn(Operator):
         }
 
     def ranged(self, geometry: ConvBnGeometry, inputs: Arrays, power: int) -> Arrays:
-        """Filters of 2^power, 2^-power and zero in turn (the channels of these have no variance); beside ordinary ones, a
-        gamma of zero, 2^(-2*power) and 2^power, and a running variance of zero, the smallest number and 2^power."""
+        """Beside ordinary ones in turn: filters of 2^power, 2^-power and zero, without variance; a gamma of zero,
+        2^(-2*power) and 2^power; a running variance of zero, the smallest number and 2^power."""
         turn, found = np.arange(geometry.k), dict(inputs)
         scale = np.array([1, 2.0**power, 2.0**-power, 0])[turn % 4].reshape(-1, 1, 1, 1)
         found["w"] = (inputs["w"].astype(np.float64) * scale).astype(inputs["w"].dtype)
