@@ -116,6 +116,8 @@ class Contract:
             return f"{self.algorithm} spreads NaN and Inf over its whole tile (declared)"
         if distribution == "subnormal" and self.subnormals == "flushed":
             return "subnormal numbers are flushed (declared)"
+        if distribution == "range" and dtype == "fp16" and self.between == "storage":
+            return "the result of the convolution leaves the range of fp16, in which it is stored (declared)"
         if distribution in ("range", "subnormal") and not self.exact_on_integers(dtype):
             return "results near the ends of the range are known for sums that are exact on integers only"
         stages = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]

@@ -43,6 +43,10 @@ SHIFT_BITS = {"fp32": 12, "bf16": 7, "fp16": 10, "fp64": 20}
 """On the shifted distribution data are 1 and what lies 2^-bits beside it."""
 FP64_POWER = 400
 """Largest exponent of fp64 data that are judged by a bound: the squares that it is made of are fp64, too."""
+FUSED_POWER = 28
+"""Exponent of filters before batch normalisation: 2^28 is beyond fp16, and its fourth power, of which bounds are made,
+not beyond fp32. In gradients, where its powers meet, and in fp16 it is 8, there for the data as well, so that results
+of the convolution leave the range."""
 LARGEST_INTEGER = 127
 """Every integer input fits in the 8 bits of the narrowest input rounding, so no contract makes it inexact."""
 
@@ -177,15 +181,22 @@ def _special(recipe: Recipe) -> Arrays:
     return inputs
 
 
+def _are_sums(recipe: Recipe) -> bool:
+    """Whether results are plain sums of inputs or of products: of all families but batch normalisation."""
+    return recipe.operator.errors(recipe.geometry).propagate is None
+
+
 def _nonfinite(recipe: Recipe) -> Arrays:
-    """The rest of `special`: -1, 0, 1 with the operator's `nonfinite` values."""
-    inputs = {}
-    density = min(1.0, _room(recipe) / 4 / recipe.terms)
-    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
-        dtype = STORAGE[tensor.stored_as(recipe.dtype)]
-        drawn = recipe.stream(name).ternary(tensor.shape, density if name == recipe.operator.data else 1.0, dtype)
-        inputs[name] = np.abs(drawn) if tensor.positive else drawn
-    for name, place, value in recipe.operator.nonfinite(recipe.geometry):
+    """The rest of `special`: -1, 0, 1 with the operator's `nonfinite` values; fractions in batch normalisation, where
+    few integers may have a variance of zero."""
+    operator, geometry = recipe.operator, recipe.geometry
+    if not _are_sums(recipe):
+        inputs = _fixed(recipe)
+    else:
+        inputs, density = {}, {operator.data: min(1.0, _room(recipe) / 4 / recipe.terms)}
+        for name, tensor in operator.inputs(geometry).items():
+            inputs[name] = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), STORAGE[recipe.dtype])
+    for name, place, value in operator.nonfinite(geometry):
         inputs[name][place] = value
     return inputs
 
@@ -204,7 +215,7 @@ def _powers(
     turns = recipe.stream("turns").below(len(shifts) * len(units), 2)
     exponents, signs = np.roll(np.array(units), turns[0], axis=0).T
     # dbias adds up what has different shifts
-    shifts = np.roll(shifts, turns[1]) if len(operator.outputs(geometry)) == 1 else np.array(shifts[:1])
+    shift = np.roll(shifts, turns[1]) if len(operator.outputs(geometry)) == 1 else np.array(shifts[:1])
     tensors = operator.inputs(geometry)
     data = inputs[operator.data].astype(np.float64)
     if operator.factors == 1:
@@ -217,11 +228,11 @@ def _powers(
         second += first // (geometry.k // geometry.groups) * (geometry.c // geometry.groups)
         channels = 1
     free, summed = (first, second) if operator.free_axis == 0 else (second, first)
-    power = (exponents[free % len(units)] - shifts[summed % len(shifts)])[..., None, None]
+    power = (exponents[free % len(units)] - shift[summed % len(shift)])[..., None, None]
     operand = _signed(inputs[operator.operand], signs[free % len(units)][..., None, None])
-    shift = np.resize(shifts, data.shape[channels]).reshape(-1, *[1] * (3 - channels))
+    along = np.resize(shift, data.shape[channels]).reshape(-1, *[1] * (3 - channels))
     scaled = {
-        operator.data: np.ldexp(np.abs(data) if signs.any() else data, shift),
+        operator.data: np.ldexp(np.abs(data) if signs.any() else data, along),
         operator.operand: np.where(
             (power < lowest) | (power > highest), 0, np.ldexp(operand, np.minimum(power, highest))
         ),
@@ -241,9 +252,14 @@ def _signed(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
 
 def _range(recipe: Recipe) -> Arrays:
     """Normal numbers over the whole range, in both factors, and sums of one sign of which most overflow."""
+    operator, geometry = recipe.operator, recipe.geometry
+    if not _are_sums(recipe):
+        narrow = recipe.dtype == "fp16"
+        inputs = operator.ranged(geometry, _fixed(recipe), 8 if narrow or "dy" in operator.arguments else FUSED_POWER)
+        return inputs | ({"x": inputs["x"] * np.float16(2**8)} if narrow else {})
     format, (bits, terms), largest = FORMATS[recipe.dtype], _bits_and_terms(recipe), _largest_integer(recipe)
     top, quarter = format.emax - 2 * bits - terms, (format.emax + 1) // 4
-    if recipe.operator.factors == 1:
+    if operator.factors == 1:
         most = top if recipe.dtype != "fp64" else FP64_POWER
         least = max(format.emin + _spare(recipe), -most)
         return _powers(recipe, (0,), [(e, 0) for e in (most, least, quarter, -quarter)], 0, 0)
@@ -251,16 +267,23 @@ def _range(recipe: Recipe) -> Arrays:
     if largest:  # sparse numbers stand for sums too long for one sign
         over = format.emax + 3 - max(1, recipe.terms * largest**2 // 4).bit_length()
         units = [(over - 2, 1), (format.emin, 0), (over, 1), (over, -1)]
-    return _powers(recipe, (quarter, 0, -quarter), units, format.emin, format.emax - bits - terms)
+    return _powers(recipe, (quarter, 0, -quarter), units, format.emin, _highest(recipe))
 
 
 def _subnormal(recipe: Recipe) -> Arrays:
     """Subnormal numbers in the data, in the other factor, and in the results."""
-    format, (bits, terms) = FORMATS[recipe.dtype], _bits_and_terms(recipe)
-    lowest, highest = format.emin - format.precision + 1, format.emax - bits - terms
+    format = FORMATS[recipe.dtype]
+    lowest, highest = format.emin - format.precision + 1, _highest(recipe)
     if recipe.operator.factors == 1:
         return _powers(recipe, (0,), ((lowest + _spare(recipe), 0), (0, 0)), 0, 0)
     return _powers(recipe, (lowest, 0), ((lowest, 0), (lowest + highest, 0)), lowest, highest)
+
+
+def _highest(recipe: Recipe) -> int:
+    """The largest power of two that integers can be multiplied with, and in gradients of a bias their sums."""
+    bits, terms = _bits_and_terms(recipe)
+    summed = terms if len(recipe.operator.outputs(recipe.geometry)) > 1 else 0
+    return FORMATS[recipe.dtype].emax - bits - summed
 
 
 def _spare(recipe: Recipe) -> int:

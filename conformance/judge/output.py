@@ -78,7 +78,12 @@ def outputs_of(
     errors = operator.errors(geometry)
     bounds = None
     if (propagate := errors.propagate) is not None:
-        bounds = cache(lambda contract: propagate(geometry, inputs, magnitude(), Arithmetic(contract, dtype)))
+
+        @cache
+        def bounds(contract: Contract) -> Arrays:
+            with np.errstate(invalid="ignore"):  # infinities, which are compared with the reference
+                return propagate(geometry, inputs, magnitude(), Arithmetic(contract, dtype))
+
     return [
         Output(
             name=name,

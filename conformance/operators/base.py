@@ -265,6 +265,11 @@ class Operator:
         order of a sum, and nothing of it is multiplied with padding or with zeros that an algorithm inserts."""
         yield self.data, (-1, 0, 0, 0), -math.inf
 
+    def ranged(self, geometry: Any, inputs: Arrays, power: int) -> Arrays:
+        """The inputs with some that are larger by 2^power and smaller, and others at the edges of what is allowed; only
+        for families whose results are no sums that could be exact."""
+        raise NotImplementedError
+
     def shifted(self, geometry: Any, inputs: Arrays, steps: np.ndarray) -> Arrays:
         """The inputs with an image close to 1, from which `steps` says how far every element lies; only for families
         that list the shifted distribution."""

@@ -126,19 +126,22 @@ def linear(operate: Callable[..., np.ndarray], factors: Sequence[np.ndarray], sp
 def cut(array: np.ndarray, bits: int) -> list[np.ndarray]:
     """As many slices of `bits` bits as the array has, at least one."""
     grid, rest = np.ldexp(1.0, np.frexp(np.abs(array).max(initial=0.0))[1] - bits), array
-    parts = []
+    parts: list[np.ndarray] = []
     while not parts or rest.any():
         parts.append(np.rint(rest / grid) * grid)
         rest, grid = rest - parts[-1], np.ldexp(grid, -bits)
     return parts
 
 
-def sliced(array: np.ndarray, bits: int, axes: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Slices of `bits` bits that add up to `array`, from the highest; their grid is one along `axes`."""
+def sliced(array: np.ndarray, bits: int, axes: tuple[int, ...], further: int = 0) -> Iterator[np.ndarray]:
+    """Slices of `bits` bits that add up to `array`, from the highest; their grid is one along `axes`.
+
+    They reach COVERED bits, and `further` ones, below the largest element.
+    """
     largest = np.max(np.abs(array), axis=axes, keepdims=True, where=np.isfinite(array), initial=0.0)
     grid = np.ldexp(1.0, np.frexp(largest)[1] - bits)
     rest = array
-    for _ in range(math.ceil(COVERED / bits)):
+    for _ in range(math.ceil((COVERED + further) / bits)):
         part = np.rint(rest / grid) * grid
         yield part
         rest = rest - part

@@ -75,7 +75,7 @@ VALUES = (
         "standard",
         (
             "fp32,fp64 nchw,nhwc bits",
-            "all nhwc nonfinite",
+            "all nhwc nonfinite,range",
             "bf16,fp16,fp64 nchw special",
             "fp16,fp64 nhwc fixed",
         ),
@@ -83,7 +83,7 @@ VALUES = (
     ),
     *table(
         "standard",
-        ("fp32 nchw bits,nonfinite", "fp64 nchw bits", "fp16,bf16 nchw nonfinite"),
+        ("fp32 nchw bits,nonfinite,range", "fp64 nchw bits", "fp16,bf16 nchw nonfinite,range"),
         {
             "bn.values-plain": "bn n2 c4 h5 w6 k12 r1 s1",
             "bn.values-channel1": "bn n2 c1 h3 w3 k12 r1 s1 eps3",

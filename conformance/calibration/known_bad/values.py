@@ -177,6 +177,31 @@ def _overflowing() -> Iterator[Mutant]:
                   ("fp64",))  # fmt: skip
 
 
+def _by_gamma(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+    """Normalised values recovered from y = d * inv * gamma + beta, which a gamma of zero does not allow."""
+    outputs = exact(operator, geometry, inputs, dtype)
+    lost = inputs["gamma"] == 0 if "gamma" in inputs else np.zeros(geometry.k, bool)
+    return outputs | {"dgamma": np.where(lost, np.nan, outputs["dgamma"])} if "dgamma" in outputs else outputs
+
+
+def _in_range() -> Iterator[Mutant]:
+    """Of batch normalisation."""
+    yield _mutant("bn: dgamma from values divided by gamma", _by_gamma, (BACKWARD,))
+    yield _mutant(
+        "bn: filters clamped to the range of fp16",
+        _reading(_within(FP16), "w"),
+        (TRAINING, INFERENCE),
+        ("fp32", "bf16"),
+    )
+    below = _replaced(lambda values: np.abs(values) < 2.0**-14, lambda values: 0.0)
+    yield _mutant("bn: filters below the range of fp16 are zero", _reading(below, "w"), (BACKWARD,), ("fp32", "bf16"))
+    for name, where in (("gamma", NORMALISED), ("running_var", (INFERENCE,))):
+        instead = _replaced(lambda values: values == 0, lambda values: 1.0)
+        yield _mutant(f"bn: a {name} of zero taken for one", _reading(instead, name), where)
+        changed = _reading(_replaced(lambda values: values > 2**8 - 1, lambda values: 2.0**4), name)
+        yield _mutant(f"bn: large {name} clamped", changed, where)
+
+
 def _subnormal() -> Iterator[Mutant]:
     operators = (*SUMS, "max_pool_forward")
     yield _mutant("subnormal data flushed", _reading(_flushed(), "x", "dy"), operators)
@@ -193,4 +218,4 @@ def _mutant(name: str, run: Run, operators: tuple[str, ...], dtypes: tuple[str, 
     return Mutant(f"values: {name}", "values", run, operators=operators, dtypes=dtypes, base=exact)
 
 
-VALUES: tuple[Mutant, ...] = (*_last_bits(), *_in_fp32(), *_not_finite(), *_overflowing(), *_subnormal())
+VALUES: tuple[Mutant, ...] = (*_last_bits(), *_in_fp32(), *_not_finite(), *_overflowing(), *_in_range(), *_subnormal())

@@ -132,7 +132,8 @@ class ConvForward(_Conv, signatures.Forward):
     def nonfinite(self, geometry: ConvGeometry) -> Iterator[Place]:
         """Filters, and the bias of others."""
         yield from super().nonfinite(geometry)
-        tap, wanted = inner_tap(geometry), []
+        tap = inner_tap(geometry)
+        wanted: list[Place] = []
         for value in NONFINITE:
             wanted += [("w", (0, *tap), value)] if tap else []
             wanted += [("bias", (), value)] if geometry.bias else []

@@ -27,6 +27,8 @@ from conformance.operators.conv_bn.operators import CONV, ConvBn, Statistics, in
 from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.extended import Double
 
+MAX_APART = 14
+"""Binades between the gradients of groups beyond which slices must reach further down for the smaller one."""
 HALF = 27
 """Bits of a factor that leave enough of float64's 53 for the other one and the sum."""
 _GRADIENT, _WEIGHT = ConvBackwardData(), ConvBackwardWeight()
@@ -124,7 +126,15 @@ def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> 
     """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
     level, scale = extended.levelled(w)
     raised = np.ldexp(dz, scale[:, None, None])
-    return _in_slices(_GRADIENT, geometry, ("dy", raised, (0, 1, 2, 3)), ("w", level), dtype)
+    largest = np.max(
+        np.abs(raised * (level != 0).any((1, 2, 3))[:, None, None]).swapaxes(0, 1).reshape(geometry.groups, -1),
+        axis=1, where=np.isfinite(raised).swapaxes(0, 1).reshape(geometry.groups, -1), initial=0.0,
+    )  # fmt: skip
+    exponents = np.frexp(largest[largest > 0])[1]
+    apart = int(np.ptp(exponents)) if exponents.size else 0
+    return _in_slices(
+        _GRADIENT, geometry, ("dy", raised, (0, 1, 2, 3)), ("w", level), dtype, apart if apart > MAX_APART else 0
+    )
 
 
 def _dw(geometry: ConvBnGeometry, x: np.ndarray, dz: np.ndarray, dtype: Any) -> np.ndarray:
@@ -138,6 +148,7 @@ def _in_slices(
     sliced: tuple[str, np.ndarray, tuple[int, ...]],
     other: tuple[str, np.ndarray],
     dtype: Any,
+    further: int = 0,
 ) -> np.ndarray:
     """The operator's main output, added up from the smallest of exact parts: one input in slices along the axes given,
     the other in two where it has more than half of the bits of float64."""
@@ -146,7 +157,7 @@ def _in_slices(
     halves = extended.cut(values, HALF) if extended.width(values) > HALF else [values]
     parts = [
         operator.reference(geometry.conv, {name: part, factor: half}, dtype)[main]
-        for part in extended.sliced(array, min(extended.room(half, terms) for half in halves), axes)
+        for part in extended.sliced(array, min(extended.room(half, terms) for half in halves), axes, further)
         for half in halves
     ]
     found: np.ndarray = parts[-1]

@@ -14,7 +14,7 @@ FAMILY = Family(
     name="conv_bn",
     geometry=ConvBnGeometry,
     operators=(ConvBnForward(), ConvBnBackward(), ConvBnInference()),
-    distributions=("fixed", "bits", "scaled", "shifted", "special", "nonfinite"),
+    distributions=("fixed", "bits", "scaled", "shifted", "special", "nonfinite", "range"),
     mistakes=(*CONVOLVING, *NORMALISATION, *BACKPROPAGATION),
     further=FURTHER,
 )

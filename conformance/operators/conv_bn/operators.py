@@ -138,6 +138,19 @@ class ConvBn(Operator):
             "w": (w * kept[..., None, None]).reshape(inputs["w"].shape),
         }
 
+    def ranged(self, geometry: ConvBnGeometry, inputs: Arrays, power: int) -> Arrays:
+        """Beside ordinary ones in turn: filters of 2^power, 2^-power and zero, without variance; a gamma of zero,
+        2^(-2*power) and 2^power; a running variance of zero, the smallest number and 2^power."""
+        turn, found = np.arange(geometry.k), dict(inputs)
+        scale = np.array([1, 2.0**power, 2.0**-power, 0])[turn % 4].reshape(-1, 1, 1, 1)
+        found["w"] = (inputs["w"].astype(np.float64) * scale).astype(inputs["w"].dtype)
+        for name, first in (("gamma", turn + turn // 4), ("running_var", 3 * turn + turn // 4)):
+            if name in inputs:
+                least = 4.0**-power if name == "gamma" else np.finfo(inputs[name].dtype).smallest_subnormal
+                edges = np.array([0, least, 2.0**power], inputs[name].dtype)
+                found[name] = np.where(first % 4 == 0, inputs[name], edges[first % 4 - 1])
+        return found
+
     def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
         return apart(geometry.k, self.nonfinite_channels(geometry))
 
@@ -255,6 +268,10 @@ class ConvBnInference(ConvBn):
 
     def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
         return {"y": geometry.y}
+
+    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
+        yield self.data, (-1, 0, 0, 0), -math.inf
+        yield from super().nonfinite(geometry)
 
     def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
         """In every input: statistics are given, so that infinities stay where they are. An infinite variance leaves
