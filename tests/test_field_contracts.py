@@ -65,6 +65,11 @@ def test_zeros_are_detected(run: Run, operator: str):
 @pytest.mark.parametrize("name", GOOD)
 def test_known_good_contract_is_not(run: Run, name: str, operator: str):
     found = {verdict.status: verdict.reason for verdict in verdicts(run, name, operator, ("smoke",))}
-    print(found)
     assert found.keys() <= {"pass", "unsupported"}
     assert "pass" in found
+
+
+def test_a_refusal_at_run_time_is_told_from_a_declared_one(run: Run):
+    found = verdicts(run, "good-refuses-strides", "conv_forward", ("smoke",))
+    assert {verdict.refused for verdict in found if verdict.reason == "strides of two"} == {True}
+    assert not any(verdict.refused for verdict in verdicts(run, "good-tf32", "conv_bn_inference", ("smoke",)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -261,6 +262,39 @@ def test_there_are_no_more_splits_than_products():
     assert limits(Contract(splits=10**6, partials="bf16"), "fp32", 9) == limits(
         Contract(splits=9, partials="bf16"), "fp32", 9
     )
+
+
+WEAK = Contract(accumulate="bf16", rounding="zero")
+WHAT_ZEROS_DO = {
+    "the bound shows them": (Contract(), "wide", np.ones(9), "fail"),
+    "equality shows them": (Contract(), "integer", np.ones(9), "fail"),
+    "the bound allows them": (WEAK, "wide", np.ones(9), "allowed"),
+    "the statistics show them": (WEAK, "fixed", np.full(9, 5.0), "fail"),
+    "they are right": (WEAK, "fixed", np.zeros(9), "right"),
+    "they are exactly right": (Contract(), "integer", np.zeros(9), "right"),
+    "NaN shows them": (WEAK, "special", np.full(9, np.nan), "fail"),
+}
+
+
+@pytest.mark.parametrize(("contract", "distribution", "exact", "zeros"), WHAT_ZEROS_DO.values(), ids=WHAT_ZEROS_DO)
+def test_what_zeros_would_do(contract: Contract, distribution: str, exact: np.ndarray, zeros: str):
+    one = output(exact, exact, np.ones(9), terms=100)
+    assert judge(one, distribution, contract).zeros == zeros
+    if zeros == "allowed":
+        assert judge(output(0 * exact, exact, np.ones(9), terms=100), distribution, contract).passed
+
+
+def test_errors_of_16_bit_accumulators_are_counted_by_channel():
+    """One error for each of 64 channels, of 1,000 elements each: independent by channel, and no offset."""
+    shared = np.repeat(np.where(np.arange(64) % 8 < 5, 1, -1), 1000).reshape(1, 64, 1000, 1)
+    exact = np.random.default_rng(1).uniform(-1, 1, shared.shape)
+    actual, ones = (exact + shared * 2.0**-9).astype(np.float32), np.ones(shared.shape)
+    channels = np.arange(64)[:, None, None]
+    one = Output("y", "NKPQ", "fp32", 9, actual, exact, lambda: {"y": ones}, channels=channels)
+    assert failed(judge(one, "fixed", Contract(accumulate="bf16"))) == set()
+    assert failed(judge(replace(one, channels=None), "fixed", Contract(accumulate="bf16"))) == {"offset z"}
+    every = replace(one, actual=(exact + 2.0**-9).astype(np.float32))
+    assert failed(judge(every, "fixed", Contract(accumulate="bf16"))) == {"offset z"}
 
 
 LADDERS = {

@@ -171,7 +171,8 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
     worst, where = None, ""
     if not all(check.passed for check in checks):
         index = np.unravel_index(found.worst, output.actual.shape)
-        bound = allowed.bound(output.reference[index], s2[index].astype(np.float64))
+        with np.errstate(invalid="ignore"):
+            bound = allowed.bound(output.reference[index], s2[index].astype(np.float64))
         worst = _worst(output, index, float(bound))
         if found.mismatched is not None:
             where = _where(output, found.mismatched.reshape(output.actual.shape))
