@@ -33,6 +33,13 @@ class AwaitedFunction(Protocol):
     def finished(self, *given: Any, **parameters: Any) -> tuple[Any, tuple[str, ...]]: ...
 
 
+@runtime_checkable
+class BatchingBridge(Protocol):
+    """A bridge to another process, which fetches several arrays in one exchange."""
+
+    def to_hosts(self, arrays: Sequence[Any]) -> list[np.ndarray]: ...
+
+
 class MalformedError(KernelFailure):
     """A result that cannot be compared; the message says what was expected."""
 
@@ -189,6 +196,8 @@ class Invocation:
     def fetch(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Results on the host, as they are now. Raises MalformedError for what is not the framework's own array."""
         try:
+            if results and isinstance(self.bridge, BatchingBridge):
+                return self.bridge.to_hosts(results)
             return [self.bridge.to_host(array) for array in results]
         except TypeError as error:
             raise MalformedError(str(error)) from None

@@ -144,14 +144,21 @@ class Bridge(ArrayBridge):
         return handle
 
     def to_host(self, array: Any) -> np.ndarray:
-        found = require_handle(array)
+        return self.to_hosts([array])[0]
+
+    def to_hosts(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """Several in one exchange."""
+        process, found = require_handle(arrays[0]).process, numbers(arrays)
         try:
-            tensor = asked(found.process, wire.Tensor, "fetch", self._implementation, found.number)
+            tensors = asked(process, list[wire.Tensor], "fetch_all", self._implementation, found)
         except Raised as error:
             if type(error).__name__ == "TypeError":
                 raise TypeError(str(error)) from None
             raise
-        return found.process.tensor(tensor)
+        if len(tensors) != len(arrays):
+            process.end("crashed: its process sent another number of tensors than it was asked for")
+            raise Crash(process.ended)
+        return [process.tensor(tensor) for tensor in tensors]
 
     def synchronize(self, result: Any) -> None:
         handles = [result] if isinstance(result, Handle) else list(result)
