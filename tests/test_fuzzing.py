@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import Implementation
+from conformance.__main__ import main
 from conformance.execution.case import Absence, Case
 from conformance.execution.plan import DRAWN_PROBLEMS, Plan
 from conformance.execution.selection import Selection
@@ -31,7 +32,7 @@ from conformance.problems.regressions import TableError, read, rows
 from conformance.problems.table import at_level
 from conformance.resources import IMPLS
 from tests import kernels
-from tests.conftest import ROOT, Project
+from tests.conftest import Project
 
 pytest_plugins = ["pytester"]
 
@@ -266,9 +267,10 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
 
 
 def fuzz(*words: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "conformance", "fuzz", *words]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
-    return ended.returncode, ended.stdout + ended.stderr
+    printed = StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        code = main(["fuzz", *words])
+    return code, printed.getvalue()
 
 
 def test_the_command_finds_saves_and_goes_on(tmp_path: Path):
