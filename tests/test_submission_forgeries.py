@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from conformance.__main__ import main
+from conformance.problems import PROBLEMS, at_level
 from conformance.reporting.submission import archive, numbers
 from conformance.results.reading import decode
 from conformance.results.schema import CaseRecord
@@ -366,6 +367,22 @@ def test_not_found_by_rerun(forgeries: tuple[Spoil, ...], acme: Vendor):
     status, printed = verified(acme, forgeries, *ALL)
     assert status == 0
     assert "DIFFERS" not in printed
+
+
+def test_a_kernel_that_knows_the_tables_is_found_on_what_rerun_draws(tmp_path_factory: pytest.TempPathFactory):
+    """Right on the shapes of the level's problems alone."""
+    shapes = {problem.geometry.x.shape for problem, _ in at_level(PROBLEMS, "smoke")}
+    kernel = KERNEL[: KERNEL.index('acme.implements("conv_backward_data")')].replace(
+        "(y, np.float32(0), y)", "(y, y, y)"
+    )
+    wrong = f"    if x.shape not in {shapes!r}:\n        return y * 2\n    return y\n"
+    kernel = kernel[: kernel.index("    y = np.where")] + wrong
+    found = vendor(tmp_path_factory.mktemp("tables"), kernel)
+    words = ["submit", "--statement", found.path("statement.txt"), "-o", found.path("acme.zip")]
+    assert main([str(word) for word in (*words, found.path("records.jsonl"), found.path("bench.json"))]) == 0
+    status, printed = verified(found, [], "--rerun", "5", "--draw", "3")
+    assert status == 1, printed
+    assert re.search(r"DIFFERS: conv_forward acme-drawn\S+: drawn now, fail \(y: ", printed), printed
 
 
 def test_documents_say_what_is_found():

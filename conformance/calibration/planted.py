@@ -95,7 +95,7 @@ PLANTED = (
     Planted(A, 2, "window beyond image, ceil mode", "pool n1 c1 h1 w1 r2 s1 u1 p1:0x0 ceil1",
             lambda g, _: g.r > g.h and g.ceil_mode),
     Planted(
-        M, 3, "dilated, ceil mode, padded above", "maxpool n1 c1 h1 w1 r1 s1 u1 p1:0x0 d1x2 ceil1",
+        M, 3, "dilated, ceil mode, padded above", "maxpool n1 c1 h1 w1 r2 s1 u1 p1:0x0 d1x2 ceil1",
         lambda g, _: g.dilation[1] > 1 and g.ceil_mode and g.padding[0][0] > 0,
     ),
     Planted(M, 2, "stride 5, window 2", "maxpool n1 c1 h1 w2 r1 s2 u1x5", lambda g, _: g.stride[1] == 5 and g.s == 2),

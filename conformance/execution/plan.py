@@ -39,7 +39,7 @@ BEHAVIOUR_PROBLEMS = {
 """Level -> dtype -> problems that behaviour is checked on, few, because behaviour seldom depends on the shape. A kernel
 of none of these dtypes gets the first number for its first dtype."""
 
-DRAWN_PROBLEMS = 4
+DRAWN_PROBLEMS = 3
 """Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
 
 

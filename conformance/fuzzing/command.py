@@ -48,6 +48,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     try:
         seed = seed_number(arguments.seed)
+        if arguments.replay is not None:
+            rows(arguments.replay)
         if not (0 < arguments.minutes <= 1e5 and 0.1 <= arguments.timeout <= 1e6):
             raise SelectionError("--minutes, --timeout: must be numbers, above 0 and at least 0.1")
         require_known("--operator", arguments.operator or (), OPERATORS)

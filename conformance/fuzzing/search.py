@@ -39,6 +39,8 @@ REPEATED = 4
 keep something by too few of them are wrong there."""
 MAX_ATTEMPTS, MAX_RESTARTS = 800, 200
 """Verdicts that one failure is shrunk by; those of them that may need a process of their own."""
+MAX_SECONDS = 60.0
+"""That one failure is shrunk for."""
 MAX_SHRUNK = 3
 """Failures of one kind that are shrunk to one that is known. Others of the kind are counted as that one if they pass
 without what it needs."""
@@ -188,7 +190,7 @@ class Search:
             if known is None and self._merged[found] >= MAX_SHRUNK:
                 known = next((one for one in self.findings if self._needs(one, found, row)), None)
             if known is None:
-                finding = self._shrunk(found, verdict, history, began, deadline + 60)
+                finding = self._shrunk(found, verdict, history, began)
                 known = next((one for one in self.findings if one.rows == finding.rows), None)
                 if known is None:
                     self.findings.append(finding)
@@ -259,12 +261,12 @@ class Search:
         case = self.case(row)
         return conclude(partial(attempt, case), lambda: case.waiver((row.variant.distribution,)))
 
-    def _shrunk(self, found: Kind, verdict: Verdict, history: list[Row], began: float, deadline: float) -> Finding:
+    def _shrunk(self, found: Kind, verdict: Verdict, history: list[Row], began: float) -> Finding:
         """The smallest failure of the same kind: of the case alone, else of the cases before it in the process too."""
         drawn, seconds = self.cases, time.monotonic() - began
         original = history[-1]
         last: dict[Rows, Verdict] = {(original,): verdict}
-        attempts = 0
+        attempts, deadline = 0, time.monotonic() + MAX_SECONDS
 
         def fails(rows: Rows, *, apart: bool = False) -> bool:
             nonlocal attempts

@@ -73,7 +73,7 @@ def draw(family: str, choose: Choose) -> Parameters:
             return choose(choose((TAILS, LONG, LONG, LONGEST)))
         return choose(choose((TINY, TINY, usual))) if long else choose(choose((usual, usual, usual, TAILS)))
 
-    def axis(letter: str, window: str) -> tuple[int, int, int, int, int, int]:
+    def axis(letter: str, window: str) -> tuple[int, ...]:
         taps, stride = size(window, SMALL[:5]), choose((1, 1, 1, 2, 2, 3, 4, 5))
         dilation = choose((1, 1, 1, 2, 3, 4)) if "d0" in names else 1
         extent = dilation * (taps - 1) + 1
@@ -93,7 +93,9 @@ def draw(family: str, choose: Choose) -> Parameters:
         elif grouping == "groups":
             found["g"] = choose((2, 3, 4, 5, 7, 8))
     rows = axis("h", "r")
-    columns = axis("w", "s") if choose((True, True, False)) or long in ("h", "w", "r", "s") else rows
+    columns = axis("w", "s")
+    if long not in ("h", "w", "r", "s"):
+        columns = tuple(choose((row, row, column)) for row, column in zip(rows, columns, strict=True))
     for place, letters in enumerate(("rs", "u0 u1", "d0 d1", "p0 p2", "p1 p3", "hw")):
         parts = letters.split() if " " in letters else [*letters]
         found |= {part: values[place] for part, values in zip(parts, (rows, columns), strict=True) if part in names}

@@ -14,9 +14,11 @@ def _prepared(x, kernel_size, stride, padding, dilation, ceil_mode):
     if own := _own(padding, kernel_size):
         return x, (kernel_size, stride, own, dilation, ceil_mode), None
     spans = [d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True)]
-    if any(max(pads) >= span for pads, span in zip(padding, spans, strict=True)):
-        raise ValueError(f"padding {padding}: a window of {tuple(kernel_size)} holds nothing else")
     axes = _axes(x.shape[2:], spans, stride, padding)
+    # padding that no window begins in, or reaches, may be as wide as a window
+    starts = [(-axis.before, (axis.outputs(ceil_mode) - 1) * axis.step - axis.before) for axis in axes]
+    if any(first + a.window <= 0 or last >= a.size for (first, last), a in zip(starts, axes, strict=True)):
+        raise ValueError(f"padding {padding}: a window of {tuple(kernel_size)} holds nothing else")
     if any(axis.size + axis.before + axis.after < axis.window for axis in axes):
         raise ValueError(f"a window of {tuple(kernel_size)} is larger than the padded image")
     border = _border(axes, [axis.outputs(ceil_mode) for axis in axes])
