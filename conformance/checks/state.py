@@ -151,9 +151,8 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
             name = "dtype" if changed.layout == variant.layout else "layout" if changed.dtype == variant.dtype else ""
             if name == "layout" and not all(len({*t.shape[1:]}) == 1 for t in tensors if len(t.shape) == 4):
                 continue  # its shapes tell the layouts apart
-            seen = counts.get(f"{name} {changed}", 0)
-            if name and not seen and changed != variant and (other := at(problem, changed)):
-                counts[f"{name} {changed}"] = 1
+            if name and counts.get(name, 0) < PAIRS and changed != variant and (other := at(problem, changed)):
+                counts[name] = counts.get(name, 0) + 1
                 yield (
                     f"another {name} ({variant.dtype} {variant.layout} and {changed.dtype} {changed.layout})",
                     base,
