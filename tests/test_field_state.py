@@ -1,4 +1,4 @@
-"""Known-bad kernels of state and of behaviour on single paths: each is detected, and the right ones beside them pass."""
+"""Known-bad kernels of state, and of behaviour on single paths, are detected; the right ones beside them pass."""
 
 from __future__ import annotations
 
