@@ -17,6 +17,8 @@ LARGE = 1 << 16
 """Elements of a tensor from which on kernels take another path: blocks, threads, 16-bit indices."""
 MAX_WORK = 1 << 25
 """FLOPs of a case: a check calls it a hundred times."""
+MAX_CHANNELS = 128
+"""Of a case: XLA takes a minute for a hundred calls of a grouped convolution with hundreds."""
 MAX_PATHS = {"smoke": 2, "standard": 8, "full": 24}
 """By level, the most cases of a kernel; of one that declares everything, eight hold nine in ten of the pairs."""
 
@@ -57,7 +59,8 @@ def _rows(
 ) -> list[tuple[Problem, Variant, int]]:
     """Cases with the pairs of their traits, a bit each, by work."""
     known = OPERATORS[operator]
-    taken = [p for p in problems if takes(operator, p.geometry) and known.flops(p.geometry) <= MAX_WORK]
+    family = [problem for problem in problems if takes(operator, problem.geometry)]
+    taken = [p for p in family if known.flops(p.geometry) <= MAX_WORK and p.geometry.c <= MAX_CHANNELS] or family[:1]
     bits: dict[Any, int] = {}
     rows = []
     for problem in sorted(taken, key=lambda p: known.bytes(p.geometry, 1)):

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.implementation import Unsupported
 from conformance.worker import memory
 
 Call = tuple[Callable[..., Any], Mapping[str, Any]]
@@ -119,7 +120,10 @@ def _distance(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def forked(bridge: ArrayBridge, call: Call, given: Sequence[Any], seconds: float) -> list[np.ndarray] | str:
-    """Results of a call that a forked child of this process makes, on the host; in words why there are none."""
+    """Results of a call that a forked child of this process makes, on the host; in words why there are none.
+
+    Raises Unsupported where that may be the doing of a framework, whose threads the child does not have.
+    """
     function, parameters = call
     read, write = os.pipe()
     sys.stdout.flush()
@@ -144,10 +148,18 @@ def forked(bridge: ArrayBridge, call: Call, given: Sequence[Any], seconds: float
         while select.select([read], [], [], max(0.0, end - perf_counter()))[0]:
             part = os.read(read, 1 << 20)
             if not part:
-                answered: list[np.ndarray] | str = pickle.loads(b"".join(parts)) if parts else "ends the process"
-                return answered
+                break
             parts.append(part)
-        return f"hangs: no result within {seconds:g} s"
+        else:
+            parts = [pickle.dumps(f"hangs: no result within {seconds:g} s")]
+        if parts and isinstance(answer := pickle.loads(b"".join(parts)), list):
+            return answer
+        why = str(answer) if parts else "ends the process"
+        if loaded := [name for name in ("jax", "numba", "torch") if name in sys.modules]:
+            raise Unsupported(
+                f"a call in a forked child {why}; {' and '.join(loaded)} is loaded, whose threads do not fork"
+            )
+        return why
     finally:
         os.close(read)
         with suppress(OSError):

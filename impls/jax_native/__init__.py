@@ -46,7 +46,7 @@ FORMS = ((conv_bn_plain, "plain", 2), (conv_bn_checkpointed, "checkpoint", 1), (
 
 def _register(name: str, device: str, platform: str, contract: Contract) -> Implementation:
     implementation = Implementation(
-        name, device=device, arrays=jax_arrays(platform), contract=contract, version=jax.__version__
+        name, device=device, arrays=jax_arrays(platform), contract=contract, version=jax.__version__, unsafe=("fork",)
     )
     for operator, kernel in KERNELS.items():
         implementation.implements(operator, dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(kernel)

@@ -10,7 +10,9 @@ from .conv import conv_backward_data, conv_backward_weight, conv_forward
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
 from .pool import avg_pool_backward, avg_pool_forward
 
-numba_cpu = Implementation("numba-cpu", version=numba.__version__)
+numba_cpu = Implementation(
+    "numba-cpu", version=numba.__version__, unsafe=("fork",)
+)  # with GNU OpenMP it ends the child
 
 KERNELS = (
     conv_forward, conv_backward_data, conv_backward_weight, conv_bn_forward, conv_bn_backward, conv_bn_inference,

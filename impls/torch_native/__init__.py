@@ -59,7 +59,10 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
     """`fields` are what contracts of an operator and dtype declare on this device, beyond what they do everywhere;
     `pooled_in_storage(geometry)` is where shares of a pooled gradient are rounded before they are added."""
     name = f"torch-{device}"
-    implementation = Implementation(name, device=device, arrays=torch_arrays(device), version=torch.__version__)
+    # GNU OpenMP's threads are not there in a forked child: a call hangs
+    implementation = Implementation(
+        name, device=device, arrays=torch_arrays(device), version=torch.__version__, unsafe=("fork",)
+    )
 
     def offer(kernel, dtypes, **declared) -> None:
         implementation.implements(kernel.__name__, dtypes=dtypes, layouts=BOTH_LAYOUTS, **declared)(kernel)
@@ -82,7 +85,10 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
 
 def _register_fused(device: str) -> Implementation:
     name = f"torch-fused-{device}"
-    implementation = Implementation(name, device=device, arrays=torch_arrays(device), version=torch.__version__)
+    # GNU OpenMP's threads are not there in a forked child: a call hangs
+    implementation = Implementation(
+        name, device=device, arrays=torch_arrays(device), version=torch.__version__, unsafe=("fork",)
+    )
     for kernel in (fused.conv_bn_forward, fused.conv_bn_backward, fused.conv_bn_inference):
         implementation.implements(kernel.__name__, dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(kernel)
     implementation.differentiates("conv_bn_forward", label="fused", saves=1)(fused.conv_bn_forward)
