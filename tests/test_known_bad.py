@@ -51,7 +51,7 @@ def test_collection_is_complete():
     assert len(MUTANTS) >= 80
     assert max(Counter(mutant.name for mutant in MUTANTS).values()) == 1
     required = {"index", "groups", "bias", "gradients", "precision", "scale", "memory", "subtle", "paths"}
-    assert required | {"batchnorm", "pooling", "divisor"} == set(FAMILIES)
+    assert required | {"batchnorm", "pooling", "divisor", "partial-requests"} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
