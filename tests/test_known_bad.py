@@ -55,6 +55,7 @@ def test_collection_is_complete():
     assert len(MUTANTS) >= 80
     assert max(Counter(mutant.name for mutant in MUTANTS).values()) == 1
     required = {"index", "groups", "bias", "gradients", "precision", "scale", "memory", "subtle", "paths", "values"}
+    required |= {"sizes", "edges", "partial-requests"}
     assert required | {"batchnorm", "pooling", "divisor"} == set(FAMILIES)
 
 

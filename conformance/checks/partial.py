@@ -18,7 +18,7 @@ from conformance.execution.invocation import fill_freed_memory
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.tape import Tape
 from conformance.implementations.implementation import AutogradVariant, Implementation, Unsupported
-from conformance.operators import OPERATORS, Arrays, Operator, Tensor
+from conformance.operators import OPERATORS, Arrays, Operator, Tensor, takes
 from conformance.operators.base import ErrorModel
 
 GRADIENTS = {"x": "dx", "w": "dw", "bias": "dbias", "gamma": "dgamma", "beta": "dbeta"}
@@ -75,99 +75,125 @@ def outputs_asked_for_alone(subject: Subject) -> None:
                 raise BehaviourError(f"{name} has other bits where it is {when}, although calls repeat")
 
 
-def _some(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Each alone, then any two; not all of them."""
-    for count in (1, 2):
+def _some(names: tuple[str, ...], most: int = 2) -> Iterator[tuple[str, ...]]:
+    """Each alone, then any two, up to `most`; not all of them."""
+    for count in range(1, most + 1):
         if count < len(names):
             yield from combinations(names, count)
 
 
 def gradients_asked_for_alone(subject: Subject) -> None:
     """Autograd variants: y and the gradients are right whichever operands want one, for every gradient of y that comes,
-    in whatever memory, and more than once.
+    in whatever memory, and more than once; of channels-last operands, and of a batch without images.
 
     The gradients are judged under the contracts that the implementation has for them, or else the operator's own.
     """
-    differentiate = getattr(subject.bridge, "differentiate", None)
-    if differentiate is None:
-        raise Unsupported(f"not measurable with {subject.bridge.name} (differentiate)")
-    sample, other = subject.sample(), subject.sample(1)
-    gradients = [_gradient(subject, name, sample) for name in subject.case.operator.gradients]
-    dy = gradients[0].expected.inputs["dy"]
-    inputs, other_inputs = sample.inputs(), other.inputs()
+    bridge = subject.bridge
+    if not hasattr(bridge, "differentiate"):
+        raise Unsupported(f"not measurable with {bridge.name} (differentiate)")
+    sample, other, empty = subject.sample(), subject.sample(1), _without_images(subject)
+    gradients = _gradients(subject, sample)
+    dy, inputs, other_inputs = gradients[0].expected.inputs["dy"], sample.inputs(), other.inputs()
     operands = tuple(n for n, array in zip(sample.names, inputs, strict=True) if n in GRADIENTS and array is not None)
     every = subject.case.implementation.autograd_variants
     variants = [one for one in every if one.operator == subject.case.operator.name]
-    # sets of operands in one variant and dtype: jax compiles anew for each
+    # jax compiles anew for each set of operands: fewer of the variants after the first, and of 16-bit ones
     wide = subject.case.variant.dtype == "fp32"
     for variant in variants if wide else variants[:1]:
-        for wanted in (operands, *(_some(operands) if wide and variant is variants[0] else ())):
-            when = f"autograd variant {variant.label}, gradient of {', '.join(wanted)}"
-            tape = _taped(subject, variant, differentiate, inputs, wanted)
-            sample.require_right(sample.invocation.split(tape.result), when)
-            pulls = [(dy, "contiguous")]
-            if wanted == operands:  # a second graph, then this one's backward several times
-                _taped(subject, variant, differentiate, other_inputs, wanted)
-                pulls += [(np.ones_like(dy), "expanded"), (dy, "channels-last"), (dy, "cropped"), (dy, "contiguous")]
-            for values, memory in pulls:
-                expected = [_holding(gradient, values) for gradient in gradients]
-                given = _in_memory(subject.bridge, memory, values)
-                if given is not None:
-                    _require_gradients(expected, wanted, tape.pull(given), f"{when}, {memory} dy")
-            if wanted == operands and given is not None:
-                _require_gradients(expected, wanted, tape.pull(given), f"{when}, the same dy again")
+        label = f"autograd variant {variant.label}"
+        tape = _recorded(sample, variant, inputs, operands, label)
+        _recorded(other, variant, other_inputs, operands, label)  # before the first one's backward
+        pulls = [(dy, "contiguous"), (np.ones_like(dy), "expanded"), (dy, "channels-last"), (dy, "cropped")]
+        for values, memory in [*pulls, (dy, "contiguous")]:
+            if (given := _in_memory(bridge, memory, values)) is not None:
+                for _ in range(2):  # the same gradient again: nobody has written to it
+                    _require_gradients(gradients, values, operands, tape.pull(given), f"{label}, {memory} dy")
+        for wanted in _some(operands, 2 if wide else len(operands) < 4) if variant is variants[0] else ():
+            when = f"{label}, gradient of {' and '.join(wanted)} only"
+            tape = _recorded(sample, variant, inputs, wanted, when)
+            _require_gradients(gradients, dy, wanted, tape.pull(bridge.from_host(dy)), when)
+        images = [
+            array if host is None or host.ndim < 4 else _in_memory(bridge, "channels-last", host)
+            for array, host in zip(inputs, sample.stored, strict=True)
+        ]
+        if images[0] is not None:
+            when = f"{label}, channels-last operands"
+            tape = _recorded(sample, variant, images, operands, when)
+            _require_gradients(gradients, dy, operands, tape.pull(bridge.from_host(dy)), when)
+        if empty is not None and wide:
+            nothing = empty.sample()
+            of_nothing = _gradients(empty, nothing)
+            no_dy, when = of_nothing[0].expected.inputs["dy"], f"{label}, a batch without images"
+            tape = _recorded(nothing, variant, nothing.inputs(), operands, when)
+            given = bridge.from_host(no_dy)
+            fill_freed_memory(bridge, (tensor for gradient in of_nothing for tensor in gradient.tensors.values()))
+            _require_gradients(of_nothing, no_dy, operands, tape.pull(given), when)
 
 
-def _gradient(subject: Subject, operator: str, forward: Sample) -> Sample:
-    """A gradient of the subject's operator at the operator's inputs."""
-    case: Case = replace(subject.case, operator=OPERATORS[operator])
-    try:
-        kernel = case.kernel
-    except Unsupported:
-        kernel = subject.kernel
-    sample = Subject(case, kernel).sample()
-    shared = {**sample.expected.inputs, **forward.expected.inputs}
-    return sample.holding({name: shared[name] for name in sample.expected.inputs})
+def _without_images(subject: Subject) -> Subject | None:
+    """The same with an empty batch, where operator and kernel take one."""
+    geometry = replace(subject.case.problem.geometry, n=0)
+    case = replace(subject.case, problem=replace(subject.case.problem, geometry=geometry))
+    variant = case.variant
+    taken = takes(case.operator.name, geometry)
+    taken = taken and case.implementation.supports(case.operator.name, geometry, variant.dtype, variant.layout)
+    return Subject(case, case.kernel) if taken else None
 
 
-def _holding(gradient: Sample, dy: np.ndarray) -> Sample:
-    if gradient.expected.inputs["dy"] is dy:
-        return gradient
-    return gradient.holding({**gradient.expected.inputs, "dy": dy})
+def _gradients(subject: Subject, forward: Sample) -> list[Sample]:
+    """What the gradients of the subject's operator must be at the operator's inputs, and one gradient of y for all."""
+    found: list[Sample] = []
+    for name in subject.case.operator.gradients:
+        case: Case = replace(subject.case, operator=OPERATORS[name])
+        try:
+            kernel = case.kernel
+        except Unsupported:
+            kernel = subject.kernel
+        sample = Subject(case, kernel).sample()
+        dy = (found or [sample])[0].expected.inputs["dy"]
+        shared = {**sample.expected.inputs, **forward.expected.inputs, "dy": dy}
+        found.append(sample.holding({name: shared[name] for name in sample.expected.inputs}))
+    return found
 
 
-def _taped(
-    subject: Subject, variant: AutogradVariant, differentiate: Any, inputs: Sequence[Any], wanted: Sequence[str]
+def _recorded(
+    sample: Sample, variant: AutogradVariant, inputs: Sequence[Any], wanted: Sequence[str], when: str
 ) -> Tape:
-    invocation = replace(subject.sample().invocation, kernel=variant)
-    places = [invocation.operator.arguments.index(name) for name in wanted]
-    tape: Tape = differentiate(variant.function, inputs, places, invocation.parameters())
+    """A call whose backward is wanted in some operands, and whose results are right. Raises BehaviourError."""
+    invocation = replace(sample.invocation, kernel=variant)
+    bridge: Any = invocation.bridge
+    places = [sample.names.index(name) for name in wanted]
+    tape: Tape = bridge.differentiate(variant.function, inputs, places, invocation.parameters())
+    sample.require_right(invocation.split(tape.result), when)
     return tape
 
 
-def _in_memory(bridge: ArrayBridge, memory: str, dy: np.ndarray) -> Any | None:
-    """dy (NCHW) on the device, in memory of one kind; None where the framework has no views."""
+def _in_memory(bridge: ArrayBridge, memory: str, host: np.ndarray) -> Any | None:
+    """Images (NCHW) on the device, in memory of one kind; None where the framework has no views."""
     if memory == "contiguous":
-        return bridge.from_host(dy)
-    n, k, p, q = dy.shape
+        return bridge.from_host(host)
+    n, c, h, w = host.shape
     if memory == "expanded":
-        return bridge.view(bridge.from_host(dy.reshape(-1)[:1].copy()), 0, dy.shape, (0, 0, 0, 0))
+        return bridge.view(bridge.from_host(host.reshape(-1)[:1].copy()), 0, host.shape, (0, 0, 0, 0))
     if memory == "channels-last":
-        host = np.ascontiguousarray(dy.transpose(0, 2, 3, 1)).reshape(-1)
-        return bridge.view(bridge.from_host(host), 0, dy.shape, (p * q * k, 1, q * k, k))
-    host = np.full((n, k, p + 1, q + 3), np.nan, dy.dtype)
-    host[:, :, 1:, 2 : q + 2] = dy
-    row, plane = q + 3, (p + 1) * (q + 3)
-    return bridge.view(bridge.from_host(host.reshape(-1)), row + 2, dy.shape, (k * plane, plane, row, 1))
+        flat = np.ascontiguousarray(host.transpose(0, 2, 3, 1)).reshape(-1)
+        return bridge.view(bridge.from_host(flat), 0, host.shape, (h * w * c, 1, w * c, c))
+    larger = np.full((n, c, h + 1, w + 3), np.nan, host.dtype)
+    larger[:, :, 1:, 2 : w + 2] = host
+    row, plane = w + 3, (h + 1) * (w + 3)
+    return bridge.view(bridge.from_host(larger.reshape(-1)), row + 2, host.shape, (c * plane, plane, row, 1))
 
 
-def _require_gradients(gradients: Sequence[Sample], wanted: Sequence[str], pulled: Any, when: str) -> None:
-    """Judge what a backward returned, one gradient for each operand that wanted one. Raises BehaviourError."""
+def _require_gradients(
+    gradients: Sequence[Sample], dy: np.ndarray, wanted: Sequence[str], pulled: Sequence[Any], when: str
+) -> None:
+    """Judge what a backward returned for dy, one gradient for each operand that wanted one. Raises BehaviourError."""
     found = dict(zip((GRADIENTS[name] for name in wanted), pulled, strict=True))
     for gradient in gradients:
-        requested = tuple(name for name in gradient.tensors if name in found)
-        if requested:
-            partial = replace(gradient, invocation=replace(gradient.invocation, requested=requested))
+        if requested := tuple(name for name in gradient.tensors if name in found):
+            given = gradient.expected.inputs
+            held = gradient if given["dy"] is dy else gradient.holding(given | {"dy": dy})
+            partial = replace(held, invocation=replace(gradient.invocation, requested=requested))
             partial.require_right([found[name] for name in requested], when)
 
 
