@@ -346,7 +346,8 @@ def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
         if tensor.size <= SPARSE:
             found[name] = np.arange(tensor.size)
             continue
-        places = [_beside_powers(tensor.shape), recipe.stream(f"{name} places").below(tensor.size, 64)]
+        drawn = np.array(recipe.stream(f"{name} places").below(tensor.size, 64))
+        places = [_beside_powers(tensor.shape), drawn]
         if name == operator.data:
             read = tensor == geometry.x
             other, links = (geometry.y, elements_of) if read else (geometry.x, windows_of)

@@ -50,7 +50,7 @@ def add(parser: Any) -> None:
     group.addoption("--storage", action="append", metavar="TEXT", help="only this: x:crop,w:page-end, or contiguous")
     group.addoption("--seed", default=str(SEED), metavar="N", help="draw fresh data (default: the goldens' seed)")
     group.addoption("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes, or by cost")
-    group.addoption("--timeout", metavar="SECONDS", default="60", help="longest call of a kernel (default: 60)")
+    group.addoption("--timeout", metavar="SECONDS", help="longest call of a kernel (default: 60; huge: 600)")
     group.addoption("--memory", metavar="GIB", help="most memory of a kernel's process (default: its share)")
     group.addoption("--workers", metavar="N", default="1", help="kernels' processes at once, for each -n (default: 1)")
     group.addoption("--in-process", action="store_true", help="run kernels in the judge's process, for debuggers")
@@ -152,6 +152,8 @@ def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | Non
     found = {}
     for option, least in (("--timeout", 0.1), ("--memory", 0.1), ("--workers", 1)):
         text = config.getoption(option)
+        if text is None and option == "--timeout":
+            text = "600" if config.getoption("--level") == "huge" else "60"
         try:
             found[option] = float(text) if text is not None else share(processes) / 2**30
         except ValueError:

@@ -57,7 +57,9 @@ def _in_memory_like(strides, dy):
 def _convolved(x, w, layout, window):
     """z; `window` is stride, padding, dilation and groups."""
     z = nchw(conv_forward(x, w, None, layout=layout, **window), layout)
-    # images of one pixel have no order that torch could tell, and it then takes the path of strided memory
+    # of images of one pixel or one channel torch cannot tell the order, and then takes the path of strided memory
+    if z.shape[1] == 1:
+        return z.flatten().view(z.shape)
     return z.flatten(1)[..., None, None] if z.shape[2:] == (1, 1) else z
 
 

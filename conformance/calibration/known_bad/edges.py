@@ -28,7 +28,7 @@ def _prime(size: int) -> bool:
 
 
 EDGES_OF_WINDOWS: dict[str, Callable[[Any], bool]] = {
-    "window as large as the padded image": lambda g: np.any(g.padding) and extents(g) == rooms(g),
+    "window as large as the padded image": lambda g: bool(np.any(g.padding)) and extents(g) == rooms(g),
     "window larger than the image": lambda g: extents(g)[0] > g.h and extents(g)[1] > g.w,
     "stride beyond a padded window": lambda g: (
         min(sum(g.padding[0]), sum(g.padding[1])) > 0 and g.stride[0] > extents(g)[0] and g.stride[1] > extents(g)[1]

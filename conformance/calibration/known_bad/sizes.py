@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ def _is_one(size: Size) -> When:
     return lambda g: size(g) == 1
 
 
-_STEPS: Mapping[str, Size] = {
+_STEPS: dict[str, Size] = {
     "window rows": lambda g: g.r,
     "window columns": lambda g: g.s,
     "window": lambda g: g.r * g.s,
@@ -97,26 +97,26 @@ _STEPS: Mapping[str, Size] = {
     "padding above": lambda g: g.padding[0][0],
     "padding on the right": lambda g: g.padding[1][1],
 }
-_DILATION: Mapping[str, Size] = {
+_DILATION: dict[str, Size] = {
     "dilation of rows": lambda g: g.dilation[0],
     "dilation of columns": lambda g: g.dilation[1],
 }
-_PRODUCTS: Mapping[str, Size] = {
+_PRODUCTS: dict[str, Size] = {
     "products of an element": lambda g: g.filter.size // g.k,
     "weights": lambda g: g.filter.size,
     "filters": lambda g: g.k,
     "groups": lambda g: g.groups,
 }
-_PLANES: Mapping[str, Size] = {
+_PLANES: dict[str, Size] = {
     "elements of an image": lambda g: g.h * g.w,
     "images and channels": lambda g: g.n * g.c,
     "statistics": lambda g: g.y.size // g.y.shape[1],
 }
-_ONES: Mapping[str, Size] = {
+_ONES: dict[str, Size] = {
     "image": lambda g: g.n, "channel": lambda g: g.c, "row": lambda g: g.h, "column": lambda g: g.w,
     "output row": lambda g: g.output_size[0], "output column": lambda g: g.output_size[1],
 }  # fmt: skip
-_LIMITS: tuple[tuple[tuple[str, ...], Mapping[str, Size], int], ...] = (
+_LIMITS: tuple[tuple[tuple[str, ...], dict[str, Size], int], ...] = (
     (CONV, _STEPS | _DILATION, 1 << 8),
     (CONV_BN, _STEPS | _DILATION, 1 << 8),
     (AVERAGE, _STEPS, 1 << 8),

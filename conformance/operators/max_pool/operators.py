@@ -56,9 +56,9 @@ def selected(
     found = np.full(g.y.shape, -1)
     if order is None and padding is None and few_windows(g):
         for p, q, rows, columns in covered(g):
-            places = np.flatnonzero(inside[rows, columns])
+            within = np.flatnonzero(inside[rows, columns])
             seen = image[..., rows, columns].reshape(g.n, g.c, -1)
-            found[..., p, q] = places[seen[..., places].argmax(-1)]  # the first maximum, or the first NaN
+            found[..., p, q] = within[seen[..., within].argmax(-1)]  # the first maximum, or the first NaN
         return found
     places = list(taps(g))
     best = np.full(g.y.shape, -np.inf, x.dtype)
