@@ -60,8 +60,8 @@ def _found(case: Case, kernel: Kernel) -> str:
         {case.problem.geometry, *(p.geometry for p in PROBLEMS if takes(case.operator.name, p.geometry))},
         key=lambda g: (case.operator.flops(g), g.descriptor),
     )
-    size = case.operator.flops, lambda geometry: case.operator.bytes(geometry, 1)
-    small = [g for g in small if all(of(g) <= most for of, most in zip(size, LARGEST, strict=True))]
+    most_flops, most_elements = LARGEST
+    small = [g for g in small if case.operator.flops(g) <= most_flops and case.operator.bytes(g, 1) <= most_elements]
     own = _some([geometry for geometry in small if _takes(case, kernel, geometry)])
     every = [*own, *_some(small)]
 

@@ -50,6 +50,7 @@ class Expectation:
     def _exact(self) -> dict[str, Double]:
         return self.recipe.operator.exact(self.recipe.geometry, self.inputs)
 
+    @cached_property
     def nonzero(self) -> dict[str, Nonzero]:
         """The exact outputs of the sparse distribution: where they are not zero, and what they are there."""
         recipe = self.recipe

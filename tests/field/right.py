@@ -14,7 +14,7 @@ DTYPES, LAYOUTS = ("fp32", "bf16", "fp16"), ("nchw", "nhwc")
 
 
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
-    arrays = [a if a is None else a.astype(np.float32) for a in (x, w, bias)]
+    arrays: Any = [a if a is None else a.astype(np.float32) for a in (x, w, bias)]
     if layout == "nhwc":
         arrays[:2] = (np.moveaxis(a, -1, 1) for a in arrays[:2])
     y = kernels.conv_forward(*arrays, stride=stride, padding=padding, dilation=dilation, groups=groups).astype(x.dtype)
