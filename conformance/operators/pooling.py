@@ -28,8 +28,8 @@ def covered(g: Any) -> Iterator[tuple[int, int, slice, slice]]:
 
 def few_windows(g: Any) -> bool:
     """Whether going through windows is faster than through `taps`."""
-    windows, positions = math.prod(g.output_size), int(g.r * g.s)
-    return windows < positions
+    few: bool = math.prod(g.output_size) < g.r * g.s
+    return few
 
 
 def most_windows(g: Any) -> int:
