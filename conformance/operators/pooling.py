@@ -28,7 +28,8 @@ def covered(g: Any) -> Iterator[tuple[int, int, slice, slice]]:
 
 def few_windows(g: Any) -> bool:
     """Whether going through windows is faster than through `taps`."""
-    return bool(math.prod(g.output_size) < g.r * g.s)
+    few: bool = math.prod(g.output_size) < g.r * g.s
+    return few
 
 
 def most_windows(g: Any) -> int:

@@ -31,6 +31,8 @@ BASIC = table(
         "edge.groups": "n2 c12 h10 w10 k8 r3 s3 p1 g4",
         "edge.depthwise-x2": "n2 c8 h9 w9 k16 r3 s3 p1 g8 b1",
         "edge.dilation": "n1 c4 h15 w15 k6 r3 s3 p2 d2",
+        "edge.depthwise": "n2 c9 h8 w8 k9 r3 s3 p1 g9",
+        "edge.prime": "n3 c7 h13 w11 k5 r3 s3 p1",
     },
 )
 
@@ -76,7 +78,6 @@ SHAPES = table(
         "edge.image1x1-padded": "n2 c16 h1 w1 k8 r3 s3 p1",
         "edge.channel1": "n2 c1 h12 w12 k1 r3 s3 p1 b1",
         "edge.one-product": "n3 c1 h7 w5 k1 r1 s1",
-        "edge.prime": "n3 c7 h13 w11 k5 r3 s3 p1",
         "edge.window-tall": "n2 c5 h12 w10 k7 r5 s1 p2x0",
         "edge.window-wide": "n2 c5 h10 w12 k7 r1 s7 p0x3",
         "edge.image-wide": "n1 c4 h3 w40 k8 r3 s5 p1x2",
@@ -96,7 +97,6 @@ SHAPES = table(
         "edge.dilation-by-axis": "n1 c4 h14 w16 k4 r3 s3 p2x3 d2x3",
         "edge.dilation-stride": "n1 c6 h17 w17 k6 r3 s3 u2 p2 d2",
         "edge.dilation-stride-coprime": "n1 c4 h19 w19 k4 r3 s3 u3 p2 d2",
-        "edge.depthwise": "n2 c9 h8 w8 k9 r3 s3 p1 g9",
         "edge.depthwise-even-window": "n2 c6 h9 w9 k6 r4 s4 u2 p1:2x2:1 g6",
         "edge.groups-uneven": "n2 c6 h7 w9 k15 r3 s3 p1 g3 b1",
         "edge.batch1": "n1 c8 h8 w8 k8 r3 s3 p1 b1",
