@@ -192,13 +192,18 @@ def _neighbours(operator: Any, geometry: Any) -> Iterator[tuple[str, Any]]:
                 returned = {name: tensor.shape for name, tensor in operator.outputs(other).items()}
             except GeometryError:
                 continue
-            windows = zip((other.r, other.s), getattr(other, "dilation", (1, 1)), other.padding, strict=True)
-            if any(max(sides) > d * (window - 1) for window, d, sides in windows) and other.padding != geometry.padding:
-                continue  # frameworks refuse a window that lies in the padding
+            if _reaches_beyond(other) and not _reaches_beyond(geometry):
+                continue  # which frameworks refuse
             if other != geometry and all(shape == inputs.get(name, shape) for name, shape in same.items()):
                 found.append((returned != outputs, other))
         if found:
             yield field.meaning.split(" (")[0].split(",")[0], min(found, key=lambda one: one[0])[1]
+
+
+def _reaches_beyond(geometry: Any) -> bool:
+    """Whether a window can lie in the padding alone."""
+    axes = zip((geometry.r, geometry.s), geometry.dilation, geometry.padding, strict=True)
+    return any(max(sides) > dilation * (window - 1) for window, dilation, sides in axes)
 
 
 def _values(field: Field, value: Any) -> Iterator[Any]:
