@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -98,7 +98,9 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
     """A call with the same shapes of inputs, in the same memory, and one parameter changed is right, and so is the next
     one with the first parameter again. A cache whose key lacks the parameter mistakes one for the other."""
     for what, case_of_first, case_of_other in _pairs(subject):
-        first, other = case_of_first.sample(), case_of_other.sample()
+        first, other = (
+            one.sample(distribution="fixed") for one in (case_of_first, case_of_other)
+        )  # which 16 bits do not hold
         memory = first.inputs()
         try:
             first.require_right(first.call(memory), f"first call, before {what}")
@@ -146,21 +148,24 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
         if base is None:
             continue
         tensors = operator.inputs(problem.geometry).values()
+        for name, changed in _other_variants(variant, variants):
+            if name == "layout" and not all(len({*t.shape[1:]}) == 1 for t in tensors if len(t.shape) == 4):
+                continue  # its shapes tell the layouts apart
+            if counts.get(name, 0) < PAIRS and (other := at(problem, changed)):
+                counts[name] = counts.get(name, 0) + 1
+                pair = (base, other) if counts[name] % 2 else (other, base)  # a plan may be made for the narrower dtype
+                yield f"another {name} ({problem.geometry.descriptor})", *pair
         for name, geometry in _neighbours(operator, problem.geometry):
             if counts.get(name, 0) < PAIRS and (other := at(replace(problem, geometry=geometry), variant)):
                 counts[name] = counts.get(name, 0) + 1
                 yield f"another {name} ({problem.geometry.descriptor} and {geometry.descriptor})", base, other
-        for changed in dict.fromkeys(variants):
-            name = "dtype" if changed.layout == variant.layout else "layout" if changed.dtype == variant.dtype else ""
-            if name == "layout" and not all(len({*t.shape[1:]}) == 1 for t in tensors if len(t.shape) == 4):
-                continue  # its shapes tell the layouts apart
-            if name and counts.get(name, 0) < PAIRS and changed != variant and (other := at(problem, changed)):
-                counts[name] = counts.get(name, 0) + 1
-                yield (
-                    f"another {name} ({variant.dtype} {variant.layout} and {changed.dtype} {changed.layout})",
-                    base,
-                    other,
-                )
+
+
+def _other_variants(variant: Variant, variants: Sequence[Variant]) -> Iterator[tuple[str, Variant]]:
+    """The next variant of another dtype, and that of another layout, if there are any."""
+    dtype = next((v for v in variants if v.layout == variant.layout and v.dtype != variant.dtype), None)
+    layout = next((v for v in variants if v.dtype == variant.dtype and v.layout != variant.layout), None)
+    yield from ((name, other) for name, other in (("dtype", dtype), ("layout", layout)) if other)
 
 
 def _subject(case: Case) -> Subject | None:
@@ -187,13 +192,18 @@ def _neighbours(operator: Any, geometry: Any) -> Iterator[tuple[str, Any]]:
                 returned = {name: tensor.shape for name, tensor in operator.outputs(other).items()}
             except GeometryError:
                 continue
-            windows = zip((other.r, other.s), getattr(other, "dilation", (1, 1)), other.padding, strict=True)
-            if any(max(sides) > d * (window - 1) for window, d, sides in windows) and other.padding != geometry.padding:
-                continue  # frameworks refuse a window that lies in the padding
+            if _reaches_beyond(other) and not _reaches_beyond(geometry):
+                continue  # which frameworks refuse
             if other != geometry and all(shape == inputs.get(name, shape) for name, shape in same.items()):
                 found.append((returned != outputs, other))
         if found:
             yield field.meaning.split(" (")[0].split(",")[0], min(found, key=lambda one: one[0])[1]
+
+
+def _reaches_beyond(geometry: Any) -> bool:
+    """Whether a window can lie in the padding alone."""
+    axes = zip((geometry.r, geometry.s), geometry.dilation, geometry.padding, strict=True)
+    return any(max(sides) > dilation * (window - 1) for window, dilation, sides in axes)
 
 
 def _values(field: Field, value: Any) -> Iterator[Any]:
