@@ -18,22 +18,33 @@ KINDS = {
     "channels": STRIDES,  # some channels of more
     "chunk": STRIDES,  # the second of three chunks along the channels
     "strided": STRIDES,  # every second element along every axis
+    "rows": STRIDES,  # every second row
+    "far-rows": STRIDES,  # rows more than 2^15 elements apart
+    "reversed": STRIDES,  # rows and columns backwards: negative strides
     "transposed": STRIDES,  # rows and columns change places in memory
     "expanded": STRIDES,  # stride 0 along the first axis: one image, filter or number for all
     "expanded-channels": STRIDES,  # stride 0 along the channels
+    "expanded-columns": STRIDES,  # stride 0 along a row
+    "expanded-all": STRIDES,  # one number for all, as the gradient of a sum is
     "offset-1": ALIGNMENT,  # elements beyond a multiple of 64 bytes
     "offset-2": ALIGNMENT,
     "offset-4": ALIGNMENT,
     "align-16": ALIGNMENT,  # 16 bytes beyond a multiple of 64
     "page-end": "read or write past the end of {}",  # the next byte lies in a page that may not be touched
     "page-start": "read or write before the start of {}",  # the byte before does
+    "read-only": "write to {}",  # it lies in pages that may not be written to
 }
 """Kind -> what is wrong, probably, with a kernel that is right without it."""
-PAGES = ("page-end", "page-start")
-REPEATING = {"expanded": 0, "expanded-channels": 1}
-"""Kind -> the canonical axis along which all values are the same."""
-IMAGES_ONLY = ("other-format", "channels", "chunk", "transposed", "expanded-channels")
+PAGES = ("page-end", "page-start", "read-only")
+REPEATING = {"expanded": (0,), "expanded-channels": (1,), "expanded-columns": (3,), "expanded-all": (0, 1, 2, 3)}
+"""Kind -> the canonical axes along which all values are the same."""
+IMAGES_ONLY = (
+    *("other-format", "channels", "chunk", "rows", "far-rows", "reversed", "transposed"),
+    *("expanded-channels", "expanded-columns", "expanded-all"),
+)
 """Kinds that a vector cannot have."""
+FAR = 1 << 15
+"""Elements that `far-rows` puts between two rows: more than 16 bits hold, in bytes or with a sign."""
 MARGIN = 64
 """Elements before and after an operand; whole cache lines in every dtype, so that alignment stays."""
 
@@ -77,7 +88,7 @@ def repeats(text: str) -> bool:
 class Placement:
     """Where an operand lies in a buffer of `size` elements; offset and strides in elements.
 
-    `page` is the side of the buffer on which a page may not be touched: `end`, `start`, or none.
+    `page` is the side of the buffer on which a page may not be touched, `end` or `start`; or the buffer is `read-only`.
     """
 
     offset: int
@@ -90,8 +101,8 @@ def placement(kind: str, layout: str, shape: Sequence[int], itemsize: int) -> Pl
     """The placement of an array of this shape, its axes in the order of the layout (`nchw`, `nhwc`) or one alone."""
     axes = layout if len(shape) == 4 else "k"
     sizes = dict(zip(axes, shape, strict=True))
-    order, around, step, margin, page = axes, dict.fromkeys(axes, (0, 0)), 1, MARGIN, ""
-    shift = 0
+    order, around, steps, margin, page = axes, dict.fromkeys(axes, (0, 0)), dict.fromkeys(axes, 1), MARGIN, ""
+    shift, backwards = 0, ""
     if kind == "other-format":
         order = "nhwc" if layout == "nchw" else "nchw"
     elif kind == "transposed":
@@ -103,20 +114,30 @@ def placement(kind: str, layout: str, shape: Sequence[int], itemsize: int) -> Pl
     elif kind == "chunk":
         around["c"] = (sizes["c"], sizes["c"])
     elif kind == "strided":
-        step = 2
+        steps = dict.fromkeys(axes, 2)
+    elif kind == "rows":
+        steps["h"] = 2
+    elif kind == "far-rows":
+        around["w"] = (1, FAR // (sizes["c"] if layout == "nhwc" else 1) + 1)
+    elif kind == "reversed":
+        backwards = "hw"
     elif kind in PAGES:
         margin, page = 0, kind.removeprefix("page-")
     elif kind.startswith(("offset-", "align-")):
         shift, page = int(kind.split("-")[1]), "start"  # a page begins at a multiple of 64 bytes
         shift = shift // itemsize if kind == "align-16" else shift
-    repeated = {"expanded": axes[0], "expanded-channels": "c"}.get(kind, "")
+    expanded = {"expanded": axes[0], "expanded-channels": "c", "expanded-columns": "w", "expanded-all": axes}
+    repeated = expanded.get(kind, "")
     strides, extent, offset = dict.fromkeys(axes, 0), 1, margin + shift
     for axis in reversed(order):
         before, after = around[axis]
-        if axis != repeated:
-            strides[axis] = step * extent
+        if axis not in repeated:
+            strides[axis] = steps[axis] * extent
             offset += before * extent
-            extent *= before + step * sizes[axis] + after
+            extent *= before + steps[axis] * sizes[axis] + after
+    for axis in backwards:
+        offset += (sizes[axis] - 1) * strides[axis]
+        strides[axis] = -strides[axis]
     return Placement(offset, tuple(strides[axis] for axis in axes), extent + shift + 2 * margin, page)
 
 
@@ -126,7 +147,8 @@ def with_repeats(inputs: Mapping[str, np.ndarray], text: str) -> dict[str, np.nd
     for operand, kind in parse(text).items():
         if kind in REPEATING and operand in found:
             array = found[operand]
-            found[operand] = np.repeat(array.take([0], REPEATING[kind]), array.shape[REPEATING[kind]], REPEATING[kind])
+            first = array[tuple(slice(1) if axis in REPEATING[kind] else slice(None) for axis in range(array.ndim))]
+            found[operand] = np.ascontiguousarray(np.broadcast_to(first, array.shape))
     return found
 
 

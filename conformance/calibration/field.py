@@ -18,7 +18,7 @@ from pathlib import Path
 from conformance.implementations.registry import source_hash
 from conformance.results.reading import decode, lines
 
-FOLDER = Path(__file__).with_name("field")
+FOLDER = Path(__file__).with_name("others")
 GOOD = "good"
 BAD = ("fail", "error")
 

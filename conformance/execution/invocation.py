@@ -69,6 +69,8 @@ def missing_storage(bridge: ArrayBridge, text: str) -> str:
         return f"operands are always contiguous: {bridge.name} has no views"
     if not getattr(bridge, "pages", False) and any(kind in storage.PAGES for kind in kinds):
         return f"pages beside operands cannot be guarded with {bridge.name} on this device"
+    if "reversed" in kinds and not getattr(bridge, "negative_strides", False):
+        return f"operands are never reversed: {bridge.name} has no negative strides"
     return ""
 
 

@@ -123,6 +123,10 @@ class Bridge(ArrayBridge):
     def pages(self) -> bool:
         return self._seen.pages
 
+    @property
+    def negative_strides(self) -> bool:
+        return self._seen.negative_strides
+
     def require(self) -> None:
         """Asked once: neither devices nor packages come and go in a run."""
         if self._described is None and not self._absence:

@@ -1,8 +1,9 @@
 """Storage of operands on a few small problems that take different paths through a kernel.
 
 For each operator, dtype and layout every operand has every kind, several operands at once; each kind of each operand is
-also there alone, in a dtype and layout that change from one to the next; and all operands together lie beside pages
-that may not be touched. Problems change from case to case.
+also there alone, in a dtype and layout that change from one to the next, and the other memory format alone in all of
+them; and all operands together lie beside pages that may not be touched, of large problems too. Problems change from
+case to case.
 """
 
 from __future__ import annotations
@@ -33,7 +34,19 @@ PROBLEMS = {
 """Names of problems, by family; unpadded, padded, 1x1, depthwise, grouped and dense ones follow each other."""
 EXACT = {"conv_bn": "scaled"}
 """Distribution whose judgement needs no independent errors, where values repeat; `integer` for the other families."""
-VIEWS = tuple(kind for kind in KINDS if kind not in PAGES)
+ALONE = ("rows", "far-rows", "reversed", "expanded-columns", "expanded-all")
+"""Kinds that operands have alone, the last two only gradients: batch normalisation has no use for equal images."""
+VIEWS = tuple(kind for kind in KINDS if kind not in PAGES and kind not in ALONE)
+LARGE = {
+    "conv": ("edge.long-pixels", "resnet50.conv2.expand", "mobilenetv2.dw32", "edge.wide-row"),
+    "conv_bn": ("unet.bn.64x64", "resnet50.bn.conv3.downsample", "mobilenetv2.bn.dw96s2"),
+    "avg_pool": ("resnet-d.shortcut", "densenet.transition"),
+    "max_pool": ("resnet50.maxpool", "googlenet.branch"),
+}
+"""Problems with more than 2^16 elements in an operand, by family: kernels read past the end of these alone, where they
+take blocks or vectors."""
+ONE_CHANNEL = {"conv": "edge.channel1", "conv_bn": "bn.channel1", "avg_pool": "pool.batch1-channel1"}
+"""Problems whose strides do not tell the memory format, by family."""
 
 
 def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -45,6 +58,16 @@ def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
         for operator in FAMILIES[family].operators:
             for name, variant in _rows(operator, [known[name] for name in names]):
                 extra[name][variant] = None
+            ways, kinds = product((("fp32", "nchw"), ("bf16", "nhwc")), PAGES), dict.fromkeys(operator.arguments)
+            for (dtype, layout), page in ways:
+                for name in LARGE[family]:
+                    here = operator.inputs(known[name].geometry)
+                    text = written({operand: page for operand in kinds if operand in here})
+                    extra[name][Variant(dtype, layout, "fixed", text)] = None
+            if family in ONE_CHANNEL:
+                name = ONE_CHANNEL[family]
+                for dtype, layout, kind in product(("fp32", "bf16"), LAYOUTS, ("crop", "transposed", "other-format")):
+                    extra[name][Variant(dtype, layout, "fixed", f"{operator.data}:{kind}")] = None
     return tuple(
         replace(problem, variants=(*problem.variants, *extra[problem.name])) if extra[problem.name] else problem
         for problem in problems
@@ -76,6 +99,8 @@ def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Va
             )
         for kind in PAGES * 2:
             yield from row(way, dict.fromkeys(kinds, kind))
-    if len(kinds) > 1:
-        for number, (operand, kind) in enumerate((o, k) for o, of in kinds.items() for k in of):
-            yield from row(ways[number % len(ways)], {operand: kind})
+    alone = [(o, kind) for o, of in kinds.items() for kind in of] if len(kinds) > 1 else []
+    alone += [(o, kind) for o in kinds for kind in ALONE if not repeats(f"{o}:{kind}") or o == "dy"] * 2
+    for number, (operand, kind) in enumerate(alone):
+        for way in ways if kind == "other-format" else [ways[number % len(ways)]]:
+            yield from row(way, {operand: kind})

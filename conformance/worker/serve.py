@@ -300,6 +300,7 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         able=tuple(name for name in OPTIONAL if hasattr(bridge, name)),
         views=bool(getattr(bridge, "views", False)),
         pages=bool(getattr(bridge, "pages", False)),
+        negative_strides=bool(getattr(bridge, "negative_strides", False)),
     )
     return wire.Implementation(
         name=one.name,

@@ -100,6 +100,7 @@ class Bridge(Struct, frozen=True):
     able: tuple[str, ...]
     views: bool
     pages: bool
+    negative_strides: bool
 
 
 class Implementation(Struct, frozen=True):

@@ -56,6 +56,11 @@ class ArrayBridge(Protocol):
         return type(self).view is not ArrayBridge.view
 
     @property
+    def negative_strides(self) -> bool:
+        """Whether a view may go backwards."""
+        return False
+
+    @property
     def pages(self) -> bool:
         """Whether arrays can be `placed`."""
         return type(self).placed is not ArrayBridge.placed and pages.available()

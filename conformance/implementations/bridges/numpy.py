@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from conformance.implementations.bridges import pages
@@ -37,7 +38,13 @@ class NumpyArrays(ArrayBridge):
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
         steps = [stride * array.itemsize for stride in strides]
-        return np.ndarray(shape, array.dtype, array.view(np.uint8), offset * array.itemsize, steps)
+        # its base is the whole array, as of a slice; of bf16 NumPy knows no buffers
+        whole = array.view(np.uint8) if array.dtype == ml_dtypes.bfloat16 else array
+        return np.ndarray(shape, array.dtype, whole, offset * array.itemsize, steps)
+
+    @property
+    def negative_strides(self) -> bool:
+        return True
 
     def placed(self, array: np.ndarray, side: str) -> Any | None:
         return pages.placed(array, side)

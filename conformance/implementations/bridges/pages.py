@@ -17,18 +17,24 @@ def available() -> bool:
 
 
 def placed(array: np.ndarray, side: str) -> np.ndarray:
-    """A copy of a 1-D array that ends, or begins, where such a page begins or ends; `side` is `end` or `start`."""
+    """A copy of a 1-D array that ends, or begins, where such a page begins or ends: `side` is `end` or `start`; or that
+    lies in pages that may not be written to, `read-only`."""
     page = mmap.PAGESIZE
     span = max(1, -(-array.nbytes // page)) * page
     region = mmap.mmap(-1, span + page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     handle = ctypes.c_char.from_buffer(region)
-    guard = ctypes.addressof(handle) + (span if side == "end" else 0)
+    address = ctypes.addressof(handle)
     del handle  # it would keep the region from being unmapped
-    no_access = 0  # PROT_NONE
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), no_access):
-        raise OSError(ctypes.get_errno(), "mprotect")
-    start = span - array.nbytes if side == "end" else page
+    start = span - array.nbytes if side == "end" else page if side == "start" else 0
     memory = np.frombuffer(region, np.uint8, array.nbytes, start).view(array.dtype)
     memory[...] = array
+    no_access, reading = 0, 1  # PROT_NONE, PROT_READ
+    guard, size, access = {
+        "end": (address + span, page, no_access),
+        "start": (address, page, no_access),
+        "read-only": (address, span, reading),
+    }[side]
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(size), access):
+        raise OSError(ctypes.get_errno(), "mprotect")
     return memory
