@@ -32,8 +32,10 @@ bad = offer("state-01-scaled", {bad})
 @pytest.fixture
 def examined(tmp_path):
     def run(head="", good=1, bad=1.01):
-        (tmp_path / "state.py").write_text(KERNELS.format(head=head, good=good, bad=bad))
-        (tmp_path / "_shared.py").write_text("raise SystemExit('not a file of kernels')")
+        folder = tmp_path / "first"
+        folder.mkdir()
+        (folder / "state.py").write_text(KERNELS.format(head=head, good=good, bad=bad))
+        (folder / "_shared.py").write_text("raise SystemExit('not a file of kernels')")
         assert field.files(["sizes"], tmp_path) == []
         return {one.kernel: one for one in field.examine(field.files(["state"], tmp_path), "smoke", 2)}
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.implementations.registry import source_hash
+from conformance.resources import CHECKOUT
 from conformance.results.reading import decode, lines
 
-FOLDER = Path(__file__).with_name("others")
+FOLDER = (CHECKOUT or Path()) / "tests/field"
 GOOD = "good"
 BAD = ("fail", "error")
 
@@ -50,9 +51,10 @@ class Examined:
 
 
 def files(families: Iterable[str] = (), folder: Path = FOLDER) -> list[Path]:
-    """The files of some classes, or of all; what they share begins with an underscore."""
+    """The files of some classes, or of all, in the sets of the collection; what they share begins with an underscore.
+    An installed package has none."""
     chosen = frozenset(families)
-    found = sorted(path for path in folder.rglob("*.py") if not path.name.startswith("_"))
+    found = sorted(path for path in folder.glob("*/*.py") if not path.name.startswith("_"))
     return [path for path in found if not chosen or family_of(path) in chosen]
 
 

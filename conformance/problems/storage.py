@@ -100,7 +100,10 @@ def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Va
         for kind in PAGES * 2:
             yield from row(way, dict.fromkeys(kinds, kind))
     alone = [(o, kind) for o, of in kinds.items() for kind in of] if len(kinds) > 1 else []
-    alone += [(o, kind) for o in kinds for kind in ALONE if not repeats(f"{o}:{kind}") or o == "dy"] * 2
     for number, (operand, kind) in enumerate(alone):
         for way in ways if kind == "other-format" else [ways[number % len(ways)]]:
             yield from row(way, {operand: kind})
+    for operand, kind in product(kinds, ALONE):
+        if operand == "dy" or not repeats(f"{operand}:{kind}"):
+            yield from row(("fp32", "nchw"), {operand: kind})
+            yield from row(("bf16", "nhwc"), {operand: kind})

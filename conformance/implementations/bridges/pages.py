@@ -7,6 +7,7 @@ import mmap
 import sys
 from functools import cache
 
+import ml_dtypes
 import numpy as np
 
 
@@ -26,7 +27,9 @@ def placed(array: np.ndarray, side: str) -> np.ndarray:
     address = ctypes.addressof(handle)
     del handle  # it would keep the region from being unmapped
     start = span - array.nbytes if side == "end" else page if side == "start" else 0
-    memory = np.frombuffer(region, np.uint8, array.nbytes, start).view(array.dtype)
+    # bf16 has no buffers; of other dtypes the array itself is what views of it have as their base
+    dtype = np.dtype(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array.dtype
+    memory = np.frombuffer(region, dtype, array.size, start).view(array.dtype)
     memory[...] = array
     no_access, reading = 0, 1  # PROT_NONE, PROT_READ
     guard, size, access = {
