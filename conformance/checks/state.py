@@ -272,7 +272,7 @@ def forked_child_computes(subject: Subject) -> None:
     sample.require_right(invocation.split(found), "in a forked child of the process")
 
 
-def memory_is_given_back(subject: Subject) -> Facts:
+def memory_is_given_back(subject: Subject) -> None:
     """What a call on a new shape leaves behind does not grow with its operands. Measured with small and with large
     operands: what both leave, such as compiled code, is not counted."""
     sample, geometry = subject.sample(), subject.case.problem.geometry
@@ -297,7 +297,6 @@ def memory_is_given_back(subject: Subject) -> Facts:
         raise Unsupported(f"not measurable: {min(few, calls)} calls on new shapes take {10 * SECONDS_OF_SHAPES:g} s")
     if large - small > LEFT * operands:
         raise BehaviourError(f"a call on a new shape leaves {large:,} bytes in memory; its operands have {operands:,}")
-    return Facts(bytes_per_shape=small)
 
 
 STATE: tuple[Check, ...] = (
