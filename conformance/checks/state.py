@@ -66,6 +66,9 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
         _repeated(turns, AT_ONCE, SECONDS_AT_ONCE, f"one of {{}} calls from each of {THREADS} threads at once")
     for what, sample, _, results in made:
         sample.require_right(results, what)
+    (_, _, _, once), (_, _, _, twice) = made[1:3]  # of the same content
+    if any(subject.bridge.overlap(one, other) for one, other in itertools.product(once, twice)):
+        raise BehaviourError("results of two calls on the same content lie in the same memory")
     if subject.case.implementation.deterministic and not repeats:
         raise BehaviourError("declared as deterministic, and calls on the same inputs differ in bits")
     return Facts(repeatable=repeats)
