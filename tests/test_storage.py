@@ -124,7 +124,7 @@ def misreads_w(x, w, bias, **parameters):
     [
         (cheaters.writes_behind_input, "x:offset-1", "fail", "memory of x (offset-1) was written to: 4 bytes changed"),
         (cheaters.reads_behind_input, "x:offset-2,w:crop", "fail", "(wrong only with x:offset-2)"),
-        (cheaters.spoils_input, "bias:crop,w:chunk", "fail", "memory of w (chunk) was written to"),
+        (cheaters.spoils_input, "bias:crop,w:chunk", "fail", "input w was written to"),
         (lambda: misreads_w, "x:crop,w:strided", "fail", "strides of w ignored (wrong only with w:strided)"),
         (lambda: misreads_w, "x:crop,bias:strided", "pass", ""),
         (lambda: lambda *given, **p: 2 * cheaters.honest(*given, **p), "x:crop", "fail", "mismatched"),

@@ -71,7 +71,7 @@ class Sample:
         return self.invocation.call(inputs)
 
     def audited(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The same. Raises BehaviourError where the call has written to its inputs or to earlier results."""
+        """The same. Raises BehaviourError where the call has written to its inputs, or returns their memory."""
         results, changed = self.invocation.audited(inputs)
         if changed:
             raise BehaviourError("\n".join(changed))

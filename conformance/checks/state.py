@@ -66,6 +66,9 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
         _repeated(turns, AT_ONCE, SECONDS_AT_ONCE, f"one of {{}} calls from each of {THREADS} threads at once")
     for what, sample, _, results in made:
         sample.require_right(results, what)
+    (_, _, _, once), (_, _, _, twice) = made[1:3]  # of the same content
+    if any(subject.bridge.overlap(one, other) for one, other in itertools.product(once, twice)):
+        raise BehaviourError("results of two calls on the same content lie in the same memory")
     if subject.case.implementation.deterministic and not repeats:
         raise BehaviourError("declared as deterministic, and calls on the same inputs differ in bits")
     return Facts(repeatable=repeats)
@@ -125,8 +128,8 @@ EQUAL_SHAPES = {
 }
 """Problems of a family with a remainder, so that a parameter can change without a change of any shape, and of equal
 extents, so that both layouts have the same shapes."""
-PAIRS = 2
-"""Pairs of problems for each parameter."""
+PAIRS = {"dtype": 2}
+"""Pairs of problems for a parameter: one, but both orders of two dtypes."""
 
 
 def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
@@ -151,13 +154,13 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
         for name, changed in _other_variants(variant, variants):
             if name == "layout" and not all(len({*t.shape[1:]}) == 1 for t in tensors if len(t.shape) == 4):
                 continue  # its shapes tell the layouts apart
-            if counts.get(name, 0) < PAIRS and (other := at(problem, changed)):
+            if counts.get(name, 0) < PAIRS.get(name, 1) and (other := at(problem, changed)):
                 counts[name] = counts.get(name, 0) + 1
                 pair = (base, other) if counts[name] % 2 else (other, base)  # a plan may be made for the narrower dtype
                 yield f"another {name} ({problem.geometry.descriptor})", *pair
         for name, geometry in _neighbours(operator, problem.geometry):
-            if counts.get(name, 0) < PAIRS and (other := at(replace(problem, geometry=geometry), variant)):
-                counts[name] = counts.get(name, 0) + 1
+            if name not in counts and (other := at(replace(problem, geometry=geometry), variant)):
+                counts[name] = 1
                 yield f"another {name} ({problem.geometry.descriptor} and {geometry.descriptor})", base, other
 
 
@@ -272,13 +275,13 @@ def forked_child_computes(subject: Subject) -> None:
     sample.require_right(invocation.split(found), "in a forked child of the process")
 
 
-def memory_is_given_back(subject: Subject) -> Facts:
+def memory_is_given_back(subject: Subject) -> None:
     """What a call on a new shape leaves behind does not grow with its operands. Measured with small and with large
     operands: what both leave, such as compiled code, is not counted."""
     sample, geometry = subject.sample(), subject.case.problem.geometry
     invocation, operator = sample.invocation, subject.case.operator
     each = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
-    left = []
+    left: list[tuple[int, int, int]] = []
     for first in (geometry.n + 1, geometry.n + SHAPES + max(1, OPERANDS // each)):
         cases = []
         for batch in range(first, first + SHAPES):
@@ -290,14 +293,16 @@ def memory_is_given_back(subject: Subject) -> Facts:
                 stored = tensor and STORAGE[tensor.stored_as(invocation.dtype)]
                 shapes.append(tensor and (stored, tuple(tensor.shape[axis] for axis in order)))
             cases.append((shapes, bound.parameters()))
-        asking = (invocation.kernel.function, cases, MIN_SHAPES, SECONDS_OF_SHAPES)
-        left.append(invocation.instruments.growth_by_shape(*asking))
-    (few, small, _), (calls, large, operands) = left
-    if min(few, calls) < MIN_SHAPES:
-        raise Unsupported(f"not measurable: {min(few, calls)} calls on new shapes take {10 * SECONDS_OF_SHAPES:g} s")
+        least = MIN_SHAPES if left else 0  # one that compiles for each shape is not waited for
+        found = invocation.instruments.growth_by_shape(invocation.kernel.function, cases, least, SECONDS_OF_SHAPES)
+        if found[0] < MIN_SHAPES:
+            raise Unsupported(
+                f"not measurable: calls on {MIN_SHAPES} new shapes take more than {SECONDS_OF_SHAPES:g} s"
+            )
+        left.append(found)
+    (_, small, _), (_, large, operands) = left
     if large - small > LEFT * operands:
         raise BehaviourError(f"a call on a new shape leaves {large:,} bytes in memory; its operands have {operands:,}")
-    return Facts(bytes_per_shape=small)
 
 
 STATE: tuple[Check, ...] = (

@@ -19,7 +19,7 @@ from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.operators.base import Arrays, Operator, Tensor
-from conformance.worker.audit import AUDIT
+from conformance.worker.audit import audited
 from conformance.worker.instruments import Instruments
 
 TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
@@ -184,7 +184,7 @@ class Invocation:
         if isinstance(function, AwaitedFunction):  # in another process
             result, changed = function.finished(*native, **parameters)
         else:
-            result, changed = AUDIT.call(self.bridge, function, self.operator.arguments, native, parameters)
+            result, changed = audited(self.bridge, function, self.operator.arguments, native, parameters)
         return self.split(result), changed
 
     def split(self, result: Any) -> tuple[Any, ...]:

@@ -131,14 +131,12 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     accepted             invalid arguments that were accepted
     saved_for_backward   a row for each autograd variant
     training_steps       the same
-    bytes_per_shape      what a call on a new shape leaves in memory
     """
 
     repeatable: bool | None = None
     accepted: tuple[str, ...] = ()
     saved_for_backward: tuple[SavedForBackward, ...] = ()
     training_steps: tuple[TrainingStep, ...] = ()
-    bytes_per_shape: Count | None = None
 
 
 class Scores(Struct, frozen=True, kw_only=True):

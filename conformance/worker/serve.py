@@ -27,7 +27,7 @@ from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
 from conformance.worker import wire
-from conformance.worker.audit import AUDIT
+from conformance.worker.audit import audited
 from conformance.worker.guard import Guard
 from conformance.worker.measuring import Measuring
 from conformance.worker.wire import plain
@@ -141,7 +141,7 @@ class Server:
         by_keyword = {keyword: self.found(value) for keyword, value in parameters.items()}
         if not wait:
             return self.keep(function(*given, **by_keyword), number)
-        result, changed = AUDIT.call(self.bridge(name), function, self.names(name, kind, index), given, by_keyword)
+        result, changed = audited(self.bridge(name), function, self.names(name, kind, index), given, by_keyword)
         return msgspec.structs.replace(self.keep(result, number), changed=tuple(map(plain, changed)))
 
     def names(self, name: str, kind: str, index: int) -> tuple[str, ...]:
