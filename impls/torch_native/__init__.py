@@ -4,7 +4,6 @@ gradients; and convolution with batch norm as one autograd function."""
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import torch
 
@@ -31,11 +30,6 @@ KERNELS = (
 )
 GRADIENTS = ("conv_backward_data", "conv_backward_weight", "conv_bn_backward")
 PAIRS = ("conv_bn_forward", "conv_bn_backward", "conv_bn_inference")
-BARE = {
-    "conv_bn_forward": lambda p: not (p.affine or p.running or p.eps_outside),
-    "conv_bn_backward": lambda p: not (p.affine or p.eps_outside),
-}
-"""Where batch_norm is given no fp32 tensor, so that it keeps mean and inverse deviation in the 16-bit format."""
 EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
 HALVES = ("bf16", "fp16")
 BOTH_LAYOUTS = ("nchw", "nhwc")
@@ -69,10 +63,7 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
 
     for kernel, dtype in itertools.product(KERNELS, EVERY_DTYPE):
         between = {"between": "storage"} if kernel.__name__ in PAIRS and dtype in HALVES else {}
-        contract = Contract(**between, **fields.get((kernel.__name__, dtype), {}))
-        if bare := between and BARE.get(kernel.__name__):
-            offer(kernel, (dtype,), when=bare, contract=replace(contract, accumulate=dtype))
-        offer(kernel, (dtype,), contract=contract)
+        offer(kernel, (dtype,), contract=Contract(**between, **fields.get((kernel.__name__, dtype), {})))
     for kernel in (avg_pool_backward, max_pool_backward):
         for dtype in HALVES:
             offer(kernel, (dtype,), when=pooled_in_storage, contract=Contract(accumulate=dtype))

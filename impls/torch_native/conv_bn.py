@@ -76,6 +76,8 @@ def _trained(z, gamma, beta, moved, momentum, eps, eps_outside):
     Where eps stands beside the root, for which torch has no primitive, fp32 is kept between the steps.
     """
     if not eps_outside:
+        if gamma is None:  # given no fp32 tensor at all, it keeps mean and inverse deviation in 16 bits
+            gamma, beta = (f(z.shape[1], dtype=wide(z.dtype), device=z.device) for f in (torch.ones, torch.zeros))
         return batch_norm(z, *(moved or (None, None)), gamma, beta, True, momentum, eps)
     if moved:
         batch_norm(z.detach(), *moved, None, None, True, momentum)
