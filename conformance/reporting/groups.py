@@ -299,8 +299,8 @@ def _raised(record: Record) -> tuple[str, str, str] | None:
 
 
 def _size(record: Record) -> tuple[object, ...]:
-    """Plain cases before behaviour checks; a short descriptor, of few parameters and small sizes, before few operations,
-    because a case is looked at: an axis of 70,001 elements with stride 261 is few operations."""
+    """Plain cases before behaviour checks; a short descriptor, of few parameters and small sizes, before few
+    operations, because a case is looked at: an axis of 70,001 elements with stride 261 is few operations."""
     plain = (record.storage != "", record.dtype != "fp32", record.layout != "nchw", record.distribution != "fixed")
     variant = (record.dtype, record.layout, record.distribution, record.storage)
     names = (record.descriptor, *variant, record.check, record.reason)
