@@ -14,7 +14,7 @@ pytest_plugins = ["pytester"]
 OPTIONS = {
     "impl": ("--impl=amce", "--impl amce: unknown; did you mean acme? Choices: acme, right"),
     "impl-path": ("--impl=nowhere/acme.py", "--impl nowhere/acme.py: no such file"),
-    "level": ("--level=ful", "--level ful: unknown; did you mean full? Choices: full, smoke, standard"),
+    "level": ("--level=ful", "--level ful: unknown; did you mean full? Choices: full, huge, smoke, standard"),
     "marker": ("-mtrn9", "-m trn9: unknown; did you mean trn3? Choices: cpu, cuda"),
     "marker-in-expression": ("-mcpu or cudda", "-m cudda: unknown; did you mean cuda? Choices: "),
     "operator": ("--operator=conv", "--operator conv: unknown"),
@@ -24,7 +24,7 @@ OPTIONS = {
     "layout": ("--layout=nhcw", "--layout nhcw: unknown; did you mean nhwc? Choices: nchw, nhwc"),
     "distribution": (
         "--distribution=fix",
-        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, fixed, impulse, integer,",
+        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, bits, fixed, impulse, integer,",
     ),
     "problem": ("--problem=edge.plian", "no problem is called edge.plian; did you mean edge.plain or "),
     "impl-other": ("--impl=tox.ini", "--impl tox.ini: not a Python file; give a .py file"),
@@ -128,7 +128,8 @@ def test_descriptor(project: Project, descriptor: str, message: str):
 
 def test_problem_that_no_machine_holds_is_unavailable(project: Project):
     project.kernel()
-    outcome = project.run("--problem=n1 c1 h999999999999 w999999999999 k1 r1 s1", "--problem=n1 c1 h1 w1 k1 r1 s1")
+    huge = ("--problem=n1 c1 h999999999999 w999999999999 k1 r1 s1", "--distribution=sparse")
+    outcome = project.run(*huge, "--problem=n1 c1 h1 w1 k1 r1 s1", "--distribution=integer")
     assert (outcome.exit, outcome.statuses) == (0, {"unavailable": 1, "pass": 1})
     assert any(re.match(r"needs [\d,]+ GiB of memory; \d+ GiB are available", r["reason"]) for r in outcome.records)
     assert no_traceback_of_ours(outcome.text)

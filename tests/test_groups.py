@@ -228,6 +228,13 @@ def test_few_parameters_come_before_few_operations():
     assert only.smallest.descriptor == LARGE
 
 
+def test_small_sizes_come_before_few_operations():
+    long = "n2 c1 h70001 w1 k2 r1 s1 u261x1"
+    plain = "n2 c6 h9 w11 k5 r1 s1 u2x3 b1"
+    (only,) = group([wrong("A", descriptor=long), wrong("A", descriptor=plain)])
+    assert only.smallest.descriptor == plain
+
+
 def test_what_a_lost_kernel_was_claimed_for_is_one_group():
     reason = "claimed in acme.claims.json, but unsupported: {}; support it again, or write the claims again"
     lost = [

@@ -82,7 +82,7 @@ def test_pytest_commands_are_understood(tmp_path: Path):
 def without_files(words: list[str], folder: Path) -> list[str]:
     """The command without `-n auto` and without files that it reads or writes."""
     written = (
-        *("--records", "--resume", "--overwrite", "--report", "--benchmark-json"),
+        *("--records", "--resume", "--overwrite", "--problems", "--report", "--benchmark-json"),
         *("--durations", "--store-durations", "--splits", "--group"),
     )
     # one operator at the lowest level is enough for a command that names none of its own
