@@ -95,7 +95,7 @@ jax_cpu.waive(
     url=GROUPS,
     when=lambda p: p.groups > 1 and not p.c == p.k == p.groups,
     dtypes=("fp32", "bf16", "fp16"),
-    distributions=("nonfinite",),
+    distributions=("nonfinite", "mixed"),
 )
 for operator in ("conv_forward", "conv_backward_data"):
     jax_cpu.waive(
@@ -105,11 +105,11 @@ for operator in ("conv_forward", "conv_backward_data"):
         url=GROUPS,
         when=lambda p: p.c == p.k == p.groups > 1,
         dtypes=("fp64",),
-        distributions=("nonfinite",),
+        distributions=("nonfinite", "mixed"),
     )
 jax_cpu.waive(
     "max_pool_backward",
     reason="the gradient of a window with NaN goes to another element, because elements are compared by >=",
     url="https://github.com/jax-ml/jax/blob/jax-v0.10.2/jax/_src/lax/windowed_reductions.py",
-    distributions=("nonfinite",),
+    distributions=("nonfinite", "mixed"),
 )
