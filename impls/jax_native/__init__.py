@@ -97,6 +97,18 @@ for operator, when in (("conv_backward_weight", slid_over_larger_images), ("conv
         dtypes=("fp32", "bf16", "fp16"),
         distributions=("special", "nonfinite") if operator == "conv_backward_weight" else ("special",),
     )
+<<<<<<< HEAD
+=======
+
+jax_cpu.waive(
+    "conv_backward_weight",
+    reason="a NaN in one group reaches the weight gradients of all groups, because XLA multiplies it with zeros",
+    url=GROUPS,
+    when=lambda p: p.groups > 1 and not p.c == p.k == p.groups,
+    dtypes=("fp32", "bf16", "fp16"),
+    distributions=("nonfinite", "mixed"),
+)
+>>>>>>> values16b
 for operator in ("conv_forward", "conv_backward_data"):
     jax_cpu.waive(
         operator,
@@ -105,11 +117,11 @@ for operator in ("conv_forward", "conv_backward_data"):
         url=GROUPS,
         when=lambda p: p.c == p.k == p.groups > 1,
         dtypes=("fp64",),
-        distributions=("nonfinite",),
+        distributions=("nonfinite", "mixed"),
     )
 jax_cpu.waive(
     "max_pool_backward",
     reason="the gradient of a window with NaN goes to another element, because elements are compared by >=",
     url="https://github.com/jax-ml/jax/blob/jax-v0.10.2/jax/_src/lax/windowed_reductions.py",
-    distributions=("nonfinite",),
+    distributions=("nonfinite", "mixed"),
 )
