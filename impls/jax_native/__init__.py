@@ -95,20 +95,8 @@ for operator, when in (("conv_backward_weight", slid_over_larger_images), ("conv
         url=GROUPS,
         when=when,
         dtypes=("fp32", "bf16", "fp16"),
-        distributions=("special", "nonfinite") if operator == "conv_backward_weight" else ("special",),
+        distributions=("special", "nonfinite", "mixed") if operator == "conv_backward_weight" else ("special",),
     )
-<<<<<<< HEAD
-=======
-
-jax_cpu.waive(
-    "conv_backward_weight",
-    reason="a NaN in one group reaches the weight gradients of all groups, because XLA multiplies it with zeros",
-    url=GROUPS,
-    when=lambda p: p.groups > 1 and not p.c == p.k == p.groups,
-    dtypes=("fp32", "bf16", "fp16"),
-    distributions=("nonfinite", "mixed"),
-)
->>>>>>> values16b
 for operator in ("conv_forward", "conv_backward_data"):
     jax_cpu.waive(
         operator,
