@@ -221,7 +221,8 @@ def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray
     """What the output must equal in its dtype, and the mask of the elements that do not.
 
     Every bit that matters: NaN equals NaN, and the sign of a zero is free (it depends on the order of the sum) but for
-    the maximum of zeros of one sign, which has it (IEEE 754-2019, 9.6). An infinite input that the contract splits in two parts becomes Inf - Inf.
+    the maximum of zeros of one sign, which has it (IEEE 754-2019, 9.6). An infinite input that the contract splits in
+    two parts becomes Inf - Inf.
     """
     with np.errstate(over="ignore"):
         expected = output.reference.astype(np.float32 if output.dtype != "fp64" else np.float64)
