@@ -11,6 +11,7 @@ from conformance.calibration.known_bad.base import Mutant, exact
 from conformance.calibration.mutation import outcomes
 from conformance.calibration.subject import DEFAULT
 from conformance.dtypes import FORMATS, STORAGE
+from conformance.execution.judging import judged
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.stream import Stream
 from conformance.judge import Contract
@@ -113,3 +114,29 @@ def test_exempted_distributions_are_not_counted():
     for contract, detected in ((DEFAULT, True), (Contract(subnormals="flushed"), False)):
         (found,) = outcomes([Mutant("flushing", "values", run, contract, base=exact)], "conv_forward", [("", recipe)])
         assert found.detected == found.differs == detected
+
+
+@pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
+def test_large_fp16_sums_fit_and_half_of_them_do_not(operator: str) -> None:
+    recipe = Recipe(OPERATORS[operator], parse("n2 c16 h4 w5 k16 r3 s3 p1"), "fp16", "large", 0)
+    expected = Expectation(recipe)
+    (total,) = expected.reference.values()
+    positive = np.maximum(expected.inputs[recipe.operator.operand], 0)
+    half = recipe.operator.reference(recipe.geometry, expected.inputs | {recipe.operator.operand: positive})
+    assert np.abs(total).max() <= 65504 < min(part.max() for part in half.values())
+
+
+def test_small_holds_the_smallest_normal_numbers_and_nothing_subnormal() -> None:
+    expected = Expectation(Recipe(OPERATORS["conv_forward"], parse("n1 c4 h4 w4 k4 r1 s1"), "fp32", "small", 0))
+    for array in (*expected.inputs.values(), *expected.reference.values()):
+        sizes = np.abs(array[array != 0].astype(np.float64))
+        assert 2.0**-126 <= sizes.min() < 2.0**-118
+
+
+def test_the_maximum_of_negative_zeros_is_negative() -> None:
+    expected = Expectation(
+        Recipe(OPERATORS["max_pool_forward"], parse("maxpool n2 c5 h8 w9 r2 s3"), "fp32", "mixed", 0)
+    )
+    right = {"y": expected.reference["y"].astype(np.float32)}
+    assert judged(expected, right, Contract())[0].passed
+    assert not judged(expected, {"y": right["y"] + np.float32(0)}, Contract())[0].passed

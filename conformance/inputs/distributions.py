@@ -212,7 +212,8 @@ def _mixed(recipe: Recipe) -> Arrays:
     gradient. Data of dw are left out: algorithms that put zeros between gradients multiply them with these. Where
     results are elements of the inputs, every zero is -0.0, which then is the only right one.
     """
-    operator, geometry, inputs = recipe.operator, recipe.geometry, {}
+    operator, geometry = recipe.operator, recipe.geometry
+    inputs: Arrays = {}
     density = min(0.25, 1 / max(recipe.terms, geometry.r * geometry.s))
     for name, tensor in operator.inputs(geometry).items():
         inputs[name] = recipe.stream(name).ternary(tensor.shape, 0.5, STORAGE[recipe.dtype])
@@ -242,8 +243,8 @@ def _large(recipe: Recipe) -> Arrays:
     operator, geometry, dtype = recipe.operator, recipe.geometry, STORAGE[recipe.dtype]
     inputs, factors = _integer(recipe), operator.factors
     if recipe.dtype != "fp16":
-        power = {name: 32 if factors == 1 or name == "bias" else 16 for name in inputs}
-        return {name: values * dtype.type(2.0 ** power[name]) for name, values in inputs.items()}
+        exponents = {name: 32 if factors == 1 or name == "bias" else 16 for name in inputs}
+        return {name: values * dtype.type(2.0 ** exponents[name]) for name, values in inputs.items()}
     data, operand = inputs[operator.data], inputs[operator.operand]
     positive = np.abs(recipe.stream("positive").integers(data.shape, LARGEST_INTEGER, np.dtype(np.float64))) + 1
     if factors == 1:

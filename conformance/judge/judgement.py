@@ -220,14 +220,18 @@ def _checks(
 def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
     """What the output must equal in its dtype, and the mask of the elements that do not.
 
-    Every bit that matters: NaN equals NaN, and the sign of a zero is free (it depends on the order of the sum). An
-    infinite input that the contract splits in two parts becomes Inf - Inf.
+    Every bit that matters: NaN equals NaN, and the sign of a zero is free (it depends on the order of the sum) but for
+    the maximum of zeros of one sign, which has it (IEEE 754-2019, 9.6). An infinite input that the contract splits in
+    two parts becomes Inf - Inf.
     """
     with np.errstate(over="ignore"):
         expected = output.reference.astype(np.float32 if output.dtype != "fp64" else np.float64)
         expected = expected.astype(STORAGE[output.dtype])
     may_be_nan = ~np.isfinite(expected) if contract.parts > 1 else np.isnan(expected)
-    return expected, (output.actual != expected) & ~(np.isnan(output.actual) & may_be_nan)
+    wrong = (output.actual != expected) & ~(np.isnan(output.actual) & may_be_nan)
+    if output.signed:
+        wrong |= (expected == 0) & (np.signbit(output.actual) != np.signbit(expected))
+    return expected, wrong
 
 
 def _by_equality(output: Output, contract: Contract) -> Judgement:

@@ -25,6 +25,7 @@ class Output:
     magnitude   s2 of the outputs by name, asked for only when needed
     exact       whether integers have results that every format holds
     selects     whether every result is an element of the inputs
+    signed      whether the sign of a zero is known: zeros are elements of inputs in which all zeros have one sign
     constants   rounded constants that the operator allows for
     fan_out     most elements that one rounding may reach
     rest        what the exact output has beyond `reference`, where float64 does not hold it
@@ -42,6 +43,7 @@ class Output:
     magnitude: Callable[[], Arrays]
     exact: bool = True
     selects: bool = False
+    signed: bool = False
     constants: Constants = NONE
     fan_out: int = 1
     propagated: Callable[[Contract], Arrays] | None = None
@@ -95,6 +97,7 @@ def outputs_of(
             magnitude=magnitude,
             exact=errors.exact_on_integers,
             selects=errors.selects,
+            signed=errors.selects and _one_sign(inputs[operator.data]),
             constants=Constants(errors.constants, errors.shared_constant),
             fan_out=errors.error_fan_out,
             propagated=bounds,
@@ -107,6 +110,11 @@ def outputs_of(
         for name, tensor in operator.outputs(geometry).items()
         if name in actual
     ]
+
+
+def _one_sign(data: np.ndarray) -> bool:
+    negative = np.signbit(data[data == 0])
+    return bool(negative.all() or not negative.any())
 
 
 def _channels(tensor: Tensor) -> np.ndarray:

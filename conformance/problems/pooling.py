@@ -91,7 +91,9 @@ SHAPES = table(
 
 VALUES = (
     *table("standard", VALUE, {"pool.values": "pool n2 c6 h8 w9 r3 s3 u2 p1"}),
-    *table("standard", (*FEW_VALUES, "fp16 nchw large"), {"pool.values-2x2": "pool n2 c5 h6 w8 r2 s2"}),
+    *table(
+        "standard", (*FEW_VALUES, "fp32 nchw mixed", "fp16 nchw large"), {"pool.values-2x2": "pool n2 c5 h6 w8 r2 s2"}
+    ),
 )
 """Values at the ends of each format."""
 

@@ -39,7 +39,7 @@ def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mod
     reach, places, views = _windows(x, kernel_size, stride, padding, dilation, ceil_mode)
     best, chosen = np.full(dy.shape, -np.inf), np.full(dy.shape, -1)
     for tap, (seen, inside) in enumerate(views):
-        better = inside & ((seen > best) | (chosen < 0))
+        better = inside & ((seen > best) | (np.isnan(seen) & ~np.isnan(best)) | (chosen < 0))
         best[better], chosen[better] = seen[better], tap
     wide = accumulator(dy)
     image = empty_image(dy.shape[:2], x.shape[2:], reach, wide)

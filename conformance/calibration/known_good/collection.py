@@ -18,7 +18,7 @@ from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, FAMILIES, ConvGeometry
 
-NONFINITE = ("special", "nonfinite")
+NONFINITE = ("special", "nonfinite", "mixed")
 SPREADS_NAN = dict.fromkeys(
     NONFINITE, "a transform spreads NaN and Inf over its whole tile, beyond the receptive field"
 )
