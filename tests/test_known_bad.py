@@ -31,7 +31,7 @@ SOLE = {
     "scaled": ("bn: filters in fixed point", "conv_bn_forward", "bn.plain"),
     "shifted": ("bn: raw moments", "conv_bn_forward", "bn.tutorial"),
     "bound": ("one element summed in 19 bits", "conv_forward", "edge.plain"),
-    "rms": ("fp32 result packed in 22 bits", "conv_forward", "edge.one-product"),
+    "rms": ("fp32 result packed in 22 bits", "conv_forward", "sizes.n2_c1_h257_w273_k1_r1_s1"),
     "gain": ("fp32 result truncated", "conv_backward_weight", "edge.c129-k128"),
     "offset": ("fp32 result rounded up", "conv_backward_weight", "edge.c129-k128"),
 }
