@@ -112,16 +112,20 @@ class Contract:
 
     def exempts(self, distribution: str, dtype: str) -> str:
         """Why a kernel under this contract is not held to an input distribution; empty if it is."""
-        if distribution in ("special", "nonfinite") and self.algorithm != "direct":
+        if distribution in ("special", "nonfinite", "mixed") and self.algorithm != "direct":
             return f"{self.algorithm} spreads NaN and Inf over its whole tile (declared)"
         if distribution == "subnormal" and self.subnormals == "flushed":
             return "subnormal numbers are flushed (declared)"
         if distribution == "range" and dtype == "fp16" and self.between == "storage":
             return "the result of the convolution leaves the range of fp16, in which it is stored (declared)"
-        if distribution in ("range", "subnormal") and not self.exact_on_integers(dtype):
+        if distribution in ("range", "subnormal", "small") and not self.exact_on_integers(dtype):
             return "results near the ends of the range are known for sums that are exact on integers only"
         stages = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
-        if distribution in ("wide", "range", "subnormal"):
+        if distribution == "close" and self.narrow:
+            return f"numbers that differ in their last bits are the same in {self.narrow} (declared)"
+        if distribution == "large" and dtype == "fp16" and any(f.emax <= FORMATS[dtype].emax for f in stages):
+            return "partial sums leave the range of the declared arithmetic"
+        if distribution in ("wide", "range", "subnormal", "large", "small"):
             if self.algorithm in ("winograd-f4", "fft"):
                 return f"{self.algorithm} enlarges its data and leaves the range first (declared)"
             stages += [FORMATS[self.narrow]] if self.narrow else []

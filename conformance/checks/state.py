@@ -27,6 +27,7 @@ from conformance.operators.descriptor import FLAG, NEGATED_FLAG, PAIR, SIDES, Fi
 from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level, typed
 from conformance.results.schema import Facts
 from conformance.worker.audit import differing
+from conformance.worker.repeating import PATIENCE
 
 THREADS = 4
 CALLS, SECONDS = 120, 0.02
@@ -34,6 +35,8 @@ CALLS, SECONDS = 120, 0.02
 path with nine chances in ten, and there are several paths."""
 AT_ONCE, SECONDS_AT_ONCE = 12, 0.03
 """The same for each of several threads."""
+PAIRED, SECONDS_PAIRED = 4, 0.01
+"""The same where two threads have another parameter than the others."""
 AGE = 1.1
 """Seconds after its first call that a kernel is called again."""
 CHILD = 10.0
@@ -44,6 +47,8 @@ OPERANDS = 1 << 18
 """Elements of the larger of two sizes of shapes."""
 MIN_SHAPES = 12
 """Calls that tell growth from what happens once."""
+COMPILED = 1 << 20
+"""Bytes that a call on a small new shape may leave, such as code and plans that are made for it."""
 LEFT = 0.25
 """Share of its operands that a call may leave. One that keeps a buffer for each shape leaves as much as an operand."""
 
@@ -85,15 +90,15 @@ def _samples(subject: Subject, first: Sample, second: Sample) -> Iterator[tuple[
 
 
 def _repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bool:
-    """Many calls on each of several samples at once; whether all repeat to the bit. Raises BehaviourError."""
+    """Many calls of one function on each of several samples at once; whether all repeat to the bit. Raises
+    BehaviourError."""
     invocation = samples[0].invocation
-    call = invocation.kernel.function, invocation.parameters()
-    inputs = [sample.inputs() for sample in samples]
-    found = invocation.instruments.repeated(call, inputs, calls, seconds)
+    turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
+    found = invocation.instruments.repeated(invocation.kernel.function, turns, calls, seconds)
     for sample, (result, other, count) in zip(samples, found, strict=True):
-        sample.require_right(invocation.split(result), f"first call, {what.format(count)}")
+        sample.require_right(sample.invocation.split(result), f"first call, {what.format(count)}")
         if other is not None:
-            sample.require_right(invocation.split(other), what.format(count))
+            sample.require_right(sample.invocation.split(other), what.format(count))
     return all(other is None for _, other, _ in found)
 
 
@@ -118,6 +123,10 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
                     given[place] = memory[place]
             with suppress(Unsupported):
                 sample.require_right(sample.call(given), f"{order} a call on the same shapes with {what}")
+        threads = "threads" not in subject.case.implementation.unsafe
+        if threads and first.invocation.kernel is other.invocation.kernel:
+            with suppress(Unsupported):
+                _repeated([first, other] * 2, PAIRED, SECONDS_PAIRED, f"calls at once with {what}")
 
 
 EQUAL_SHAPES = {
@@ -276,8 +285,8 @@ def forked_child_computes(subject: Subject) -> None:
 
 
 def memory_is_given_back(subject: Subject) -> None:
-    """What a call on a new shape leaves behind does not grow with its operands. Measured with small and with large
-    operands: what both leave, such as compiled code, is not counted."""
+    """What a call on a new shape leaves behind is small and does not grow with its operands. Measured with small and
+    with large operands: a little that both leave, such as compiled code, is not counted."""
     sample, geometry = subject.sample(), subject.case.problem.geometry
     invocation, operator = sample.invocation, subject.case.operator
     each = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
@@ -293,14 +302,15 @@ def memory_is_given_back(subject: Subject) -> None:
                 stored = tensor and STORAGE[tensor.stored_as(invocation.dtype)]
                 shapes.append(tensor and (stored, tuple(tensor.shape[axis] for axis in order)))
             cases.append((shapes, bound.parameters()))
-        least = MIN_SHAPES if left else 0  # one that compiles for each shape is not waited for
-        found = invocation.instruments.growth_by_shape(invocation.kernel.function, cases, least, SECONDS_OF_SHAPES)
+        found = invocation.instruments.growth_by_shape(invocation.kernel.function, cases, MIN_SHAPES, SECONDS_OF_SHAPES)
         if found[0] < MIN_SHAPES:
             raise Unsupported(
-                f"not measurable: calls on {MIN_SHAPES} new shapes take more than {SECONDS_OF_SHAPES:g} s"
+                f"not measurable: calls on {MIN_SHAPES} new shapes take more than {PATIENCE * SECONDS_OF_SHAPES:g} s"
             )
         left.append(found)
     (_, small, _), (_, large, operands) = left
+    if small > COMPILED:
+        raise BehaviourError(f"a call on a small new shape leaves {small:,} bytes in memory")
     if large - small > LEFT * operands:
         raise BehaviourError(f"a call on a new shape leaves {large:,} bytes in memory; its operands have {operands:,}")
 

@@ -257,14 +257,14 @@ class Instruments(local.Instruments):
         return self._ask(tuple[int | None, int | None], "growth", *place, numbers(inputs), parameters)
 
     def repeated(
-        self, call: Any, inputs: Sequence[Sequence[Any]], calls: int, seconds: float
+        self, function: Any, turns: Sequence[tuple[Sequence[Any], Any]], calls: int, seconds: float
     ) -> list[tuple[Any, Any, int]]:
-        (function, parameters), process = call, require_handle(inputs[-1][0]).process
-        first = process.numbers(2 * wire.MAX_RESULTS * len(inputs))
-        asking = (first, [numbers(given) for given in inputs], parameters, calls, seconds)
+        process = require_handle(turns[-1][0][0]).process
+        first = process.numbers(2 * wire.MAX_RESULTS * len(turns))
+        asking = (first, [(numbers(given), parameters) for given, parameters in turns], calls, seconds)
         found = asked(process, list[wire.Repeated], "measuring.repeated", *function.place, *asking)
         results = []
-        for place, one in enumerate(found[: len(inputs)]):
+        for place, one in enumerate(found[: len(turns)]):
             number = first + 2 * wire.MAX_RESULTS * place
             other = one.other and received(process, one.other, number + wire.MAX_RESULTS)
             results.append((received(process, one.first, number), other, one.calls))

@@ -11,6 +11,10 @@ subnormal the same with subnormal inputs and results
 wide      channels scaled by powers of two to the ends of the format's range: overflow, subnormals
 scaled    channels scaled so that their variances lie above, at and below epsilon: where and how it is added
 shifted   large means with small variances, and constant channels: cancellation in the statistics
+mixed     NaN and infinities scattered over the data, zeros in every input: what sums and maxima make of them
+large     integers whose sums no 32-bit integer holds; in fp16, partial sums beyond its range and results within
+small     the smallest normal numbers in the data, in the other factor and in the results; nothing is subnormal
+close     for maxima: numbers that differ in their last two bits
 sparse    zeros but for integers at both ends, beside powers of two and here and there: tensors beyond 2^31 elements, in
           memory that nobody touches
 """
@@ -201,6 +205,80 @@ def _nonfinite(recipe: Recipe) -> Arrays:
     return inputs
 
 
+def _mixed(recipe: Recipe) -> Arrays:
+    """-1, 0 and 1 with the operator's `nonfinite` values, others scattered over its data, and zeros that meet them.
+
+    About one term in a sum is not finite. A plane has one NaN: of two in a window, frameworks differ in which gets the
+    gradient. Data of dw are left out: algorithms that put zeros between gradients multiply them with these. Where
+    results are elements of the inputs, every zero is -0.0, which then is the only right one.
+    """
+    operator, geometry, inputs = recipe.operator, recipe.geometry, {}
+    density = min(0.25, 1 / max(recipe.terms, geometry.r * geometry.s))
+    for name, tensor in operator.inputs(geometry).items():
+        inputs[name] = recipe.stream(name).ternary(tensor.shape, 0.5, STORAGE[recipe.dtype])
+    if operator.errors(geometry).selects:
+        inputs[operator.data][inputs[operator.data] == 0] = -0.0
+    scattered = [name for name in operator.scattered if inputs[name].size]
+    for name in scattered:
+        shape = inputs[name].shape
+        signs = recipe.stream(f"{name} infinities").ternary(shape, density, np.dtype(np.float64))
+        inputs[name][signs != 0] = math.inf
+        inputs[name][signs < 0] = -math.inf
+        planes = inputs[name].reshape(-1, shape[2] * shape[3])[1::2]  # the first has one of `nonfinite`
+        planes[np.arange(len(planes)), recipe.stream(f"{name} NaN").below(planes.shape[1], len(planes))] = np.nan
+    if operator.factors == 2:  # a filter, or a channel, of zeros
+        other = inputs[operator.operand if scattered else operator.data]
+        if other.shape[operator.free_axis] > 1:
+            np.moveaxis(other, operator.free_axis, 0)[-1] = 0
+    for name, place, value in operator.nonfinite(geometry):
+        if inputs[name].size:
+            inputs[name][place] = value
+    return inputs
+
+
+def _large(recipe: Recipe) -> Arrays:
+    """Integers times powers of two: sums beyond 2^31. fp16 has none; there, sums of one sign leave its range on the way
+    to averages, and to sums whose second half takes away most of the first."""
+    operator, geometry, dtype = recipe.operator, recipe.geometry, STORAGE[recipe.dtype]
+    inputs, factors = _integer(recipe), operator.factors
+    if recipe.dtype != "fp16":
+        power = {name: 32 if factors == 1 or name == "bias" else 16 for name in inputs}
+        return {name: values * dtype.type(2.0 ** power[name]) for name, values in inputs.items()}
+    data, operand = inputs[operator.data], inputs[operator.operand]
+    positive = np.abs(recipe.stream("positive").integers(data.shape, LARGEST_INTEGER, np.dtype(np.float64))) + 1
+    if factors == 1:
+        (ones,) = operator.reference(geometry, {operator.data: np.ones(data.shape)}).values()
+        return {operator.data: np.ldexp(positive + 127, math.floor(math.log2(255 / ones.max(initial=1)))).astype(dtype)}
+    if (power := 16 - term_bits(recipe.terms)) < 6:  # sums too long to be exact in fp32
+        return inputs
+    # products are of 8 bits each; filters, or images where these are summed over, have another of the opposite sign
+    axis = 1 - operator.free_axis
+    along = 0 if operator.operand == "dy" else 1
+    extent = len(data) if along == 0 else data.shape[1] // geometry.groups
+    half = extent // 2
+    sign = np.repeat([1.0, -1.0, 0.0], [half, half, extent - 2 * half])
+    first = np.arange(data.shape[along]) - half * (np.resize(sign, data.shape[along]) < 0)
+    signs = np.resize(sign, operand.shape[axis]).reshape([-1 if other == axis else 1 for other in range(4)])
+    rest = (recipe.stream("rest").ternary(operand.shape, 1.0, np.dtype(np.float64)) > 0) & (signs <= 0)
+    return inputs | {
+        operator.data: np.take(positive, first, along).astype(dtype),
+        operator.operand: np.ldexp(signs + rest / 128, power).astype(dtype),
+    }
+
+
+def _small(recipe: Recipe) -> Arrays:
+    """As `_subnormal`, with the smallest normal numbers: what flushes subnormal ones must keep them."""
+    lowest = FORMATS[recipe.dtype].emin
+    return _powers(recipe, (lowest, 0), ((lowest, 0), (lowest + _highest(recipe), 0)), lowest, _highest(recipe))
+
+
+def _close(recipe: Recipe) -> Arrays:
+    """Integers, and for the choice of a maximum 1 and the two numbers above it."""
+    inputs, step = _integer(recipe), 2.0 ** (1 - FORMATS[recipe.dtype].precision)
+    steps = recipe.stream("steps").integers(inputs["x"].shape, 1, np.dtype(np.float64)) + 1
+    return inputs | {"x": (1 + steps * step).astype(STORAGE[recipe.dtype])}
+
+
 def _powers(
     recipe: Recipe, shifts: Sequence[int], units: Sequence[tuple[int, int]], lowest: int, highest: int
 ) -> Arrays:
@@ -389,6 +467,10 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "nonfinite": _nonfinite,
     "range": _range,
     "subnormal": _subnormal,
+    "mixed": _mixed,
+    "large": _large,
+    "small": _small,
+    "close": _close,
     "wide": _wide,
     "scaled": _scaled,
     "shifted": _shifted,

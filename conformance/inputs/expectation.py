@@ -12,7 +12,7 @@ from conformance.operators import Arrays
 from conformance.operators.extended import Double
 from conformance.operators.sparse import Nonzero, nonzero
 
-EXTREME = frozenset({"wide", "range", "subnormal"})
+EXTREME = frozenset({"wide", "range", "subnormal", "large", "small"})
 """Distributions whose squares leave the range of float32."""
 
 

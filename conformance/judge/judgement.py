@@ -14,7 +14,9 @@ from conformance.judge.locate import locate
 from conformance.judge.output import Output
 from conformance.judge.residuals import Residuals, Statistics, measure
 
-EQUALITY_DISTRIBUTIONS = frozenset({"integer", "impulse", "special", "nonfinite", "range", "subnormal"})
+EQUALITY_DISTRIBUTIONS = frozenset(
+    {"integer", "impulse", "special", "nonfinite", "range", "subnormal", "mixed", "large", "small", "close"}
+)
 STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "bits"})
 
 

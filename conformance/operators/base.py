@@ -260,6 +260,12 @@ class Operator:
         results that it does not reach remain. None where there is no such element."""
         return None
 
+    @property
+    def scattered(self) -> tuple[str, ...]:
+        """Inputs of which any element may be NaN or infinite: none is multiplied with padding or with zeros that an
+        algorithm inserts."""
+        return (self.data,)
+
     def nonfinite(self, geometry: Any) -> Iterator[Place]:
         """What the nonfinite distribution puts where. What IEEE 754 makes of it depends on no
         order of a sum, and nothing of it is multiplied with padding or with zeros that an algorithm inserts."""

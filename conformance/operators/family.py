@@ -8,7 +8,7 @@ from conformance.operators.base import Operator
 from conformance.operators.descriptor import Described
 from conformance.operators.mistakes import Mistake
 
-LINEAR = ("integer", "fixed", "bits", "impulse", "special", "nonfinite", "range", "subnormal", "wide")
+LINEAR = ("integer", "fixed", "bits", "impulse", "special", "nonfinite", "range", "subnormal", "wide", "mixed")
 """Distributions for sums of inputs or of their products, and for what picks one of its inputs."""
 
 

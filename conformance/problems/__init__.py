@@ -10,7 +10,7 @@ from conformance.problems.storage import with_storage
 from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
 
 _CONVOLUTIONS = (
-    *(*edges.BASIC, *edges.SHAPES, *edges.VALUES, *edges.TILES, *pairwise.PAIRWISE),
+    *(*edges.BASIC, *edges.SHAPES, *edges.VALUES, *edges.SQUARES, *edges.TILES, *pairwise.PAIRWISE),
     *(*networks.UNET_REDUCED, *networks.CLASSIFIERS, *networks.UNET, *networks.CLASSIFIERS_FULL),
 )
 PROBLEMS: tuple[Problem, ...] = with_storage(

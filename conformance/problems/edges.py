@@ -12,7 +12,7 @@ FULL_CARE = (
     "fp64 nchw integer,fixed",
 )
 SHAPE = (
-    "fp32 nchw all",
+    "fp32 nchw integer,fixed,bits,impulse,special,nonfinite,range,subnormal,wide",
     "fp32 nhwc fixed,special",
     "bf16 nchw fixed,wide",
     "fp16 nchw fixed",
@@ -42,6 +42,7 @@ VALUES = (
         (
             "fp32,fp64 nchw,nhwc bits,special,nonfinite,range,subnormal",
             "bf16,fp16 nchw,nhwc special,nonfinite,range,subnormal",
+            "fp32 nchw mixed,large,small",
         ),
         {"edge.values": "n2 c4 h9 w8 k8 r3 s3 p1 b1"},
     ),
@@ -66,6 +67,7 @@ VALUES = (
             "edge.values-window-is-image": "n1 c9 h3 w3 k16 r3 s3",
         },
     ),
+    *table("standard", ("fp16 nchw large",), {"edge.values-opposite": "n2 c40 h4 w5 k40 r3 s3 p1 b1"}),
 )
 """Values at the ends of each format. The last problems have one product in an output of one direction each, so that
 only the input's own rounding shows."""
@@ -116,6 +118,8 @@ SHAPES = table(
         "edge.wide-by-axis": "n1 c66 h12 w10 k64 r3 s3 u2x1 p2x1 d1x2",
     },
 )
+
+SQUARES = table("standard", ("fp32 nchw fixed",), {"edge.window-one-row-square": "n2 c3 h7 w7 k4 r1 s3 p0x1"})
 
 TILES = table(
     "standard",

@@ -63,8 +63,12 @@ SHAPES = table(
 VALUES = (
     *table("standard", VALUE, {"maxpool.values": "maxpool n2 c6 h8 w9 r3 s3 u2 p1"}),
     *table("standard", FEW_VALUES, {"maxpool.values-overlap": "maxpool n2 c5 h6 w8 r2 s2 u1"}),
+    *table("standard", ("fp32 nchw mixed", "fp64 nchw close"), {"maxpool.values-2x3": "maxpool n2 c5 h8 w9 r2 s3"}),
 )
 """Values at the ends of each format."""
+
+THIN = table("standard", ("fp32 nchw fixed",), {"maxpool.ceil-far-beyond": "maxpool n1 c3 h6 w11 r4 s5 u4x5 ceil1"})
+"""Last windows of which more than one row lies beyond the image."""
 
 _ROWS = """
         maxpool n1 c3 h5 w11 r2 s2 u2x1 p0:1x1:0 d1x2
@@ -128,4 +132,4 @@ FULL = table(
     },
 )
 
-PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *VALUES, *PAIRWISE, *LAYERS, *FULL)
+PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *VALUES, *THIN, *PAIRWISE, *LAYERS, *FULL)

@@ -28,7 +28,12 @@ VALUE = (
     "bf16,fp16 nhwc special,nonfinite,range,subnormal",
     "fp16 nhwc fixed",
 )
-FEW_VALUES = ("fp32,fp64 nchw bits", "fp64 nchw nonfinite", "bf16,fp16 nchw nonfinite,range,subnormal")
+FEW_VALUES = (
+    "fp32,fp64 nchw bits",
+    "fp64 nchw nonfinite",
+    "bf16,fp16 nchw nonfinite,range,subnormal",
+    "fp32 nchw mixed",
+)
 LAYER = ("fp32 nchw integer,fixed", "fp32,bf16 nhwc fixed", "bf16,fp16 nchw fixed")
 
 BASIC = table(
@@ -86,9 +91,16 @@ SHAPES = table(
 
 VALUES = (
     *table("standard", VALUE, {"pool.values": "pool n2 c6 h8 w9 r3 s3 u2 p1"}),
-    *table("standard", FEW_VALUES, {"pool.values-2x2": "pool n2 c5 h6 w8 r2 s2"}),
+    *table("standard", (*FEW_VALUES, "fp16 nchw large"), {"pool.values-2x2": "pool n2 c5 h6 w8 r2 s2"}),
 )
 """Values at the ends of each format."""
+
+THIN = (
+    *table("standard", ("fp32 nchw fixed",), {"pool.ceil-far-beyond": "pool n1 c3 h6 w11 r4 s5 u4x5 ceil1"}),
+    *table("standard", ("bf16 nchw fixed",), {"pool.window81": "pool n2 c5 h11 w12 r9 s9 u1"}),
+)
+"""Last windows of which more than one row lies beyond the image; a window between 7x7 and those of thousands of
+elements, that sums in bf16 still bring to an average."""
 
 LAYERS = table(
     "standard",
@@ -111,4 +123,4 @@ FULL = table(
     },
 )
 
-PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *VALUES, *LAYERS, *FULL)
+PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *VALUES, *THIN, *LAYERS, *FULL)

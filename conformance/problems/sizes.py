@@ -119,7 +119,7 @@ CONVOLUTIONS = (
 
     n70001 c2 h1 w1 k2 r3 s3 p1 g2
     n1 c70001 h2 w1 k70001 r3 s3 p1 g70001
-    n2 c70001 h1 w1 k70001 r1 s1 g70001
+    n1 c70001 h1 w1 k70001 r1 s1 g70001
     n1 c35001 h1 w1 k70002 r1 s1 g35001
     n1 c2 h70001 w1 k4 r3 s3 p1 g2 b1
     n1 c2 h1 w70001 k2 r3 s3 p1 g2
@@ -188,7 +188,7 @@ NORMALISED = _thin("""
     bn n1 c2 h2 w2 k2 r3 s3 p260:1x1:259
     bn n1 c2 h2 w3 k2 r3 s3 p1:261x260:0
     bn n70001 c2 h1 w1 k2 r3 s3 p1 g2
-    bn n3 c70001 h1 w1 k70001 r1 s1 g70001
+    bn n2 c70001 h1 w1 k70001 r1 s1 g70001
     bn n1 c2 h70001 w1 k4 r3 s3 p1 g2
     bn n1 c3 h1 w70001 k3 r3 s3 p1 g3
     bn n70001 c4 h1 w2 k2 r1 s2 g2 eps3 outside1

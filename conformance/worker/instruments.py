@@ -62,10 +62,10 @@ class Instruments:
         return memory.growth(lambda: self.bridge.synchronize(function(*inputs, **parameters)), self.bridge)
 
     def repeated(
-        self, call: Call, inputs: Sequence[Sequence[Any]], calls: int, seconds: float
+        self, function: Callable[..., Any], turns: Sequence[repeating.Turn], calls: int, seconds: float
     ) -> list[tuple[Any, Any, int]]:
         """Many calls, see `repeating.repeated`."""
-        return repeating.repeated(self.bridge, call, inputs, calls, seconds)
+        return repeating.repeated(self.bridge, function, turns, calls, seconds)
 
     def forked(self, call: Call, inputs: Sequence[Any], seconds: float) -> Any:
         """The results of a call in a forked child, or why there are none; see `repeating.forked`."""

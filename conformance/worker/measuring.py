@@ -47,13 +47,14 @@ class Measuring:
         return self._instruments(name).growth(call, self._known.given(arguments))
 
     def repeated(
-        self, name: str, kind: str, index: int, number: int, inputs: Sequence[Sequence[int | None]],
-        parameters: dict[str, Any], calls: int, seconds: float,
+        self, name: str, kind: str, index: int, number: int,
+        turns: Sequence[tuple[Sequence[int | None], dict[str, Any]]], calls: int, seconds: float,
     ) -> list[wire.Repeated]:  # fmt: skip
-        """The first result of each inputs gets the numbers from `number` on, the one that differs those after it."""
-        call, given = (self._known.function(name, kind, index), parameters), [*map(self._known.given, inputs)]
+        """The first result of each turn gets the numbers from `number` on, the one that differs those after it."""
+        function = self._known.function(name, kind, index)
+        given = [(self._known.given(inputs), parameters) for inputs, parameters in turns]
         found = []
-        for first, other, count in self._instruments(name).repeated(call, given, calls, seconds):
+        for first, other, count in self._instruments(name).repeated(function, given, calls, seconds):
             kept = [self._known.keep(first, number), self._known.keep(other, number + wire.MAX_RESULTS)]
             found.append(wire.Repeated(kept[0], None if other is None else kept[1], count))
             number += 2 * wire.MAX_RESULTS

@@ -24,6 +24,8 @@ from conformance.worker import memory
 
 Call = tuple[Callable[..., Any], Mapping[str, Any]]
 """A function and its parameters."""
+Turn = tuple[Sequence[Any], Mapping[str, Any]]
+"""Inputs and parameters of calls that are made over and over."""
 SWITCH = 1e-6
 """Seconds after which Python's interpreter lets another thread run that waits for it."""
 INTERRUPTED = 3
@@ -31,32 +33,34 @@ INTERRUPTED = 3
 module and the one that reads it, a kernel is else interrupted by chance alone."""
 PAUSE = 1e-5
 """Seconds that others run."""
+PATIENCE = 5
+"""How many times longer a few calls are waited for. One that compiles for each shape is not."""
 FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 """Folders of files whose lines are not interrupted: those of Python and of installed packages."""
 
 
 def repeated(
-    bridge: ArrayBridge, call: Call, inputs: Sequence[Sequence[Any]], calls: int, seconds: float
+    bridge: ArrayBridge, function: Callable[..., Any], turns: Sequence[Turn], calls: int, seconds: float
 ) -> list[tuple[Any, Any, int]]:
-    """At most so many calls on each of several inputs, each in a thread of its own if there are several.
+    """At most so many calls of a function in each of several turns, each in a thread of its own if there are several.
 
     Returns for each the first result, of the others the one that differs most from it (None where all have the same
     bits), and the number of calls. Raises what a call raises.
     """
-    function, parameters = call
-    found: list[tuple[Any, Any, int]] = [(None, None, 0)] * len(inputs)
+    found: list[tuple[Any, Any, int]] = [(None, None, 0)] * len(turns)
     errors: list[BaseException] = []
-    start, tracing = threading.Barrier(len(inputs)), threading.Lock()
+    start, tracing = threading.Barrier(len(turns)), threading.Lock()
 
     def run(place: int) -> None:
         try:
             start.wait()
+            inputs, parameters = turns[place]
             first, before, farthest, most = None, [], None, 0.0
             for number in range(1, calls + 1):
-                interrupted = len(inputs) > 1 and number <= INTERRUPTED
+                interrupted = len(turns) > 1 and number <= INTERRUPTED
                 with tracing:  # of which there is one at a time in the interpreter
                     sys.settrace(_interruption() if interrupted else None)
-                result = function(*inputs[place], **parameters)
+                result = function(*inputs, **parameters)
                 bridge.synchronize(result)
                 hosts = _hosts(bridge, result)
                 if number == 1:
@@ -69,13 +73,13 @@ def repeated(
         except BaseException as error:
             errors.append(error)
 
-    if len(inputs) == 1:
+    if len(turns) == 1:
         run(0)
     else:
         interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH)
         try:
-            threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(inputs))]
+            threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(turns))]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -175,7 +179,7 @@ def growth(
     seconds: float,
 ) -> tuple[int, int, int]:
     """Calls with arguments of these shapes (dtype and extents, None for an absent one) and parameters, one after the
-    other until the seconds are over, or ten times that where there were not even `least`; nothing is kept.
+    other until the seconds are over, or PATIENCE times that where there were not even `least`; nothing is kept.
 
     Returns the number of calls, how many bytes each leaves, and the bytes of the inputs and results of one. The first
     quarter fills what every process fills once and is not counted; of the halves of the others the one that leaves less
@@ -191,7 +195,7 @@ def growth(
         del hosts, given, result
         memory.return_pages()
         resident.append(memory.resident("VmRSS") or 0)
-        if perf_counter() > start + seconds * (1 if len(resident) >= least else 10):
+        if perf_counter() > start + seconds * (1 if len(resident) >= least else PATIENCE):
             break
     gc.collect()  # once: with a framework loaded it takes a tenth of a second
     memory.return_pages()

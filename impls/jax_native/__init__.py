@@ -79,24 +79,24 @@ GROUPS = (
 )
 """XLA slides a grouped convolution over its groups with zeros in between; in weight gradients these meet dy's NaN."""
 
-for operator in WEIGHT_GRADIENTS:
+
+def slid_over_groups(p):
+    return p.groups > 1 and not p.c == p.k == p.groups
+
+
+def slid_over_larger_images(p):
+    return slid_over_groups(p) and (p.h, p.w) != (1, 1)
+
+
+for operator, when in (("conv_backward_weight", slid_over_larger_images), ("conv_bn_backward", slid_over_groups)):
     jax_cpu.waive(
         operator,
         reason="a NaN in one group reaches the weight gradients of all groups, because XLA multiplies it with zeros",
         url=GROUPS,
-        when=lambda p: p.groups > 1 and not p.c == p.k == p.groups,
+        when=when,
         dtypes=("fp32", "bf16", "fp16"),
-        distributions=("special",),
+        distributions=("special", "nonfinite", "mixed") if operator == "conv_backward_weight" else ("special",),
     )
-
-jax_cpu.waive(
-    "conv_backward_weight",
-    reason="a NaN in one group reaches the weight gradients of all groups, because XLA multiplies it with zeros",
-    url=GROUPS,
-    when=lambda p: p.groups > 1 and not p.c == p.k == p.groups,
-    dtypes=("fp32", "bf16", "fp16"),
-    distributions=("nonfinite",),
-)
 for operator in ("conv_forward", "conv_backward_data"):
     jax_cpu.waive(
         operator,
@@ -105,11 +105,11 @@ for operator in ("conv_forward", "conv_backward_data"):
         url=GROUPS,
         when=lambda p: p.c == p.k == p.groups > 1,
         dtypes=("fp64",),
-        distributions=("nonfinite",),
+        distributions=("nonfinite", "mixed"),
     )
 jax_cpu.waive(
     "max_pool_backward",
     reason="the gradient of a window with NaN goes to another element, because elements are compared by >=",
     url="https://github.com/jax-ml/jax/blob/jax-v0.10.2/jax/_src/lax/windowed_reductions.py",
-    distributions=("nonfinite",),
+    distributions=("nonfinite", "mixed"),
 )

@@ -12,7 +12,7 @@ FAMILY = Family(
     name="avg_pool",
     geometry=PoolGeometry,
     operators=(AvgPoolForward(), AvgPoolBackward()),
-    distributions=LINEAR,
+    distributions=(*LINEAR, "large"),
     mistakes=MISTAKES,
     further=FURTHER,
 )

@@ -11,7 +11,7 @@ FAMILY = Family(
     name="conv",
     geometry=ConvGeometry,
     operators=(ConvForward(), ConvBackwardData(), ConvBackwardWeight()),
-    distributions=LINEAR,
+    distributions=(*LINEAR, "large", "small"),
     mistakes=MISTAKES,
     further=FURTHER,
 )

@@ -201,6 +201,7 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
 
 class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
     data, operand, free_axis = "x", "dy", 1
+    scattered = ()
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
     invalid = WINDOW
     cofactor = "w"

@@ -13,7 +13,7 @@ FAMILY = Family(
     name="max_pool",
     geometry=MaxPoolGeometry,
     operators=(MaxPoolForward(), MaxPoolBackward()),
-    distributions=LINEAR,
+    distributions=(*LINEAR, "close"),
     mistakes=MISTAKES,
     further=(*FURTHER, *FURTHER_DILATIONS),
 )

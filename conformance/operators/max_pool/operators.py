@@ -146,6 +146,7 @@ class MaxPoolBackward(_MaxPool):
     """dy[N,C,P,Q], x[N,C,H,W] -> dx[N,C,H,W]."""
 
     name, data, operand = "max_pool_backward", "dy", "dy"
+    scattered = ("dy", "x")
     arguments = ("dy", "x")
     homogeneous = Homogeneous(("dy",), ("dx",))
 
