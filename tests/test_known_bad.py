@@ -28,6 +28,7 @@ SOLE = {
     "range": ("values: finite overflow saturates", "conv_forward", "edge.values"),
     "subnormal": ("values: subnormal bias flushed", "conv_forward", "edge.values"),
     "wide": ("subnormal inputs flushed", "conv_forward", "edge.plain"),
+    "mixed": ("rows of data that begin with zeros skipped", "conv_forward", "edge.values"),
     "scaled": ("bn: filters in fixed point", "conv_bn_forward", "bn.plain"),
     "shifted": ("bn: raw moments", "conv_bn_forward", "bn.tutorial"),
     "bound": ("one element summed in 19 bits", "conv_forward", "edge.plain"),

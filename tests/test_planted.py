@@ -224,10 +224,10 @@ def test_rounding_that_is_declared_passes(distribution: str):
 
 CONTRACTS = {
     "default": (Contract(), ""),
-    "bf16": (Contract(inputs="bf16", accumulate="bf16", rounding="zero"), "range subnormal"),
-    "split": (Contract(splits=64, partials="bf16", subnormals="flushed"), "range subnormal"),
-    "winograd": (Contract(algorithm="winograd-f4"), "special wide nonfinite range subnormal"),
-    "fft": (Contract(algorithm="fft"), "special wide nonfinite range subnormal"),
+    "bf16": (Contract(inputs="bf16", accumulate="bf16", rounding="zero"), "range subnormal small"),
+    "split": (Contract(splits=64, partials="bf16", subnormals="flushed"), "range subnormal small"),
+    "winograd": (Contract(algorithm="winograd-f4"), "special wide nonfinite range subnormal mixed large small"),
+    "fft": (Contract(algorithm="fft"), "special wide nonfinite range subnormal mixed large small"),
 }
 """Contracts, and the distributions on which each has no one result."""
 
