@@ -24,7 +24,7 @@ OPTIONS = {
     "layout": ("--layout=nhcw", "--layout nhcw: unknown; did you mean nhwc? Choices: nchw, nhwc"),
     "distribution": (
         "--distribution=fix",
-        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, bits, fixed, impulse, integer,",
+        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, bits, close, fixed, impulse, integer,",
     ),
     "problem": ("--problem=edge.plian", "no problem is called edge.plian; did you mean edge.plain or "),
     "impl-other": ("--impl=tox.ini", "--impl tox.ini: not a Python file; give a .py file"),

@@ -17,12 +17,13 @@ from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, at_level
+from conformance.problems.table import SPARSE
 
 AFFORDABLE = 1 << 23
 """Multiply-adds of a problem: what a mutant does wrong it does wrong on small ones."""
 STATISTICS = {"bound": "worst error / bound", "rms": "rms", "gain": "gain z", "offset": "offset z"}
-PARTS = (*DISTRIBUTIONS, *STATISTICS)
-"""What can be switched off to see that it is needed."""
+PARTS = (*(name for name in DISTRIBUTIONS if name != SPARSE), *STATISTICS)
+"""What can be switched off to see that it is needed; sparse inputs belong to level `huge`, which no campaign runs."""
 JOBS = 2
 SHARES = 4
 """Parts into which an operator's mutants are divided; each part computes its expectations anew."""

@@ -250,7 +250,7 @@ def _large(recipe: Recipe) -> Arrays:
     if factors == 1:
         (ones,) = operator.reference(geometry, {operator.data: np.ones(data.shape)}).values()
         return {operator.data: np.ldexp(positive + 127, math.floor(math.log2(255 / ones.max(initial=1)))).astype(dtype)}
-    if (power := 16 - term_bits(recipe.terms)) < 6:  # sums too long to be exact in fp32
+    if (scale := 16 - term_bits(recipe.terms)) < 6:  # sums too long to be exact in fp32
         return inputs
     # products are of 8 bits each; filters, or images where these are summed over, have another of the opposite sign
     axis = 1 - operator.free_axis
@@ -263,7 +263,7 @@ def _large(recipe: Recipe) -> Arrays:
     rest = (recipe.stream("rest").ternary(operand.shape, 1.0, np.dtype(np.float64)) > 0) & (signs <= 0)
     return inputs | {
         operator.data: np.take(positive, first, along).astype(dtype),
-        operator.operand: np.ldexp(signs + rest / 128, power).astype(dtype),
+        operator.operand: np.ldexp(signs + rest / 128, scale).astype(dtype),
     }
 
 
@@ -468,12 +468,12 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "nonfinite": _nonfinite,
     "range": _range,
     "subnormal": _subnormal,
+    "wide": _wide,
     "mixed": _mixed,
     "large": _large,
     "small": _small,
-    "close": _close,
-    "wide": _wide,
     "scaled": _scaled,
     "shifted": _shifted,
+    "close": _close,
     "sparse": _sparse,
 }
