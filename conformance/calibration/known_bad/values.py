@@ -214,8 +214,36 @@ def _subnormal() -> Iterator[Mutant]:
         yield replace(_mutant(f"normal {name} flushed, subnormal ones declared", run, CONVOLUTIONS), contract=flushing)
 
 
+def _in_halves(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+    """Sums over each half of the channels, stored in fp16 before they are added: a half may overflow where the whole
+    does not."""
+    x, total = inputs["x"], {}
+    first = np.arange(geometry.c) < geometry.c // 2
+    for half, bias in ((first, inputs.get("bias")), (~first, None)):
+        part = inputs | {"x": np.where(half[:, None, None], x, x.dtype.type(0))}
+        if "bias" in inputs:
+            part["bias"] = np.zeros_like(inputs["bias"]) if bias is None else bias
+        for name, array in operator.reference(geometry, part).items():
+            total[name] = total.get(name, 0.0) + overflowing(array, FP16)
+    return of_operator(operator, geometry, total, dtype)
+
+
+def _near_limits() -> Iterator[Mutant]:
+    """What only data made for it shows."""
+    flushing = Contract(subnormals="flushed")
+    changed = _mutant(
+        "smallest normal inputs flushed, subnormal ones declared", _reading(_flushed(2.0)), CONVOLUTIONS, ("fp32",)
+    )
+    yield replace(changed, contract=flushing)
+    yield _mutant("maxima of fp64 compared in fp32", _reading(_as(FP32), "x"), ("max_pool_backward",), ("fp64",))
+    yield replace(_mutant("halves of a sum overflow", _in_halves, (FORWARD,), ("fp16",)), when=lambda g: g.groups == 1)
+
+
 def _mutant(name: str, run: Run, operators: tuple[str, ...], dtypes: tuple[str, ...] = FORMAT) -> Mutant:
     return Mutant(f"values: {name}", "values", run, operators=operators, dtypes=dtypes, base=exact)
 
 
-VALUES: tuple[Mutant, ...] = (*_last_bits(), *_in_fp32(), *_not_finite(), *_overflowing(), *_in_range(), *_subnormal())
+VALUES: tuple[Mutant, ...] = (
+    *(*_last_bits(), *_in_fp32(), *_not_finite(), *_overflowing(), *_in_range(), *_subnormal()),
+    *_near_limits(),
+)
