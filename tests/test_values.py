@@ -17,7 +17,7 @@ from conformance.inputs.stream import Stream
 from conformance.judge import Contract
 from conformance.judge.limits import limits
 from conformance.judge.residuals import measure
-from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, parse
+from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, Arrays, parse
 
 
 def drawn(operator: str, text: str, dtype: str, distribution: str) -> Expectation:
@@ -140,3 +140,14 @@ def test_the_maximum_of_negative_zeros_is_negative() -> None:
     right = {"y": expected.reference["y"].astype(np.float32)}
     assert judged(expected, right, Contract())[0].passed
     assert not judged(expected, {"y": right["y"] + np.float32(0)}, Contract())[0].passed
+
+
+@pytest.mark.parametrize("operator", [name for name, one in OPERATORS.items() if one.takes_empty_batch])
+def test_an_empty_batch_has_every_distribution(operator: str):
+    """Problems with it are drawn in all of them."""
+    family = OPERATORS[operator].family
+    text = {"conv": "n0 c4 h5 w5 k4 r3 s3 p1 b1", "conv_bn": "bn n0 c4 h5 w5 k4 r3 s3"}.get(family)
+    geometry = parse(text or f"{family.replace('_', '').replace('avg', '')} n0 c3 h5 w5 r2 s2")
+    for distribution in FAMILIES[family].distributions:
+        expected = Expectation(Recipe(OPERATORS[operator], geometry, "fp32", distribution, 0))
+        assert all(not np.any(array) for array in expected.reference.values())

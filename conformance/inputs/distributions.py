@@ -201,7 +201,8 @@ def _nonfinite(recipe: Recipe) -> Arrays:
         for name, tensor in operator.inputs(geometry).items():
             inputs[name] = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), STORAGE[recipe.dtype])
     for name, place, value in operator.nonfinite(geometry):
-        inputs[name][place] = value
+        if inputs[name].size:
+            inputs[name][place] = value
     return inputs
 
 

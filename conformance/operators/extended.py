@@ -57,8 +57,10 @@ def added(a: Double, b: Double) -> Double:
 
 
 def total(terms: Double) -> Double:
-    """The sum along the last axis, by halves: the order depends on the length alone."""
+    """The sum along the last axis, by halves: the order depends on the length alone. Zero, where that is empty."""
     high, low = terms
+    if not high.shape[-1]:
+        return high.sum(axis=-1), low.sum(axis=-1)
     while (count := high.shape[-1]) > 1:
         if count % 2:
             high, low = (np.concatenate([part, np.zeros_like(part[..., :1])], axis=-1) for part in (high, low))

@@ -59,7 +59,6 @@ SHAPES = table(
         "bn.asymmetric-all": "bn n2 c6 h11 w8 k10 r3 s2 u2x1 p0:1x2:0 d1x2 g2",
         "bn.dilation": "bn n1 c4 h15 w15 k6 r3 s3 p2 d2",
         "bn.remainder-outside": "bn n2 c4 h12 w13 k6 r3 s3 u2 eps3 outside1",
-        "bn.groups-image1x1": "bn n5 c6 h1 w1 k4 r3 s3 p1 g2",
         "bn.dilation-beyond-image": "bn n2 c4 h4 w5 k6 r3 s3 p3 d3",
         "bn.stride-beyond-padded-window": "bn n2 c4 h13 w12 k6 r2 s3 u4x5 p1:0x0:2",
         "bn.even-window-dilated": "bn n2 c4 h11 w13 k6 r2 s4 p1x3 d3x2",
@@ -68,6 +67,13 @@ SHAPES = table(
         "bn.pointwise-k129": "bn n2 c5 h5 w5 k129 r1 s1",
         "bn.long-statistics": "bn n2 c4 h65 w67 k4 r3 s3 p1",
     },
+)
+
+IMAGE1X1 = table(
+    "standard",
+    # a tap that meets padding alone multiplies a NaN by zero or leaves it out: both are right
+    ("fp32 nchw fixed,scaled,shifted", "bf16 nhwc fixed,scaled", "fp16 nchw fixed", "fp64 nchw fixed,shifted"),
+    {"bn.groups-image1x1": "bn n5 c6 h1 w1 k4 r3 s3 p1 g2"},
 )
 
 VALUES = (
@@ -116,7 +122,7 @@ FULL = table(
     },
 )
 
-PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *VALUES, *LAYERS, *FULL)
+PROBLEMS: tuple[Problem, ...] = (*BASIC, *SHAPES, *IMAGE1X1, *VALUES, *LAYERS, *FULL)
 
 MEMORY_PAIRS = (
     typed("bn n8 c32 h26 w26 k64 r3 s3", "standard"),

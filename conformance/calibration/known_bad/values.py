@@ -217,14 +217,14 @@ def _subnormal() -> Iterator[Mutant]:
 def _in_halves(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
     """Sums over each half of the channels, stored in fp16 before they are added: a half may overflow where the whole
     does not."""
-    x, total = inputs["x"], {}
+    x, total = inputs["x"], dict[str, np.ndarray]()
     first = np.arange(geometry.c) < geometry.c // 2
     for half, bias in ((first, inputs.get("bias")), (~first, None)):
         part = inputs | {"x": np.where(half[:, None, None], x, x.dtype.type(0))}
         if "bias" in inputs:
             part["bias"] = np.zeros_like(inputs["bias"]) if bias is None else bias
         for name, array in operator.reference(geometry, part).items():
-            total[name] = total.get(name, 0.0) + overflowing(array, FP16)
+            total[name] = overflowing(array, FP16) + total.get(name, np.zeros(1))
     return of_operator(operator, geometry, total, dtype)
 
 
