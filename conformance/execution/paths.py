@@ -21,6 +21,8 @@ MAX_CHANNELS = 128
 """Of a case: XLA takes a minute for a hundred calls of a grouped convolution with hundreds."""
 MAX_EXTENT = 1024
 """The same along one axis: kernels that go along it in Python take minutes while threads interrupt their lines."""
+MAX_PADDING = 16
+"""Of a case: checks enlarge its batch, and with it the padded images that many kernels make."""
 MAX_PATHS = {"smoke": 2, "standard": 8, "full": 24}
 """By level, the most cases of a kernel; of one that declares everything, eight hold nine in ten of the pairs."""
 
@@ -63,7 +65,8 @@ def _rows(
     known = OPERATORS[operator]
     family = [problem for problem in problems if takes(operator, problem.geometry)]
     taken = [p for p in family if known.flops(p.geometry) <= MAX_WORK and p.geometry.c <= MAX_CHANNELS]
-    taken = [p for p in taken if max(p.geometry.n, p.geometry.h, p.geometry.w) <= MAX_EXTENT] or family[:1]
+    taken = [p for p in taken if max(p.geometry.n, p.geometry.h, p.geometry.w) <= MAX_EXTENT]
+    taken = [p for p in taken if max(map(max, p.geometry.padding)) <= MAX_PADDING] or family[:1]
     bits: dict[Any, int] = {}
     rows = []
     for problem in sorted(taken, key=lambda p: known.bytes(p.geometry, 1)):

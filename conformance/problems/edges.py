@@ -99,6 +99,7 @@ SHAPES = table(
         "edge.dilation-by-axis": "n1 c4 h14 w16 k4 r3 s3 p2x3 d2x3",
         "edge.dilation-stride": "n1 c6 h17 w17 k6 r3 s3 u2 p2 d2",
         "edge.dilation-stride-coprime": "n1 c4 h19 w19 k4 r3 s3 u3 p2 d2",
+        "edge.depthwise-x3": "n2 c4 h7 w6 k12 r3 s3 p1 g4 b1",
         "edge.depthwise-even-window": "n2 c6 h9 w9 k6 r4 s4 u2 p1:2x2:1 g6",
         "edge.groups-uneven": "n2 c6 h7 w9 k15 r3 s3 p1 g3 b1",
         "edge.batch1": "n1 c8 h8 w8 k8 r3 s3 p1 b1",
