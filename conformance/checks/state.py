@@ -43,7 +43,7 @@ CHILD = 10.0
 """Seconds that a call in a forked child may take."""
 SHAPES, SECONDS_OF_SHAPES = 200, 0.1
 """Distinct shapes that the growth of memory is measured over, and when it is enough of them."""
-OPERANDS = 1 << 18
+OPERANDS = 1 << 17
 """Elements of the larger of two sizes of shapes."""
 MIN_SHAPES = 12
 """Calls that tell growth from what happens once."""

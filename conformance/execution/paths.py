@@ -82,7 +82,9 @@ def _traits(operator: str, geometry: Any, variant: Variant) -> Iterator[tuple[st
     yield "layout", variant.layout
     tensors = (*OPERATORS[operator].inputs(geometry).values(), *OPERATORS[operator].outputs(geometry).values())
     yield "large", max(tensor.size for tensor in tensors) >= LARGE
-    yield "window", "1x1" if geometry.r == geometry.s == 1 else "3x3" if geometry.r == geometry.s == 3 else "other"
+    window, image = (geometry.r, geometry.s), (geometry.h, geometry.w)
+    named = {(1, 1): "1x1", (3, 3): "3x3"}
+    yield "window", "image" if window == image != (1, 1) else named.get(window, "other")
     for field in type(geometry).FIELDS:
         value = getattr(geometry, field.attribute or field.letter)
         if field.letter == "g":
