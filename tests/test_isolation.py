@@ -129,7 +129,7 @@ def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
             assert acme.supports("conv_forward", geometry, "fp32", "nchw")
         with pytest.raises(ValueError, match=r"when=\.\.\. raised ValueError") as caught:
             acme.supports("avg_pool_forward", geometry, "fp32", "nchw")
-    loaded = str(caught.value).split()
+    *loaded, _ = str(caught.value).split()  # a long message is cut off within a name
     assert "conformance.implementations.implementation" in loaded
     assert [name for name in loaded if name.split(".")[0] in ("pytest", "_pytest", "xdist", "torch", "jax")] == []
     rooms = {name.split(".")[1] for name in loaded if name.startswith("conformance.")}
