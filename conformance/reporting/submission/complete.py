@@ -26,9 +26,11 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
     for share in (*required.verdicts, *required.measured):
         missing = sorted(share.keys - given.keys())
         if len(missing) < len(share.keys):
-            stored = [key for key in missing if key.storage]  # what a framework does not have, in one record
-            if stored and _take(absent, share.operator, share.check, len(stored)):
-                missing = [key for key in missing if not key.storage]
+            stored = [key for key in missing if key.storage]  # what a framework does not have, in one record a reason
+            for lacked in (stored, [key for key in stored if ":reversed" in key.storage]):
+                if lacked and _take(absent, share.operator, share.check, len(lacked)):
+                    missing = [key for key in missing if key not in lacked]
+                    break
             yield from (f"{_name(key)} has no verdict" for key in missing)
         elif not _take(absent, share.operator, share.check, share.cases):
             yield f"{_title(share)}: none of its {share.cases} cases has a verdict"
