@@ -116,7 +116,10 @@ def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
     file = tmp_path / "acme.py"
     file.write_text(
         "import sys\nfrom conformance import Implementation\nacme = Implementation('acme')\n"
-        "def known(geometry):\n    raise ValueError(' '.join(sorted(sys.modules)))\n"
+        "def known(geometry):\n"
+        "    ours = {'.'.join(name.split('.')[:3]) for name in sys.modules if name.split('.')[0] in KNOWN}\n"
+        "    raise ValueError(' '.join(sorted(ours)))\n"
+        "KNOWN = ('conformance', 'pytest', '_pytest', 'xdist', 'torch', 'jax')\n"
         "@acme.implements('conv_forward', when=lambda p: True)\ndef one(x, w, bias): pass\n"
         "@acme.implements('avg_pool_forward', when=known)\ndef two(x): pass\n"
     )
@@ -129,7 +132,7 @@ def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
             assert acme.supports("conv_forward", geometry, "fp32", "nchw")
         with pytest.raises(ValueError, match=r"when=\.\.\. raised ValueError") as caught:
             acme.supports("avg_pool_forward", geometry, "fp32", "nchw")
-    *loaded, _ = str(caught.value).split()  # a long message is cut off within a name
+    loaded = str(caught.value).split()
     assert "conformance.implementations.implementation" in loaded
     assert [name for name in loaded if name.split(".")[0] in ("pytest", "_pytest", "xdist", "torch", "jax")] == []
     rooms = {name.split(".")[1] for name in loaded if name.startswith("conformance.")}
