@@ -35,7 +35,7 @@ SECOND = 'other = Implementation("other")\nother.implements("conv_forward")(conv
 BEHAVIOUR = """
 import pytest
 
-@pytest.mark.behaves("inputs_are_unchanged", "calls_repeat")
+@pytest.mark.behaves("results_are_plain", "calls_repeat")
 def test_behaviour(check, name, case):
     check(name, case)
 """

@@ -42,7 +42,7 @@ def _marked(monkeypatch: pytest.MonkeyPatch):
 BEHAVIOUR = """
 import pytest
 
-@pytest.mark.behaves("floating_point_mode_is_unchanged", "inputs_are_unchanged")
+@pytest.mark.behaves("floating_point_mode_is_unchanged", "results_are_plain")
 def test_behaviour(check, name, case):
     check(name, case)
 """
@@ -102,7 +102,7 @@ def test_floating_point_mode_is_changed_for_oneself_alone(project: Project, chan
     """x86's constants; other processors refuse them, and nothing changes."""
     project.kernel("right")
     project.kernel("rounds", head=f"import ctypes; changes = ctypes.CDLL(None).{changed}")
-    selection = ("--distribution=behaviour", "-k", "floating_point_mode or inputs_are_unchanged")
+    selection = ("--distribution=behaviour", "-k", "floating_point_mode or results_are_plain")
     project.write("suite/test_behaviour.py", BEHAVIOUR)
     outcome = project.run(*selection, subprocess=True)
     failed = {(r["implementation"], r["check"]) for r in outcome.records if r["status"] == "fail"}

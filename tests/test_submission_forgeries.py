@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from conformance.__main__ import main
-from conformance.problems import PROBLEMS, at_level
+from conformance.checks.state import EQUAL_SHAPES
+from conformance.problems import PROBLEMS, at_level, typed
 from conformance.reporting.submission import archive, numbers
+from conformance.reporting.submission.required import required_cases
 from conformance.results.reading import decode
 from conformance.results.schema import CaseRecord
 from tests.submissions import ROOT, Members, Spoil, Vendor, lines, relined, repacked, vendor
@@ -157,7 +159,7 @@ def nothing_verified(members: Members) -> None:
     edited(lambda record: record["status"] in ("pass", "fail"), said)(members)
 
 
-def not_implemented(operator: str, like: str = "conv_bn_forward") -> Spoil:
+def not_implemented(operator: str) -> Spoil:
     """An operator recorded as one that has no kernel is."""
 
     def spoil(members: Members) -> None:
@@ -165,9 +167,10 @@ def not_implemented(operator: str, like: str = "conv_bn_forward") -> Spoil:
         absent = [record for record in records if record["operator"] == "max_pool_forward" and record.get("check")]
         absent = [record for record in absent if record["check"] != "worked_example_is_exact"]
         found = [{**record, "operator": operator, "reason": f"{operator} is not implemented"} for record in absent]
-        found += [{**found[0], "cases": cases, "check": "", "distribution": ""} for cases in (16, 10)]
+        found += [{**found[0], "cases": cases, "check": "", "distribution": ""} for cases in required]
         relined(members, [*records, *found])
 
+    required = [share.cases for share in required_cases("smoke").verdicts if share.operator == operator]
     return spoil
 
 
@@ -370,12 +373,13 @@ def test_not_found_by_rerun(forgeries: tuple[Spoil, ...], acme: Vendor):
 
 
 def test_a_kernel_that_knows_the_tables_is_found_on_what_rerun_draws(tmp_path_factory: pytest.TempPathFactory):
-    """Right on the shapes of the level's problems alone."""
-    shapes = {problem.geometry.x.shape for problem, _ in at_level(PROBLEMS, "smoke")}
+    """Right on the images of the tables alone, and of the problems that checks have of their own."""
+    problems = [problem for problem, _ in at_level(PROBLEMS, "standard")] + [*map(typed, EQUAL_SHAPES["conv"])]
+    images = {problem.geometry.x.shape[1:] for problem in problems}
     kernel = KERNEL[: KERNEL.index('acme.implements("conv_backward_data")')].replace(
         "(y, np.float32(0), y)", "(y, y, y)"
     )
-    wrong = f"    if x.shape not in {shapes!r}:\n        return y * 2\n    return y\n"
+    wrong = f"    if x.shape[1:] not in {images!r}:\n        return y * 2\n    return y\n"
     kernel = kernel[: kernel.index("    y = np.where")] + wrong
     found = vendor(tmp_path_factory.mktemp("tables"), kernel)
     words = ["submit", "--statement", found.path("statement.txt"), "-o", found.path("acme.zip")]

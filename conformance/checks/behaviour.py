@@ -6,27 +6,26 @@ kernel does not behave and Unsupported where that cannot be checked.
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from conformance.checks.sample import BehaviourError, Check, Subject
+from conformance.checks.sample import BehaviourError, Check, Sample, Subject
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
 from conformance.implementations.implementation import Unsupported
-from conformance.operators import Arrays, takes
+from conformance.operators import takes
 from conformance.problems import PROBLEMS, Problem, at_level
 from conformance.results.schema import Facts
 from conformance.storage import nan_bytes
 from conformance.worker.audit import differing
 
-HELD = 4
-"""Results that are held before the first of them is looked at."""
-REPEATS = 5
+CALLS, SECONDS = 120, 0.02
+"""Calls of a kernel one after the other, and when it is enough of them. What happens in one of fifty is then seen on a
+path with nine chances in ten, and there are several paths."""
 LATER = 0.05
 """Seconds until a result is looked at again."""
 SLACK = 1e-3
@@ -48,55 +47,6 @@ def output_is_written(subject: Subject) -> None:
     blocks = [subject.bridge.from_host(nan_bytes(size)) for size in sizes for _ in range(3)]
     del blocks
     sample.require_right(sample.call(inputs), "output buffer pre-filled with NaN")
-
-
-def inputs_are_unchanged(subject: Subject) -> None:
-    """A call leaves its inputs as they were."""
-    sample = subject.sample()
-    sample.require_right(sample.audited(sample.inputs()), "single call")
-
-
-def results_follow_the_content(subject: Subject) -> None:
-    """Results belong to the content of the inputs: not to their shapes, addresses, first elements or sums."""
-    first = subject.sample()
-    inputs = first.inputs()
-    first.require_right(first.call(inputs), "first call")
-    for what, content in _contents(first.expected.inputs, subject.sample(1).expected.inputs):
-        sample = first.holding(content)
-        if not subject.overwrite(inputs, sample.stored):
-            inputs = sample.inputs()
-        sample.require_right(sample.call(inputs), f"after a call with the same shapes: {what}")
-
-
-def _contents(first: Arrays, second: Arrays) -> Iterator[tuple[str, Arrays]]:
-    """Contents that a careless key of a cache does not tell from the ones before."""
-    yield "all inputs new", second
-    yield "the inputs before those again", first
-    for name in first:
-        yield f"only {name} new", first | {name: second[name]}
-    yield "second halves new", {name: spliced(first[name], second[name]) for name in first}
-    yield "reversed order", {name: np.ascontiguousarray(np.flip(second[name])) for name in first}
-
-
-def spliced(head: np.ndarray, tail: np.ndarray) -> np.ndarray:
-    """The first half of one array, the second half of another."""
-    half = head.size // 2
-    return np.concatenate([head.reshape(-1)[:half], tail.reshape(-1)[half:]]).reshape(head.shape)
-
-
-def results_are_independent(subject: Subject) -> None:
-    """Results of several calls stay as they are; no result shares memory with another or with an input."""
-    samples = [*map(subject.sample, range(HELD - 1)), subject.sample()]
-    inputs = [sample.inputs() for sample in samples]
-    results = [sample.call(given) for given, sample in zip(inputs, samples, strict=True)]
-    for number, (held, sample) in enumerate(zip(results, samples, strict=True), 1):
-        sample.require_right(held, f"looked at after call {HELD}: the result of call {number}")
-    outputs = [(f"a result of call {n}", array) for n, held in enumerate(results, 1) for array in held]
-    arrays = [(f"an input of call {n}", a) for n, given in enumerate(inputs, 1) for a in given if a is not None]
-    pairs = [*itertools.combinations(outputs, 2), *itertools.product(outputs, arrays)]
-    for (name, array), (other, memory) in pairs:
-        if subject.bridge.overlap(array, memory):
-            raise BehaviourError(f"{name} shares memory with {other}")
 
 
 def calls_do_not_depend_on_the_one_before(subject: Subject) -> None:
@@ -130,15 +80,24 @@ def _same_bits(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> boo
 
 
 def calls_repeat(subject: Subject) -> Facts:
-    """The same call over and over is right every time; whether to the bit is reported, not judged."""
-    sample = subject.sample(distribution="fixed")
-    inputs = sample.inputs()
-    hosts = []
-    for number in range(1, REPEATS + 1):
-        results = sample.call(inputs)
-        sample.require_right(results, f"call {number} of the same {REPEATS}")
-        hosts.append(sample.hosts(results))
-    return Facts(repeatable=all(_same_bits(hosts[0], other) for other in hosts[1:]))
+    """The same call over and over is right every time; whether to the bit is reported, and judged if declared."""
+    repeats = repeated([subject.sample(distribution="fixed")], CALLS, SECONDS, "one of {} calls on the same inputs")
+    if subject.case.implementation.deterministic and not repeats:
+        raise BehaviourError("declared as deterministic, and calls on the same inputs differ in bits")
+    return Facts(repeatable=repeats)
+
+
+def repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bool:
+    """Many calls of one function on each of several samples at once; whether all repeat to the bit. Raises
+    BehaviourError."""
+    invocation = samples[0].invocation
+    turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
+    found = invocation.instruments.repeated(invocation.kernel.function, turns, calls, seconds)
+    for sample, (result, other, count) in zip(samples, found, strict=True):
+        sample.require_right(sample.invocation.split(result), f"first call, {what.format(count)}")
+        if other is not None:
+            sample.require_right(sample.invocation.split(other), what.format(count))
+    return all(other is None for _, other, _ in found)
 
 
 def work_is_finished(subject: Subject) -> None:
@@ -190,9 +149,6 @@ def floating_point_mode_is_unchanged(subject: Subject) -> None:
 
 BEHAVIOUR: tuple[Check, ...] = (
     output_is_written,
-    inputs_are_unchanged,
-    results_follow_the_content,
-    results_are_independent,
     calls_do_not_depend_on_the_one_before,
     calls_repeat,
     work_is_finished,

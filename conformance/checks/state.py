@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.checks.behaviour import LATER, spliced
+from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
 from conformance.checks.sample import BehaviourError, Check, Sample, Subject, first_checked
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
@@ -30,11 +30,8 @@ from conformance.worker.audit import differing
 from conformance.worker.repeating import PATIENCE
 
 THREADS = 4
-CALLS, SECONDS = 120, 0.02
-"""Calls of a kernel one after the other, and when it is enough of them. What happens in one of fifty is then seen on a
-path with nine chances in ten, and there are several paths."""
 AT_ONCE, SECONDS_AT_ONCE = 12, 0.03
-"""The same for each of several threads."""
+"""Calls of each of several threads, and when it is enough of them."""
 PAIRED, SECONDS_PAIRED = 4, 0.01
 """The same where two threads have another parameter than the others."""
 AGE = 1.1
@@ -65,10 +62,10 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
         given = memory if subject.overwrite(memory, sample.stored) else sample.inputs()
         made.append((f"after calls on the same shapes: {what}", sample, given, sample.audited(given)))
     again = subject.sample(distribution="fixed")  # sums of integers have the same bits in any order
-    repeats = _repeated([again], CALLS, SECONDS, "one of {} calls on the same inputs")
+    repeats = repeated([again], CALLS, SECONDS, "one of {} calls on the same inputs")
     if "threads" not in subject.case.implementation.unsafe:
         turns = [(first, again)[thread % 2] for thread in range(THREADS)]
-        _repeated(turns, AT_ONCE, SECONDS_AT_ONCE, f"one of {{}} calls from each of {THREADS} threads at once")
+        repeated(turns, AT_ONCE, SECONDS_AT_ONCE, f"one of {{}} calls from each of {THREADS} threads at once")
     for what, sample, _, results in made:
         sample.require_right(results, what)
     (_, _, _, once), (_, _, _, twice) = made[1:3]  # of the same content
@@ -85,21 +82,14 @@ def _samples(subject: Subject, first: Sample, second: Sample) -> Iterator[tuple[
     yield "all inputs new", second
     for name in dict.fromkeys((operator.data, operator.operand, [*old][-1])):
         yield f"only {name} new", first.holding(old | {name: new[name]})
-    yield "second halves new", first.holding({name: spliced(old[name], new[name]) for name in old})
+    yield "second halves new", first.holding({name: _spliced(old[name], new[name]) for name in old})
     yield "other order", first.holding({name: np.ascontiguousarray(np.flip(old[name])) for name in old})
 
 
-def _repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bool:
-    """Many calls of one function on each of several samples at once; whether all repeat to the bit. Raises
-    BehaviourError."""
-    invocation = samples[0].invocation
-    turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
-    found = invocation.instruments.repeated(invocation.kernel.function, turns, calls, seconds)
-    for sample, (result, other, count) in zip(samples, found, strict=True):
-        sample.require_right(sample.invocation.split(result), f"first call, {what.format(count)}")
-        if other is not None:
-            sample.require_right(sample.invocation.split(other), what.format(count))
-    return all(other is None for _, other, _ in found)
+def _spliced(head: np.ndarray, tail: np.ndarray) -> np.ndarray:
+    """The first half of one array, the second half of another."""
+    half = head.size // 2
+    return np.concatenate([head.reshape(-1)[:half], tail.reshape(-1)[half:]]).reshape(head.shape)
 
 
 def other_parameters_are_told_apart(subject: Subject) -> None:
@@ -126,7 +116,7 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
         threads = "threads" not in subject.case.implementation.unsafe
         if threads and first.invocation.kernel is other.invocation.kernel:
             with suppress(Unsupported):
-                _repeated([first, other] * 2, PAIRED, SECONDS_PAIRED, f"calls at once with {what}")
+                repeated([first, other] * 2, PAIRED, SECONDS_PAIRED, f"calls at once with {what}")
 
 
 EQUAL_SHAPES = {

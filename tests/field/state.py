@@ -101,7 +101,7 @@ def after_calls(count):
     def kernel(x, w, bias, **parameters):
         y = right.conv_forward(x, w, bias, **parameters)
         if next(calls) > count and parameters["groups"] > 1:
-            y.reshape(-1)[0] += 1
+            y.reshape(-1)[:1] += 1  # which may be empty
         return y
 
     return kernel
@@ -115,7 +115,7 @@ def after_a_second():
         y = right.conv_forward(x, w, bias, **parameters)
         start.append(time.monotonic())
         if start[-1] > start[0] + 1.0 and x.itemsize == 2:
-            y.reshape(-1)[0] += 1
+            y.reshape(-1)[:1] += 1  # which may be empty
         return y
 
     return kernel
