@@ -430,6 +430,7 @@ def test_the_generator_is_the_one_that_the_readme_states(count: int):
     for density in (0.0, 0.1, values(name, 1)[0] // 2 / 2**31, 1.0):
         assert Stream(name).ternary((count,), density, double).tolist() == ternary(name, count, density)
     assert Stream(name).below(81, 4) == [word * 81 >> 64 for word in islice(words(name), 4)]
+    assert Stream(name).below(81, 70001)[-1:] == [word * 81 >> 64 for word in islice(words(name), 70000, 70001)]
 
 
 def test_blocks_drawn_in_parallel_are_one_stream():

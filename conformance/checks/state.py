@@ -44,8 +44,8 @@ OPERANDS = 1 << 17
 """Elements of the larger of two sizes of shapes."""
 MIN_SHAPES = 12
 """Calls that tell growth from what happens once."""
-COMPILED = 1 << 20
-"""Bytes that a call on a small new shape may leave, such as code and plans that are made for it."""
+COMPILED = 1 << 22
+"""Bytes that a call on a small new shape may leave, such as code and plans that are made for it: XLA's are 1.8 MB."""
 LEFT = 0.25
 """Share of its operands that a call may leave. One that keeps a buffer for each shape leaves as much as an operand."""
 

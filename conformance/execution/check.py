@@ -225,6 +225,11 @@ def check(
         (operator,) = offered
 
     variant = Variant(dtype, layout, distribution, storage)
+    if not OPERATORS[operator].determines(found.geometry, distribution):
+        raise SelectionError(
+            f"distribution {distribution}: {operator} has no one right result on {found.geometry.descriptor!r}, where "
+            "an element of the window meets padding alone; algorithms multiply its NaN by zero or leave it out"
+        )
     if not variant.suits(operator, found.geometry):
         operands = ", ".join(OPERATORS[operator].inputs(found.geometry))
         raise SelectionError(f"storage {storage}: {operator} has the operands {operands}; vectors have no rows")

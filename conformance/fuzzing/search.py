@@ -249,7 +249,7 @@ class Search:
             kernel = self.implementation.find(row.operator, row.geometry, v.dtype, v.layout)
         except (Unsupported, ImplementationError):
             return False
-        return not kernel.contract.exempts(v.distribution, v.dtype)
+        return v.suits(row.operator, row.geometry) and not kernel.contract.exempts(v.distribution, v.dtype)
 
     def case(self, row: Row) -> Case:
         """The case that a run makes of a row."""

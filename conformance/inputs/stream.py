@@ -80,7 +80,8 @@ class Stream:
 
     def below(self, limit: int, count: int) -> list[int]:
         """`count` integers uniform on [0, limit)."""
-        return [(int(word) * limit) >> 64 for word in self.words(0, count)]
+        blocks = (self.words(first, min(_BLOCK_WORDS, count - first)) for first in range(0, count, _BLOCK_WORDS))
+        return [(int(word) * limit) >> 64 for words in blocks for word in words]
 
     def _drawn(self, shape: tuple[int, ...], dtype: np.dtype, elements: Elements) -> np.ndarray:
         """`elements` of 32-bit random values, in row-major order; `dtype` holds every one of them exactly."""

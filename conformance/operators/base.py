@@ -271,6 +271,11 @@ class Operator:
         order of a sum, and nothing of it is multiplied with padding or with zeros that an algorithm inserts."""
         yield self.data, (-1, 0, 0, 0), -math.inf
 
+    def determines(self, geometry: Any, distribution: str) -> bool:
+        """Whether there is one right result: not where a NaN meets nothing but padding, which algorithms multiply with
+        zero or leave out."""
+        return True
+
     def ranged(self, geometry: Any, inputs: Arrays, power: int) -> Arrays:
         """The inputs with some that are larger by 2^power and smaller, and others at the edges of what is allowed; only
         for families whose results are no sums that could be exact."""

@@ -52,6 +52,19 @@ def taps_per_input(window: int, stride: int, dilation: int) -> int:
     return math.ceil(window / (stride // math.gcd(stride, dilation)))
 
 
+def taps_of_padding(geometry: Any) -> bool:
+    """Whether some element of the window meets padding alone, at all positions."""
+    axes = ((geometry.h, geometry.r), (geometry.w, geometry.s))
+    for (size, window), stride, dilation, (before, _), count in zip(
+        axes, geometry.stride, geometry.dilation, geometry.padding, geometry.output_size, strict=True
+    ):
+        start = np.arange(window) * dilation - before
+        first = np.maximum(0, -(start // stride))  # position at which the tap is in the image, or beyond
+        if ((first >= count) | (start + first * stride >= size)).any():
+            return True
+    return False
+
+
 def padded(image: np.ndarray, padding: Padding, dtype: np.dtype, fill: float = 0.0) -> np.ndarray:
     """`image[..., H, W]` in `dtype` with zeros (or `fill`) around it."""
     (top, bottom), (left, right) = padding

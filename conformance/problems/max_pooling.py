@@ -7,8 +7,8 @@ Bochkovskiy et al. 2020.
 
 from __future__ import annotations
 
-from conformance.problems.pooling import FEW_VALUES, FULL_CARE, LAYER, SHAPE, VALUE
-from conformance.problems.table import Problem, table
+from conformance.problems.pooling import FEW_VALUES, FULL_CARE, LAYER, OTHERS, SHAPE, VALUE
+from conformance.problems.table import Problem, in_turn, table
 
 BASIC = table(
     "standard",
@@ -21,9 +21,10 @@ BASIC = table(
     },
 )
 
-SHAPES = table(
+SHAPES = in_turn(
     "standard",
     SHAPE,
+    OTHERS,
     {
         "maxpool.window1": "maxpool n2 c3 h5 w4 r1 s1",
         "maxpool.identity-gaps": "maxpool n2 c3 h7 w8 r1 s1 u2x3",
@@ -103,9 +104,10 @@ _ROWS = """
 """Images, image size, window, stride, padding, dilation and ceil mode: every pair of values that a pooling can have,
 see `conformance.problems.pairwise`."""
 
-PAIRWISE = table(
+PAIRWISE = in_turn(
     "standard",
-    ("fp32 nchw integer,fixed", "bf16 nchw fixed"),
+    ("fp32 nchw integer,fixed",),
+    (("bf16 nchw fixed",), ()),
     {f"pairwise.{row.strip().replace(' ', '_')}": row for row in _ROWS.strip().splitlines()},
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from conformance.problems.table import table
 
-LAYER = ("fp32 nchw integer,fixed", "fp32 nhwc fixed", "bf16,fp16 nchw fixed")
+LAYER = ("fp32 nchw integer,fixed", "fp32 nhwc fixed", "bf16 nchw fixed")
 LARGE = ("fp32 nchw integer,fixed",)
 
 UNET = table(

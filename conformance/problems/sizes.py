@@ -7,7 +7,8 @@ width, and is so far beyond 2^16 that the sum without the rest is wrong in 16-bi
 
 from __future__ import annotations
 
-from conformance.problems.table import Problem, table
+from conformance.operators import parse
+from conformance.problems.table import Problem, in_turn
 
 TILES = (
     23,
@@ -55,27 +56,33 @@ TILES = (
 )
 """Sizes below, at and above those of tiles and vectors, with every remainder; in an order in which the large ones, read
 from four places at once, do not meet."""
+FP32 = ("fp32 nchw fixed",)
+FP32 = ("fp32 nchw fixed",)
 OTHERS = (
-    *("fp64 nhwc", "fp16 nchw", "fp16 nhwc", "fp64 nhwc"),
-    *("fp32 nhwc", "fp64 nchw", "bf16 nchw", "bf16 nhwc"),
+    *("fp64 nhwc fixed", "fp64 nchw fixed", "bf16 nchw fixed", "fp16 nhwc fixed"),
+    *("fp64 nhwc fixed", "fp16 nchw fixed", "bf16 nhwc fixed"),
 )
 """In this order every long axis meets both layouts, 16 bits and 64."""
+LONG = 1 << 16
+"""Elements of an image or a result from which on a problem is run as one of `OTHERS` too, as one in `EVERY` of the
+others is."""
+EVERY = 4
 
 
-def _thin(rows: str, every: int = 1) -> tuple[Problem, ...]:
-    """Each row in fp32 nchw, and one in `every` so many in another dtype and layout as well, in turn."""
-    found: list[Problem] = []
-    for number, row in enumerate(filter(None, map(str.strip, rows.splitlines()))):
-        turn, rest = divmod(number, every)
-        others = [] if rest else [f"{OTHERS[turn % len(OTHERS)]} fixed"]
-        found += table("standard", ("fp32 nchw fixed", *others), {f"sizes.{row.replace(' ', '_')}": row})
-    return tuple(found)
+def _thin(rows: str) -> tuple[Problem, ...]:
+    named = {f"sizes.{row.replace(' ', '_')}": row for row in filter(None, map(str.strip, rows.splitlines()))}
+    long = {name: row for name, row in named.items() if max(parse(row).x.size, parse(row).y.size) > LONG}
+    seldom = [lines for other in OTHERS for lines in ((other,), *[()] * (EVERY - 1))]
+    return (
+        *in_turn("standard", FP32, [(other,) for other in OTHERS], long),
+        *in_turn("standard", FP32, seldom, {name: row for name, row in named.items() if name not in long}),
+    )
 
 
 def _tiles(form: str, first: int, count: int = 21) -> tuple[Problem, ...]:
     """Channels, filters, rows and columns each take so many of `TILES`, from places far apart on."""
     turns = ((TILES * 3)[first + start : first + start + count] for start in (0, 11, 22, 33))
-    return _thin("\n".join(form.format(c=c, k=k, h=h, w=w) for c, k, h, w in zip(*turns, strict=True)), every=4)
+    return _thin("\n".join(form.format(c=c, k=k, h=h, w=w) for c, k, h, w in zip(*turns, strict=True)))
 
 
 # dense 1x1, dense 3x3, depthwise, grouped: a kernel may be declared for one of these alone
@@ -169,9 +176,10 @@ CONVOLUTIONS = (
 )
 
 NORMALISED = _thin("""
+    bn n1 c2 h2 w70001 k1 r3 s3 p1
     bn n70001 c2 h1 w1 k3 r1 s1
-    bn n2 c70001 h1 w2 k2 r1 s1
     bn n3 c2 h1 w1 k70001 r1 s1
+    bn n2 c70001 h1 w2 k2 r1 s1
     bn n1 c2 h70001 w1 k2 r1 s1 affine0
     bn n1 c1 h1 w140009 k1 r1 s1
     bn n2 c2 h257 w273 k2 r1 s1 run0
@@ -179,7 +187,6 @@ NORMALISED = _thin("""
     bn n2 c7789 h3 w2 k2 r3 s3 p1
     bn n2 c1 h2 w2 k7789 r3 s3 p1
     bn n1 c1 h70001 w2 k2 r3 s3 p1
-    bn n1 c2 h2 w70001 k1 r3 s3 p1
     bn n263 c267 h1 w2 k263 r1 s1 u1x2
     bn n2 c2 h530 w3 k2 r3 s3 u260x1 p1
     bn n2 c2 h3 w530 k3 r3 s3 u1x260 p1

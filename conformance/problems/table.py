@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,10 @@ class Variant:
     """How operands lie in memory, see `conformance.storage`; empty where all are contiguous."""
 
     def suits(self, operator: str, geometry: Any) -> bool:
-        """Whether the operator has, on this problem, every operand that the storage names, and each can lie so."""
+        """Whether the operator has one right result of these values on this problem, and every operand that the storage
+        names, and each can lie so."""
+        if not OPERATORS[operator].determines(geometry, self.distribution):
+            return False
         inputs = OPERATORS[operator].inputs(geometry)
         named = parse_storage(self.storage).items()
         return all(operand in inputs and fits(kind, len(inputs[operand].shape)) for operand, kind in named)
@@ -102,6 +105,19 @@ def table(level: str, how: Iterable[str], rows: dict[str, str]) -> tuple[Problem
     run = variants(family, *how)
     levels = {name: "smoke" if name in SMOKE else level for name in rows}
     return tuple(Problem(name, geometry, levels[name], run) for name, geometry in geometries.items())
+
+
+def in_turn(
+    level: str, always: Iterable[str], others: Sequence[Iterable[str]], rows: dict[str, str]
+) -> tuple[Problem, ...]:
+    """The same, where each row is run as `always` says, and also as one of `others` says: the next one for each row.
+
+    A mistake that takes a shape and a dtype together is rare; that of one shape, or of one dtype, shows either way.
+    """
+    found: list[Problem] = []
+    for number, (name, text) in enumerate(rows.items()):
+        found += table(level, (*always, *others[number % len(others)]), {name: text})
+    return tuple(found)
 
 
 def typed(text: str, level: str = "smoke") -> Problem:

@@ -12,6 +12,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from time import perf_counter, sleep
 from types import FrameType
 from typing import Any
@@ -33,7 +34,7 @@ INTERRUPTED = 3
 module and the one that reads it, a kernel is else interrupted by chance alone."""
 PAUSE = 1e-5
 """Seconds that others run."""
-PATIENCE = 10
+PATIENCE = 4
 """How many times longer a few calls are waited for. One that compiles for each shape is not."""
 FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 """Folders of files whose lines are not interrupted: those of Python and of installed packages."""
@@ -179,28 +180,32 @@ def growth(
     seconds: float,
 ) -> tuple[int, int, int]:
     """Calls with arguments of these shapes (dtype and extents, None for an absent one) and parameters, one after the
-    other until the seconds are over, or PATIENCE times that where there were not even `least`; nothing is kept.
+    other, in three parts of equal length; the first one lasts a third of the seconds, or until a third of `least` are
+    made. Nothing is kept.
 
-    Returns the number of calls, how many bytes each leaves, and the bytes of the inputs and results of one. The first
-    quarter fills what every process fills once and is not counted; of the halves of the others the one that leaves less
-    is, because what happens once is no leak.
+    Returns the number of calls, fewer than `least` if these took PATIENCE times the seconds, how many bytes each
+    leaves, and the bytes of the inputs and results of one. The first part fills what every process fills once and is
+    not counted; of the others the one that leaves less is, because what happens once is no leak. Only after each part
+    is memory looked at: in a process with gigabytes, giving free pages back takes longer than a call.
     """
-    resident, tensors, start = [], 0, perf_counter()
-    for shapes, parameters in cases:
-        hosts = [None if one is None else np.ones(one[1], one[0]) for one in shapes]
-        given = [None if host is None else bridge.from_host(host) for host in hosts]
-        result = function(*given, **parameters)
-        bridge.synchronize(result)
-        tensors += sum(array.nbytes for array in (*hosts, *_hosts(bridge, result)) if array is not None)
-        del hosts, given, result
+    resident, tensors, count, size, start = [], 0, 0, len(cases) // 3, perf_counter()
+    for part in range(3):
+        for shapes, parameters in cases[count : count + size]:
+            hosts = [None if one is None else np.ones(one[1], one[0]) for one in shapes]
+            given = [None if host is None else bridge.from_host(host) for host in hosts]
+            result = function(*given, **parameters)
+            bridge.synchronize(result)
+            tensors += sum(array.nbytes for array in (*hosts, *_hosts(bridge, result)) if array is not None)
+            del hosts, given, result
+            count, elapsed = count + 1, perf_counter() - start
+            if not part and count >= least // 3 and elapsed > seconds / 3:
+                size = count
+                break
+            if elapsed > PATIENCE * seconds and 3 * size <= least:
+                return min(count, least - 1), 0, tensors // count
+        if part == 2:
+            gc.collect()  # once: with a framework loaded it takes a tenth of a second
         memory.return_pages()
         resident.append(memory.resident("VmRSS") or 0)
-        if perf_counter() > start + seconds * (1 if len(resident) >= least else PATIENCE):
-            break
-    gc.collect()  # once: with a framework loaded it takes a tenth of a second
-    memory.return_pages()
-    resident[-1] = min(resident[-1], memory.resident("VmRSS") or 0)
-    count, first = len(resident), len(resident) // 4
-    middle = (first + count - 1) // 2
-    halves = [(resident[b] - resident[a]) // max(1, b - a) for a, b in ((first, middle), (middle, count - 1))]
-    return count, max(0, min(halves)), tensors // count
+    left = min((after - before) // size for before, after in pairwise(resident))
+    return count, max(0, left), tensors // count

@@ -46,8 +46,15 @@ FORMS = ((conv_bn_plain, "plain", 2), (conv_bn_checkpointed, "checkpoint", 1), (
 
 
 def few_groups(geometry):
-    """XLA's weight gradients multiply every group with every other one: of 70,001 groups that takes 350 GB."""
+    """XLA's weight gradients multiply every group with every other one: of 70,001 groups that takes 350 GB. So do all
+    its convolutions in fp64."""
     return geometry.groups <= 4096
+
+
+def divides(geometry):
+    """XLA divides by zero, which ends the process, in a gradient of more than 65,536 channels where each of several
+    groups has one filter."""
+    return not (1 < geometry.groups == geometry.k < geometry.c and geometry.c > 65536)
 
 
 def _register(name: str, device: str, platform: str, contract: Contract) -> Implementation:
@@ -55,8 +62,10 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         name, device=device, arrays=jax_arrays(platform), contract=contract, version=jax.__version__, unsafe=("fork",)
     )
     for operator, kernel in KERNELS.items():
-        when = few_groups if operator in WEIGHT_GRADIENTS else None
-        implementation.implements(operator, dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS, when=when)(kernel)
+        when = few_groups if operator in WEIGHT_GRADIENTS else divides if operator == "conv_backward_data" else None
+        in_fp64 = few_groups if operator.startswith("conv") else None
+        implementation.implements(operator, dtypes=EVERY_DTYPE[:3], layouts=BOTH_LAYOUTS, when=when)(kernel)
+        implementation.implements(operator, dtypes=EVERY_DTYPE[3:], layouts=BOTH_LAYOUTS, when=in_fp64)(kernel)
     # XLA's select_and_scatter has no dilated windows
     implementation.implements(
         "max_pool_backward", dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS, when=lambda p: p.dilation == (1, 1)

@@ -26,6 +26,7 @@ from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.operators import CONV, ConvBn, Statistics, intermediate
 from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.extended import Double
+from conformance.operators.spatial import taps_of_padding
 
 MAX_APART = 14
 """Binades between the gradients of groups beyond which slices must reach further down for the smaller one."""
@@ -57,6 +58,10 @@ class ConvBnBackward(ConvBn):
         """As in the gradients of a convolution; M in those of the parameters."""
         terms = dict.fromkeys(self.outputs(geometry), geometry.count) | dict(_GRADIENT.errors(geometry).terms)
         return self.error_model(geometry, terms, propagation.backward)
+
+    def determines(self, geometry: ConvBnGeometry, distribution: str) -> bool:
+        """Whole channels of dz are NaN there, and meet the padding."""
+        return distribution not in ("special", "nonfinite") or not taps_of_padding(geometry)
 
     def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
         """And NaN in dy."""
