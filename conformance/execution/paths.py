@@ -19,6 +19,8 @@ MAX_WORK = 1 << 25
 """FLOPs of a case: a check calls it a hundred times."""
 MAX_CHANNELS = 128
 """Of a case: XLA takes a minute for a hundred calls of a grouped convolution with hundreds."""
+MAX_ELEMENTS = 1 << 19
+"""Of a case, in all tensors: the exact statistics of more take seconds."""
 MAX_EXTENT = 1024
 """The same along one axis: kernels that go along it in Python take minutes while threads interrupt their lines."""
 MAX_PADDING = 16
@@ -65,6 +67,7 @@ def _rows(
     known = OPERATORS[operator]
     family = [problem for problem in problems if takes(operator, problem.geometry)]
     taken = [p for p in family if known.flops(p.geometry) <= MAX_WORK and p.geometry.c <= MAX_CHANNELS]
+    taken = [p for p in taken if known.bytes(p.geometry, 1) <= MAX_ELEMENTS]
     taken = [p for p in taken if max(p.geometry.n, p.geometry.h, p.geometry.w) <= MAX_EXTENT]
     taken = [p for p in taken if max(map(max, p.geometry.padding)) <= MAX_PADDING] or family[:1]
     bits: dict[Any, int] = {}

@@ -156,6 +156,6 @@ def candidates(operator: str, seed: int) -> Iterator[tuple[Problem, tuple[Varian
         taken.add(best.descriptor)
         coverage.add(features(best))
         formats = dice.sample([*product(STORAGE, LAYOUTS)], len(STORAGE) * len(LAYOUTS))
-        found = (Variant(d, layout, distribution(family, d, dice.choice)) for d, layout in formats)
-        variants = tuple(variant for variant in found if variant.suits(operator, best))
+        offered = (Variant(d, layout, distribution(family, d, dice.choice)) for d, layout in formats)
+        variants = tuple(variant for variant in offered if variant.suits(operator, best))
         yield Problem(DRAWN + best.descriptor.replace(" ", "_"), best, "standard", variants), variants

@@ -7,9 +7,10 @@ Chen et al. 2017.
 
 from __future__ import annotations
 
-from conformance.problems.table import table
+from conformance.problems.table import in_turn, table
 
-LAYER = ("fp32 nchw integer,fixed", "fp32 nhwc fixed", "bf16 nchw fixed")
+LAYER = ("fp32 nchw integer,fixed",)
+OTHERS = (("fp32 nhwc fixed",), ("bf16 nchw fixed",), ("fp16 nchw fixed",))
 LARGE = ("fp32 nchw integer,fixed",)
 
 UNET = table(
@@ -29,9 +30,10 @@ UNET = table(
     },
 )
 
-UNET_REDUCED = table(
+UNET_REDUCED = in_turn(
     "standard",
     LAYER,
+    OTHERS,
     {
         "unet-reduced.3x64": "n2 c3 h64 w64 k64 r3 s3 p1 b1",
         "unet-reduced.64x64": "n1 c64 h48 w48 k64 r3 s3 p1 b1",
@@ -46,9 +48,10 @@ UNET_REDUCED = table(
     },
 )
 
-CLASSIFIERS = table(
+CLASSIFIERS = in_turn(
     "standard",
     LAYER,
+    OTHERS,
     {
         "resnet50.conv1": "n1 c3 h64 w64 k64 r7 s7 u2 p3",
         "resnet50.conv2.reduce": "n2 c256 h14 w14 k64 r1 s1",

@@ -66,7 +66,7 @@ OTHERS = (
 LONG = 1 << 16
 """Elements of an image or a result from which on a problem is run as one of `OTHERS` too, as one in `EVERY` of the
 others is."""
-EVERY = 4
+EVERY = 7
 
 
 def _thin(rows: str) -> tuple[Problem, ...]:
