@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conformance.__main__ import main
 from conformance.calibration import field, mutation
 
 KERNELS = """
@@ -67,3 +68,12 @@ def test_a_survivor_and_a_false_alarm_are_not_as_expected(examined):
 def test_a_file_that_cannot_be_used_ends_the_campaign(examined):
     with pytest.raises(RuntimeError, match="numpi"):
         examined(head="from numpi import pad")
+
+
+def test_kernels_that_know_the_tables_know_those_of_today(capsys: pytest.CaptureFixture[str]):
+    """Kept by: conformance list problems."""
+    assert main(["list", "problems"]) == 0
+    listed = capsys.readouterr().out
+    known = [*field.FOLDER.glob("*/_problems.txt")]
+    assert len(known) == 2
+    assert [path.read_text() == listed for path in known] == [True, True]
