@@ -213,72 +213,53 @@ NORMALISED = _thin("""
 """) + _tiles("bn n2 c{c} h{h} w{w} k{k} r1 s1", 5, 10)
 """The statistics of 70,001 filters, and of up to 1,100,003 elements each."""
 
-AVERAGE_POOLINGS = _thin("""
-    pool n70001 c1 h2 w2 r2 s2
-    pool n1 c70001 h2 w2 r2 s2
-    pool n70001 c1 h1 w2 r3 s3 u1 p1 valid1
-    pool n1 c70001 h3 w2 r3 s3 u2 p1
-    pool n263 c267 h2 w1 r2 s1
-    pool n1 c2 h70001 w1 r2 s1 u1
-    pool n1 c1 h1 w70001 r1 s2 u1
-    pool n1 c1 h70001 w3 r3 s3 u1 p1
-    pool n1 c1 h3 w70001 r3 s3 u1 p1 valid1
-    pool n2 c1 h70001 w2 r3 s2 u261x1
-    pool n1 c2 h2 w70001 r2 s3 u1x260 ceil1
-    pool n1 c1 h257 w273 r1 s1
-    pool n1 c1 h257 w273 r3 s3 u1 p1
-    pool n2 c5 h1 w9 r1 s3 u2
-    pool n2 c5 h9 w1 r3 s1 u2
-    pool n2 c5 h1 w9 r3 s3 u1 p1
-    pool n2 c5 h9 w1 r3 s3 u2 p1
-    pool n2 c5 h1 w1 r3 s3 u1 p1
-    pool n2 c1 h6 w7 r2 s3 u1
-    pool n2 c5 h3 w9 r3 s2
-    pool n2 c5 h9 w3 r2 s3
+_POOLINGS = """
+    n70001 c1 h2 w2 r2 s2
+    n1 c70001 h2 w2 r2 s2
+    n70001 c1 h1 w2 r3 s3 u1 p1{valid}
+    n1 c70001 h3 w2 r3 s3 u2 p1
+    n263 c267 h2 w1 r2 s1
+    n1 c2 h70001 w1 r2 s1 u1
+    n1 c1 h1 w70001 r1 s2 u1
+    n1 c1 h70001 w3 r3 s3 u1 p1
+    n1 c1 h3 w70001 r3 s3 u1 p1{valid}
+    n2 c1 h70001 w2 r3 s2 u261x1
+    n1 c2 h2 w70001 r2 s3 u1x260 ceil1
+    n1 c1 h257 w273 r1 s1
+    n1 c1 h257 w273 r3 s3 u1 p1
+    n2 c5 h1 w9 r1 s3 u2
+    n2 c5 h9 w1 r3 s1 u2
+    n2 c5 h1 w9 r3 s3 u1 p1
+    n2 c5 h9 w1 r3 s3 u2 p1
+    n2 c5 h1 w1 r3 s3 u1 p1
+    n2 c1 h6 w7 r2 s3 u1
+    n2 c5 h3 w9 r3 s2
+    n2 c5 h9 w3 r2 s3
 
-    pool n2 c1 h1040 w2 r1031 s1 u3x1
-    pool n1 c2 h2 w1040 r1 s1031 u1x3 ceil1
-    pool n2 c2 h18 w17 r16 s17 u1
-    pool n2 c2 h40 w36 r33 s32 u3
-    pool n2 c1 h3 w4 r601 s2 u260x1 p300x1 div600
-    pool n2 c1 h4 w3 r2 s601 u1x260 p1x300 div600
-    pool n1 c2 h257 w258 r257 s257 u1
-    pool n1 c1 h1 w70001 r1 s70001
-    pool n1 c1 h70001 w1 r70001 s1
-""") + _tiles("pool n1 c{c} h{h} w{w} r3 s2 u1 p1", 0)
+    n2 c1 h1040 w2 r1031 s1 u3x1
+    n1 c2 h2 w1040 r1 s1031 u1x3 ceil1
+    n2 c2 h18 w17 r16 s17 u1
+    n2 c2 h40 w36 r33 s32 u3
+    n2 c1 h3 w4 r601 s2 u260x1 p300x1{divisor}
+    n2 c1 h4 w3 r2 s601 u1x260 p1x300{divisor}
+    n1 c2 h257 w258 r257 s257 u1
+    n1 c1 h1 w70001 r1 s70001
+    n1 c1 h70001 w1 r70001 s1
+"""
 
-MAX_POOLINGS = _thin("""
-    maxpool n70001 c1 h2 w2 r2 s2
-    maxpool n1 c70001 h2 w2 r2 s2
-    maxpool n70001 c1 h1 w2 r3 s3 u1 p1
-    maxpool n1 c70001 h3 w2 r3 s3 u2 p1
-    maxpool n263 c267 h2 w1 r2 s1
-    maxpool n1 c2 h70001 w1 r2 s1 u1
-    maxpool n1 c1 h1 w70001 r1 s2 u1
-    maxpool n1 c1 h70001 w3 r3 s3 u1 p1
-    maxpool n1 c1 h3 w70001 r3 s3 u1 p1
-    maxpool n2 c1 h70001 w2 r3 s2 u261x1
-    maxpool n1 c2 h2 w70001 r2 s3 u1x260 ceil1
-    maxpool n1 c1 h257 w273 r1 s1
-    maxpool n1 c1 h257 w273 r3 s3 u1 p1
-    maxpool n2 c5 h1 w9 r1 s3 u2
-    maxpool n2 c5 h9 w1 r3 s1 u2
-    maxpool n2 c5 h1 w9 r3 s3 u1 p1
-    maxpool n2 c5 h9 w1 r3 s3 u2 p1
-    maxpool n2 c5 h1 w1 r3 s3 u1 p1
-    maxpool n2 c1 h6 w7 r2 s3 u1
-    maxpool n2 c5 h3 w9 r3 s2
-    maxpool n2 c5 h9 w3 r2 s3
 
-    maxpool n2 c1 h1040 w2 r1031 s1 u3x1
-    maxpool n1 c2 h2 w1040 r1 s1031 u1x3 ceil1
-    maxpool n2 c2 h18 w17 r16 s17 u1
-    maxpool n2 c2 h40 w36 r33 s32 u3
-    maxpool n2 c1 h3 w4 r601 s2 u260x1 p300x1
-    maxpool n2 c1 h4 w3 r2 s601 u1x260 p1x300
-    maxpool n1 c2 h257 w258 r257 s257 u1
-    maxpool n1 c2 h523 w3 r3 s3 u1 p0x1 d260x1
-    maxpool n1 c2 h4 w523 r3 s3 u1 p1x0 d1x260
-    maxpool n1 c1 h1 w70001 r1 s70001
-    maxpool n1 c1 h70001 w1 r70001 s1
-""") + _tiles("maxpool n1 c{c} h{h} w{w} r3 s2 u1 p1", 21)
+def _poolings(family: str, further: str = "", **options: str) -> tuple[Problem, ...]:
+    rows = f"{_POOLINGS.format(**options)}{further}".splitlines()
+    return _thin("\n".join(f"{family} {row.strip()}" for row in rows if row.strip()))
+
+
+AVERAGE_POOLINGS = _poolings("pool", valid=" valid1", divisor=" div600") + _tiles(
+    "pool n1 c{c} h{h} w{w} r3 s2 u1 p1", 0
+)
+_DILATED = """
+    n1 c2 h523 w3 r3 s3 u1 p0x1 d260x1
+    n1 c2 h4 w523 r3 s3 u1 p1x0 d1x260
+"""
+MAX_POOLINGS = _poolings("maxpool", _DILATED, valid="", divisor="") + _tiles(
+    "maxpool n1 c{c} h{h} w{w} r3 s2 u1 p1", 21
+)
