@@ -15,7 +15,7 @@ from conformance.execution.case import Case
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.implementations.bridges import pages
-from conformance.inputs.distributions import Recipe
+from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.operators import OPERATORS, takes
 from conformance.problems import LAYOUTS, PROBLEMS, Variant, typed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
+from conformance.inputs.distributions import DISTRIBUTIONS
+from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation, expectation
 
 __all__ = ["DISTRIBUTIONS", "Expectation", "Recipe", "expectation"]

@@ -6,7 +6,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from conformance.inputs.distributions import DISTRIBUTIONS, Recipe, sparse_places
+from conformance.inputs.distributions import DISTRIBUTIONS, sparse_places
+from conformance.inputs.drawing import Recipe
 from conformance.inputs.probing import Probes
 from conformance.operators import Arrays
 from conformance.operators.extended import Double

@@ -15,7 +15,8 @@ from pathlib import Path
 from conformance.dtypes import STORAGE
 from conformance.exit_codes import ExitCode
 from conformance.inputs import recipes, writing
-from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
+from conformance.inputs.distributions import DISTRIBUTIONS
+from conformance.inputs.drawing import Recipe
 from conformance.inputs.manifest import SEED, GoldenError
 from conformance.inputs.verification import defects
 from conformance.operators import OPERATORS, GeometryError

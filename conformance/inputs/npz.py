@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 
 from conformance.inputs.digests import canonical
-from conformance.inputs.distributions import Recipe
+from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.inputs.manifest import SEED
 from conformance.operators import Arrays

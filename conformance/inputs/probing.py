@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from conformance.inputs.distributions import Recipe
+from conformance.inputs.drawing import Recipe
 from conformance.operators import Arrays
 from conformance.operators.base import ProbeMethods
 from conformance.operators.conv.probes import Projection, projected, sums_of_gradient

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from conformance.dtypes import STORAGE
 from conformance.inputs.digests import entry
-from conformance.inputs.distributions import DISTRIBUTIONS, Recipe
+from conformance.inputs.distributions import DISTRIBUTIONS
+from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.inputs.manifest import SEED, Entry, GoldenError
 from conformance.operators import OPERATORS, takes

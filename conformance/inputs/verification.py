@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conformance.inputs import npz, recipes
 from conformance.inputs.digests import differences
-from conformance.inputs.distributions import Recipe
+from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.inputs.manifest import MANIFEST, REMEDY, TENSORS, Stored, read
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.inputs import npz, recipes
 from conformance.inputs.digests import entry
-from conformance.inputs.distributions import Recipe
+from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, Stored, read, render
 

@@ -1,0 +1,115 @@
+"""What determines a problem's inputs, and the numbers that most distributions are made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import FORMATS, STORAGE
+from conformance.inputs.stream import GENERATOR, Stream, term_bits
+from conformance.operators import Arrays, Operator
+
+EXACT_BITS = 53
+FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11}
+"""Most bits of a fixed-point input. 19 is more than TF32's 11 and few enough for long exact sums."""
+SUMMAND_BITS = {"fp32": 24, "bf16": 8, "fp16": 11, "fp64": 30}
+"""Bits of an input that is added, not multiplied: all that the format has, so that sums have to be rounded."""
+FP64_DATA_BITS = 27
+"""fp64 data has more bits than fp32 holds; its operand gets what is left of the 53."""
+LARGEST_INTEGER = 127
+"""Every integer input fits in the 8 bits of the narrowest input rounding, so no contract makes it inexact."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that determines a problem's inputs. Layouts are not part of it: they permute the same tensors."""
+
+    operator: Operator
+    geometry: Any
+    """What the operator takes: a `conformance.operators.Geometry`."""
+    dtype: str
+    distribution: str
+    seed: int
+
+    @cached_property
+    def key(self) -> str:
+        """Readable identity, the same in every language: fields joined by `|`."""
+        fields = (self.operator.name, self.geometry.descriptor, self.dtype, self.distribution)
+        return "|".join((GENERATOR, str(self.seed), *fields))
+
+    @cached_property
+    def terms(self) -> int:
+        """Longest contraction among the outputs."""
+        return max(1, *self.operator.errors(self.geometry).terms.values())
+
+    def stream(self, purpose: str) -> Stream:
+        """Random numbers for one tensor or decision."""
+        return Stream(f"{self.key}|{purpose}")
+
+
+def fixed_point_bits(dtype: str, span: int, factors: int = 2) -> tuple[int, int]:
+    """Bits of the data and of the operand, so that sums of `span` terms of one or two factors are exact in float64."""
+    spare = EXACT_BITS - term_bits(span)
+    if factors == 1:
+        bits = min(SUMMAND_BITS[dtype], spare)
+        return bits, bits
+    if dtype == "fp64":
+        return FP64_DATA_BITS, spare - FP64_DATA_BITS
+    bits = min(FIXED_POINT_BITS[dtype], spare // 2)
+    return bits, bits
+
+
+def fixed(recipe: Recipe) -> Arrays:
+    """Parameters that are wider than the other tensors use what they have, or a kernel could read them as narrow."""
+    operator, inputs = recipe.operator, {}
+    span = operator.errors(recipe.geometry).span
+    for name, tensor in operator.inputs(recipe.geometry).items():
+        stored = tensor.stored_as(recipe.dtype)
+        data_bits, operand_bits = fixed_point_bits(stored, span, operator.factors)
+        bits = data_bits if name == operator.data else operand_bits
+        drawn = recipe.stream(name).fixed_point(tensor.shape, bits, STORAGE[stored])
+        inputs[name] = np.abs(drawn) if tensor.positive else drawn
+    return inputs
+
+
+def bits(recipe: Recipe) -> Arrays:
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        stored = tensor.stored_as(recipe.dtype)
+        drawn = recipe.stream(name).significands(tensor.shape, FORMATS[stored].precision, STORAGE[stored])
+        inputs[name] = np.abs(drawn) if tensor.positive else drawn
+    return inputs
+
+
+def room(recipe: Recipe) -> int:
+    """Integers up to here are exact in the storage format and in an fp32 accumulator."""
+    return 1 << min(FORMATS[recipe.dtype].precision, FORMATS["fp32"].precision)
+
+
+def largest_integer(recipe: Recipe) -> int:
+    """Of dense integers whose products cannot sum beyond `room`; 0 where there are none."""
+    most = room(recipe) // recipe.terms
+    return min(math.isqrt(most) if recipe.operator.factors == 2 else most, LARGEST_INTEGER)
+
+
+def integer(recipe: Recipe) -> Arrays:
+    """Integers whose products cannot sum beyond `room`.
+
+    Long contractions of narrow formats get sparse -1, 0, 1: a quarter of the room is the expected number of terms other
+    than zero, and filling it is out of reach (24 standard deviations for bf16).
+    """
+    dtype, factors = STORAGE[recipe.dtype], recipe.operator.factors
+    largest = largest_integer(recipe)
+    density = min(1.0, (room(recipe) / 4 / recipe.terms) ** (1 / factors))
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        stream = recipe.stream(name)
+        if largest:
+            inputs[name] = stream.integers(tensor.shape, largest, dtype)
+        else:
+            inputs[name] = stream.ternary(tensor.shape, density, dtype)
+    return inputs

@@ -1,0 +1,211 @@
+"""Distributions at the ends of a format: what is not finite, overflows, is subnormal, or differs in the last bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from conformance.dtypes import FORMATS, STORAGE
+from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, integer, largest_integer, room
+from conformance.inputs.stream import term_bits
+from conformance.operators import Arrays
+
+FP64_POWER = 400
+"""Largest exponent of fp64 data that are judged by a bound: the squares that it is made of are fp64, too."""
+FUSED_POWER = 28
+"""Exponent of filters before batch normalisation: 2^28 is beyond fp16, and its fourth power, of which bounds are made,
+not beyond fp32. In gradients, where its powers meet, and in fp16 it is 8, there for the data as well, so that results
+of the convolution leave the range."""
+
+
+def _are_sums(recipe: Recipe) -> bool:
+    """Whether results are plain sums of inputs or of products: of all families but batch normalisation."""
+    return recipe.operator.errors(recipe.geometry).propagate is None
+
+
+def nonfinite(recipe: Recipe) -> Arrays:
+    """The rest of `special`: -1, 0, 1 with the operator's `nonfinite` values; fractions in batch normalisation, where
+    few integers may have a variance of zero."""
+    operator, geometry = recipe.operator, recipe.geometry
+    if not _are_sums(recipe):
+        inputs = fixed(recipe)
+    else:
+        inputs, density = {}, {operator.data: min(1.0, room(recipe) / 4 / recipe.terms)}
+        for name, tensor in operator.inputs(geometry).items():
+            inputs[name] = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), STORAGE[recipe.dtype])
+    for name, place, value in operator.nonfinite(geometry):
+        if inputs[name].size:
+            inputs[name][place] = value
+    return inputs
+
+
+def mixed(recipe: Recipe) -> Arrays:
+    """-1, 0 and 1 with the operator's `nonfinite` values, others scattered over its data, and zeros that meet them.
+
+    About one term in a sum is not finite. A plane has one NaN: of two in a window, frameworks differ in which gets the
+    gradient. Data of dw are left out: algorithms that put zeros between gradients multiply them with these. Where
+    results are elements of the inputs, every zero is -0.0, which then is the only right one.
+    """
+    operator, geometry = recipe.operator, recipe.geometry
+    inputs: Arrays = {}
+    density = min(0.25, 1 / max(recipe.terms, geometry.r * geometry.s))
+    for name, tensor in operator.inputs(geometry).items():
+        inputs[name] = recipe.stream(name).ternary(tensor.shape, 0.5, STORAGE[recipe.dtype])
+    if operator.errors(geometry).selects:
+        inputs[operator.data][inputs[operator.data] == 0] = -0.0
+    scattered = [name for name in operator.scattered if inputs[name].size]
+    for name in scattered:
+        shape = inputs[name].shape
+        signs = recipe.stream(f"{name} infinities").ternary(shape, density, np.dtype(np.float64))
+        inputs[name][signs != 0] = math.inf
+        inputs[name][signs < 0] = -math.inf
+        planes = inputs[name].reshape(-1, shape[2] * shape[3])[1::2]  # the first has one of `nonfinite`
+        planes[np.arange(len(planes)), recipe.stream(f"{name} NaN").below(planes.shape[1], len(planes))] = np.nan
+    if operator.factors == 2:  # a filter, or a channel, of zeros
+        other = inputs[operator.operand if scattered else operator.data]
+        if other.shape[operator.free_axis] > 1:
+            np.moveaxis(other, operator.free_axis, 0)[-1] = 0
+    for name, place, value in operator.nonfinite(geometry):
+        if inputs[name].size:
+            inputs[name][place] = value
+    return inputs
+
+
+def large(recipe: Recipe) -> Arrays:
+    """Integers times powers of two: sums beyond 2^31. fp16 has none; there, sums of one sign leave its range on the way
+    to averages, and to sums whose second half takes away most of the first."""
+    operator, geometry, dtype = recipe.operator, recipe.geometry, STORAGE[recipe.dtype]
+    inputs, factors = integer(recipe), operator.factors
+    if recipe.dtype != "fp16":
+        exponents = {name: 32 if factors == 1 or name == "bias" else 16 for name in inputs}
+        return {name: values * dtype.type(2.0 ** exponents[name]) for name, values in inputs.items()}
+    data, operand = inputs[operator.data], inputs[operator.operand]
+    positive = np.abs(recipe.stream("positive").integers(data.shape, LARGEST_INTEGER, np.dtype(np.float64))) + 1
+    if factors == 1:
+        (ones,) = operator.reference(geometry, {operator.data: np.ones(data.shape)}).values()
+        return {operator.data: np.ldexp(positive + 127, math.floor(math.log2(255 / ones.max(initial=1)))).astype(dtype)}
+    if (scale := 16 - term_bits(recipe.terms)) < 6:  # sums too long to be exact in fp32
+        return inputs
+    # products are of 8 bits each; filters, or images where these are summed over, have another of the opposite sign
+    axis = 1 - operator.free_axis
+    along = 0 if operator.operand == "dy" else 1
+    extent = len(data) if along == 0 else data.shape[1] // geometry.groups
+    half = extent // 2
+    sign = np.repeat([1.0, -1.0, 0.0], [half, half, extent - 2 * half])
+    first = np.arange(data.shape[along]) - half * (np.resize(sign, data.shape[along]) < 0)
+    signs = np.resize(sign, operand.shape[axis]).reshape([-1 if other == axis else 1 for other in range(4)])
+    rest = (recipe.stream("rest").ternary(operand.shape, 1.0, np.dtype(np.float64)) > 0) & (signs <= 0)
+    return inputs | {
+        operator.data: np.take(positive, first, along).astype(dtype),
+        operator.operand: np.ldexp(signs + rest / 128, scale).astype(dtype),
+    }
+
+
+def small(recipe: Recipe) -> Arrays:
+    """As `_subnormal`, with the smallest normal numbers: what flushes subnormal ones must keep them."""
+    lowest = FORMATS[recipe.dtype].emin
+    return _powers(recipe, (lowest, 0), ((lowest, 0), (lowest + _highest(recipe), 0)), lowest, _highest(recipe))
+
+
+def close(recipe: Recipe) -> Arrays:
+    """Integers, and for the choice of a maximum 1 and the two numbers above it."""
+    inputs, step = integer(recipe), 2.0 ** (1 - FORMATS[recipe.dtype].precision)
+    steps = recipe.stream("steps").integers(inputs["x"].shape, 1, np.dtype(np.float64)) + 1
+    return inputs | {"x": (1 + steps * step).astype(STORAGE[recipe.dtype])}
+
+
+def _powers(
+    recipe: Recipe, shifts: Sequence[int], units: Sequence[tuple[int, int]], lowest: int, highest: int
+) -> Arrays:
+    """Integers as in `_integer` times powers of two, so that all products of a result are multiples of one unit.
+
+    `units` are exponents, each with the sign that its results have (0: any), in turn along the operand's free axis.
+    Along the axis that is summed over, data are multiplied by 2^shifts in turn and the operand by the inverses; where
+    that would be less than 2^lowest or more than 2^highest, the operand is zero. Where nothing is multiplied, channels
+    of the data have the units. Which comes first is drawn: a single channel does not always get the same.
+    """
+    operator, geometry, inputs = recipe.operator, recipe.geometry, integer(recipe)
+    turns = recipe.stream("turns").below(len(shifts) * len(units), 2)
+    exponents, signs = np.roll(np.array(units), turns[0], axis=0).T
+    # dbias adds up what has different shifts
+    shift = np.roll(shifts, turns[1]) if len(operator.outputs(geometry)) == 1 else np.array(shifts[:1])
+    tensors = operator.inputs(geometry)
+    data = inputs[operator.data].astype(np.float64)
+    if operator.factors == 1:
+        unit = np.resize(exponents, data.shape[1])[:, None, None]
+        return inputs | {operator.data: np.ldexp(data, unit).astype(STORAGE[recipe.dtype])}
+
+    first, second = np.indices(tensors[operator.operand].shape[:2])
+    channels = 0
+    if tensors[operator.operand].axes == "KCRS":  # the second axis counts channels within a group
+        second += first // (geometry.k // geometry.groups) * (geometry.c // geometry.groups)
+        channels = 1
+    free, summed = (first, second) if operator.free_axis == 0 else (second, first)
+    power = (exponents[free % len(units)] - shift[summed % len(shift)])[..., None, None]
+    operand = _signed(inputs[operator.operand], signs[free % len(units)][..., None, None])
+    along = np.resize(shift, data.shape[channels]).reshape(-1, *[1] * (3 - channels))
+    scaled = {
+        operator.data: np.ldexp(np.abs(data) if signs.any() else data, along),
+        operator.operand: np.where(
+            (power < lowest) | (power > highest), 0, np.ldexp(operand, np.minimum(power, highest))
+        ),
+    }
+    if "bias" in inputs:
+        unit, sign = np.resize(exponents, geometry.k), np.resize(signs, geometry.k)
+        bias = np.ldexp(_signed(inputs["bias"], sign), np.minimum(unit, highest))
+        scaled["bias"] = np.where(unit > highest, 0, bias)
+    return inputs | {name: array.astype(STORAGE[recipe.dtype]) for name, array in scaled.items()}
+
+
+def _signed(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """With the signs given, or their own where that is 0."""
+    wide = values.astype(np.float64)
+    return np.where(signs == 0, wide, signs * np.abs(wide))
+
+
+def range_(recipe: Recipe) -> Arrays:
+    """Normal numbers over the whole range, in both factors, and sums of one sign of which most overflow."""
+    operator, geometry = recipe.operator, recipe.geometry
+    if not _are_sums(recipe):
+        narrow = recipe.dtype == "fp16"
+        inputs = operator.ranged(geometry, fixed(recipe), 8 if narrow or "dy" in operator.arguments else FUSED_POWER)
+        return inputs | ({"x": inputs["x"] * np.float16(2**8)} if narrow else {})
+    format, (bits, terms), largest = FORMATS[recipe.dtype], _bits_and_terms(recipe), largest_integer(recipe)
+    top, quarter = format.emax - 2 * bits - terms, (format.emax + 1) // 4
+    if operator.factors == 1:
+        most = top if recipe.dtype != "fp64" else FP64_POWER
+        least = max(format.emin + _spare(recipe), -most)
+        return _powers(recipe, (0,), [(e, 0) for e in (most, least, quarter, -quarter)], 0, 0)
+    units = [(top, 0), (format.emin, 0)]
+    if largest:  # sparse numbers stand for sums too long for one sign
+        over = format.emax + 3 - max(1, recipe.terms * largest**2 // 4).bit_length()
+        units = [(over - 2, 1), (format.emin, 0), (over, 1), (over, -1)]
+    return _powers(recipe, (quarter, 0, -quarter), units, format.emin, _highest(recipe))
+
+
+def subnormal(recipe: Recipe) -> Arrays:
+    """Subnormal numbers in the data, in the other factor, and in the results."""
+    format = FORMATS[recipe.dtype]
+    lowest, highest = format.emin - format.precision + 1, _highest(recipe)
+    if recipe.operator.factors == 1:
+        return _powers(recipe, (0,), ((lowest + _spare(recipe), 0), (0, 0)), 0, 0)
+    return _powers(recipe, (lowest, 0), ((lowest, 0), (lowest + highest, 0)), lowest, highest)
+
+
+def _highest(recipe: Recipe) -> int:
+    """The largest power of two that integers can be multiplied with, and in gradients of a bias their sums."""
+    bits, terms = _bits_and_terms(recipe)
+    summed = terms if len(recipe.operator.outputs(recipe.geometry)) > 1 else 0
+    return FORMATS[recipe.dtype].emax - bits - summed
+
+
+def _spare(recipe: Recipe) -> int:
+    """Bits that a division, before a sum or after it, may take."""
+    return term_bits(recipe.operator.errors(recipe.geometry).divisor)
+
+
+def _bits_and_terms(recipe: Recipe) -> tuple[int, int]:
+    """Bits of the integers that are drawn, and of how many are added."""
+    return max(1, largest_integer(recipe).bit_length()), term_bits(recipe.operator.errors(recipe.geometry).span)
