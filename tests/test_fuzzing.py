@@ -310,6 +310,16 @@ WRONG = {
 }
 
 
+def test_a_search_that_is_interrupted_says_so_by_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "acme.py").write_text(KERNEL.replace("BAD", "False"))
+
+    def interrupted(*_: object):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "run", interrupted)
+    assert fuzz(str(tmp_path / "acme.py"), "--minutes=0.01")[0] == 2
+
+
 @pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG)
 def test_a_wrong_command_line_is_refused(words: tuple[str, ...], message: str):
     code, text = fuzz(*words)

@@ -82,7 +82,7 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
     first = _begun(arguments, search)
     print(f"{one.name}: {', '.join(search.operators)}; seed {seed}, rounds from {first}", flush=True)
     began = time.monotonic()
-    deadline, number = began + 60 * arguments.minutes, first
+    deadline, number, interrupted = began + 60 * arguments.minutes, first, False
     try:
         while time.monotonic() < deadline:
             for finding in search.run(number, deadline):
@@ -94,8 +94,11 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
             if arguments.save is not None:
                 _note(arguments.save, f"{PROGRESS}{one.name}, seed {seed}, {number} rounds")
     except KeyboardInterrupt:
+        interrupted = True
         print("interrupted", file=sys.stderr)
     print("\n".join(["", *summary(search, time.monotonic() - began)]))
+    if interrupted:
+        return ExitCode.INTERRUPTED
     if search.findings:
         return ExitCode.BAD
     return ExitCode.GOOD if search.statuses["pass"] else ExitCode.NOTHING
