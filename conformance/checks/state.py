@@ -274,7 +274,7 @@ def forked_child_computes(subject: Subject) -> None:
     sample.require_right(invocation.split(found), "in a forked child of the process")
 
 
-def memory_is_given_back(subject: Subject) -> Facts:
+def memory_is_given_back(subject: Subject) -> None:
     """What a call on a new shape leaves behind is small and does not grow with its operands. Measured with small and
     with large operands: a little that both leave, such as compiled code, is not counted."""
     sample, geometry = subject.sample(), subject.case.problem.geometry
@@ -303,7 +303,6 @@ def memory_is_given_back(subject: Subject) -> Facts:
         raise BehaviourError(f"a call on a small new shape leaves {small:,} bytes in memory")
     if large - small > LEFT * operands:
         raise BehaviourError(f"a call on a new shape leaves {large:,} bytes in memory; its operands have {operands:,}")
-    return Facts(left_by_new_shapes=(small, large))
 
 
 STATE: tuple[Check, ...] = (

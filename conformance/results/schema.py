@@ -131,14 +131,12 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     accepted             invalid arguments that were accepted
     saved_for_backward   a row for each autograd variant
     training_steps       the same
-    left_by_new_shapes   bytes that each call on a new shape leaves in memory: on a small one, on a large one
     """
 
     repeatable: bool | None = None
     accepted: tuple[str, ...] = ()
     saved_for_backward: tuple[SavedForBackward, ...] = ()
     training_steps: tuple[TrainingStep, ...] = ()
-    left_by_new_shapes: tuple[Count, ...] = ()
 
 
 class Scores(Struct, frozen=True, kw_only=True):
