@@ -133,6 +133,12 @@ def test_honest_kernel_keeps_every_promise(check: Check):
     assert status_of(check, cheaters.sums_in_any_order()) == "pass"
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_bits_that_change_by_chance_do_not_depend_on_the_call_before(seed: int):
+    kernel = cheaters.sums_in_either_order(seed)
+    assert status_of(behaviour.calls_do_not_depend_on_the_one_before, kernel) == "pass"
+
+
 @pytest.mark.parametrize("check", BEHAVIOUR, ids=[check.__name__ for check in BEHAVIOUR])
 def test_honest_torch_kernel_keeps_every_promise(check: Check):
     torch = pytest.importorskip("tests.cheaters_torch", exc_type=ImportError)

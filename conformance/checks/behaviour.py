@@ -6,6 +6,7 @@ kernel does not behave and Unsupported where that cannot be checked.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,9 @@ from conformance.worker.audit import differing
 CALLS, SECONDS = 120, 0.02
 """Calls of a kernel one after the other, and when it is enough of them. What happens in one of fifty is then seen on a
 path with nine chances in ten, and there are several paths."""
+ALONE = 120
+"""Calls in a row, among which one that has other bits by chance, in a tenth of its calls, has none but with probability
+0.9^120 = 3e-6."""
 LATER = 0.05
 """Seconds until a result is looked at again."""
 SLACK = 1e-3
@@ -59,7 +63,12 @@ def calls_do_not_depend_on_the_one_before(subject: Subject) -> None:
     results = sample.call(inputs)
     other.require_right(other_results, "after a call on other shapes")
     sample.require_right(results, "after a call on other shapes")
-    if _same_bits(*before) and not _same_bits(before[0], sample.hosts(results)):
+    after = sample.hosts(results)
+    if _same_bits(*before) and not _same_bits(before[0], after):
+        # bits that change without another call in between do so by chance, as where sums have no fixed order
+        alone = [after, *(sample.hosts(sample.call(inputs)) for _ in range(ALONE))]
+        if sum(not _same_bits(*pair) for pair in itertools.pairwise(alone)) > 1:
+            return
         raise BehaviourError("a call on other shapes changes the bits of the next result, which otherwise repeats")
 
 
