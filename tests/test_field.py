@@ -33,12 +33,15 @@ bad = offer("state-01-scaled", {bad})
 @pytest.fixture
 def examined(tmp_path):
     def run(head="", good=1, bad=1.01):
-        folder = tmp_path / "first"
-        folder.mkdir()
-        (folder / "state.py").write_text(KERNELS.format(head=head, good=good, bad=bad))
-        (folder / "_shared.py").write_text("raise SystemExit('not a file of kernels')")
+        for name, kind in (("first", "state"), ("second", "storage")):  # of which the names are the same
+            folder = tmp_path / name
+            folder.mkdir()
+            (folder / f"{kind}.py").write_text(KERNELS.format(head=head, good=good, bad=bad))
+            (folder / "_shared.py").write_text("raise SystemExit('not a file of kernels')")
         assert field.files(["sizes"], tmp_path) == []
-        return {one.kernel: one for one in field.examine(field.files(["state"], tmp_path), "smoke", 2)}
+        found = field.examine(field.files(folder=tmp_path), "smoke", 2)
+        assert [one.family for one in found] == ["state"] * 2 + ["storage"] * 2
+        return {one.kernel: one for one in found if one.family == "state"}
 
     return run
 

@@ -282,7 +282,7 @@ RERUN: dict[str, tuple[str, Spoil]] = {
         not_implemented("conv_backward_weight"),
     ),
     "failing behaviour recorded as a pass": (
-        "DIFFERS: conv_forward acme-edge.dilation-by-axis-fp32-nchw-behaviour calls_in_a_row_are_right: pass, here fail",
+        "DIFFERS: conv_forward acme-edge.dilation-by-axis-fp32-nchw-behaviour calls_in_a_row_are_right: pass, here",
         edited(BEHAVIOUR, passing),
     ),
     "accepted invalid arguments left out": (

@@ -67,13 +67,15 @@ FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(map(family_of, files())))
 
 
 def examine(paths: Sequence[Path], level: str, jobs: int) -> list[Examined]:
-    """Every kernel of the files, each until its first failure, in `jobs` runs at once.
+    """Every kernel of the files, each until its first failure, in `jobs` runs at once. Sets of different authors, who
+    may have chosen the same names, are in different runs.
 
     Raises RuntimeError, with what the run printed, where one did not come to its end.
     """
     if not paths:
         return []
-    shares = [paths[place::jobs] for place in range(min(jobs, len(paths)))]
+    sets = [[path for path in paths if path.parent == folder] for folder in dict.fromkeys(p.parent for p in paths)]
+    shares = [one[place::jobs] for one in sets for place in range(min(jobs, len(one)))]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         tasks = [(share, level, Path(folder) / f"{number}.jsonl") for number, share in enumerate(shares)]
         return [one for part in pool.map(lambda task: _run(*task), tasks) for one in part]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from conformance.calibration import field
 from conformance.calibration.field import Examined
 from conformance.calibration.known_bad import FAMILIES, MUTANTS, Mutant
 from conformance.calibration.subject import judgements
+from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, takes
@@ -173,9 +175,16 @@ def _command(arguments: argparse.Namespace) -> int:
     families, without = frozenset(arguments.family or ()), frozenset(arguments.without or ())
     found = run(arguments.level, families, without, arguments.operator or tuple(OPERATORS))
     examined: list[Examined] = []
+    failed = ""
     if not (arguments.operator or without):  # which concern our own mutants alone
-        examined = field.examine(field.files(families), arguments.level, JOBS)
+        try:
+            examined = field.examine(field.files(families), arguments.level, JOBS)
+        except RuntimeError as error:
+            failed = str(error)
     for line in lines(found, examined):
         print(line)
+    if failed:
+        print(f"error: {failed}", file=sys.stderr)
+        return ExitCode.UNUSABLE
     survived = not all(outcome.detected for outcome in found) or not all(one.as_expected for one in examined)
     return 1 if survived and arguments.level != "smoke" else 0
