@@ -45,6 +45,7 @@ VALUES = (
             "fp32,fp64 nchw,nhwc bits,special,nonfinite,range,subnormal",
             "bf16,fp16 nchw,nhwc special,nonfinite,range,subnormal",
             "fp32 nchw mixed,large,small",
+            "bf16 nhwc mixed",
         ),
         {"edge.values": "n2 c4 h9 w8 k8 r3 s3 p1 b1"},
     ),
@@ -54,6 +55,7 @@ VALUES = (
             "fp32,fp16 nhwc nonfinite,range,subnormal",
             "bf16,fp64 nchw nonfinite,range,subnormal",
             "fp16,fp64 nhwc fixed",
+            "fp16 nhwc mixed",
         ),
         {
             "edge.values-groups": "n3 c6 h9 w10 k8 r3 s2 u2 p1:0x0:1 g2",

@@ -9,7 +9,7 @@ CONVOLUTIONS = (
     "n1 c5 h7 w9 k7 r3 s3 p1 b1",
     "n3 c11 h5 w5 k7 r1 s1 b1",
     "n3 c9 h9 w9 k9 r3 s3 u2 p1 g9",
-    "n1 c4 h9 w8 k6 r3 s2 u1x2 p0:1x2:0 d2x1 g2",
+    "n2 c4 h9 w8 k6 r3 s2 u1x2 p0:1x2:0 d2x1 g2 b1",
 )
 NORMALISED = ("bn n3 c5 h7 w9 k7 r3 s3 p1", "bn n3 c11 h5 w5 k7 r1 s1 affine0 run0")
 POOLINGS = ("pool n2 c5 h9 w8 r3 s3 u2 p1", "pool n2 c6 h5 w5 r5 s5")

@@ -24,9 +24,9 @@ OTHERS = (
     ("fp64 nchw fixed", "fp32 nhwc fixed,special"),
 )
 VALUE = (
-    "fp32 nchw,nhwc bits,special,nonfinite,range,subnormal",
-    "fp64 nhwc bits,fixed,special,nonfinite,range,subnormal",
-    "bf16,fp16 nhwc special,nonfinite,range,subnormal",
+    "fp32 nchw,nhwc bits,special,nonfinite,range,subnormal,mixed",
+    "fp64 nhwc bits,fixed,special,nonfinite,range,subnormal,mixed",
+    "bf16,fp16 nhwc special,nonfinite,range,subnormal,mixed",
     "fp16 nhwc fixed",
 )
 FEW_VALUES = (

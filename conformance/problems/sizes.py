@@ -235,6 +235,8 @@ _POOLINGS = """
     n2 c1 h6 w7 r2 s3 u1
     n2 c5 h3 w9 r3 s2
     n2 c5 h9 w3 r2 s3
+    n2 c3 h9 w5 r4 s5 u2x1
+    n2 c3 h4 w9 r4 s5 u1x2
 
     n2 c1 h1040 w2 r1031 s1 u3x1
     n1 c2 h2 w1040 r1 s1031 u1x3 ceil1
