@@ -45,6 +45,13 @@ LARGE = {
 }
 """Problems with more than 2^16 elements in an operand, by family: kernels read past the end of these alone, where they
 take blocks or vectors."""
+ODD = {
+    "conv": ("edge.one-product", "edge.prime-all", "edge.depthwise-image1x1"),
+    "avg_pool": ("pool.batch1-channel1",),
+    "max_pool": ("maxpool.batch1-channel1",),
+}
+"""Problems with an odd number of elements in every operand, by family: kernels that take two at once read past the end
+of these alone."""
 ONE_CHANNEL = {"conv": "edge.channel1", "conv_bn": "bn.channel1", "avg_pool": "pool.batch1-channel1"}
 """Problems whose strides do not tell the memory format, by family."""
 
@@ -60,7 +67,7 @@ def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
                 extra[name][variant] = None
             ways, kinds = product((("fp32", "nchw"), ("bf16", "nhwc")), PAGES), dict.fromkeys(operator.arguments)
             for (dtype, layout), page in ways:
-                for name in LARGE[family]:
+                for name in (*LARGE[family], *ODD.get(family, ())):
                     here = operator.inputs(known[name].geometry)
                     text = written({operand: page for operand in kinds if operand in here})
                     extra[name][Variant(dtype, layout, "fixed", text)] = None

@@ -63,6 +63,8 @@ def _(R, i, p, o):
 def _(R, i, p, o, pool={}):
     """Buffers are used again once nobody else holds them."""
     y = R(i, p)
+    if (y.shape, o.t) not in pool:
+        pool.clear()  # added later: the guide of today asks not to keep memory of every shape
     bufs = pool.setdefault((y.shape, o.t), [])
     for b in bufs:
         if sys.getrefcount(b) == 3:
