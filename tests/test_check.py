@@ -81,6 +81,20 @@ def test_arrays_say_what_the_judge_says(operator: str, distribution: str):
     assert result.mismatched is first.mismatched
 
 
+FEW_BITS = (
+    ("conv_backward_weight", "n3 c1 h1 w1 k970 r1 s1 b1", "fixed", 0),
+    ("conv_backward_weight", "n3 c1 h1 w1 k60000 r1 s1 b1", "fixed", 0),
+    ("conv_backward_data", "n3 c256 h5 w2 k1 r2 s2 u5x2 d4x1", "bits", 1),
+)
+"""Where a stranger saw right results fail: sums of three inputs, and single products, that are rounded to fp16."""
+
+
+@pytest.mark.parametrize(("operator", "problem", "distribution", "seed"), FEW_BITS)
+def test_results_that_are_rounded_once_pass_where_few_bits_are_rounded(operator, problem, distribution, seed):
+    found = check("numpy-direct", problem, operator=operator, dtype="fp16", distribution=distribution, seed=seed)
+    assert found.passed, found.reason
+
+
 def test_special_values_are_no_errors_where_they_belong():
     result = check(kernels.conv_forward, "edge.dilation", operator="conv_forward", distribution="special")
     assert result.passed

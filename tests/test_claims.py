@@ -229,10 +229,12 @@ def test_a_problem_that_is_in_no_table_is_a_warning(project: Project, claim: Cal
     document = json.loads(file.read_bytes())["implementations"]["acme"]
     document["problems"]["edge.old"] = "n9 c9 h9 w9 k9 r9 s9"
     document["cases"]["conv_forward"][0]["problems"].append("edge.old")
+    document["problems"]["drawn.n1_c1_h9_w9_k1_r9_s9"] = "n1 c1 h9 w9 k1 r9 s9"  # and never was
     rewritten(file, **document)
     outcome = project.run()
     assert outcome.exit == 0
     assert "acme: problems that are claimed and in no table any more: edge.old" in outcome.text
+    assert "drawn.n1" not in outcome.text
     assert "claimed, 1 run, 1 verified" in outcome.text
 
 

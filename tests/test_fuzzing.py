@@ -204,6 +204,17 @@ def test_calls_that_a_failure_needs_are_found_and_shrunk():
     assert sum(abs(after[name] - goal[name]) for name in goal) < 8
 
 
+def test_what_no_kernel_can_do_is_not_drawn():
+    """A batch without images has no statistics."""
+    one = Implementation("acme")
+    one.implements("conv_bn_forward")(lambda x, w, gamma, beta, running_mean, running_var, **_: x)
+    none, two = (
+        Row("conv_bn_forward", parse(f"bn n{n} c1 h1 w1 k1 r1 s1"), Variant("fp32", "nchw", "fixed"), 0) for n in (0, 2)
+    )
+    search = Search(one, ("conv_bn_forward",), 0)
+    assert [search._takes(row) for row in (none, two)] == [False, True]
+
+
 def test_a_row_is_its_text():
     first = "conv_forward | n1 c2 h5 w5 k2 r3 s3 | bf16 nhwc fixed | 7"
     line = f"{first}; max_pool_forward | maxpool n1 c2 h5 w5 r3 s3 | fp32 nchw integer | 0"

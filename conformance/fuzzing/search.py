@@ -22,7 +22,7 @@ from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import attempt
 from conformance.fuzzing.shrink import Rows, shrunk
 from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
-from conformance.operators import OPERATORS, GeometryError
+from conformance.operators import OPERATORS, GeometryError, takes
 from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import THIN, Budget, distribution, drawn
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
@@ -249,7 +249,9 @@ class Search:
             kernel = self.implementation.find(row.operator, row.geometry, v.dtype, v.layout)
         except (Unsupported, ImplementationError):
             return False
-        return v.suits(row.operator, row.geometry) and not kernel.contract.exempts(v.distribution, v.dtype)
+        if not (takes(row.operator, row.geometry) and v.suits(row.operator, row.geometry)):
+            return False
+        return not kernel.contract.exempts(v.distribution, v.dtype)
 
     def case(self, row: Row) -> Case:
         """The case that a run makes of a row."""

@@ -39,7 +39,8 @@ need not reach any output: of an impulse that a stride passes over all results a
 differences of results that are not. The scale is then that of the results at stride 1 and beyond the edges, at most
 |data|_2 * max|operand| (`reach`). The constants of
 F(4x4,3x3) and of FFT are rounded themselves, alike for every output: a gain of up to u_acc for each of them that a
-result passes, two for F(4x4,3x3) (one on each axis) and 2 + log2 for FFT (1/n on each axis, a twiddle a stage).
+result passes, two for F(4x4,3x3) (one on each axis) and 2 + log2 for FFT (1/n on each axis, a twiddle a stage). So is,
+for all results of a filter, what F(2x2,3x3) makes of it: two as well.
 
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
 subnormals are flushed; so may a rounded input, and a stored partial sum. By the same square-root law
@@ -73,6 +74,12 @@ filter's gradient; a channel's image, in pooling) negates all results of that ch
 odd, all their errors, and leaves other channels as they are. Sums of errors by channel thus have independent random
 signs, whatever happens inside of a channel, and z is taken over channels where it exceeds its limit over elements. A
 gain is even under this, but for `drift` its sums by channel have mean zero and are independent given the other operand.
+
+*Few bits to round.* A product of two numbers of 16 bits is rounded to 16: with one product in a result, the error is a
+function of its two operands, and where one of these is little more than a power of two it follows the other. Nothing is
+said about gain and offset there. The sum of a few inputs, such as the gradient of a bias, has only a few bits more than
+the format. Of j bits all 2^j remainders are as probable, half a spacing among them, so that the mean square of the
+error is 1 + 2/4^j times that of a continuous one; the largest sums, which count most, have j = log2 sqrt(terms).
 
 *Rounded constants.* One that every result is multiplied with adds up to u_acc*ref to its error: c*sum(ref^2) to
 sum(e*ref), c*sum(ref) to sum(e), and to the errors a multiple of ref that is taken off before their rms. Where elements
@@ -165,6 +172,8 @@ class Limits:
     """What the mean of the roundings may add to a result, in units of spread."""
     few_states: bool = False
     """Whether roundings have so few different operands that only channels are independent."""
+    coarse: float = 1.0
+    """Rms of the output's rounding, in multiples of that of a continuous error."""
     z: float = math.sqrt(2 * math.log(2 / ALPHA))
     """Limit on |gain| and |offset|."""
 
@@ -180,7 +189,7 @@ class Limits:
     def rms(self, count: float) -> float:
         """Limit on the rms of `count` errors."""
         x = math.log(1 / ALPHA) * self.fan_out / count
-        return RMS * math.sqrt(1 + 2 * math.sqrt(x) + 2 * x)
+        return RMS * self.coarse * math.sqrt(1 + 2 * math.sqrt(x) + 2 * x)
 
 
 def spread(reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
@@ -200,9 +209,15 @@ def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
 
 
 def limits(
-    contract: Contract, dtype: str, terms: int, count: int = 1, constants: Constants = NONE, fan_out: int = 1
+    contract: Contract,
+    dtype: str,
+    terms: int,
+    count: int = 1,
+    constants: Constants = NONE,
+    fan_out: int = 1,
+    adds_inputs: bool = False,
 ) -> Limits:
-    """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products.
+    """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs.
 
     `fan_out` is the most elements that one rounding may reach.
     """
@@ -210,8 +225,7 @@ def limits(
     u = accumulator.unit_roundoff
     growth, own_constants = 1.0, 0.0
     if contract.algorithm in WINOGRAD:
-        roundings, growth = terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(contract.algorithm)
-        own_constants = 2.0 if contract.algorithm == "winograd-f4" else 0.0
+        roundings, growth, own_constants = terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(contract.algorithm), 2.0
     elif contract.algorithm == "fft":
         stages = math.log2(max(2, count))
         roundings, own_constants = (math.sqrt(terms) + stages) ** 2, 2 + stages
@@ -236,6 +250,8 @@ def limits(
     partials = u_part * math.sqrt(splits)
     truncated = terms * smallest[accumulator.name] if contract.rounding == "zero" else 0.0
 
+    single = terms == 1 and not adds_inputs and FORMATS[dtype].precision < FORMATS["fp32"].precision
+    bits = max(1, int(math.log2(math.sqrt(terms))))
     inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * toward_zero
     return Limits(
         format=FORMATS[dtype],
@@ -245,11 +261,12 @@ def limits(
         tiny=LAMBDA * lost + truncated + smallest[dtype],
         unit=nearest + toward_zero + partials + 2 * u_in * growth,
         gain=u * (constants.count + own_constants),
-        one_sided=contract.rounding == "zero" or u_in > 0,
+        one_sided=contract.rounding == "zero" or u_in > 0 or single,
         local=contract.algorithm == "direct",
         shared_constants=constants.shared,
         fan_out=fan_out,
         drift=roundings * growth * u**2 + splits * u_part**2,
+        coarse=math.sqrt(1 + 2 / 4**bits) if adds_inputs else 1.0,
         few_states=max(u, u_part) > FORMATS["fp32"].unit_roundoff,
         z=math.sqrt(fan_out * 2 * math.log(2 / ALPHA)),
     )

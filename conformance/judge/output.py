@@ -31,6 +31,7 @@ class Output:
     rest        what the exact output has beyond `reference`, where float64 does not hold it
     propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
     reach       bound on s2 of what transforms compute of the inputs, whether an output needs it or not
+    adds_inputs whether elements are sums of inputs, divided by a power of two at most, and not of products
     channels    which channel every element is of (what has a filter or an image of its own); broadcasts to the output
     """
 
@@ -50,12 +51,15 @@ class Output:
     rest: np.ndarray | None = None
     reach: Callable[[], float] = lambda: 0.0
     channels: np.ndarray | None = None
+    adds_inputs: bool = False
 
     def allowed(self, contract: Contract) -> Limits:
         """What a contract allows, whatever the values are."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype)
-        return limits(contract, self.dtype, self.terms, self.actual.size, self.constants, self.fan_out)
+        return limits(
+            contract, self.dtype, self.terms, self.actual.size, self.constants, self.fan_out, self.adds_inputs
+        )
 
     def limits(self, contract: Contract) -> tuple[Limits, np.ndarray]:
         """What a contract allows, and the scale s2 of every element that it allows it in."""
@@ -103,6 +107,7 @@ def outputs_of(
             propagated=bounds,
             rest=rest.get(name),
             channels=_channels(tensor),
+            adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
             reach=lambda: float(
                 np.linalg.norm(inputs[operator.data].astype(np.float64)) * np.max(np.abs(inputs[operator.operand]))
             ),

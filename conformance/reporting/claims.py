@@ -13,6 +13,7 @@ from conformance.checks import CHECKS
 from conformance.execution.claims import Claim, Key
 from conformance.implementations.registry import source_hash
 from conformance.problems import PROBLEMS
+from conformance.problems.table import DRAWN
 from conformance.results.claims import ClaimsError, Section, beside, imported, key, read, section, text
 from conformance.results.reading import RecordError, UnfinishedError, decode, lines
 from conformance.results.schema import AbsenceRecord, Attempt, Record
@@ -55,8 +56,9 @@ class Compared:
             if unclaimed := self._unclaimed[name]:
                 add = f"add them with `conformance claims write {claim.source} RECORDS`"
                 found.append(f"{name}: {len(unclaimed):,} verified but not claimed: {_counted(unclaimed)}; {add}")
-            # a descriptor that was typed was in no table
-            left = (n for n, d in claim.problems.items() if (d or n) not in TABLES and n != d.replace(" ", "_"))
+            # a descriptor that was typed was in no table, nor was one that was drawn
+            elsewhere = ((n, d) for n, d in claim.problems.items() if not n.startswith(DRAWN))
+            left = (n for n, d in elsewhere if (d or n) not in TABLES and n != d.replace(" ", "_"))
             if (run or unclaimed) and (names := ", ".join(left)):
                 found.append(f"{name}: problems that are claimed and in no table any more: {names}")
         return [line for long in found for line in textwrap.wrap(long, width, subsequent_indent="  ")]

@@ -34,7 +34,7 @@ INTERRUPTED = 3
 module and the one that reads it, a kernel is else interrupted by chance alone."""
 PAUSE = 1e-5
 """Seconds that others run."""
-PATIENCE = 4
+PATIENCE = 20
 """How many times longer a few calls are waited for. One that compiles for each shape is not."""
 FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 """Folders of files whose lines are not interrupted: those of Python and of installed packages."""
