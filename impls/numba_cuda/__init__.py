@@ -30,6 +30,7 @@ def _register(name: str, simulator: bool, *kernels: Callable[..., Any]) -> Imple
         f"{name}@sim" if simulator else name,
         device="simulator" if simulator else "cuda",
         arrays=numba_cuda_arrays(simulator=simulator),
+        unsafe=("threads", "fork") if simulator else (),
     )
     for kernel in kernels:
         implementation.implements(

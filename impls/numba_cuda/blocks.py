@@ -14,7 +14,7 @@ import numpy as np
 
 from .address import Form, digits, inside, place
 from .plan import Tile
-from .product import Table
+from .product import NO_BIAS, Table
 from .static import natural, unrolled
 from .storage import Format, inline
 
@@ -180,7 +180,7 @@ def clearing(tile: Tile, zero: float) -> Parts:
 @cache
 def finishing(stored: Format, result: Format, tile: Tile) -> Parts:
     """finish(out, sums, placed, line, lane, row_start, rows, out_row, bias, bias_first, bias_step): write a thread's
-    results, plus bias where its step is not 0."""
+    results, plus bias where there is one."""
     widen, narrow, wide = stored.widen, result.narrow, stored.wide
     MINE, OURS, LINES, LANES = tile.thread_rows, tile.thread_columns, tile.lines, tile.lanes  # noqa: N806
     TALL, WIDE = min(CHUNK, MINE), min(CHUNK, OURS)  # noqa: N806
@@ -200,7 +200,9 @@ def finishing(stored: Format, result: Format, tile: Tile) -> Parts:
     ) -> None:  # fmt: skip
         number = row_start + nth(i, line, TALL, LINES)
         if number < rows:
-            offset = widen(bias[natural((bias_first + number) * bias_step)]) if bias_step else wide(0)
+            offset = wide(0)
+            if bias_step != NO_BIAS:
+                offset = widen(bias[natural((bias_first + number) * bias_step)])
             write_row(i, out, sums, offset, placed, lane, number * out_row)
 
     return unrolled(MINE, row)

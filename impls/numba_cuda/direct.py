@@ -10,7 +10,7 @@ from typing import Any
 from .address import digits, inside, place, whose
 from .memory import Tensor, launch
 from .plan import grid_for
-from .product import Product, Table
+from .product import NO_BIAS, Product, Table
 from .static import natural
 from .storage import Format
 from .target import cuda
@@ -48,7 +48,7 @@ def kernel(stored: Format, result: Format) -> Any:
                             total += widen(a[natural(at)]) * widen(b[natural(other)])
                         tap_line, tap_spot = tap_line + reach_lines[3], tap_spot + reach_spots[3]
                         at, other, k = at + weights[3], other + reads[3], k + 1
-            if bias_step and split == 0:
+            if bias_step != NO_BIAS and split == 0:
                 total += widen(bias[channel * bias_step])
             at = group * out_group + row * out_row + place(targets, first, second, third)
             out[split * partial + at] = narrow(total)
@@ -73,7 +73,7 @@ class Direct:
     def launch(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, splits: int) -> None:
         product, (blocks, threads) = self.product, self.grid
         share = -(-product.depth.digits[0][0] // splits)
-        cut = int(product.out_along_rows), share, out.size // splits, bias.strides[0] if bias else 0
+        cut = int(product.out_along_rows), share, out.size // splits, bias.strides[0] if bias else NO_BIAS
         launch(kernel(b.format, out.format), (blocks, splits), threads, out, a, b, bias or b, *product.arguments, cut)
 
 

@@ -20,7 +20,7 @@ from .blocks import PAD, bringing_a, bringing_b, clearing, finishing, locate, lo
 from .direct import Direct
 from .memory import Tensor, launch
 from .plan import Tile, tile_for
-from .product import Product, Table
+from .product import NO_BIAS, Product, Table
 from .storage import Format
 from .target import SIMULATED, cuda, types
 from .tiled import Tiled
@@ -82,7 +82,7 @@ def kernel(stored: Format, result: Format, tile: Tile) -> Any:
                     store_a(cells, now * A_SIZE, a_way, A_WIDTH, a_next)
                     store_b(cells, 2 * A_SIZE + now * B_SIZE, b_way, B_WIDTH, b_next)
                 cuda.syncthreads()
-        bias_step = bias_step if split == 0 else 0
+        bias_step = bias_step if split == 0 else NO_BIAS
         finish(out, sums, placed, line, lane, row_start, rows, out_row, bias, group * rows, bias_step)
 
     return igemm
@@ -106,7 +106,7 @@ class Igemm:
         grid = tiles * product.groups * splits, -(-product.rows // tile.rows)
         cut = (
             int(product.a_along_depth), int(product.b_along_depth), share, splits, tiles, out.size // splits,
-            bias.strides[0] if bias else 0,
+            bias.strides[0] if bias else NO_BIAS,
         )  # fmt: skip
         launch(kernel(b.format, out.format, tile), grid, tile.threads, out, a, b, bias or b, *product.arguments, cut)
 

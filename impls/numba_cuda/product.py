@@ -29,6 +29,8 @@ Digit = tuple[int, int, int, int, int]
 """Count; what one more adds to the address in b, to the image row, to the image column, and to the other address."""
 Table = tuple[tuple[int, int, int, int], ...]
 """Counts, addresses in b, rows, columns and other addresses: of the start, and of each of three digits."""
+NO_BIAS = -(1 << 30)
+"""What stands for the step of a bias that is absent. One that is expanded has the step 0."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 from .address import inside
 from .memory import Tensor, launch
 from .plan import SHARED, Patch, patch_for
-from .product import Product, Table
+from .product import NO_BIAS, Product, Table
 from .static import divide, natural
 from .storage import Format, inline
 from .target import cuda
@@ -69,10 +69,12 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
         out: Any, sums: Any, to: int, left: int, out_row: int, first: tuple[int, int], ends: tuple[int, int],
         steps: tuple[int, int], bias: Any, bias_first: int, bias_step: int,
     ) -> None:  # fmt: skip
-        """A thread's pixels of the rows that are left, plus bias where its step is not 0."""
+        """A thread's pixels of the rows that are left, plus bias where there is one."""
         for target in range(TARGETS):
             if target < left:
-                offset = widen(bias[natural((bias_first + target) * bias_step)]) if bias_step else wide(0)
+                offset = wide(0)
+                if bias_step != NO_BIAS:
+                    offset = widen(bias[natural((bias_first + target) * bias_step)])
                 for pixel in range(EACH):
                     p, q = first[0] + pixel * LINES, first[1]
                     if p < ends[0] and q < ends[1]:
@@ -117,7 +119,11 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
                 cuda.syncthreads()
 
         to = split * partial_size + group * out_group + row0 * out_row + targets[0] + n * targets[1]
-        ends, by_pixel, bias_step = (counts[2], counts[3]), (targets[2], targets[3]), bias_step if split == 0 else 0
+        ends, by_pixel, bias_step = (
+            (counts[2], counts[3]),
+            (targets[2], targets[3]),
+            bias_step if split == 0 else NO_BIAS,
+        )
         first, bias_first = (i0 + i, j0 + j), group * rows + row0
         write(out, sums, to, rows - row0, out_row, first, ends, by_pixel, bias, bias_first, bias_step)
 
@@ -274,7 +280,7 @@ class Tiled:
         if product.over_pixels:
             summed, tables = product.pixels.digits[0][0] * prod(self.tiles), tables[::-1]
             kernel = scatter_kernel
-        cut = -(-summed // splits), out.size // splits, bias.strides[0] if bias else 0, splits
+        cut = -(-summed // splits), out.size // splits, bias.strides[0] if bias else NO_BIAS, splits
         launch(
             kernel(b.format, out.format, patch), (blocks, targets * splits), patch.threads, out, a, b, bias or b,
             *tables, product.scalars, self.geometry, cut, shared=self.shared(b.format),
