@@ -117,6 +117,18 @@ def test_import_of_a_missing_package_is_no_fault(tmp_path: Path):
     assert (list(registry.implementations), registry.broken) == (["b"], {})
 
 
+def test_import_of_a_file_beside_it_is_named_with_what_to_do(tmp_path: Path):
+    """Whose content a verdict would not name."""
+    (tmp_path / "helper.py").write_text("")
+    acme = module(tmp_path / "acme.py", head="import helper\n")
+    registry = load([acme])
+    assert registry.unavailable == {}
+    assert registry.broken[str(acme)] == (
+        "ModuleNotFoundError: No module named 'helper'; files beside it are not imported: put both into a folder with "
+        "an __init__.py, which gives the implementation, and import with `from . import helper`"
+    )
+
+
 def test_import_of_a_missing_module_of_its_own_is(tmp_path: Path):
     registry = load([module(tmp_path / "acme" / "__init__.py", head="from .kernel import f\n").parent])
     assert (registry.implementations, registry.unavailable) == ({}, {})
