@@ -95,6 +95,13 @@ def test_results_that_are_rounded_once_pass_where_few_bits_are_rounded(operator,
     assert found.passed, found.reason
 
 
+def test_filters_of_zeros_leave_the_reference_of_the_others_exact():
+    """The gradient of their channel, 2^50 times that of another one, took the bits that slices have."""
+    problem = "bn n1 c17 h1 w5 k4 r2 s2 u3x2 p0:2x0"
+    found = check("numpy-direct", problem, operator="conv_bn_backward", dtype="fp64", distribution="range")
+    assert found.passed, found.reason
+
+
 def test_special_values_are_no_errors_where_they_belong():
     result = check(kernels.conv_forward, "edge.dilation", operator="conv_forward", distribution="special")
     assert result.passed

@@ -131,8 +131,10 @@ def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> 
     """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
     level, scale = extended.levelled(w)
     raised = np.ldexp(dz, scale[:, None, None])
+    # what meets filters of zeros alone reaches no dx, and would leave the others few bits of the slices
+    raised[np.isfinite(raised) & ~(level != 0).any((1, 2, 3))[:, None, None]] = 0
     largest = np.max(
-        np.abs(raised * (level != 0).any((1, 2, 3))[:, None, None]).swapaxes(0, 1).reshape(geometry.groups, -1),
+        np.abs(raised).swapaxes(0, 1).reshape(geometry.groups, -1),
         axis=1, where=np.isfinite(raised).swapaxes(0, 1).reshape(geometry.groups, -1), initial=0.0,
     )  # fmt: skip
     exponents = np.frexp(largest[largest > 0])[1]
