@@ -176,7 +176,8 @@ def range_(recipe: Recipe) -> Arrays:
     top, quarter = format.emax - 2 * bits - terms, (format.emax + 1) // 4
     if operator.factors == 1:
         most = top if recipe.dtype != "fp64" else FP64_POWER
-        least = max(format.emin + _spare(recipe), -most)
+        # where the divisors of all windows have more bits than the format has exponents, inputs would be infinite
+        least = min(max(format.emin + _spare(recipe), -most), format.emax - bits)
         return _powers(recipe, (0,), [(e, 0) for e in (most, least, quarter, -quarter)], 0, 0)
     units = [(top, 0), (format.emin, 0)]
     if largest:  # sparse numbers stand for sums too long for one sign
