@@ -104,7 +104,7 @@ MUTANTS = {
     "partial sum dropped": Mutant(
         "reduce.py", "for part in range(count):", "for part in range(1, count):", IGEMM, WEIGHT, MANY
     ),
-    "bias in every part": Mutant("igemm.py", "bias_step if split == 0 else 0", "bias_step", IGEMM, FORWARD, DEEP),
+    "bias in every part": Mutant("igemm.py", "bias_step if split == 0 else NO_BIAS", "bias_step", IGEMM, FORWARD, DEEP),
     "parts overlap": Mutant("igemm.py", "begin, end = split * share", "begin, end = 0", IGEMM, WEIGHT, MANY),
     "slice of the bias gradient dropped": Mutant(
         "reduce.py", "range(part, counts[0], slices)", "range(part + slices, counts[0], slices)", DIRECT, WEIGHT, MANY
