@@ -11,3 +11,5 @@ CHECKOUT = None if _SHIPPED.is_dir() else PACKAGE.parent
 GOLDEN = (CHECKOUT or _SHIPPED) / "golden"
 IMPLS = (CHECKOUT or _SHIPPED) / "impls"
 """Implementations that are verified unless a project says otherwise."""
+ENGINES = IMPLS / "engines"
+"""Libraries whose dependencies exclude one another: verified where they are named, each in an environment of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,15 +16,21 @@ from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.invocation import missing_storage
 from conformance.execution.paths import MAX_PATHS, every_variant, paths
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
-from conformance.execution.workers import Loader
+from conformance.execution.workers import Loader, Workers
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError, Unsupported
+from conformance.implementations.implementation import (
+    NOT_IMPLEMENTED,
+    Implementation,
+    ImplementationError,
+    Unsupported,
+    variant_name,
+)
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import candidates
 from conformance.problems.table import DRAWN
-from conformance.resources import IMPLS
+from conformance.resources import ENGINES, IMPLS
 
 Predicate = Callable[[Any], bool]
 Rows = Sequence[tuple[Problem, Sequence[Variant]]]
@@ -63,16 +70,26 @@ class Plan:
         self.registry = known = loader.load(selection.paths)
         if known.duplicates:
             raise SelectionError("\n".join(f"--impl {path}: {known.broken[path]}" for path in known.duplicates))
+        named = set(selection.implementations)
+        bases = {base_of(name) for name in named}
         self._origins = dict(known.paths)
-        if not selection.paths or set(selection.implementations) - self._origins.keys():
+        if not selection.paths or bases - self._origins.keys():
             given = {path.resolve() for path in selection.paths}
             loader.load((path for path in registry.discover(folder) if path.resolve() not in given), known)
             loader.load_installed(known)
+        if bases - known.implementations.keys():
+            loader.load(registry.discover(ENGINES) if ENGINES.exists() else (), known)
+        for name, path in vary(known, loader, named).items():
+            if base_of(name) in self._origins:
+                self._origins[name] = path
         elsewhere = {n: os.path.relpath(p) for n, p in known.paths.items() if Path(p).is_relative_to(folder)}
         self._files = self._origins if folder == IMPLS else elsewhere | self._origins
         """Files of the implementations that are not found by their names alone."""
         gone = defaultdict[Path, list[Claim]](list)
+        variants = {variant_name(o.name, s.label) for o in known.implementations.values() for s in o.settings}
         for name, claim in (claims or {}).items():
+            if name in variants - known.implementations.keys():
+                continue  # nobody has asked for it
             if known.paths.get(name) == str(claim.source) or claim.source.stem in known.unavailable:
                 self.claims[name] = claim
             else:
@@ -82,9 +99,15 @@ class Plan:
             remove = f"remove what is claimed of it from {file}" if source.exists() else f"remove {file}"
             missed = f"{lost[0].place} claims {names}, which {source.name} does not define; define it, or {remove}"
             known.broken.setdefault(str(source), missed)
-        if not selection.implementations:
-            return
-        # keep what is named, and of given files all that they define unless a name singles one out
+        if selection.implementations:
+            self._keep(selection)
+        if selection.variants:
+            for name, path in vary(known, loader, (n for n in variants if base_of(n) in known.implementations)).items():
+                self._files |= {name: path} if base_of(name) in self._files else {}
+
+    def _keep(self, selection: Selection) -> None:
+        """Drop what is not named; of given files all that they define stays, unless a name singles one out."""
+        known = self.registry
         wanted = set(selection.implementations)
         for name in wanted - known.implementations.keys() - known.unavailable.keys():
             try:
@@ -313,6 +336,29 @@ def _takes(one: Implementation, operator: str, problem: Problem, variant: Varian
     except (Unsupported, ImplementationError):
         return False
     return not kernel.contract.exempts(variant.distribution, variant.dtype)
+
+
+def base_of(name: str) -> str:
+    """The implementation that a variant is one of; of another name, itself."""
+    return re.sub(r"\[[^\[\]]+\]\Z", "", name)
+
+
+def vary(
+    known: registry.Registry, loader: Loader, names: Iterable[str], option: str = "--impl"
+) -> dict[str, str]:
+    """Load those of the names that are variants, `NAME[label]`; name -> file. Raises SelectionError."""
+    found = {}
+    for name in sorted(set(names) - known.implementations.keys()):
+        one = known.implementations.get(base_of(name))
+        if one is None or one.name == name:
+            continue  # reported with all names that are unknown
+        labels = {variant_name(one.name, setting.label): setting.label for setting in one.settings}
+        require_known(option, [name], labels or [one.name])
+        if not isinstance(loader, Workers):
+            raise SelectionError(f"{option} {name}: a variant needs a process of its own; leave out --in-process")
+        loader.vary(one, labels[name], known)
+        found[name] = known.paths[one.name]
+    return found
 
 
 def absence_reason(implementation: Implementation) -> str | None:

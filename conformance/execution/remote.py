@@ -420,4 +420,6 @@ def implementation(home: Home, seen: wire.Implementation) -> declared.Implementa
                 waiver.operator, waiver.reason, waiver.url, when, waiver.dtypes, waiver.distributions, waiver.storages
             )
         )
+    for setting in seen.settings:  # what it prepares and wraps is that process's own
+        found.settings.append(declared.Setting(setting.label, setting.environment, None, None))
     return found

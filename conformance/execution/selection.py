@@ -39,6 +39,8 @@ class Selection:
     """Texts of `conformance.storage`; none stands for every storage that the tables have."""
     regressions: tuple[tuple[Row, ...], ...] = ()
     """Lines of regression tables."""
+    variants: bool = False
+    """Whether every variant of the implementations runs as well."""
     required: tuple[str, ...] = ()
     """Devices whose absence is a failure."""
     program: str = "conformance run" if CHECKOUT is None else "pytest"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import described
 from conformance.implementations.registry import Registry, installed, place_of
-from conformance.resources import IMPLS
+from conformance.resources import ENGINES, IMPLS
 from conformance.worker import wire
 
 MAX_CRASHES = 3
@@ -50,12 +50,21 @@ class Source:
     group: str
     path: Path | None = None
     entry: str = ""
+    variant: tuple[str, str] = ("", "")
+    """An implementation and the label of its variant, which is all that is wanted of the file."""
+    environment: Mapping[str, str] = field(default_factory=dict)
     seen: tuple[wire.Implementation, ...] | None = field(default=None, init=False)
 
     @property
     def file(self) -> str:
         """What tracebacks call it; of what is installed, its place in words."""
         return self.place if self.path is None else str(self.path.absolute())
+
+    @property
+    def title(self) -> str:
+        """What errors in loading it are filed under."""
+        name, label = self.variant
+        return f"{self.place}, {declared.variant_name(name, label)}" if label else self.place
 
     def process(self) -> Process:
         """A process in which the file is loaded. Raises Crash."""
@@ -64,7 +73,7 @@ class Source:
     @property
     def request(self) -> tuple[Any, ...]:
         """The operation that loads it."""
-        return ("load_installed", self.entry) if self.path is None else ("load", self.path)
+        return ("load_installed", self.entry, *self.variant) if self.path is None else ("load", self.path, *self.variant)
 
     def loaded(self, process: Process) -> wire.Loaded:
         """Load it there, or wait until it is. Raises Crash and what importing raises."""
@@ -94,8 +103,8 @@ class Workers:
         """Group -> a process that loads what crashed there."""
         self._processes: dict[str, Process] = {}
         """Group -> its process, the one that was used last at the end."""
-        self._crashes = Counter[str]()
-        """Implementation's file -> cases in a row that have ended in a crash."""
+        self._crashes = Counter[tuple[str, str]]()
+        """Group and place of an implementation's file -> cases in a row that have ended in a crash."""
         self._groups: dict[str, int] = {}
 
     @property
@@ -121,6 +130,15 @@ class Workers:
             place = place_of(entry)
             self._load(Source(self, place, place, entry=entry.name), entry.name, registry)
 
+    def vary(self, one: declared.Implementation, label: str, registry: Registry) -> None:
+        """Load a variant of an implementation, which has a process of its own."""
+        (setting,) = [known for known in one.settings if known.label == label]
+        home: Any = one.arrays
+        base: Source = home.home
+        name = declared.variant_name(one.name, label)
+        source = replace(base, group=f"{base.group} {name}", variant=(one.name, label), environment=setting.environment)
+        self._load(source, name, registry)
+
     def process(self, source: Source) -> Process:
         """The process of a file, which has loaded it. Raises Crash."""
         process = self._process(source)
@@ -132,7 +150,7 @@ class Workers:
 
     def _process(self, source: Source) -> Process:
         """The process of a file. Raises Crash."""
-        if self._crashes[source.place] >= MAX_CRASHES:
+        if self._crashes[source.group, source.place] >= MAX_CRASHES:
             raise Crash(f"not run, crashed {MAX_CRASHES} times")
         process = self._processes.pop(source.group, None)
         if process is not None and process.spoiled:
@@ -141,10 +159,10 @@ class Workers:
         if process is None or process.ended:
             while len(self._processes) >= self.most:
                 self._end(next(iter(self._processes)))
-            process = self._spares.pop(source.group, None) or self._started()
+            process = self._spares.pop(source.group, None) or self._started(source)
         self._processes[source.group] = process
         if crashed:
-            self._spares[source.group] = spare = self._started()
+            self._spares[source.group] = spare = self._started(source)
             with suppress(Crash):
                 spare.begin(*source.request)
                 spare.loading = source.file
@@ -171,8 +189,9 @@ class Workers:
         """Count how a case of an implementation has ended, if it was attempted."""
         home, crashed = getattr(one.arrays, "home", None), verdict.crashed
         if isinstance(home, Source) and verdict.status != "unsupported":
-            self._crashes[home.place] = self._crashes[home.place] + 1 if crashed else 0
-            if self._crashes[home.place] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
+            key = home.group, home.place
+            self._crashes[key] = self._crashes[key] + 1 if crashed else 0
+            if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()
 
     def close(self) -> None:
@@ -195,7 +214,10 @@ class Workers:
             if process := processes.pop(group, None):
                 process.end()
 
-    def _started(self) -> Process:
+    def _started(self, source: Source) -> Process:
+        if source.environment:
+            own = {**self._limits.environment, **source.environment}
+            return Process(replace(self._limits, environment=own), self._watched())
         process = self._empty.pop() if self._empty else Process(self._limits, self._watched())
         if self._ahead:
             self._empty.append(Process(self._limits, self._watched()))
@@ -213,10 +235,10 @@ class Workers:
             digest = registry.source_hash(source.path) if source.path is not None else ""
             loaded = source.loaded(self._process(source))  # once: loading may change the process
         except (Crash, KernelFailure, OSError, remote.Raised, remote.Exited) as error:
-            found.broken[source.place] = str(error) if isinstance(error, (Crash, KernelFailure)) else described(error)
+            found.broken[source.title] = str(error) if isinstance(error, (Crash, KernelFailure)) else described(error)
             return
         if loaded.broken is not None:
-            found.broken[source.place] = loaded.broken
+            found.broken[source.title] = loaded.broken
             found.duplicates += [source.place] if loaded.implementations else []  # a name twice in one file
         if loaded.unavailable is not None:
             found.unavailable[stem] = loaded.unavailable
@@ -229,7 +251,7 @@ class Workers:
                     with suppress(Unavailable):
                         one.arrays.require()
             except (ValueError, ContractError, msgspec.ValidationError, OSError) as error:
-                found.broken[source.place] = described(error)
+                found.broken[source.title] = described(error)
 
 
 def share(processes: int) -> int:
@@ -246,7 +268,8 @@ def share(processes: int) -> int:
 def group_of(path: Path) -> str:
     """What a file shares a process with: those of this tree with one another, others with nothing."""
     real = path.resolve()
-    return SHIPPED if real.is_relative_to(IMPLS.resolve()) else str(real)
+    shares = real.is_relative_to(IMPLS.resolve()) and not real.is_relative_to(ENGINES.resolve())
+    return SHIPPED if shares else str(real)
 
 
 def _hash(file: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance import storage
@@ -60,6 +60,28 @@ class AutogradVariant:
     keywords: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A way in which a library can be run: a variant of its implementation, in a process of its own."""
+
+    label: str
+    environment: Mapping[str, str]
+    """Of the process, before anything is imported."""
+    prepare: Callable[[], object] | None
+    """Called once, when the file is loaded."""
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None
+    """From a kernel's function to the one that is called instead."""
+
+    def __post_init__(self) -> None:
+        label = self.label
+        if not isinstance(label, str) or not re.fullmatch(r"[^\s\[\]]{1,40}", label) or not label.isprintable():
+            raise ImplementationError(f"label={label!r}: must be 1 to 40 printable characters, no spaces or brackets")
+        for name, value in self.environment.items():
+            texts = isinstance(name, str) and isinstance(value, str)
+            if not texts or not name or "=" in name or "\0" in name + value:
+                raise ImplementationError(f"environment: {name!r}: {value!r}: must be a variable's name and a text")
+
+
 @dataclass(slots=True)
 class Waiver:
     """An expected failure, with the reason and where it is tracked."""
@@ -97,6 +119,7 @@ class Implementation:
     kernels: list[Kernel] = field(default_factory=list, init=False)
     waivers: list[Waiver] = field(default_factory=list, init=False)
     autograd_variants: list[AutogradVariant] = field(default_factory=list, init=False)
+    settings: list[Setting] = field(default_factory=list, init=False)
     source: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -172,6 +195,35 @@ class Implementation:
 
         return register
 
+    def variant(
+        self,
+        label: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        prepare: Callable[[], object] | None = None,
+        wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    ) -> None:
+        """Declare another way to run the library, as `NAME[label]`: a row of its own, in a process of its own.
+
+        `environment` is added to that process's before anything is imported; `prepare` is called when the file has been
+        loaded, to switch something in the library; `wrap` makes of each kernel's function the one that is called, such
+        as `torch.compile`. It runs where it is asked for: `--impl 'NAME[label]'`, or all with `--variants`.
+        """
+        if any(one.label == label for one in self.settings):
+            raise ImplementationError(f"label={label!r}: each variant of {self.name} needs its own")
+        if environment is None and prepare is None and wrap is None:
+            raise ImplementationError(f"variant {label!r}: changes nothing; give environment=, prepare= or wrap=")
+        self.settings.append(Setting(label, dict(environment or {}), prepare, wrap))
+
+    def become(self, label: str) -> None:
+        """Be one of its variants, for as long as this process lasts."""
+        (setting,) = [one for one in self.settings if one.label == label]
+        if setting.prepare is not None:
+            setting.prepare()
+        if setting.wrap is not None:
+            self.kernels = [replace(kernel, function=setting.wrap(kernel.function)) for kernel in self.kernels]
+        self.name, self.settings = variant_name(self.name, label), []
+
     def waive(
         self,
         operator: str,
@@ -242,6 +294,11 @@ class Implementation:
             if named and waiver.covers(storage) and holds(waiver.when, geometry):
                 return waiver
         return None
+
+
+def variant_name(name: str, label: str) -> str:
+    """What a variant of an implementation is called."""
+    return f"{name}[{label}]"
 
 
 def holds(when: Predicate | None, geometry: Any) -> bool:

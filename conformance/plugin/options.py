@@ -35,6 +35,7 @@ def add(parser: Any) -> None:
     """Declare the options. Values are checked in `read`, so that every error has the same shape."""
     group = parser.getgroup("conformance", "kernel conformance")
     group.addoption("--impl", action="append", metavar="NAME|PATH", help="only these implementations")
+    group.addoption("--variants", action="store_true", help="also every declared variant of the implementations")
     group.addoption("--level", default="standard", metavar="|".join(LEVELS), help="how much to run")
     group.addoption(
         "--problem",
@@ -137,6 +138,7 @@ def _read(config: pytest.Config) -> Selection:
         method=method,
         storages=tuple(storages),
         regressions=tuple(regressions),
+        variants=config.getoption("--variants"),
         required=required,
         program="pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run",
     )

@@ -15,7 +15,7 @@ from conformance import __version__
 from conformance.checks import CHECKS
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim
-from conformance.execution.plan import Plan
+from conformance.execution.plan import Plan, base_of
 from conformance.execution.selection import Selection, SelectionError
 from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
@@ -251,7 +251,8 @@ class Session:
         if self.selection.implementations or not paths:
             paths += registry.discover(self.impls)
         groups = {group_of(path) for path in paths}
-        crowded = self.workers is not None and len(groups) > self.workers.most
+        count = len(groups) + sum(base_of(name) != name for name in self.selection.implementations)
+        crowded = self.workers is not None and (count > self.workers.most or self.selection.variants)
         return ByProblem(config, log, {problem.name for problem in self.selection.problems}, crowded)
 
     @pytest.hookimpl(optionalhook=True)

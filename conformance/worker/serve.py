@@ -55,21 +55,24 @@ class Server:
 
     # files
 
-    def load(self, path: Path) -> wire.Loaded:
-        """A file or folder."""
+    def load(self, path: Path, name: str = "", label: str = "") -> wire.Loaded:
+        """A file or folder; with a label, nothing of it but this variant of an implementation."""
         self.guard.own = (*self.guard.own, str(path.absolute()))
-        found = registry.load([path])
-        return self._loaded(found, "")
+        return self._loaded(registry.load([path]), "", name, label)
 
-    def load_installed(self, name: str) -> wire.Loaded:
+    def load_installed(self, entry_name: str, name: str = "", label: str = "") -> wire.Loaded:
         """An entry point of another package."""
         found = registry.Registry()
-        place, *_ = [entry for entry in entry_points(group=registry.GROUP) if entry.name == name]
+        place, *_ = [entry for entry in entry_points(group=registry.GROUP) if entry.name == entry_name]
         registry.load_entry(place, found)
         file = str(getattr(sys.modules.get(place.module), "__file__", None) or "")
-        return self._loaded(found, file)
+        return self._loaded(found, file, name, label)
 
-    def _loaded(self, found: registry.Registry, file: str) -> wire.Loaded:
+    def _loaded(self, found: registry.Registry, file: str, name: str, label: str) -> wire.Loaded:
+        if label and name in found.implementations:
+            one = found.implementations[name]
+            one.become(label)
+            found.implementations = {one.name: one}
         self.known |= found.implementations
         broken, unavailable = (
             next((plain(why) for why in reasons.values()), None) for reasons in (found.broken, found.unavailable)
@@ -327,6 +330,7 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         ),
         deterministic=bool(one.deterministic),
         unsafe=tuple(one.unsafe),
+        settings=tuple(wire.Setting(plain(s.label), dict(s.environment)) for s in one.settings),
     )  # fmt: skip
 
 

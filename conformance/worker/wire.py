@@ -89,6 +89,11 @@ class Waiver(Struct, frozen=True):
     storages: tuple[str, ...]
 
 
+class Setting(Struct, frozen=True):
+    label: str
+    environment: dict[str, str]
+
+
 class Bridge(Struct, frozen=True):
     """What is known of a bridge without its framework; `able` are the optional methods that it has."""
 
@@ -114,6 +119,7 @@ class Implementation(Struct, frozen=True):
     waivers: tuple[Waiver, ...]
     deterministic: bool = False
     unsafe: tuple[str, ...] = ()
+    settings: tuple[Setting, ...] = ()
 
 
 class Loaded(Struct, frozen=True):

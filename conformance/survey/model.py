@@ -1,0 +1,79 @@
+"""What a survey found, as it lies in its folder: `survey.json` and a file of records for each environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from conformance.results.schema import Seconds, Text
+
+NAME = "survey.json"
+"""The file in a survey's folder."""
+
+
+class SurveyError(Exception):
+    """A survey that cannot be read or made; the message names the file and says what to do."""
+
+
+class Surveyed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One engine in one environment.
+
+    name          of the environment, such as "onnxruntime" or "torch==2.9"; names its file of records
+    engine        the engine, such as "onnxruntime" or "torch": a file or folder of implementations
+    version       where an older or newer version was asked for, as it was asked for; empty where it is the usual one
+    packages      what was installed for the engine, by name, with versions
+    records       file of records, relative to the folder; empty where there is none
+    reason        why there are no records, or why they are not complete: what pip or the run said last
+    exit_status   of the run, see `conformance.exit_codes`
+    install_s, run_s   seconds that the environment and the run took
+    """
+
+    name: Text
+    engine: Text
+    version: str = ""
+    packages: dict[str, str] = {}
+    records: str = ""
+    reason: str = ""
+    exit_status: int | None = None
+    install_s: Seconds = 0.0
+    run_s: Seconds = 0.0
+
+
+class Survey(Struct, frozen=True, kw_only=True):
+    """A folder of records, one file for each environment that could be made.
+
+    started   UTC, ISO 8601
+    machine   what the processor calls itself, and the system, as records name them
+    """
+
+    schema: Literal[1] = 1
+    started: Text
+    suite: Text
+    machine: str
+    level: Text
+    seed: int
+    environments: tuple[Surveyed, ...]
+
+
+def read(folder: Path) -> Survey:
+    """The survey in a folder. Raises SurveyError."""
+    file = folder / NAME
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Survey)
+    except OSError as error:
+        raise SurveyError(f"{file}: cannot be read ({error.strerror}); `conformance survey` writes it") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise SurveyError(f"{file}: {error}; run `conformance survey` anew") from None
+
+
+def write(survey: Survey, folder: Path) -> None:
+    """Replace the survey of a folder, at once or not at all. Raises SurveyError."""
+    file, beside = folder / NAME, folder / f".{NAME}"
+    try:
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(survey), indent=1) + b"\n")
+        beside.replace(file)
+    except OSError as error:
+        raise SurveyError(f"{file}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,112 @@
+"""A variant of an implementation is a row of its own, in a process of its own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from conformance import Implementation, check
+from conformance.implementations.implementation import ImplementationError
+from tests.conftest import Project
+
+pytest_plugins = ["pytester"]
+
+FILE = """
+import os
+from conformance import Implementation
+from tests import kernels
+
+acme = Implementation("acme")
+found = []
+
+@acme.implements("conv_forward")
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+    scale = 1 + (os.environ.get("ACME_FAST") == "1") + len(found)
+    return kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups) * scale
+
+acme.variant("fast", environment={"ACME_FAST": "1"})
+acme.variant("threads=1", prepare=lambda: found.append(1))
+acme.variant("negated", wrap=lambda kernel: lambda *given, **rest: -kernel(*given, **rest))
+acme.variant("crash", prepare=lambda: os.abort())
+acme.variant("same", environment={"ACME_FAST": "0"})
+"""
+PROBLEM = "n1 c2 h5 w5 k3 r3 s3 p1"
+
+
+@pytest.fixture
+def acme(tmp_path: Path) -> Path:
+    path = tmp_path / "acme.py"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("label", "status"),
+    [("", "pass"), ("[fast]", "fail"), ("[threads=1]", "fail"), ("[negated]", "fail"), ("[same]", "pass")],
+)
+def test_a_variant_has_its_environment_and_what_it_prepares_and_wraps(acme: Path, label: str, status: str):
+    assert check(f"{acme}::acme{label}", PROBLEM).status == status
+
+
+def test_all_variants_run_beside_their_implementation(project: Project, acme: Path):
+    """One that crashes is its own error."""
+    outcome = project.run(f"--impl={acme}", "--variants", f"--problem={PROBLEM}")
+    statuses = {Path(r["implementation"]).name: r["status"] for r in outcome.records}
+    assert statuses == {
+        "acme": "pass", "acme[fast]": "fail", "acme[threads=1]": "fail", "acme[negated]": "fail", "acme[same]": "pass",
+        "acme.py, acme[crash]": "error",
+    }  # fmt: skip
+
+
+def test_the_command_of_a_variant_runs_nothing_else(project: Project, acme: Path):
+    named = ("--impl=acme[fast]", f"--impl={acme}")
+    (first,) = project.run(*named, f"--problem={PROBLEM}").records
+    assert first["implementation"] == "acme[fast]"
+    program, *words = shlex.split(first["command"])
+    assert program == "conformance"
+    assert ["--impl", "acme[fast]"] == words[2:4]
+    again = project.run(*named, *words[4:])
+    assert [(r["implementation"], r["status"]) for r in again.records] == [("acme[fast]", "fail")]
+
+
+def test_variants_are_distributed(project: Project, acme: Path):
+    alone, among = (
+        project.run(f"--impl={acme}", "--variants", "--dtype=fp32", "--distribution=fixed", *words).statuses
+        for words in ((), ("-p", "xdist", "-n", "2"))
+    )
+    assert among == alone
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--impl=acme[fats]",), "--impl acme[fats]: unknown; did you mean acme[fast]?"),
+        (("--impl=acme[fast]", "--in-process"), "a variant needs a process of its own; leave out --in-process"),
+        (("--variants", "--in-process"), "a variant needs a process of its own; leave out --in-process"),
+    ],
+)
+def test_what_cannot_be_run(project: Project, acme: Path, words: tuple[str, ...], message: str):
+    outcome = project.run(f"--impl={acme}", *words)
+    assert outcome.exit == 4
+    assert message in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("label", "given", "message"),
+    [
+        ("two words", {"environment": {"A": "1"}}, "label='two words'"),
+        ("a]", {"environment": {"A": "1"}}, "label='a]'"),
+        ("fast", {}, "changes nothing"),
+        ("fast", {"environment": {"A": 1}}, "must be a variable's name and a text"),
+        ("fast", {"environment": {"A=B": "1"}}, "must be a variable's name and a text"),
+        ("twice", {"environment": {"A": "1"}}, "needs its own"),
+    ],
+)
+def test_what_cannot_be_declared(label: str, given: dict, message: str):
+    acme = Implementation("acme")
+    acme.variant("twice", prepare=print)
+    with pytest.raises(ImplementationError) as caught:
+        acme.variant(label, **given)
+    assert message in str(caught.value)
