@@ -20,6 +20,7 @@ from conformance.reporting import claims, documents
 from conformance.reporting import command as report
 from conformance.reporting.comparison import compare
 from conformance.reporting.submission import check, pack
+from conformance.survey import command as survey
 from conformance.timing import unet
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
@@ -32,6 +33,7 @@ FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "report": report.declare,
     "claims": claims.declare,
     "compare": compare.declare,
+    "survey": survey.declare,
     "submit": pack.declare,
     "verify": check.declare,
     "unet": unet.declare,

@@ -66,7 +66,7 @@ def test_the_command_of_a_variant_runs_nothing_else(project: Project, acme: Path
     assert first["implementation"] == "acme[fast]"
     program, *words = shlex.split(first["command"])
     assert program == "conformance"
-    assert ["--impl", "acme[fast]"] == words[2:4]
+    assert words[2:4] == ["--impl", "acme[fast]"]
     again = project.run(*named, *words[4:])
     assert [(r["implementation"], r["status"]) for r in again.records] == [("acme[fast]", "fail")]
 

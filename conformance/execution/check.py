@@ -15,7 +15,7 @@ from typing import Any
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.judging import METHODS, by_probes
-from conformance.execution.plan import absence_reason, base_of, vary
+from conformance.execution.plan import absence_reason, base_of, engines_named, vary
 from conformance.execution.process import Limits
 from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
@@ -31,7 +31,7 @@ from conformance.judge import Comparison, Contract, compare, outputs_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
 from conformance.problems import LAYOUTS, Problem, Variant, named, typed
 from conformance.problems.table import applies
-from conformance.resources import ENGINES, IMPLS
+from conformance.resources import IMPLS
 from conformance.storage import StorageError, parse, written
 
 
@@ -291,8 +291,7 @@ def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Imp
     by_path = isinstance(kernel, Path) or text.endswith(".py") or "/" in text or os.sep in text
     if not by_path:
         known = loader.load(registry.discover(IMPLS))
-        if base_of(text) not in known.implementations and ENGINES.exists():
-            loader.load(registry.discover(ENGINES), known)
+        loader.load(engines_named([base_of(text)]), known)
         vary(known, loader, [text], "kernel")
         require_known("kernel", [text], known.implementations.keys() | known.unavailable.keys())
         if text in known.unavailable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -46,6 +46,8 @@ BEHAVIOUR_PROBLEMS = {
 """Level -> dtype -> problems that behaviour is checked on, few, because behaviour seldom depends on the shape. A kernel
 of none of these dtypes gets the first number for its first dtype."""
 
+PREFIX = "engine-"
+"""What the environment of an engine is called before its name, which then is a name of the engine as well."""
 DRAWN_PROBLEMS = 3
 """Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
 
@@ -77,8 +79,11 @@ class Plan:
             given = {path.resolve() for path in selection.paths}
             loader.load((path for path in registry.discover(folder) if path.resolve() not in given), known)
             loader.load_installed(known)
-        if bases - known.implementations.keys():
-            loader.load(registry.discover(ENGINES) if ENGINES.exists() else (), known)
+        loader.load(engines_named(bases - known.implementations.keys()), known)
+        for stem in named - known.implementations.keys():
+            if mine := {name for name, path in known.paths.items() if Path(path).stem == _word(stem)}:
+                named = named - {stem} | mine
+        self._named = named
         for name, path in vary(known, loader, named).items():
             if base_of(name) in self._origins:
                 self._origins[name] = path
@@ -108,7 +113,7 @@ class Plan:
     def _keep(self, selection: Selection) -> None:
         """Drop what is not named; of given files all that they define stays, unless a name singles one out."""
         known = self.registry
-        wanted = set(selection.implementations)
+        wanted = set(self._named)
         for name in wanted - known.implementations.keys() - known.unavailable.keys():
             try:
                 require_known("--impl", [name], known.implementations.keys() | known.unavailable.keys())
@@ -343,9 +348,19 @@ def base_of(name: str) -> str:
     return re.sub(r"\[[^\[\]]+\]\Z", "", name)
 
 
-def vary(
-    known: registry.Registry, loader: Loader, names: Iterable[str], option: str = "--impl"
-) -> dict[str, str]:
+def engines_named(names: Collection[str]) -> list[Path]:
+    """Files of the engines that go by these names: their own begin with their file's."""
+    every = registry.discover(ENGINES) if names and ENGINES.is_dir() else []
+    words = [_word(name) for name in names]
+    return [path for path in every if any(word == path.stem or word.startswith(f"{path.stem}_") for word in words)]
+
+
+def _word(name: str) -> str:
+    """As files are called."""
+    return name.removeprefix(PREFIX).replace("-", "_")
+
+
+def vary(known: registry.Registry, loader: Loader, names: Iterable[str], option: str = "--impl") -> dict[str, str]:
     """Load those of the names that are variants, `NAME[label]`; name -> file. Raises SelectionError."""
     found = {}
     for name in sorted(set(names) - known.implementations.keys()):

@@ -1,0 +1,199 @@
+"""`conformance survey`: every engine in an environment of its own, and a site of what was found."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+import conformance
+from conformance.execution.selection import SelectionError, require_known, seed_number
+from conformance.exit_codes import ExitCode
+from conformance.problems import LEVELS
+from conformance.results.schema import STATUSES, VERIFIED, Footer, Header
+from conformance.survey import model
+from conformance.survey.environments import Environments, Wanted, engines, requirements
+from conformance.survey.model import Survey, Surveyed, SurveyError
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Verify other people's engines, each in an environment of its own, and make a site of the results."""
+    parser.set_defaults(run=_run)
+    parser.epilog = (
+        f"Engines: {', '.join(engines())}. Environments are kept in the folder, and made anew where an extra changes."
+    )
+    parser.add_argument("engines", nargs="*", metavar="ENGINE", help="these only (default: all)")
+    parser.add_argument(
+        "--versions", action="append", default=[], metavar="ENGINE==V,V", help="also these versions: torch==2.6,2.9"
+    )
+    parser.add_argument("--level", choices=LEVELS, default="standard", help="how much to run")
+    parser.add_argument("--seed", default="0", metavar="N", help="of the data")
+    parser.add_argument("-n", default="1", metavar="N", dest="processes", help="processes for each run, as of pytest")
+    parser.add_argument("--folder", type=Path, default=Path(".survey"), help="where environments and records are kept")
+    parser.add_argument(
+        "--suite", type=Path, metavar="WHEEL", help="what to install as the suite (default: this checkout)"
+    )
+    parser.add_argument("--site", type=Path, metavar="DIR", help="write a site of the folder's results there")
+    parser.add_argument("--no-run", action="store_true", help="only write the site")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        status = ExitCode.GOOD if arguments.no_run else _surveyed(arguments)
+        if arguments.site is not None:
+            from conformance.survey import site
+
+            page, errors = site.build(arguments.folder, arguments.site)
+            print("\n".join([*errors, f"site: {page}"]))
+            status = max(status, ExitCode.BAD if errors else ExitCode.GOOD)
+    except SurveyError as error:
+        print(f"survey: {error}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+    return status
+
+
+T = TypeVar("T", Header, Footer)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How every engine is run."""
+
+    folder: Path
+    level: str
+    seed: int
+    processes: str
+
+
+def _surveyed(arguments: argparse.Namespace) -> ExitCode:
+    """Run what is asked for, one engine after the other; what the folder holds of others stays."""
+    folder: Path = arguments.folder
+    every = wanted(arguments.engines, arguments.versions)
+    environments = Environments(folder / "environments", arguments.suite)
+    try:
+        asked = Asked(folder, arguments.level, seed_number(arguments.seed), arguments.processes)
+        (folder / "records").mkdir(parents=True, exist_ok=True)
+    except SelectionError as error:
+        raise SurveyError(str(error)) from None
+    except OSError as error:
+        raise SurveyError(f"--folder {folder}: cannot be written ({error.strerror})") from None
+    for one in every:
+        requirements(one)  # a mistake in the command line is said before anything is installed
+    found = {one.name: one for one in model.read(folder).environments} if (folder / model.NAME).exists() else {}
+    started, machine = datetime.now(UTC).isoformat(timespec="seconds"), ""
+    verified, complete = 0, True
+    for one in every:
+        print(f"{one.name}: ", end="", flush=True)
+        result, header, footer = surveyed(one, environments, asked)
+        found[one.name] = result
+        if header is not None:
+            machine = ", ".join(filter(None, map(header.versions.get, ("processor", "machine", "system"))))
+        survey = Survey(
+            started=started,
+            suite=conformance.__version__,
+            machine=machine,
+            level=asked.level,
+            seed=asked.seed,
+            environments=tuple(found.values()),
+        )
+        model.write(survey, folder)  # after each, so that an interrupt loses one
+        counts = footer.cases if footer is not None else {}
+        told = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts.get(status))
+        seconds = f"installed in {result.install_s:.0f} s, ran {result.run_s:.0f} s"
+        print("; ".join(filter(None, (told, result.reason, seconds))), flush=True)
+        verified += sum(counts.get(status, 0) for status in VERIFIED)
+        complete &= not result.reason
+    if not verified:
+        return ExitCode.NOTHING
+    return ExitCode.GOOD if complete else ExitCode.BAD
+
+
+def wanted(names: Sequence[str], versions: Sequence[str]) -> list[Wanted]:
+    """Engines by name, and others of their versions from texts such as "torch==2.6,2.9". Raises SurveyError."""
+    known = engines()
+    found = [Wanted(name) for name in names or ([] if versions else known)]
+    for text in versions:
+        name, equals, numbers = text.partition("==")
+        if not equals or not all(part.strip() for part in numbers.split(",")):
+            raise SurveyError(f"--versions {text}: must be an engine and versions, such as torch==2.6,2.9")
+        found += [Wanted(name, part.strip()) for part in numbers.split(",")]
+    try:
+        require_known("survey", [one.engine for one in found], known)
+    except SelectionError as error:
+        raise SurveyError(str(error)) from None
+    return list(dict.fromkeys(found))
+
+
+def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Surveyed, Header | None, Footer | None]:
+    """Install an engine and run it. Nothing that goes wrong there is raised: it is the result."""
+    begun = time.monotonic()
+    try:
+        packages = environments.made(one)
+    except SurveyError as error:
+        seconds = time.monotonic() - begun
+        return (
+            Surveyed(name=one.name, engine=one.engine, version=one.version, reason=str(error), install_s=seconds),
+            None,
+            None,
+        )
+    installed = time.monotonic()
+    file = Path("records", f"{one.name}.jsonl")
+    # variants with the usual version alone: of others, the question is what has changed
+    words = ["run", "--impl", one.implementations, *([] if one.version else ["--variants"]), "--level", asked.level]
+    words += [
+        "--seed",
+        str(asked.seed),
+        "-n",
+        asked.processes,
+        "--overwrite",
+        "--records",
+        str(asked.folder.absolute() / file),
+    ]
+    done = subprocess.run(
+        [environments.python(one), "-m", "conformance", *words],
+        capture_output=True, text=True, errors="replace", check=False, cwd=asked.folder,
+    )  # fmt: skip
+    header, footer = ends(asked.folder / file)
+    reason = "" if footer is not None and not footer.interrupted else _last(done)
+    result = Surveyed(
+        name=one.name,
+        engine=one.engine,
+        version=one.version,
+        packages=packages,
+        records=file.as_posix() if header is not None else "",
+        reason=reason,
+        exit_status=done.returncode,
+        install_s=installed - begun,
+        run_s=time.monotonic() - installed,
+    )
+    return result, header, footer
+
+
+def ends(file: Path) -> tuple[Header | None, Footer | None]:
+    """The lines that a file of records begins and ends with, where they are what they should be."""
+    try:
+        lines = file.read_bytes().splitlines() or [b""]
+    except OSError:
+        return None, None
+    return _line(lines[0], Header), _line(lines[-1], Footer)
+
+
+def _line(text: bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _last(done: subprocess.CompletedProcess[str]) -> str:
+    """The last that a run which did not end well has said."""
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return f"the run ended with {done.returncode}: {said[-1].strip() if said else 'without a word'}"

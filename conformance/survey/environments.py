@@ -1,0 +1,141 @@
+"""An environment for each engine: what its extra of this package names, and the suite."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from conformance.execution.plan import PREFIX
+from conformance.resources import CHECKOUT, ENGINES
+from conformance.survey.model import SurveyError
+
+DISTRIBUTION = "kernel-conformance"
+NATIVE = {"torch": "torch_native", "jax": "jax_native", "numba": "numba_cpu"}
+"""Engines whose implementations take part in every run -> their folder in `impls/`; the others are files of their name
+in `impls/engines/`, with an extra `engine-NAME`. The first package of an extra is the engine."""
+STAMP = "conformance.json"
+"""In an environment: what it was made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An engine, in the version that its extra names or in another one, such as "2.9"."""
+
+    engine: str
+    version: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the environment."""
+        return f"{self.engine}=={self.version}" if self.version else self.engine
+
+    @property
+    def extra(self) -> str:
+        """Of this package."""
+        return self.engine if self.engine in NATIVE else f"{PREFIX}{canonicalize_name(self.engine)}"
+
+    @property
+    def implementations(self) -> str:
+        """What `conformance run` is given."""
+        return NATIVE.get(self.engine, self.engine)
+
+
+def engines() -> list[str]:
+    """All that a survey knows."""
+    return [*NATIVE, *sorted(path.stem for path in ENGINES.glob("[!_]*.py"))]
+
+
+def requirements(wanted: Wanted) -> list[str]:
+    """What pip is asked to install for an engine. Raises SurveyError where this package has no extra of its name."""
+    found = [Requirement(text) for text in _extra(wanted.extra)]
+    found = [one for one in found if one.marker is None or one.marker.evaluate()]
+    if not found:
+        raise SurveyError(f"{wanted.engine}: {DISTRIBUTION} has no extra {wanted.extra!r}; add one to pyproject.toml")
+    if wanted.version:
+        pattern = wanted.version if wanted.version.count(".") > 1 else f"{wanted.version}.*"
+        try:
+            found[0] = Requirement(f"{found[0].name}=={pattern}")
+        except InvalidRequirement as error:
+            raise SurveyError(f"--versions {wanted.name}: {error}") from None
+    return [str(one) for one in found]
+
+
+def _extra(name: str) -> list[str]:
+    """Requirements of an extra: of the checkout as they stand there, else as they were installed."""
+    if CHECKOUT is not None:
+        project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+        return [text for extra, texts in project["optional-dependencies"].items() if extra == name for text in texts]
+    ours = (text.rpartition(" extra == ") for text in requires(DISTRIBUTION) or ())
+    return [text.rpartition(";")[0] for text, _, extra in ours if extra.strip("'\"") == name]
+
+
+class Environments:
+    """A folder of virtual environments, each made once."""
+
+    def __init__(self, folder: Path, suite: Path | None) -> None:
+        """`suite` is what is installed as the suite: this checkout, unless given. Raises SurveyError without either."""
+        if suite is None and CHECKOUT is None:
+            raise SurveyError(
+                "--suite: give the wheel of kernel-conformance that is to be installed beside each engine"
+            )
+        self._folder, self._suite = folder, (suite or CHECKOUT or Path()).absolute()
+
+    def python(self, wanted: Wanted) -> Path:
+        """The interpreter of an environment."""
+        scripts = "Scripts" if sys.platform == "win32" else "bin"
+        return self._folder / wanted.name / scripts / f"python{sysconfig.get_config_var('EXE') or ''}"
+
+    def made(self, wanted: Wanted) -> dict[str, str]:
+        """Make an environment, unless it is there; name -> version of the engine's packages. Raises SurveyError with
+        what pip said last."""
+        asked = requirements(wanted)
+        stamp = self._folder / wanted.name / STAMP
+        recipe = {"suite": str(self._suite), "requirements": asked, "python": sys.version}
+        if not stamp.is_file() or json.loads(stamp.read_text()) != recipe:
+            self._make(wanted, asked)
+            stamp.write_text(json.dumps(recipe))
+        listed = json.loads(self._run(wanted, ["pip", "list", "--format=json", "--disable-pip-version-check"]))
+        names = {canonicalize_name(Requirement(one).name) for one in asked}
+        return {one["name"]: one["version"] for one in listed if canonicalize_name(one["name"]) in names}
+
+    def _make(self, wanted: Wanted, asked: Sequence[str]) -> None:
+        folder = self._folder / wanted.name
+        try:
+            venv.create(folder, clear=True, with_pip=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SurveyError(f"{folder}: no environment can be made ({error})") from None
+        constraints = folder / "constraints.txt"
+        constraints.write_text(self._constraints(wanted, asked))
+        # a checkout is installed so that what is changed there is what is verified
+        suite = ["-e", str(self._suite)] if self._suite.is_dir() else [str(self._suite)]
+        self._run(wanted, ["pip", "install", "--quiet", "-c", str(constraints), *suite, *asked])
+
+    def _constraints(self, wanted: Wanted, asked: Sequence[str]) -> str:
+        """The tested versions; of another version of an engine, all that are not the engine's."""
+        file = (CHECKOUT or Path()) / "constraints.txt"
+        if not file.is_file():
+            return ""
+        lines = [line for line in file.read_text().splitlines() if line.strip() and not line.startswith("#")]
+        own: set[str] = {canonicalize_name(Requirement(one).name) for one in asked} if wanted.version else set()
+        own |= {f"{name}lib" for name in own}  # jax comes with a jaxlib of its version
+        return "\n".join(line for line in lines if canonicalize_name(Requirement(line).name) not in own)
+
+    def _run(self, wanted: Wanted, words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+        done = subprocess.run(
+            [self.python(wanted), "-m", *words], capture_output=True, text=True, check=False, env=environment
+        )
+        if done.returncode:
+            last = [line for line in done.stderr.splitlines() if line.strip()][-3:]
+            raise SurveyError(f"{wanted.name}: {' '.join(words[:2])}: {' '.join(last) or 'failed without a word'}")
+        return done.stdout

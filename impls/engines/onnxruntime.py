@@ -1,0 +1,122 @@
+"""ONNX Runtime on the CPU (CPUExecutionProvider, kernels of MLAS), all graph optimisations (the default).
+
+A problem becomes an ONNX model of one or two nodes (opset 22) of open shapes. ``onnxruntime-cpu`` has parameters as
+inputs and caches sessions; ``onnxruntime-cpu-const`` has them as initializers, as in a deployed network: the optimiser
+folds, prepacks and goes over to NCHWc, in a new session for each call. The gradient of the data is ConvTranspose.
+
+Not taken: bf16, and fp64 but for max pooling (no kernels on the CPU); nhwc (ONNX is NCHW); the other gradients (no
+operators in this package); `divisor_override`, epsilon outside the root.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+
+from conformance import Implementation, Unsupported
+
+TYPES = {np.dtype(name): helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("f2", "f4", "f8")}
+OPTIONS = ort.SessionOptions()
+OPTIONS.intra_op_num_threads = OPTIONS.inter_op_num_threads = 1
+OPTIONS.log_severity_level = 3
+
+
+@lru_cache(maxsize=64)
+def session(nodes, inputs, outputs, constants=()):
+    """A session for nodes (operator, inputs, outputs, attributes); inputs and outputs are (name, dtype)."""
+    graph = helper.make_graph(
+        [helper.make_node(op, ins.split(), outs.split(), **dict(attributes)) for op, ins, outs, attributes in nodes],
+        "problem",
+        *([helper.make_tensor_value_info(name, TYPES[d], None) for name, d in info] for info in (inputs, outputs)),
+        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in constants],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    return ort.InferenceSession(model.SerializeToString(), OPTIONS, providers=["CPUExecutionProvider"])
+
+
+def run(nodes, feeds, outputs, constants=False):
+    """Run the nodes; with ``constants`` every feed but the first is an initializer."""
+    outputs = tuple((name, feeds[like].dtype) for name, like in outputs.items())
+    (first, x), *others = feeds.items()
+    if constants:
+        return session.__wrapped__(nodes, [(first, x.dtype)], outputs, others).run(None, {first: x})
+    return session(nodes, tuple((n, a.dtype) for n, a in feeds.items()), outputs).run(None, feeds)
+
+
+def attributes(stride, padding, **more):
+    """Attributes of a convolution or pooling, hashable."""
+    return tuple({"strides": stride, "pads": (*(p[0] for p in padding), *(p[1] for p in padding)), **more}.items())
+
+
+def mix(old, new, momentum, factor=1.0):
+    """(1 - momentum) * old + momentum * factor * new, in the engine."""
+    nodes = ("Mul", "old keep", "a", ()), ("Mul", "new take", "b", ()), ("Add", "a b", "sum", ())
+    keep, take = np.array(1 - momentum, np.float32), np.array(momentum * factor, np.float32)
+    return run(nodes, {"old": old, "keep": keep, "new": new, "take": take}, {"sum": "old"})[0]
+
+
+def register(name, constants):
+    """One implementation, with parameters as inputs or as constants of the graph."""
+    impl = Implementation(name, version=ort.__version__)
+
+    @impl.implements("conv_forward", dtypes=("fp32", "fp16"))
+    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+        how = attributes(stride, padding, dilations=dilation, group=groups)
+        feeds = {"x": x, "w": w} if bias is None else {"x": x, "w": w, "bias": bias}
+        return run((("Conv", " ".join(feeds), "y", how),), feeds, {"y": "x"}, constants)[0]
+
+    @impl.implements("conv_backward_data", dtypes=("fp32", "fp16"))
+    def conv_backward_data(dy, w, *, stride, padding, dilation, groups, input_size):
+        full = [(dy.shape[i + 2] - 1) * stride[i] + dilation[i] * (w.shape[i + 2] - 1) + 1 for i in (0, 1)]
+        rest = tuple(input_size[i] + sum(padding[i]) - full[i] for i in (0, 1))
+        how = attributes(stride, padding, dilations=dilation, group=groups, output_padding=rest)
+        return run((("ConvTranspose", "dy w", "dx", how),), {"dy": dy, "w": w}, {"dx": "dy"}, constants)[0]
+
+    def conv_bn(x, w, gamma, beta, mean, var, conv, outputs, **norm):
+        """BatchNormalization wants everything: scale 1 and shift 0 stand for what the caller leaves out."""
+        gamma = np.ones(len(w), np.float32) if gamma is None else gamma
+        beta = np.zeros(len(w), np.float32) if beta is None else beta
+        bn = "BatchNormalization", "z gamma beta mean var", " ".join(outputs), tuple(norm.items())
+        feeds = {"x": x, "w": w, "gamma": gamma, "beta": beta, "mean": mean, "var": var}
+        return run((("Conv", "x w", "z", conv), bn), feeds, outputs, constants)
+
+    @impl.implements("conv_bn_inference", dtypes=("fp32", "fp16"), when=lambda p: not p.eps_outside)
+    def conv_bn_inference(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, eps):
+        conv = attributes(stride, padding, dilations=dilation, group=groups)
+        return conv_bn(x, w, gamma, beta, mean, var, conv, {"y": "x"}, epsilon=eps)[0]
+
+    @impl.implements("conv_bn_forward", dtypes=("fp32", "fp16"), when=lambda p: not p.eps_outside)
+    def conv_bn_forward(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, eps, momentum):
+        conv = attributes(stride, padding, dilations=dilation, group=groups)
+        old, outputs = np.zeros(len(w), np.float32), {"y": "x", "new_mean": "mean", "new_var": "var"}
+        new = {"epsilon": eps, "momentum": 0.0, "training_mode": 1}  # momentum 0: the batch's own statistics
+        y, *batch = conv_bn(x, w, gamma, beta, old, old, conv, outputs, **new)
+        if mean is None:
+            return y, *batch
+        m = y.size // len(w)  # the node would mix in the biased variance: running statistics have nodes of their own
+        return y, *batch, mix(mean, batch[0], momentum), mix(var, batch[1], momentum, m / (m - 1))
+
+    return impl
+
+
+inputs, initializers = register("onnxruntime-cpu", False), register("onnxruntime-cpu-const", True)
+
+
+@inputs.implements("avg_pool_forward", dtypes=("fp32", "fp16"))
+def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
+    """AveragePool."""
+    if divisor_override is not None:
+        raise Unsupported("AveragePool has no divisor_override")
+    more = {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad)}
+    how = attributes(stride, padding, kernel_shape=kernel_size, **more)
+    return run((("AveragePool", "x", "y", how),), {"x": x}, {"y": "x"})[0]
+
+
+@inputs.implements("max_pool_forward", dtypes=("fp32", "fp16", "fp64"))
+def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
+    """MaxPool."""
+    if any(max(pads) >= size for pads, size in zip(padding, kernel_size, strict=True)):
+        raise Unsupported("MaxPool: Pad should be smaller than kernel (even where the dilated kernel is larger)")
+    how = attributes(stride, padding, kernel_shape=kernel_size, dilations=dilation, ceil_mode=int(ceil_mode))
+    return run((("MaxPool", "x", "y", how),), {"x": x}, {"y": "x"})[0]
