@@ -35,9 +35,15 @@ def _rows(found: registry.Registry) -> Rows:
         operators = {OPERATORS[kernel.operator] for kernel in one.kernels}
         families = " ".join(name for name, family in FAMILIES.items() if operators & {*family.operators})
         status = absence_reason(one) or "ready"
-        rows.append({"name": one.name, "device": one.device, "operators": families, "status": status})
+        variants = " ".join(f"[{setting.label}]" for setting in one.settings)
+        rows.append(
+            {"name": one.name, "device": one.device, "operators": families, "variants": variants, "status": status}
+        )
     for word, reasons in (("unavailable", found.unavailable), ("broken", found.broken)):
-        rows += [{"name": n, "device": "", "operators": "", "status": f"{word}: {why}"} for n, why in reasons.items()]
+        rows += [
+            {"name": n, "device": "", "operators": "", "variants": "", "status": f"{word}: {why}"}
+            for n, why in reasons.items()
+        ]
     return rows
 
 

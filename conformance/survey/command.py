@@ -6,8 +6,9 @@ import argparse
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -90,7 +91,9 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
     found = {one.name: one for one in model.read(folder).environments} if (folder / model.NAME).exists() else {}
     started, machine = datetime.now(UTC).isoformat(timespec="seconds"), ""
     verified, complete = 0, True
-    for one in every:
+    todo = deque(every)
+    while todo:
+        one = todo.popleft()
         print(f"{one.name}: ", end="", flush=True)
         result, header, footer = surveyed(one, environments, asked)
         found[one.name] = result
@@ -111,6 +114,8 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
         print("; ".join(filter(None, (told, result.reason, seconds))), flush=True)
         verified += sum(counts.get(status, 0) for status in VERIFIED)
         complete &= not result.reason
+        if header is not None and not one.version and not one.variants and environments.variants(one):
+            todo.appendleft(replace(one, variants=True))
     if not verified:
         return ExitCode.NOTHING
     return ExitCode.GOOD if complete else ExitCode.BAD
@@ -146,8 +151,8 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
         )
     installed = time.monotonic()
     file = Path("records", f"{one.name}.jsonl")
-    # variants with the usual version alone: of others, the question is what has changed
-    words = ["run", "--impl", one.implementations, *([] if one.version else ["--variants"]), "--level", asked.level]
+    words = ["run", "--impl", one.implementations, "--level", "smoke" if one.variants else asked.level]
+    words += ["--variants"] if one.variants else []
     words += [
         "--seed",
         str(asked.seed),

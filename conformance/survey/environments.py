@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.execution.plan import PREFIX
-from conformance.resources import CHECKOUT, ENGINES
+from conformance.resources import CHECKOUT, ENGINES, IMPLS
 from conformance.survey.model import SurveyError
 
 DISTRIBUTION = "kernel-conformance"
@@ -34,10 +34,17 @@ class Wanted:
 
     engine: str
     version: str = ""
+    variants: bool = False
+    """Whether all of its variants run, at smoke level: most are a switch, which a few cases show."""
 
     @property
     def name(self) -> str:
-        """Of the environment."""
+        """Of the run."""
+        return f"{self.environment}-variants" if self.variants else self.environment
+
+    @property
+    def environment(self) -> str:
+        """Its folder."""
         return f"{self.engine}=={self.version}" if self.version else self.engine
 
     @property
@@ -54,6 +61,11 @@ class Wanted:
 def engines() -> list[str]:
     """All that a survey knows."""
     return [*NATIVE, *sorted(path.stem for path in ENGINES.glob("[!_]*.py"))]
+
+
+def file_of(stem: str) -> Path:
+    """Of an engine: its file, or its folder."""
+    return IMPLS / stem if (IMPLS / stem).is_dir() else ENGINES / f"{stem}.py"
 
 
 def requirements(wanted: Wanted) -> list[str]:
@@ -94,13 +106,13 @@ class Environments:
     def python(self, wanted: Wanted) -> Path:
         """The interpreter of an environment."""
         scripts = "Scripts" if sys.platform == "win32" else "bin"
-        return self._folder / wanted.name / scripts / f"python{sysconfig.get_config_var('EXE') or ''}"
+        return self._folder / wanted.environment / scripts / f"python{sysconfig.get_config_var('EXE') or ''}"
 
     def made(self, wanted: Wanted) -> dict[str, str]:
         """Make an environment, unless it is there; name -> version of the engine's packages. Raises SurveyError with
         what pip said last."""
         asked = requirements(wanted)
-        stamp = self._folder / wanted.name / STAMP
+        stamp = self._folder / wanted.environment / STAMP
         recipe = {"suite": str(self._suite), "requirements": asked, "python": sys.version}
         if not stamp.is_file() or json.loads(stamp.read_text()) != recipe:
             self._make(wanted, asked)
@@ -109,8 +121,14 @@ class Environments:
         names = {canonicalize_name(Requirement(one).name) for one in asked}
         return {one["name"]: one["version"] for one in listed if canonicalize_name(one["name"]) in names}
 
+    def variants(self, wanted: Wanted) -> bool:
+        """Whether its file declares any."""
+        path = file_of(wanted.implementations)
+        rows = json.loads(self._run(wanted, ["conformance", "list", "implementations", str(path), "--json"]))
+        return any(row["variants"] for row in rows)
+
     def _make(self, wanted: Wanted, asked: Sequence[str]) -> None:
-        folder = self._folder / wanted.name
+        folder = self._folder / wanted.environment
         try:
             venv.create(folder, clear=True, with_pip=True)
         except (OSError, subprocess.CalledProcessError) as error:

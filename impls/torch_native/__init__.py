@@ -9,7 +9,7 @@ import torch
 
 from conformance import Contract, Implementation, torch_arrays
 
-from . import fused
+from . import fused, variants
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
 from .max_pool import max_pool_backward, max_pool_forward
@@ -39,13 +39,16 @@ def _cpu_fields() -> dict[tuple[str, str], dict[str, str]]:
     """Findings on the CPU. oneDNN's bf16 dot products flush subnormals; torch's own gradients, which run where oneDNN
     does not support a 16-bit format on this processor, keep overlaps and partial sums in that format."""
     fields = {(name, "bf16"): {"subnormals": "flushed"} for name in ("conv_forward", *PAIRS)}
+    enabled = torch.backends.mkldnn.enabled
     supported = {
-        "bf16": torch.ops.mkldnn._is_mkldnn_bf16_supported(),
-        "fp16": torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+        "bf16": enabled and torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        "fp16": enabled and torch.ops.mkldnn._is_mkldnn_fp16_supported(),
     }
     for name, (dtype, by_onednn) in itertools.product(GRADIENTS, supported.items()):
         accumulate = {"accumulate": "auto" if by_onednn else dtype}
         fields[name, dtype] = accumulate | ({"subnormals": "flushed"} if dtype == "bf16" else {})
+    if rounded := variants.rounded_inputs():
+        fields |= {(name, "fp32"): rounded for name in (*GRADIENTS, "conv_forward", *PAIRS)}
     return fields
 
 
@@ -89,6 +92,7 @@ def _register_fused(device: str) -> Implementation:
 # On the CPU torch adds up the shares of overlapping windows in the storage format.
 torch_cpu = _register("cpu", _cpu_fields(), overlapping)
 torch_cuda = _register("cuda", {}, overlapping_and_composed)
+variants.declare(torch_cpu)
 torch_fused_cpu, torch_fused_cuda = _register_fused("cpu"), _register_fused("cuda")
 
 
