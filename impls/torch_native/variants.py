@@ -1,0 +1,46 @@
+"""Other ways to run torch on the CPU, each a row of its own: `--impl 'torch-cpu[isa=avx2]'`, or all by `--variants`."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+MKLDNN, PRECISION = "CONFORMANCE_TORCH_MKLDNN", "CONFORMANCE_TORCH_CONV"
+"""Read when this package is imported, because contracts follow from them."""
+
+if os.environ.get(MKLDNN) == "off":
+    torch.backends.mkldnn.enabled = False
+if PRECISION in os.environ:
+    torch.backends.mkldnn.conv.fp32_precision = os.environ[PRECISION]
+
+
+def rounded_inputs() -> dict[str, str]:
+    """What contracts of fp32 convolutions declare of their inputs."""
+    return {"inputs": os.environ[PRECISION]} if PRECISION in os.environ else {}
+
+
+def declare(implementation) -> None:
+    """oneDNN by instruction set, torch's own kernels instead of it or at a lower level, one thread, and wrappers."""
+    for isa in ("sse41", "avx2", "avx512_core"):
+        implementation.variant(f"isa={isa}", environment={"ONEDNN_MAX_CPU_ISA": isa})
+    implementation.variant("mkldnn=off", environment={MKLDNN: "off"})
+    implementation.variant("aten=default", environment={"ATEN_CPU_CAPABILITY": "default"})
+    implementation.variant("threads=1", prepare=lambda: torch.set_num_threads(1))
+    implementation.variant("conv=bf16", environment={PRECISION: "bf16"})
+    implementation.variant("deterministic", prepare=lambda: torch.use_deterministic_algorithms(True))
+    implementation.variant("channels_last", wrap=_in_channels_last)
+    implementation.variant("compile", wrap=lambda kernel: torch.compile(kernel, dynamic=False))
+
+
+def _in_channels_last(kernel):
+    """Images and filters of NCHW shape in channels-last memory."""
+
+    def converted(*given, layout, **parameters):
+        if layout == "nchw":
+            given = [
+                a.contiguous(memory_format=torch.channels_last) if a is not None and a.dim() == 4 else a for a in given
+            ]
+        return kernel(*given, layout=layout, **parameters)
+
+    return converted
