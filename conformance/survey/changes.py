@@ -13,9 +13,8 @@ from conformance.reporting.page.merge import CASE
 from conformance.reporting.page.model import dtype_place, operator_place
 from conformance.reporting.table import many
 from conformance.results.schema import VERIFIED, Attempt, Record
-from conformance.survey.matrix import Environment, Line
+from conformance.survey.matrix import FAILING, Environment, Line
 
-FAILING = ("fail", "error")
 ABSENT = ("unsupported", "unavailable")
 Key = tuple[object, ...]
 
@@ -50,11 +49,15 @@ class Difference:
         return f"other numbers in {self.differing:,} of {many(self.shared, 'case')}"
 
 
-def differences(found: Sequence[Line]) -> list[Difference]:
-    """Of each variant whose base is here."""
-    rows = {(line.environment.slug, line.row): line for line in found}
-    bases = [(line, rows[line.environment.slug, line.base]) for line in found if line.base]
-    return [_difference(line, base) for line, base in bases]
+def differences(found: Iterable[Line]) -> list[Difference]:
+    """Of each variant of the usual version from its base, in its own environment if it is there."""
+    rows = {(line.environment, line.row): line for line in found}
+    by_engine = {(line.environment.engine, line.row): line for line in rows.values()}
+    return [
+        _difference(line, rows.get((line.environment, line.base)) or by_engine[line.environment.engine, line.base])
+        for line in rows.values()
+        if line.base and not line.environment.surveyed.version
+    ]
 
 
 def _difference(line: Line, base: Line) -> Difference:
@@ -100,19 +103,21 @@ class Change:
 
 
 def histories(environments: Sequence[Environment]) -> dict[str, list[Environment]]:
-    """Engines of which there are several versions -> their environments, the oldest version first."""
-    found: defaultdict[str, list[Environment]] = defaultdict(list)
-    for environment in environments:
-        found[environment.surveyed.engine].append(environment)
-    return {engine: ordered(held) for engine, held in sorted(found.items()) if len(held) > 1}
+    """Engines of which several versions were asked for -> an environment of each, that of most cases, the oldest
+    version first."""
+    found: defaultdict[str, dict[str, Environment]] = defaultdict(dict)
+    for environment in sorted(environments, key=lambda one: one.plain.total()):
+        engine, version = environment.engine
+        found[engine][version] = environment
+    return {engine: ordered([*held.values()]) for engine, held in sorted(found.items()) if len(held) > 1}
 
 
 def ordered(environments: Sequence[Environment]) -> list[Environment]:
-    """In order of versions; in the given order where one is no version."""
+    """In order of versions; of their texts where one is no version."""
     try:
         return sorted(environments, key=lambda environment: Version(environment.version))
     except InvalidVersion:
-        return list(environments)
+        return sorted(environments, key=lambda environment: environment.version)
 
 
 def changes(history: Sequence[Environment]) -> list[Change]:

@@ -25,7 +25,7 @@ from conformance.reporting.table import many
 from conformance.reporting.terminal import LETTERS
 from conformance.results.schema import VERIFIED
 from conformance.survey.changes import Change, Difference, changes, differences, histories
-from conformance.survey.matrix import Environment, Line, counted, lines, operators, parted
+from conformance.survey.matrix import Environment, Line, counted, lines, operators, parted, usual
 from conformance.survey.model import Survey
 
 TITLE = "Conformance of convolution, pooling and batch normalisation"
@@ -53,12 +53,13 @@ def page(run: Run, environments: Sequence[Environment], earlier: Sequence[Run], 
         Markup((folder / name).read_text(encoding="utf-8"))
         for folder, name in ((render.TEMPLATES, "page.css"), (TEMPLATES, "survey.css"))
     )
-    found = lines(environments)
+    every = lines(environments)
+    found = usual(every)
     prefix = f"runs/{run.id}/" if top else ""
     rows = [_row(line, prefix, place) for place, line in enumerate(found)]
     parts = {
         "accuracy": _accuracy(found),
-        "variants": [_variant(one) for one in differences(found)],
+        "variants": [_variant(one) for one in differences(every)],
         "versions": [_history(engine, held, prefix) for engine, held in histories(environments).items()],
         "missing": list(_missing(environments)),
     }
@@ -96,21 +97,20 @@ def lead(found: Sequence[Line]) -> list[tuple[str, str, list[str]]]:
     wrong: list[str] = []
     rest: list[str] = []
     for line in (line for line in found if line.base is None):
-        status = line.total.status
-        (wrong if status in ("fail", "error") else right if line.tally.verified else rest).append(line.name)
+        (wrong if line.fails else right if line.tally.verified else rest).append(line.name)
     said: list[tuple[str, str, list[str]]] = [
-        ("fail", "wrong results, or errors", wrong),
-        ("pass", "right in all that was verified", right),
-        ("unsupported", "nothing verified", rest),
+        ("fail", "Wrong results, or errors", wrong),
+        ("pass", "All that was verified is right", right),
+        ("unsupported", "Nothing was verified", rest),
     ]
-    return [(status, f"{many(len(names), 'implementation')}: {text}", names) for status, text, names in said if names]
+    return [(status, f"{text} ({len(names)}):", names) for status, text, names in said if names]
 
 
 def again(survey: Survey) -> str:
     """The command that makes the survey again."""
-    usual = [one.engine for one in survey.environments if not one.version]
+    engines = dict.fromkeys(one.engine for one in survey.environments if not one.version)
     others = (["--versions", f"{one.engine}=={one.version}"] for one in survey.environments if one.version)
-    words = ["conformance", "survey", *usual, *(word for pair in others for word in pair)]
+    words = ["conformance", "survey", *engines, *(word for pair in others for word in pair)]
     return shlex.join([*words, "--level", survey.level, "--seed", str(survey.seed)])
 
 
@@ -162,12 +162,16 @@ def _tile(line: Line, operator: str, tile: Tile, prefix: str) -> dict[str, Any]:
 
 
 def _accuracy(found: Sequence[Line]) -> dict[str, Any] | None:
-    """Names of dtypes, and rows of (bits, worst error, rms, whether that exceeds the contract) for each of them."""
+    """Names of dtypes, and rows of (bits, worst error, rms, whether that exceeds the contract) for each of them: an
+    error that exceeds it says nothing of precision."""
     rows = []
     for line in found:
         profiles = line.tally.profiles
         exceeds = {dtype for (_, dtype), profile in profiles.items() if not profile.share <= 1}
-        cells = {text[1]: (*text[2:5], text[1] in exceeds) for text in accuracy.rows(profiles)}
+        cells = {
+            dtype: ("-", error, "-", True) if dtype in exceeds else (bits, error, rms, False)
+            for _, dtype, bits, error, rms, *_ in accuracy.rows(profiles)
+        }
         rows += [(line.name, line.base is not None, cells)] if cells else []
     dtypes = sorted({dtype for _, _, cells in rows for dtype in cells}, key=dtype_place)
     return {"dtypes": dtypes, "rows": rows} if rows else None
@@ -191,7 +195,7 @@ def _history(engine: str, history: Sequence[Environment], prefix: str) -> dict[s
     versions = [
         {
             "version": environment.version,
-            "counts": environment.digest.totals if environment.digest else {},
+            "counts": environment.plain,
             "link": link(environment, prefix),
             "note": "incomplete" if environment.incomplete else "",
         }

@@ -16,8 +16,11 @@ from conformance.reporting.tally import Tally
 from conformance.results.schema import STATUSES, VERIFIED, Record
 from conformance.survey.model import Survey, Surveyed
 
+FAILING = ("fail", "error")
+"""Statuses that say that an engine is wrong."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Environment:
     """An environment of a survey, with what its records hold.
 
@@ -40,33 +43,31 @@ class Environment:
         return packages.get(engine) or next(iter([*named, *packages.values()]), (engine, self.surveyed.version))
 
     @property
+    def engine(self) -> tuple[str, str]:
+        """With the version that was asked for."""
+        return self.surveyed.engine, self.surveyed.version
+
+    @property
     def version(self) -> str:
         """Of the engine, as it was installed or asked for."""
         return self.main[1] or self.surveyed.version
+
+    @cached_property
+    def plain(self) -> Counter[str]:
+        """Cases by status, without those of variants."""
+        found: Counter[str] = Counter()
+        for verdict in self.digest.results.verdicts if self.digest else ():
+            if not parted(verdict.record.implementation)[1]:
+                found[verdict.record.status] += verdict.record.cases
+        return found
 
     @property
     def incomplete(self) -> bool:
         """Whether there is more to verify than the records hold."""
         return self.digest is None or bool(self.surveyed.reason or self.notices)
 
-    @cached_property
-    def lines(self) -> tuple[Line, ...]:
-        """A line for each implementation, in order of names, variants below their base."""
-        if self.digest is None:
-            return ()
-        held: defaultdict[Row, list[Record]] = defaultdict(list)
-        for verdict in self.digest.results.verdicts:
-            held[verdict.row].append(verdict.record)
-        known = {(name, machine.device): (name, machine) for name, machine in self.digest.rows}
-        lines = {}
-        for row in self.digest.rows:
-            name, label = parted(row[0])
-            base = known.get((name, row[1].device)) if label else None
-            lines[row] = Line(self, row, base, tuple(held[row]))
-        return tuple(lines[row] for row in sorted(lines, key=lambda row: lines[row].place))
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Line:
     """An implementation on a machine; `base` is what it is a variant of, if that is here."""
 
@@ -90,7 +91,7 @@ class Line:
     def place(self) -> tuple[Any, ...]:
         """Sort key: variants after their base."""
         base = self.base or self.row
-        return base[0].casefold(), base, self.base is not None, self.row
+        return base[0].casefold(), base, self.base is not None, self.row, self.environment.slug
 
     @cached_property
     def tally(self) -> Tally:
@@ -104,6 +105,11 @@ class Line:
     def total(self) -> Tile:
         """All of its cases in one tile."""
         return Tile("", self.tally.totals)
+
+    @property
+    def fails(self) -> bool:
+        """Whether anything is wrong with it."""
+        return self.total.status in FAILING
 
     def tiles(self, operator: str) -> Sequence[Tile]:
         """By dtype."""
@@ -131,9 +137,37 @@ def parted(name: str) -> tuple[str, str]:
 
 
 def lines(environments: Iterable[Environment]) -> list[Line]:
-    """Rows of the matrix: of engines in their usual version, in order of names."""
-    usual = (environment for environment in environments if not environment.surveyed.version)
-    return sorted((line for environment in usual for line in environment.lines), key=lambda line: line.place)
+    """Every implementation in every environment, in order of names, variants below their base. That may have run in
+    another environment of the same engine and version: variants have fewer cases."""
+    held: defaultdict[tuple[Environment, Row], list[Record]] = defaultdict(list)
+    for environment in environments:
+        for verdict in environment.digest.results.verdicts if environment.digest else ():
+            if verdict.record.operator:
+                held[environment, verdict.row].append(verdict.record)
+    known = {(*environment.engine, row[0], row[1].device): row for environment, row in held}
+    found = []
+    for (environment, row), records in held.items():
+        name, label = parted(row[0])
+        base = known.get((*environment.engine, name, row[1].device)) if label else None
+        found.append(Line(environment, row, base, tuple(records)))
+    return sorted(found, key=lambda line: line.place)
+
+
+def usual(found: Iterable[Line]) -> list[Line]:
+    """Rows of the matrix: of engines in their usual version, an implementation once, where it has most cases. One that
+    fails elsewhere alone is there twice."""
+    chosen: defaultdict[tuple[str, Row], list[Line]] = defaultdict(list)
+    for line in sorted(found, key=lambda line: -len(line.records)):
+        if not line.environment.surveyed.version:
+            held = chosen[line.environment.surveyed.engine, line.row]
+            held += [line] if not held or (line.fails and not held[0].fails) else []
+    return sorted((line for held in chosen.values() for line in held), key=lambda line: line.place)
+
+
+def broken(environment: Environment) -> int:
+    """Files and tests that could not be used: no row has them."""
+    verdicts = environment.digest.results.verdicts if environment.digest else ()
+    return sum(verdict.record.cases for verdict in verdicts if not verdict.record.operator)
 
 
 def operators(found: Iterable[Line]) -> list[str]:
@@ -151,11 +185,11 @@ def document(survey: Survey, run: str, environments: Sequence[Environment]) -> d
     """The matrix as data: rows of all environments, those of other versions too."""
     rows = [
         {
-            "environment": environment.surveyed.name,
-            "engine": environment.surveyed.engine,
-            "version": environment.version,
-            "usual": not environment.surveyed.version,
-            "complete": not environment.incomplete,
+            "environment": line.environment.surveyed.name,
+            "engine": line.environment.surveyed.engine,
+            "version": line.environment.version,
+            "usual": not line.environment.surveyed.version,
+            "complete": not line.environment.incomplete,
             "implementation": line.row[0],
             "variant_of": line.base[0] if line.base else None,
             "machine": line.row[1].label,
@@ -166,8 +200,7 @@ def document(survey: Survey, run: str, environments: Sequence[Environment]) -> d
                 if line.tiles(operator)
             },
         }
-        for environment in environments
-        for line in environment.lines
+        for line in lines(environments)
     ]
     missing = [
         {

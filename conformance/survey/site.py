@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.tables import Digest
 from conformance.survey import badge, model
 from conformance.survey.index import Run, page
-from conformance.survey.matrix import Environment, document
+from conformance.survey.matrix import Environment, broken, document, lines, usual
 from conformance.survey.model import Survey, Surveyed, SurveyError
 
 PAGE, MATRIX, BADGES, RUNS, RECORDS = "index.html", "matrix.json", "badges", "runs", "records"
@@ -170,13 +171,20 @@ def _written(run: Run, environments: Sequence[Environment], earlier: Sequence[Ru
 def badges(environments: Sequence[Environment]) -> dict[str, str]:
     """File -> badge, of each engine in its usual version; variants count as well."""
     found = {}
-    for environment in environments:
-        if not environment.surveyed.version:
-            verified = sum(line.tally.verified for line in environment.lines)
-            counts = environment.digest.totals if environment.digest else {}
-            words, colour = badge.words(counts, verified, not environment.incomplete)
-            title = f"{environment.surveyed.engine} {environment.version}: {badge.LABEL}: {words}"
-            found[f"{ODD.sub('-', environment.surveyed.engine)}.svg"] = badge.svg(words, colour, title)
+    rows = usual(lines(environments))
+    engines: defaultdict[str, list[Environment]] = defaultdict(list)
+    for one in environments:
+        if not one.surveyed.version:
+            engines[one.surveyed.engine].append(one)
+    taken: set[str] = set()
+    for engine, held in engines.items():
+        tallies = [line.tally for line in rows if line.environment in held]
+        counts = sum((tally.totals for tally in tallies), Counter[str]())
+        counts["error"] += sum(broken(one) for one in held)
+        verified = sum(tally.verified for tally in tallies)
+        words, colour = badge.words(counts, verified, not any(one.incomplete for one in held))
+        title = f"{engine} {held[0].version}: {badge.LABEL}: {words}"
+        found[f"{_slug(engine, taken)}.svg"] = badge.svg(words, colour, title)
     return found
 
 
