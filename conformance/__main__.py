@@ -21,6 +21,7 @@ from conformance.reporting import command as report
 from conformance.reporting.comparison import compare
 from conformance.reporting.submission import check, pack
 from conformance.survey import command as survey
+from conformance.survey import findings
 from conformance.timing import unet
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
@@ -34,6 +35,7 @@ FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "claims": claims.declare,
     "compare": compare.declare,
     "survey": survey.declare,
+    "findings": findings.declare,
     "submit": pack.declare,
     "verify": check.declare,
     "unet": unet.declare,

@@ -9,6 +9,8 @@ _SHIPPED = PACKAGE / "shipped"
 CHECKOUT = None if _SHIPPED.is_dir() else PACKAGE.parent
 """The root of the repository; None where the package was installed from a wheel."""
 GOLDEN = (CHECKOUT or _SHIPPED) / "golden"
+FINDINGS = CHECKOUT / "docs" / "findings" if CHECKOUT else _SHIPPED / "findings"
+"""Defects of other people's libraries, a page each."""
 IMPLS = (CHECKOUT or _SHIPPED) / "impls"
 """Implementations that are verified unless a project says otherwise."""
 ENGINES = IMPLS / "engines"

@@ -21,7 +21,7 @@ from conformance.exit_codes import ExitCode
 from conformance.problems import LEVELS
 from conformance.results.schema import STATUSES, VERIFIED, Footer, Header
 from conformance.survey import model
-from conformance.survey.environments import Environments, Wanted, engines, requirements
+from conformance.survey.environments import Environments, Wanted, engines, python_of, requirements
 from conformance.survey.model import Survey, Surveyed, SurveyError
 
 
@@ -163,7 +163,7 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
         str(asked.folder.absolute() / file),
     ]
     done = subprocess.run(
-        [environments.python(one), "-m", "conformance", *words],
+        [python_of(environments.folder, one), "-m", "conformance", *words],
         capture_output=True, text=True, errors="replace", check=False, cwd=asked.folder,
     )  # fmt: skip
     header, footer = ends(asked.folder / file)

@@ -92,6 +92,12 @@ def _extra(name: str) -> list[str]:
     return [text.rpartition(";")[0] for text, _, extra in ours if extra.strip("'\"") == name]
 
 
+def python_of(folder: Path, wanted: Wanted) -> Path:
+    """The interpreter of an environment in a folder of them."""
+    scripts = "Scripts" if sys.platform == "win32" else "bin"
+    return (folder / wanted.environment / scripts / f"python{sysconfig.get_config_var('EXE') or ''}").absolute()
+
+
 class Environments:
     """A folder of virtual environments, each made once."""
 
@@ -101,18 +107,13 @@ class Environments:
             raise SurveyError(
                 "--suite: give the wheel of kernel-conformance that is to be installed beside each engine"
             )
-        self._folder, self._suite = folder, (suite or CHECKOUT or Path()).absolute()
-
-    def python(self, wanted: Wanted) -> Path:
-        """The interpreter of an environment."""
-        scripts = "Scripts" if sys.platform == "win32" else "bin"
-        return self._folder / wanted.environment / scripts / f"python{sysconfig.get_config_var('EXE') or ''}"
+        self.folder, self._suite = folder, (suite or CHECKOUT or Path()).absolute()
 
     def made(self, wanted: Wanted) -> dict[str, str]:
         """Make an environment, unless it is there; name -> version of the engine's packages. Raises SurveyError with
         what pip said last."""
         asked = requirements(wanted)
-        stamp = self._folder / wanted.environment / STAMP
+        stamp = self.folder / wanted.environment / STAMP
         recipe = {"suite": str(self._suite), "requirements": asked, "python": sys.version}
         if not stamp.is_file() or json.loads(stamp.read_text()) != recipe:
             self._make(wanted, asked)
@@ -128,7 +129,7 @@ class Environments:
         return any(row["variants"] for row in rows)
 
     def _make(self, wanted: Wanted, asked: Sequence[str]) -> None:
-        folder = self._folder / wanted.environment
+        folder = self.folder / wanted.environment
         try:
             venv.create(folder, clear=True, with_pip=True)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -151,7 +152,7 @@ class Environments:
 
     def _run(self, wanted: Wanted, words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
         done = subprocess.run(
-            [self.python(wanted), "-m", *words], capture_output=True, text=True, check=False, env=environment
+            [python_of(self.folder, wanted), "-m", *words], capture_output=True, text=True, check=False, env=environment
         )
         if done.returncode:
             last = [line for line in done.stderr.splitlines() if line.strip()][-3:]

@@ -19,7 +19,6 @@ from conformance import Implementation, Unsupported
 TYPES = {np.dtype(name): helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("f2", "f4", "f8")}
 OPTIONS = ort.SessionOptions()
 OPTIONS.intra_op_num_threads = OPTIONS.inter_op_num_threads = 1
-OPTIONS.log_severity_level = 3
 
 
 @lru_cache(maxsize=64)
@@ -108,14 +107,13 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
     """AveragePool."""
     if divisor_override is not None:
         raise Unsupported("AveragePool has no divisor_override")
-    more = {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad)}
-    how = attributes(stride, padding, kernel_shape=kernel_size, **more)
+    how = attributes(stride, padding, kernel_shape=kernel_size, ceil_mode=int(ceil_mode))
+    how += (("count_include_pad", int(count_include_pad)),)
     return run((("AveragePool", "x", "y", how),), {"x": x}, {"y": "x"})[0]
 
 
 @inputs.implements("max_pool_forward", dtypes=("fp32", "fp16", "fp64"))
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
-    """MaxPool."""
     if any(max(pads) >= size for pads, size in zip(padding, kernel_size, strict=True)):
         raise Unsupported("MaxPool: Pad should be smaller than kernel (even where the dilated kernel is larger)")
     how = attributes(stride, padding, kernel_shape=kernel_size, dilations=dilation, ceil_mode=int(ceil_mode))

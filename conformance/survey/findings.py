@@ -1,0 +1,135 @@
+"""`conformance findings`: defects of other people's libraries, each a page with a script that needs no suite.
+
+A page is Markdown: a title, a table of facts, what is wrong, and one block of Python of at most 15 lines, which ends
+with an assertion that holds where the library is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.exit_codes import ExitCode
+from conformance.resources import FINDINGS
+from conformance.survey.environments import Wanted, engines, python_of
+from conformance.survey.model import SurveyError
+
+FACTS = ("engine", "seen in", "shows", "upstream")
+"""What the table of a page says: the engine as a survey knows it; packages with versions, and the processor if that
+matters; how the script ends; where the defect is tracked, or that it was not found there."""
+MAX_LINES = 15
+PATIENCE = 120.0
+"""Seconds that a script may take."""
+_FACT = re.compile(r"^\| ([a-z ]+) \| (.+) \|$", re.MULTILINE)
+_RAISED = re.compile(r"^(?:\w+\.)*[A-Z]\w+(?:: .*)?$", re.MULTILINE)
+_SCRIPT = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A page."""
+
+    name: str
+    title: str
+    facts: dict[str, str]
+    script: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a script ended: "reproduces", "fixed", "not installed", or "differs", with what it said last."""
+
+    word: str
+    said: str = ""
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Run the scripts of docs/findings, which show defects of libraries, and say which of them reproduce."""
+    parser.set_defaults(run=_run)
+    parser.add_argument("names", nargs="*", metavar="FINDING|ENGINE", help="these only (default: all)")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(".survey"),
+        help="a survey's, whose environments are used where it has them (default: .survey, else this interpreter)",
+    )  # fmt: skip
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        every = read(FINDINGS)
+        if unknown := set(arguments.names) - {name for one in every for name in (one.name, one.facts["engine"])}:
+            raise SurveyError(f"{sorted(unknown)[0]}: no such finding. Choices: {', '.join(one.name for one in every)}")
+    except SurveyError as error:
+        print(f"findings: {error}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+    counts = Counter[str]()
+    for one in every:
+        if arguments.names and not {one.name, one.facts["engine"]} & {*arguments.names}:
+            continue
+        outcome = reproduced(one, interpreter(one, arguments.folder))
+        counts[outcome.word] += 1
+        print(f"{outcome.word:13}  {one.name}: {outcome.said or one.title}", flush=True)
+    print(", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
+    if counts["fixed"] or counts["differs"]:
+        return ExitCode.BAD
+    return ExitCode.GOOD if counts["reproduces"] else ExitCode.NOTHING
+
+
+def read(folder: Path) -> list[Finding]:
+    """All pages of a folder, by name. Raises SurveyError for one that cannot be run."""
+    return [parsed(file.stem, file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.md"))]
+
+
+def parsed(name: str, text: str) -> Finding:
+    """A page. Raises SurveyError naming what it lacks."""
+    title, scripts, facts = text.partition("\n")[0].removeprefix("# "), _SCRIPT.findall(text), dict(_FACT.findall(text))
+
+    def wrong() -> Iterator[str]:
+        yield from (f"has no row {fact!r} in its table" for fact in FACTS if fact not in facts)
+        if facts.get("engine") not in engines():
+            yield f"engine {facts.get('engine')!r} is none of {', '.join(engines())}"
+        if not re.fullmatch(r"[A-Z]\w+( or [A-Z]\w+)*", facts.get("shows", "")):
+            yield "shows must name an exception, such as AssertionError, or a signal, such as SIGSEGV"
+        if len(scripts) != 1:
+            yield f"has {len(scripts)} blocks of Python; one is run"
+        elif scripts[0].count("\n") > MAX_LINES:
+            yield f"its script has {scripts[0].count(chr(10))} lines; {MAX_LINES} are allowed"
+
+    for problem in wrong():
+        raise SurveyError(f"{name}.md: {problem}")
+    return Finding(name, title, facts, scripts[0])
+
+
+def interpreter(finding: Finding, folder: Path) -> Path:
+    """Of the engine's environment in a survey's folder, if there is one."""
+    found = python_of(folder / "environments", Wanted(finding.facts["engine"]))
+    return found if found.exists() else Path(sys.executable)
+
+
+def reproduced(finding: Finding, python: Path) -> Outcome:
+    """Run the script of a finding by itself."""
+    try:
+        done = subprocess.run(
+            [python.absolute(), "-c", finding.script],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Outcome("differs", f"did not end within {PATIENCE:.0f} s")
+    # a message may have several lines; the first of them begins with the exception's name
+    *_, last = ["", *_RAISED.findall(done.stderr)]
+    expected = finding.facts["shows"]
+    if not done.returncode:
+        return Outcome("fixed", "the script ends well: remove the page, or say in which version it was mended")
+    ended_by = signal.Signals(-done.returncode).name if done.returncode < 0 else ""
+    shown = ended_by or last.partition(":")[0].rpartition(".")[2]
+    if shown == "ModuleNotFoundError":
+        return Outcome("not installed", f"{last.partition(': ')[2]} ({finding.facts['engine']})")
+    if shown not in expected.split(" or "):
+        return Outcome("differs", f"ended with {shown or done.returncode}, and {expected} was expected: {last}")
+    return Outcome("reproduces")

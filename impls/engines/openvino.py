@@ -1,0 +1,131 @@
+"""OpenVINO, CPU plugin: native graphs of opset15, compiled with the inference precision hint f32, one thread.
+
+A problem becomes a graph of static shapes with filters and parameters as constants, as in a deployed network, compiled
+for each call. Operators are NCHW; nhwc operands are transposed in the graph, as OpenVINO's PrePostProcessor does.
+Normalisation by the batch's statistics is ReduceMean and MVN, for 16-bit tensors in f32, as its parameters are.
+
+Not taken: fp64 (the plugin executes f64 as f32); other gradients (no operators); `divisor_override` (no attribute);
+epsilon outside the root; pooling of an empty batch ("Batch size is zero").
+"""
+
+import ml_dtypes
+import numpy as np
+import openvino as ov
+from openvino import opset15 as ops
+
+from conformance import Contract, Implementation
+
+CORE, BF16 = ov.Core(), np.dtype(ml_dtypes.bfloat16)
+TYPES = {np.dtype("f4"): ov.Type.f32, np.dtype("f2"): ov.Type.f16, BF16: ov.Type.bf16}
+CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1}
+TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc")}
+INNER = {"when": lambda p: not p.eps_outside, "layouts": ("nchw", "nhwc")}
+WIDE, STORED = (
+    INNER | {"dtypes": ("fp32", "fp16")},
+    INNER | {"dtypes": ("bf16",), "contract": Contract(between="storage")},
+)
+
+# A network that is compiled in a forked child waits for threads of the parent.
+impl = Implementation("openvino-cpu", version=ov.__version__, unsafe=("fork",))
+
+
+def tensor(array):
+    """A copy as a tensor; of bf16, which the bindings do not know from NumPy, the bits."""
+    copy = ov.Tensor(TYPES[array.dtype], ov.Shape(array.shape))
+    copy.data[...] = array.view("f2") if array.dtype == BF16 else array
+    return copy
+
+
+def permuted(node, layout, order):
+    """The node, with the axes of an image or filter in another order for nhwc."""
+    return ops.transpose(node, order) if layout == "nhwc" and len(node.shape) == 4 else node
+
+
+def run(graph, layout, x, *constants):
+    """Results of a graph, a function of nodes in NCHW that returns a list of nodes."""
+    parameter = ops.parameter(x.shape, TYPES[x.dtype])
+    nodes = [parameter, *(a if a is None else ops.constant(tensor(a)) for a in constants)]
+    results = graph(*(n if n is None else permuted(n, layout, [0, 3, 1, 2]) for n in nodes))
+    model = ov.Model([permuted(node, layout, [0, 2, 3, 1]) for node in results], [parameter])
+    found = CORE.compile_model(model, "CPU", CONFIG).create_infer_request().infer([tensor(x)]).to_tuple()
+    return tuple(y.view(BF16) if x.dtype == BF16 and y.dtype == np.float16 else y for y in found)
+
+
+def ends(padding):
+    """Padding before and after."""
+    return [p[0] for p in padding], [p[1] for p in padding]
+
+
+def grouped(w, groups):
+    """Filters as the grouped operators take them."""
+    return w if groups == 1 else ops.reshape(w, [groups, w.shape[0] // groups, *list(w.shape)[1:]], False)
+
+
+def convolution(x, w, stride, padding, dilation, groups):
+    """Convolution or GroupConvolution."""
+    convolve = ops.convolution if groups == 1 else ops.group_convolution
+    return convolve(x, grouped(w, groups), list(stride), *ends(padding), list(dilation))
+
+
+@impl.implements("conv_forward", **TAKES)
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
+    def graph(x, w, bias):
+        y = convolution(x, w, stride, padding, dilation, groups)
+        return [y if bias is None else ops.add(y, ops.unsqueeze(bias, [0, 2, 3]))]
+
+    return run(graph, layout, x, w, bias)[0]
+
+
+@impl.implements("conv_backward_data", **TAKES)
+def conv_backward_data(dy, w, *, stride, padding, dilation, groups, layout, input_size):
+    convolve = ops.convolution_backprop_data if groups == 1 else ops.group_convolution_backprop_data
+    begin, end = ends(padding)
+
+    def graph(dy, w):
+        full = [(dy.shape[i + 2] - 1) * stride[i] + dilation[i] * (w.shape[i + 2] - 1) + 1 for i in (0, 1)]
+        rest = [input_size[i] + begin[i] + end[i] - full[i] for i in (0, 1)]
+        how = {"pads_begin": begin, "pads_end": end, "dilations": list(dilation), "output_padding": rest}
+        return [convolve(dy, grouped(w, groups), list(stride), **how)]
+
+    return run(graph, layout, dy, w)[0]
+
+
+@impl.implements("conv_bn_inference", **STORED)
+@impl.implements("conv_bn_inference", **WIDE)
+def conv_bn_inference(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, layout, eps):
+    def graph(x, w, *parameters):
+        z = ops.convert(convolution(x, w, stride, padding, dilation, groups), "f32")
+        return [ops.convert_like(ops.batch_norm_inference(z, *parameters, eps), x)]
+
+    gamma = np.ones_like(mean) if gamma is None else gamma
+    return run(graph, layout, x, w, gamma, np.zeros_like(mean) if beta is None else beta, mean, var)[0]
+
+
+@impl.implements("conv_bn_forward", **STORED)
+@impl.implements("conv_bn_forward", **WIDE)
+def conv_bn_forward(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, layout, eps, momentum):
+    def graph(x, w, gamma, beta, *running):
+        z = ops.convert(convolution(x, w, stride, padding, dilation, groups), "f32")
+        y = ops.mvn(z, [0, 2, 3], True, eps, "inside_sqrt")
+        if gamma is not None:
+            y = ops.add(ops.multiply(y, ops.unsqueeze(gamma, [0, 2, 3])), ops.unsqueeze(beta, [0, 2, 3]))
+        mean = ops.reduce_mean(z, [0, 2, 3])
+        var = ops.reduce_mean(ops.squared_difference(z, ops.unsqueeze(mean, [0, 2, 3])), [0, 2, 3])
+        m = z.shape[0] * z.shape[2] * z.shape[3]
+        new = [ops.multiply(mean, np.float32(momentum)), ops.multiply(var, np.float32(momentum * m / (m - 1)))]
+        old = [ops.multiply(a, np.float32(1 - momentum)) for a in running if a is not None]
+        return [ops.convert_like(y, x), mean, var, *(ops.add(a, b) for a, b in zip(old, new, strict=False))]
+
+    return run(graph, layout, x, w, gamma, beta, mean, var)
+
+
+@impl.implements("avg_pool_forward", when=lambda p: p.n > 0 and p.divisor_override is None, **TAKES)
+def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, layout):
+    how = list(kernel_size), not count_include_pad, "ceil_torch" if ceil_mode else "floor"
+    return run(lambda x: [ops.avg_pool(x, list(stride), *ends(padding), *how)], layout, x)[0]
+
+
+@impl.implements("max_pool_forward", when=lambda p: p.n > 0, **TAKES)
+def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
+    how = list(dilation), *ends(padding), list(kernel_size), "ceil_torch" if ceil_mode else "floor"
+    return run(lambda x: ops.max_pool(x, list(stride), *how).outputs()[:1], layout, x)[0]
