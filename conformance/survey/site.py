@@ -200,9 +200,15 @@ def _moved(made: Path, out: Path) -> None:
     for own in (made / RUNS).iterdir():
         place = out / RUNS / own.name
         place.parent.mkdir(exist_ok=True)
+        before = made.parent / "before"
         if place.exists():  # the same survey
-            place.replace(made.parent / "before")
-        own.replace(place)
+            place.replace(before)
+        try:
+            own.replace(place)
+        except OSError:
+            if before.exists():
+                before.replace(place)
+            raise
     (out / BADGES).mkdir(exist_ok=True)
     files = {path.name: path for path in (made / BADGES).iterdir()}
     for other in (out / BADGES).glob("*.svg"):
