@@ -62,6 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 T = TypeVar("T", Header, Footer)
+NONE = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,25 +144,16 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
     try:
         packages = environments.made(one)
     except SurveyError as error:
-        seconds = time.monotonic() - begun
-        return (
-            Surveyed(name=one.name, engine=one.engine, version=one.version, reason=str(error), install_s=seconds),
-            None,
-            None,
-        )
+        spent = time.monotonic() - begun
+        return Surveyed(
+            name=one.name, engine=one.engine, version=one.version, reason=str(error), install_s=spent
+        ), *NONE
     installed = time.monotonic()
     file = Path("records", f"{one.name}.jsonl")
+    (asked.folder / file).unlink(missing_ok=True)  # an earlier run's
     words = ["run", "--impl", one.implementations, "--level", "smoke" if one.variants else asked.level]
     words += ["--variants"] if one.variants else []
-    words += [
-        "--seed",
-        str(asked.seed),
-        "-n",
-        asked.processes,
-        "--overwrite",
-        "--records",
-        str(asked.folder.absolute() / file),
-    ]
+    words += ["--seed", str(asked.seed), "-n", asked.processes, f"--records={asked.folder.absolute() / file}"]
     done = subprocess.run(
         [python_of(environments.folder, one), "-m", "conformance", *words],
         capture_output=True, text=True, errors="replace", check=False, cwd=asked.folder,

@@ -30,7 +30,9 @@ executorch = Implementation(
     "executorch-xnnpack", "cpu", torch_arrays("cpu"), Contract(subnormals="flushed"), version("executorch")
 )
 # All that the graphs below can hold; the full list decides the same and takes longer.
-CONFIGS = [getattr(config, f"{c}Config") for c in ("Convolution", "BatchNorm", "AvgPooling", "MaxPool2d", "ConstantPad")]
+CONFIGS = [
+    getattr(config, f"{c}Config") for c in ("Convolution", "BatchNorm", "AvgPooling", "MaxPool2d", "ConstantPad")
+]
 LOCK = threading.Lock()  # a loaded method has one set of buffers, and torch.export is not reentrant
 PROGRAMS = collections.OrderedDict()
 BOTH = {"dtypes": ("fp32", "fp16"), "layouts": ("nchw", "nhwc")}

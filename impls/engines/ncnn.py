@@ -83,8 +83,12 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
 
 
 @engine.implements("conv_backward_data", when=lambda p: p.n > 0)
-@engine.implements("conv_backward_data", dtypes=("bf16",), contract=flushed,  # other groups crash 1.0.20261020
-                   when=lambda p: p.n and p.groups in (1, p.c == p.k and p.c))
+@engine.implements(
+    "conv_backward_data",
+    dtypes=("bf16",),
+    contract=flushed,  # other groups crash 1.0.20261020
+    when=lambda p: p.n and p.groups in (1, p.c == p.k and p.c),
+)
 def conv_backward_data(dy, w, *, stride, padding, dilation, groups, input_size):
     sizes = zip(input_size, dy.shape[2:], stride, dilation, w.shape[2:], padding, strict=True)
     bottom, right = (size - ((n - 1) * u + d * (r - 1) + 1 - sum(p)) for size, n, u, d, r, p in sizes)
@@ -113,7 +117,9 @@ def pool(x, kind, kernel_size, stride, padding, ceil_mode, more=""):
 
 
 @engine.implements("avg_pool_forward", when=lambda p: p.n and not p.divisor_override)
-@engine.implements("avg_pool_forward", dtypes=("bf16",), when=lambda p: p.n and not p.divisor_override, contract=flushed)
+@engine.implements(
+    "avg_pool_forward", dtypes=("bf16",), when=lambda p: p.n and not p.divisor_override, contract=flushed
+)
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad):
     counted = count_include_pad and padding != ((0, 0), (0, 0))
     tails = ((n + sum(p) - r) % u for n, r, u, p in zip(x.shape[2:], kernel_size, stride, padding, strict=True))

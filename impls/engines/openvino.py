@@ -20,13 +20,9 @@ TYPES = {np.dtype("f4"): ov.Type.f32, np.dtype("f2"): ov.Type.f16, BF16: ov.Type
 CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1}
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc")}
 INNER = {"when": lambda p: not p.eps_outside, "layouts": ("nchw", "nhwc")}
-WIDE, STORED = (
-    INNER | {"dtypes": ("fp32", "fp16")},
-    INNER | {"dtypes": ("bf16",), "contract": Contract(between="storage")},
-)
+WIDE, STORED = {"dtypes": ("fp32", "fp16")}, {"dtypes": ("bf16",), "contract": Contract(between="storage")}
 
-# A network that is compiled in a forked child waits for threads of the parent.
-impl = Implementation("openvino-cpu", version=ov.__version__, unsafe=("fork",))
+impl = Implementation("openvino-cpu", version=ov.__version__, unsafe=("fork",))  # compiling in a fork waits for ever
 
 
 def tensor(array):
@@ -36,17 +32,16 @@ def tensor(array):
     return copy
 
 
-def permuted(node, layout, order):
-    """The node, with the axes of an image or filter in another order for nhwc."""
-    return ops.transpose(node, order) if layout == "nhwc" and len(node.shape) == 4 else node
-
-
 def run(graph, layout, x, *constants):
     """Results of a graph, a function of nodes in NCHW that returns a list of nodes."""
     parameter = ops.parameter(x.shape, TYPES[x.dtype])
     nodes = [parameter, *(a if a is None else ops.constant(tensor(a)) for a in constants)]
-    results = graph(*(n if n is None else permuted(n, layout, [0, 3, 1, 2]) for n in nodes))
-    model = ov.Model([permuted(node, layout, [0, 2, 3, 1]) for node in results], [parameter])
+    if layout == "nhwc":
+        nodes = [n if n is None or len(n.shape) == 1 else ops.transpose(n, [0, 3, 1, 2]) for n in nodes]
+    results = graph(*nodes)
+    if layout == "nhwc":
+        results = [n if len(n.shape) == 1 else ops.transpose(n, [0, 2, 3, 1]) for n in results]
+    model = ov.Model(results, [parameter])
     found = CORE.compile_model(model, "CPU", CONFIG).create_infer_request().infer([tensor(x)]).to_tuple()
     return tuple(y.view(BF16) if x.dtype == BF16 and y.dtype == np.float16 else y for y in found)
 
@@ -90,8 +85,8 @@ def conv_backward_data(dy, w, *, stride, padding, dilation, groups, layout, inpu
     return run(graph, layout, dy, w)[0]
 
 
-@impl.implements("conv_bn_inference", **STORED)
-@impl.implements("conv_bn_inference", **WIDE)
+@impl.implements("conv_bn_inference", **STORED, **INNER)
+@impl.implements("conv_bn_inference", **WIDE, **INNER)
 def conv_bn_inference(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, layout, eps):
     def graph(x, w, *parameters):
         z = ops.convert(convolution(x, w, stride, padding, dilation, groups), "f32")
@@ -101,8 +96,8 @@ def conv_bn_inference(x, w, gamma, beta, mean, var, *, stride, padding, dilation
     return run(graph, layout, x, w, gamma, np.zeros_like(mean) if beta is None else beta, mean, var)[0]
 
 
-@impl.implements("conv_bn_forward", **STORED)
-@impl.implements("conv_bn_forward", **WIDE)
+@impl.implements("conv_bn_forward", **STORED, **INNER)
+@impl.implements("conv_bn_forward", **WIDE, **INNER)
 def conv_bn_forward(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, layout, eps, momentum):
     def graph(x, w, gamma, beta, *running):
         z = ops.convert(convolution(x, w, stride, padding, dilation, groups), "f32")

@@ -16,7 +16,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from conformance import Implementation, jax_arrays
 
-sim = Implementation("pallas@interpreter", "simulator", jax_arrays("cpu"), version=jax.__version__)
+sim = Implementation("pallas-interpreter", "simulator", jax_arrays("cpu"), version=jax.__version__)
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc"), "when": lambda p: p.n > 0}
 BLOCK_M, BLOCK_N, BLOCK_K, BLOCK = 64, 32, 64, 256
 
@@ -71,7 +71,10 @@ def avg_pool_kernel(x, y, *, kernel_size, stride, padding, count_include_pad, di
             h, v = h0 + r, w0 + s
             inside = (h >= 0) & (h < height) & (v >= 0) & (v < width) & mask
             acc += plgpu.load(x.at[at(layout, n, c, h, v)], mask=inside, other=0.0).astype(jnp.float32)
-    for start, size, k, (_, after) in ((h0, height, kernel_size[0], padding[0]), (w0, width, kernel_size[1], padding[1])):
+    for start, size, k, (_, after) in (
+        (h0, height, kernel_size[0], padding[0]),
+        (w0, width, kernel_size[1], padding[1]),
+    ):
         whole = jnp.minimum(start + k, size + after) - start
         count *= whole if count_include_pad else jnp.minimum(start + k, size) - jnp.maximum(start, 0)
     divisor = count if divisor_override is None else jnp.full(BLOCK, divisor_override)

@@ -59,8 +59,16 @@ def conv_bn(x, w, gamma, beta, mean, var, geometry, eps, eps_outside, factor=1.0
         raise Unsupported("TensorFlow adds epsilon to the variance")
     gamma, beta = (tf.ones(len(w)), tf.zeros(len(w))) if gamma is None else (gamma, beta)
     mean, var, factor = (tf.zeros(0), tf.zeros(0), 1.0) if mean is None else (mean, var, factor)
-    return tf.raw_ops.FusedBatchNormV3(x=convolve(x, w, *geometry), scale=gamma, offset=beta, mean=mean, variance=var,
-                                       epsilon=eps, exponential_avg_factor=factor, is_training=training)
+    return tf.raw_ops.FusedBatchNormV3(
+        x=convolve(x, w, *geometry),
+        scale=gamma,
+        offset=beta,
+        mean=mean,
+        variance=var,
+        epsilon=eps,
+        exponential_avg_factor=factor,
+        is_training=training,
+    )
 
 
 @impl.implements("conv_bn_forward", **BATCH_NORM)

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from conformance import Implementation, torch_arrays
 
-sim = Implementation("triton@interpreter", "simulator", torch_arrays("cpu"), version=triton.__version__)
+sim = Implementation("triton-interpreter", "simulator", torch_arrays("cpu"), version=triton.__version__)
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc")}
 
 

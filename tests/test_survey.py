@@ -1,0 +1,206 @@
+"""The survey: what is installed and run for which engine, and what becomes of what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.execution.plan import PREFIX
+from conformance.resources import CHECKOUT, ENGINES, IMPLS
+from conformance.survey import command, environments, model
+from conformance.survey.environments import NATIVE, STAMP, Environments, Wanted, engines, requirements
+from tests.conftest import ROOT
+
+PYTHON = """#!{python}
+# stands for the interpreter of an environment: what the suite is asked there, and canned answers
+import json, pathlib, sys
+words, here = sys.argv[2:], pathlib.Path(__file__).parent
+with open(here / "asked", "a") as file:
+    print(json.dumps(words), file=file)
+if sys.argv[1:3] == ["-m", "pip"]:
+    print(json.dumps([{{"name": "ncnn", "version": "1.0"}}, {{"name": "numpy", "version": "2.4"}}]))
+elif words[:2] == ["conformance", "list"]:
+    print(json.dumps([{{"name": "x", "variants": "{variants}"}}]))
+else:
+    records = pathlib.Path(words[-1].partition("=")[2])
+    footer = {{"kind": "footer", "schema": 2, "ended": "now", "exit_status": {status}, "interrupted": False}}
+    header = {{"kind": "header", "schema": 2, "started": "now", "command": [], "level": "smoke", "seed": 0, "golden": ""}}
+    header |= {{"method": "auto", "versions": {{"processor": "P", "machine": "x86_64", "system": "Linux"}}}}
+    footer["cases"] = {cases}
+    records.write_text("\\n".join(json.dumps(one) for one in (header, footer)[:{lines}]) + "\\n")
+    print("said last")
+    sys.exit({status})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path):
+    return tmp_path / "survey"
+
+
+def environment(
+    folder: Path, name: str, *, cases: dict | None = None, status: int = 0, lines: int = 2, variants: str = ""
+) -> Path:
+    """An environment that is there, and need not be made."""
+    engine, _, version = name.partition("==")
+    wanted = Wanted(engine, version)
+    python = environments.python_of(folder / "environments", wanted)
+    python.parent.mkdir(parents=True)
+    counts = {"pass": 3} if cases is None else cases
+    text = PYTHON.format(python=sys.executable, cases=counts, status=status, lines=lines, variants=variants)
+    python.write_text(text)
+    python.chmod(python.stat().st_mode | stat.S_IEXEC)
+    recipe = {"suite": str(CHECKOUT), "requirements": requirements(wanted), "python": sys.version}
+    (python.parents[1] / STAMP).write_text(json.dumps(recipe))
+    return python.parent / "asked"
+
+
+def survey(folder: Path, *words: str) -> int:
+    return main(["survey", "--folder", str(folder), "--level", "smoke", *words])
+
+
+def runs(asked: Path) -> list[list[str]]:
+    """The words of each `conformance run`."""
+    found = [json.loads(line) for line in asked.read_text().splitlines()]
+    return [words[1:] for words in found if words[:2] == ["conformance", "run"]]
+
+
+def test_an_engine_is_run_and_noted(folder: Path, capsys: pytest.CaptureFixture[str]):
+    asked = environment(folder, "ncnn", cases={"pass": 1234, "fail": 5}, status=1)
+    assert survey(folder, "ncnn") == 0  # failures of an engine are results of a survey
+    assert "ncnn: 1,234 pass, 5 fail; installed in" in capsys.readouterr().out
+    (run,) = runs(asked)
+    assert run[:5] == ["run", "--impl", "ncnn", "--level", "smoke"]
+    (found,) = model.read(folder).environments
+    assert (found.name, found.records, found.reason, found.exit_status) == ("ncnn", "records/ncnn.jsonl", "", 1)
+    assert found.packages == {"ncnn": "1.0"}
+    assert model.read(folder).machine == "P, x86_64, Linux"
+
+
+def test_variants_run_after_it_at_smoke_level(folder: Path):
+    asked = environment(folder, "ncnn", variants="[fp16]")
+    assert main(["survey", "ncnn", "--folder", str(folder)]) == 0
+    first, second = runs(asked)
+    assert ("--variants" in first, first[first.index("--level") + 1]) == (False, "standard")
+    assert ("--variants" in second, second[second.index("--level") + 1]) == (True, "smoke")
+    assert [one.records for one in model.read(folder).environments] == [
+        "records/ncnn.jsonl", "records/ncnn-variants.jsonl",
+    ]  # fmt: skip
+
+
+def test_versions_have_environments_of_their_own(folder: Path):
+    environment(folder, "ncnn==1.0.2024", variants="[fp16]")
+    assert survey(folder, "--versions", "ncnn==1.0.2024") == 0
+    (found,) = model.read(folder).environments  # without variants: the question is what has changed
+    assert (found.name, found.engine, found.version) == ("ncnn==1.0.2024", "ncnn", "1.0.2024")
+
+
+def test_a_run_that_breaks_off_is_a_result_and_the_others_run(folder: Path):
+    environment(folder, "ncnn", lines=1, status=3)
+    environment(folder, "mlx")
+    assert survey(folder, "ncnn", "mlx") == 1
+    broken, other = model.read(folder).environments
+    assert broken.reason == "the run ended with 3: said last"
+    assert (other.name, other.reason) == ("mlx", "")
+
+
+def test_what_cannot_be_installed_is_a_result(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise model.SurveyError("ncnn: pip install: no matching distribution")
+
+    environment(folder, "mlx")
+    monkeypatch.setattr(Environments, "_make", refused)
+    assert survey(folder, "ncnn", "mlx") == 1
+    assert [one.reason for one in model.read(folder).environments] == [
+        "ncnn: pip install: no matching distribution",
+        "",
+    ]
+
+
+def test_engines_that_are_not_asked_for_stay(folder: Path):
+    environment(folder, "ncnn")
+    environment(folder, "mlx")
+    survey(folder, "ncnn")
+    survey(folder, "mlx")
+    assert [one.name for one in model.read(folder).environments] == ["ncnn", "mlx"]
+
+
+def test_records_of_an_earlier_run_are_not_taken_for_this_one(folder: Path):
+    environment(folder, "ncnn", lines=0, status=4)
+    (folder / "records").mkdir()
+    (folder / "records/ncnn.jsonl").write_text('{"kind": "footer"}\n')
+    assert survey(folder, "ncnn") == 5
+    (found,) = model.read(folder).environments
+    assert found.records == ""
+
+
+def test_nothing_verified(folder: Path):
+    environment(folder, "ncnn", cases={"unsupported": 9}, status=5)
+    assert survey(folder, "ncnn") == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("ncn",), "survey ncn: unknown; did you mean ncnn?"),
+        (("--versions", "torch"), "--versions torch: must be an engine and versions, such as torch==2.6,2.9"),
+        (("--versions", "torch==2.6,"), "must be an engine and versions"),
+        (("--versions", "torch==two!"), "torch==two!"),
+        (("ncnn", "--seed", "-1"), "--seed -1: must be a whole number"),
+        (("--no-run", "--site", "site"), "survey.json: cannot be read"),
+    ],
+)
+def test_what_cannot_be_meant(folder: Path, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]):
+    assert survey(folder, *words) == 4
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").write_text("")
+    assert survey(tmp_path / "file", "ncnn") == 4
+    assert "--folder" in capsys.readouterr().err
+
+
+def test_another_version_replaces_the_engine_alone():
+    usual, older = requirements(Wanted("onnxruntime")), requirements(Wanted("onnxruntime", "1.20"))
+    assert [one.partition(">")[0] for one in usual] == ["onnxruntime", "onnx"]
+    assert older == ["onnxruntime==1.20.*", usual[1]]
+    assert requirements(Wanted("torch", "2.6.0")) == ["torch==2.6.0"]
+
+
+def test_constraints_of_another_version_leave_the_engine_free(tmp_path: Path):
+    made = Environments(tmp_path, None)
+    usual, other = (made._constraints(wanted, requirements(wanted)) for wanted in (Wanted("jax"), Wanted("jax", "0.9")))
+    assert "jax==" in usual
+    assert "jaxlib==" in usual
+    assert "jax" not in other
+    assert "numpy==" in other
+
+
+def test_every_engine_has_an_extra_a_tox_environment_and_its_name():
+    tox = (ROOT / "tox.ini").read_text()
+    for name in engines():
+        assert requirements(Wanted(name))
+        if name not in NATIVE:
+            stem = name.replace("_", "-")
+            assert stem in tox.partition(f"[testenv:{PREFIX}{{")[2].partition("}")[0].split(",")
+            assert f'"{stem}' in (ENGINES / f"{name}.py").read_text()  # its implementations' names begin with it
+    assert all((IMPLS / folder).is_dir() for folder in NATIVE.values())
+
+
+def test_files_of_engines_are_short():
+    assert {
+        path.name: count for path in ENGINES.glob("*.py") if (count := len(path.read_text().splitlines())) > 120
+    } == {}
+
+
+def test_ends_of_a_file(tmp_path: Path):
+    file = tmp_path / "r.jsonl"
+    assert command.ends(file) == (None, None)
+    file.write_text("")
+    assert command.ends(file) == (None, None)
