@@ -507,6 +507,30 @@ def test_an_implementation_that_fails_in_its_second_run_alone_is_shown_there_too
     assert [(line.environment.slug, line.fails) for line in rows] == [("acme", False), ("acme-variants", True)]
 
 
+def test_an_implementation_that_fails_in_both_runs_is_shown_once(tmp_path: Path):
+    held = [(one("acme"), [failed(), sample(problem="q")]), (one("acme-variants", "acme"), [failed()])]
+    assert [line.environment.slug for line in usual(lines(opened(tmp_path, held)))] == ["acme"]
+
+
+def test_a_tile_says_what_its_contract_is_weaker_in(tmp_path: Path):
+    held = [(one("acme"), [sample(contract=sample()["contract"] | {"algorithm": "winograd-f4"})])]
+    (line,) = lines(opened(tmp_path, held))
+    tile = index._tile(line, "conv_forward", line.tiles("conv_forward")[0], "")
+    assert "winograd-f4" in tile["weak"]
+    assert tile["label"].endswith(f"1 pass; contract: {tile['weak']}")
+
+
+def test_a_cell_leads_to_the_first_of_its_own_failures(tmp_path: Path):
+    raised: dict[str, Any] = {"status": "error", "reason": "raised E: no", "causes": []}
+    records = [*(failed(problem=f"p{n}") for n in range(3)), failed(problem="q", dtype="bf16", **raised)]
+    (line,) = lines(opened(tmp_path, [(one("acme"), [*records, sample(problem="r", dtype="fp64")])]))
+    assert [line.failure("conv_forward", dtype) for dtype in ("fp32", "bf16", "fp64")] == [0, 1, None]
+    together = line.together("conv_forward")
+    assert together is not None
+    assert together.counts == {"fail": 3, "error": 1, "pass": 1}
+    assert index._tile(line, "conv_forward", together, "")["link"] == "acme/index.html#failure-0"
+
+
 def test_a_history_takes_the_run_of_most_cases_without_variants(tmp_path: Path):
     variants = [sample(problem=f"p{n}", implementation="acme[fast]") for n in range(5)]
     held = [
@@ -550,7 +574,8 @@ def test_a_badge_is_green_only_if_all_that_was_verified_passes(
 def test_a_badge_is_xml_with_a_title_and_room_for_its_text():
     root = ElementTree.fromstring(badge.svg(f"{HOSTILE}\x00", badge.RED, f"<{HOSTILE}>"))
     names = {element.tag.rpartition("}")[2] for element in root.iter()}
-    assert names == {"svg", "title", "clipPath", "rect", "g", "text"}
+    assert names == {"svg", "title", "rect", "g", "text"}
+    assert not any("id" in element.attrib for element in root.iter())
     title = next(element for element in root if element.tag.endswith("title"))
     assert title.text == root.get("aria-label") == f"<{HOSTILE}>"
     texts = [element for element in root.iter() if element.tag.endswith("}text")]

@@ -41,11 +41,11 @@ def svg(text: str, colour: str, title: str) -> str:
     )
     root.set("aria-label", title)
     SubElement(root, "title").text = title
-    clip = SubElement(SubElement(root, "clipPath", id="round"), "rect", width=f"{left + right}", height=f"{HEIGHT}")
-    clip.set("rx", "3")
-    panes = SubElement(root, "g", {"clip-path": "url(#round)"})
-    SubElement(panes, "rect", width=f"{left}", height=f"{HEIGHT}", fill=DARK)
-    SubElement(panes, "rect", x=f"{left}", width=f"{right}", height=f"{HEIGHT}", fill=colour)
+    # rounded at the four outer corners; without ids, of which a page with several badges would have each twice
+    pane = {"height": f"{HEIGHT}", "rx": "3"}
+    SubElement(root, "rect", pane, width=f"{left + right}", fill=DARK)
+    SubElement(root, "rect", pane, x=f"{left}", width=f"{right}", fill=colour)
+    SubElement(root, "rect", x=f"{left}", width="4", height=f"{HEIGHT}", fill=colour)
     font = {"fill": "#fff", "font-family": "Verdana, Geneva, DejaVu Sans, sans-serif", "font-size": f"{SIZE}"}
     texts = SubElement(root, "g", font)
     for x, one in ((PADDING, LABEL), (left + PADDING, text)):

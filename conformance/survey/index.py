@@ -156,7 +156,9 @@ def _tile(line: Line, operator: str, tile: Tile, prefix: str) -> dict[str, Any]:
         "dtype": tile.dtype or "other",
         "counts": [(status, f"{count:,}{LETTERS[status]}") for status, count in counted(tile.counts).items()],
         "failing": tile.counts["fail"] + tile.counts["error"],
-        "label": f"{line.name}, {operator}{', ' * bool(tile.dtype)}{tile.dtype}: {tile.words}",
+        "weak": tile.weak,
+        "label": f"{line.name}, {operator}{', ' * bool(tile.dtype)}{tile.dtype}: {tile.words}"
+        + (f"; contract: {tile.weak}" if tile.weak else ""),
         "link": link(line.environment, prefix, min(places)) if places else "",
     }
 
