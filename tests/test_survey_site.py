@@ -255,8 +255,9 @@ def test_the_same_survey_is_the_same_run_and_other_records_are_another(tmp_path:
     folder = small(tmp_path / "1", started)
     site.build(folder, out)
     (out / "runs" / next((out / "runs").iterdir()) / "stale").write_text("")
-    site.build(folder, out)
+    page, _ = site.build(folder, out)
     (run,) = (out / "runs").iterdir()
+    assert page.read_text("utf-8").count(f'href="runs/{run.name}/index.html"') == 1
     assert not (run / "stale").exists()
     site.build(small(tmp_path / "2", started, problem="another"), out)
     assert len([*(out / "runs").iterdir()]) == 2
@@ -378,8 +379,8 @@ def test_nothing_from_outside_becomes_markup_or_leaves_its_folder(tmp_path: Path
 
 def test_folders_differ_where_names_differ_in_case_alone():
     taken = {"records"}
-    assert [site._slug(name, taken) for name in ("A", "a", "a", "records", "..", "torch==2.9", "Ä/Ä")] == [
-        "A", "a-2", "a-3", "records-2", "environment", "torch==2.9", "environment-2",
+    assert [site._slug(name, taken) for name in ("a", "A", "a", "records", "..", "torch==2.9", "Ä/Ä")] == [
+        "a", "A-2", "a-3", "records-2", "environment", "torch==2.9", "environment-2",
     ]  # fmt: skip
 
 
@@ -489,13 +490,15 @@ def test_what_only_one_of_them_verified_is_not_compared(tmp_path: Path):
 
 
 def test_a_variant_is_compared_with_the_base_of_its_own_run_else_with_that_of_the_engine(tmp_path: Path):
-    fast = sample(implementation="acme[fast]")
-    other = sample(checks={"y": {"rms": [0.9, 1.0]}})
-    held = [(one("acme"), [other, sample(problem="q")]), (one("acme-variants", "acme"), [sample(), fast])]
+    fast, other = sample(implementation="acme[fast]"), sample(checks={"y": {"rms": [0.9, 1.0]}})
+    main, second, third = one("acme"), one("acme-variants", "acme"), one("acme-again", "acme")
+    old = one("acme==1", "acme", "1")
+    held = [(main, [other, sample(problem="q")]), (second, [sample(), fast]), (third, [sample()])]
+    held += [(old, [other, fast])]  # of other versions, the question is what has changed
     found = lines(opened(tmp_path, held))
     assert [d.differing for d in changes.differences(found)] == [0]
     assert [line.environment.surveyed.name for line in usual(found)] == ["acme", "acme-variants"]
-    held[1] = (held[1][0], [fast])
+    held[1] = (second, [fast])
     (tmp_path / "2").mkdir()
     (difference,) = changes.differences(lines(opened(tmp_path / "2", held)))
     assert (difference.shared, difference.differing) == (1, 1)
@@ -601,6 +604,7 @@ def test_badges_count_every_case_of_an_engine_once(tmp_path: Path):
         (one("acme-variants", "acme"), [sample(), sample(implementation="acme[fast]")]),
         (one("acme==1", "acme", "1"), [failed(problem=f"p{n}") for n in range(9)]),
         (one("zeta"), [broken()]),
+        (one("omega==1", "omega", "1"), [sample(implementation="omega")]),
     ]
     found = site.badges(opened(tmp_path, held))
     assert [*found] == ["acme.svg", "zeta.svg"]

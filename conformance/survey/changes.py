@@ -50,8 +50,9 @@ class Difference:
 
 
 def differences(found: Iterable[Line]) -> list[Difference]:
-    """Of each variant of the usual version from its base, in its own environment if it is there."""
-    rows = {(line.environment, line.row): line for line in found}
+    """Of each variant of the usual version from its base: that of its own environment, if there is one, else that of
+    most cases."""
+    rows = {(line.environment, line.row): line for line in sorted(found, key=lambda line: len(line.records))}
     by_engine = {(line.environment.engine, line.row): line for line in rows.values()}
     return [
         _difference(line, rows.get((line.environment, line.base)) or by_engine[line.environment.engine, line.base])
