@@ -151,3 +151,11 @@ def test_an_empty_batch_has_every_distribution(operator: str):
     for distribution in FAMILIES[family].distributions:
         expected = Expectation(Recipe(OPERATORS[operator], geometry, "fp32", distribution, 0))
         assert all(not np.any(array) for array in expected.reference.values())
+
+
+@pytest.mark.parametrize("text", ["maxpool n1 c3 h4 w4 r2 s2", "maxpool n1 c3 h4 w4 r4 s4"])
+def test_a_maximum_of_minus_infinities_alone_is_asked_for(text: str):
+    """Also of a window that covers the image: two engines of others began such a search with the smallest number."""
+    expected = drawn("max_pool_forward", text, "fp32", "mixed").reference["y"]
+    assert np.isneginf(expected[0, 2]).all()
+    assert not np.isneginf(expected[0, :2]).all()

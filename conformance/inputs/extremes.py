@@ -46,7 +46,7 @@ def mixed(recipe: Recipe) -> Arrays:
 
     About one term in a sum is not finite. A plane has one NaN: of two in a window, frameworks differ in which gets the
     gradient. Data of dw are left out: algorithms that put zeros between gradients multiply them with these. Where
-    results are elements of the inputs, every zero is -0.0, which then is the only right one.
+    results are elements of the inputs, every zero is -0.0, which then is the only right one, and a plane is -inf.
     """
     operator, geometry = recipe.operator, recipe.geometry
     inputs: Arrays = {}
@@ -63,6 +63,9 @@ def mixed(recipe: Recipe) -> Arrays:
         inputs[name][signs < 0] = -math.inf
         planes = inputs[name].reshape(-1, shape[2] * shape[3])[1::2]  # the first has one of `nonfinite`
         planes[np.arange(len(planes)), recipe.stream(f"{name} NaN").below(planes.shape[1], len(planes))] = np.nan
+    if operator.errors(geometry).selects:  # a search that begins with the smallest finite number returns that
+        data = inputs[operator.data]
+        data.reshape(-1, data.shape[2] * data.shape[3])[2:3] = -math.inf
     if operator.factors == 2:  # a filter, or a channel, of zeros
         other = inputs[operator.operand if scattered else operator.data]
         if other.shape[operator.free_axis] > 1:

@@ -119,6 +119,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         "profile": {j.output: _profile(j) for j in verdict.judgements if j.profile},
         "work": msgspec.convert(verdict.work | {"least_bytes": least}, Work) if verdict.work and least else None,
         "versions": versions()
+        | ({"implementation": here.version} if here.version else {})
         | ({} if verdict.status == "unavailable" else {str(k): str(v) for k, v in here.arrays.describe().items()}),
         "command": case.command,
         **verdict_fields(verdict),
