@@ -27,10 +27,10 @@ if sys.argv[1:3] == ["-m", "pip"]:
 elif words[:2] == ["conformance", "list"]:
     print(json.dumps([{{"name": "x", "variants": "{variants}"}}]))
 else:
-    records = pathlib.Path(words[-1].partition("=")[2])
+    records = pathlib.Path(next(w for w in words if w.startswith("--records=")).partition("=")[2])
     footer = {{"kind": "footer", "schema": 2, "ended": "now", "exit_status": {status}, "interrupted": False}}
-    header = {{"kind": "header", "schema": 2, "started": "now", "command": [], "level": "smoke", "seed": 0, "golden": ""}}
-    header |= {{"method": "auto", "versions": {{"processor": "P", "machine": "x86_64", "system": "Linux"}}}}
+    header = {{"kind": "header", "schema": 2, "started": "now", "command": [], "level": "smoke", "golden": ""}}
+    header |= {{"seed": 0, "method": "auto", "versions": {{"processor": "P", "machine": "x86_64", "system": "Linux"}}}}
     footer["cases"] = {cases}
     records.write_text("\\n".join(json.dumps(one) for one in (header, footer)[:{lines}]) + "\\n")
     print("said last")
@@ -128,6 +128,13 @@ def test_engines_that_are_not_asked_for_stay(folder: Path):
     survey(folder, "ncnn")
     survey(folder, "mlx")
     assert [one.name for one in model.read(folder).environments] == ["ncnn", "mlx"]
+
+
+def test_a_run_that_is_to_be_stopped_is_a_sample(folder: Path):
+    asked = environment(folder, "ncnn", status=2)
+    assert survey(folder, "ncnn", "--minutes", "5") == 0
+    assert "--minutes=5" in runs(asked)[0]
+    assert model.read(folder).environments[0].reason == "a sample: stopped after 5 minutes, as asked"
 
 
 def test_records_of_an_earlier_run_are_not_taken_for_this_one(folder: Path):

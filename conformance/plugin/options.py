@@ -54,6 +54,7 @@ def add(parser: Any) -> None:
     group.addoption("--timeout", metavar="SECONDS", help="longest call of a kernel (default: 60; huge: 600)")
     group.addoption("--memory", metavar="GIB", help="most memory of a kernel's process (default: its share)")
     group.addoption("--workers", metavar="N", default="1", help="kernels' processes at once, for each -n (default: 1)")
+    group.addoption("--minutes", metavar="N", help="stop after so long, having taken problems in a drawn order")
     group.addoption("--in-process", action="store_true", help="run kernels in the judge's process, for debuggers")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
     group.addoption("--show", action="append", metavar="STATUS", help="list the cases of a status, with reasons")
@@ -164,6 +165,18 @@ def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | Non
             raise pytest.UsageError(f"{option} {text}: must be a number, at least {least:g}")
     workers = int(found["--workers"])
     return Limits(found["--timeout"], int(found["--memory"] * 2**30 / workers)), workers
+
+
+def seconds(config: pytest.Config) -> float | None:
+    """How long the run may take; None where it takes as long as it does. Raises pytest.UsageError."""
+    text = config.getoption("--minutes")
+    try:
+        found = None if text is None else 60 * float(text)
+    except ValueError:
+        found = -1.0
+    if found is not None and not 0 < found < 1e6:
+        raise pytest.UsageError(f"--minutes {text}: must be a number above 0")
+    return found
 
 
 def folder(config: pytest.Config, selection: Selection) -> Path:

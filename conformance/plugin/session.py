@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,6 +81,7 @@ class Session:
         self.is_worker = hasattr(config, "workerinput")
         self.selection = options.read(config)
         self.tally = Tally()
+        self._patience, self._started = options.seconds(config), time.monotonic()
         self.impls = options.folder(config, self.selection)
         self.claims = _claims(self.selection, self.impls)
         self.compared = Compared(self.claims)
@@ -100,6 +103,9 @@ class Session:
             recording.require_same_sources(self.records, self.plan)
             for record in earlier:
                 self._count(record, None)
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._session: Any = session
 
     @property
     def plan(self) -> Plan:
@@ -171,6 +177,8 @@ class Session:
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
                 for path, reason in self.plan.registry.broken.items()
             ]
+        if self._patience is not None:
+            _shuffle(kept)
         items[:] = [item for item in kept if not self._is_recorded(item)] if self._recorded else kept
 
     def _is_recorded(self, item: pytest.Item) -> bool:
@@ -221,6 +229,10 @@ class Session:
         if record is None:
             return
         self._begun.pop(report.nodeid, None)
+        if self._patience is not None and time.monotonic() - self._started > self._patience:
+            # under xdist it is its own loop that stops
+            loop = self.config.pluginmanager.get_plugin("dsession") or self._session
+            loop.shouldstop = f"stopped after {self._patience / 60:g} minutes (--minutes)"
         if self.records is not None:
             try:
                 self.records.write(record)
@@ -296,6 +308,18 @@ class Session:
                     self.summary.unwritable = str(recording.unwritable(self.records.path, error))
                     status = ExitCode.UNUSABLE
         session.exitstatus = status
+
+
+def _shuffle(items: list[pytest.Item]) -> None:
+    """Problems in a drawn order, the same in every worker, so that what there is time for is a fair sample."""
+
+    def drawn(item: pytest.Item) -> int:
+        case, _ = recording.asked(item)
+        if isinstance(case, Case):
+            return zlib.crc32(case.problem.name.encode())
+        return 1 << 32 if isinstance(case, Training) else 0  # absences take no time, and trainings the most
+
+    items.sort(key=drawn)
 
 
 def _processes(config: pytest.Config) -> int:

@@ -38,6 +38,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", choices=LEVELS, default="standard", help="how much to run")
     parser.add_argument("--seed", default="0", metavar="N", help="of the data")
     parser.add_argument("-n", default="1", metavar="N", dest="processes", help="processes for each run, as of pytest")
+    parser.add_argument("--minutes", metavar="N", help="longest run of an engine: a fair sample of what it takes")
     parser.add_argument("--folder", type=Path, default=Path(".survey"), help="where environments and records are kept")
     parser.add_argument(
         "--suite", type=Path, metavar="WHEEL", help="what to install as the suite (default: this checkout)"
@@ -63,6 +64,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 T = TypeVar("T", Header, Footer)
 NONE = (None, None)
+SAMPLE = "a sample:"
+"""How the reason of a run begins that was stopped because it was to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class Asked:
     level: str
     seed: int
     processes: str
+    minutes: str | None
 
 
 def _surveyed(arguments: argparse.Namespace) -> ExitCode:
@@ -81,7 +85,7 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
     every = wanted(arguments.engines, arguments.versions)
     environments = Environments(folder / "environments", arguments.suite)
     try:
-        asked = Asked(folder, arguments.level, seed_number(arguments.seed), arguments.processes)
+        asked = Asked(folder, arguments.level, seed_number(arguments.seed), arguments.processes, arguments.minutes)
         (folder / "records").mkdir(parents=True, exist_ok=True)
     except SelectionError as error:
         raise SurveyError(str(error)) from None
@@ -114,7 +118,7 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
         seconds = f"installed in {result.install_s:.0f} s, ran {result.run_s:.0f} s"
         print("; ".join(filter(None, (told, result.reason, seconds))), flush=True)
         verified += sum(counts.get(status, 0) for status in VERIFIED)
-        complete &= not result.reason
+        complete &= not result.reason or result.reason.startswith(SAMPLE)
         if header is not None and not one.version and not one.variants and environments.variants(one):
             todo.appendleft(replace(one, variants=True))
     if not verified:
@@ -154,12 +158,15 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
     words = ["run", "--impl", one.implementations, "--level", "smoke" if one.variants else asked.level]
     words += ["--variants"] if one.variants else []
     words += ["--seed", str(asked.seed), "-n", asked.processes, f"--records={asked.folder.absolute() / file}"]
+    words += [f"--minutes={asked.minutes}"] if asked.minutes else []
     done = subprocess.run(
         [python_of(environments.folder, one), "-m", "conformance", *words],
         capture_output=True, text=True, errors="replace", check=False, cwd=asked.folder,
     )  # fmt: skip
     header, footer = ends(asked.folder / file)
     reason = "" if footer is not None and not footer.interrupted else _last(done)
+    if asked.minutes and footer is not None and done.returncode == ExitCode.INTERRUPTED:
+        reason = f"{SAMPLE} stopped after {asked.minutes} minutes, as asked"
     result = Surveyed(
         name=one.name,
         engine=one.engine,

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,8 +99,8 @@ def parsed(name: str, text: str) -> Finding:
             yield "shows must name an exception, such as AssertionError, or a signal, such as SIGSEGV"
         if len(scripts) != 1:
             yield f"has {len(scripts)} blocks of Python; one is run"
-        elif scripts[0].count("\n") > MAX_LINES:
-            yield f"its script has {scripts[0].count(chr(10))} lines; {MAX_LINES} are allowed"
+        elif (count := len(re.findall(r"^.*\S", scripts[0], re.MULTILINE))) > MAX_LINES:
+            yield f"its script has {count} lines; {MAX_LINES} are allowed"
 
     for problem in wrong():
         raise SurveyError(f"{name}.md: {problem}")
@@ -114,13 +115,16 @@ def interpreter(finding: Finding, folder: Path) -> Path:
 
 def reproduced(finding: Finding, python: Path) -> Outcome:
     """Run the script of a finding by itself."""
-    try:
-        done = subprocess.run(
-            [python.absolute(), "-c", finding.script],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Outcome("differs", f"did not end within {PATIENCE:.0f} s")
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, f"{finding.name}.py")  # a file, because compilers of Python read the source
+        script.write_text(finding.script, encoding="utf-8")
+        try:
+            done = subprocess.run(
+                [python.absolute(), "-P", script], cwd=folder, timeout=PATIENCE, check=False,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Outcome("differs", f"did not end within {PATIENCE:.0f} s")
     # a message may have several lines; the first of them begins with the exception's name
     *_, last = ["", *_RAISED.findall(done.stderr)]
     expected = finding.facts["shows"]

@@ -1,67 +1,53 @@
 """ExecuTorch's XNNPACK delegate on the CPU, through the Python runtime.
 
-A problem becomes a module of one PyTorch call (two with one-sided padding or batch normalisation): torch.export ->
-to_edge_transform_and_lower(XnnpackPartitioner) -> .pte -> executorch.runtime. The delegate only takes filters and
-parameters that are constants of the program, so every set of weights is a program of its own. Where the partitioner
-leaves any operator outside the delegate, the problem is refused: a portable kernel of ExecuTorch would run it.
+A problem becomes a module of one PyTorch call (two with one-sided padding or batch norm): torch.export ->
+to_edge_transform_and_lower(XnnpackPartitioner) -> .pte -> runtime. Filters and parameters must be constants, so every
+set of weights is a program. Where an operator is left outside the delegate, for a portable kernel, it is refused.
 
-Not taken: fp64 and bf16 (the partitioner takes fp32 and fp16; batch normalisation, whose parameters are fp32, fp32
-only), empty tensors, gradients and batch statistics (XNNPACK has none; conv_backward_data is its transposed
-convolution). The caller of a program gives inputs in its memory format: x is passed as it comes, and not copied.
+Not taken: fp64 and bf16 (the partitioner takes fp32 and fp16; in batch normalisation fp32 only), empty tensors,
+gradients and batch statistics (XNNPACK has none; conv_backward_data is its transposed convolution). x is not copied.
 """
 
-import collections
 import threading
 from importlib.metadata import version
 
 import torch
-import torch.nn.functional as F
 from executorch.backends.xnnpack.partition import config
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from executorch.exir import to_edge_transform_and_lower
 from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpool
 from executorch.runtime import Runtime
+from torch.nn import functional
 
 from conformance import Contract, Implementation, Unsupported, torch_arrays
 
-# XNNPACK runs under pthreadpool.h's PTHREADPOOL_FLAG_DISABLE_DENORMALS: "Disable support for denormalized numbers to
-# the maximum extent possible for the duration of the computation."
-executorch = Implementation(
-    "executorch-xnnpack", "cpu", torch_arrays("cpu"), Contract(subnormals="flushed"), version("executorch")
-)
+FLUSHED = Contract(subnormals="flushed")  # XNNPACK sets PTHREADPOOL_FLAG_DISABLE_DENORMALS (pthreadpool.h)
+executorch = Implementation("executorch-xnnpack", "cpu", torch_arrays("cpu"), FLUSHED, version("executorch"))
 # All that the graphs below can hold; the full list decides the same and takes longer.
-CONFIGS = [
-    getattr(config, f"{c}Config") for c in ("Convolution", "BatchNorm", "AvgPooling", "MaxPool2d", "ConstantPad")
-]
+KINDS = [getattr(config, f"{k}Config") for k in ("Convolution", "BatchNorm", "AvgPooling", "MaxPool2d", "ConstantPad")]
 LOCK = threading.Lock()  # a loaded method has one set of buffers, and torch.export is not reentrant
-PROGRAMS = collections.OrderedDict()
+PROGRAMS = {}
 BOTH = {"dtypes": ("fp32", "fp16"), "layouts": ("nchw", "nhwc")}
 _unsafe_reset_threadpool(1)
 
 
 class Call(torch.nn.Module):
-    """`function(x, *constants)`: what is exported."""
-
     def __init__(self, function, constants):
         super().__init__()
-        self.function, self.given = function, [c is not None for c in constants]
-        for i, constant in enumerate(constants):
-            if constant is not None:  # lowering asserts that filters are not channels-last
-                self.register_buffer(f"constant{i}", constant.contiguous())
+        self.function = function
+        for i, constant in enumerate(constants):  # lowering asserts that filters are not channels-last
+            self.register_buffer(f"constant{i}", constant.contiguous())
 
     def forward(self, x):
-        return self.function(x, *(getattr(self, f"constant{i}") if c else None for i, c in enumerate(self.given)))
+        return self.function(x, *self.buffers())
 
 
 def build(function, constants, shape, dtype, layout):
     """A loaded program, which holds its method; Unsupported unless all of it is delegated."""
     form = torch.contiguous_format if layout == "nchw" else torch.channels_last
     x = torch.zeros(shape, dtype=dtype).contiguous(memory_format=form)
-    with torch.no_grad():
-        exported = torch.export.export(Call(function, constants).eval(), (x,))
-        checks = EdgeCompileConfig(_check_ir_validity=False)
-        partitioner = [XnnpackPartitioner(configs=CONFIGS)]
-        edge = to_edge_transform_and_lower(exported, partitioner=partitioner, compile_config=checks)
+    exported = torch.export.export(Call(function, constants).eval(), (x,))
+    edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner(configs=KINDS)])
     calls = [node.target for node in edge.exported_program().graph.nodes if node.op == "call_function"]
     outside = {getattr(t, "__name__", str(t)) for t in calls} - {"executorch_call_delegate", "getitem"}
     if outside or not calls:
@@ -70,18 +56,17 @@ def build(function, constants, shape, dtype, layout):
 
 
 def run(function, arguments, x, constants, layout):
-    """`function(x, *constants)`, from a program that is kept for these arguments and constants."""
+    """`function(x, *constants)` without those that are None, from a program that is kept."""
     if not x.numel():
         raise Unsupported("the partitioner leaves out empty tensors")
-    if layout == "nhwc":
-        x, *constants = (t.permute(0, 3, 1, 2) if t is not None and t.ndim == 4 else t for t in (x, *constants))
-    values = tuple(c if c is None else (c.shape, c.numpy().tobytes()) for c in constants)
-    key = (arguments, x.shape, x.dtype, layout, values)
+    given = (t for t in (x, *constants) if t is not None)
+    x, *constants = (t.permute(0, 3, 1, 2) if layout == "nhwc" and t.ndim == 4 else t for t in given)
+    key = (arguments, x.shape, x.dtype, layout, *((c.shape, c.numpy().tobytes()) for c in constants))
     with LOCK:
         if key not in PROGRAMS:
             PROGRAMS[key] = build(function, constants, x.shape, x.dtype, layout)
         if len(PROGRAMS) > 16:
-            PROGRAMS.popitem(last=False)
+            PROGRAMS.pop(next(iter(PROGRAMS)))
         y = PROGRAMS[key].load_method("forward").execute([x])[0]
     return y.contiguous() if layout == "nchw" else y.permute(0, 2, 3, 1).contiguous()
 
@@ -91,14 +76,14 @@ def split(padding, most=(1 << 30, 1 << 30), value=0.0):
     (top, bottom), (left, right) = padding
     if top == bottom <= most[0] and left == right <= most[1]:
         return (top, left), lambda x: x
-    return (0, 0), lambda x: F.pad(x, (left, right, top, bottom), value=value)
+    return (0, 0), lambda x: functional.pad(x, (left, right, top, bottom), "constant", value)
 
 
 @executorch.implements("conv_forward", **BOTH)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
     p, pad = split(padding)
-    conv = lambda x, w, bias: F.conv2d(pad(x), w, bias, stride, p, dilation, groups)  # noqa: E731
-    return run(conv, ("conv", stride, padding, dilation, groups), x, (w, bias), layout)
+    a = (stride, p, dilation, groups)
+    return run(lambda x, w, b=None: functional.conv2d(pad(x), w, b, *a), ("conv", padding, *a), x, (w, bias), layout)
 
 
 @executorch.implements("conv_backward_data", **BOTH, when=lambda p: all(a == b for a, b in p.padding))
@@ -106,18 +91,16 @@ def conv_backward_data(dy, w, *, stride, padding, dilation, groups, layout, inpu
     p = tuple(before for before, _ in padding)
     (size, window) = (dy.shape[2:], w.shape[2:]) if layout == "nchw" else (dy.shape[1:3], w.shape[1:3])
     parts = zip(input_size, size, window, stride, p, dilation, strict=True)
-    more = tuple(i - ((o - 1) * u - 2 * b + d * (r - 1) + 1) for i, o, r, u, b, d in parts)
-    conv = lambda dy, w: F.conv_transpose2d(dy, w, None, stride, p, more, groups, dilation)  # noqa: E731
-    return run(conv, ("data", stride, padding, dilation, groups, more), dy, (w,), layout)
+    a = (stride, p, tuple(i - ((o - 1) * u - 2 * b + d * (r - 1) + 1) for i, o, r, u, b, d in parts), groups, dilation)
+    return run(lambda dy, w: functional.conv_transpose2d(dy, w, None, *a), ("data", *a), dy, (w,), layout)
 
 
 @executorch.implements("conv_bn_inference", layouts=BOTH["layouts"], when=lambda p: not p.eps_outside)
 def conv_bn_inference(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, eps, layout):
     p, pad = split(padding)
-    fused = lambda x, w, gamma, beta, mean, var: F.batch_norm(  # noqa: E731
-        F.conv2d(pad(x), w, None, stride, p, dilation, groups), mean, var, gamma, beta, eps=eps
-    )
-    return run(fused, ("bn", stride, padding, dilation, groups, eps), x, (w, gamma, beta, mean, var), layout)
+    a = (stride, p, dilation, groups)
+    fused = lambda x, w, *more: functional.batch_norm(functional.conv2d(pad(x), w, None, *a), *more, eps=eps)  # noqa: E731
+    return run(fused, ("bn", padding, *a, eps), x, (w, mean, var, gamma, beta), layout)
 
 
 @executorch.implements("avg_pool_forward", **BOTH)
@@ -126,12 +109,12 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
     p, pad = split(padding, (0, 0) if counted else [k // 2 for k in kernel_size])
     if not counted and p == (0, 0) and any(map(any, padding)):
         raise Unsupported("padding that is not counted is the same on both sides, and at most half a window")
-    arguments = (kernel_size, stride, p, ceil_mode, counted, divisor_override)
-    return run(lambda x: F.avg_pool2d(pad(x), *arguments), ("avg", padding, *arguments), x, (), layout)
+    a = (kernel_size, stride, p, ceil_mode, counted, divisor_override)
+    return run(lambda x: functional.avg_pool2d(pad(x), *a), ("avg", padding, *a), x, (), layout)
 
 
 @executorch.implements("max_pool_forward", **BOTH)
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
     p, pad = split(padding, [k // 2 for k in kernel_size], float("-inf"))
-    arguments = (kernel_size, stride, p, dilation, ceil_mode)
-    return run(lambda x: F.max_pool2d(pad(x), *arguments), ("max", padding, *arguments), x, (), layout)
+    a = (kernel_size, stride, p, dilation, ceil_mode)
+    return run(lambda x: functional.max_pool2d(pad(x), *a), ("max", padding, *a), x, (), layout)

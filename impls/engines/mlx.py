@@ -5,18 +5,16 @@ refuses when it evaluates (some float64 convolutions); a bias in 16 bits, which 
 again; epsilon outside the root; pooling with dilation, divisor, windows of ceil mode, uncounted or asymmetric padding.
 """
 
-import importlib.metadata
-
-import ml_dtypes
 import mlx.core as mx
 import numpy as np
+from ml_dtypes import bfloat16
 from mlx import nn
 
 from conformance import Contract, Implementation, Unsupported
 
 mx.set_default_device(mx.cpu)
 mx.set_cache_limit(0)  # freed buffers go back to the system
-impl = Implementation("mlx-cpu", version=importlib.metadata.version("mlx"), unsafe=("fork",))
+impl = Implementation("mlx-cpu", version=mx.__version__, unsafe=("fork",))
 NHWC = {"layouts": ("nhwc",), "dtypes": ("fp32", "fp64", "fp16", "bf16")}
 BATCH_NORM = NHWC | {"contract": Contract(between="storage")}  # convolution and normalisation are two operations
 
@@ -30,9 +28,8 @@ def arrays(*results):
         mx.eval(*results)
     except ValueError as e:  # [Convolution::eval] got unsupported data type.
         raise Unsupported(str(e)) from e
-    bits = [np.array(t.view(mx.uint16) if t.dtype == mx.bfloat16 else t) for t in results]
-    found = tuple(a.view(ml_dtypes.bfloat16) if a.dtype == np.uint16 else a for a in bits)
-    return found if len(found) > 1 else found[0]
+    found = [np.array(t.view(mx.uint16)).view(bfloat16) if t.dtype == mx.bfloat16 else np.array(t) for t in results]
+    return tuple(found) if len(found) > 1 else found[0]
 
 
 def convolve(x, w, stride, padding, dilation, groups):
@@ -63,7 +60,6 @@ def conv_backward_weight(x, dy, *, stride, padding, dilation, groups, kernel_siz
 
 
 def conv_bn(x, w, gamma, beta, mean, var, geometry, eps, eps_outside, momentum=0.1, training=True):
-    """The result, the layer and the result of the convolution."""
     if eps_outside:
         raise Unsupported("nn.BatchNorm adds epsilon to the variance")
     z, layer = convolve(x, w, *geometry), nn.BatchNorm(len(w), eps, momentum, gamma is not None, mean is not None)
@@ -77,9 +73,8 @@ def conv_bn(x, w, gamma, beta, mean, var, geometry, eps, eps_outside, momentum=0
 def conv_bn_forward(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, eps, eps_outside, momentum):
     inputs, geometry = map(tensor, (x, w, gamma, beta, mean, var)), (stride, padding, dilation, groups)
     y, layer, z = conv_bn(*inputs, geometry, eps, eps_outside, momentum)
-    dtype = mx.float64 if z.dtype == mx.float64 else mx.float32
-    statistics = [f(z, (0, 1, 2)).astype(dtype) for f in (mx.mean, mx.var)]
-    return arrays(y, *statistics, *(() if mean is None else (layer.running_mean, layer.running_var)))
+    dtype, running = mx.float64 if z.dtype == mx.float64 else mx.float32, (layer.running_mean, layer.running_var)
+    return arrays(y, *(f(z, (0, 1, 2)).astype(dtype) for f in (mx.mean, mx.var)), *(() if mean is None else running))
 
 
 @impl.implements("conv_bn_inference", **BATCH_NORM)
@@ -90,11 +85,9 @@ def conv_bn_inference(x, w, gamma, beta, mean, var, *, stride, padding, dilation
 
 @impl.implements("conv_bn_backward", **BATCH_NORM)
 def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps, eps_outside):
-    def forward(x, w, gamma=None, beta=None):
-        return conv_bn(x, w, gamma, beta, None, None, (stride, padding, dilation, groups), eps, eps_outside)[0]
-
+    dy, how = tensor(dy), ((stride, padding, dilation, groups), eps, eps_outside)
     inputs = [tensor(a) for a in ((x, w) if gamma is None else (x, w, gamma, np.zeros_like(gamma)))]
-    return arrays(*mx.vjp(forward, inputs, [tensor(dy)])[1])
+    return arrays(*mx.vjp(lambda x, w, g=None, b=None: conv_bn(x, w, g, b, None, None, *how)[0], inputs, [dy])[1])
 
 
 def pool(layer, size, kernel, stride, padding, ceil_mode, counted=True, divisor=None):
@@ -124,5 +117,4 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
 @impl.implements("avg_pool_backward", **NHWC)
 def avg_pool_backward(dy, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, input_size):
     layer = pool(nn.AvgPool2d, input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    x = mx.zeros((len(dy), *input_size, dy.shape[3]), tensor(dy).dtype)
-    return arrays(*mx.vjp(layer, [x], [tensor(dy)])[1])
+    return arrays(*mx.vjp(layer, [mx.zeros((len(dy), *input_size, dy.shape[3]), tensor(dy).dtype)], [tensor(dy)])[1])

@@ -6,9 +6,8 @@ A Mat of `batch_index=0` is a batch. Backward-data is Deconvolution, with its ou
 reaches. There is no other gradient, no batch statistics, no empty Mat, no pooling dilation, no divisor; full padding
 (ceil mode) keeps a last window that starts beyond the image and counts what it adds as padding. x86 has no fp16
 storage; `use_bf16_storage` is bf16, by instructions (VDPBF16PS, VCVTNEPS2BF16) that flush subnormal numbers.
-
-`ncnn-cpu` is without Winograd, which is on by default: `ncnn-winograd-cpu` has F(2x2) and F(4x4), but not F(6x6), which
-no contract describes.
+`ncnn-cpu` is without Winograd, ncnn's default; `ncnn-winograd-cpu` has F(2x2) and F(4x4), but not F(6x6), which no
+contract describes.
 """
 
 import tempfile
@@ -21,31 +20,27 @@ from conformance import Contract, Implementation, Unsupported
 
 engine = Implementation("ncnn-cpu", version=ncnn.__version__)
 winograd = Implementation("ncnn-winograd-cpu", version=ncnn.__version__, contract=Contract(algorithm="winograd-f4"))
-flushed, stored = Contract(subnormals="flushed"), Contract(subnormals="flushed", between="storage")
+FLUSHED = {"dtypes": ("bf16",), "contract": Contract(subnormals="flushed")}
+STORED = {"dtypes": ("bf16",), "contract": Contract(subnormals="flushed", between="storage")}
 
 
 def build(inputs, layers, bf16, winograd, weights=None):
-    """A Net of these lines of a param file; `weights`: the bytes of its bin file."""
     net = ncnn.Net()
-    net.opt.num_threads = 1
-    net.opt.use_bf16_storage = bf16
+    net.opt.num_threads, net.opt.use_bf16_storage = 1, bf16
     net.opt.use_fp16_storage = net.opt.use_fp16_packed = net.opt.use_fp16_arithmetic = False
     net.opt.use_winograd_convolution, net.opt.use_winograd63_convolution = winograd, False
     lines = [*(f"Input {name} 0 1 {name}" for name in inputs), *layers]
     param = "\n".join(("7767517", f"{len(lines)} {len(lines)}", *lines, ""))
-    with tempfile.NamedTemporaryFile() as file:
+    with tempfile.NamedTemporaryFile(buffering=0) as file:
         file.write(weights or b"")
-        file.flush()
         if net.load_param_mem(param) or net.load_model(file.name if weights else ncnn.DataReaderFromEmpty()):
             raise RuntimeError(f"ncnn does not load {param}")
     return net
 
 
 def compute(layers, x, *, winograd=False, weights=None, **others):
-    """Feed the batch x and what else the net has for inputs, and take y."""
     bf16 = x.dtype == ml_dtypes.bfloat16
-    others = {name: value for name, value in others.items() if value is not None}
-    mats = {name: ncnn.Mat(value.view(np.uint16) if bf16 else value) for name, value in others.items()}
+    mats = {n: ncnn.Mat(v.view(np.uint16) if bf16 else v) for n, v in others.items() if v is not None}
     mats["x"] = ncnn.Mat(x.view(np.uint16) if bf16 else x, batch_index=0)
     net = build(mats, layers, bf16, winograd, weights)
     extractor = net.create_extractor()
@@ -54,12 +49,11 @@ def compute(layers, x, *, winograd=False, weights=None, **others):
     code, y = extractor.extract("y")  # fp32, whatever the storage
     if code:
         raise RuntimeError(f"ncnn: {code}")
-    y = ncnn.cast_float32_to_bfloat16(y, net.opt) if bf16 else y
-    return y.numpy("H", batch_index=0).view(x.dtype) if bf16 else y.numpy(batch_index=0)
+    bits = ncnn.cast_float32_to_bfloat16(y, net.opt) if bf16 else y
+    return bits.numpy("H" if bf16 else "f", batch_index=0).view(x.dtype)
 
 
 def conv_line(kind, output, w, bias, stride, padding, dilation, groups, more):
-    """Layer `kind` from x, w and perhaps b to `output`."""
     (top, bottom), (left, right) = padding
     sources = "2 1 x w" if bias is None else "3 1 x w b"
     k = w.shape[0] if kind == "Convolution" else w.shape[1] * groups
@@ -70,41 +64,34 @@ def conv_line(kind, output, w, bias, stride, padding, dilation, groups, more):
     )
 
 
+@engine.implements("conv_forward", when=lambda p: p.n > 0)
+@engine.implements("conv_forward", when=lambda p: p.n > 0, **FLUSHED)
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+    return compute([conv_line("Convolution", "y", w, bias, stride, padding, dilation, groups, "19=1")], x, w=w, b=bias)
+
+
 @winograd.implements("conv_forward", when=lambda p: p.n > 0 and p.r == p.s == 3 and p.groups == 1)
 def conv_winograd(x, w, bias, *, stride, padding, dilation, groups):
     line = conv_line("Convolution", "y", w, bias, stride, padding, dilation, groups, "19=1")
     return compute([line], x, winograd=True, w=w, b=bias)
 
 
-@engine.implements("conv_forward", when=lambda p: p.n > 0)
-@engine.implements("conv_forward", dtypes=("bf16",), when=lambda p: p.n > 0, contract=flushed)
-def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-    return compute([conv_line("Convolution", "y", w, bias, stride, padding, dilation, groups, "19=1")], x, w=w, b=bias)
-
-
-@engine.implements("conv_backward_data", when=lambda p: p.n > 0)
-@engine.implements(
-    "conv_backward_data",
-    dtypes=("bf16",),
-    contract=flushed,  # other groups crash 1.0.20261020
-    when=lambda p: p.n and p.groups in (1, p.c == p.k and p.c),
-)
+@engine.implements("conv_backward_data", when=lambda p: p.n > 0)  # in bf16, other groups crash ncnn 1.0.20261020
+@engine.implements("conv_backward_data", when=lambda p: p.n and p.groups in (1, p.c == p.k and p.c), **FLUSHED)
 def conv_backward_data(dy, w, *, stride, padding, dilation, groups, input_size):
     sizes = zip(input_size, dy.shape[2:], stride, dilation, w.shape[2:], padding, strict=True)
     bottom, right = (size - ((n - 1) * u + d * (r - 1) + 1 - sum(p)) for size, n, u, d, r, p in sizes)
-    more = f"18={right} 19={bottom} 28=1"
-    return compute([conv_line("Deconvolution", "y", w, None, stride, padding, dilation, groups, more)], dy, w=w)
+    line = conv_line("Deconvolution", "y", w, None, stride, padding, dilation, groups, f"18={right} 19={bottom} 28=1")
+    return compute([line], dy, w=w)
 
 
 @engine.implements("conv_bn_inference", when=lambda p: p.n and not p.eps_outside)
-@engine.implements("conv_bn_inference", dtypes=("bf16",), when=lambda p: p.n and not p.eps_outside, contract=stored)
+@engine.implements("conv_bn_inference", when=lambda p: p.n and not p.eps_outside, **STORED)
 def conv_bn_inference(x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps):
-    k = w.shape[0]
-    one, zero = np.ones(k, np.float32), np.zeros(k, np.float32)
-    vectors = (one if gamma is None else gamma, running_mean, running_var, zero if beta is None else beta)
+    slope, shift = (np.ones_like(running_mean), np.zeros_like(running_mean)) if gamma is None else (gamma, beta)
     line = conv_line("Convolution", "z", w, None, stride, padding, dilation, groups, "19=1")
-    layers = line, f"BatchNorm bn 1 1 z y 0={k} 1={eps}"
-    return compute(layers, x, w=w, weights=b"".join(v.astype(np.float32).tobytes() for v in vectors))
+    weights = np.stack([slope, running_mean, running_var, shift]).tobytes()
+    return compute([line, f"BatchNorm bn 1 1 z y 0={w.shape[0]} 1={eps}"], x, w=w, weights=weights)
 
 
 def pool(x, kind, kernel_size, stride, padding, ceil_mode, more=""):
@@ -117,18 +104,16 @@ def pool(x, kind, kernel_size, stride, padding, ceil_mode, more=""):
 
 
 @engine.implements("avg_pool_forward", when=lambda p: p.n and not p.divisor_override)
-@engine.implements(
-    "avg_pool_forward", dtypes=("bf16",), when=lambda p: p.n and not p.divisor_override, contract=flushed
-)
+@engine.implements("avg_pool_forward", when=lambda p: p.n and not p.divisor_override, **FLUSHED)
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad):
     counted = count_include_pad and padding != ((0, 0), (0, 0))
-    tails = ((n + sum(p) - r) % u for n, r, u, p in zip(x.shape[2:], kernel_size, stride, padding, strict=True))
-    if counted and ceil_mode and any(tails):
+    axes = zip(x.shape[2:], kernel_size, stride, padding, strict=True)
+    if counted and ceil_mode and any((n + sum(p) - r) % u for n, r, u, p in axes):
         raise Unsupported("full padding counts what it adds where padding is counted")
     return pool(x, 1, kernel_size, stride, padding, ceil_mode, f"6={int(counted)}")
 
 
 @engine.implements("max_pool_forward", when=lambda p: p.n and p.dilation == (1, 1))
-@engine.implements("max_pool_forward", dtypes=("bf16",), when=lambda p: p.n and p.dilation == (1, 1), contract=flushed)
+@engine.implements("max_pool_forward", when=lambda p: p.n and p.dilation == (1, 1), **FLUSHED)
 def max_pool_forward(x, *, kernel_size, stride, padding, ceil_mode):
     return pool(x, 0, kernel_size, stride, padding, ceil_mode)

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from conformance import Implementation, Unsupported
 
 TYPES = {np.dtype(name): helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("f2", "f4", "f8")}
-OPTIONS = ort.SessionOptions()
+OPTIONS, LEVEL, LEVELS = ort.SessionOptions(), "graph_optimization_level", ort.GraphOptimizationLevel
 OPTIONS.intra_op_num_threads = OPTIONS.inter_op_num_threads = 1
 
 
@@ -44,19 +44,16 @@ def run(nodes, feeds, outputs, constants=False):
 
 
 def attributes(stride, padding, **more):
-    """Attributes of a convolution or pooling, hashable."""
     return tuple({"strides": stride, "pads": (*(p[0] for p in padding), *(p[1] for p in padding)), **more}.items())
 
 
-def mix(old, new, momentum, factor=1.0):
-    """(1 - momentum) * old + momentum * factor * new, in the engine."""
+def mix(old, new, momentum, factor=1.0):  # (1 - momentum) * old + momentum * factor * new, in the engine
     nodes = ("Mul", "old keep", "a", ()), ("Mul", "new take", "b", ()), ("Add", "a b", "sum", ())
     keep, take = np.array(1 - momentum, np.float32), np.array(momentum * factor, np.float32)
     return run(nodes, {"old": old, "keep": keep, "new": new, "take": take}, {"sum": "old"})[0]
 
 
 def register(name, constants):
-    """One implementation, with parameters as inputs or as constants of the graph."""
     impl = Implementation(name, version=ort.__version__)
 
     @impl.implements("conv_forward", dtypes=("fp32", "fp16"))
@@ -74,8 +71,7 @@ def register(name, constants):
 
     def conv_bn(x, w, gamma, beta, mean, var, conv, outputs, **norm):
         """BatchNormalization wants everything: scale 1 and shift 0 stand for what the caller leaves out."""
-        gamma = np.ones(len(w), np.float32) if gamma is None else gamma
-        beta = np.zeros(len(w), np.float32) if beta is None else beta
+        gamma, beta = (np.full(len(w), v, np.float32) if a is None else a for a, v in ((gamma, 1), (beta, 0)))
         bn = "BatchNormalization", "z gamma beta mean var", " ".join(outputs), tuple(norm.items())
         feeds = {"x": x, "w": w, "gamma": gamma, "beta": beta, "mean": mean, "var": var}
         return run((("Conv", "x w", "z", conv), bn), feeds, outputs, constants)
@@ -89,8 +85,8 @@ def register(name, constants):
     def conv_bn_forward(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, eps, momentum):
         conv = attributes(stride, padding, dilations=dilation, group=groups)
         old, outputs = np.zeros(len(w), np.float32), {"y": "x", "new_mean": "mean", "new_var": "var"}
-        new = {"epsilon": eps, "momentum": 0.0, "training_mode": 1}  # momentum 0: the batch's own statistics
-        y, *batch = conv_bn(x, w, gamma, beta, old, old, conv, outputs, **new)
+        # momentum 0: the batch's own statistics
+        y, *batch = conv_bn(x, w, gamma, beta, old, old, conv, outputs, epsilon=eps, momentum=0.0, training_mode=1)
         if mean is None:
             return y, *batch
         m = y.size // len(w)  # the node would mix in the biased variance: running statistics have nodes of their own
@@ -100,15 +96,19 @@ def register(name, constants):
 
 
 inputs, initializers = register("onnxruntime-cpu", False), register("onnxruntime-cpu-const", True)
+for one in (inputs, initializers):
+    one.variant("level=disabled", prepare=lambda: setattr(OPTIONS, LEVEL, LEVELS.ORT_DISABLE_ALL))
+    one.variant("level=basic", prepare=lambda: setattr(OPTIONS, LEVEL, LEVELS.ORT_ENABLE_BASIC))
+    one.variant("prepacking=off", prepare=lambda: OPTIONS.add_session_config_entry("session.disable_prepacking", "1"))
+    one.variant("threads=2", prepare=lambda: setattr(OPTIONS, "intra_op_num_threads", 2))
 
 
 @inputs.implements("avg_pool_forward", dtypes=("fp32", "fp16"))
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    """AveragePool."""
     if divisor_override is not None:
         raise Unsupported("AveragePool has no divisor_override")
-    how = attributes(stride, padding, kernel_shape=kernel_size, ceil_mode=int(ceil_mode))
-    how += (("count_include_pad", int(count_include_pad)),)
+    more = {"kernel_shape": kernel_size, "ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad)}
+    how = attributes(stride, padding, **more)
     return run((("AveragePool", "x", "y", how),), {"x": x}, {"y": "x"})[0]
 
 

@@ -21,14 +21,12 @@ CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_ST
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc")}
 INNER = {"when": lambda p: not p.eps_outside, "layouts": ("nchw", "nhwc")}
 WIDE, STORED = {"dtypes": ("fp32", "fp16")}, {"dtypes": ("bf16",), "contract": Contract(between="storage")}
-
 impl = Implementation("openvino-cpu", version=ov.__version__, unsafe=("fork",))  # compiling in a fork waits for ever
 
 
 def tensor(array):
-    """A copy as a tensor; of bf16, which the bindings do not know from NumPy, the bits."""
     copy = ov.Tensor(TYPES[array.dtype], ov.Shape(array.shape))
-    copy.data[...] = array.view("f2") if array.dtype == BF16 else array
+    copy.data[...] = array.view("f2") if array.dtype == BF16 else array  # the bindings show bf16 as f2
     return copy
 
 
@@ -38,26 +36,23 @@ def run(graph, layout, x, *constants):
     nodes = [parameter, *(a if a is None else ops.constant(tensor(a)) for a in constants)]
     if layout == "nhwc":
         nodes = [n if n is None or len(n.shape) == 1 else ops.transpose(n, [0, 3, 1, 2]) for n in nodes]
-    results = graph(*nodes)
+    nodes = graph(*nodes)
     if layout == "nhwc":
-        results = [n if len(n.shape) == 1 else ops.transpose(n, [0, 2, 3, 1]) for n in results]
-    model = ov.Model(results, [parameter])
+        nodes = [n if len(n.shape) == 1 else ops.transpose(n, [0, 2, 3, 1]) for n in nodes]
+    model = ov.Model(nodes, [parameter])
     found = CORE.compile_model(model, "CPU", CONFIG).create_infer_request().infer([tensor(x)]).to_tuple()
     return tuple(y.view(BF16) if x.dtype == BF16 and y.dtype == np.float16 else y for y in found)
 
 
 def ends(padding):
-    """Padding before and after."""
     return [p[0] for p in padding], [p[1] for p in padding]
 
 
 def grouped(w, groups):
-    """Filters as the grouped operators take them."""
     return w if groups == 1 else ops.reshape(w, [groups, w.shape[0] // groups, *list(w.shape)[1:]], False)
 
 
 def convolution(x, w, stride, padding, dilation, groups):
-    """Convolution or GroupConvolution."""
     convolve = ops.convolution if groups == 1 else ops.group_convolution
     return convolve(x, grouped(w, groups), list(stride), *ends(padding), list(dilation))
 
@@ -74,13 +69,12 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
 @impl.implements("conv_backward_data", **TAKES)
 def conv_backward_data(dy, w, *, stride, padding, dilation, groups, layout, input_size):
     convolve = ops.convolution_backprop_data if groups == 1 else ops.group_convolution_backprop_data
-    begin, end = ends(padding)
 
     def graph(dy, w):
         full = [(dy.shape[i + 2] - 1) * stride[i] + dilation[i] * (w.shape[i + 2] - 1) + 1 for i in (0, 1)]
-        rest = [input_size[i] + begin[i] + end[i] - full[i] for i in (0, 1)]
-        how = {"pads_begin": begin, "pads_end": end, "dilations": list(dilation), "output_padding": rest}
-        return [convolve(dy, grouped(w, groups), list(stride), **how)]
+        more = [input_size[i] + sum(padding[i]) - full[i] for i in (0, 1)]
+        how = {"output_padding": more, "dilations": list(dilation)}
+        return [convolve(dy, grouped(w, groups), list(stride), None, *ends(padding), **how)]
 
     return run(graph, layout, dy, w)[0]
 
@@ -92,8 +86,8 @@ def conv_bn_inference(x, w, gamma, beta, mean, var, *, stride, padding, dilation
         z = ops.convert(convolution(x, w, stride, padding, dilation, groups), "f32")
         return [ops.convert_like(ops.batch_norm_inference(z, *parameters, eps), x)]
 
-    gamma = np.ones_like(mean) if gamma is None else gamma
-    return run(graph, layout, x, w, gamma, np.zeros_like(mean) if beta is None else beta, mean, var)[0]
+    affine = (np.ones_like(mean), np.zeros_like(mean)) if gamma is None else (gamma, beta)
+    return run(graph, layout, x, w, *affine, mean, var)[0]
 
 
 @impl.implements("conv_bn_forward", **STORED, **INNER)
@@ -102,8 +96,8 @@ def conv_bn_forward(x, w, gamma, beta, mean, var, *, stride, padding, dilation, 
     def graph(x, w, gamma, beta, *running):
         z = ops.convert(convolution(x, w, stride, padding, dilation, groups), "f32")
         y = ops.mvn(z, [0, 2, 3], True, eps, "inside_sqrt")
-        if gamma is not None:
-            y = ops.add(ops.multiply(y, ops.unsqueeze(gamma, [0, 2, 3])), ops.unsqueeze(beta, [0, 2, 3]))
+        affine = [] if gamma is None else [ops.unsqueeze(n, [0, 2, 3]) for n in (gamma, beta)]
+        y = ops.add(ops.multiply(y, affine[0]), affine[1]) if affine else y
         mean = ops.reduce_mean(z, [0, 2, 3])
         var = ops.reduce_mean(ops.squared_difference(z, ops.unsqueeze(mean, [0, 2, 3])), [0, 2, 3])
         m = z.shape[0] * z.shape[2] * z.shape[3]

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from conformance import Implementation, jax_arrays
+from conformance import Contract, Implementation, jax_arrays
 
-sim = Implementation("pallas-interpreter", "simulator", jax_arrays("cpu"), version=jax.__version__)
+FLUSHED = Contract(subnormals="flushed")  # XLA:CPU, which runs the interpreted kernel, is under ScopedFlushDenormal
+sim = Implementation("pallas-interpreter", "simulator", jax_arrays("cpu"), FLUSHED, version=jax.__version__)
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc"), "when": lambda p: p.n > 0}
 BLOCK_M, BLOCK_N, BLOCK_K, BLOCK = 64, 32, 64, 256
 

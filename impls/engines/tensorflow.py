@@ -13,6 +13,7 @@ from conformance import Contract, Implementation, Unsupported
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 impl = Implementation("tensorflow-cpu", version=tf.__version__)
+impl.variant("onednn=off", environment={"TF_ENABLE_ONEDNN_OPTS": "0"})
 NHWC = {"layouts": ("nhwc",), "dtypes": ("fp32", "fp64", "fp16", "bf16")}
 BATCH_NORM = {"layouts": ("nhwc",), "dtypes": ("fp32", "fp16", "bf16"), "contract": Contract(between="storage")}
 GRADIENT = {"when": lambda p: p.dilation == (1, 1) and (p.groups == 1 or (p.groups == p.c and len({*p.stride}) == 1))}
@@ -21,8 +22,7 @@ GRADIENT = {"when": lambda p: p.dilation == (1, 1) and (p.groups == 1 or (p.grou
 def gradients(function, inputs, dy):
     with tf.GradientTape() as tape:
         tape.watch(inputs := [tf.convert_to_tensor(t) for t in inputs])
-        y = function(*inputs)
-    return tuple(g.numpy() for g in tape.gradient(y, inputs, dy))
+        return tuple(g.numpy() for g in tape.gradient(function(*inputs), inputs, dy))
 
 
 def convolve(x, w, stride, padding, dilation, groups):
@@ -59,29 +59,21 @@ def conv_bn(x, w, gamma, beta, mean, var, geometry, eps, eps_outside, factor=1.0
         raise Unsupported("TensorFlow adds epsilon to the variance")
     gamma, beta = (tf.ones(len(w)), tf.zeros(len(w))) if gamma is None else (gamma, beta)
     mean, var, factor = (tf.zeros(0), tf.zeros(0), 1.0) if mean is None else (mean, var, factor)
-    return tf.raw_ops.FusedBatchNormV3(
-        x=convolve(x, w, *geometry),
-        scale=gamma,
-        offset=beta,
-        mean=mean,
-        variance=var,
-        epsilon=eps,
-        exponential_avg_factor=factor,
-        is_training=training,
-    )
+    how = {"mean": mean, "variance": var, "epsilon": eps, "exponential_avg_factor": factor, "is_training": training}
+    return tf.raw_ops.FusedBatchNormV3(x=convolve(x, w, *geometry), scale=gamma, offset=beta, **how)
 
 
 @impl.implements("conv_bn_forward", **BATCH_NORM)
 def conv_bn_forward(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, eps, eps_outside, momentum):
-    inputs, geometry = (x, w, gamma, beta, mean, var), (stride, padding, dilation, groups)
-    y, *running, batch_mean, batch_var, _ = conv_bn(*inputs, geometry, eps, eps_outside, momentum)
+    how = ((stride, padding, dilation, groups), eps, eps_outside, momentum)
+    y, *running, batch_mean, batch_var, _ = conv_bn(x, w, gamma, beta, mean, var, *how)
     return tuple(t.numpy() for t in (y, batch_mean, batch_var, *(() if mean is None else running)))
 
 
 @impl.implements("conv_bn_inference", **BATCH_NORM)
 def conv_bn_inference(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, eps, eps_outside):
-    geometry = (stride, padding, dilation, groups)
-    return conv_bn(x, w, gamma, beta, mean, var, geometry, eps, eps_outside, training=False)[0].numpy()
+    how = ((stride, padding, dilation, groups), eps, eps_outside)
+    return conv_bn(x, w, gamma, beta, mean, var, *how, training=False)[0].numpy()
 
 
 @impl.implements("conv_bn_backward", **GRADIENT, **BATCH_NORM)

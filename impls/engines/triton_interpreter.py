@@ -11,7 +11,6 @@ import os
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
-import torch
 import triton
 import triton.language as tl
 
