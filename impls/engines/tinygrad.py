@@ -1,7 +1,7 @@
 """tinygrad on its CPU device: lazy graphs of Tensor.conv2d, avg_pool2d, max_pool2d and nn.BatchNorm, compiled by clang.
 
-A problem becomes a graph of Tensors; each new shape is scheduled, fused and compiled. Gradients are Tensor.gradient, the
-layout is NCHW, bf16 goes in and out by bitcast. Not taken: a divisor of averages, epsilon outside nn.BatchNorm's root.
+A problem becomes a graph of Tensors; each new shape is scheduled, fused and compiled. Gradients are Tensor.gradient,
+the layout is NCHW, bf16 goes in and out by bitcast. Not taken: a divisor of averages, epsilon outside the root.
 """
 
 import importlib.metadata
