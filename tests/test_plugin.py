@@ -306,3 +306,29 @@ def test_other_peoples_parameter_may_be_called_case(project: Project):
     )
     project.kernel()
     assert "test_other[1]" in project.run("-v").text
+
+
+@pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
+def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words: tuple[str, ...]):
+    """Problems are taken in a drawn order, not in that of the tables."""
+    project.kernel(body="import time; time.sleep(0.05); return y")
+    selection = (
+        "--problem=n1 c2 h4 w4 k2 r3 s3 p1",
+        "--problem=n1 c2 h4 w5 k2 r3 s3 p1",
+        "--problem=n1 c2 h4 w6 k2 r3 s3 p1",
+    )
+    every = project.run(*selection, "--dtype=fp32", "--distribution=fixed", "--distribution=integer", *words)
+    some = project.run(
+        *selection, "--dtype=fp32", "--distribution=fixed", "--distribution=integer", "--minutes=0.001", *words
+    )
+    assert (every.exit, some.exit) == (0, 2)
+    assert "stopped after 0.001 minutes (--minutes)" in some.text
+    assert 0 < len(some.records) < len(every.records)
+    assert project.lines()[-1]["interrupted"]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "nan", "1e9"])
+def test_minutes_are_a_number(project: Project, text: str):
+    outcome = project.run(f"--minutes={text}")
+    assert outcome.exit == 4
+    assert f"--minutes {text}: must be a number above 0" in outcome.text

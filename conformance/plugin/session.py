@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import zlib
@@ -81,7 +82,7 @@ class Session:
         self.is_worker = hasattr(config, "workerinput")
         self.selection = options.read(config)
         self.tally = Tally()
-        self._patience, self._started = options.seconds(config), time.monotonic()
+        self._patience, self._end = options.seconds(config), math.inf
         self.impls = options.folder(config, self.selection)
         self.claims = _claims(self.selection, self.impls)
         self.compared = Compared(self.claims)
@@ -229,7 +230,9 @@ class Session:
         if record is None:
             return
         self._begun.pop(report.nodeid, None)
-        if self._patience is not None and time.monotonic() - self._started > self._patience:
+        if self._patience is not None:  # from the first verdict on: loading frameworks is no part of it
+            self._end = min(self._end, time.monotonic() + self._patience)
+        if self._patience is not None and time.monotonic() > self._end:
             # under xdist it is its own loop that stops
             loop = self.config.pluginmanager.get_plugin("dsession") or self._session
             loop.shouldstop = f"stopped after {self._patience / 60:g} minutes (--minutes)"

@@ -64,6 +64,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 T = TypeVar("T", Header, Footer)
 NONE = (None, None)
+WORKERS = 16
+"""Variants of an engine that have a process at once."""
 SAMPLE = "a sample:"
 """How the reason of a run begins that was stopped because it was to be."""
 
@@ -156,7 +158,8 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
     file = Path("records", f"{one.name}.jsonl")
     (asked.folder / file).unlink(missing_ok=True)  # an earlier run's
     words = ["run", "--impl", one.implementations, "--level", "smoke" if one.variants else asked.level]
-    words += ["--variants"] if one.variants else []
+    # each keeps its process: loading a framework for every case would take all the time
+    words += ["--variants", f"--workers={WORKERS}"] if one.variants else []
     words += ["--seed", str(asked.seed), "-n", asked.processes, f"--records={asked.folder.absolute() / file}"]
     words += [f"--minutes={asked.minutes}"] if asked.minutes else []
     done = subprocess.run(

@@ -57,8 +57,8 @@ def conv(emit, x, w, bias=None, *, stride, padding, dilation, groups, layout, na
 
 
 def transposed(emit, dy, w, *, stride, padding, dilation, groups, input_size, layout):
-    axes = zip(input_size, dy.ty.shape[2:], w.ty.shape[2:], stride, dilation, padding[:2], padding[2:], strict=True)
-    more = tuple(h - (int(n) - 1) * u - d * (int(r) - 1) - 1 + a + b for h, n, r, u, d, a, b in axes)
+    reach = [dilation[i] * (int(w.ty.shape[i + 2]) - 1) + 1 for i in (0, 1)]
+    more = tuple((input_size[i] + padding[i] + padding[i + 2] - reach[i]) % stride[i] for i in (0, 1))
     wide = "float64" if dy.ty.dtype == "float64" else "float32"
     dx = emit(op.nn.conv2d_transpose(dy, w, stride, padding, more, dilation, groups, out_dtype=wide))
     return emit(op.astype(dx, dy.ty.dtype))
