@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.implementations.implementation import Implementation
+from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.implementations.registry import discover, load, source_hash
+from conformance.operators import parse
 
 MODULE = """
 from conformance import Implementation
@@ -199,3 +200,19 @@ def test_hash_is_taken_before_the_import(tmp_path: Path):
     file = module(tmp_path / "acme.py", head=f"{WRITES}\n")
     before = source_hash(file)
     assert only(file).source == before != source_hash(file)
+
+
+def test_the_reason_is_that_of_the_kernel_that_comes_nearest():
+    """Of stacked declarations the last one's was given, also where another dtype was the reason."""
+    acme = Implementation("acme")
+    acme.implements("conv_forward", dtypes=("fp32",), when=lambda p: False)(lambda x, w, bias: None)
+    acme.implements("conv_forward", dtypes=("bf16",))(lambda x, w, bias: None)
+    geometry = parse("n1 c1 h2 w2 k1 r1 s1")
+    for dtype, layout, reason in (
+        ("fp32", "nchw", "outside the declared capability (when=...)"),
+        ("fp16", "nchw", "dtype fp16 is not declared (declared: fp32, bf16)"),
+        ("bf16", "nhwc", "layout nhwc is not declared (declared: nchw)"),
+    ):
+        with pytest.raises(Unsupported) as caught:
+            acme.find("conv_forward", geometry, dtype, layout)
+        assert str(caught.value) == reason

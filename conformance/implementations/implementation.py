@@ -262,17 +262,18 @@ class Implementation:
         self.arrays.require()
 
     def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel:
-        """The kernel for a case. Raises Unsupported with the reason, that of the last kernel which is not for it."""
+        """The kernel for a case. Raises Unsupported with the reason of the one that comes nearest to it."""
+        kernels = [kernel for kernel in self.kernels if kernel.operator == operator]
         reason = NOT_IMPLEMENTED.format(operator)
-        for kernel in (kernel for kernel in self.kernels if kernel.operator == operator):
-            if dtype not in kernel.dtypes:
-                reason = f"dtype {dtype} is not declared (declared: {', '.join(kernel.dtypes)})"
-            elif layout not in kernel.layouts:
-                reason = f"layout {layout} is not declared (declared: {', '.join(kernel.layouts)})"
-            elif not holds(kernel.when, geometry):
-                reason = "outside the declared capability (when=...)"
-            else:
+        for field_name, wanted in (("dtypes", dtype), ("layouts", layout)):
+            declared = dict.fromkeys(name for kernel in kernels for name in getattr(kernel, field_name))
+            kernels = [kernel for kernel in kernels if wanted in getattr(kernel, field_name)]
+            if declared and not kernels:
+                reason = f"{field_name[:-1]} {wanted} is not declared (declared: {', '.join(declared)})"
+        for kernel in kernels:
+            if holds(kernel.when, geometry):
                 return kernel
+            reason = "outside the declared capability (when=...)"
         raise Unsupported(reason)
 
     def supports(self, operator: str, geometry: Any, dtype: str, layout: str) -> bool:
