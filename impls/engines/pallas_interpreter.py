@@ -67,15 +67,14 @@ def avg_pool_kernel(x, y, *, kernel_size, stride, padding, count_include_pad, di
     p, q = o // q_size % p_size, o % q_size
     (height, width), acc, count = sizes(layout, x.shape)[2:], jnp.zeros(BLOCK, jnp.float32), 1
     h0, w0 = p * stride[0] - padding[0][0], q * stride[1] - padding[1][0]
-    for r in range(kernel_size[0]):
-        for s in range(kernel_size[1]):
-            h, v = h0 + r, w0 + s
-            inside = (h >= 0) & (h < height) & (v >= 0) & (v < width) & mask
-            acc += plgpu.load(x.at[at(layout, n, c, h, v)], mask=inside, other=0.0).astype(jnp.float32)
-    for start, size, k, (_, after) in (
-        (h0, height, kernel_size[0], padding[0]),
-        (w0, width, kernel_size[1], padding[1]),
-    ):
+
+    def step(i, acc):
+        h, v = h0 + i // kernel_size[1], w0 + i % kernel_size[1]
+        inside = (h >= 0) & (h < height) & (v >= 0) & (v < width) & mask
+        return acc + plgpu.load(x.at[at(layout, n, c, h, v)], mask=inside, other=0.0).astype(jnp.float32)
+
+    acc = jax.lax.fori_loop(0, kernel_size[0] * kernel_size[1], step, acc)
+    for start, size, k, (_, after) in zip((h0, w0), (height, width), kernel_size, padding, strict=True):
         whole = jnp.minimum(start + k, size + after) - start
         count *= whole if count_include_pad else jnp.minimum(start + k, size) - jnp.maximum(start, 0)
     divisor = count if divisor_override is None else jnp.full(BLOCK, divisor_override)

@@ -3,8 +3,9 @@
 Convolution is an implicit GEMM: a program computes BLOCK_M pixels times BLOCK_N filters of one group, and tl.dot runs
 over channels and taps, which are found from the index of the product. Average pooling is a program per block of
 outputs. Both read through strides, so layouts and views are only other numbers. fp64 is left out: a GPU has no use for
-it here. 16-bit floats are multiplied as fp32: the interpreter has no operations on bf16. Its documentation: "To
-perform operations on bfloat16 tensors, use tl.cast(tensor) to convert the tensor to float32."
+it here. The interpreter takes milliseconds a block: problems are kept to images of 2^15 elements, in few groups. 16-bit
+floats are multiplied as fp32: the interpreter has no operations on bf16. Its documentation: "To perform operations on
+bfloat16 tensors, use tl.cast(tensor) to convert the tensor to float32."
 """
 
 import os
@@ -17,6 +18,7 @@ import triton.language as tl
 from conformance import Implementation, torch_arrays
 
 sim = Implementation("triton-interpreter", "simulator", torch_arrays("cpu"), version=triton.__version__)
+SMALL = 2**15
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc")}
 
 
@@ -82,7 +84,7 @@ def nchw(t, layout):
     return t if layout == "nchw" else t.permute(0, 3, 1, 2)
 
 
-@sim.implements("conv_forward", **TAKES)
+@sim.implements("conv_forward", **TAKES, when=lambda p: p.n * max(p.c, p.k) * p.h * p.w < SMALL and p.groups <= 32)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
     x, w = nchw(x, layout), nchw(w, layout)
     (n, _, h, v), (k, c, r, s) = x.shape, w.shape
@@ -97,7 +99,7 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
     return result
 
 
-@sim.implements("avg_pool_forward", **TAKES)
+@sim.implements("avg_pool_forward", **TAKES, when=lambda p: p.n * p.c * p.h * p.w < SMALL)
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout):
     x = nchw(x, layout)
     size = []
