@@ -21,7 +21,7 @@ from conformance.implementations.windows import windows
 try:
     VERSION = cudnn.backend_version_string()
 except RuntimeError as problem:  # Unable to find symbol cudnnGetVersion
-    raise ModuleNotFoundError(f"no libcudnn.so.9, which nvidia-cudnn-cu13 installs: {problem}") from None
+    raise ModuleNotFoundError(f"no libcudnn (nvidia-cudnn-cu13): {problem}", name="nvidia.cudnn") from None
 
 Type, Note = cudnn.data_type, cudnn.numerical_note
 TYPES = {torch.float32: Type.FLOAT, torch.float64: Type.DOUBLE, torch.float16: Type.HALF, torch.bfloat16: Type.BFLOAT16}
@@ -38,7 +38,7 @@ def handle():  # one for each thread, on torch's stream
     return threads.handle
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=8)  # a plan takes half a MiB, and milliseconds to build
 def build(thread, operation, layouts, options, excluded):
     """A graph for one thread; `layouts` are sizes, strides and dtype of the operands, the result last."""
     *inputs, (sizes, strides, dtype) = layouts
@@ -106,7 +106,7 @@ def register(name, dtypes, contract, tensor_cores):
         dw = convolve("conv_wgrad", x, dy, sizes, layout, stride, padding, dilation)
         if not with_bias:
             return dw
-        dbias = torch.empty((1, dy.shape[1], 1, 1), dtype=torch.float32, device=dy.device)
+        dbias = dy.new_empty((1, dy.shape[1], 1, 1), dtype=torch.promote_types(dy.dtype, torch.float32))
         run("reduction", (dy, dbias), {"mode": cudnn.reduction_mode.ADD})  # in fp32, and of NHWC strides, or refused
         return dw, dbias.flatten().to(dy.dtype)
 
