@@ -327,6 +327,15 @@ def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words:
     assert project.lines()[-1]["interrupted"]
 
 
+def test_a_sample_takes_problems_in_a_drawn_order(project: Project):
+    project.kernel()
+    problems = [f"n1 c2 h4 w{w} k2 r3 s3 p1" for w in range(4, 9)]
+    outcome = project.run("--minutes=10", *(f"--problem={text}" for text in problems))
+    order = [record["problem"] for record in outcome.records]
+    assert sorted(order) == problems
+    assert order != problems
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "two", "nan", "1e9"])
 def test_minutes_are_a_number(project: Project, text: str):
     outcome = project.run(f"--minutes={text}")

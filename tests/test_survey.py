@@ -32,7 +32,8 @@ else:
     header = {{"kind": "header", "schema": 2, "started": "now", "command": [], "level": "smoke", "golden": ""}}
     header |= {{"seed": 0, "method": "auto", "versions": {{"processor": "P", "machine": "x86_64", "system": "Linux"}}}}
     footer["cases"] = {cases}
-    records.write_text("\\n".join(json.dumps(one) for one in (header, footer)[:{lines}]) + "\\n")
+    if {lines}:
+        records.write_text("\\n".join(json.dumps(one) for one in (header, footer)[:{lines}]) + "\\n")
     print("said last")
     sys.exit({status})
 """

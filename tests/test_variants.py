@@ -71,6 +71,13 @@ def test_the_command_of_a_variant_runs_nothing_else(project: Project, acme: Path
     assert [(r["implementation"], r["status"]) for r in again.records] == [("acme[fast]", "fail")]
 
 
+def test_a_file_can_be_named_without_its_ending(project: Project):
+    project.write("impls/acme_engine.py", FILE)
+    project.kernel("other")
+    outcome = project.run("--impl=acme_engine", f"--problem={PROBLEM}")
+    assert [record["implementation"] for record in outcome.records] == ["acme"]
+
+
 def test_variants_are_distributed(project: Project, acme: Path):
     alone, among = (
         project.run(f"--impl={acme}", "--variants", "--dtype=fp32", "--distribution=fixed", *words).statuses
