@@ -331,7 +331,7 @@ def test_a_sample_takes_problems_in_a_drawn_order(project: Project):
     project.kernel()
     problems = [f"n1 c2 h4 w{w} k2 r3 s3 p1" for w in range(4, 9)]
     outcome = project.run("--minutes=10", *(f"--problem={text}" for text in problems))
-    order = [record["problem"] for record in outcome.records]
+    order = [record["descriptor"] for record in outcome.records]
     assert sorted(order) == problems
     assert order != problems
 

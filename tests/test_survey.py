@@ -139,9 +139,10 @@ def test_a_run_that_is_to_be_stopped_is_a_sample(folder: Path):
 
 
 def test_records_of_an_earlier_run_are_not_taken_for_this_one(folder: Path):
-    environment(folder, "ncnn", lines=0, status=4)
-    (folder / "records").mkdir()
-    (folder / "records/ncnn.jsonl").write_text('{"kind": "footer"}\n')
+    asked = environment(folder, "ncnn")
+    assert survey(folder, "ncnn") == 0
+    python = asked.with_name("python")
+    python.write_text(python.read_text().replace("if 2:", "if 0:"))
     assert survey(folder, "ncnn") == 5
     (found,) = model.read(folder).environments
     assert found.records == ""
