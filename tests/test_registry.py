@@ -216,3 +216,10 @@ def test_the_reason_is_that_of_the_kernel_that_comes_nearest():
         with pytest.raises(Unsupported) as caught:
             acme.find("conv_forward", geometry, dtype, layout)
         assert str(caught.value) == reason
+
+
+def test_a_file_named_like_the_package_that_it_lacks_is_unavailable(tmp_path: Path):
+    """It was taken for a neighbour of itself, and for broken."""
+    file = tmp_path / "absent_engine.py"
+    file.write_text("import absent_engine\nfrom conformance import Implementation\nacme = Implementation('acme')\n")
+    assert load([file]).unavailable == {"absent_engine": "No module named 'absent_engine'"}

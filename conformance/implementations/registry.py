@@ -183,7 +183,8 @@ def _note(registry: Registry, path: Path, problem: BaseException) -> None:
     own = [f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).is_relative_to(here)]
     if isinstance(problem, ModuleNotFoundError) and path.is_file():
         name = (problem.name or "").partition(".")[0]
-        if (here.parent / f"{name}.py").exists() or (here.parent / name / "__init__.py").exists():
+        beside = (here.parent / f"{name}.py", here.parent / name / "__init__.py")
+        if any(file.exists() for file in beside if file != here):
             registry.broken[str(path)] = (
                 f"ModuleNotFoundError: {problem}; files beside it are not imported: put both into a folder with an "
                 f"__init__.py, which gives the implementation, and import with `from . import {name}`"
