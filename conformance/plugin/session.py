@@ -262,6 +262,9 @@ class Session:
             return None
         from conformance.plugin.parallel import ByProblem  # xdist is here only if its hook is called
 
+        if self._patience is not None:  # else problems with many cases come first, and no others are reached
+            config.option.loadscopereorder = False
+
         paths = [*self.selection.paths]
         if self.selection.implementations or not paths:
             paths += registry.discover(self.impls)
