@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -71,7 +69,7 @@ def page(run: Run, environments: Sequence[Environment], earlier: Sequence[Run], 
         .render(
             title=TITLE,
             css=css,
-            policy=f"default-src 'none'; style-src '{_hash(css)}'; base-uri 'none'; form-action 'none'",
+            policy=f"default-src 'none'; style-src '{render.content_hash(css)}'; base-uri 'none'; form-action 'none'",
             sections=[(id, name) for id, name in names.items() if parts.get(id, True)],
             lead=lead(found),
             run=run,
@@ -250,10 +248,6 @@ def _environment(environment: Environment, prefix: str) -> dict[str, Any]:
     }
 
 
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
 @cache
 def _templates() -> jinja2.Environment:
     """Those of the report's page, with its filters, and the survey's own."""
@@ -262,4 +256,4 @@ def _templates() -> jinja2.Environment:
         folder = TEMPLATES if name.startswith("survey") else render.TEMPLATES
         return (folder / name).read_text(encoding="utf-8")
 
-    return render._environment().overlay(loader=jinja2.FunctionLoader(source))
+    return render.template_environment().overlay(loader=jinja2.FunctionLoader(source))

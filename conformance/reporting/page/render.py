@@ -40,7 +40,7 @@ def page(digest: Digest, title: str) -> str:
     """The whole page as text."""
     css, script = (Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     # the page may apply its own style and run its own script; it may load nothing at all
-    allowed = f"style-src '{_hash(css)}'; script-src '{_hash(script)}'"
+    allowed = f"style-src '{content_hash(css)}'; script-src '{content_hash(script)}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     speeds = tables.speeds(digest)
     speed_tables = tables.speed_tables(digest, speeds)
@@ -72,7 +72,7 @@ def page(digest: Digest, title: str) -> str:
         "verdicts": True,
     }
     rendered: str = (
-        _environment()
+        template_environment()
         .get_template("page.html")
         .render(
             title=title,
@@ -91,12 +91,12 @@ def page(digest: Digest, title: str) -> str:
     return rendered
 
 
-def _hash(text: str) -> str:
+def content_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def template_environment() -> jinja2.Environment:
     loader = jinja2.FunctionLoader(lambda name: (TEMPLATES / name).read_text(encoding="utf-8"))
     found = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
