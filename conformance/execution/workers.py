@@ -187,6 +187,11 @@ class Workers:
         """End the process of a file, which is loaded anew when it is needed."""
         self._end(group_of(path))
 
+    def restart(self) -> None:
+        """End all processes: files are loaded anew when they are needed."""
+        for group in (*self._processes, *self._spares):
+            self._end(group)
+
     def conclude(self, one: declared.Implementation, verdict: Verdict) -> None:
         """Count how a case of an implementation has ended, if it was attempted."""
         home, crashed = getattr(one.arrays, "home", None), verdict.crashed

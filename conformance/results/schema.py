@@ -341,13 +341,30 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     spread: float
 
 
+class MachineState(Struct, frozen=True, kw_only=True):
+    """Whether times of a run can be believed, and what speaks against it: see `conformance.timing.conditions`."""
+
+    state: Literal["stable", "noisy", "unusable"]
+    reasons: tuple[str, ...] = ()
+
+
 class Timing(Struct, frozen=True, kw_only=True):
-    """A verified kernel's time: seconds, bytes and rates. `finding` says why it is not to be believed."""
+    """A verified kernel's time: seconds, bytes and rates.
+
+    finding   why its share of the roofline is above 100%; with the status `finding` the time is not to be believed
+    low_s     with `high_s` the interval that holds the time with 95%, from the visits
+    visits    rounds of each visit to the kernel, in order
+    """
 
     status: Literal["recorded", "finding"] = "recorded"
     finding: str = ""
     clock: str = ""
     median_s: Seconds | None = None
+    minimum_s: Seconds | None = None
+    low_s: Seconds | None = None
+    high_s: Seconds | None = None
+    visits: tuple[Count, ...] = ()
+    machine: MachineState | None = None
     iqr_s: Seconds | None = None
     wall_median_s: Seconds | None = None
     rounds: Count | None = None

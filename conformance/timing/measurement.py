@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,16 +18,55 @@ from conformance.timing.roofline import Ceilings
 
 RATES = ("flops", "roofline_share")
 """Fields that a finding lacks: a reader of these alone must not take it for a result."""
+CONFIDENCE = 0.95
+MARGIN = 0.25
+"""By what share good code may exceed the ceilings: these are what libraries reach, not what a data sheet says."""
 
 Key = tuple[str, str, str, str]
 """Device, operator, problem, implementation."""
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Rounds that were timed one after the other: seconds by the device's own events where `clock` is `events`, else
+    until it was idle, as `wall` is."""
+
+    seconds: tuple[float, ...]
+    wall: tuple[float, ...]
+    clock: str = "wall"
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Largest and mean |result - exact| of the main output, over how many of its elements."""
+
+    largest: float
+    mean: float
+    compared: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Seconds of the baseline over a kernel's own (higher is faster), and bounds that hold it with 95%, if known."""
+
+    value: float
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a share of the roofline is above 100%. What is `impossible` is compared with nothing."""
+
+    text: str
+    impossible: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """Seconds of a verified kernel on one problem, and what was seen beside them.
 
-    rounds   warm calls, by the device's own events where `clock` is `events`, else until it is idle, as `wall` is
     first    the first call of all, in which kernels are compiled or loaded from a cache
     copy_in  the inputs' way to the device, and `copy_out` the results' way back, through the suite's own copies
     growth   the most bytes that a call takes beyond its inputs
@@ -34,13 +74,12 @@ class Measurement:
     """
 
     case: Case
-    rounds: tuple[float, ...]
+    visits: tuple[Visit, ...]
     first: float
     copy_in: float
     copy_out: float
     ceilings: Ceilings | None = None
-    wall: tuple[float, ...] = ()
-    clock: str = "wall"
+    accuracy: Accuracy | None = None
     rotated: int = 0
     cache: int | None = None
     host_growth: int | None = None
@@ -54,14 +93,27 @@ class Measurement:
         return case.implementation.device, case.operator.name, case.problem.name, case.implementation.name
 
     @property
+    def rounds(self) -> tuple[float, ...]:
+        return tuple(seconds for visit in self.visits for seconds in visit.seconds)
+
+    @property
     def median(self) -> float:
         return statistics.median(self.rounds)
 
     @property
-    def spread(self) -> float:
-        """Interquartile range, seconds."""
-        low, _, high = statistics.quantiles(self.rounds, n=4, method="inclusive")
-        return high - low
+    def minimum(self) -> float:
+        return min(self.rounds)
+
+    @property
+    def centres(self) -> tuple[float, ...]:
+        """The median of each visit. Rounds of a visit share a process and a moment: visits are what repeats."""
+        return tuple(statistics.median(visit.seconds) for visit in self.visits)
+
+    @property
+    def interval(self) -> Interval | None:
+        """Bounds that hold the time with 95%; None for a single visit."""
+        found = interval(self.centres)
+        return found and (min(found[0], self.median), max(found[1], self.median))
 
     @property
     def flops(self) -> float:
@@ -93,41 +145,59 @@ class Measurement:
         return self.cache is not None and self.rotated >= self.cache
 
     @property
-    def finding(self) -> str | None:
-        """Why the time is impossible: it lies below the roofline's by more than the ceilings' spread. It is then shown,
-        but compared with nothing.
+    def finding(self) -> Finding | None:
+        """What a share above 100% means. It is impossible where the time lies below the roofline's by more than the
+        ceilings' spread and nothing else explains it.
 
         Inputs that may lie in a cache, and results that may stay in it, need no memory's time. An algorithm that saves
-        multiplications has no such floor, nor has arithmetic on rounded inputs, whose ceiling is another one.
+        multiplications has no such floor, nor has arithmetic on rounded or narrow inputs, whose ceiling is another one.
         """
-        contract, known = self.case.kernel.contract, self.ceilings
-        if known is None or contract.algorithm != "direct" or contract.inputs != "exact":
+        contract, known, share = self.case.kernel.contract, self.ceilings, self.share
+        if known is None or share is None:
             return None
         operator, geometry = self.case.operator, self.case.problem.geometry
         floor = operator.flops(geometry) / known.flops
         if self.cold:
             read = sum(tensor.size * self._itemsize for tensor in operator.inputs(geometry).values())
             floor = max(floor, read / known.bandwidth)
-        if self.median * (1 + known.spread) >= floor:
+        arithmetic = ""
+        if contract.algorithm != "direct":
+            arithmetic = f"its algorithm ({contract.algorithm}) needs fewer operations"
+        elif contract.inputs != "exact" or self._itemsize < 4:
+            inputs = self.case.variant.dtype if contract.inputs == "exact" else f"rounded to {contract.inputs}"
+            arithmetic = f"the ceiling is that of fp32, its inputs are {inputs}"
+        if not arithmetic and self.median * (1 + known.spread + MARGIN) < floor:
+            return Finding(
+                f"{self.median:.3g} s is less than the {floor:.3g} s of the ceilings (which spread by "
+                f"{known.spread:.0%}): work is left out, or not waited for, or Contract(algorithm=...) is not what the "
+                f"kernel does",
+                impossible=True,
+            )
+        if share <= 1:
             return None
-        return (
-            f"{self.median:.3g} s is less than the {floor:.3g} s of the ceilings (which spread by {known.spread:.0%}): "
-            f"work is left out, or not waited for, or Contract(algorithm=...) is not what the kernel does"
-        )
+        faster, cached = "it is faster than the libraries that set the ceiling", "its data may lie in the cache"
+        why = arithmetic or (faster if self.median < floor else cached)
+        return Finding(f"{share:.0%} of the roofline: {why}", impossible=False)
 
-    def record(self, ratio: float | None) -> dict[str, Any]:
-        """Plain values: operations a second and the share of the roofline, and under `timing` everything; `ratio` is
-        torch's seconds on the same device over these."""
-        finding, known, known_ceilings = self.finding, self.ceilings, None
-        if known is not None:
-            known_ceilings = schema.Ceilings(flop_per_s=known.flops, byte_per_s=known.bandwidth, spread=known.spread)
+    @property
+    def impossible(self) -> bool:
+        return self.finding is not None and self.finding.impossible
+
+    def record(self, ratio: Ratio | None, state: schema.MachineState | None = None) -> dict[str, Any]:
+        """Plain values: operations a second and the share of the roofline, and under `timing` everything. What a
+        machine that was unusable has shown has no ratio."""
+        finding, known, bounds = self.finding, self.ceilings, self.interval
         timing = schema.Timing(
-            status="finding" if finding else "recorded",
-            finding=finding or "",
-            clock=self.clock,
+            status="finding" if self.impossible else "recorded",
+            finding=finding.text if finding else "",
+            clock=self.visits[0].clock,
             median_s=self.median,
-            iqr_s=self.spread,
-            wall_median_s=statistics.median(self.wall),
+            minimum_s=self.minimum,
+            low_s=bounds[0] if bounds else None,
+            high_s=bounds[1] if bounds else None,
+            visits=tuple(len(visit.seconds) for visit in self.visits),
+            machine=state,
+            wall_median_s=statistics.median(wall for visit in self.visits for wall in visit.wall),
             rounds=len(self.rounds),
             first_call_s=self.first,
             copy_in_s=self.copy_in,
@@ -136,15 +206,17 @@ class Measurement:
             gb_per_s=self.bandwidth / 1e9,
             flop_per_byte=self.intensity,
             roofline_share=self.share,
-            ratio_to_torch=ratio,
+            ratio_to_torch=ratio.value if ratio else None,
             host_growth_bytes=self.host_growth,
             device_growth_bytes=self.device_growth,
             rotated_bytes=self.rotated,
             cache_bytes=self.cache,
             cold=self.cold,
-            ceilings=known_ceilings,
+            ceilings=None
+            if known is None
+            else schema.Ceilings(flop_per_s=known.flops, byte_per_s=known.bandwidth, spread=known.spread),
         )
-        rates = {} if finding else dict(zip(RATES, (self.flops, self.share), strict=True))
+        rates = {} if self.impossible else dict(zip(RATES, (self.flops, self.share), strict=True))
         return {**rates, "timing": msgspec.to_builtins(timing)}
 
     @property
@@ -152,23 +224,48 @@ class Measurement:
         return STORAGE[self.case.variant.dtype].itemsize
 
 
+def interval(centres: Sequence[float]) -> Interval | None:
+    """Bounds that hold the centre of positive values with 95%: Student's interval of the mean of their logarithms,
+    which scatter alike above and below. None for a single value."""
+    if len(centres) < 2:
+        return None
+    from scipy import stats  # half a second, which a command that times nothing does not wait for
+
+    logs = [math.log(value) for value in centres]
+    own = statistics.stdev(logs) / math.sqrt(len(logs))
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * own
+    return math.exp(statistics.fmean(logs) - reach), math.exp(statistics.fmean(logs) + reach)
+
+
 def baseline(device: str) -> str:
     """The implementation that others on a device are compared with."""
     return f"torch-{device}"
 
 
-def ratios(seconds: Mapping[Key, float]) -> dict[Key, float]:
-    """Seconds of the baseline over those of each other implementation (higher is faster), where both are known."""
+def ratio(base: Sequence[float], own: Sequence[float]) -> Ratio:
+    """Of medians of visits, visit by visit: they follow one another in a round of the run, so that what the machine
+    does to both in one cancels."""
+    pairs = [one / other for one, other in zip(base, own, strict=False)]
+    return Ratio(statistics.geometric_mean(pairs), interval(pairs))
+
+
+def ratios(visits: Mapping[Key, Sequence[float]]) -> dict[Key, Ratio]:
+    """Of the medians of each kernel's visits: relative to the baseline, where that is known."""
     return {
-        key: seconds[base] / own
-        for key, own in seconds.items()
-        if (base := (*key[:3], baseline(key[0]))) in seconds and base != key
+        key: ratio(visits[base], own)
+        for key, own in visits.items()
+        if (base := (*key[:3], baseline(key[0]))) in visits and base != key
     }
 
 
-def means(found: Mapping[Key, float]) -> dict[tuple[str, str], tuple[float, int]]:
+def compared(found: Iterable[Measurement]) -> dict[Key, Ratio]:
+    """Relative to torch on the same device; what is impossible has no ratio and gives none."""
+    return ratios({m.key: m.centres for m in found if not m.impossible})
+
+
+def means(found: Mapping[Key, Ratio]) -> dict[tuple[str, str], tuple[float, int]]:
     """(Operator, implementation) -> geometric mean of its ratios, and over how many problems."""
     by_operator: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for (_, operator, _, implementation), ratio in found.items():
-        by_operator[operator, implementation].append(ratio)
+    for (_, operator, _, implementation), one in found.items():
+        by_operator[operator, implementation].append(one.value)
     return {key: (statistics.geometric_mean(values), len(values)) for key, values in by_operator.items()}

@@ -7,6 +7,7 @@ lie above them, and one that saves multiplications (Winograd) may by far.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,13 @@ def measure_ceilings(device: str, workers: Workers | None) -> Ceilings:
         raise Unavailable(f"not measured: {error}") from None
 
 
-def better(first: Ceilings, second: Ceilings) -> Ceilings:
-    """What a device has reached in either of two measurements, and how far these lie apart at least."""
-    flops, bandwidth = max(first.flops, second.flops), max(first.bandwidth, second.bandwidth)
-    apart = max(flops / min(first.flops, second.flops), bandwidth / min(first.bandwidth, second.bandwidth)) - 1
-    return Ceilings(flops, bandwidth, first.source, max(first.spread, second.spread, apart))
+def best(found: Sequence[Ceilings]) -> Ceilings:
+    """What a device has reached in any of several measurements.
+
+    A ceiling is what it can, not what other work has left of it; how far apart measurements lie is for
+    `conformance.timing.conditions` to judge.
+    """
+    return Ceilings(
+        max(one.flops for one in found), max(one.bandwidth for one in found), found[0].source,
+        min(one.spread for one in found),
+    )  # fmt: skip

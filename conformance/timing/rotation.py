@@ -1,20 +1,22 @@
 """Timing a kernel so that only its work is timed: every call on inputs that are new to it, every result verified.
 
-Calls go in waves: buffers are filled, the cache is flooded, then each buffer is used once, in the order of filling. A
-call follows others that nobody times, on inputs of their own, as it would in a loop. It is timed in the process that it
-runs in until the device is idle, by events on the caller's stream as well where the framework has them. Its result is
-copied at once and verified; some are kept to the end, and must still be the same then. At last calls are repeated: a
-kernel that is then many times as fast answers from memory, and has no time.
+A kernel is visited several times in a run (`conformance.timing.run`). In a visit calls go in waves: buffers are
+filled, the cache is flooded, then each buffer is used once, in the order of filling. A call follows others that nobody
+times, on inputs of their own, as it would in a loop. It is timed in the process that it runs in until the device is
+idle, by events on the caller's stream as well where the framework has them. Its result is copied at once and verified;
+some are kept to the end, and must still be the same then. At the end of the first visit calls are repeated: a kernel
+that is then many times as fast answers from memory, and has no time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, product
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,21 +24,22 @@ import numpy as np
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
-from conformance.execution.judging import judged, prepare_reference
+from conformance.execution.judging import by_probes, judged, prepare_reference
+from conformance.inputs import Expectation
 from conformance.operators import Arrays
 from conformance.timing import machine
 from conformance.timing.clock import CheatError, Clock
-from conformance.timing.measurement import Measurement
+from conformance.timing.measurement import Accuracy, Measurement, Visit
 from conformance.timing.scaling import ScaledInputs, scaled_inputs, unverified_inputs
 from conformance.worker.memory import MAX_FLOOD
 
-MIN_ROUNDS, DEFAULT_ROUNDS, MAX_ROUNDS = 3, 7, 40
-"""Rounds of a kernel slower than `SLOW`, of others, and of those that are fast."""
-SLOW, BUDGET = 1.0, 0.5
+MAX_ROUNDS, DEFAULT_ROUNDS, MIN_ROUNDS = 6, 2, 1
+"""Rounds of a visit to a kernel that is fast, to others, and to one slower than `SLOW`."""
+SLOW, BUDGET = 1.0, 0.1
 """Seconds of a call from which the fewest rounds are enough, and that rounds may take together if they are many."""
-WARM_UP = 2
-"""Calls just before a timed one, as far as they fit into `BUDGET`: while results are copied, threads fall asleep, and
-to wake them made a call of half a millisecond slower by a tenth."""
+WARM_UP, WARM_UP_BUDGET = 2, 0.5
+"""Calls just before a timed one, as far as they fit into these seconds: while results are copied, threads fall asleep,
+and to wake them made a call of half a millisecond slower by a tenth."""
 WINDOW = 1 << 30
 """Most bytes of inputs and results in a wave, two rounds apart."""
 FLOOD_FACTOR = 1.25
@@ -47,6 +50,8 @@ PAIRS = 7
 """Of calls on new and on known inputs, in turn, that must all agree: a busy machine slows one down now and then."""
 SLACK = 1e-3
 """Seconds by which a device may be busy after the caller's stream has ended, whatever a call takes."""
+BLOCK = 1 << 20
+"""Elements compared at a time: 8 MiB a temporary."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,10 +68,65 @@ class _Slot:
     clock: str = "wall"
 
 
-class _Rotation:
+class Rotation:
+    """One kernel on one problem, through all the visits of a run."""
+
+    def __init__(self, case: Case, first: float = 0.0) -> None:
+        self.case, self.first = case, first
+        self.visits: list[Visit] = []
+        self.accuracy: Accuracy | None = None
+        self.copies = 0.0, 0.0
+        self.growth: tuple[int | None, int | None] = None, None
+        self.threads: dict[str, int] = {}
+        self.cache: int | None = None
+        self.rotated = 0
+        self._given = 0
+        """How many of the sets of inputs have been used: the next visit goes on from there."""
+        self._digests: dict[int, bytes] = {}
+        """Draw -> digest of right outputs. Tensors do not outlive a visit: those of a full table would fill memory."""
+
+    @property
+    def measurement(self) -> Measurement:
+        """What the visits so far have shown."""
+        host, device = self.growth
+        return Measurement(
+            self.case, tuple(self.visits), self.first, *self.copies, accuracy=self.accuracy, rotated=self.rotated,
+            cache=self.cache, host_growth=host, device_growth=device, threads=self.threads,
+        )  # fmt: skip
+
+    def visit(self) -> None:
+        """Some timed rounds. Raises CheatError, MalformedError, ThreadsError, and what the kernel raises."""
+        visit = _Visit(self.case, self._digests)
+        self.threads = machine.share_threads([self.case.implementation])
+        visit.instruments.keep_pages()
+        base, *fresh = scaled_inputs(self.case)
+        slot = visit.slot(base)
+        visit.time([slot], "wrong on the buffers that are timed")
+        if not self.visits:
+            self.cache, self.accuracy = visit.cache, visit.accuracy(slot)
+            self.copies = visit.instruments.copies(slot.native, visit.invocation.split(slot.result))
+            slot.result = None
+            self.growth = visit.invocation.growth(slot.native)
+        slot.result = None
+        count = min(required_rounds(slot.wall), len(fresh))
+        inputs = [fresh[number % len(fresh)] for number in range(self._given, self._given + count)]
+        self._given += count
+        visit.warm_up = (slot,) * warm_up_calls(slot.wall)
+        del slot  # frees its buffers, unless they are called on
+        slots, self.rotated = visit.waves(inputs, base, examined=not self.visits)
+        seconds, wall = tuple(slot.seconds for slot in slots), tuple(slot.wall for slot in slots)
+        # what the caller's stream sees must be all that the device does, so that its time is the kernel's
+        if min(wall) > 2 * min(seconds) + SLACK:
+            raise CheatError(
+                f"the device works {min(wall):.2g} s, of which the caller's stream sees {min(seconds):.2g} s"
+            )
+        self.visits.append(Visit(seconds, wall, slots[0].clock))
+
+
+class _Visit:
     """A kernel and the buffers that it is called on."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, digests: dict[int, bytes]) -> None:
         self.case, self.bridge, self.invocation = case, case.implementation.arrays, case.invocation()
         self.instruments, self.clock = self.invocation.instruments, Clock(self.invocation)
         self.outputs = case.operator.outputs(case.problem.geometry)
@@ -76,6 +136,7 @@ class _Rotation:
         """What is called on before a timed call."""
         self._right: dict[int, Arrays] = {}
         """One result of every draw that was verified."""
+        self._digests = digests
 
     def slot(self, inputs: ScaledInputs) -> _Slot:
         """New buffers."""
@@ -124,17 +185,24 @@ class _Rotation:
             self.verify(slot, when)
 
     def verify(self, slot: _Slot, when: str) -> None:
-        """Judge one result of every draw; others must be the same bit for bit, or are judged as well. Raises
-        CheatError."""
-        expected, outputs = slot.inputs.expected, slot.inputs.unscaled(slot.copied)
-        known = self._right.get(id(expected))
-        if known is not None and _equal(known, outputs):
+        """Judge one result of every draw; others must be the same, or are judged as well. Raises CheatError."""
+        draw, outputs = slot.inputs.draw, slot.inputs.unscaled(slot.copied)
+        if draw in self._right and _equal(self._right[draw], outputs):
             return
-        prepare_reference(expected, self.case.method)
-        judgements = judged(expected, outputs, self.case.kernel.contract, self.case.method)
-        if wrong := [judgement.explain() for judgement in judgements if not judgement.passed]:
-            raise CheatError(f"{when}: " + "\n".join(wrong))
-        self._right.setdefault(id(expected), outputs)
+        if draw in self._right or self._digests.get(draw) != (digest := _digest(outputs)):
+            expected = slot.inputs.expected
+            prepare_reference(expected, self.case.method)
+            judgements = judged(expected, outputs, self.case.kernel.contract, self.case.method)
+            if wrong := [judgement.explain() for judgement in judgements if not judgement.passed]:
+                raise CheatError(f"{when}: " + "\n".join(wrong))
+            if draw not in self._right:
+                self._digests[draw] = digest
+        self._right.setdefault(draw, outputs)
+
+    def accuracy(self, slot: _Slot) -> Accuracy:
+        """How far results lie from exact ones: of the main output, where its reference is known, else of samples."""
+        expected, (name, actual) = slot.inputs.expected, next(iter(slot.copied.items()))
+        return accuracy(expected, name, actual, probed=by_probes(self.case.recipe, self.case.method))
 
     def overlap(self, first: Sequence[Any], second: Sequence[Any]) -> bool:
         """Whether any two arrays share memory; None stands for an absent one."""
@@ -148,94 +216,91 @@ class _Rotation:
         self.instruments.flood(self.case.implementation.device, rest)
         return filled + rest
 
+    def waves(self, inputs: Sequence[ScaledInputs], base: ScaledInputs, examined: bool) -> tuple[list[_Slot], int]:
+        """The slots of all rounds, without their buffers, and the bytes between two uses of one."""
+        together = max(2, WINDOW // self.size)
+        timed: list[_Slot] = []
+        touched = []
+        for start in range(0, len(inputs), together):
+            slots = [self.slot(given) for given in inputs[start : start + together]]
+            touched.append(self.flood(len(slots) * self.size))
+            self.time(slots, "right when first called, wrong in a timed call")
+            timed += slots
+            kept = [slot for slot in slots if slot.result is not None]
+            last = len(timed) == len(inputs)
+            if last:
+                self.clock.require_agreement(kept[0].native)
+            if last and examined:
+                self.require_work(kept, min(slot.wall for slot in timed))
+            for slot in kept:  # no later call and no thread has written to the results
+                late = self.room()
+                self.fetch(slot.result, late)
+                if not _equal(slot.copied, late):
+                    raise CheatError(
+                        "a timed result changed after the call had returned: late work, or memory used twice"
+                    )
+            if last and examined:  # values decide, not the buffers that they lie in
+                native, hosts = kept[0].native, self.invocation.stored(base.inputs())
+                pairs = [(array, host) for array, host in zip(native, hosts, strict=True) if array is not None]
+                if all(self.bridge.overwrite(array, host) for array, host in pairs if host is not None):
+                    self.time([_Slot(base, native, self.room())], "wrong on other values in the same buffers")
+            for slot in slots:
+                slot.native, slot.copied, slot.result = [], {}, None
+        return timed, min(touched)
 
-def rotate(case: Case, first: float) -> Measurement:
-    """Time a kernel, whose first call of all took `first` seconds. Raises CheatError, MalformedError, ThreadsError, and
-    what the kernel raises."""
-    rotation, every = _Rotation(case), scaled_inputs(case)
-    threads = machine.share_threads([case.implementation])
-    rotation.instruments.keep_pages()
-    base = next(every)
-    slot = rotation.slot(base)
-    rotation.time([slot], "wrong on the buffers that are timed")
-    copy_in, copy_out = rotation.instruments.copies(slot.native, rotation.invocation.split(slot.result))
-    slot.result = None
-    host, device = rotation.invocation.growth(slot.native)
-    inputs = list(islice(every, required_rounds(slot.wall)))
-    rotation.warm_up = (slot,) * warm_up_calls(slot.wall)
-    del slot  # frees its buffers, unless they are called on
-    slots, rotated = _waves(rotation, inputs, base)
-    rounds, wall = tuple(slot.seconds for slot in slots), tuple(slot.wall for slot in slots)
-    # what the caller's stream sees must be all that the device does, so that its time is the kernel's
-    if min(wall) > 2 * min(rounds) + SLACK:
-        raise CheatError(f"the device works {min(wall):.2g} s, of which the caller's stream sees {min(rounds):.2g} s")
-    measurement = Measurement(case, rounds, first, copy_in, copy_out, wall=wall, clock=slots[0].clock, threads=threads)
-    return replace(measurement, rotated=rotated, cache=rotation.cache, host_growth=host, device_growth=device)
+    def require_work(self, slots: Sequence[_Slot], fastest: float) -> None:
+        """Calls take as long on inputs that are known, and return memory of their own. Raises CheatError."""
+        again = [_Slot(slot.inputs, slot.native, self.room()) for slot in slots]
+        self.time(again, "right in a timed call, wrong when it is repeated")
+        split = self.invocation.split
+        for slot, first in product((slot for slot in again if slot.result is not None), slots):
+            if self.overlap(split(slot.result), split(first.result)):
+                raise CheatError("a call returns memory in which another one's result lies")
+        if not _suspicious(fastest, max(slot.wall for slot in again)):
+            return
+        pairs = []
+        for number in range(PAIRS):
+            new = self.slot(unverified_inputs(self.case, number))
+            self.call(new)
+            self.call(again[0])
+            pairs.append((new.wall, again[0].wall))
+        if all(_suspicious(new, known) for new, known in pairs):
+            on_new, on_known = map(statistics.median, zip(*pairs, strict=True))
+            raise CheatError(
+                f"answers from memory: {on_new:.2g} s on inputs that are new to it, {on_known:.2g} s on known ones"
+            )
+
+
+def rotate(case: Case, first: float = 0.0) -> Measurement:
+    """The time of one visit. Raises what `Rotation.visit` raises."""
+    rotation = Rotation(case, first)
+    rotation.visit()
+    return rotation.measurement
 
 
 def warm_up_calls(seconds: float) -> int:
     """How often a kernel of these seconds a call is called just before a timed call."""
-    return min(WARM_UP, int(BUDGET / max(seconds, 1e-9)))
+    return min(WARM_UP, int(WARM_UP_BUDGET / max(seconds, 1e-9)))
 
 
 def required_rounds(seconds: float) -> int:
-    """How often a kernel of these seconds a call is timed."""
+    """How often a kernel of these seconds a call is timed in a visit."""
     if seconds > SLOW:
         return MIN_ROUNDS
     return min(MAX_ROUNDS, max(DEFAULT_ROUNDS, int(BUDGET / max(seconds, 1e-9))))
 
 
-def _waves(rotation: _Rotation, inputs: Sequence[ScaledInputs], base: ScaledInputs) -> tuple[list[_Slot], int]:
-    """The slots of all rounds, without their buffers, and the bytes between two uses of one."""
-    together = max(2, WINDOW // rotation.size)
-    timed: list[_Slot] = []
-    touched = []
-    for start in range(0, len(inputs), together):
-        slots = [rotation.slot(given) for given in inputs[start : start + together]]
-        touched.append(rotation.flood(len(slots) * rotation.size))
-        rotation.time(slots, "right when first called, wrong in a timed call")
-        timed += slots
-        kept = [slot for slot in slots if slot.result is not None]
-        last = len(timed) == len(inputs)
-        if last:
-            _require_work(rotation, kept, min(slot.wall for slot in timed))
-        for slot in kept:  # no later call and no thread has written to the results
-            late = rotation.room()
-            rotation.fetch(slot.result, late)
-            if not _equal(slot.copied, late):
-                raise CheatError("a timed result changed after the call had returned: late work, or memory used twice")
-        if last:  # values decide, not the buffers that they lie in
-            native, hosts = kept[0].native, rotation.invocation.stored(base.inputs())
-            pairs = [(array, host) for array, host in zip(native, hosts, strict=True) if array is not None]
-            if all(rotation.bridge.overwrite(array, host) for array, host in pairs if host is not None):
-                rotation.time([_Slot(base, native, rotation.room())], "wrong on other values in the same buffers")
-        for slot in slots:
-            slot.native, slot.copied, slot.result = [], {}, None
-    return timed, min(touched)
-
-
-def _require_work(rotation: _Rotation, slots: Sequence[_Slot], fastest: float) -> None:
-    """Calls take as long as is said, and as long on inputs that are known, and return memory of their own."""
-    rotation.clock.require_agreement(slots[0].native)
-    again = [_Slot(slot.inputs, slot.native, rotation.room()) for slot in slots]
-    rotation.time(again, "right in a timed call, wrong when it is repeated")
-    split = rotation.invocation.split
-    for slot, first in product((slot for slot in again if slot.result is not None), slots):
-        if rotation.overlap(split(slot.result), split(first.result)):
-            raise CheatError("a call returns memory in which another one's result lies")
-    if not _suspicious(fastest, max(slot.wall for slot in again)):
-        return
-    pairs = []
-    for number in range(PAIRS):
-        new = rotation.slot(unverified_inputs(rotation.case, number))
-        rotation.call(new)
-        rotation.call(again[0])
-        pairs.append((new.wall, again[0].wall))
-    if all(_suspicious(new, known) for new, known in pairs):
-        on_new, on_known = map(statistics.median, zip(*pairs, strict=True))
-        raise CheatError(
-            f"answers from memory: {on_new:.2g} s on inputs that are new to it, {on_known:.2g} s on known ones"
-        )
+def accuracy(expected: Expectation, name: str, actual: np.ndarray, probed: bool) -> Accuracy:
+    """|result - exact| of an output, over all of it or, where it is judged by probes, over the samples."""
+    if probed:
+        exact, values = expected.probes.samples[0], actual[tuple(expected.probes.index.T)]
+    else:
+        exact, values = expected.reference[name].reshape(-1), actual.reshape(-1)
+    largest, total = 0.0, 0.0
+    for start in range(0, exact.size, BLOCK):
+        error = np.abs(values[start : start + BLOCK] - exact[start : start + BLOCK])
+        largest, total = float(np.maximum(largest, error.max())), total + float(error.sum())
+    return Accuracy(largest, total / exact.size, exact.size, actual.size)
 
 
 def _suspicious(new: float, known: float) -> bool:
@@ -244,3 +309,11 @@ def _suspicious(new: float, known: float) -> bool:
 
 def _equal(first: Arrays, second: Arrays) -> bool:
     return all(np.array_equal(first[name], second[name]) for name in second)
+
+
+def _digest(outputs: Arrays) -> bytes:
+    """Of the values: -0, which a factor of -1 makes of 0, counts as 0."""
+    found = hashlib.blake2b()
+    for array in outputs.values():
+        found.update(np.ascontiguousarray(array + array.dtype.type(0)).view(np.uint8).data)
+    return found.digest()

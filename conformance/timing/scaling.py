@@ -7,7 +7,6 @@ is a power of two or -1. So one drawn set, of which a reference is computed, mak
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -33,20 +32,28 @@ def factors(homogeneous: Homogeneous) -> tuple[float, ...]:
     return tuple(sign * 2.0**power for power in (POWERS if homogeneous.powers else (0,)) for sign in signs)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class ScaledInputs:
-    """One set of inputs: a drawn one and the factor that some of them are multiplied with."""
+    """One set of inputs: a drawn one, by its number, and the factor that some of them are multiplied with. It holds no
+    tensors, so that all sets of a run can be known at once."""
 
-    expected: Expectation
-    factor: float
+    case: Case
+    draw: int = 0
+    factor: float = 1.0
+
+    @property
+    def expected(self) -> Expectation:
+        """What was drawn; the first draw is everybody's."""
+        recipe = self.case.recipe
+        return _drawn(replace(recipe, seed=recipe.seed + self.draw)) if self.draw else expectation(recipe)
 
     def inputs(self) -> Arrays:
         """Inputs in canonical order, scaled."""
-        return _scaled(self.expected.inputs, self.expected.recipe.operator.homogeneous.inputs, self.factor)
+        return _scaled(self.expected.inputs, self.case.operator.homogeneous.inputs, self.factor)
 
     def unscaled(self, outputs: Arrays) -> Arrays:
         """Outputs as they would be of the drawn inputs."""
-        return _scaled(outputs, self.expected.recipe.operator.homogeneous.outputs, 1 / self.factor)
+        return _scaled(outputs, self.case.operator.homogeneous.outputs, 1 / self.factor)
 
 
 def _scaled(arrays: Arrays, names: tuple[str, ...], factor: float) -> Arrays:
@@ -55,16 +62,11 @@ def _scaled(arrays: Arrays, names: tuple[str, ...], factor: float) -> Arrays:
     return {n: a * a.dtype.type(factor) if n in names else a for n, a in arrays.items()}
 
 
-def scaled_inputs(case: Case) -> Iterator[ScaledInputs]:
+def scaled_inputs(case: Case) -> tuple[ScaledInputs, ...]:
     """All that there are, first those of the case itself."""
     known = case.operator.homogeneous
     count = DRAWS if known.inputs and known.powers else SIGNED_DRAWS
-    first = case.recipe
-    for factor in factors(known):
-        for number in range(count):
-            # the first draw is everybody's
-            drawn = _drawn(replace(first, seed=first.seed + number)) if number else expectation(first)
-            yield ScaledInputs(drawn, factor)
+    return tuple(ScaledInputs(case, draw, factor) for factor in factors(known) for draw in range(count))
 
 
 _drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(Expectation)
@@ -73,4 +75,4 @@ _drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(Expectation)
 
 def unverified_inputs(case: Case, number: int) -> ScaledInputs:
     """Inputs of a draw of their own: for a call whose results nobody looks at, so that no reference is computed."""
-    return ScaledInputs(Expectation(replace(case.recipe, seed=case.seed + UNVERIFIED + number)), 1.0)
+    return ScaledInputs(case, UNVERIFIED + number)

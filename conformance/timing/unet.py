@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
+import random
 import shutil
 import sys
 import textwrap
@@ -13,24 +13,20 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from conformance.execution.case import Absence
+from conformance.execution.case import Absence, Case
 from conformance.execution.plan import Plan, absence_reason
 from conformance.execution.process import Limits
 from conformance.execution.selection import Selection, SelectionError, split
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
-from conformance.implementations.devices import Unavailable
 from conformance.implementations.host import processor
-from conformance.inputs import expectation
 from conformance.inputs.manifest import SEED
 from conformance.problems import Problem
 from conformance.problems.networks import UNET
 from conformance.resources import IMPLS
-from conformance.timing import machine, roofline, table
-from conformance.timing.measure import DEFAULT_ROUNDS, Cell, measure
-from conformance.timing.roofline import Ceilings
-from conformance.timing.table import Direction
+from conformance.timing import machine, table, unet_table
+from conformance.timing.run import DEFAULT_VISITS, MAX_VISITS, Run, Subject, time_all
 
 DIRECTIONS = {
     "forward": "conv_forward",
@@ -43,19 +39,16 @@ DEFAULT = (
 )  # fmt: skip
 ALLOCATION = "XLA_PYTHON_CLIENT_PREALLOCATE"
 """By default jax takes three quarters of a device's memory when it starts; torch and numba share it here."""
-NOTHING = 5
-"""Exit status of a run that verified nothing, as pytest's."""
-
-Write = Callable[[str, str, str], None]
-"""(option, mode, text): to the file that an option names, if it was given. Raises SelectionError."""
+Write = Callable[[str, str], None]
+"""(option, text): to the file that an option names, if it was given. Raises SelectionError."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """The U-Net table: ten layers through every implementation, verified, then timed beside torch and the roofline."""
 
-    def rounds(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 1000):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000")
+    def visits(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MAX_VISITS):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MAX_VISITS}")
         return int(text)
 
     def seconds(text: str) -> float:
@@ -73,7 +66,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     layers: dict[str, Any] = {"type": lambda text: text.removeprefix("unet."), "choices": names, "metavar": "LAYER"}
     parser.add_argument("--layers", nargs="+", action="extend", **layers, help=f"of {', '.join(names)}")
     parser.add_argument(
-        "--rounds", type=rounds, default=DEFAULT_ROUNDS, metavar="N", help="warm calls (default: %(default)s)"
+        "--visits",
+        type=visits,
+        default=DEFAULT_VISITS,
+        metavar="N",
+        help="times that a run comes back to each kernel to time it (default: %(default)s)",
     )
     parser.add_argument(
         "--method",
@@ -90,13 +87,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    def write(option: str, mode: str, text: str) -> None:
+    def write(option: str, text: str) -> None:
         path: Path | None = getattr(arguments, option)
         if path is None:
             return
         try:
-            with path.open(mode, encoding="utf-8", newline="") as file:
-                file.write(text)
+            path.write_text(text, encoding="utf-8", newline="")
         except OSError as error:
             raise SelectionError(f"--{option} {path}: cannot be written ({error.strerror})") from None
 
@@ -109,8 +105,8 @@ def _run(arguments: argparse.Namespace) -> int:
         with workers or nullcontext():
             plan = planned(arguments.impl or (), operators, arguments.method, workers)
             for option in ("csv", "markdown"):  # known before minutes are spent on what belongs in them
-                write(option, "w", "")
-            return report(plan, chosen, arguments.rounds, write, workers)
+                write(option, "")
+            return report(plan, chosen, arguments.visits, write, workers)
     except (SelectionError, machine.ThreadsError) as error:
         print("; ".join(str(error).splitlines()), file=sys.stderr)
         return ExitCode.UNUSABLE
@@ -129,8 +125,8 @@ def planned(names: Sequence[str], operators: tuple[str, ...], method: str, worke
     return plan
 
 
-def report(plan: Plan, layers: Sequence[Problem], rounds: int, write: Write, workers: Workers | None) -> int:
-    """Measure, print, write; return the exit status: 1 after a failure, 5 where nothing was verified."""
+def report(plan: Plan, layers: Sequence[Problem], visits: int, write: Write, workers: Workers | None) -> int:
+    """Time, print, write; return the exit status."""
     width = shutil.get_terminal_size((160, 24)).columns
     present = [i for i in plan.registry.implementations.values() if absence_reason(i) is None]
     threads = machine.threads_text(machine.share_threads(present))
@@ -138,71 +134,57 @@ def report(plan: Plan, layers: Sequence[Problem], rounds: int, write: Write, wor
     header = [
         f"U-Net, {len(layers)} of {len(UNET)} layers at full size, fp32, NCHW; TF32 {machine.tf32(present)}",
         f"{processor()}, {machine.cores()} cores; {versions}",
-        f"threads: {threads}",
+        f"threads: {threads}; {visits} visits to each kernel",
     ]
-    ceilings: dict[str, Ceilings] = {}
-    for device in dict.fromkeys(implementation.device for implementation in present):
-        try:
-            ceilings[device] = roofline.measure_ceilings(device, workers)
-            header.append(f"ceilings of {device}: {ceilings[device]}")
-        except Unavailable as error:
-            header.append(f"ceilings of {device}: {error}")
-    for line in (*header, *([table.LEGEND] if present else []), ""):
-        print("\n".join(textwrap.wrap(line, width)))
-    directions = []
-    for operator in plan.selection.operators:
-        directions.append(measured(plan, operator, layers, rounds, ceilings, workers))
-        for line in table.text(directions[-1], width):
+    found = [case for operator in plan.selection.operators for case in plan.timed(operator, layers)]
+    run = Run([Subject(case) for case in found if isinstance(case, Case)])
+    interrupted = False
+    try:
+        time_all(run, visits, random.SystemRandom().randrange(10**6), workers, _progress(len(run.subjects), visits))
+    except KeyboardInterrupt:  # what was timed until then counts
+        interrupted = True
+    header += [f"ceilings of {device}: {known}" for device, known in run.ceilings.items()]
+    header += table.machine_lines(run.state, 10**9) if run.times else []
+    shown = unet_table.directions(run, (case for case in found if isinstance(case, Absence)))
+    for line in (*header, *([unet_table.LEGEND] if run.times else []), ""):
+        print("\n".join(textwrap.wrap(line, width, subsequent_indent="  " if line.startswith("  ") else "")))
+    for direction in shown:
+        for line in unet_table.text(direction, width):
             print(line)
-        print(flush=True, end="\n" if directions[-1].cells else "")
-        write("csv", "a", table.as_csv(directions[-1], headed=len(directions) == 1))
-    for line in table.absences(directions, width):
+        print(end="\n" if direction.subjects else "")
+    for line in unet_table.absences(shown, width):
         print(line)
     for path, reason in plan.registry.broken.items():
         print(f"broken file: {path}: {reason}")
-    write("markdown", "a", "\n".join((*table.markdown(header, directions), "")))
-    status = exit_status(directions, bool(plan.registry.broken))
-    print("NOTHING WAS VERIFIED\n" if status == NOTHING else "", end="")
+    write("csv", unet_table.as_csv(shown))
+    write("markdown", "\n".join((*unet_table.markdown(header, shown), "")))
+    status = exit_status(run, bool(plan.registry.broken), interrupted)
+    print("NOTHING WAS VERIFIED\n" if status == ExitCode.NOTHING else "", end="")
     return status
 
 
-def measured(
-    plan: Plan,
-    operator: str,
-    layers: Sequence[Problem],
-    rounds: int,
-    ceilings: dict[str, Ceilings],
-    workers: Workers | None,
-) -> Direction:
-    """The cells of one operator. Tensors of a layer are freed before those of the next are drawn."""
+def _progress(subjects: int, visits: int) -> Callable[[int, Subject], None]:
+    """On a terminal, one line that the next replaces."""
+    seen = 0
 
-    def free() -> None:
-        expectation.cache_clear()
-        gc.collect()
-
-    def progress(text: str) -> None:
-        """On a terminal, one line that the next replaces."""
+    def say(number: int, subject: Subject) -> None:
+        nonlocal seen
+        seen += 1
         if sys.stderr.isatty():
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+            case, last = subject.case, seen == visits * subjects
+            text = f"visit {seen} of {visits * subjects}: {case.operator.name} {case.problem.name}"
+            print(f"\r\033[K{'' if last else text}", end="", file=sys.stderr, flush=True)
 
-    cells: list[Cell] = []
-    absences: list[Absence] = []
-    for case in plan.timed(operator, layers):
-        if isinstance(case, Absence):
-            absences.append(case)
-            continue
-        if cells and cells[-1].case.problem is not case.problem:
-            free()
-        progress(f"{operator} {case.problem.name} {case.implementation.name}")
-        cells.append(measure(case, rounds, ceilings.get(case.implementation.device), workers))
-    free()
-    progress("")
-    return Direction(operator, tuple(cells), tuple(absences))
+    return say
 
 
-def exit_status(directions: Sequence[Direction], broken: bool) -> int:
-    """0 where all that ran passed."""
-    statuses = {cell.status for direction in directions for cell in direction.cells}
+def exit_status(run: Run, broken: bool, interrupted: bool = False) -> int:
+    """0 where all that ran passed, on a machine whose times can be believed."""
+    statuses = {subject.verdict.status for subject in run.subjects if subject.verdict is not None}
+    if interrupted:
+        return ExitCode.INTERRUPTED
     if broken or statuses & {"fail", "error"}:
-        return 1
-    return 0 if "pass" in statuses else NOTHING
+        return ExitCode.BAD
+    if "pass" not in statuses:
+        return ExitCode.NOTHING
+    return ExitCode.INTERNAL if run.times and run.state.state == "unusable" else ExitCode.GOOD

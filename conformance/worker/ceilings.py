@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -20,8 +20,11 @@ TORCH = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "mps": "mps
 SIZES = {"cpu": ((512, 2048), 1 << 28)}
 """Device -> rows of the square matrices, of which the fastest counts, and bytes copied: far more than caches hold."""
 DEFAULT_SIZES = ((2048, 8192), 1 << 30)
-SECONDS = 1.5
-"""Of each measurement: enough to see a machine undisturbed at least once, where other work comes and goes."""
+SECONDS = 0.5
+"""Of each measurement. They are repeated in a run, which sees the machine undisturbed at least once, where other work
+comes and goes."""
+PRODUCT, COPY, REFERENCE_ROUNDS = 512, 1 << 26, 5
+"""Rows of the reference kernel's matrices, bytes that it copies, and rounds of each: some 50 ms together."""
 
 
 def measured(device: str) -> tuple[float, float, str, float]:
@@ -38,27 +41,68 @@ def measured(device: str) -> tuple[float, float, str, float]:
         with_torch = False
         if device != "cpu":
             raise
-    products: list[Callable[[], object]]
+    frameworks: list[str] = []
+    products: list[tuple[int, Callable[[], object]]] = []
+    copies: list[Callable[[], object]] = []
     try:
-        if not with_torch:
-            framework = "NumPy"
-            squares = [[np.ones((count, count), np.float32) for _ in range(3)] for count in rows]
-            source, target = (np.ones(size // 4, np.float32) for _ in range(2))
-            products = [partial(np.matmul, a, b, out=c) for a, b, c in squares]
-            copied = _rates(2 * size, lambda: np.copyto(target, source))
-        else:
-            framework, torch = "torch", import_module("torch")
+        if device == "cpu":
+            # whose library of products is the faster depends on who made the processor
+            frameworks.append("NumPy")
+            for count in rows:
+                products.append((count, partial(np.matmul, *(np.ones((count, count), np.float32) for _ in range(3)))))
+            here, there = (np.ones(size // 4, np.float32) for _ in range(2))
+            copies.append(partial(np.copyto, there, here))
+        if with_torch:
+            frameworks.append("torch")
+            torch = import_module("torch")
             torch.backends.cuda.matmul.allow_tf32 = False
-            squares = [[torch.ones(count, count, device=TORCH[device]) for _ in range(3)] for count in rows]
+            for count in rows:
+                a, b, c = (torch.ones(count, count, device=TORCH[device]) for _ in range(3))
+                products.append((count, partial(_finished, bridge, partial(torch.matmul, a, b, out=c))))
+                if device == "cpu":  # the same product by oneDNN: twice as fast as MKL's on a processor of AMD
+                    pixels, filters = a.reshape(1, count, -1, 32), b.reshape(count, count, 1, 1)
+                    convolve = torch.nn.functional.conv2d
+                    products.append((count, partial(_finished, bridge, partial(convolve, pixels, filters))))
             source, target = (torch.ones(size // 4, device=TORCH[device]) for _ in range(2))
-            products = [partial(_finished, bridge, partial(torch.matmul, a, b, out=c)) for a, b, c in squares]
-            copied = _rates(2 * size, partial(_finished, bridge, partial(target.copy_, source)))
-        flops, noise = max(_rates(2 * count**3, call) for count, call in zip(rows, products, strict=True))
+            copies.append(partial(_finished, bridge, partial(target.copy_, source)))
+        flops, noise = max(_rates(2 * count**3, call) for count, call in products)
+        bandwidth, other = max(_rates(2 * size, call) for call in copies)  # bytes are read and written
     except (RuntimeError, MemoryError) as error:
         raise Unavailable(f"not measured: {error}".partition("\n")[0]) from error
-    bandwidth, other = copied  # bytes are read and written
-    text = f"{framework}, {' or '.join(f'{count} x {count}' for count in rows)}, {size >> 20} MiB"
+    text = f"{' or '.join(frameworks)}, {' or '.join(f'{count} x {count}' for count in rows)}, {size >> 20} MiB"
     return flops, bandwidth, text, max(noise, other)
+
+
+class Reference:
+    """The kernel by which a machine is judged: a product on all cores and a copy of more than most caches hold. The
+    suite's own, in NumPy, so that it is the same in every run."""
+
+    def __init__(self) -> None:
+        self._factors = [np.ones((PRODUCT, PRODUCT), np.float32) for _ in range(3)]
+        self._source, self._target = (np.ones(COPY // 4, np.float32) for _ in range(2))
+
+    def seconds(self) -> tuple[float, float]:
+        """The median of some rounds of each."""
+        a, b, c = self._factors
+        calls: tuple[Callable[[], object], ...] = (
+            partial(np.matmul, a, b, out=c),
+            partial(np.copyto, self._target, self._source),
+        )
+        return statistics.median(_rounds(calls[0])), statistics.median(_rounds(calls[1]))
+
+
+reference = cache(Reference)
+"""One for a process: its memory stays where it is."""
+
+
+def _rounds(call: Callable[[], object]) -> list[float]:
+    call()  # threads wake up
+    found = []
+    for _ in range(REFERENCE_ROUNDS):
+        begun = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - begun)
+    return found
 
 
 def _finished(bridge: ArrayBridge, call: Callable[[], Any]) -> None:

@@ -85,5 +85,8 @@ class Measuring:
     def ceilings(self, device: str) -> tuple[float, float, str, float]:
         return ceilings.measured(device)
 
+    def reference(self) -> tuple[float, float]:
+        return ceilings.reference().seconds()
+
     def _instruments(self, name: str) -> Instruments:
         return Instruments(self._known.bridge(name))

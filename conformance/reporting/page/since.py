@@ -92,7 +92,9 @@ def trend(found: Sequence[Step]) -> Plot | None:
 def _means(run: Run, keys: Sequence[Key]) -> dict[tuple[str, str], float]:
     """(Operator, implementation) -> geometric mean."""
     seconds = {
-        (key.device, key.operator, " ".join(key[3:]), key.implementation): statistics.median(run.benchmarks[key].rounds)
+        (key.device, key.operator, " ".join(key[3:]), key.implementation): [
+            statistics.median(run.benchmarks[key].rounds)
+        ]
         for key in keys
         if not run.benchmarks[key].timing.doubt
     }

@@ -14,7 +14,7 @@ from conformance.reporting.page.model import Clocked, Machine, Results, Row, dty
 from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally, weakness_of
 from conformance.results.schema import STATUSES, VERIFIED, Record
-from conformance.timing.measurement import baseline, means, ratios
+from conformance.timing.measurement import Ratio, baseline, means, ratios
 from conformance.timing.table import figures
 
 WORST_FIRST = ("fail", "error", "waived", "pass", "unsupported", "unavailable")
@@ -202,11 +202,13 @@ def speeds(digest: Digest) -> list[Speed]:
         by_machine[clocked.machine, dtype_place(clocked.dtype), clocked.layout].append(clocked)
     for (machine, *_), held in sorted(by_machine.items()):
         device = machine.device
-        relative = ratios({(device, c.operator, c.problem, c.implementation): c.seconds for c in held if not c.finding})
+        relative = ratios(
+            {(device, c.operator, c.problem, c.implementation): [c.seconds] for c in held if not c.finding}
+        )
         for c in held:
             own = 1.0 if c.implementation == baseline(device) else None
-            ratio = relative.get((device, c.operator, c.problem, c.implementation), own)
-            found.append(Speed(c, None if c.finding else ratio))
+            known = relative.get((device, c.operator, c.problem, c.implementation))
+            found.append(Speed(c, None if c.finding else known.value if known else own))
     return found
 
 
@@ -242,11 +244,11 @@ def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
 
 def geometric_means(found: Iterable[Speed]) -> dict[tuple[Row, str], tuple[float, int]]:
     """(Row, operator) -> geometric mean of its ratios to torch, and over how many problems; without torch itself."""
-    by_machine: defaultdict[Machine, dict[tuple[str, str, str, str], float]] = defaultdict(dict)
+    by_machine: defaultdict[Machine, dict[tuple[str, str, str, str], Ratio]] = defaultdict(dict)
     for s in found:
         c = s.clocked
         if s.ratio is not None and c.implementation != baseline(c.machine.device):
-            by_machine[c.machine][c.machine.device, c.operator, s.problem, c.implementation] = s.ratio
+            by_machine[c.machine][c.machine.device, c.operator, s.problem, c.implementation] = Ratio(s.ratio)
     return {
         ((name, machine), operator): pair
         for machine, held in by_machine.items()

@@ -1,0 +1,165 @@
+"""The machine is judged before a time is believed: `stable`, `noisy` or `unusable`, by limits that are stated here.
+
+A run looks at the machine before each visit to a kernel, and at the end. A look times a reference kernel of the suite,
+in a process that loads no vendor's file, and reads the system's counters: what processors did for other processes, what
+a hypervisor took away, clock frequency, throttling. The ceilings are measured again in each round.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import psutil
+
+from conformance.results.schema import MachineState
+from conformance.timing.roofline import Ceilings
+
+THROTTLES = "thermal_throttle/*_throttle_count"
+PROCESSORS = Path("/sys/devices/system/cpu")
+CGROUP = Path("/sys/fs/cgroup/cpu.stat")
+SHORTEST = 5.0
+"""Seconds between two readings of counters that are judged: these count in hundredths of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Values above `noisy` make a run noisy, those above `unusable` make it unusable."""
+
+    what: str
+    noisy: float
+    unusable: float
+    text: str
+
+
+LIMITS = {
+    "reference": Limit("the reference kernel", 0.15, 1.0, "a tenth of the looks took {:.0%} more than the fastest"),
+    "ceilings": Limit("the ceilings", 0.25, 1.0, "the best round reached {:.0%} more than the worst"),
+    "others": Limit("other processes", 0.15, 0.8, "they took {:.2g} cores"),
+    "steal": Limit("the hypervisor", 0.02, 0.2, "it took {:.0%} of the processors' time"),
+    "frequency": Limit("the clock frequency", 0.1, 1.0, "its highest was {:.0%} above its lowest"),
+    "throttled": Limit("throttling", 0, float("inf"), "processors were slowed down {:.0f} times"),
+}
+"""What is looked at. Shares, but for `others` (cores) and `throttled` (events). Measured on machines that did nothing
+else: reference 2% to 9%, ceilings 2% to 12%, others 0.01 to 0.05 cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at one moment: seconds of the reference kernel's parts, and counters that only grow, in seconds.
+
+    busy, own, stolen   of all processors together: for anybody, for this run's processes, for other machines
+    """
+
+    at: float
+    reference: tuple[float, ...]
+    busy: float
+    own: float
+    stolen: float
+    frequency: float | None
+    throttled: int
+
+
+@dataclass(slots=True)
+class Conditions:
+    """Watches the machine of a run. `reference` times the parts of the reference kernel, in seconds."""
+
+    reference: Callable[[], tuple[float, ...]]
+    looks: list[Look] = field(default_factory=list)
+    ceilings: dict[str, list[Ceilings]] = field(default_factory=dict)
+    """Device -> what it reached, in each round of the run."""
+
+    def look(self) -> None:
+        times = psutil.cpu_times()
+        stolen = float(getattr(times, "steal", 0.0))
+        idle = times.idle + float(getattr(times, "iowait", 0.0))
+        # what guests take is counted in `user` as well
+        busy = sum(times) - idle - stolen - sum(float(getattr(times, name, 0.0)) for name in ("guest", "guest_nice"))
+        self.looks.append(Look(monotonic(), self.reference(), busy, _own_seconds(), stolen, _frequency(), _throttled()))
+
+    def values(self) -> dict[str, float]:
+        """What is compared with `LIMITS`: of each, the worst of the run; what cannot be read here is left out."""
+        found: dict[str, float] = {}
+        parts = [part for part in zip(*(look.reference for look in self.looks), strict=True) if len(part) > 1]
+        if parts:
+            found["reference"] = max(_excess(part) for part in parts)
+        for known in self.ceilings.values():
+            for rates in zip(*((one.flops, one.bandwidth) for one in known), strict=True):
+                found["ceilings"] = max(found.get("ceilings", 0.0), max(rates) / min(rates) - 1)
+        for first, last in _windows(self.looks):
+            seconds = last.at - first.at
+            others = (last.busy - first.busy - (last.own - first.own)) / seconds
+            steal = (last.stolen - first.stolen) / seconds / (os.cpu_count() or 1)
+            for name, value in (("others", others), ("steal", steal)):
+                found[name] = max(found.get(name, 0.0), value)
+        if frequencies := [look.frequency for look in self.looks if look.frequency]:
+            found["frequency"] = max(frequencies) / min(frequencies) - 1
+        if self.looks:
+            found["throttled"] = self.looks[-1].throttled - self.looks[0].throttled
+        return found
+
+    @property
+    def state(self) -> MachineState:
+        return judged(self.values())
+
+
+def judged(values: Mapping[str, float]) -> MachineState:
+    """What such values mean, worst first."""
+    noisy = {name: value for name, value in values.items() if value > LIMITS[name].noisy}
+    unusable = {name: value for name, value in noisy.items() if value > LIMITS[name].unusable}
+    reasons = []
+    for name, value in {**unusable, **noisy}.items():
+        limit, bound = LIMITS[name], LIMITS[name].unusable if name in unusable else LIMITS[name].noisy
+        reasons.append(f"{limit.what}: {limit.text.format(value)} (limit {bound:.3g})")
+    return MachineState(state="unusable" if unusable else "noisy" if noisy else "stable", reasons=tuple(reasons))
+
+
+def _excess(seconds: Sequence[float]) -> float:
+    """By what share the slowest tenth begins above the fastest. A single look that was disturbed does not count."""
+    return statistics.quantiles(seconds, n=10, method="inclusive")[-1] / min(seconds) - 1
+
+
+def _windows(looks: Sequence[Look]) -> list[tuple[Look, Look]]:
+    """Looks that lie far enough from each other, the last pair as short as it comes where there is no other."""
+    found: list[tuple[Look, Look]] = []
+    start = 0
+    for number, look in enumerate(looks):
+        if look.at - looks[start].at >= SHORTEST:
+            found.append((looks[start], look))
+            start = number
+    return found or ([(looks[0], looks[-1])] if len(looks) > 1 else [])
+
+
+def _own_seconds() -> float:
+    """Processor time of this process and of all that it has started, those that have ended included."""
+    own = psutil.Process()
+    total = 0.0
+    for process in [own, *own.children(recursive=True)]:
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _frequency() -> float | None:
+    """MHz, where the system tells what it is now."""
+    with suppress(OSError, NotImplementedError, RuntimeError):
+        found = psutil.cpu_freq()
+        return float(found.current) if found and found.current else None
+    return None
+
+
+def _throttled() -> int:
+    """How often processors were slowed down, for heat or by a container's quota."""
+    count = 0
+    with suppress(OSError, ValueError):
+        count += sum(int(file.read_text()) for file in PROCESSORS.glob(f"cpu*/{THROTTLES}"))
+    with suppress(OSError, ValueError):
+        words = dict(line.split() for line in CGROUP.read_text().splitlines())
+        count += int(words.get("nr_throttled", 0))
+    return count

@@ -1,0 +1,153 @@
+"""One run of timing: every kernel is verified, then visited several times, and between visits the machine is judged.
+
+`tox -e bench`, `conformance unet` and the tests of agreement are views of it. Visits to a kernel lie a round apart, in
+processes that are started anew, so that a kernel with two speeds and a machine that drifts show as such; the kernels on
+a problem follow one another, so that they meet the same machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from conformance.execution.case import Case
+from conformance.execution.invocation import instruments
+from conformance.execution.process import Crash
+from conformance.execution.remote import Exited, Raised, asked
+from conformance.execution.status import Verdict, conclude
+from conformance.execution.verify import verify
+from conformance.execution.workers import Workers
+from conformance.implementations.devices import Unavailable
+from conformance.inputs import expectation
+from conformance.results.schema import MachineState
+from conformance.timing import roofline
+from conformance.timing.conditions import Conditions
+from conformance.timing.measurement import Key, Measurement, Ratio, compared
+from conformance.timing.roofline import Ceilings
+from conformance.timing.rotation import Rotation
+from conformance.worker import ceilings
+
+DEFAULT_VISITS, MAX_VISITS = 5, 99
+
+
+@dataclass(slots=True)
+class Subject:
+    """A kernel on a problem: its verdict, and its visits as long as that is `pass`."""
+
+    case: Case
+    verdict: Verdict | None = None
+    rotation: Rotation | None = None
+
+    def visit(self) -> None:
+        """Verify the first time, then time. Nothing an implementation does raises from here, except
+        KeyboardInterrupt."""
+        if self.verdict is None:
+            self.verdict = verify(self.case)
+            self.rotation = Rotation(self.case, self.verdict.seconds.get("kernel", 0.0))
+        verdict, rotation = self.verdict, self.rotation
+        if verdict.status != "pass" or rotation is None:
+            return
+        ended = conclude(lambda _: rotation.visit(), partial(self.case.waiver, (self.case.variant.distribution,)))
+        if ended.status != "pass":
+            verdict.status, verdict.waiver, verdict.crashed = ended.status, ended.waiver, ended.crashed
+            verdict.reason = f"no time: {ended.reason}" if ended.status == "fail" else ended.reason
+        if self.case.implementation.device == "cuda" and not ended.crashed:
+            with suppress(Crash, Exited, Raised):  # what broke the context has been reported
+                instruments(self.case.implementation.arrays).release()
+
+    @property
+    def time(self) -> Measurement | None:
+        """None for a kernel that is not right, or was not visited."""
+        if self.verdict is None or self.verdict.status != "pass" or not (self.rotation and self.rotation.visits):
+            return None
+        return self.rotation.measurement
+
+
+@dataclass(slots=True)
+class Run:
+    """What was timed, and the machine meanwhile."""
+
+    subjects: Sequence[Subject]
+    conditions: Conditions = field(default_factory=lambda: Conditions(ceilings.reference().seconds))
+    rounds: int = 0
+
+    @property
+    def state(self) -> MachineState:
+        return self.conditions.state
+
+    @property
+    def ceilings(self) -> dict[str, Ceilings]:
+        """The best that each device has shown."""
+        return {device: roofline.best(found) for device, found in self.conditions.ceilings.items() if found}
+
+    @property
+    def times(self) -> list[Measurement]:
+        """Beside the best ceilings of all the run."""
+        known = self.ceilings
+        found = (subject.time for subject in self.subjects)
+        return [replace(one, ceilings=known.get(one.case.implementation.device)) for one in found if one is not None]
+
+    @property
+    def ratios(self) -> dict[Key, Ratio]:
+        """Relative to torch on the same device; none on a machine that was unusable."""
+        return {} if self.state.state == "unusable" else compared(self.times)
+
+
+def time_all(
+    run: Run, visits: int, order: int, workers: Workers | None, report: Callable[[int, Subject], None]
+) -> None:
+    """Fill a run. Kernels are visited in an order that the number determines. `report` hears of each visit before it
+    begins: its round, and to whom. Raises KeyboardInterrupt, and what `conformance.timing.machine.share_threads`
+    raises; what was timed until then is in the run."""
+    generator = random.Random(order)
+    with _reference(run.conditions, workers):
+        for run.rounds in range(1, visits + 1):
+            measure_ceilings(run, workers)
+            for group in _shuffled(run.subjects, generator):
+                for subject in group:
+                    report(run.rounds, subject)
+                    run.conditions.look()
+                    subject.visit()
+                    if workers is not None and subject.verdict is not None:
+                        workers.conclude(subject.case.implementation, subject.verdict)
+                expectation.cache_clear()  # the tensors of a problem are freed before those of the next are drawn
+                gc.collect()
+            if workers is not None:
+                workers.restart()
+        run.conditions.look()
+
+
+def measure_ceilings(run: Run, workers: Workers | None) -> None:
+    """Of every device that kernels run on, as far as they can be measured."""
+    for device in dict.fromkeys(subject.case.implementation.device for subject in run.subjects):
+        known = run.conditions.ceilings.setdefault(device, [])
+        with suppress(Unavailable):
+            known.append(roofline.measure_ceilings(device, workers))
+
+
+def _shuffled(subjects: Sequence[Subject], generator: random.Random) -> list[list[Subject]]:
+    """By problem, so that no kernel is always timed when the machine is warm or busy; those on one problem stay beside
+    each other, in an order of their own."""
+    groups: dict[Hashable, list[Subject]] = {}
+    for subject in subjects:
+        groups.setdefault((subject.case.operator.name, subject.case.problem), []).append(subject)
+    found = list(groups.values())
+    generator.shuffle(found)
+    for group in found:
+        generator.shuffle(group)
+    return found
+
+
+@contextmanager
+def _reference(conditions: Conditions, workers: Workers | None) -> Iterator[None]:
+    """The reference kernel in a process of its own, as long as the run lasts; without `workers` in this one."""
+    if workers is None:
+        yield
+        return
+    with workers.apart() as process:
+        conditions.reference = partial(asked, process, tuple[float, float], "measuring.reference")
+        yield
