@@ -174,11 +174,12 @@ def mistakes_computed_once() -> Iterator[None]:
 
 @pytest.fixture
 def ceilings(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Ceilings that a test can calculate with, and a function that gives others."""
+    """Ceilings that a test can calculate with, a function that gives others, and a machine that nobody looks at."""
     from tests.timing_fakes import CEILINGS
 
     def give(ceilings: Any) -> None:
         monkeypatch.setattr("conformance.timing.roofline.measure_ceilings", lambda *_: ceilings)
 
+    monkeypatch.setattr("conformance.timing.conditions.Conditions.look", lambda _: None)
     give(CEILINGS)
     return give

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
-from conformance.timing.measure import measure
 from conformance.timing.rotation import rotate
 from conformance.worker import memory
 from tests import cheaters
@@ -119,21 +117,15 @@ def test_another_clock_in_the_time_module_changes_nothing(workers: Workers, tmp_
     (case,) = cases(workers, tmp_path / "stopped.py", HEAD + stopped).values()
     found = rotate(case, 1.0)
     assert len(found.rounds) >= rotation.DEFAULT_ROUNDS
-    assert (found.clock, found.rounds) == ("wall", found.wall)
+    assert (found.visits[0].clock, found.rounds) == ("wall", found.visits[0].wall)
     assert min(found.rounds) >= WORK
 
 
-@pytest.mark.parametrize("time", [lambda case: rotate(case, 1.0), None], ids=["suite", "table"])
 @pytest.mark.parametrize("lie", LIES)
-def test_what_a_process_says_is_checked(workers: Workers, tmp_path: Path, lie: str, time: Callable[[Case], Any] | None):
+def test_what_a_process_says_is_checked(workers: Workers, tmp_path: Path, lie: str):
     (case,) = cases(workers, tmp_path / "liar.py", LIAR.format(lie=LIES[lie])).values()
-    if time is None and lie != "moved":  # the table has no calls beside those that it times
-        cell = measure(case, 5, None, workers)
-        assert (cell.status, cell.time) == ("fail", None)
-        assert "by the judge's clock" in cell.reason
-    elif time is not None:
-        with pytest.raises(CheatError, match=r"by the judge's clock|those just before them"):
-            time(case)
+    with pytest.raises(CheatError, match=r"by the judge's clock|those just before them"):
+        rotate(case, 1.0)
 
 
 STREAMS = """
@@ -224,7 +216,10 @@ def test_the_judge_has_loaded_no_framework(project: Project, monkeypatch: pytest
     project.pytester.makeconftest(LOOKS.format(plugins=PLUGINS))
     project.write("suite/test_suite.py", SUITE)
     project.pytester.makeini(f"[pytest]\nimpls = {ROOT}/impls\ntestpaths = suite\n")
-    outcome = project.run("--benchmark-only", *(f"--impl={name}" for name in shipped), subprocess=True)
-    assert (outcome.exit, outcome.statuses) == (0, {"pass": 3})
+    outcome = project.run(
+        "--benchmark-only", "--visits=1", *(f"--impl={name}" for name in shipped), subprocess=True, patience=180
+    )
+    assert outcome.exit in (0, 3)  # as busy as the machine is
+    assert outcome.statuses == {"pass": 3}
     assert "torch, 512 x 512" in outcome.text  # the ceilings
     assert "loaded: []" in outcome.text

@@ -18,6 +18,8 @@ import pytest
 from conformance import Implementation
 from conformance.__main__ import main
 from conformance.execution.case import Absence, Case
+from conformance.execution.status import Verdict
+from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, Unavailable
 from conformance.implementations.host import processor
@@ -25,10 +27,11 @@ from conformance.inputs import expectation
 from conformance.problems import Problem
 from conformance.problems.networks import UNET
 from conformance.resources import IMPLS
-from conformance.timing import machine, measure, table, unet
-from conformance.timing.measure import Accuracy, Cell
-from conformance.timing.measurement import Measurement
-from conformance.timing.table import Direction
+from conformance.results.schema import MachineState
+from conformance.timing import machine, table, unet, unet_table
+from conformance.timing.measurement import Accuracy, Measurement, Visit, compared
+from conformance.timing.run import Run, Subject
+from conformance.timing.unet_table import Direction
 from conformance.worker import instruments
 from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
 
@@ -36,15 +39,25 @@ AWKWARD = 'first, "second"; a|b <c>\nsecond line'
 REASON = f"{'x' * 200} {AWKWARD * 4}\nmore"
 
 
-def passed(name: str, problem: Problem = TINY, seconds: float = 1e-3, device: str = "cpu") -> Cell:
+def passed(
+    name: str, problem: Problem = TINY, seconds: float = 1e-3, device: str = "cpu"
+) -> tuple[Subject, Measurement]:
     case = case_of(Implementation(name, device=device), problem)
-    time = Measurement(case, (seconds,) * 3, 1234.5, 0.002, 0.003, CEILINGS)
-    return Cell(case, "pass", "", Accuracy(1e-5, 2e-6, 10, 288), time)
+    case.implementation.implements("conv_forward")(lambda: None)
+    visits = tuple(Visit((time,), (time,)) for time in (seconds, seconds, seconds))
+    time = Measurement(case, visits, 1234.5, 0.002, 0.003, CEILINGS, Accuracy(1e-5, 2e-6, 10, 288))
+    return Subject(case, Verdict("pass")), time
 
 
-def direction(*found: Cell) -> Direction:
+def failed(name: str, reason: str = "", status: str = "fail") -> tuple[Subject, None]:
+    return Subject(case_of(Implementation(name)), Verdict(status, reason)), None
+
+
+def direction(*found: tuple[Subject, Measurement | None], state: str = "stable") -> Direction:
     absent = Absence("gone", "conv_forward", "cuda", "unavailable", AWKWARD, 10)
-    return Direction("conv_forward", found, (absent,))
+    times = {place: time for place, (_, time) in enumerate(found) if time is not None}
+    known = MachineState(state=state)  # type: ignore[arg-type]
+    return Direction("conv_forward", tuple(one for one, _ in found), times, compared(times.values()), known, (absent,))
 
 
 def test_ratios_are_to_torch_on_the_same_device():
@@ -58,36 +71,45 @@ def test_ratios_are_to_torch_on_the_same_device():
         passed("warp", OTHER, 5e-4, "cuda"),
         passed("far", OTHER, 5e-4, "trn1"),
     )
-    assert [row["x torch"] for row in shown.rows()] == ["-", "2.00", "-", "2.00", "-", "0.500", "-", "-"]
+    found = [row["x torch"].partition(" ")[0] for row in shown.rows()]
+    assert found == ["-", "2.00", "-", "2.00", "-", "0.500", "-", "-"]
     assert "acme 1.00 (2 of 2), warp 2.00 (1 of 2)" in shown.mean
     assert "far" not in shown.mean
+
+
+def test_without_a_stable_machine_there_is_no_mean():
+    found = passed("torch-cpu"), passed("acme", seconds=5e-4)
+    assert "acme 2.00 (1 of 1)" in direction(*found).mean
+    assert direction(*found, state="noisy").mean == ""
 
 
 LONG = "an-implementation-with-a-very-long-name@simulator"
 
 
 def crowded() -> Direction:
-    failed = Cell(case_of(Implementation(LONG)), "fail", REASON, Accuracy(1.0, 1.0, 288, 288))
-    return direction(passed("torch-cpu"), passed(LONG, seconds=12345.678), failed)
+    return direction(passed("torch-cpu"), passed(LONG, seconds=12345.678), failed(LONG, REASON))
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_lines_fit(width: int):
-    shown = [*table.text(crowded(), width), *table.absences([crowded()], width)]
+    shown = [*unet_table.text(crowded(), width), *unet_table.absences([crowded()], width)]
     assert [line for line in shown if len(line) > width] == []
 
 
-def test_a_row_is_one_line_where_it_fits_and_two_where_not():
-    wide, narrow = (list(table.text(direction(passed("torch-cpu")), width)) for width in (160, 80))
-    assert [len(wide), len(narrow)] == [3, 5]
-    assert wide[1].split() == " ".join(chain(*table.UNET_COLUMNS)).split()
-    assert (narrow[1] + narrow[2]).split() == wide[1].split()
-    assert (narrow[3] + narrow[4]).split() == wide[2].split()
-    assert wide[2].split()[:4] == ["4x4@6", "torch-cpu", "pass", "1.00"]
+def test_a_row_is_one_line_where_it_fits_and_several_where_not():
+    wide, narrow = (list(unet_table.text(direction(passed("torch-cpu")), width)) for width in (160, 80))
+    heads = " ".join(chain(*unet_table.UNET_COLUMNS)).split()
+    assert wide[1].split() == heads
+    assert len(wide) == 3
+    half = (len(narrow) - 1) // 2
+    assert half > 1
+    assert " ".join(narrow[1 : 1 + half]).split() == heads
+    assert " ".join(narrow[1 + half :]).split() == wide[2].split()
+    assert wide[2].split()[:6] == ["4x4@6", "torch-cpu", "pass", "1.00", "[1.00,", "1.00]"]
 
 
 def test_a_failure_says_why_and_how_to_repeat_it():
-    shown = " ".join(" ".join(table.text(crowded(), 160)).split())
+    shown = " ".join(" ".join(unet_table.text(crowded(), 160)).split())
     assert 'first, "second"; a|b <c>' in shown
     assert "second line" not in shown
     assert "reproduce: --operator conv_forward" in shown  # a plan would say how to run it
@@ -102,35 +124,34 @@ def test_three_figures(value: float | None, text: str):
 
 
 def test_csv_reads_back():
-    text = table.as_csv(crowded(), headed=True)
+    text = unet_table.as_csv([crowded()])
     passed, slow, failed, absent = csv.DictReader(io.StringIO(text, newline=""))
     assert (passed["implementation"], passed["median_s"], passed["ratio_to_torch"]) == ("torch-cpu", "0.001", "")
-    assert float(slow["ratio_to_torch"]) == 1e-3 / 12345.678
-    assert (passed["copy_in_s"], passed["first_call_s"], passed["rounds"]) == ("0.002", "1234.5", "3")
+    assert float(slow["ratio_to_torch"]) == pytest.approx(1e-3 / 12345.678)
+    assert [passed[name] for name in ("copy_in_s", "first_call_s", "rounds", "visits")] == ["0.002", "1234.5", "3", "3"]
+    assert [float(passed[name]) for name in ("minimum_s", "low_s", "high_s")] == pytest.approx([1e-3] * 3)
+    assert (passed["ratio_low"], passed["machine"]) == ("", "stable")
+    assert float(slow["ratio_low"]) == pytest.approx(1e-3 / 12345.678)
     assert (passed["compared"], passed["elements"], passed["max_difference"]) == ("10", "288", "1e-05")
     assert failed["reason"] == REASON
-    assert (failed["median_s"], failed["tflop_per_s"], failed["max_difference"]) == ("", "", "1.0")
+    assert (failed["median_s"], failed["tflop_per_s"], failed["max_difference"]) == ("", "", "")
     assert (absent["verdict"], absent["reason"], absent["device"]) == ("unavailable", AWKWARD, "cuda")
 
 
 def test_markdown_cells_stay_in_their_columns():
     odd = "a|b<script>\\"
-    lines = list(table.markdown(["of a|b\nmachine"], [direction(passed("torch-cpu"), passed(odd))]))
+    lines = list(unet_table.markdown(["of a|b\nmachine"], [direction(passed("torch-cpu"), passed(odd))]))
     grids = [line for line in lines if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in grids if "verdict" not in line} == {4, 14}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in grids if "verdict" not in line} == {4, 15}
     assert "<script>" not in "\n".join(lines)
     assert lines[0] == "- of a\\|b machine"
     assert '- unavailable: gone: first, "second"; a\\|b &lt;c> second line' in lines
 
 
 def test_a_failure_stands_in_the_overview_of_times():
-    lines = list(table.markdown([], [crowded()]))
+    lines = list(unet_table.markdown([], [crowded()]))
     assert f"| layer | torch-cpu | {LONG} |" in lines
-    assert "| 4x4@6 | 1.00 ms, 0% | fail |" in lines
-
-
-def statuses(*names: str) -> list[Direction]:
-    return [Direction("f", tuple(Cell(case_of(Implementation("acme")), name) for name in names))]
+    assert "| 4x4@6 | 1.00 [1.00, 1.00] ms, 0% | fail |" in lines
 
 
 @pytest.mark.parametrize(
@@ -145,10 +166,11 @@ def statuses(*names: str) -> list[Direction]:
     ],
 )
 def test_exit_status(found: tuple[str, ...], broken: bool, expected: int):
-    assert unet.exit_status(statuses(*found), broken) == expected
+    assert unet.exit_status(Run([failed("acme", status=name)[0] for name in found]), broken) == expected
 
 
 KERNEL = """
+{head}
 from conformance import Implementation
 from tests import kernels
 
@@ -182,12 +204,12 @@ def run(
     monkeypatch.setenv(unet.ALLOCATION, "false")
     monkeypatch.setenv("COLUMNS", "160")
 
-    def called(*words: str, change: str = "") -> Any:
+    def called(*words: str, change: str = "", head: str = "") -> Any:
         file = tmp_path / "acme.py"
-        file.write_text(KERNEL.format(change=change))
+        file.write_text(KERNEL.format(change=change, head=head))
         given = [word.format(file=file, folder=tmp_path) for word in words]
         try:
-            code = main(["unet", "--rounds", "2", *given])
+            code = main(["unet", "--visits", "2", *given])
         except SystemExit as stop:
             code = int(str(stop.code))
         shown = capsys.readouterr()
@@ -237,14 +259,33 @@ def test_layers_and_direction_select(run: Callable[..., Any]):
 def test_tensors_of_a_layer_are_freed_before_the_next(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
     held: list[int] = []
     expectation.cache_clear()
+    visit = Subject.visit
 
-    def measured(*given: Any) -> Cell:
+    def visited(subject: Subject) -> None:
         held.append(expectation.cache_info().currsize)
-        return measure.measure(*given)
+        visit(subject)
 
-    monkeypatch.setattr(unet, "measure", measured)
+    monkeypatch.setattr(Subject, "visit", visited)
     assert run("--impl", "{file}", "--direction", "forward").code == 0
-    assert [*held, expectation.cache_info().currsize] == [0, 0, 0]
+    assert [*held, expectation.cache_info().currsize] == [0] * 5
+
+
+def test_a_kernel_that_remembers_results_has_no_time(run: Callable[..., Any]):
+    change = ".copy() if (known := seen.setdefault(x.tobytes(), [])) or known.append(time.sleep(0.02)) else y"
+    outcome = run(
+        "--impl", "{file}", "--direction", "forward", "--layers", "4x4@6", change=change, head="import time\nseen = {}"
+    )
+    assert outcome.code == 1
+    assert re.search(r"^4x4@6 +acme +fail +- ", outcome.out, re.MULTILINE)
+    assert "no time: answers from memory" in outcome.out
+
+
+def test_on_an_unusable_machine_nothing_is_compared(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("conformance.timing.conditions.Conditions.values", lambda _: {"others": 1.4})
+    outcome = run("--impl", "{file}", "--direction", "forward", "--csv", "{folder}/a.csv")
+    assert outcome.code == 3
+    assert "machine: unusable. Nothing is compared" in outcome.out
+    assert {row["machine"] for row in csv.DictReader((outcome.folder / "a.csv").open(newline=""))} == {"unusable"}
 
 
 def test_a_wrong_kernel_fails_the_run_and_the_rest_is_shown(run: Callable[..., Any]):
@@ -304,7 +345,7 @@ def test_a_full_disk_is_named(run: Callable[..., Any], option: str):
     assert outcome.err == f"{option} /dev/full: cannot be written (No space left on device)\n"
 
 
-@pytest.mark.parametrize("words", [("--layers", "5x5"), ("--rounds", "0"), ("--direction", "up")])
+@pytest.mark.parametrize("words", [("--layers", "5x5"), ("--visits", "0"), ("--direction", "up")])
 def test_values_have_choices(run: Callable[..., Any], words: tuple[str, ...]):
     outcome = run(*words)
     assert outcome.code == 4
@@ -319,7 +360,7 @@ def test_absent_devices_are_named_and_nothing_verified_is_no_success(
 
     monkeypatch.setitem(DEVICES, "cpu", absent)
     outcome = run("--impl", "{file}")
-    assert outcome.code == unet.NOTHING
+    assert outcome.code == ExitCode.NOTHING
     assert outcome.out.count("unavailable: acme: no such device") == 1
     assert outcome.out.endswith("NOTHING WAS VERIFIED\n")
     assert "layer  implementation" not in outcome.out

@@ -303,6 +303,9 @@ class Session:
                 status = ExitCode.GOOD  # also where all of it was before this run, which had no test left
             elif self.asked or self.config.getoption("--impl"):
                 status = ExitCode.NOTHING
+        timing: Any = self.config.pluginmanager.get_plugin("conformance-timing")
+        if status == ExitCode.GOOD and timing is not None:
+            status = timing.status
         if self.records is not None:
             whole = exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
             try:

@@ -124,23 +124,25 @@ class Timing:
         self._extras.append((found, benchmark.extra_info))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
-        """All is known now, and pytest-benchmark has not written its file yet. A run that was asked for times and could
-        verify nothing exits 5, one on a machine that was unusable 3."""
+    def pytest_sessionfinish(self) -> Iterator[None]:
+        """All is known now, and pytest-benchmark has not written its file yet."""
         ratios, state = self.run.ratios, self.run.state
         best = {found.key: found for found in self.run.times}
         for found, extra in self._extras:
             for name in RATES:
                 extra.pop(name, None)
             extra.update(best[found.key].record(ratios.get(found.key), state))
-        if exitstatus == 0:
-            if self.interrupted:
-                session.exitstatus = ExitCode.INTERRUPTED
-            elif self.asked and not self.verified:
-                session.exitstatus = ExitCode.NOTHING
-            elif self._extras and state.state == "unusable":
-                session.exitstatus = ExitCode.INTERNAL
         return (yield)
+
+    @property
+    def status(self) -> ExitCode:
+        """Of a run in which nothing else went wrong: 2 after an interrupt, 3 on a machine that was unusable, 5 where
+        times were asked for and nothing could be verified."""
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        if self.asked and not self.verified:
+            return ExitCode.NOTHING
+        return ExitCode.INTERNAL if self._extras and self.run.state.state == "unusable" else ExitCode.GOOD
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Times, rates, ratios to torch on the same device, findings, and whether to believe them."""

@@ -73,7 +73,9 @@ def status(subject: Subject) -> str:
 
 
 UNET_COLUMNS = (
-    ("layer", "implementation", "verdict", "ms", "min", "x torch", "TFLOP/s", "roof"),
+    ("layer", "implementation", "verdict", "ms"),
+    ("min", "roof", "x torch"),
+    ("TFLOP/s",),
     ("first ms", "in ms", "out ms", "max diff", "mean diff", "over"),
 )
 LEGEND = (
