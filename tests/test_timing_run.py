@@ -20,7 +20,7 @@ from conformance.execution.workers import Workers
 from conformance.inputs import expectation
 from conformance.problems import typed
 from conformance.results.schema import MachineState
-from conformance.timing import conditions, rotation
+from conformance.timing import conditions, roofline, rotation
 from conformance.timing.measurement import Measurement, Visit
 from conformance.timing.run import Run, Subject, time_all
 from tests import kernels
@@ -164,7 +164,7 @@ def named(name: str) -> Implementation:
 def test_ceilings_are_measured_in_every_round_and_the_best_counts(monkeypatch: pytest.MonkeyPatch):
     rates = iter([(2.0, 8.0), (3.0, 4.0), (1.0, 1.0)])
     monkeypatch.setattr(
-        run.roofline, "measure_ceilings", lambda *_: replace(CEILINGS, flops=(r := next(rates))[0], bandwidth=r[1])
+        roofline, "measure_ceilings", lambda *_: replace(CEILINGS, flops=(r := next(rates))[0], bandwidth=r[1])
     )
     found = timed(case_of(named("acme")), visits=3)
     assert (found.ceilings["cpu"].flops, found.ceilings["cpu"].bandwidth) == (3.0, 8.0)

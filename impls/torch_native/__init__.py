@@ -15,9 +15,6 @@ from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward, overlapping, overlapping_and_composed
 
-torch.backends.cuda.matmul.allow_tf32 = False
-torch.backends.cudnn.allow_tf32 = False
-
 KERNELS = (
     conv_forward,
     conv_backward_data,
@@ -50,6 +47,11 @@ def _cpu_fields() -> dict[tuple[str, str], dict[str, str]]:
     if rounded := variants.rounded_inputs():
         fields |= {(name, "fp32"): rounded for name in (*GRADIENTS, "conv_forward", *PAIRS)}
     return fields
+
+
+def _cuda_fields() -> dict[tuple[str, str], dict[str, str]]:
+    rounded = variants.rounded_cuda_inputs()
+    return {(name, "fp32"): rounded for name in (*GRADIENTS, "conv_forward", *PAIRS)} if rounded else {}
 
 
 def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled_in_storage) -> Implementation:
@@ -91,8 +93,9 @@ def _register_fused(device: str) -> Implementation:
 
 # On the CPU torch adds up the shares of overlapping windows in the storage format.
 torch_cpu = _register("cpu", _cpu_fields(), overlapping)
-torch_cuda = _register("cuda", {}, overlapping_and_composed)
+torch_cuda = _register("cuda", _cuda_fields(), overlapping_and_composed)
 variants.declare(torch_cpu)
+variants.declare_cuda(torch_cuda)
 torch_fused_cpu, torch_fused_cuda = _register_fused("cpu"), _register_fused("cuda")
 
 

@@ -1,4 +1,4 @@
-"""Other ways to run torch on the CPU, each a row of its own: `--impl 'torch-cpu[isa=avx2]'`, or all by `--variants`."""
+"""Other ways to run torch, each a row of its own: `--impl 'torch-cpu[isa=avx2]'`, or all by `--variants`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import torch
 
-MKLDNN, PRECISION = "CONFORMANCE_TORCH_MKLDNN", "CONFORMANCE_TORCH_CONV"
+MKLDNN, PRECISION, TF32 = "CONFORMANCE_TORCH_MKLDNN", "CONFORMANCE_TORCH_CONV", "CONFORMANCE_TORCH_TF32"
 """Read when this package is imported, because contracts follow from them."""
 
 if os.environ.get(MKLDNN) == "off":
@@ -15,9 +15,17 @@ if PRECISION in os.environ:
     torch.backends.mkldnn.conv.fp32_precision = os.environ[PRECISION]
 
 
+torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = TF32 in os.environ
+
+
 def rounded_inputs() -> dict[str, str]:
-    """What contracts of fp32 convolutions declare of their inputs."""
+    """What contracts of fp32 convolutions on the CPU declare of their inputs."""
     return {"inputs": os.environ[PRECISION]} if PRECISION in os.environ else {}
+
+
+def rounded_cuda_inputs() -> dict[str, str]:
+    """The same on CUDA."""
+    return {"inputs": "tf32"} if TF32 in os.environ else {}
 
 
 def declare(implementation) -> None:
@@ -31,6 +39,11 @@ def declare(implementation) -> None:
     implementation.variant("deterministic", prepare=lambda: torch.use_deterministic_algorithms(True))
     implementation.variant("channels_last", wrap=_in_channels_last)
     implementation.variant("compile", wrap=lambda kernel: torch.compile(kernel, dynamic=False))
+
+
+def declare_cuda(implementation) -> None:
+    """cuDNN as torch sets it: with TF32, which rounds inputs."""
+    implementation.variant("tf32", environment={TF32: "on"})
 
 
 def _in_channels_last(kernel):
