@@ -11,7 +11,10 @@ class ExitCode(IntEnum):
     GOOD = 0, "all that was asked for is as it should be, and something was verified"
     BAD = 1, "a failure, an error, or nothing verified on a device that --require names"
     INTERRUPTED = 2, "interrupted"
-    INTERNAL = 3, "an error inside the suite, or arithmetic on this machine that no verdict can rest on"
+    INTERNAL = (
+        3,
+        "an error inside the suite, arithmetic that no verdict can rest on, or a machine too busy to time anything",
+    )
     UNUSABLE = 4, "wrong command line, input that cannot be used, or a device that --require names is not here"
     NOTHING = 5, "nothing was verified, or all that was is waived"
 

@@ -207,16 +207,16 @@ TWO = """
 from dataclasses import replace
 import pytest
 from conformance.problems import typed
-from conformance.timing.due import QUICK
+from conformance.timing.required import QUICK
 
 TEXTS = ("n1 c2 h4 w4 k2 r3 s3 p1", "n1 c3 h5 w5 k2 r1 s1")
 TINY = tuple(replace(typed(text), name=name) for text, name in zip(TEXTS, sorted(QUICK)))
 
 @pytest.mark.benchmarks("conv_forward", problems=TINY)
-def test_table(timed, case):
-    timed(case)
+def test_table(measure_time, case):
+    measure_time(case)
 """
-"""Two problems that are due at smoke level and quick to time."""
+"""Two problems that are required at smoke level and quick to time."""
 
 TABLE = """
 import pytest
@@ -309,3 +309,16 @@ def test_visits_have_bounds(project: Project, text: str):
     outcome = project.run("--benchmark-only", f"--visits={text}")
     assert outcome.exit == 4
     assert "--visits" in outcome.text
+
+
+def test_after_an_interrupt_what_was_timed_counts(project: Project):
+    benchmarked(project, TWO)
+    body = "calls.append(1)\n    if len(w) == 2 and x.shape[1] == 3 and len(calls) > 1: raise KeyboardInterrupt\n    return y"
+    project.kernel(head="calls = []", body=body)
+    outcomes = [
+        project.run("--benchmark-only", "--in-process", "--level=smoke", "--visits=3", f"--order={order}")
+        for order in range(4)
+    ]
+    assert {outcome.exit for outcome in outcomes} == {2}
+    assert (("pass", 1),) in [tuple(outcome.statuses.items()) for outcome in outcomes]
+    assert any("speed of what was verified" in outcome.text for outcome in outcomes)

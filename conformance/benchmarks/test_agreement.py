@@ -29,8 +29,12 @@ from conformance.timing import machine
 from conformance.timing.rotation import FLOOD_FACTOR, rotate
 from conformance.worker.memory import MAX_FLOOD, last_level_cache
 
-LAYERS = ("unet-reduced.64x64", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56")
-PLACES = (*product(LAYERS, CONVOLUTIONS), ("unet.512x512@64", "conv_forward"))
+LAYERS = (
+    "unet-reduced.64x64", "unet-reduced.256x256", "resnet50.conv5.3x3", "resnet50.conv2.3x3@56", "resnext50.conv4",
+    "mobilenetv2.dw144",
+)  # fmt: skip
+LARGE = ("unet.512x512@64", "unet.128x128@256")
+PLACES = (*product(LAYERS, CONVOLUTIONS), *product(LARGE, ("conv_forward",)))
 TURNS = 5
 SECONDS, CALLS = 0.3, 7
 """Least time and least number of calls of torch's timer in a turn."""
@@ -77,7 +81,7 @@ def test_agreement_with_torch(
     case, turns = case_of(implementation, name, operator), []
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as torch:
         for _ in range(TURNS):
-            own = rotate(case, 0.0).median
+            own = rotate(case).median
             seconds = max(SECONDS, CALLS * own)
             turns.append((own, *torch.submit(by_torch, name, operator, seconds).result()))
     ratios = sorted(own / rotated for own, rotated, _ in turns)

@@ -365,7 +365,6 @@ class Timing(Struct, frozen=True, kw_only=True):
     high_s: Seconds | None = None
     visits: tuple[Count, ...] = ()
     machine: MachineState | None = None
-    iqr_s: Seconds | None = None
     wall_median_s: Seconds | None = None
     rounds: Count | None = None
     first_call_s: Seconds | None = None

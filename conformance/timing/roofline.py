@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.dtypes import STORAGE
-from conformance.execution.process import Crash
+from conformance.execution.process import Crash, Process
 from conformance.execution.remote import Exited, Raised, asked
-from conformance.execution.workers import Workers
 from conformance.implementations.devices import Unavailable
 from conformance.operators import Operator
 from conformance.worker import ceilings
@@ -41,14 +40,13 @@ class Ceilings:
         return f"{self.flops / 1e12:.3g} TFLOP/s fp32 products, {self.bandwidth / 1e9:.3g} GB/s copied ({self.source})"
 
 
-def measure_ceilings(device: str, workers: Workers | None) -> Ceilings:
-    """In a process of its own that loads no vendor's file: ceilings decide which times are impossible. Without
-    `workers` in this one. Raises Unavailable."""
-    if workers is None:
+def measure_ceilings(device: str, process: Process | None) -> Ceilings:
+    """In a process that loads no vendor's file: ceilings decide which times are impossible. Without one in this one.
+    Raises Unavailable."""
+    if process is None:
         return Ceilings(*ceilings.measured(device))
     try:
-        with workers.apart() as process:
-            return Ceilings(*asked(process, tuple[float, float, str, float], "measuring.ceilings", device))
+        return Ceilings(*asked(process, tuple[float, float, str, float], "measuring.ceilings", device))
     except (Crash, Exited, Raised) as error:
         raise Unavailable(f"not measured: {error}") from None
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from conformance.execution.case import Case
 from conformance.execution.invocation import instruments
-from conformance.execution.process import Crash
+from conformance.execution.process import Crash, Process
 from conformance.execution.remote import Exited, Raised, asked
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import verify
@@ -104,9 +104,11 @@ def time_all(
     begins: its round, and to whom. Raises KeyboardInterrupt, and what `conformance.timing.machine.share_threads`
     raises; what was timed until then is in the run."""
     generator = random.Random(order)
-    with _reference(run.conditions, workers):
+    with nullcontext() if workers is None else workers.apart() as process:
+        if process is not None:
+            run.conditions.reference = partial(asked, process, tuple[float, float], "measuring.reference")
         for run.rounds in range(1, visits + 1):
-            measure_ceilings(run, workers)
+            measure_ceilings(run, process)
             for group in _shuffled(run.subjects, generator):
                 for subject in group:
                     report(run.rounds, subject)
@@ -121,12 +123,12 @@ def time_all(
         run.conditions.look()
 
 
-def measure_ceilings(run: Run, workers: Workers | None) -> None:
-    """Of every device that kernels run on, as far as they can be measured."""
+def measure_ceilings(run: Run, process: Process | None) -> None:
+    """Of every device that kernels run on, as far as they can be measured, in a process that loads no vendor's file."""
     for device in dict.fromkeys(subject.case.implementation.device for subject in run.subjects):
         known = run.conditions.ceilings.setdefault(device, [])
         with suppress(Unavailable):
-            known.append(roofline.measure_ceilings(device, workers))
+            known.append(roofline.measure_ceilings(device, process))
 
 
 def _shuffled(subjects: Sequence[Subject], generator: random.Random) -> list[list[Subject]]:
@@ -140,14 +142,3 @@ def _shuffled(subjects: Sequence[Subject], generator: random.Random) -> list[lis
     for group in found:
         generator.shuffle(group)
     return found
-
-
-@contextmanager
-def _reference(conditions: Conditions, workers: Workers | None) -> Iterator[None]:
-    """The reference kernel in a process of its own, as long as the run lasts; without `workers` in this one."""
-    if workers is None:
-        yield
-        return
-    with workers.apart() as process:
-        conditions.reference = partial(asked, process, tuple[float, float], "measuring.reference")
-        yield

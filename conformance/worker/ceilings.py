@@ -20,7 +20,7 @@ TORCH = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "mps": "mps
 SIZES = {"cpu": ((512, 2048), 1 << 28)}
 """Device -> rows of the square matrices, of which the fastest counts, and bytes copied: far more than caches hold."""
 DEFAULT_SIZES = ((2048, 8192), 1 << 30)
-SECONDS = 0.5
+SECONDS = 0.2
 """Of each measurement. They are repeated in a run, which sees the machine undisturbed at least once, where other work
 comes and goes."""
 PRODUCT, COPY, REFERENCE_ROUNDS = 512, 1 << 26, 5
