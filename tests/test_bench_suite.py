@@ -313,7 +313,7 @@ def test_visits_have_bounds(project: Project, text: str):
 
 def test_after_an_interrupt_what_was_timed_counts(project: Project):
     benchmarked(project, TWO)
-    body = "calls.append(1)\n    if len(w) == 2 and x.shape[1] == 3 and len(calls) > 1: raise KeyboardInterrupt\n    return y"
+    body = "calls.append(1)\n    if x.shape[1] == 3 and len(calls) > 1: raise KeyboardInterrupt\n    return y"
     project.kernel(head="calls = []", body=body)
     outcomes = [
         project.run("--benchmark-only", "--in-process", "--level=smoke", "--visits=3", f"--order={order}")
