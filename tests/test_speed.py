@@ -131,3 +131,12 @@ def test_a_benchmark_without_its_device_does_not_end_well(bench: Project):
     outcome = bench.run("--benchmark-only", "-m", device)
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
     assert f"{device}: nothing verified: {missing(device)}" in outcome.text
+
+
+def test_a_broken_file_fails_a_run_of_benchmarks(bench: Project):
+    """`--benchmark-only` skips what is no benchmark, and what cannot be loaded must not be lost so."""
+    bench.kernel()
+    bench.kernel("broken", head="1 / 0")
+    outcome = bench.run("--benchmark-only", "--visits=1")
+    assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "error": 1})
+    assert "ZeroDivisionError" in outcome.text

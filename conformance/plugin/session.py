@@ -173,7 +173,7 @@ class Session:
                 kept.append(item)
         # results first: a kernel that crashes in one check after another is not run any more
         kept.sort(key=lambda item: (self._place(item), item.get_closest_marker("behaves") is not None))
-        if self.asked:
+        if self.asked or any(item.get_closest_marker("benchmarks") for item in kept):
             kept += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
                 for path, reason in self.plan.registry.broken.items()
@@ -339,6 +339,9 @@ def _processes(config: pytest.Config) -> int:
 
 class Broken(pytest.Item):
     """A file in `impls/` that cannot be used: one loud error, and the others still run."""
+
+    fixturenames = ("benchmark",)
+    """By which `--benchmark-only` of pytest-benchmark knows what it must not skip."""
 
     def __init__(self, *, path_text: str, reason: str, **rest: Any) -> None:
         super().__init__(**rest)

@@ -22,9 +22,8 @@ from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
 from conformance.implementations.devices import Unavailable
-from conformance.inputs import expectation
 from conformance.results.schema import MachineState
-from conformance.timing import roofline
+from conformance.timing import roofline, scaling
 from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Key, Measurement, Ratio, compared
 from conformance.timing.roofline import Ceilings
@@ -116,7 +115,7 @@ def time_all(
                     subject.visit()
                     if workers is not None and subject.verdict is not None:
                         workers.conclude(subject.case.implementation, subject.verdict)
-                expectation.cache_clear()  # the tensors of a problem are freed before those of the next are drawn
+                scaling.free()  # before the tensors of the next problem are drawn
                 gc.collect()
             if workers is not None:
                 workers.restart()

@@ -73,6 +73,12 @@ _drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(Expectation)
 """The other draws are kept until those of another problem are asked for."""
 
 
+def free() -> None:
+    """Forget all that was drawn: a table's tensors of full size would fill memory."""
+    expectation.cache_clear()
+    _drawn.cache_clear()
+
+
 def unverified_inputs(case: Case, number: int) -> ScaledInputs:
     """Inputs of a draw of their own: for a call whose results nobody looks at, so that no reference is computed."""
     return ScaledInputs(case, UNVERIFIED + number)
