@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scipy.stats  # noqa: F401 - cannot be imported twice, and pytester forgets what a run has imported
 
 from conformance import Unavailable
 from conformance.diagnosis.mistakes import Mistake
