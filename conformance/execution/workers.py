@@ -14,6 +14,7 @@ import msgspec
 
 from conformance.contract import ContractError
 from conformance.execution import remote
+from conformance.execution.compiled import Compiled
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
 from conformance.execution.status import KernelFailure, Verdict
@@ -94,11 +95,11 @@ class Workers:
     """Processes of a run, at most `most` at once.
 
     For a file whose process has crashed there is another one, which has loaded the file before it is needed. With
-    `ahead` an empty one is always ready.
+    `ahead` an empty one is always ready. What they compile is kept in `compiled`, if that is given.
     """
 
-    def __init__(self, limits: Limits, most: int = 1, *, ahead: bool = False) -> None:
-        self._limits, self.most = limits, most
+    def __init__(self, limits: Limits, most: int = 1, *, ahead: bool = False, compiled: Compiled | None = None) -> None:
+        self._limits, self.most, self._compiled = limits, most, compiled
         self._reaper: Reaper | None = None
         self._ahead, self._empty = ahead, list[Process]()
         self._spares: dict[str, Process] = {}
@@ -217,8 +218,10 @@ class Workers:
                 process.end()
 
     def _started(self, source: Source) -> Process:
-        if source.environment:
-            own = {**self._limits.environment, **source.environment}
+        own = {**self._limits.environment, **source.environment}
+        if self._compiled is not None:
+            own |= self._compiled.environment(own, source.group == SHIPPED)
+        if own:
             return Process(replace(self._limits, environment=own), self._watched())
         process = self._empty.pop() if self._empty else Process(self._limits, self._watched())
         if self._ahead:
