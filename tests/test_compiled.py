@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 
 from conformance.execution import compiled
 from conformance.execution.compiled import Compiled
-from conformance.plugin.compiling import LONG, Compiling
-from conformance.worker import repeating
+from conformance.plugin.compiling import COMPILED, LONG, Compiling
+from conformance.worker import repeating, wire
 from tests.conftest import ROOT, Project
 
 pytest_plugins = ["pytester"]
@@ -28,8 +27,31 @@ with open({file!r}, "a") as told:
 """
 
 
+FAKE = """
+event = seconds = None
+done = False
+
+def register_event_listener(listener):
+    global event
+    event = listener
+
+def register_event_duration_secs_listener(listener):
+    global seconds
+    seconds = listener
+
+def compiles():
+    global done
+    if not done and event is not None:
+        done = True
+        event("/jax/compilation_cache/cache_hits")
+        for each in (90.0, 9.75, 0.25):
+            seconds("/jax/core/compile/backend_compile_duration", each, fun_name="f")
+            seconds("/jax/core/compile/jaxpr_trace_duration", 1000.0)
+"""
+
+
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where folders of all versions are, for this test."""
     for name in (*compiled.OF_JAX, NUMBA, "NUMBA_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
@@ -47,7 +69,7 @@ def entry(folder: Compiled, name: str = "jit_f-0", content: bytes = b"code", whe
 
 def run(project: Project, *words: str) -> tuple[Any, dict[str, tuple[int, bytes]]]:
     """A run of one of the suite's own implementations, and the compiled kernels that are there after it."""
-    found = project.run(f"--impl={ROOT}/impls", *words, "--distribution=fixed", subprocess=True, patience=300)
+    found = project.run(*words, "--distribution=fixed", subprocess=True, patience=300)
     kept = project.folder.rglob("kernel-conformance/compiled/*/*/**/*")
     files = {
         str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in kept if compiled.ENTRIES.search(file.name)
@@ -55,24 +77,24 @@ def run(project: Project, *words: str) -> tuple[Any, dict[str, tuple[int, bytes]
     return found, files
 
 
-@pytest.mark.parametrize("name", ["jax", "numba"])
+@pytest.mark.parametrize(("name", "folder"), [("jax", "jax_native"), ("numba", "numba_cpu")])
 def test_a_second_run_compiles_nothing_and_a_damaged_entry_changes_no_verdict(
-    project: Project, name: str, monkeypatch: pytest.MonkeyPatch
+    project: Project, name: str, folder: str, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip(name)
     for variable in (*compiled.OF_JAX, NUMBA):
         monkeypatch.delenv(variable, raising=False)
-    words = (f"--impl={name}-cpu", "--operator=conv_forward")
-    first, cold = run(project, *words)
-    second, warm = run(project, *words)
-    assert first.statuses == second.statuses == {"pass": first.statuses["pass"]}, first.text
+    implementation = f"--impl={ROOT}/impls/{folder}"
+    first, cold = run(project, implementation)
+    second, warm = run(project, implementation)
+    assert first.of(f"{name}-cpu")["status"] == second.of(f"{name}-cpu")["status"] == "pass", first.text
     assert cold, first.text
     assert warm == cold
     assert "compilation cache: " in first.text
     assert "compilation cache: " not in second.text  # a short run that has added nothing
     for file, (_, content) in cold.items():
         Path(file).write_bytes(content[: len(content) // 2] + b"\0" * (len(content) - len(content) // 2))
-    third, mended = run(project, *words)
+    third, mended = run(project, implementation)
     assert third.statuses == first.statuses, third.text
     assert mended.keys() == cold.keys()
     assert not any(content.endswith(b"\0" * (len(content) // 2)) for _, content in mended.values())
@@ -261,25 +283,46 @@ def test_lines_of_the_summary(home: Path):
     )
     run = Compiling(config, isolated=True)
     assert run.compiled is not None
-    assert run.lines(LONG, 200) == []
+    assert run.lines(200) == []
     entry(run.compiled, content=b"0" * 2_600_000)
-    assert run.lines(0.0, 200) == [
-        "compilation cache: 1 kernel, 3 MB, 1 of them new; --no-compile-cache runs without",
-        f"    {run.compiled.folder}",
-    ]
+    kept = "compilation cache: 1 kernel, 3 MB, {} of them new; --no-compile-cache runs without; " + str(
+        run.compiled.folder
+    )
+    assert run.lines(999) == [kept.format(1)]
+    assert all(len(line) <= 79 or str(home) in line for line in run.lines(79))  # a path can be copied
     cleanups[0]()
     later = Compiling(config, isolated=True)
-    assert later.lines(LONG / 2, 200) == []
-    assert "1 kernel, 3 MB, 0 of them new" in later.lines(LONG, 200)[0]
+    assert later.lines(999) == []
+    for spent in ((7, 5, LONG - 1), (2, 0, 0.9)):
+        later.pytest_testnodedown(SimpleNamespace(workeroutput={COMPILED: spent}))
+    later.pytest_testnodedown(SimpleNamespace())  # it has crashed
+    assert later.lines(999) == []
+    later.workers = SimpleNamespace(compiled=wire.Compiled(1, 0, 0.1))  # type: ignore[assignment]
+    assert later.lines(999) == [kept.format(0), f"JAX compiled 5 programs and read 5, in {LONG:.0f} s"]
     option.benchmark_only = True
-    assert Compiling(config, isolated=True).compiled is None
+    timed = Compiling(config, isolated=True)
+    assert timed.compiled is None
+    timed.workers = SimpleNamespace(compiled=wire.Compiled(1, 0, LONG))  # type: ignore[assignment]
+    assert timed.lines(999) == [f"JAX compiled 1 program and read 0, in {LONG:.0f} s"]
+
+
+@pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
+def test_what_jax_compiles_is_counted(project: Project, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    """By listeners of a module that calls itself jax: three programs, one of which was read."""
+    project.write("fake/jax/__init__.py", "from jax import monitoring")
+    project.write("fake/jax/monitoring.py", FAKE)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project.folder / "fake"), str(ROOT)]))
+    project.kernel(head="import jax", body="jax.monitoring.compiles(); return y")
+    found = project.run(*words, "--problem=edge.plain", subprocess=True)
+    assert found.exit == 0, found.text
+    assert "JAX compiled 2 programs and read 1, in 100 s" in found.text
 
 
 def test_calls_on_new_shapes_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch):
     """Else a later run is served what this one compiled, and measures another kernel."""
     seen, values = [], {repeating.KEPT_FROM: 0.0}
     config = SimpleNamespace(update=values.__setitem__, **{repeating.KEPT_FROM: 0.0})
-    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(config=config))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(config=config))
 
     def kernel(*_: Any, **__: Any) -> Any:
         seen.append(values[repeating.KEPT_FROM])

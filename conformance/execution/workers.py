@@ -106,6 +106,10 @@ class Workers:
         """Group -> a process that loads what crashed there."""
         self._processes: dict[str, Process] = {}
         """Group -> its process, the one that was used last at the end."""
+        self._begun: list[Process] = []
+        """Those that were started for kernels and had not ended when the next one was started."""
+        self._compiled_before = wire.Compiled()
+        """What the others have compiled."""
         self._crashes = Counter[tuple[str, str]]()
         """Group and place of an implementation's file -> cases in a row that have ended in a crash."""
         self._groups: dict[str, int] = {}
@@ -197,6 +201,11 @@ class Workers:
             if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()
 
+    @property
+    def compiled(self) -> wire.Compiled:
+        """What all processes together have compiled."""
+        return sum((process.compiled for process in self._begun), self._compiled_before)
+
     def close(self) -> None:
         """End all processes."""
         for process in [*self._processes.values(), *self._spares.values(), *self._empty]:
@@ -222,10 +231,16 @@ class Workers:
         if self._compiled is not None:
             own |= self._compiled.environment(own, source.group == SHIPPED)
         if own:
-            return Process(replace(self._limits, environment=own), self._watched())
-        process = self._empty.pop() if self._empty else Process(self._limits, self._watched())
+            return self._process_of(replace(self._limits, environment=own))
+        process = self._empty.pop() if self._empty else self._process_of(self._limits)
         if self._ahead:
-            self._empty.append(Process(self._limits, self._watched()))
+            self._empty.append(self._process_of(self._limits))
+        return process
+
+    def _process_of(self, limits: Limits) -> Process:
+        process = Process(limits, self._watched())
+        self._compiled_before = sum((one.compiled for one in self._begun if one.ended), self._compiled_before)
+        self._begun = [*(one for one in self._begun if not one.ended), process]
         return process
 
     def _watched(self) -> Reaper:

@@ -6,15 +6,21 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance.execution.compiled import Compiled
+from conformance.execution.workers import Workers
 from conformance.reporting.table import many
+from conformance.worker import wire
 
 FOLDER = "conformance-compiled"
 """What a worker of pytest-xdist is told: the folder, if there is one."""
-LONG = 10.0
-"""Seconds of first calls from which on a user may ask what they were spent on."""
+COMPILED = "conformance-compiled-here"
+"""What a worker tells."""
+WRAPPING: Any = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
+LONG, MANY = 10.0, 100
+"""Seconds of compiling from which on a user may ask what they were spent on, and programs that were read."""
 
 
 class Compiling:
@@ -22,6 +28,9 @@ class Compiling:
 
     def __init__(self, config: pytest.Config, *, isolated: bool) -> None:
         self.compiled: Compiled | None = None
+        self.workers: Workers | None = None
+        """What the kernels of this process run in."""
+        self._told: list[wire.Compiled] = []
         self.problem = ""
         """Why nothing is kept."""
         told: dict[str, Any] | None = getattr(config, "workerinput", None)
@@ -45,15 +54,34 @@ class Compiling:
         if self.compiled is not None and node.gateway.spec.popen:
             node.workerinput[FOLDER] = str(self.compiled.folder)
 
-    def lines(self, seconds: float, width: int) -> list[str]:
-        """What the folder holds, where the run has added to it or `seconds` of first calls were spent."""
-        if self.compiled is None:
-            return textwrap.wrap(self.problem, width)
-        (count, size), (before, _) = self.compiled.holds(), self.compiled.begun
-        if not count or (count <= before and seconds < LONG):
-            return []
-        new = f"{max(0, count - before):,} of them new"
-        text = (
-            f"compilation cache: {many(count, 'kernel')}, {size / 1e6:,.0f} MB, {new}; --no-compile-cache runs without"
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker tells what its kernels' processes have compiled."""
+        config: Any = session.config
+        if hasattr(config, "workeroutput") and self.workers is not None:
+            config.workeroutput[COMPILED] = msgspec.to_builtins(self.workers.compiled)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """What has crashed tells nothing."""
+        told = getattr(node, "workeroutput", {}).get(COMPILED)
+        if told is not None:
+            self._told.append(msgspec.convert(told, wire.Compiled))
+
+    def lines(self, width: int) -> list[str]:
+        """What compiling has cost and what is kept of it; nothing where both are next to nothing."""
+        spent = sum(self._told, self.workers.compiled if self.workers is not None else wire.Compiled())
+        count, size, before = (
+            (*self.compiled.holds(), self.compiled.begun[0]) if self.compiled is not None else (0, 0, 0)
         )
-        return [*textwrap.wrap(text, width, subsequent_indent="    "), f"    {self.compiled.folder}"]
+        texts = [self.problem]
+        if count and (count > before or spent.kept >= MANY or spent.seconds >= LONG):
+            new = f"{max(0, count - before):,} of them new"
+            texts.append(
+                f"compilation cache: {many(count, 'kernel')}, {size / 1e6:,.0f} MB, {new}; "
+                f"--no-compile-cache runs without; {self.compiled and self.compiled.folder}"
+            )
+        if spent.kept >= MANY or spent.seconds >= LONG:
+            compiled = many(spent.programs - spent.kept, "program")
+            texts.append(f"JAX compiled {compiled} and read {spent.kept:,}, in {spent.seconds:,.0f} s")
+        return [line for text in texts for line in textwrap.wrap(text, width, **WRAPPING)]

@@ -91,6 +91,7 @@ class Session:
         self.compiling = compiling.Compiling(config, isolated=limits is not None)
         config.pluginmanager.register(self.compiling)
         self.workers = None if limits is None else Workers(*limits, compiled=self.compiling.compiled)
+        self.compiling.workers = self.workers
         self.asked = False
         """Whether any test is here to verify something."""
         self.records = None if self.is_worker else recording.opened(config, self.selection)
