@@ -138,9 +138,15 @@ def test_nothing_is_deleted_while_another_run_is_going_on(home: Path):
     first = Compiled()
     file = entry(first)
     second = Compiled()
-    second.close()
-    first.close()
     assert file.exists()
+    first.close()
+    later = entry(second, "later")
+    Compiled().close()
+    assert later.exists()
+    second.close()
+    Compiled().close()
+    assert file.exists()
+    assert later.exists()
 
 
 def test_no_two_judges_give_numba_one_folder(home: Path):
@@ -184,24 +190,50 @@ def test_what_a_user_has_set_is_left_as_it_is(home: Path, monkeypatch: pytest.Mo
     assert cache.environment({}, True) == {}
 
 
-@pytest.mark.parametrize("what", ["processor", "library", "package"])
-def test_other_machines_and_versions_have_other_folders(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-):
-    library = tmp_path / "site" / "jaxlib" / "libjax.so"
-    library.parent.mkdir(parents=True)
-    library.write_bytes(b"1")
-    (library.parent / "__init__.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a jaxlib is installed, as it says itself."""
+    folder = tmp_path / "site"
+    (folder / "jaxlib").mkdir(parents=True)
+    (folder / "jaxlib/__init__.py").touch()
+    (folder / "jaxlib/libjax.so").write_bytes(b"1")
+    note = folder / "jaxlib-99.dist-info"
+    note.mkdir()
+    (note / "METADATA").write_text("Metadata-Version: 2.1\nName: jaxlib\nVersion: 99\n")
+    (note / "RECORD").write_text("jaxlib/libjax.so,sha256=DIGEST,1\njaxlib-99.dist-info/RECORD,,\n")
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("what", ["processor", "size", "time", "digest", "plugin", "package"])
+def test_other_machines_and_versions_have_other_folders(site: Path, monkeypatch: pytest.MonkeyPatch, what: str):
+    library, note = site / "jaxlib/libjax.so", site / "jaxlib-99.dist-info/RECORD"
+    plugin = site / "plugin.so"
+    plugin.touch()
+    monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f"acme:{plugin}")
     before = compiled.about()
     assert before == compiled.about()
+    assert "libjax.so 1 DIGEST\n" in before
     if what == "processor":
         monkeypatch.setattr(compiled, "_processor", lambda: ["another one"])
-    elif what == "library":
-        library.write_bytes(b"12")  # somebody's own build, with the version of the last one
+    elif what == "size":
+        library.write_bytes(b"12")
+    elif what == "time":  # somebody's own build, of the version of the last one
+        os.utime(library, (2e9, 2e9))
+    elif what == "digest":
+        note.write_text(note.read_text().replace("DIGEST", "ANOTHER"))
+    elif what == "plugin":
+        os.utime(plugin, (2e9, 2e9))
     else:
-        (tmp_path / "site" / "numba-0.99.dist-info").mkdir()
+        (site / "numba-0.99.dist-info").mkdir()
     assert compiled.about() != before
+
+
+def test_an_environment_that_is_made_anew_has_the_same_folder(site: Path):
+    before = compiled.about()
+    for file in (site / "jaxlib/libjax.so", site / "jaxlib-99.dist-info/RECORD"):
+        os.utime(file, (2e9, 2e9))
+    assert compiled.about() == before
 
 
 def test_the_limit(home: Path, monkeypatch: pytest.MonkeyPatch):
@@ -232,6 +264,16 @@ def test_the_limit(home: Path, monkeypatch: pytest.MonkeyPatch):
     Compiled(own.folder).close()
     assert not old.folder.exists()
     assert [file.name for file in sorted(own.folder.rglob("*-cache"))] == ["3-cache"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every look counts as use")
+def test_to_look_after_an_entry_is_no_use_of_it(home: Path):
+    first = Compiled()
+    file = entry(first)
+    os.utime(file, (1000, 1000))
+    first.close()
+    Compiled().close()
+    assert file.stat().st_atime == 1000
 
 
 def told(project: Project, *words: str, **changes: str) -> tuple[Any, list[dict[str, str]]]:

@@ -22,6 +22,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -44,6 +45,7 @@ COMPILERS = re.compile(
     r"(jax|numba|llvmlite|numpy|ml[-_]dtypes|libtpu|libneuron|neuron|nvidia|cuda|rocm|triton)", re.IGNORECASE
 )
 """Names of packages that compile, or are compiled against."""
+LIBRARY = re.compile(r"\.(so|dylib)\b")
 LIBRARIES = "jaxlib", "jax_plugins", "llvmlite"
 """Packages whose libraries may be somebody's own build, of a version that does not change."""
 READ_BY_COMPILERS = re.compile(r"JAX_|XLA_|TF_|PJRT_|TPU_|LIBTPU_|NEURON_|NVIDIA_|CUDA_|DNNL_|ONEDNN_|LLVM_")
@@ -76,12 +78,25 @@ def about() -> str:
     for package in LIBRARIES:
         spec = find_spec(package)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
-            files += sorted(file for file in Path(place).rglob("*") if re.search(r"\.(so|dylib)\b", file.name))
+            files += sorted(file for file in Path(place).rglob("*") if LIBRARY.search(file.name))
+    installed = {name: digest for package in LIBRARIES for name, digest in _installed(package)}
     for file in files:
         with suppress(OSError):
             found = file.stat()
-            lines.append(f"{file.name} {found.st_size} {found.st_mtime_ns}")
+            lines.append(f"{file.name} {found.st_size} {installed.get(str(file)) or found.st_mtime_ns}")
     return "\n".join(lines) + "\n"
+
+
+def _installed(package: str) -> Iterator[tuple[str, str]]:
+    """Libraries that are as they were installed, with the digests that the installer has noted: an environment that is
+    made anew is the same one. A file that is younger than the note was built by somebody."""
+    with suppress(PackageNotFoundError, OSError):
+        files = distribution(package).files or []
+        noted = next(Path(str(file.locate())).stat().st_mtime_ns for file in files if file.name == "RECORD")
+        for file in files:
+            path = Path(str(file.locate()))
+            if file.hash is not None and LIBRARY.search(file.name) and path.stat().st_mtime_ns <= noted:
+                yield str(path), file.hash.value
 
 
 def _processor() -> list[str]:
@@ -115,7 +130,7 @@ class Compiled:
         except BaseException:
             self.close()
             raise
-        self.begun = self.holds()
+        self.begun = self.holds() if keeper else (0, 0)
 
     def environment(self, given: Mapping[str, str], shipped: bool) -> dict[str, str]:
         """Variables of a process that is `given` these beside the judge's own; what a user has set is left as it is.
