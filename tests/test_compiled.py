@@ -12,6 +12,8 @@ import pytest
 
 from conformance.execution import compiled
 from conformance.execution.compiled import Compiled
+from conformance.execution.process import Limits
+from conformance.execution.workers import Workers
 from conformance.plugin.compiling import COMPILED, LONG, Compiling
 from conformance.worker import repeating, wire
 from tests.conftest import ROOT, Project
@@ -358,6 +360,20 @@ def test_what_jax_compiles_is_counted(project: Project, words: tuple[str, ...], 
     found = project.run(*words, "--problem=edge.plain", subprocess=True)
     assert found.exit == 0, found.text
     assert "JAX compiled 2 programs and read 1, in 100 s" in found.text
+
+
+def test_what_processes_have_compiled_that_have_ended_counts(monkeypatch: pytest.MonkeyPatch):
+    def process(*_: Any) -> Any:
+        return SimpleNamespace(ended="", compiled=wire.Compiled(1, 0, 0.5))
+
+    monkeypatch.setattr("conformance.execution.workers.Process", process)
+    monkeypatch.setattr(Workers, "_watched", lambda _: None)
+    run = Workers(Limits())
+    for number in range(1, 5):
+        one: Any = run._process_of(Limits())
+        one.compiled = wire.Compiled(10, 1, 2.0)
+        one.ended = "crashed" if number % 2 else ""
+        assert run.compiled == wire.Compiled(10 * number, number, 2.0 * number)
 
 
 def test_calls_on_new_shapes_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch):
