@@ -329,7 +329,7 @@ def test_lines_of_the_summary(home: Path):
     assert run.compiled is not None
     assert run.lines(200) == []
     entry(run.compiled, content=b"0" * 2_600_000)
-    kept = "compilation cache: 1 kernel, 3 MB, {} of them new; --no-compile-cache runs without; " + str(
+    kept = "compilation cache: 1 kernel, 2.6 MB, {} of them new; --no-compile-cache runs without; " + str(
         run.compiled.folder
     )
     assert run.lines(999) == [kept.format(1)]

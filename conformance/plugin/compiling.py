@@ -78,7 +78,7 @@ class Compiling:
         if count and (count > before or spent.kept >= MANY or spent.seconds >= LONG):
             new = f"{max(0, count - before):,} of them new"
             texts.append(
-                f"compilation cache: {many(count, 'kernel')}, {size / 1e6:,.0f} MB, {new}; "
+                f"compilation cache: {many(count, 'kernel')}, {size / 1e6:,.1f} MB, {new}; "
                 f"--no-compile-cache runs without; {self.compiled and self.compiled.folder}"
             )
         if spent.kept >= MANY or spent.seconds >= LONG:
