@@ -127,7 +127,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    for name in ("PYTEST_XDIST_WORKER", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
     return Project(pytester)
 
 

@@ -81,6 +81,8 @@ class Process:
         """Why it is not there any more; empty while it is."""
         self.spoiled = False
         """Whether an error has left its device unusable."""
+        self.compiled = wire.Compiled()
+        """As it said last."""
         self.dropped: deque[int] = deque()
         """Numbers of arrays that nobody needs any more; filled by whoever collects garbage."""
         self._posted: list[Operation] = []
@@ -175,6 +177,7 @@ class Process:
             raise self._crash("crashed: its process sent what is no answer", start) from None
         self._filled = 0
         self.spoiled |= answer.spoiled
+        self.compiled = answer.compiled
         return answer
 
     def tensor(self, described: wire.Tensor) -> np.ndarray:

@@ -14,6 +14,7 @@ import msgspec
 
 from conformance.contract import ContractError
 from conformance.execution import remote
+from conformance.execution.compiled import Compiled
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
 from conformance.execution.status import KernelFailure, Verdict
@@ -94,17 +95,21 @@ class Workers:
     """Processes of a run, at most `most` at once.
 
     For a file whose process has crashed there is another one, which has loaded the file before it is needed. With
-    `ahead` an empty one is always ready.
+    `ahead` an empty one is always ready. What they compile is kept in `compiled`, if that is given.
     """
 
-    def __init__(self, limits: Limits, most: int = 1, *, ahead: bool = False) -> None:
-        self._limits, self.most = limits, most
+    def __init__(self, limits: Limits, most: int = 1, *, ahead: bool = False, compiled: Compiled | None = None) -> None:
+        self._limits, self.most, self._compiled = limits, most, compiled
         self._reaper: Reaper | None = None
         self._ahead, self._empty = ahead, list[Process]()
         self._spares: dict[str, Process] = {}
         """Group -> a process that loads what crashed there."""
         self._processes: dict[str, Process] = {}
         """Group -> its process, the one that was used last at the end."""
+        self._begun: list[Process] = []
+        """Those that were started for kernels and had not ended when the next one was started."""
+        self._compiled_before = wire.Compiled()
+        """What the others have compiled."""
         self._crashes = Counter[tuple[str, str]]()
         """Group and place of an implementation's file -> cases in a row that have ended in a crash."""
         self._groups: dict[str, int] = {}
@@ -201,6 +206,11 @@ class Workers:
             if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()
 
+    @property
+    def compiled(self) -> wire.Compiled:
+        """What all processes together have compiled."""
+        return sum((process.compiled for process in self._begun), self._compiled_before)
+
     def close(self) -> None:
         """End all processes."""
         for process in [*self._processes.values(), *self._spares.values(), *self._empty]:
@@ -222,12 +232,20 @@ class Workers:
                 process.end()
 
     def _started(self, source: Source) -> Process:
-        if source.environment:
-            own = {**self._limits.environment, **source.environment}
-            return Process(replace(self._limits, environment=own), self._watched())
-        process = self._empty.pop() if self._empty else Process(self._limits, self._watched())
+        own = {**self._limits.environment, **source.environment}
+        if self._compiled is not None:
+            own |= self._compiled.environment(own, source.group == SHIPPED)
+        if own:
+            return self._process_of(replace(self._limits, environment=own))
+        process = self._empty.pop() if self._empty else self._process_of(self._limits)
         if self._ahead:
-            self._empty.append(Process(self._limits, self._watched()))
+            self._empty.append(self._process_of(self._limits))
+        return process
+
+    def _process_of(self, limits: Limits) -> Process:
+        process = Process(limits, self._watched())
+        self._compiled_before = sum((one.compiled for one in self._begun if one.ended), self._compiled_before)
+        self._begun = [*(one for one in self._begun if not one.ended), process]
         return process
 
     def _watched(self) -> Reaper:

@@ -56,6 +56,7 @@ def add(parser: Any) -> None:
     group.addoption("--workers", metavar="N", default="1", help="kernels' processes at once, for each -n (default: 1)")
     group.addoption("--minutes", metavar="N", help="stop after so long, having taken problems in a drawn order")
     group.addoption("--in-process", action="store_true", help="run kernels in the judge's process, for debuggers")
+    group.addoption("--no-compile-cache", action="store_true", help="compile anew what JAX and Numba keep between runs")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
     group.addoption("--show", action="append", metavar="STATUS", help="list the cases of a status, with reasons")
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict to a new file")

@@ -24,7 +24,7 @@ from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, missing
-from conformance.plugin import options, recording
+from conformance.plugin import compiling, options, recording
 from conformance.plugin.outcome import BEGUN, PROPERTY, ROW, decoded, publish, record_of
 from conformance.plugin.summary import Summary
 from conformance.reporting.claims import Compared
@@ -88,7 +88,10 @@ class Session:
         self.compared = Compared(self.claims)
         self._plan: Plan | None = None
         limits = options.isolation(config, _processes(config))
-        self.workers = None if limits is None else Workers(*limits)
+        self.compiling = compiling.Compiling(config, isolated=limits is not None)
+        config.pluginmanager.register(self.compiling)
+        self.workers = None if limits is None else Workers(*limits, compiled=self.compiling.compiled)
+        self.compiling.workers = self.workers
         self.asked = False
         """Whether any test is here to verify something."""
         self.records = None if self.is_worker else recording.opened(config, self.selection)

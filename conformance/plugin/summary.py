@@ -106,6 +106,8 @@ class Summary:
             by_operator = bool(earlier) or not run.config.pluginmanager.has_plugin(PROGRESS)
             for line in terminal.summary(run.tally, width, by_operator, self._listed):
                 write(reporter, line)
+        for text in run.compiling.lines(width):
+            reporter.write_line(text)
         for device in devices:
             if not run.tally.verified_on(device):
                 reason = missing(device) or (

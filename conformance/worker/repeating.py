@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import pickle
 import select
@@ -10,8 +11,8 @@ import signal
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from time import perf_counter, sleep
 from types import FrameType
@@ -36,6 +37,7 @@ PAUSE = 1e-5
 """Seconds that others run."""
 PATIENCE = 20
 """How many times longer a few calls are waited for. One that compiles for each shape is not."""
+KEPT_FROM = "jax_persistent_cache_min_compile_time_secs"
 FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 """Folders of files whose lines are not interrupted: those of Python and of installed packages."""
 
@@ -172,6 +174,21 @@ def forked(bridge: ArrayBridge, call: Call, given: Sequence[Any], seconds: float
         os.waitpid(child, 0)
 
 
+@contextmanager
+def _unkept() -> Iterator[None]:
+    """JAX keeps nothing on disk that is compiled here: a later run would find it, and measure something else."""
+    config: Any = getattr(sys.modules.get("jax"), "config", None)
+    least = getattr(config, KEPT_FROM, None)
+    if least is not None:
+        config.update(KEPT_FROM, math.inf)
+    try:
+        yield
+    finally:
+        if least is not None:
+            config.update(KEPT_FROM, least)
+
+
+@_unkept()
 def growth(
     bridge: ArrayBridge,
     function: Callable[..., Any],

@@ -26,7 +26,7 @@ from conformance.implementations import registry, vocabulary
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
-from conformance.worker import wire
+from conformance.worker import compiling, wire
 from conformance.worker.audit import audited
 from conformance.worker.guard import Guard
 from conformance.worker.measuring import Measuring
@@ -51,6 +51,7 @@ class Server:
         self.arrays: dict[int, Any] = {}
         self.measuring = Measuring(self)
         self._meter: Any = None
+        self._compiling = compiling.Meter()
         self._mode = floating_point.mode()
 
     # files
@@ -240,6 +241,8 @@ class Server:
             with suppress(BaseException):
                 stream.flush()
         answer.findings, self.guard.findings[:] = tuple(map(plain, self.guard.findings)), []
+        with suppress(Exception):  # of a module that calls itself jax
+            answer.compiled = self._compiling.compiled()
         encoded = self._encoder.encode(answer)
         self._connection.setblocking(True)
         self._connection.sendall(len(encoded).to_bytes(wire.LENGTH, "little") + encoded)

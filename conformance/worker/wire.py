@@ -170,6 +170,17 @@ class Failure(Struct, frozen=True):
     traceback: str
 
 
+class Compiled(Struct, frozen=True, array_like=True):
+    """Programs that JAX was asked to compile, how many of them an earlier run had kept, and the seconds of all."""
+
+    programs: int = 0
+    kept: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Compiled) -> Compiled:
+        return Compiled(self.programs + other.programs, self.kept + other.kept, self.seconds + other.seconds)
+
+
 class Answer(Struct):
     """The result of the last operation of a request, or the failure of the first that failed."""
 
@@ -179,6 +190,8 @@ class Answer(Struct):
     """Attempts to find the judge."""
     spoiled: bool = False
     """Whether nothing else should run in the process."""
+    compiled: Compiled = Compiled()
+    """Since the process began."""
 
 
 def plain(text: str, length: int = MAX_TEXT) -> str:
