@@ -341,16 +341,33 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     spread: float
 
 
+class MachineState(Struct, frozen=True, kw_only=True):
+    """Whether a machine was quiet enough for times, and what spoke against it."""
+
+    state: Literal["stable", "noisy", "unusable"]
+    reasons: tuple[str, ...] = ()
+
+
 class Timing(Struct, frozen=True, kw_only=True):
-    """A verified kernel's time: seconds, bytes and rates. `finding` says why it is not to be believed."""
+    """A verified kernel's time: seconds, bytes and rates. `finding` says why it is not to be believed.
+
+    low_s, high_s   hold the median with 95%, as the visits tell
+    visits          rounds of each visit (a process of its own), in order; they add up to the rounds. Without any, one
+                    visit has all rounds
+    machine         its condition during the run; None where it was not judged
+    """
 
     status: Literal["recorded", "finding"] = "recorded"
     finding: str = ""
     clock: str = ""
     median_s: Seconds | None = None
+    minimum_s: Seconds | None = None
+    low_s: Seconds | None = None
+    high_s: Seconds | None = None
     iqr_s: Seconds | None = None
     wall_median_s: Seconds | None = None
     rounds: Count | None = None
+    visits: tuple[Count, ...] = ()
     first_call_s: Seconds | None = None
     copy_in_s: Seconds | None = None
     copy_out_s: Seconds | None = None
@@ -365,6 +382,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     cache_bytes: Count | None = None
     cold: bool | None = None
     ceilings: Ceilings | None = None
+    machine: MachineState | None = None
 
     @property
     def doubt(self) -> str:
