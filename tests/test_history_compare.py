@@ -13,6 +13,7 @@ import pytest
 from conformance.__main__ import main
 from conformance.reporting.comparison import compare, runs
 from conformance.reporting.comparison.compare import compared
+from conformance.results.schema import MachineState
 from tests.noisy_runs import BUSY, OPERATORS, Bench, Noise, by_a_fifth, row, run_of, slower, tried, write
 
 TRIES = 10
@@ -282,6 +283,24 @@ def test_a_disturbed_run_taken_with_others_is_told(pair):
     side = runs.pooled([runs.read(before), disturbed])
     assert side.state == disturbed.state
     assert runs.pooled([runs.read(before), runs.read(after)]).state is None
+
+
+def test_the_worst_condition_counts_with_all_of_its_reasons():
+    stable, noisy = MachineState(state="stable"), MachineState(state="noisy", reasons=("clock",))
+    one, two = (MachineState(state="unusable", reasons=reasons) for reasons in (("load",), ("load", "heat")))
+    assert runs.worst([stable, one, None, noisy, two]) == two
+    assert runs.worst([stable, noisy]) == noisy
+    assert runs.worst([None]) is None
+
+
+def test_strict_needs_something_to_compare(pair, capsys):
+    before, after, document = pair
+    for entry in document["benchmarks"]:
+        entry["extra_info"]["problem"] += "other"
+    write(after, document)
+    assert main(["compare", str(before), str(after), "--subset"]) == 0
+    assert capsys.readouterr().out.startswith("There are no times to compare.")
+    assert main(["compare", str(before), str(after), "--subset", "--strict"]) == 4
 
 
 def test_strict_is_about_implementations_and_operators(pair, capsys):

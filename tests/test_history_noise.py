@@ -18,7 +18,7 @@ NOTHING = Error(1e-9, 1.0)
 def test_visits_of_one_run_are_compared_as_scipy_does(alike: bool):
     one, two = [0.1, 0.3, 0.2, 0.25, 0.1], [0.5, 0.9, 0.45, 0.6, 0.7]
     expected = stats.ttest_ind(two, one, equal_var=alike)
-    found = estimated([one], [two], NOTHING, alike)
+    found = estimated([[one], [two]], NOTHING, alike)
     assert found.errors[0].p(found.middle) == pytest.approx(expected.pvalue, rel=1e-6)
     interval, by_scipy = found.interval(0.01), expected.confidence_interval(0.99)
     assert (interval.low, interval.high) == pytest.approx((by_scipy.low, by_scipy.high), rel=1e-6)
@@ -26,14 +26,14 @@ def test_visits_of_one_run_are_compared_as_scipy_does(alike: bool):
 
 def test_the_larger_of_two_errors_counts():
     one, two = [0.1, 0.3, 0.2], [0.5, 0.9, 0.4]
-    kind, wide = estimated([one], [two], NOTHING), estimated([one], [two], Error(1.0, 20.0))
+    kind, wide = estimated([[one], [two]], NOTHING), estimated([[one], [two]], Error(1.0, 20.0))
     assert wide.p == pytest.approx(2 * stats.t.sf(wide.middle, 20))
     assert wide.p > kind.p
     assert wide.interval(0.05).high - wide.middle == pytest.approx(stats.t.isf(0.025, 20))
 
 
 def test_one_visit_tells_nothing():
-    found = estimated([[0.1]], [[0.2, 0.3]], NOTHING)
+    found = estimated([[[0.1]], [[0.2, 0.3]]], NOTHING)
     assert not found.known
     assert math.isinf(found.interval(0.05).high)
     assert found.p == 1
@@ -42,8 +42,8 @@ def test_one_visit_tells_nothing():
 def test_visits_of_one_run_are_no_independent_runs():
     before, after = [[0.0, 0.01], [0.1, 0.11]], [[0.2, 0.21], [0.3, 0.31]]
     found, flat = (
-        estimated(before, after, NOTHING),
-        estimated([[*before[0], *before[1]]], [[*after[0], *after[1]]], NOTHING),
+        estimated([before, after], NOTHING),
+        estimated([[[*before[0], *before[1]]], [[*after[0], *after[1]]]], NOTHING),
     )
     assert found.errors[0].deviation == pytest.approx(math.hypot(stats.sem([0.005, 0.105]), stats.sem([0.205, 0.305])))
     assert found.errors[0].deviation > flat.errors[0].deviation
@@ -51,7 +51,7 @@ def test_visits_of_one_run_are_no_independent_runs():
 
 
 def test_visits_that_agree_to_the_last_bit_are_no_certainty():
-    found = estimated([[0.1] * 5], [[0.1] * 5], Error(0.02, 30.0))
+    found = estimated([[[0.1] * 5], [[0.1] * 5]], Error(0.02, 30.0))
     assert found.p == 1
     assert found.interval(0.05).high == pytest.approx(0.02 * stats.t.isf(0.025, 30))
 
@@ -63,16 +63,16 @@ def test_intervals_miss_as_often_as_they_say(ratio: float):
     misses = 0
     for _ in range(tries):
         one, two = rng.normal(size=5).tolist(), (ratio * rng.normal(size=5) + 5).tolist()
-        found = estimated([one], [two], NOTHING).interval(level)
+        found = estimated([[one], [two]], NOTHING).interval(level)
         misses += not found.low <= 5.0 <= found.high
     assert abs(misses - level * tries) < 3.5 * math.sqrt(level * (1 - level) * tries)
 
 
 def test_common_is_what_a_burst_and_a_kernel_of_two_speeds_do_not_move():
-    kernels = [[[0.1, 0.2], [0.3]], [[0.1, 0.2], [0.3]], [[0.1, 9.0], [0.9]]]
-    assert noise.common(kernels) == [[0.1, 0.2], [0.3]]
-    assert noise.common([*kernels[:2], [[0.1], [0.3]]]) == [[0.1, 0.2], [0.3]]  # a visit that is missing
-    assert noise.beside([[0.5, 0.25]], [[0.25, 0.25]]) == [[0.25, 0.0]]
+    kernels = [[[[0.1, 0.2], [0.3]]], [[[0.1, 0.2], [0.3]]], [[[0.1, 9.0], [0.9]]]]
+    assert noise.common(kernels) == [[[0.1, 0.2], [0.3]]]
+    assert noise.common([*kernels[:2], [[[0.1], [0.3]]]]) == [[[0.1, 0.2], [0.3]]]  # a visit that is missing
+    assert noise.beside([[[0.5, 0.25]]], [[[0.25, 0.25]]]) == [[[0.25, 0.0]]]
 
 
 def test_scatter_is_not_moved_by_the_few_that_changed():

@@ -39,8 +39,9 @@ from conformance.results.schema import MachineState
 THRESHOLD = 0.05
 UNKNOWN = Interval(-math.inf, 0.0, math.inf)
 SINGLE = 5
-"""Single benchmarks that are listed of an outcome that raises no alarm; of the others, and of other lists, `MOST`."""
-MOST = 15
+"""Single benchmarks that are listed of an outcome that raises no alarm."""
+MOST = 10
+"""Lines of any other list; all are in --json."""
 ORDER = (SLOWER, FASTER, INCONCLUSIVE, SAME)
 SIDES = ("A", "B")
 FORMAT = 2
@@ -170,9 +171,9 @@ def compared(before: Run, after: Run, threshold: float = THRESHOLD, force: bool 
     named = {
         pair.key: f"{_name(pair.key)}: {pair.before.record.status}, then {pair.after.record.status}" for pair in changed
     }
+    notes += _limits(timed, machine) if machine else ()
     notes += _changes(pairs)
     notes += (f"{_name(key)} is not compared, {doubt}" for key, doubt in doubts.items() if doubt)
-    notes += _limits(timed, machine) if machine else ()
     return Comparison(
         threshold=threshold,
         refused=refused,

@@ -3,22 +3,25 @@
 The unit is the visit: a run times a kernel in several processes, far apart. Its rounds share a process, which has one
 of two speeds where a kernel has two; visits show both. What makes unchanged code look changed, and what guards:
 
-- Visits scatter. Welch's test on their logarithms (`noise.estimated`); for an operator or a whole implementation, on
-  what the visits to its problems have in common.
-- Few visits can agree by chance, and runs differ beyond their visits. No standard error is smaller than what the ratios
-  of all benchmarks show (`noise.scatter`).
+- Visits scatter. Student's t on their logarithms (`noise.estimated`): by Welch for an operator or an implementation, on
+  what the visits to its problems share; with equal variances for a single kernel beside its siblings, where equal code
+  leaves none that differ.
+- Few visits can agree by chance, and runs differ beyond their visits. A change must be certain by the scatter of all
+  benchmarks' ratios as well (`noise.scatter`).
 - Machines drift from run to run. Operators are compared beside the baseline (torch, of the same sources and versions)
-  in the same visits, single kernels beside the other problems of their operator. A drift slows one kernel more than
-  another: a change counts where it exceeds the threshold as measured, less the baseline's drift, and less twice that,
-  so that a drift raises no alarm in whatever reacts to it up to twice as much as the baseline does.
+  in the same visits, single kernels beside the other problems of their operator. What drifts reacts more or less than
+  what it is compared with: a change counts where it exceeds the threshold as measured and beside that, and with twice
+  the correction still exists (of an operator: exceeds the threshold still), so that a drift raises no alarm in whatever
+  reacts to it up to twice as much.
 - A kernel of two speeds can be at one of them in all visits of A and at the other in all of B: with n visits on each
   side 2 (p (1 - p))^n, at most 2^(1 - 2n), 0.2% of such kernels with the `VISITS` that a single kernel needs.
 
 How often is anything called slower or faster where nothing is? Holm's method (Scandinavian Journal of Statistics 6,
-1979) keeps it to `LEVEL` for a whole comparison, however the questions depend on each other: operators and single
-kernels each have half of it. That is an upper bound for scatter and drift of the kinds above; two speeds add 0.2% for
-each kernel that has them. What no single run on each side can tell is a drift between the runs that hits one
-implementation and spares the baseline; several runs of each, taken in turn, do.
+1979) keeps it to the sum of `ALARM` for a whole comparison, 3%, however the questions depend on each other, where
+visits scatter normally (bursts make alarms rarer: they widen). Two speeds add 0.2% for each kernel that has them; up to
+ten leave it below `LEVEL`. What no single run on each side can tell is a drift between the runs that hits one
+implementation and spares the baseline by more than the threshold: simulated, where every implementation drifts on its
+own by up to 10%, half of all comparisons raise an alarm, and one in thirteen with three runs of each taken in turn.
 `unchanged` raises no alarm and needs its own interval alone, at `LEVEL`: all of it inside the threshold.
 """
 
@@ -32,7 +35,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conformance.reporting.comparison import noise
-from conformance.reporting.comparison.noise import Error, Estimate, Interval, Series, estimated
+from conformance.reporting.comparison.noise import Error, Estimate, Interval, Sides, estimated
 from conformance.reporting.comparison.runs import Key, Timed
 from conformance.timing.measurement import baseline
 
@@ -48,7 +51,6 @@ SIBLINGS = 3
 """Other problems of an operator beside which a kernel is compared, at least; else it is beside the baseline."""
 EVERYTHING = "all operators"
 SLOWER, FASTER, SAME, INCONCLUSIVE = "slower", "faster", "unchanged", "inconclusive"
-Sides = tuple[Series, Series]
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,9 @@ class Pair:
     @cached_property
     def sides(self) -> Sides:
         """Logarithms of the visits before and after, about the benchmark's own middle."""
-        series = self.before.logarithms, self.after.logarithms
-        middle = statistics.fmean(statistics.median(value for run in side for value in run) for side in series)
-        before, after = ([[value - middle for value in run] for run in side] for side in series)
-        return before, after
+        sides = self.before.logarithms, self.after.logarithms
+        middle = statistics.fmean(statistics.median(value for run in side for value in run) for side in sides)
+        return [[[value - middle for value in run] for run in side] for side in sides]
 
     @property
     def steady(self) -> bool:
@@ -136,15 +137,14 @@ def surveyed(pairs: Sequence[Pair]) -> Machine:
     groups: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
     base: defaultdict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
-        groups[pair.key[:3]].append(estimated(*pair.sides, Error()).middle)
+        groups[pair.key[:3]].append(estimated(pair.sides, Error()).middle)
         if pair.steady:
             base[pair.key.device].append(pair)
     scatter = noise.scatter(list(groups.values()))
     known = {device: rows for device, rows in base.items() if len(rows) >= STEADY}
     steady = {device: _common(rows) for device, rows in known.items()}
     drifts = {
-        device: estimated(*steady[device], _shared(scatter, len(rows))).interval(LEVEL)
-        for device, rows in known.items()
+        device: estimated(steady[device], _shared(scatter, len(rows))).interval(LEVEL) for device, rows in known.items()
     }
     return Machine(steady, drifts, scatter)
 
@@ -188,10 +188,10 @@ def _questions(pairs: Sequence[Pair], machine: Machine) -> Iterator[Question]:
 def _whole(what: str, here: Sequence[Pair], base: Sequence[Pair | None], machine: Machine) -> Question:
     """All problems of an operator, or of all; beside the baseline where it was timed on every one of them."""
     sides = _common(here)
-    measured = relative = estimated(*sides, _shared(machine.scatter, len(here)))
+    measured = relative = estimated(sides, _shared(machine.scatter, len(here)))
     known = [pair for pair in base if pair is not None]
     if len(known) == len(here):
-        relative = estimated(*_beside(sides, _common(known)), _shared(machine.scatter, len(here) / 2))
+        relative = estimated(noise.beside(sides, _common(known)), _shared(machine.scatter, len(here) / 2))
     return Question(here[0].key, f"{what} ({len(here)} problems)", True, measured, relative, relative)
 
 
@@ -199,12 +199,12 @@ def _alone(pair: Pair, siblings: Sequence[Pair], machine: Machine) -> Question:
     """One benchmark. Slower or faster it is beside its siblings, which a load slows as it does this one; unchanged code
     then scatters alike on both sides."""
     steady = machine.steady.get(pair.key.device)
-    beside = _beside(pair.sides, steady) if steady else pair.sides
-    family = _beside(pair.sides, _common(siblings)) if len(siblings) >= SIBLINGS else beside
-    control = estimated(*family, machine.scatter, alike=True)
+    beside = noise.beside(pair.sides, steady) if steady else pair.sides
+    family = noise.beside(pair.sides, _common(siblings)) if len(siblings) >= SIBLINGS else beside
+    control = estimated(family, machine.scatter, alike=True)
     if min(sum(len(run) for run in side) for side in family) < VISITS:
         control = Estimate(control.middle)
-    measured, relative = (estimated(*sides, machine.scatter) for sides in (pair.sides, beside))
+    measured, relative = (estimated(sides, machine.scatter) for sides in (pair.sides, beside))
     return Question(pair.key, f"{pair.key.operator} {pair.key.problem}", False, measured, relative, control)
 
 
@@ -214,8 +214,4 @@ def _shared(scatter: Error, count: float) -> Error:
 
 
 def _common(pairs: Sequence[Pair]) -> Sides:
-    return noise.common([pair.sides[0] for pair in pairs]), noise.common([pair.sides[1] for pair in pairs])
-
-
-def _beside(sides: Sides, control: Sides) -> Sides:
-    return noise.beside(sides[0], control[0]), noise.beside(sides[1], control[1])
+    return noise.common([pair.sides for pair in pairs])

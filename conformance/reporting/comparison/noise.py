@@ -17,6 +17,8 @@ from itertools import zip_longest
 
 Series = Sequence[Sequence[float]]
 """A value for each visit of each run."""
+Sides = Sequence[Series]
+"""Before and after."""
 LEAST = 1e-6
 """Standard error of a ratio below which no clock tells anything."""
 
@@ -74,39 +76,44 @@ class Estimate:
         return all(error.deviation < math.inf for error in self.errors)
 
 
-def estimated(before: Series, after: Series, ratios: Error, alike: bool = False) -> Estimate:
-    """How much `after` lies above `before`: the difference of the means of visits, and Student's t by Welch
+def estimated(sides: Sides, ratios: Error, alike: bool = False) -> Estimate:
+    """How much the second side lies above the first: the difference of the means of visits, and Student's t by Welch
     (Biometrika 34, 1947), which lets one side scatter more than the other unless they are `alike`; and by how ratios
     of unchanged code scatter.
 
     Visits of one run share the machine of that quarter of an hour, so that the standard error is no smaller than what
     the means of runs show, where each side has several.
     """
-    one, two = ([value for run in side for value in run] for side in (before, after))
+    one, two = ([value for run in side for value in run] for side in sides)
     middle = statistics.fmean(two) - statistics.fmean(one)
     if min(len(one), len(two)) < 2:
         return Estimate(middle)
-    own, other = statistics.variance(one) / len(one) + LEAST**2, statistics.variance(two) / len(two) + LEAST**2
+    own, other = (statistics.variance(side) / len(side) + LEAST**2 for side in (one, two))
     freedom = float(len(one) + len(two) - 2)
     if not alike:
         freedom = (own + other) ** 2 / (own**2 / (len(one) - 1) + other**2 / (len(two) - 1))
     deviation = math.sqrt(own + other)
-    if min(len(before), len(after)) > 1:
-        means = [[statistics.fmean(run) for run in side] for side in (before, after)]
+    if min(map(len, sides)) > 1:
+        means = [[statistics.fmean(run) for run in side] for side in sides]
         deviation = max(deviation, math.sqrt(sum(statistics.variance(side) / len(side) for side in means)))
     return Estimate(middle, (Error(deviation, freedom), ratios))
 
 
-def common(kernels: Sequence[Series]) -> Series:
+def common(kernels: Sequence[Sides]) -> Sides:
     """What the visits of several kernels share: their median, visit by visit, which neither a burst nor a kernel of two
     speeds moves. The kernels have been centred, and are of the same runs."""
-    runs = (zip_longest(*run) for run in zip(*kernels, strict=True))
-    return [[statistics.median(value for value in visit if value is not None) for visit in run] for run in runs]
+
+    def middle(visit: Sequence[float | None]) -> float:
+        return statistics.median(value for value in visit if value is not None)
+
+    runs = (zip(*side, strict=True) for side in zip(*kernels, strict=True))
+    return [[[middle(visit) for visit in zip_longest(*run)] for run in side] for side in runs]
 
 
-def beside(series: Series, control: Series) -> Series:
+def beside(sides: Sides, control: Sides) -> Sides:
     """The one less the other, visit by visit: these were taken in the same minutes."""
-    return [[a - b for a, b in zip(*runs, strict=False)] for runs in zip(series, control, strict=True)]
+    runs = (zip(*both, strict=True) for both in zip(sides, control, strict=True))
+    return [[[a - b for a, b in zip(*run, strict=False)] for run in side] for side in runs]
 
 
 def scatter(groups: Sequence[Sequence[float]]) -> Error:
