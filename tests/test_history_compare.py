@@ -283,6 +283,9 @@ def test_a_disturbed_run_taken_with_others_is_told(pair):
     side = runs.pooled([runs.read(before), disturbed])
     assert side.state == disturbed.state
     assert runs.pooled([runs.read(before), runs.read(after)]).state is None
+    document["benchmarks"][0]["extra_info"]["timing"]["status"] = "finding"
+    side = runs.pooled([runs.read(before), run_of(document)])
+    assert [timed.timing.doubt for timed in side.benchmarks.values()].count("doubted") == 1
 
 
 def test_the_worst_condition_counts_with_all_of_its_reasons():
@@ -330,6 +333,7 @@ def test_the_paragraph_is_about_what_changed(pair, capsys):
     main(["compare", str(before), str(after)])
     told = " ".join(capsys.readouterr().out.partition("\n\n")[0].split())
     assert told.startswith("Slower in B: acme all operators (20 problems): +")
+    assert "Nothing was found" not in told
     assert told.count("acme") == 1  # its operators are in the details
     assert "Of 6 implementations and operators: 3 slower, 3 unchanged within 5%." in told
 
