@@ -20,7 +20,7 @@ How often is anything called slower or faster where nothing is? Holm's method (S
 1979) keeps it to the sum of `ALARM` for a whole comparison, 3%, however the questions depend on each other, where
 visits scatter normally (bursts make alarms rarer: they widen). Two speeds add 0.2% for each kernel that has them; up to
 ten leave it below `LEVEL`. What no single run on each side can tell is a drift between the runs that hits one
-implementation and spares the baseline by more than the threshold: simulated, where every implementation drifts on its
+implementation and not the baseline, by more than the threshold: simulated, where every implementation drifts on its
 own by up to 10%, half of all comparisons raise an alarm, and one in thirteen with three runs of each taken in turn.
 `unchanged` raises no alarm and needs its own interval alone, at `LEVEL`: all of it inside the threshold.
 """
