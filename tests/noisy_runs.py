@@ -31,19 +31,26 @@ Factor = Callable[[Key], float]
 
 @dataclass(frozen=True)
 class Noise:
-    """Deviations of the logarithm: of rounds, of a benchmark in a run, of drift within a run, and of whole runs.
+    """Deviations of the logarithm: of rounds, of a benchmark's visits and of its runs, of drift within a run, and of
+    whole runs.
 
-    `spike` is how many rounds are hit by something else, which takes a time of heavy tail (Pareto, 1.5).
+    `spike` is how many visits are hit by something else, which takes a time of heavy tail (Pareto, 1.5). `react` is by
+    how much an implementation may react less, or more, to the drift of whole runs than another does. `speeds` is how
+    many benchmarks have two, of which each visit has one.
     """
 
-    rounds: float = 0.01
-    spike: float = 0.02
+    rounds: float = 0.005
+    spike: float = 0.002
+    visit: float = 0.01
     benchmark: float = 0.003
     drift: float = 0.005
     whole: float = 0.01
+    react: float = 0.0
+    speeds: float = 0.0
 
 
-BUSY = Noise(rounds=0.03, spike=0.05, benchmark=0.01, drift=0.03, whole=0.05)
+BUSY = Noise(rounds=0.03, spike=0.05, visit=0.04, benchmark=0.01, drift=0.03, whole=0.05)
+REAL = Noise(visit=0.02, benchmark=0.005, whole=0.035, react=0.3, speeds=0.05)
 
 
 @dataclass
@@ -53,9 +60,12 @@ class Bench:
     noise: Noise = Noise()
     implementations: tuple[str, ...] = ("torch-cpu", "acme", "other")
     problems: int = 10
-    rounds: int = 7
+    visits: int = 5
+    rounds: int = 3
     memory: float = 0.98
-    """Of drift: correlation of one round with the next."""
+    """Of drift: correlation of one visit with the next."""
+    seed: int = 0
+    """Of what the machine does to kernels in every run."""
 
     def keys(self) -> list[Key]:
         """In the order of a run that is not shuffled."""
@@ -67,16 +77,21 @@ class Bench:
         ]
 
     def drawn(self, rng: np.random.Generator, factor: Factor = lambda key: 1.0) -> dict[str, Any]:
-        """The document of one run, in shuffled order; `factor` slows what it is about."""
-        n, drift, keys = self.noise, 0.0, self.keys()
-        whole, rows = rng.normal(0, n.whole), []
-        for key in (keys[index] for index in rng.permutation(len(keys))):
-            own, data = rng.normal(0, n.benchmark), []
-            for _ in range(self.rounds):
-                drift = self.memory * drift + rng.normal(0, n.drift * math.sqrt(1 - self.memory**2))
-                hit = rng.pareto(1.5) if rng.random() < n.spike else 0.0
-                data.append(1e-3 * factor(key) * (1 + hit) * math.exp(whole + drift + own + rng.normal(0, n.rounds)))
-            rows.append(row(key, data))
+        """The document of one run, visit by visit in shuffled order; `factor` slows what it is about."""
+        n, drift, keys, fixed = self.noise, 0.0, self.keys(), np.random.default_rng(self.seed)
+        react = {name: fixed.uniform(1 - n.react, 1 + n.react) for name in self.implementations}
+        second = {key: fixed.uniform(0.3, 0.7) if fixed.random() < n.speeds else 0.0 for key in keys}
+        whole, own = rng.normal(0, n.whole), {key: rng.normal(0, n.benchmark) for key in keys}
+        data: dict[Key, list[float]] = {key: [] for key in keys}
+        for key in (keys[index] for _ in range(self.visits) for index in rng.permutation(len(keys))):
+            drift = self.memory * drift + rng.normal(0, n.drift * math.sqrt(1 - self.memory**2))
+            visit = own[key] + rng.normal(0, n.visit) + drift + whole * react[key.implementation]
+            visit += rng.choice([0.0, second[key]]) + (math.log1p(rng.pareto(1.5)) if rng.random() < n.spike else 0.0)
+            rounds = rng.normal(0, n.rounds, self.rounds)
+            data[key] += [1e-3 * factor(key) * math.exp(visit + own_round) for own_round in rounds]
+        rows = [row(key, data[key]) for key in keys]
+        for entry in rows if self.visits > 1 else ():
+            entry["extra_info"]["timing"] = {"visits": [self.rounds] * self.visits}
         return {"machine_info": MACHINE, "benchmarks": rows}
 
 

@@ -30,7 +30,8 @@ def document(seed: int, factor: Factor = lambda key: 1.0, **changes: Any) -> dic
     found = Bench().drawn(np.random.default_rng(seed), factor)
     for entry in found["benchmarks"]:
         names = {name: entry["extra_info"][name] for name in ("device", "implementation", "operator", "problem")}
-        entry["extra_info"] = sample(**names, source=SOURCES[names["implementation"]])
+        visits = entry["extra_info"]["timing"]
+        entry["extra_info"] = sample(**names, source=SOURCES[names["implementation"]], timing=visits)
         entry["stats"]["median"] = statistics.median(entry["stats"]["data"])
     return found | {"datetime": f"2026-11-{seed:02}T18:16:40", "commit_info": {"id": f"{seed:040x}"}} | changes
 
@@ -58,11 +59,11 @@ def steps(files: list[Path]) -> list[since.Step]:
 def test_each_run_stands_beside_the_one_before(three: list[Path]):
     first, second = since.changes(steps(three))
     assert first.title == "From 2026-11-01 18:16:40, 0000000000 to 2026-11-02 18:16:40, 0000000000"
-    assert {row[2] for row in first.rows[: -since.SINGLE]} == {"no change"}
+    assert {row[2] for row in first.rows[: -since.SINGLE]} == {"unchanged within 5%"}
     outcomes = {(row[0], row[1]): row[2] for row in second.rows}
     for operator in OPERATORS:
-        assert outcomes["acme", f"{operator}, geometric mean of 10"] == "slower"
-        assert outcomes["other", f"{operator}, geometric mean of 10"] == "no change"
+        assert outcomes["acme", f"{operator} (10 problems)"] == "slower"
+        assert outcomes["other", f"{operator} (10 problems)"] == "unchanged within 5%"
     assert {name for (name, _), outcome in outcomes.items() if outcome == "slower"} == {"acme"}
 
 
@@ -87,10 +88,10 @@ def test_the_single_benchmarks_that_lie_furthest_apart_come_last(tmp_path: Path)
     (table,) = since.changes(steps(files))
     last = table.rows[-since.SINGLE :]
     assert [row[:3] for row in last[:2]] == [
-        ("acme", "conv_forward p2", "inconclusive"),
-        ("acme", "conv_forward p1", "inconclusive"),
+        ("acme", "conv_forward p2", "faster"),
+        ("acme", "conv_forward p1", "slower"),
     ]
-    assert not any("geometric mean" in row[1] for row in last)
+    assert not any(" problems)" in row[1] for row in last)
 
 
 def test_the_trend_is_of_what_all_runs_timed(tmp_path: Path):

@@ -353,7 +353,8 @@ class Timing(Struct, frozen=True, kw_only=True):
 
     finding   why its share of the roofline is above 100%; with the status `finding` the time is not to be believed
     low_s     with `high_s` the interval that holds the time with 95%, from the visits
-    visits    rounds of each visit to the kernel, in order
+    visits    rounds of each visit to the kernel, in order; they add up to the rounds. Without any, one visit has all
+    machine   its state during the run; None where it was not judged
     """
 
     status: Literal["recorded", "finding"] = "recorded"
@@ -363,10 +364,9 @@ class Timing(Struct, frozen=True, kw_only=True):
     minimum_s: Seconds | None = None
     low_s: Seconds | None = None
     high_s: Seconds | None = None
-    visits: tuple[Count, ...] = ()
-    machine: MachineState | None = None
     wall_median_s: Seconds | None = None
     rounds: Count | None = None
+    visits: tuple[Count, ...] = ()
     first_call_s: Seconds | None = None
     copy_in_s: Seconds | None = None
     copy_out_s: Seconds | None = None
@@ -381,6 +381,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     cache_bytes: Count | None = None
     cold: bool | None = None
     ceilings: Ceilings | None = None
+    machine: MachineState | None = None
 
     @property
     def doubt(self) -> str:

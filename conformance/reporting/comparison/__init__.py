@@ -1,1 +1,1 @@
-"""What two benchmark runs say about each other: faster, slower, no change, or inconclusive."""
+"""What two benchmark runs say about each other: faster, slower, unchanged within a threshold, or inconclusive."""

@@ -6,18 +6,25 @@ import argparse
 import json
 import math
 import re
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from conformance.exit_codes import ExitCode
 from conformance.reporting.comparison.decide import (
+    EVERYTHING,
     FASTER,
     INCONCLUSIVE,
     SAME,
     SLOWER,
+    VISITS,
     Answer,
     Machine,
     Pair,
@@ -27,21 +34,30 @@ from conformance.reporting.comparison.decide import (
 from conformance.reporting.comparison.noise import Interval
 from conformance.reporting.comparison.runs import DECISIVE, Key, Run, RunError, pooled, read
 from conformance.results.reading import shown
+from conformance.results.schema import MachineState
 
 THRESHOLD = 0.05
-SINGLE = 10
-"""Single benchmarks that are listed where nothing, or nothing certain, has changed."""
+UNKNOWN = Interval(-math.inf, 0.0, math.inf)
+SINGLE = 5
+"""Single benchmarks that are listed of an outcome that raises no alarm."""
+MOST = 10
+"""Lines of any other list; all are in --json."""
 ORDER = (SLOWER, FASTER, INCONCLUSIVE, SAME)
-FORMAT = 1
+SIDES = ("A", "B")
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that two runs say about each other. `refused` is why their times say nothing; else empty."""
+    """Everything that two runs say about each other. `refused` is why their times say nothing; else empty.
+
+    `states` has the machine's condition during A and B. Where it was unusable, every time is inconclusive.
+    """
 
     threshold: float
     refused: str
     notes: tuple[str, ...]
+    states: tuple[MachineState | None, MachineState | None]
     machine: Machine | None
     answers: tuple[Answer, ...]
     worse: tuple[str, ...]
@@ -54,13 +70,29 @@ class Comparison:
         """Whether anything is slower or faster."""
         return any(answer.outcome in (SLOWER, FASTER) for answer in self.answers)
 
-    def status(self, subset: bool) -> int:
+    def during(self, state: str) -> str:
+        """The sides whose machine was in a state, and why; empty where none was."""
+        sides = [
+            (side, own.reasons) for side, own in zip(SIDES, self.states, strict=True) if own and own.state == state
+        ]
+        return ", ".join(f"during {side}" + (f" ({shown('; '.join(r), 200)})" if r else "") for side, r in sides)
+
+    @property
+    def undecided(self) -> list[Answer]:
+        """What `--strict` asks for and these runs cannot tell: implementations and operators, and the kernels of an
+        implementation that has too few for either."""
+        whole = {answer.implementation for answer in self.answers if answer.overall}
+        asked = [answer for answer in self.answers if answer.overall or answer.implementation not in whole]
+        return [answer for answer in asked if answer.outcome == INCONCLUSIVE]
+
+    def status(self, subset: bool, strict: bool = False) -> int:
         """The exit status: 1 for what is slower, worse or gone (unless a `subset` was meant), 4 where times were
-        refused."""
+        refused; `strict` also where they cannot tell."""
         slower = any(answer.outcome == SLOWER for answer in self.answers)
         if slower or self.worse or (self.missing and not subset):
-            return 1
-        return ExitCode.UNUSABLE if self.refused else ExitCode.GOOD
+            return ExitCode.BAD
+        untold = strict and (self.undecided or not self.answers)
+        return ExitCode.UNUSABLE if self.refused or untold else ExitCode.GOOD
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -76,13 +108,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="more",
         metavar=("A2.json", "B2.json"),
-        help="two more runs of the same; rounds of all are taken together, and a disturbed run does no harm",
+        help="two more runs of the same, best made in turn; the visits of all are taken together",
     )
     parser.add_argument(
         "--threshold", type=_threshold, default=THRESHOLD, metavar="5%", help="changes that matter (default: 5%%)"
     )
     parser.add_argument("--force", action="store_true", help="compare times of different machines")
     parser.add_argument("--subset", action="store_true", help="B was meant to hold fewer benchmarks")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit 4 where an implementation or an operator is inconclusive"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -102,7 +137,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except RunError as problem:
         print(problem, file=sys.stderr)
         return ExitCode.UNUSABLE
-    status = found.status(arguments.subset)
+    status = found.status(arguments.subset, arguments.strict)
     if arguments.json:
         print(json.dumps(as_json(found, status), indent=1, allow_nan=False))
     else:
@@ -127,19 +162,25 @@ def compared(before: Run, after: Run, threshold: float = THRESHOLD, force: bool 
     doubts = {} if refused else {pair.key: _doubt(pair) for pair in passed}
     timed = [] if refused else [pair for pair in passed if not doubts[pair.key]]
     machine = surveyed(timed) if timed else None
+    states = before.state, after.state
+    unfit = any(state and state.state == "unusable" for state in states)
+    told: Iterable[Answer] = answers(timed, machine, threshold) if machine else ()
+    if unfit:
+        told = (replace(a, outcome=INCONCLUSIVE, measured=UNKNOWN, relative=UNKNOWN) for a in told)
     changed = [pair for pair in pairs if pair.before.record.status != pair.after.record.status]
     named = {
         pair.key: f"{_name(pair.key)}: {pair.before.record.status}, then {pair.after.record.status}" for pair in changed
     }
+    notes += _limits(timed, machine) if machine else ()
     notes += _changes(pairs)
     notes += (f"{_name(key)} is not compared, {doubt}" for key, doubt in doubts.items() if doubt)
-    notes += _limits(timed, machine) if machine else ()
     return Comparison(
         threshold=threshold,
         refused=refused,
         notes=tuple(notes),
+        states=states,
         machine=machine,
-        answers=tuple(answers(timed, machine, threshold)) if machine else (),
+        answers=tuple(told),
         worse=tuple(named[pair.key] for pair in changed if pair.before.record.status == "pass"),
         better=tuple(named[pair.key] for pair in changed if pair.after.record.status == "pass"),
         missing=tuple(_name(key) for key in before.benchmarks if key not in after.benchmarks),
@@ -173,15 +214,16 @@ def _limits(timed: Sequence[Pair], machine: Machine) -> Iterator[str]:
     for device in dict.fromkeys(pair.key.device for pair in timed):
         if device not in machine.drifts:
             yield (
-                f"{device}: no baseline (six rows or more of torch-{device}, unchanged), so that drift of the machine "
-                f"shows as a change of the kernels"
+                f"{device}: no baseline (three rows or more of torch-{device}, unchanged): drift of the machine shows "
+                f"as a change of the kernels"
             )
-    if math.isinf(machine.scale):
-        yield "fewer than six ratios tell how runs scatter, so that no single benchmark can be called slower or faster"
-    elif any(min(len(pair.before.runs), len(pair.after.runs)) == 1 for pair in timed):
+    fewest = min(sum(len(run) for run in side.runs) for pair in timed for side in (pair.before, pair.after))
+    if math.isinf(machine.scatter.deviation):
+        yield "fewer than six ratios tell how runs scatter, so that nothing can be called slower or faster"
+    elif fewest < VISITS:
         yield (
-            "one run on each side does not tell how runs of a single benchmark scatter, so that none alone is called "
-            "slower or faster: give three runs or more of each with --and"
+            f"no kernel with fewer than {VISITS} visits on each side is called slower or faster alone, and nothing is "
+            f"with one: more visits, or more runs with --and"
         )
 
 
@@ -191,74 +233,126 @@ def _name(key: Key) -> str:
     return shown(" ".join((key.implementation, key.operator, key.problem, *unusual)))
 
 
+def paragraph(found: Comparison) -> str:
+    """What a person reads first."""
+    return " ".join(_sentences(found))
+
+
+def _sentences(found: Comparison) -> Iterator[str]:
+    unusable, noisy = found.during("unusable"), found.during("noisy")
+    if found.refused:
+        yield f"Times were not compared: {found.refused}."
+    elif not found.answers:
+        yield "There are no times to compare."
+    elif unusable:
+        yield f"The machine was unusable {unusable}, so that all times are inconclusive: run again on a quiet machine."
+    else:
+        yield from _changed(found)
+        for overall, what in ((True, "implementations and operators"), (False, "single kernels")):
+            counts = Counter(answer.outcome for answer in found.answers if answer.overall is overall)
+            told = ", ".join(f"{counts[name]} {worded(name, found.threshold)}" for name in ORDER if counts[name])
+            yield from (f"Of {counts.total()} {what}: {told}.",) if told else ()
+        if noisy:
+            yield f"The machine was noisy {noisy}: believe the intervals, not the ratios in their middle."
+        elif all(found.states):
+            yield "The machine was stable during both."
+        if found.undecided:
+            yield "What is inconclusive needs a quiet machine, or more runs of both (--and)."
+    verdicts = {"worse": found.worse, "missing": found.missing, "better": found.better}
+    if words := ", ".join(f"{len(names)} {what}" for what, names in verdicts.items() if names):
+        yield f"Verdicts: {words}."
+
+
+def _changed(found: Comparison) -> Iterator[str]:
+    """What became slower and faster: whole implementations first, whose operators follow in the details."""
+    for outcome in (SLOWER, FASTER):
+        own = [answer for answer in found.answers if answer.outcome == outcome]
+        every = [answer.implementation for answer in own if answer.name.startswith(EVERYTHING)]
+        kept = [a for a in own if not a.overall or a.name.startswith(EVERYTHING) or a.implementation not in every]
+        kept.sort(key=lambda answer: (not answer.overall, -answer.distance()))
+        more = f"; and {len(kept) - 3} more" if kept[3:] else ""
+        if kept:
+            yield f"{outcome.capitalize()} in B: {'; '.join(map(_line, kept[:3]))}{more}."
+    if not found.changed:
+        yield f"Nothing was found to be slower or faster by more than {100 * found.threshold:.3g}%."
+
+
+def worded(outcome: str, threshold: float) -> str:
+    """An outcome with what it says of its interval."""
+    return f"{outcome} within {100 * threshold:.3g}%" if outcome == SAME else outcome
+
+
 def text(found: Comparison) -> Iterator[str]:
-    """The report, most important last, where a terminal leaves off."""
-    yield from (f"note: {note}" for note in found.notes)
-    if found.machine:
+    """The report: a paragraph, then what it rests on."""
+    unusable = found.during("unusable")
+    yield from textwrap.wrap(paragraph(found), min(shutil.get_terminal_size().columns, 120), break_on_hyphens=False)
+    yield from ("",) if found.notes else ()
+    yield from (f"note: {note}" for note in _first(found.notes))
+    if found.machine and not unusable:
         for device, drift in found.machine.drifts.items():
             yield f"drift of {device} (its baseline): {percent(drift)}"
-        if math.isfinite(found.machine.scale):
-            yield f"ratios of single benchmarks scatter by {math.expm1(found.machine.scale):.1%}"
-    for outcome in reversed(ORDER):
+        if math.isfinite(found.machine.scatter.deviation):
+            yield f"ratios of single benchmarks scatter by {math.expm1(found.machine.scatter.deviation):.1%}"
+    for outcome in () if unusable else ORDER:
         rows = [answer for answer in found.answers if answer.outcome == outcome]
-        yield from ("", f"{outcome}:") if rows else ()
+        yield from ("", f"{worded(outcome, found.threshold)}:") if rows else ()
         alone = sorted((answer for answer in rows if not answer.overall), key=Answer.distance, reverse=True)
-        limit = SINGLE if outcome in (SAME, INCONCLUSIVE) else len(rows)
+        limit = SINGLE if outcome in (SAME, INCONCLUSIVE) else MOST
         listed = [*(answer for answer in rows if answer.overall), *alone[:limit]]
         # whole operators first, then the largest change
         for answer in sorted(listed, key=lambda a: (a.implementation, not a.overall, -a.distance())):
-            measured, relative = answer.bounds.measured, answer.bounds.relative
-            beside = "" if relative == measured else f"; measured {percent(measured)}"
-            yield "  " + shown(f"{answer.implementation} {answer.name}: {percent(relative)}{beside}", 200)
+            beside = "" if answer.relative == answer.measured else f"; measured {percent(answer.measured)}"
+            yield f"  {_line(answer)}{beside}"
         if alone[limit:]:
             yield f"  and {len(alone) - limit} single benchmarks that lie closer (all are in --json)"
     lists = {
-        "new": found.new,
+        "verdict worse": found.worse,
         "missing (not selected, or no longer verified, or broken)": found.missing,
         "verdict better": found.better,
-        "verdict worse": found.worse,
+        "new": found.new,
     }
     for title, lines in lists.items():
-        yield from ("", f"{title}:", *(f"  {line}" for line in lines)) if lines else ()
-    yield ""
-    if found.refused:
-        yield f"REFUSED: {found.refused}"
-        return
-    counts = [(outcome, sum(a.outcome == outcome for a in found.answers)) for outcome in ORDER]
-    words = ", ".join(f"{count} {outcome}" for outcome, count in counts if count) or "no times to compare"
-    change = "CHANGED" if found.changed else "NO CHANGE FOUND"
-    yield f"{change} beyond noise and {100 * found.threshold:.3g}%: {words}"
+        yield from ("", f"{title}:", *(f"  {line}" for line in _first(lines))) if lines else ()
+
+
+def _first(lines: Sequence[str]) -> Iterator[str]:
+    """As many as fit on a screen."""
+    yield from lines[:MOST]
+    if lines[MOST:]:
+        yield f"and {len(lines) - MOST} more (all are in --json)"
+
+
+def _line(answer: Answer) -> str:
+    return shown(f"{answer.implementation} {answer.name}: {percent(answer.relative)}", 200)
 
 
 def percent(interval: Interval) -> str:
-    """Change of the time, and the interval that holds it with 95%."""
-    low, middle, high = (
-        f"{math.expm1(value):+.1%}" if math.isfinite(value) else "?"
-        for value in (interval.low, interval.middle, interval.high)
-    )
+    """Change of the time, and the interval that holds it with 95%; no change without an interval."""
+    if not math.isfinite(interval.high - interval.low):
+        return "no interval"
+    low, middle, high = (f"{math.expm1(value):+.1%}" for value in (interval.low, interval.middle, interval.high))
     return f"{middle} ({low} to {high})"
 
 
 def as_json(found: Comparison, status: int) -> dict[str, Any]:
     """The same for programs. Ratios are seconds of B over seconds of A; null stands for no bound."""
-    machine = found.machine
+    machine = found.machine if not found.during("unusable") else None
+    deviation = machine.scatter.deviation if machine else math.inf
     return {
         "format": FORMAT,
         "status": status,
         "threshold": found.threshold,
         "refused": found.refused,
+        "summary": paragraph(found),
+        "machine": {side: msgspec.to_builtins(state) for side, state in zip(SIDES, found.states, strict=True)},
         "notes": list(found.notes),
         "drift": {name: _ratio(drift) for name, drift in machine.drifts.items()} if machine else {},
-        "scatter": math.expm1(machine.scale) if machine and math.isfinite(machine.scale) else None,
+        "scatter": math.expm1(deviation) if math.isfinite(deviation) else None,
         "answers": [
             {
-                "implementation": answer.implementation,
-                "device": answer.device,
-                "name": answer.name,
-                "overall": answer.overall,
-                "outcome": answer.outcome,
-                "measured": _ratio(answer.bounds.measured),
-                "relative": _ratio(answer.bounds.relative),
+                **{name: getattr(answer, name) for name in ("implementation", "device", "name", "overall", "outcome")},
+                "measured": _ratio(answer.measured),
+                "relative": _ratio(answer.relative),
             }
             for answer in found.answers
         ],
@@ -267,4 +361,5 @@ def as_json(found: Comparison, status: int) -> dict[str, Any]:
 
 
 def _ratio(interval: Interval) -> list[float | None]:
-    return [math.exp(v) if math.isfinite(v) else None for v in (interval.low, interval.middle, interval.high)]
+    bounded = math.isfinite(interval.high - interval.low)
+    return [math.exp(v) if bounded else None for v in (interval.low, interval.middle, interval.high)]

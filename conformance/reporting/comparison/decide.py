@@ -1,23 +1,28 @@
-"""From times to outcomes: slower, faster, no change, or inconclusive.
+"""From times to outcomes: slower, faster, unchanged within the threshold, or inconclusive.
 
-Two things make unchanged code look changed, and each has its own guard.
+The unit is the visit: a run times a kernel in several processes, far apart. Its rounds share a process, which has one
+of two speeds where a kernel has two; visits show both. What makes unchanged code look changed, and what guards:
 
-- Noise. A benchmark's ratio is uncertain by the scatter of its rounds (`noise.shift`) and by that of whole runs, which
-  rounds taken one after the other do not see: most scatter by a few percent, which is measured on all ratios that two
-  runs share, but some have two speeds (threads on one core or on two, say) of which a run has one, and unchanged code
-  differed by 68%. So a single benchmark is called slower or faster only where runs of its own tell how they scatter,
-  two or more on each side; that one with two speeds happens to have another on each side is 3% with three runs a side,
-  0.2% with five. The ratio of an implementation, and of one of its operators, is the centre of its problems' ratios,
-  which scatter as runs do: one run on each side can tell.
-- Drift of the machine. The baseline, where its sources and versions are the same, tells how much the machine itself
-  changed. A load slows one kernel more than another, so that its ratio is no exact correction: slower is what is
-  slower both as measured and beside the baseline.
+- Visits scatter. Student's t on their logarithms (`noise.estimated`): by Welch for an operator or an implementation, on
+  what the visits to its problems share; with equal variances for a single kernel beside its siblings, where equal code
+  leaves none that differ.
+- Few visits can agree by chance, and runs differ beyond their visits. A change must be certain by the scatter of all
+  benchmarks' ratios as well (`noise.scatter`).
+- Machines drift from run to run. Operators are compared beside the baseline (torch, of the same sources and versions)
+  in the same visits, single kernels beside the other problems of their operator. What drifts reacts more or less than
+  what it is compared with: a change counts where it exceeds the threshold as measured and beside that, and with twice
+  the correction still exists (of an operator: exceeds the threshold still), so that a drift raises no alarm in whatever
+  reacts to it up to twice as much.
+- A kernel of two speeds can be at one of them in all visits of A and at the other in all of B: with n visits on each
+  side 2 (p (1 - p))^n, at most 2^(1 - 2n), 0.2% of such kernels with the `VISITS` that a single kernel needs.
 
-Each implementation asks many questions at once. Slower and faster are corrected for their number by Holm's method
-(1979), whole operators and single benchmarks each with half of `LEVEL`: a false alarm anywhere among them has a
-probability of `LEVEL` at most, however they depend on each other. Controlling
-the false discovery rate instead would let one alarm in twenty be false, and a gate that cries wolf is switched off.
-`no change` raises no alarm and needs the benchmark's own interval alone.
+How often is anything called slower or faster where nothing is? Holm's method (Scandinavian Journal of Statistics 6,
+1979) keeps it to the sum of `ALARM` for a whole comparison, 3%, however the questions depend on each other, where
+visits scatter normally (bursts make alarms rarer: they widen). Two speeds add 0.2% for each kernel that has them; up to
+ten leave it below `LEVEL`. What no single run on each side can tell is a drift between the runs that hits one
+implementation and not the baseline, by more than the threshold: simulated, where every implementation drifts on its
+own by up to 10%, half of all comparisons raise an alarm, and one in thirteen with three runs of each taken in turn.
+`unchanged` raises no alarm and needs its own interval alone, at `LEVEL`: all of it inside the threshold.
 """
 
 from __future__ import annotations
@@ -27,20 +32,28 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from conformance.reporting.comparison import noise
-from conformance.reporting.comparison.noise import Interval
+from conformance.reporting.comparison.noise import Error, Estimate, Interval, Sides, estimated
 from conformance.reporting.comparison.runs import Key, Timed
 from conformance.timing.measurement import baseline
 
 LEVEL = 0.05
-RANKED = 12
-"""Values from which ranks are used: of fewer, none is rare enough to be certain among many questions."""
+"""Of the intervals: how many may miss."""
+ALARM = {True: 0.01, False: 0.02}
+"""How often anything may be called slower or faster where nothing is: whole operators, and single kernels."""
+VISITS = 5
+"""Of each side, for one kernel to be called slower or faster."""
+STEADY = 3
+"""Rows of the baseline that tell of the machine's drift, at least."""
+SIBLINGS = 3
+"""Other problems of an operator beside which a kernel is compared, at least; else it is beside the baseline."""
 EVERYTHING = "all operators"
-SLOWER, FASTER, SAME, INCONCLUSIVE = "slower", "faster", "no change", "inconclusive"
+SLOWER, FASTER, SAME, INCONCLUSIVE = "slower", "faster", "unchanged", "inconclusive"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pair:
     """A benchmark that two runs share."""
 
@@ -51,21 +64,12 @@ class Pair:
     def key(self) -> Key:
         return self.before.key
 
-    def shift(self, level: float) -> Interval:
-        """Logarithm of the seconds after over those before, as the rounds tell it."""
-        before, after = ([math.log(seconds) for seconds in run.rounds] for run in (self.before, self.after))
-        return noise.shift(before, after, level)
-
-    def between(self, level: float, scale: float) -> float:
-        """Within what runs of unchanged code would differ; the ratio of one to another scatters by `scale` or more."""
-        before, after = (
-            [math.log(statistics.median(rounds)) for rounds in side.runs] for side in (self.before, self.after)
-        )
-        return noise.apart(before, after, level, scale / math.sqrt(1 / len(before) + 1 / len(after)))
-
-    @property
-    def ratio(self) -> float:
-        return self.shift(LEVEL).middle
+    @cached_property
+    def sides(self) -> Sides:
+        """Logarithms of the visits before and after, about the benchmark's own middle."""
+        sides = self.before.logarithms, self.after.logarithms
+        middle = statistics.fmean(statistics.median(value for run in side for value in run) for side in sides)
+        return [[[value - middle for value in run] for run in side] for side in sides]
 
     @property
     def steady(self) -> bool:
@@ -76,165 +80,138 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """The logarithm of a ratio as measured, and beside the baseline; the same where there is none."""
+class Question:
+    """What became of one benchmark, or of an operator's: as measured, beside the baseline (the same where there is
+    none), and beside what tells whether it is certain."""
 
-    measured: Interval
-    relative: Interval
+    key: Key
+    name: str
+    overall: bool
+    measured: Estimate
+    relative: Estimate
+    control: Estimate
 
-    def outcome(self, limit: float) -> str:
-        """What can be said, where changes of less than `limit` do not matter."""
-        both = (self.measured, self.relative)
-        if all(interval.low > 0 for interval in both) and self.relative.middle > limit:
-            return SLOWER
-        if all(interval.high < 0 for interval in both) and self.relative.middle < -limit:
-            return FASTER
-        return SAME if -limit < self.relative.low and self.relative.high < limit else INCONCLUSIVE
-
-
-@dataclass(frozen=True, slots=True)
-class One:
-    """The question about one benchmark. `scale` is the scatter of runs, `drift` that of the machine."""
-
-    pair: Pair
-    scale: float
-    drift: Interval | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.pair.key.operator} {self.pair.key.problem}"
-
-    @property
-    def decisive(self) -> bool:
-        return min(len(self.pair.before.runs), len(self.pair.after.runs)) > 1
-
-    def bounds(self, level: float) -> Bounds:
-        """Rounds and runs both have their say: the interval covers what either leaves open."""
-        rounds, reach = self.pair.shift(level), noise.reach(level) * self.scale
-        if self.decisive:
-            reach = max(reach, self.pair.between(level, self.scale))
-        low, high = min(rounds.low, rounds.middle - reach), max(rounds.high, rounds.middle + reach)
-        measured = Interval(low, rounds.middle, high)
-        if self.drift is None:
-            return Bounds(measured, measured)
-        room = (self.drift.high - self.drift.low) / 2
-        return Bounds(measured, measured.shifted(-self.drift.middle).widened(room))
-
-
-@dataclass(frozen=True, slots=True)
-class All:
-    """The question about an implementation's ratios in one operator, or in all. `base` has the baseline's on the same
-    problems; `scale` is the scatter of runs."""
-
-    what: str
-    ratios: tuple[float, ...]
-    base: tuple[float, ...]
-    scale: float
-    decisive: bool = True
-
-    @property
-    def name(self) -> str:
-        return f"{self.what}, geometric mean of {len(self.ratios)}"
-
-    def bounds(self, level: float) -> Bounds:
-        """Of the centre of the ratios, which is their geometric mean where no run was disturbed."""
-        measured = _centre(self.ratios, level, self.scale)
-        if not self.base:
-            return Bounds(measured, measured)
-        beside = [a - b for a, b in zip(self.ratios, self.base, strict=True)]
-        return Bounds(measured, _centre(beside, level, self.scale * math.sqrt(2)))
-
-
-Question = One | All
-
-
-def _centre(values: Sequence[float], level: float, scale: float) -> Interval:
-    """By ranks, unless there are too few of them to reach the level of one question among many."""
-    return noise.centre(values, level) if len(values) >= RANKED else noise.mean(values, level, scale)
+    def outcome(self, certain: bool, limit: float) -> str:
+        """`certain` is whether any change is; those of less than `limit` do not matter."""
+        measured, beside = self.measured.middle, (self.relative.middle, self.control.middle)
+        twice = [2 * middle - measured for middle in beside]
+        least = limit if self.overall else 0.0  # one kernel scatters more than the drift is worth
+        for outcome, sign in ((SLOWER, 1), (FASTER, -1)) if certain else ():
+            moved = min(sign * middle for middle in (measured, *beside)) > limit
+            if moved and min(sign * middle for middle in twice) > least:
+                return outcome
+        own = self.relative.interval(LEVEL)
+        return SAME if -limit < own.low and own.high < limit else INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What can be said about a question; `bounds` are those of its own, at `LEVEL`."""
+    """What can be said about a question; the intervals are of its own, at `LEVEL`."""
 
     implementation: str
     device: str
     name: str
     outcome: str
-    bounds: Bounds
+    measured: Interval
+    relative: Interval
     overall: bool
     """Whether it is about all problems of an operator."""
 
     def distance(self) -> float:
-        """How far the ratio lies from no change, as a logarithm."""
-        return abs(self.bounds.relative.middle)
+        """How far the ratio lies from 1, as a logarithm."""
+        return abs(self.relative.middle)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the ratios say about the machine: device -> drift, where known; and the scatter of runs."""
+    """What the ratios say about the machine: device -> what the baseline's visits share, where known; and the scatter
+    of ratios."""
 
+    steady: dict[str, Sides]
     drifts: dict[str, Interval]
-    scale: float
+    scatter: Error
 
 
 def surveyed(pairs: Sequence[Pair]) -> Machine:
-    """The machine behind two runs. A device has a drift where six baseline rows or more tell of it."""
-    groups: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
-    steady: defaultdict[str, list[float]] = defaultdict(list)
+    """The machine behind two runs."""
+    groups: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
+    base: defaultdict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
-        groups[pair.key.device, pair.key.implementation, pair.key.operator].append(pair.ratio)
+        groups[pair.key[:3]].append(estimated(pair.sides, Error()).middle)
         if pair.steady:
-            steady[pair.key.device].append(pair.ratio)
-    known = {device: noise.centre(ratios, LEVEL) for device, ratios in steady.items()}
-    drifts = {device: drift for device, drift in known.items() if math.isfinite(drift.low)}
-    return Machine(drifts, noise.scale(list(groups.values())))
+            base[pair.key.device].append(pair)
+    scatter = noise.scatter(list(groups.values()))
+    known = {device: rows for device, rows in base.items() if len(rows) >= STEADY}
+    steady = {device: _common(rows) for device, rows in known.items()}
+    drifts = {
+        device: estimated(steady[device], _shared(scatter, len(rows))).interval(LEVEL) for device, rows in known.items()
+    }
+    return Machine(steady, drifts, scatter)
 
 
 def answers(pairs: Sequence[Pair], machine: Machine, threshold: float) -> Iterator[Answer]:
     """Everything that can be said where a ratio of 1 + `threshold` matters, one implementation after the other."""
-    for device, implementation in dict.fromkeys((p.key.device, p.key.implementation) for p in pairs):
+    questions = list(_questions(pairs, machine))
+    # how many are asked depends on the visits alone, not on what they say
+    asked = {whole: [q for q in questions if q.overall is whole and q.control.known] for whole in ALARM}
+    certain = {id(q) for whole, family in asked.items() for q in sure(family, ALARM[whole])}
+    for q in questions:
+        bounds = q.measured.interval(LEVEL), q.relative.interval(LEVEL)
+        outcome = q.outcome(id(q) in certain, math.log1p(threshold))
+        yield Answer(q.key.implementation, q.key.device, q.name, outcome, *bounds, q.overall)
+
+
+def sure(questions: Sequence[Question], error: float) -> Iterator[Question]:
+    """Those that changed at all, by Holm's method: any false one has a probability of `error` at most."""
+    ordered = sorted(questions, key=lambda q: q.control.p)
+    for place, question in enumerate(ordered):
+        if question.control.p > error / (len(ordered) - place):
+            return
+        yield question
+
+
+def _questions(pairs: Sequence[Pair], machine: Machine) -> Iterator[Question]:
+    base = {p.key._replace(implementation=""): p for p in pairs if p.steady and p.key.device in machine.steady}
+    for device, implementation in dict.fromkeys(p.key[:2] for p in pairs):
         own = [
-            p for p in pairs if p.key[:2] == (device, implementation) and not (p.steady and device in machine.drifts)
+            p for p in pairs if p.key[:2] == (device, implementation) and not (p.steady and device in machine.steady)
         ]
-        single = [One(pair, machine.scale, machine.drifts.get(device)) for pair in own]
-        families: tuple[Sequence[Question], ...] = list(_overall(own, pairs, machine)), single
-        deciding = sum(any(question.decisive for question in asked) for asked in families)
-        for asked in families:
-            found = settled(asked, math.log1p(threshold), LEVEL / max(deciding, 1))
-            for question, outcome in zip(asked, found, strict=True):
-                overall = isinstance(question, All)
-                yield Answer(implementation, device, question.name, outcome, question.bounds(LEVEL), overall)
+        operators = dict.fromkeys(pair.key.operator for pair in own)
+        for what in (*([EVERYTHING] if len(operators) > 1 else []), *operators):
+            here = [pair for pair in own if what in (pair.key.operator, EVERYTHING)]
+            if len(here) > 1:
+                yield _whole(what, here, [base.get(pair.key._replace(implementation="")) for pair in here], machine)
+        for pair in own:
+            yield _alone(pair, [p for p in own if p.key[:3] == pair.key[:3] and p is not pair], machine)
 
 
-def settled(questions: Sequence[Question], limit: float, error: float) -> list[str]:
-    """The outcome of each, where any false alarm has a probability of `error` at most.
-
-    Each round of Holm's method asks about what is left, less strictly.
-    """
-    found = [INCONCLUSIVE] * len(questions)
-    left = {i for i, question in enumerate(questions) if question.decisive}
-    while left:
-        now = {i: questions[i].bounds(error / len(left)).outcome(limit) for i in left}
-        changed = {i for i in left if now[i] in (SLOWER, FASTER)}
-        if not changed:
-            break
-        for i in changed:
-            found[i] = now[i]
-        left -= changed
-    for i in (i for i in range(len(questions)) if found[i] == INCONCLUSIVE):
-        found[i] = SAME if questions[i].bounds(LEVEL).outcome(limit) == SAME else INCONCLUSIVE
-    return found
+def _whole(what: str, here: Sequence[Pair], base: Sequence[Pair | None], machine: Machine) -> Question:
+    """All problems of an operator, or of all; beside the baseline where it was timed on every one of them."""
+    sides = _common(here)
+    measured = relative = estimated(sides, _shared(machine.scatter, len(here)))
+    known = [pair for pair in base if pair is not None]
+    if len(known) == len(here):
+        relative = estimated(noise.beside(sides, _common(known)), _shared(machine.scatter, len(here) / 2))
+    return Question(here[0].key, f"{what} ({len(here)} problems)", True, measured, relative, relative)
 
 
-def _overall(own: Sequence[Pair], pairs: Sequence[Pair], machine: Machine) -> Iterator[All]:
-    """One for all operators and one for each that has several problems; beside the baseline where it was timed on every
-    one of the problems."""
-    base = {p.key._replace(implementation=""): p.ratio for p in pairs if p.steady and p.key.device in machine.drifts}
-    ratios = {pair.key._replace(implementation=""): pair.ratio for pair in own}
-    operators = dict.fromkeys(key.operator for key in ratios)
-    for what in (*([EVERYTHING] if len(operators) > 1 else []), *operators):
-        here = {key: ratio for key, ratio in ratios.items() if what in (key.operator, EVERYTHING)}
-        beside = tuple(base[key] for key in here if key in base)
-        if len(here) > 1:
-            yield All(what, tuple(here.values()), beside if len(beside) == len(here) else (), machine.scale)
+def _alone(pair: Pair, siblings: Sequence[Pair], machine: Machine) -> Question:
+    """One benchmark. Slower or faster it is beside its siblings, which a load slows as it does this one; unchanged code
+    then scatters alike on both sides."""
+    steady = machine.steady.get(pair.key.device)
+    beside = noise.beside(pair.sides, steady) if steady else pair.sides
+    family = noise.beside(pair.sides, _common(siblings)) if len(siblings) >= SIBLINGS else beside
+    control = estimated(family, machine.scatter, alike=True)
+    if min(sum(len(run) for run in side) for side in family) < VISITS:
+        control = Estimate(control.middle)
+    measured, relative = (estimated(sides, machine.scatter) for sides in (pair.sides, beside))
+    return Question(pair.key, f"{pair.key.operator} {pair.key.problem}", False, measured, relative, control)
+
+
+def _shared(scatter: Error, count: float) -> Error:
+    """Of what `count` ratios share."""
+    return Error(scatter.deviation / math.sqrt(count), scatter.freedom)
+
+
+def _common(pairs: Sequence[Pair]) -> Sides:
+    return noise.common([pair.sides for pair in pairs])

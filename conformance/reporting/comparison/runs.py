@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 from conformance.results.benchmarks import document
 from conformance.results.reading import RecordError, shown
-from conformance.results.schema import Record, Timing
+from conformance.results.schema import MachineState, Record, Timing
 
 LARGEST = 1 << 28
 """Bytes of a file that is read at all."""
@@ -37,27 +40,33 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One benchmark: seconds of the rounds of each run, and the record of the verdict before them."""
+    """One benchmark: seconds of the rounds of each visit of each run, and the record of the verdict before them."""
 
     key: Key
-    runs: tuple[tuple[float, ...], ...]
+    runs: tuple[tuple[tuple[float, ...], ...], ...]
     record: Record
     timing: Timing
 
     @property
     def rounds(self) -> tuple[float, ...]:
-        return tuple(second for run in self.runs for second in run)
+        return tuple(second for run in self.runs for visit in run for second in visit)
+
+    @property
+    def logarithms(self) -> list[list[float]]:
+        """Of each visit's median, run by run."""
+        return [[math.log(statistics.median(visit)) for visit in run] for run in self.runs]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A file: where and when it was made, of which commit, and what was timed there."""
+    """A file: where and when it was made, of which commit, what was timed there, and the machine's condition."""
 
     name: str
     machine: Mapping[str, str]
     benchmarks: Mapping[Key, Timed] = field(repr=False)
     when: str = ""
     commit: str = ""
+    state: MachineState | None = None
 
     @property
     def label(self) -> str:
@@ -97,16 +106,36 @@ def understood(content: bytes, name: str) -> Run:
                 raise RecordError("has no rounds (stats.data): write it with pytest --benchmark-json=FILE")
             if key in found:
                 raise RecordError(f"times {shown(' '.join(key))} twice")
-            found[key] = Timed(key, (rounds,), record, benchmark.extras().timing)
+            timing = benchmark.extras().timing
+            found[key] = Timed(key, (_visits(rounds, timing.visits),), record, timing)
     except RecordError as problem:
         raise RunError(f"{where}: {problem}") from None
     if not found:
         raise RunError(f"{shown(name)}: times no verified kernel (no benchmark holds a record)")
-    return Run(name, held.machine_info.facts, found, held.datetime, held.commit_info.id or "")
+    state = worst(timed.timing.machine for timed in found.values())
+    return Run(name, held.machine_info.facts, found, held.datetime, held.commit_info.id or "", state)
+
+
+def _visits(rounds: tuple[float, ...], counts: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+    """Rounds by visit; one visit has all of them in files of earlier versions. Raises RecordError."""
+    if not counts:
+        return (rounds,)
+    if 0 in counts or sum(counts) != len(rounds):
+        raise RecordError(f"has {len(rounds)} rounds, which are not those of its visits ({shown(list(counts))})")
+    return tuple(rounds[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True))
+
+
+def worst(states: Iterable[MachineState | None]) -> MachineState | None:
+    """The worst of a machine's conditions, with all reasons for it; None where none was judged."""
+    judged = [state for state in states if state is not None]
+    for name in ("unusable", "noisy", "stable"):
+        if alike := [state for state in judged if state.state == name]:
+            return MachineState(state=name, reasons=tuple(dict.fromkeys(r for state in alike for r in state.reasons)))
+    return None
 
 
 def pooled(runs: Sequence[Run]) -> Run:
-    """Several runs of the same code as one with all their rounds; what all of them timed. Raises RunError."""
+    """Several runs of the same code as one with all their visits; what all of them timed. Raises RunError."""
     first = runs[0]
     shared = [key for key in first.benchmarks if all(key in run.benchmarks for run in runs)]
     for run in runs[1:]:
@@ -120,5 +149,13 @@ def pooled(runs: Sequence[Run]) -> Run:
                 raise RunError(
                     f"{first.name} and {run.name} cannot be taken together: {what} {shown(one)} and {shown(two)}"
                 )
-    timed = {key: tuple(rounds for run in runs for rounds in run.benchmarks[key].runs) for key in shared}
-    return replace(first, benchmarks={key: replace(first.benchmarks[key], runs=timed[key]) for key in shared})
+    timed = {key: [run.benchmarks[key] for run in runs] for key in shared}
+    benchmarks = {
+        key: replace(
+            own[0],
+            runs=tuple(run for one in own for run in one.runs),
+            timing=next((one.timing for one in own if one.timing.doubt), own[0].timing),
+        )
+        for key, own in timed.items()
+    }
+    return replace(first, benchmarks=benchmarks, state=worst(run.state for run in runs))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from conformance.reporting.comparison.compare import ORDER, Comparison, compared, percent
+from conformance.reporting.comparison.compare import ORDER, Comparison, compared, percent, worded
 from conformance.reporting.comparison.decide import Answer
 from conformance.reporting.comparison.runs import Key, Run
 from conformance.reporting.page.model import operator_place
@@ -17,7 +17,7 @@ from conformance.timing.measurement import means, ratios
 from conformance.timing.table import figures
 
 SINGLE = 5
-"""Benchmarks that are shown alone, although one run on each side is inconclusive."""
+"""Benchmarks that are shown alone."""
 HEADS = ("implementation", "what", "outcome", "change of the time", "beside the baseline")
 
 
@@ -47,13 +47,23 @@ def changes(found: Sequence[Step]) -> Iterator[Table]:
         single = [answer for answer in step.found.answers if not answer.overall]
         overall.sort(key=lambda answer: (answer.implementation, ORDER.index(answer.outcome)))
         rows = tuple(
-            (a.implementation, a.name, a.outcome, percent(a.bounds.measured), percent(a.bounds.relative))
+            (
+                a.implementation,
+                a.name,
+                worded(a.outcome, step.found.threshold),
+                percent(a.measured),
+                percent(a.relative),
+            )
             for a in (*overall, *sorted(single, key=Answer.distance, reverse=True)[:SINGLE])
         )
         counts = Counter(answer.outcome for answer in single)
-        words = ", ".join(f"{counts[outcome]:,} {outcome}" for outcome in ORDER if counts[outcome])
+        words = ", ".join(
+            f"{counts[outcome]:,} {worded(outcome, step.found.threshold)}" for outcome in ORDER if counts[outcome]
+        )
+        unusable = step.found.during("unusable")
+        unfit = f"The machine was unusable {unusable}. " if unusable else ""
         note = (
-            f"Single benchmarks: {words or 'none'}; those furthest apart come last. Changes of less than "
+            f"{unfit}Single benchmarks: {words or 'none'}; those furthest apart come last. Changes of less than "
             f"{step.found.threshold:.0%} do not matter; in brackets the interval that holds the change with 95%; the "
             f"baseline is torch on the same device, unchanged"
         )
