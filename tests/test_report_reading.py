@@ -11,7 +11,7 @@ import pytest
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.reading import Source, read
 from conformance.reporting.tally import Tally
-from conformance.timing.table import COLUMNS
+from conformance.timing.unet_table import COLUMNS
 from tests.report_samples import absent, as_read, benchmarks, failed, sample, written
 
 GOOD = json.dumps(sample())
