@@ -219,7 +219,7 @@ def _histograms(cast: _Cast) -> tuple[Layers, int]:
 def _times(cast: _Cast) -> tuple[Layers, int]:
     """A row for each problem, and in it a lane for each implementation."""
     y = {"field": "y", "type": "nominal", "title": None, "scale": {"domain": list(cast.each("y"))}, "axis": BANDS}
-    x = _axis("x", "ms", **LOG | {"axis": LOG["axis"] | {"grid": False}})
+    x = _axis("x", "ms", **{**LOG, "axis": LOG["axis"] | {"grid": False}})
     return _lanes(cast, {"x": x, "y": y}, cast.names, _channels(cast, legend=True))
 
 

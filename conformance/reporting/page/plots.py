@@ -204,11 +204,13 @@ def _ratios(digest: Digest, found: Sequence[Speed], told: str) -> Plot:
 def _shares(digest: Digest, found: Sequence[Speed], told: str) -> Plot:
     points, rows = [], []
     held: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    # what little is known of a time would leave no room for the others
+    top = TOP * max(1.0, *(s.clocked.share or 0.0 for s in found))
     unsteady = {(digest.name(s.clocked.row), s.clocked.operator) for s in found if not s.clocked.steady}
     for s in found:
         c, share = s.clocked, s.clocked.share
         if share is not None:
-            bounds = c.interval and (share * c.seconds / c.interval[1], share * c.seconds / c.interval[0])
+            bounds = c.interval and (share * c.seconds / c.interval[1], min(share * c.seconds / c.interval[0], top))
             points.append(_speed_point(digest, s, share, bounds, f"{share:.0%} of the roofline"))
             held[digest.name(c.row), c.operator].append(share)
     for (name, operator), own in sorted(held.items(), key=lambda item: (item[0][0], operator_place(item[0][1]))):

@@ -125,16 +125,18 @@ def _state(clocked: Clocked) -> str:
 
 
 def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
-    """By operator, problems by implementations; then what was found about times, and the geometric means where there
-    is a torch and the machine was stable."""
-    tables = []
+    """By operator, problems by implementations, the first with a note; then what was found about times, and the
+    geometric means where there is a torch and the machine was stable."""
+    tables: list[Table] = []
     mixed = len({_state(s.clocked) for s in found}) > 1
     for operator in sorted({s.clocked.operator for s in found}, key=operator_place):
         here = [s for s in found if s.clocked.operator == operator]
         names = sorted({s.clocked.row for s in here})
         cells = {(s.problem, s.clocked.row): s.cell(mixed) for s in here}
         rows = tuple((p, *(cells.get((p, n), "-") for n in names)) for p in dict.fromkeys(s.problem for s in here))
-        tables.append(Table(f"{operator}, time of a call", ("problem", *map(digest.name, names)), rows, 1, NOTE))
+        tables.append(
+            Table(f"{operator}, time of a call", ("problem", *map(digest.name, names)), rows, 1, "" if tables else NOTE)
+        )
     titles = {True: "Times marked with !, compared with nothing", False: "Findings marked with *"}
     for impossible, title in titles.items():
         held = [s.clocked for s in found if s.clocked.finding and s.clocked.impossible == impossible]
