@@ -120,8 +120,11 @@ def test_a_run_on_a_machine_that_was_not_stable_has_no_mean(state: str, tmp_path
     assert plot is not None
     assert {point["x"] for point in plot.points} == {1, 3}
     assert {row[3] for row in plot.table.rows} == {"-"}
-    said = f"No geometric mean of runs on a machine that was not stable: 2026-11-02 18:16:40, 0000000000 ({state})."
-    assert said in page(Digest(load(files)), "t")
+    assert "discrete scale with 3 values: 1, 2, 3" in charts.svg(plot, 20, ["acme", "other"])
+    said = (
+        "No geometric mean relative to torch of runs on a machine that was not stable: 2026-11-02 18:16:40, 0000000000"
+    )
+    assert f"{said} ({state})." in page(Digest(load(files)), "t")
     assert since.left_out(steps([files[0], files[2]])) == ""
 
 

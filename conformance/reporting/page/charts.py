@@ -158,7 +158,7 @@ SHARE: Mapping[str, Any] = {"scale": {"domain": [0, TOP]}, "axis": {"format": "%
 STRENGTH: Mapping[str, Any] = {"domain": [0, 0.3], "range": [0.1, 0.85], "clamp": True}
 LOG: Mapping[str, Any] = {"scale": {"type": "log"}, "axis": {"tickCount": 5, "format": "~g"}}
 
-BANDS: Mapping[str, Any] = {"grid": True, "tickBand": "extent", "ticks": False}
+BANDS: Mapping[str, Any] = {"grid": True, "tickBand": "extent", "ticks": False, "labelPadding": 6}
 """Lines between rows."""
 
 
@@ -180,7 +180,8 @@ def _terms(cast: _Cast) -> tuple[Layers, int]:
 
 
 def _runs(cast: _Cast) -> tuple[Layers, int]:
-    number = {"field": "x", "type": "ordinal", "title": "run", "axis": {"labelAngle": 0}}
+    runs = list(range(1, max(point["x"] for point in cast.points) + 1))  # with those that have no mean
+    number = {"field": "x", "type": "ordinal", "title": "run", "axis": {"labelAngle": 0}, "scale": {"domain": runs}}
     return _lines(cast, {"x": number, "y": _axis("y", "times torch", **LOG)})
 
 

@@ -114,9 +114,9 @@ def links(text: str) -> Iterator[tuple[str, bool]]:
             yield part, bool(place % 2)
 
 
-def _breakable(name: str) -> Markup:
-    """A line may be broken after an underscore."""
-    return Markup("_<wbr>").join(name.split("_"))
+def _breakable(name: str, after: str = "_") -> Markup:
+    """A line may be broken after any of these characters."""
+    return Markup("<wbr>").join(re.split(f"(?<=[{re.escape(after)}])", name))
 
 
 def _drawn(digest: Digest, found: Sequence[plots.Plot], first: int) -> list[Drawn]:

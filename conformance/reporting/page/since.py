@@ -98,7 +98,11 @@ def left_out(found: Sequence[Step]) -> str:
     """Runs that have no geometric mean, in words; empty where all have one."""
     runs = {id(run): run for step in found for run in (step.before, step.after)}
     names = [f"{run.label} ({state})" for run in runs.values() if (state := unsteady(run))]
-    return f"No geometric mean of runs on a machine that was not stable: {'; '.join(names)}." if names else ""
+    return (
+        f"No geometric mean relative to torch of runs on a machine that was not stable: {'; '.join(names)}."
+        if names
+        else ""
+    )
 
 
 def _means(run: Run, keys: Sequence[Key]) -> dict[tuple[str, str], float]:
