@@ -385,7 +385,7 @@ BAD = {
         {"machine_info": {}, "benchmarks": [row(KEY, [1.0], schema=1)]}
     ),
     "has no rounds": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [])]}),
-    "stats.data[0]: expected `float` above 0.0": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [0.0])]}),
+    "stats.data[0]: expected `float` above 1e-15": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [0.0])]}),
     "times cpu torch-cpu conv_forward p0 fp32 nchw fixed twice": json.dumps(
         {"machine_info": {}, "benchmarks": [row(KEY, [1.0])] * 2}
     ),

@@ -17,7 +17,7 @@ pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
 from conformance.reporting.page.build import build  # noqa: E402
-from tests.report_samples import absent, failed, sample, spread, waived, written  # noqa: E402
+from tests.report_samples import absent, benchmarks, failed, sample, spread, waived, written  # noqa: E402
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDE, NARROW = 1400, 400
@@ -254,6 +254,23 @@ def test_the_page_never_scrolls_sideways(opened: Opener, width: int, scheme: str
     assert shown.page.evaluate(SCROLLED) <= width
     wide = "all => all.some(box => box.scrollWidth > box.clientWidth)"
     assert width == WIDE or shown.page.eval_on_selector_all(".scroll", wide)
+
+
+def test_a_time_is_broken_between_its_parts_where_it_does_not_fit(browser: Any, tmp_path: Path):
+    timing = {"low_s": 0.45, "high_s": 0.61, "minimum_s": 0.41}
+    timed = [
+        (sample(implementation=name, timing=timing, roofline_share=0.5), seconds)
+        for name, seconds in (("torch-cpu", 0.5), ("acme", 0.52))
+    ]
+    page, _ = build([benchmarks(tmp_path / "bench.json", timed)], tmp_path, "A report")
+    shown = browser.new_page(viewport={"width": NARROW, "height": 800})
+    shown.goto(page.as_uri())
+    widths = shown.eval_on_selector_all(".parts", "all => all.map(one => one.getBoundingClientRect().width)")
+    assert len(widths) == 2
+    assert max(widths) < NARROW / 2
+    lines = shown.eval_on_selector_all(".parts span", "all => all.map(one => one.getClientRects().length)")
+    assert set(lines) == {1}
+    assert shown.evaluate(SCROLLED) <= NARROW
 
 
 def test_colours_follow_the_system_and_the_switch(opened: Opener):

@@ -106,6 +106,46 @@ def test_the_trend_is_of_what_all_runs_timed(tmp_path: Path):
     assert all(point["y"] == pytest.approx(1, rel=0.05) for point in plot.points)
 
 
+def on(state: str, held: dict[str, Any]) -> dict[str, Any]:
+    """The same run, as one of a machine in this state."""
+    for entry in held["benchmarks"]:
+        entry["extra_info"] |= {"timing": {"machine": {"state": state, "reasons": []}}}
+    return held
+
+
+@pytest.mark.parametrize("state", ["noisy", "unusable"])
+def test_a_run_on_a_machine_that_was_not_stable_has_no_mean(state: str, tmp_path: Path):
+    held = {"a.json": on("stable", document(1)), "b.json": on(state, document(2)), "c.json": document(3)}
+    files = [written(tmp_path / name, one) for name, one in held.items()]
+    plot = since.trend(steps(files))
+    assert plot is not None
+    assert {point["x"] for point in plot.points} == {1, 3}
+    assert {row[3] for row in plot.table.rows} == {"-"}
+    assert "discrete scale with 3 values: 1, 2, 3" in charts.svg(plot, 20, ["acme", "other"])
+    said = (
+        "No geometric mean relative to torch of runs on a machine that was not stable: 2026-11-02 18:16:40, 0000000000"
+    )
+    assert f"{said} ({state})." in page(Digest(load(files)), "t")
+    assert since.left_out(steps([files[0], files[2]])) == ""
+
+
+def test_the_trend_pairs_visits(tmp_path: Path):
+    """Both kernels are slow in one visit out of three: the medians of all rounds do not show by how much."""
+    held = []
+    for seed in (1, 2):
+        run = document(seed)
+        for entry in run["benchmarks"]:
+            first = {"torch-cpu": 1.0, "acme": 0.5}.get(entry["extra_info"]["implementation"], 1.0)
+            last = {"torch-cpu": 9.0, "acme": 1.0}.get(entry["extra_info"]["implementation"], 1.0)
+            entry["stats"]["data"] = [first, first, first, last, last]
+            entry["extra_info"]["timing"] = {"visits": [3, 2]}
+        held.append(written(tmp_path / f"{seed}.json", run))
+    plot = since.trend(steps(held))
+    assert plot is not None
+    found = [point["y"] for point in plot.points if point["implementation"] == "acme"]
+    assert found == [pytest.approx((2 * 9) ** 0.5)] * 4
+
+
 def test_the_page_and_the_summary_tell_it(three: list[Path]):
     digest = Digest(load(three))
     text = page(digest, "t")

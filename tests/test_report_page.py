@@ -17,7 +17,7 @@ pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
 from conformance.reporting import reproduce
-from conformance.reporting.page import charts, columns, plots, tables
+from conformance.reporting.page import charts, columns, plots, speeds, tables
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page
 from conformance.reporting.page.tables import Digest
@@ -312,9 +312,8 @@ def test_verdicts_come_back_from_the_page(tmp_path: Path):
 
 def test_charts_have_a_text_and_their_numbers(tmp_path: Path):
     found = rich(tmp_path)
-    speeds = tables.speeds(found)
-    drawn = [*plots.accuracy(found), *plots.speed(found, speeds, tables.speed_tables(found, speeds))]
-    assert [plot.kind for plot in drawn] == ["terms", "bits", "histograms", "ratio", "roofline"]
+    drawn = [*plots.accuracy(found), *plots.speed(found, speeds.speeds(found))]
+    assert [plot.kind for plot in drawn] == ["terms", "bits", "histograms", "times", "ratio", "roofline"]
     for place, plot in enumerate(drawn):
         svg = charts.svg(plot, place, ["acme", "torch-cpu", "torch-cuda"])
         assert svg.startswith("<svg")
@@ -401,8 +400,10 @@ def test_speed_is_relative_to_torch_on_the_same_machine(tmp_path: Path):
         (sample(implementation="torch-cuda", device="cuda", versions=other), 6.0),
         (sample(implementation="acme", device="cuda", versions=other), 1.0),
     ]
-    found = tables.speeds(Digest(load([benchmarks(tmp_path / "b.json", timed)])))
-    ratios = {(s.clocked.implementation, s.clocked.machine.short, s.clocked.dtype): s.ratio for s in found}
+    found = speeds.speeds(Digest(load([benchmarks(tmp_path / "b.json", timed)])))
+    ratios = {
+        (s.clocked.implementation, s.clocked.machine.short, s.clocked.dtype): s.ratio and s.ratio.value for s in found
+    }
     assert ratios["acme", "NVIDIA H100", "fp32"] == 2.0
     assert ratios["acme", "NVIDIA A100", "fp32"] == 6.0
     assert ratios["acme", "cpu", "fp32"] == 2.0
@@ -413,13 +414,13 @@ def test_a_doubted_time_is_shown_and_compared_with_nothing(tmp_path: Path):
     finding = {"timing": {"status": "finding", "finding": "below the roofline"}}
     timed = [(sample(implementation="torch-cpu"), 1.0), (sample(**finding), 0.001)]
     found = Digest(load([benchmarks(tmp_path / "b.json", timed)]))
-    shown = tables.speed_tables(found, tables.speeds(found))
+    shown = speeds.speed_tables(found, speeds.speeds(found))
     assert shown[0].rows == (("edge.plain", "1.00 ms · !", "1,000 ms"),)
     assert shown[1].rows == (("acme", "conv_forward", "edge.plain", "below the roofline"),)
     assert len(shown) == 2
     timed = [(sample(implementation="torch-cpu", **finding), 1.0), (sample(), 0.5)]
     found = Digest(load([benchmarks(tmp_path / "c.json", timed)]))
-    assert [speed.ratio for speed in tables.speeds(found)] == [None, None]
+    assert [speed.ratio for speed in speeds.speeds(found)] == [None, None]
 
 
 def test_traffic_is_that_of_the_records(tmp_path: Path):

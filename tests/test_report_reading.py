@@ -11,7 +11,8 @@ import pytest
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.reading import Source, read
 from conformance.reporting.tally import Tally
-from conformance.timing.table import COLUMNS
+from conformance.timing.measurement import Ratio
+from conformance.timing.unet_table import COLUMNS
 from tests.report_samples import absent, as_read, benchmarks, failed, sample, written
 
 GOOD = json.dumps(sample())
@@ -166,6 +167,32 @@ def test_the_table_of_layers_has_times(tmp_path: Path):
     ((clocked, _),) = source.times
     assert (clocked.problem, clocked.seconds, clocked.share) == ("unet.3x64@512", 0.5, 0.25)
     assert source.errors == []
+
+
+def test_the_table_of_layers_tells_how_well_a_time_is_known(tmp_path: Path):
+    told = {"minimum_s": "0.4", "low_s": "0.45", "high_s": "0.6", "rounds": "9", "visits": "3", "machine": "noisy"}
+    told |= {"ratio_to_torch": "2.0", "ratio_low": "1.5", "ratio_high": "2.5", "finding": "131%", "impossible": "0"}
+    content = ",".join(COLUMNS) + "\n" + row(**told) + row(finding="too fast", impossible="1")
+    (known, _), (impossible, _) = of(tmp_path, content.encode(), "unet.csv").times
+    assert (known.minimum, known.interval, known.ratio) == (0.4, (0.45, 0.6), Ratio(2.0, (1.5, 2.5)))
+    assert known.state is not None
+    assert (known.state.state, known.finding, known.impossible, known.usable) == ("noisy", "131%", False, True)
+    assert (impossible.finding, impossible.usable, impossible.share) == ("too fast", False, None)
+    assert (impossible.minimum, impossible.interval, impossible.ratio, impossible.state) == (None,) * 4
+
+
+def test_the_table_of_layers_of_an_earlier_version(tmp_path: Path):
+    old = "operator,problem,descriptor,implementation,device,verdict,reason,median_s,fastest_s,slowest_s,ratio_to_torch"
+    content = f"{old}\nconv_forward,p,,acme,cpu,pass,,0.5,0.4,0.9,1.5\n"
+    ((clocked, _),) = of(tmp_path, content.encode(), "unet.csv").times
+    assert (clocked.minimum, clocked.interval, clocked.ratio, clocked.state) == (0.4, None, Ratio(1.5), None)
+
+
+@pytest.mark.parametrize(("low", "high"), [("0.6", "0.4"), ("", "0.6"), ("0", "1"), ("nan", "1"), ("0.1", "inf")])
+def test_an_interval_that_is_none_is_left_out(tmp_path: Path, low: str, high: str):
+    content = ",".join(COLUMNS) + "\n" + row(low_s=low, high_s=high)
+    ((clocked, _),) = of(tmp_path, content.encode(), "unet.csv").times
+    assert clocked.interval is None
 
 
 @pytest.mark.parametrize("line", ["conv_forward,unet", row(median_s="soon"), row(median_s="")])

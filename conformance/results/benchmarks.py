@@ -12,7 +12,8 @@ from msgspec import Meta, Struct
 from conformance.results.reading import RecordError, decode, strict_json
 from conformance.results.schema import Count, Extras, Record
 
-Round = Annotated[float, Meta(gt=0, lt=1e9)]
+Round = Annotated[float, Meta(gt=1e-15, lt=1e9)]
+"""Seconds within which the interval of a ratio is two numbers, whatever the times."""
 UNKNOWN = "unknown"
 
 

@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -222,6 +223,15 @@ class Measurement:
     @property
     def _itemsize(self) -> int:
         return STORAGE[self.case.variant.dtype].itemsize
+
+
+def medians(rounds: Sequence[float], visits: Sequence[int]) -> tuple[float, ...]:
+    """The median of each visit, from all rounds in order and how many belong to each. Without visits, and where these
+    do not add up, all rounds are one."""
+    if not all(visits) or sum(visits) != len(rounds):
+        visits = (len(rounds),)
+    ends = list(accumulate(visits))
+    return tuple(statistics.median(rounds[end - count : end]) for end, count in zip(ends, visits, strict=True))
 
 
 def interval(centres: Sequence[float]) -> Interval | None:

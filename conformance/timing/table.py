@@ -107,14 +107,17 @@ SUITE_LEGEND = (
 )
 
 
+FOLLOWS = {
+    "stable": "",
+    "noisy": " Believe intervals, not single figures: there is no geometric mean.",
+    "unusable": " Nothing is compared: run again when the machine has less to do.",
+}
+"""What a machine's state means for its times."""
+
+
 def machine_lines(state: MachineState, width: int) -> Iterator[str]:
     """Whether to believe the times, and what follows where not."""
-    follows = {
-        "stable": "",
-        "noisy": " Believe intervals, not single figures: there is no geometric mean.",
-        "unusable": " Nothing is compared: run again when the machine has less to do.",
-    }
-    yield from textwrap.wrap(f"machine: {state.state}.{follows[state.state]}", width)
+    yield from textwrap.wrap(f"machine: {state.state}.{FOLLOWS[state.state]}", width)
     for reason in state.reasons:
         yield from wrapped(f"  {reason}", width)
 

@@ -148,7 +148,7 @@ def _escaped(text: str) -> str:
 COLUMNS = (
     "operator", "problem", "descriptor", "implementation", "device", "verdict", "reason", "median_s", "minimum_s",
     "low_s", "high_s", "rounds", "visits", "first_call_s", "copy_in_s", "copy_out_s", "flops", "tflop_per_s",
-    "roofline_share", "finding", "ratio_to_torch", "ratio_low", "ratio_high", "machine", "max_difference",
+    "roofline_share", "finding", "impossible", "ratio_to_torch", "ratio_low", "ratio_high", "machine", "max_difference",
     "mean_difference", "compared", "elements", "command",
 )  # fmt: skip
 """Of the CSV. Seconds are floats in full; what is not known is empty."""
@@ -187,6 +187,7 @@ def as_csv(found: Sequence[Direction]) -> str:
                     "tflop_per_s": time.flops / 1e12,
                     "roofline_share": time.share,
                     "finding": time.finding.text if time.finding else "",
+                    "impossible": int(time.impossible),
                     "ratio_to_torch": ratio.value if ratio else None,
                     **dict(zip(("ratio_low", "ratio_high"), (ratio and ratio.interval) or nothing, strict=True)),
                     "machine": direction.state.state,

@@ -13,13 +13,14 @@ from xml.etree import ElementTree
 import vl_convert
 
 from conformance.reporting.page.model import legible
-from conformance.reporting.page.plots import TOP, Plot
+from conformance.reporting.page.plots import TOP, Plot, Point
 
 COLOURS, SHAPES = 8, ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 """Colours are those of Okabe and Ito (2008), in the style sheet; shapes tell the same without them."""
 PANEL = (375, 210)
 """Width and height of a panel of points; one of rows is as high as its rows need."""
-STEP = 26
+STEP, LANE = 26, 7
+"""Heights of a row, at least, and of each time in it."""
 ELEMENTS = frozenset(
     {"svg", "g", "path", "text", "tspan", "line", "rect", "circle", "defs", "clipPath", "title", "desc"}
 )
@@ -34,23 +35,30 @@ Layers = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Cast:
-    """The names in a chart, and the place of each among all names of the page, which decides colour and shape."""
+    """The names in a chart, and the place of each among all names of the page, which decides colour and shape; what
+    is drawn in one panel."""
 
     names: tuple[str, ...]
     places: tuple[int, ...]
+    points: tuple[Point, ...]
+
+    def each(self, name: str) -> tuple[str, ...]:
+        """The texts of a field, once each."""
+        return tuple(dict.fromkeys(point[name] for point in self.points if name in point))
 
 
 def svg(plot: Plot, place: int, everyone: Sequence[str]) -> str:
     """A chart with its title and description inside; `place` makes its ids its own, `everyone` are all names of the
     page. Raises ValueError where the drawing holds what no chart needs."""
     names = tuple(sorted({point["implementation"] for point in plot.points}))
-    layers, height = KINDS[plot.kind](_Cast(names, tuple(map(list(everyone).index, names))))
-    size = {"width": PANEL[0], "height": height}
-    # each panel has data of its own: a filter would put the names of panels into an expression that is compiled
-    panels = [
-        {"title": name, **size, "data": {"values": [p for p in plot.points if p["panel"] == name]}, "layer": layers}
-        for name in plot.panels
-    ]
+    places = tuple(map(list(everyone).index, names))
+    panels = []
+    for name in plot.panels:
+        # data of its own: a filter would put the names of panels into an expression that is compiled
+        points = tuple(p for p in plot.points if p["panel"] == name)
+        layers, height = KINDS[plot.kind](_Cast(names, places, points))
+        size = {"width": PANEL[0], "height": height}
+        panels.append({"title": name, **size, "data": {"values": points}, "layer": layers})
     shared = {"scale": {"color": "shared", "shape": "shared"}}
     specification = {"concat": panels, "columns": 2, "spacing": 28, "resolve": shared, "config": CONFIG}
     drawn = ElementTree.fromstring(vl_convert.vegalite_to_svg(_legible(specification), vl_version=VERSION))
@@ -150,6 +158,9 @@ SHARE: Mapping[str, Any] = {"scale": {"domain": [0, TOP]}, "axis": {"format": "%
 STRENGTH: Mapping[str, Any] = {"domain": [0, 0.3], "range": [0.1, 0.85], "clamp": True}
 LOG: Mapping[str, Any] = {"scale": {"type": "log"}, "axis": {"tickCount": 5, "format": "~g"}}
 
+BANDS: Mapping[str, Any] = {"grid": True, "tickBand": "extent", "ticks": False, "labelPadding": 6}
+"""Lines between rows."""
+
 
 def _lines(cast: _Cast, axes: Mapping[str, Any]) -> tuple[Layers, int]:
     """A line with points for each implementation, beside the limit 1."""
@@ -169,7 +180,8 @@ def _terms(cast: _Cast) -> tuple[Layers, int]:
 
 
 def _runs(cast: _Cast) -> tuple[Layers, int]:
-    number = {"field": "x", "type": "ordinal", "title": "run", "axis": {"labelAngle": 0}}
+    runs = list(range(1, max(point["x"] for point in cast.points) + 1))  # with those that have no mean
+    number = {"field": "x", "type": "ordinal", "title": "run", "axis": {"labelAngle": 0}, "scale": {"domain": runs}}
     return _lines(cast, {"x": number, "y": _axis("y", "times torch", **LOG)})
 
 
@@ -205,31 +217,71 @@ def _histograms(cast: _Cast) -> tuple[Layers, int]:
     ], STEP * len(cast.names)
 
 
-def _speeds(title: str, limit: float, axis: Mapping[str, Any]) -> Callable[[_Cast], tuple[Layers, int]]:
+def _times(cast: _Cast) -> tuple[Layers, int]:
+    """A row for each problem, and in it a lane for each implementation."""
+    y = {"field": "y", "type": "nominal", "title": None, "scale": {"domain": list(cast.each("y"))}, "axis": BANDS}
+    x = _axis("x", "ms", **{**LOG, "axis": LOG["axis"] | {"grid": False}})
+    return _lanes(cast, {"x": x, "y": y}, cast.names, _channels(cast, legend=True))
+
+
+def _speeds(title: str, axis: Mapping[str, Any], limit: float) -> Callable[[_Cast], tuple[Layers, int]]:
+    """A row for each implementation, and in it a lane for each problem; across them a tick for all problems."""
+
     def layers(cast: _Cast) -> tuple[Layers, int]:
-        channels, y = _channels(cast, legend=False), _names(cast)
-        axes = {"x": _axis("x", title, **axis), "y": y}
-        one, mean = {"filter": {"field": "mean", "equal": False}}, {"filter": {"field": "mean", "equal": True}}
+        channels = _channels(cast, legend=False)
+        axes = {"x": _axis("x", title, **axis), "y": _names(cast) | {"axis": BANDS}}
+        drawn, height = _lanes(cast, axes, cast.each("lane"), channels)
         tick = {"color": channels["color"], "description": channels["description"]}
-        return [
-            _LIMIT | {"encoding": {"x": {"datum": limit}}},
-            {
-                "transform": [one],
-                "mark": {"type": "point", "filled": True, "size": 34, "opacity": 0.6},
-                "encoding": axes | channels,
-            },
-            {"transform": [mean], "mark": {"type": "tick", "size": 20, "thickness": 3}, "encoding": axes | tick},
-        ], STEP * len(cast.names)
+        size = height / max(len(cast.names), 1) * 0.8
+        mean = {
+            "transform": [{"filter": {"field": "mean", "equal": True}}],
+            "mark": {"type": "tick", "size": size, "thickness": 3},
+            "encoding": axes | tick,
+        }
+        return [_LIMIT | {"encoding": {"x": {"datum": limit}}}, *drawn, mean], height
 
     return layers
 
 
+def _lanes(
+    cast: _Cast, axes: Mapping[str, Any], lanes: Sequence[str], channels: Mapping[str, Any]
+) -> tuple[Layers, int]:
+    """A point in each lane of a row, the line of its interval, and the tick of its minimum."""
+    rows = len(axes["y"]["scale"]["domain"])
+    lane = {"field": "lane", "type": "nominal", "scale": {"domain": list(lanes)}}
+    # without an order, names in the domains would get into an expression that is compiled
+    own = {"y": axes["y"], "yOffset": lane, "color": channels["color"], "order": {"value": 0}}
+
+    def known(name: str) -> dict[str, Any]:
+        return {"transform": [{"filter": {"field": name, "valid": True}}]}
+
+    drawn: Layers = [
+        {
+            **known("low"),
+            "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.7, "aria": False},
+            "encoding": {"x": axes["x"] | {"field": "low"}, "x2": {"field": "high"}, **own},
+        },
+        {
+            **known("least"),
+            "mark": {"type": "tick", "size": LANE, "thickness": 1.5, "aria": False},
+            "encoding": {"x": axes["x"] | {"field": "least"}, **own},
+        },
+        {
+            "transform": [{"filter": {"field": "mean", "equal": False}}],
+            "mark": {"type": "point", "filled": True, "size": 34, "opacity": 0.9},
+            "encoding": {"x": axes["x"], **own, **channels},
+        },
+    ]
+    return drawn, rows * max(STEP, (len(lanes) + 1) * LANE)
+
+
 KINDS: Mapping[str, Callable[[_Cast], tuple[Layers, int]]] = {
+    "times": _times,
     "terms": _terms,
     "bits": _bits,
     "histograms": _histograms,
-    "ratio": _speeds("times torch", 1.0, LOG),
+    "ratio": _speeds("times torch", LOG, 1.0),
     "runs": _runs,
-    "roofline": _speeds("share of the roofline", 1.0, {"scale": {"domainMin": 0}, "axis": {"format": "%"}}),
+    "roofline": _speeds("share of the roofline", {"scale": {"domainMin": 0}, "axis": {"format": "%"}}, 1.0),
 }
 """Kind of a plot -> its layers and the height of a panel, from the names of implementations."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.reporting import memory, training
 from conformance.reporting.groups import amount, described
-from conformance.reporting.page import since, tables
+from conformance.reporting.page import since, speeds, tables
 from conformance.reporting.page.context import lead, notices
 from conformance.reporting.page.model import legible
 from conformance.reporting.page.tables import Digest, Tile
@@ -70,16 +70,25 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
         yield "notices", f"**{escaped(notice.title)}**\n\n{lines}"
     yield from _failures(digest)
     yield "matrix", f"## Matrix\n\n{_grid(_matrix(digest))}\n{LEGEND}\n"
-    speeds = tables.speed_tables(digest, tables.speeds(digest))
+    found = speeds.speeds(digest)
+    timed = speeds.speed_tables(digest, found)
     profile, trained = tables.profiles(digest), training.table(digest.named)
-    yield from ((t.title, f"## {escaped(t.title)}\n\n{_grid(t)}") for t in (profile, *reversed(speeds), trained) if t)
+    yield from (_titled(t) for t in (profile,) if t)
+    for place, one in enumerate(speeds.banners(found)):
+        head = "" if place else "## Speed\n\n"
+        yield "machine", f"{head}**{escaped(one.text)}**\n\n" + "".join(f"- {escaped(why)}\n" for why in one.reasons)
+    yield from (_titled(t) for t in (*reversed(timed), trained) if t)
     for step in since.changes(list(since.steps(digest.results.runs))):
         yield "history", f"## {escaped(step.title)}\n\n{_grid(step)}\n{escaped(step.note)}.\n"
     for status in ("waived", "unavailable", "unsupported"):
         lines = "".join(f"- {escaped(n)}: {count:,} x {escaped(why)}\n" for n, count, why in digest.reasons(status))
         if lines:
             yield status, f"## {status.capitalize()}\n\n{lines}"
-    yield from ((t.title, f"## {escaped(t.title)}\n\n{_grid(t)}") for t in memory.tables(digest.named))
+    yield from map(_titled, memory.tables(digest.named))
+
+
+def _titled(table: Table) -> tuple[str, str]:
+    return table.title, f"## {escaped(table.title)}\n\n{_grid(table)}"
 
 
 def _failures(digest: Digest) -> Iterator[tuple[str, str]]:

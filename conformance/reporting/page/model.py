@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS
 from conformance.reporting.comparison.runs import Run
-from conformance.results.schema import Record
+from conformance.results.schema import MachineState, Record
+from conformance.timing.measurement import Interval, Ratio
 from conformance.training.tables import OPERATOR as TRAINING
 
 ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
@@ -109,8 +110,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Clocked:
-    """A verified kernel's time. `share` is the roofline's time over it, where that is known; `finding` says why the
-    time is not to be believed, if it is not: it is then shown, but compared with nothing."""
+    """A verified kernel's time.
+
+    share     the roofline's time over it
+    finding   why that is above 100%; if it is impossible, the time is shown, but compared with nothing
+    interval  holds the time with 95%
+    visits    the median of each visit to the kernel; none where the file has no rounds
+    ratio     to torch in the same run, where the file has no visits to tell it from
+    run       tells runs apart: visits of one follow those of another kernel in the same round
+    state     of the machine in that run; None of files that do not judge it
+    """
 
     machine: Machine
     implementation: str
@@ -121,6 +130,23 @@ class Clocked:
     seconds: float
     share: float | None = None
     finding: str = ""
+    impossible: bool = False
+    minimum: float | None = None
+    interval: Interval | None = None
+    visits: tuple[float, ...] = ()
+    ratio: Ratio | None = None
+    run: str = ""
+    state: MachineState | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be compared."""
+        return not self.impossible and not (self.state and self.state.state == "unusable")
+
+    @property
+    def steady(self) -> bool:
+        """Whether it may stand in a figure over several problems, which has no interval to warn the reader."""
+        return self.state is None or self.state.state == "stable"
 
     @property
     def row(self) -> Row:

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from conformance.reporting.page.model import dtype_place, operator_place
-from conformance.reporting.page.tables import Digest, Speed, geometric_means
+from conformance.reporting.page.speeds import Speed, geometric_means
+from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table
+from conformance.timing.measurement import Interval
+from conformance.timing.table import bounded, figures
 
 T = TypeVar("T")
 Point = dict[str, Any]
@@ -146,52 +149,93 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def speed(digest: Digest, found: Sequence[Speed], tables: Sequence[Table]) -> list[Plot]:
-    """Times torch, and share of the roofline; none where the numbers are not known."""
-    plots = []
-    if any(s.ratio not in (None, 1.0) for s in found):
-        means = geometric_means(found)
-        compared = {row for row, _ in means}
-        points = [
-            _speed_point(digest, s, s.ratio, f"{s.ratio:.2f} times torch")
-            for s in found
-            if s.ratio is not None and s.clocked.row in compared
-        ]
-        for (row, operator), (mean, count) in means.items():
-            name = digest.name(row)
-            says = f"{name}, {operator}: {mean:.2f} times torch, geometric mean of {count}"
-            points.append(_point(name, operator, x=mean, y=name, says=says, mean=True))
-        text = (
-            "Torch's time over the implementation's (higher is faster): problems (points) and their geometric mean "
-            "(tick)."
-        )
-        title = "Speed relative to torch on the same machine"
-        plots.append(Plot("ratio", title, text, *_sorted(points), tables[-1]))
-    shares = [(s, s.clocked.share) for s in found if s.clocked.share is not None]
-    if shares:
-        points = [_speed_point(digest, s, share, f"{share:.0%} of the roofline") for s, share in shares]
-        held: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-        for s, share in shares:
-            held[digest.name(s.clocked.row), s.clocked.operator].append(share)
-        rows = []
-        for (name, operator), own in sorted(held.items(), key=lambda item: (item[0][0], operator_place(item[0][1]))):
-            median = statistics.median(own)
+def speed(digest: Digest, found: Sequence[Speed]) -> list[Plot]:
+    """Times, times torch, and share of the roofline; none where the numbers are not known."""
+    states = sorted({s.clocked.state.state for s in found if s.clocked.state} - {"stable"})
+    told = f" Machine: {', '.join(states)}." if states else ""
+    made = [_times(digest, found, told)] if found else []
+    made += [_ratios(digest, found, told)] if any(s.ratio for s in found) else []
+    made += [_shares(digest, found, told)] if any(s.clocked.share is not None for s in found) else []
+    return made
+
+
+def _times(digest: Digest, found: Sequence[Speed], told: str) -> Plot:
+    points, rows = [], []
+    for s in found:
+        c, name = s.clocked, digest.name(s.clocked.row)
+        low, high = c.interval or (None, None)
+        numbers = {"x": c.seconds, "low": low, "high": high, "least": c.minimum}
+        cells = {key: value and value * 1e3 for key, value in numbers.items()}
+        says = f"{name}, {s.problem}: {', '.join(filter(None, (s.milliseconds, s.minimum)))}"
+        points.append(_point(name, c.operator, **cells, y=s.problem, lane=name, says=says, mean=False))
+        rows.append((name, c.operator, s.problem, *map(figures, cells.values())))
+    text = (
+        "Milliseconds of a call: median (point), the interval that holds it with 95% (line) and the fastest round "
+        f"(tick), as far as files have them.{told}"
+    )
+    heads = ("implementation", "operator", "problem", "ms", "from", "to", "min")
+    table = Table("Times", heads, tuple(rows), 3)
+    return Plot("times", "Time of a call", text, *_sorted(points), table)
+
+
+def _ratios(digest: Digest, found: Sequence[Speed], told: str) -> Plot:
+    points, rows = [], []
+    for s in found:
+        if s.ratio is not None:
+            value, bounds = s.ratio.value, s.ratio.interval
+            shown = bounded(value, bounds)
+            points.append(_speed_point(digest, s, value, bounds, f"{shown} times torch"))
+            rows.append((digest.name(s.clocked.row), s.clocked.operator, s.problem, shown))
+    means = geometric_means(found)
+    for (row, operator), (mean, count) in means.items():
+        name = digest.name(row)
+        says = f"{name}, {operator}: {mean:.2f} times torch, geometric mean of {count}"
+        points.append(_point(name, operator, x=mean, y=name, says=says, mean=True))
+        rows.append((name, operator, f"geometric mean of {count}", f"{mean:.2f}"))
+    text = (
+        "Torch's time over the implementation's (higher is faster), visit by visit: problems (points) with the "
+        f"interval that holds the ratio with 95% (lines){' and their geometric mean (tick)' if means else ''}.{told}"
+    )
+    heads = ("implementation", "operator", "problem", "times torch")
+    title = "Speed relative to torch on the same machine"
+    return Plot("ratio", title, text, *_sorted(points), Table(title, heads, tuple(rows), 3))
+
+
+def _shares(digest: Digest, found: Sequence[Speed], told: str) -> Plot:
+    points, rows = [], []
+    held: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    # what little is known of a time would leave no room for the others
+    top = TOP * max(1.0, *(s.clocked.share or 0.0 for s in found))
+    unsteady = {(digest.name(s.clocked.row), s.clocked.operator) for s in found if not s.clocked.steady}
+    for s in found:
+        c, share = s.clocked, s.clocked.share
+        if share is not None:
+            bounds = c.interval and (share * c.seconds / c.interval[1], min(share * c.seconds / c.interval[0], top))
+            points.append(_speed_point(digest, s, share, bounds, f"{share:.0%} of the roofline"))
+            held[digest.name(c.row), c.operator].append(share)
+    for (name, operator), own in sorted(held.items(), key=lambda item: (item[0][0], operator_place(item[0][1]))):
+        median = statistics.median(own)
+        if known := (name, operator) not in unsteady:
             says = f"{name}, {operator}: {median:.0%} of the roofline, median of {len(own)}"
             points.append(_point(name, operator, x=median, y=name, says=says, mean=True))
-            rows.append((name, operator, *(f"{n:.0%}" for n in (min(own), median, max(own))), str(len(own))))
-        text = (
-            "Least time of the operations or the bytes, at ceilings measured on the machine, over the time taken: each "
-            "problem (points) and the median (tick). Kernels that save multiplications can exceed 100%."
-        )
-        heads = ("implementation", "operator", "min", "median", "max", "problems")
-        table = Table("Share of the roofline", heads, tuple(rows), 2)
-        plots.append(Plot("roofline", "Share of the roofline", text, *_sorted(points), table))
-    return plots
+        cells = (f"{min(own):.0%}", f"{median:.0%}" if known else "-", f"{max(own):.0%}")
+        rows.append((name, operator, *cells, str(len(own))))
+    tick = " and the median (tick)" if any(point["mean"] for point in points) else ""
+    text = (
+        "Least time of the operations or the bytes, at ceilings measured on the machine, over the time taken: each "
+        f"problem (points) with the interval that holds it with 95% (lines){tick}. Kernels that save multiplications "
+        f"can exceed 100%.{told}"
+    )
+    heads = ("implementation", "operator", "min", "median", "max", "problems")
+    table = Table("Share of the roofline", heads, tuple(rows), 2)
+    return Plot("roofline", "Share of the roofline", text, *_sorted(points), table)
 
 
-def _speed_point(digest: Digest, speed: Speed, x: float, says: str) -> Point:
+def _speed_point(digest: Digest, speed: Speed, x: float, bounds: Interval | None, says: str) -> Point:
     c, name = speed.clocked, digest.name(speed.clocked.row)
-    return _point(name, c.operator, x=x, y=name, says=f"{name}, {c.problem}: {says}", mean=False)
+    low, high = bounds or (None, None)
+    says = f"{name}, {speed.problem}: {says}"
+    return _point(name, c.operator, x=x, low=low, high=high, y=name, lane=speed.problem, says=says, mean=False)
 
 
 def _sorted(points: Sequence[Point]) -> tuple[tuple[Point, ...], tuple[str, ...]]:

@@ -19,10 +19,21 @@ from conformance.reporting.comparison.runs import read as read_run
 from conformance.reporting.page.model import Clocked, Machine, ReportError
 from conformance.results import benchmarks
 from conformance.results.reading import RecordError, SchemaError, UnfinishedError, decode, lines
-from conformance.results.schema import SCHEMA, Attempt, Extras, Record
+from conformance.results.schema import SCHEMA, Attempt, Extras, MachineState, Record
+from conformance.timing.measurement import Interval, Ratio, medians
 
 TABLE = b"operator,problem,descriptor,implementation,device,verdict,"
 """How the CSV of `conformance unet` begins."""
+TOLD = (
+    "roofline_share", "minimum_s", "fastest_s", "low_s", "high_s", "ratio_to_torch", "ratio_low", "ratio_high",
+)  # fmt: skip
+"""Its columns of numbers that may be empty; earlier versions call the minimum `fastest_s`."""
+STATES = {
+    "stable": MachineState(state="stable"),
+    "noisy": MachineState(state="noisy"),
+    "unusable": MachineState(state="unusable"),
+}
+"""What it says of the machine; it has no reasons."""
 ALIKE = (
     "implementation", "operator", "device", "versions", "reason", "run_level", "source", "problem", "descriptor",
     "dtype", "layout", "distribution", "storage", "check", "generator", "method", "level", "contract", "terms",
@@ -144,8 +155,20 @@ def _read_benchmarks(source: Source, content: bytes) -> None:
         source.records.append(record)
         if benchmark.stats.median and record.status == "pass" and isinstance(record, Attempt):
             names = (record.implementation, record.operator, record.problem, record.dtype, record.layout)
-            share, doubt = extras.roofline_share or None, extras.timing.doubt
-            clocked = Clocked(Machine(record.device), *names, benchmark.stats.median, share, doubt)
+            timing, rounds = extras.timing, benchmark.stats.data
+            clocked = Clocked(
+                Machine(record.device),
+                *names,
+                benchmark.stats.median,
+                extras.roofline_share or None,
+                timing.doubt or timing.finding,
+                bool(timing.doubt),
+                timing.minimum_s or min(rounds, default=None),
+                _bounds(timing.low_s, timing.high_s),
+                medians(rounds, timing.visits) if rounds else (),
+                run=document.datetime or source.name,
+                state=timing.machine,
+            )
             source.times.append((clocked, record))
 
 
@@ -161,13 +184,32 @@ def _read_table(source: Source, content: bytes) -> None:
             seconds = _positive(row.get("median_s"))
             if seconds is not None and row["verdict"] == "pass":
                 names = (_clean(row["implementation"]), _clean(row["operator"]), _clean(row["problem"]))
-                share = _positive(row.get("roofline_share"))
-                clocked = Clocked(Machine(_clean(row["device"])), *names, "fp32", "nchw", seconds, share)
+                told = {name: _positive(row.get(name)) for name in TOLD}
+                ratio, impossible = told["ratio_to_torch"], row.get("impossible") == "1"
+                clocked = Clocked(
+                    Machine(_clean(row["device"])),
+                    *names,
+                    "fp32",
+                    "nchw",
+                    seconds,
+                    None if impossible else told["roofline_share"],
+                    _clean(row.get("finding") or ""),
+                    impossible,
+                    told["minimum_s"] or told["fastest_s"],
+                    _bounds(told["low_s"], told["high_s"]),
+                    ratio=Ratio(ratio, _bounds(told["ratio_low"], told["ratio_high"])) if ratio else None,
+                    run=source.name,
+                    state=STATES.get(row.get("machine") or ""),
+                )
                 source.times.append((clocked, None))
             elif row["verdict"] in ("pass", None):
                 source.errors.append(f"{source.name}, row {number}: broken or cut off; left out")
     except csv.Error as problem:
         source.errors.append(f"{source.name}: broken from line {rows.line_num} on ({problem}); left out")
+
+
+def _bounds(low: float | None, high: float | None) -> Interval | None:
+    return (low, high) if low and high and low <= high else None
 
 
 def _positive(text: str | None) -> float | None:

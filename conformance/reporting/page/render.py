@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from conformance import __version__
 from conformance.reporting import memory, training
-from conformance.reporting.page import charts, context, plots, since, tables
+from conformance.reporting.page import charts, context, plots, since, speeds, tables
 from conformance.reporting.page.columns import packed
 from conformance.reporting.page.tables import Digest
 
@@ -42,16 +42,18 @@ def page(digest: Digest, title: str) -> str:
     # the page may apply its own style and run its own script; it may load nothing at all
     allowed = f"style-src '{content_hash(css)}'; script-src '{content_hash(script)}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    speeds = tables.speeds(digest)
-    speed_tables = tables.speed_tables(digest, speeds)
+    timed = speeds.speeds(digest)
+    speed_tables = speeds.speed_tables(digest, timed)
     steps = list(since.steps(digest.results.runs))
     trend = since.trend(steps)
     parts = {
         "profile": tables.profiles(digest),
         "accuracy_charts": _drawn(digest, plots.accuracy(digest), 0),
         "speed_tables": speed_tables,
-        "speed_charts": _drawn(digest, plots.speed(digest, speeds, speed_tables), 10),
+        "banners": speeds.banners(timed),
+        "speed_charts": _drawn(digest, plots.speed(digest, timed), 10),
         "history": list(since.changes(steps)),
+        "history_note": since.left_out(steps),
         "history_charts": _drawn(digest, [trend] if trend else [], 20),
         "traffic": tables.moved(digest),
         "memory": memory.tables(digest.named),
@@ -112,9 +114,9 @@ def links(text: str) -> Iterator[tuple[str, bool]]:
             yield part, bool(place % 2)
 
 
-def _breakable(name: str) -> Markup:
-    """A line may be broken after an underscore."""
-    return Markup("_<wbr>").join(name.split("_"))
+def _breakable(name: str, after: str = "_") -> Markup:
+    """A line may be broken after any of these characters."""
+    return Markup("<wbr>").join(re.split(f"(?<=[{re.escape(after)}])", name))
 
 
 def _drawn(digest: Digest, found: Sequence[plots.Plot], first: int) -> list[Drawn]:

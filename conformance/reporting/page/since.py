@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from conformance.reporting.comparison.runs import Key, Run
 from conformance.reporting.page.model import operator_place
 from conformance.reporting.page.plots import Plot, Point
 from conformance.reporting.table import Table
-from conformance.timing.measurement import means, ratios
+from conformance.timing.measurement import means, medians, ratios
 from conformance.timing.table import figures
 
 SINGLE = 5
@@ -99,13 +98,30 @@ def trend(found: Sequence[Step]) -> Plot | None:
     return Plot("runs", "Speed run by run", text, tuple(points), panels, Table("Speed run by run", heads, rows, 2))
 
 
+def unsteady(run: Run) -> str:
+    """The state of a run's machine where it was not stable; empty where it was, and of files that do not judge it."""
+    states = {timed.timing.machine.state for timed in run.benchmarks.values() if timed.timing.machine} - {"stable"}
+    return ", ".join(sorted(states))
+
+
+def left_out(found: Sequence[Step]) -> str:
+    """Runs that have no geometric mean, in words; empty where all have one."""
+    runs = {id(run): run for step in found for run in (step.before, step.after)}
+    names = [f"{run.label} ({state})" for run in runs.values() if (state := unsteady(run))]
+    return (
+        f"No geometric mean relative to torch of runs on a machine that was not stable: {'; '.join(names)}."
+        if names
+        else ""
+    )
+
+
 def _means(run: Run, keys: Sequence[Key]) -> dict[tuple[str, str], float]:
-    """(Operator, implementation) -> geometric mean."""
+    """(Operator, implementation) -> geometric mean; none where the machine was not stable."""
+    if unsteady(run):
+        return {}
     seconds = {
-        (key.device, key.operator, " ".join(key[3:]), key.implementation): [
-            statistics.median(run.benchmarks[key].rounds)
-        ]
+        (key.device, key.operator, " ".join(key[3:]), key.implementation): medians(timed.rounds, timed.timing.visits)
         for key in keys
-        if not run.benchmarks[key].timing.doubt
+        if not (timed := run.benchmarks[key]).timing.doubt
     }
     return {place: mean for place, (mean, _) in means(ratios(seconds)).items()}

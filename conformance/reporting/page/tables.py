@@ -1,21 +1,19 @@
-"""What results amount to: counts, the matrix, findings, profiles, speed, memory, training."""
+"""What results amount to: counts, the matrix, findings, profiles, traffic."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from conformance.problems import LEVELS
 from conformance.reporting import accuracy, traffic
 from conformance.reporting.groups import Group, group
-from conformance.reporting.page.model import Clocked, Machine, Results, Row, dtype_place, operator_place
+from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
 from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally, weakness_of
 from conformance.results.schema import STATUSES, VERIFIED, Record
-from conformance.timing.measurement import Ratio, baseline, means, ratios
-from conformance.timing.table import figures
 
 WORST_FIRST = ("fail", "error", "waived", "pass", "unsupported", "unavailable")
 """A cell of the matrix is shown as the first of these that it holds."""
@@ -170,87 +168,3 @@ def _by_machine(digest: Digest, make: Callable[[Tally], Iterator[tuple[str, ...]
         for machine, tally in sorted(digest.tallies.items())
         for name, *rest in make(tally)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """A time beside torch's on the same machine, where there is one."""
-
-    clocked: Clocked
-    ratio: float | None
-
-    @property
-    def problem(self) -> str:
-        """With dtype and layout, where they are not the default."""
-        c = self.clocked
-        return c.problem + ("" if (c.dtype, c.layout) == ("fp32", "nchw") else f" {c.dtype} {c.layout}")
-
-    @property
-    def cell(self) -> str:
-        """In words."""
-        words = [f"{figures(self.clocked.seconds * 1e3)} ms"]
-        words += [] if self.ratio in (None, 1.0) else [f"{figures(self.ratio)}x"]
-        words += [] if self.clocked.share is None else [f"{self.clocked.share:.0%} roof"]
-        return " · ".join([*words, *(["!"] if self.clocked.finding else [])])
-
-
-def speeds(digest: Digest) -> list[Speed]:
-    """All times with their ratios to torch."""
-    found: list[Speed] = []
-    by_machine: defaultdict[tuple[Machine, tuple[int, str], str], list[Clocked]] = defaultdict(list)
-    for clocked in digest.results.clocked:
-        by_machine[clocked.machine, dtype_place(clocked.dtype), clocked.layout].append(clocked)
-    for (machine, *_), held in sorted(by_machine.items()):
-        device = machine.device
-        relative = ratios(
-            {(device, c.operator, c.problem, c.implementation): [c.seconds] for c in held if not c.finding}
-        )
-        for c in held:
-            own = 1.0 if c.implementation == baseline(device) else None
-            known = relative.get((device, c.operator, c.problem, c.implementation))
-            found.append(Speed(c, None if c.finding else known.value if known else own))
-    return found
-
-
-def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
-    """By operator, problems by implementations: milliseconds, times torch, share of the roofline; then times in doubt,
-    and the geometric means where there is a torch."""
-    tables = []
-    note = "milliseconds; times torch on the same machine (higher is faster); share of the roofline, where known"
-    for operator in sorted({s.clocked.operator for s in found}, key=operator_place):
-        here = [s for s in found if s.clocked.operator == operator]
-        names = sorted({s.clocked.row for s in here})
-        cells = {(s.problem, s.clocked.row): s.cell for s in here}
-        rows = tuple((p, *(cells.get((p, n), "-") for n in names)) for p in dict.fromkeys(s.problem for s in here))
-        heads = ("problem", *map(digest.name, names))
-        tables.append(Table(f"{operator}, median of warm calls", heads, rows, 1, note))
-    if doubted := [s.clocked for s in found if s.clocked.finding]:
-        rows = tuple((digest.name(c.row), c.operator, c.problem, c.finding) for c in doubted)
-        heads = ("implementation", "operator", "problem", "reason")
-        tables.append(Table("Times marked with !, compared with nothing", heads, rows, 4))
-    if means := geometric_means(found):
-        operators = sorted({operator for _, operator in means}, key=operator_place)
-        rows = tuple(
-            (
-                digest.name(row),
-                *("{:.2f} of {}".format(*means[row, o]) if (row, o) in means else "-" for o in operators),
-            )
-            for row in sorted({row for row, _ in means})
-        )
-        title = "Speed relative to torch, geometric mean over how many problems"
-        tables.append(Table(title, ("implementation", *operators), rows))
-    return tables
-
-
-def geometric_means(found: Iterable[Speed]) -> dict[tuple[Row, str], tuple[float, int]]:
-    """(Row, operator) -> geometric mean of its ratios to torch, and over how many problems; without torch itself."""
-    by_machine: defaultdict[Machine, dict[tuple[str, str, str, str], Ratio]] = defaultdict(dict)
-    for s in found:
-        c = s.clocked
-        if s.ratio is not None and c.implementation != baseline(c.machine.device):
-            by_machine[c.machine][c.machine.device, c.operator, s.problem, c.implementation] = Ratio(s.ratio)
-    return {
-        ((name, machine), operator): pair
-        for machine, held in by_machine.items()
-        for (operator, name), pair in means(held).items()
-    }

@@ -1,0 +1,278 @@
+"""Times in the report: intervals, ratios visit by visit, and what a machine that was not stable says no more."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
+pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
+
+from conformance.reporting.page import charts, markdown, plots, speeds
+from conformance.reporting.page.merge import load
+from conformance.reporting.page.render import page
+from conformance.reporting.page.tables import Digest
+from conformance.timing.measurement import ratio
+from tests.report_samples import sample
+
+TORCH = (1.0, 1.1, 2.0, 2.2, 1.0, 1.2)
+OWN = (0.5, 0.7, 1.0, 1.2, 0.4, 0.6)
+"""Seconds of three visits of two rounds: both kernels were slow in the second one."""
+NOISY = {"state": "noisy", "reasons": ["other processes: they took 0.4 cores (limit 0.15)"]}
+UNUSABLE = {"state": "unusable", "reasons": ["the hypervisor: it took 30% of the processors' time (limit 0.2)"]}
+STABLE = {"state": "stable", "reasons": []}
+MEAN = "geometric mean over how many problems"
+
+
+def entry(
+    name: str, rounds: Sequence[float], problem: str = "p", share: float | None = 0.5, **timing: Any
+) -> dict[str, Any]:
+    """A benchmark of rounds in visits of two."""
+    low, high = min(rounds) * 0.9, max(rounds) * 1.1
+    told = {"visits": [2] * (len(rounds) // 2), "minimum_s": min(rounds), "low_s": low, "high_s": high, **timing}
+    extra = sample(implementation=name, problem=problem, timing=told)
+    extra |= {} if share is None else {"roofline_share": share}
+    return {"extra_info": extra, "stats": {"median": statistics.median(rounds), "data": list(rounds)}}
+
+
+def old(name: str, rounds: Sequence[float]) -> dict[str, Any]:
+    """As earlier versions wrote it."""
+    return {
+        "extra_info": sample(implementation=name, problem="p"),
+        "stats": {"median": statistics.median(rounds), "data": list(rounds)},
+    }
+
+
+def written(path: Path, entries: Sequence[dict[str, Any]], when: str = "2026-11-01T10:00:00") -> Path:
+    held = {"machine_info": {"cpu": {"brand_raw": "Xeon"}}, "benchmarks": entries, "datetime": when}
+    path.write_text(json.dumps(held, indent=1))
+    return path
+
+
+def both(machine: dict[str, Any] | None, **timing: Any) -> list[dict[str, Any]]:
+    return [entry("torch-cpu", TORCH, machine=machine), entry("acme", OWN, machine=machine, **timing)]
+
+
+def digest(tmp_path: Path, entries: Sequence[dict[str, Any]]) -> Digest:
+    return Digest(load([written(tmp_path / "bench.json", entries)]))
+
+
+def cells(found: Digest) -> dict[str, str]:
+    """The first table's only row, by implementation."""
+    table = speeds.speed_tables(found, speeds.speeds(found))[0]
+    (row,) = table.rows
+    return dict(zip(table.heads[1:], row[1:], strict=True))
+
+
+def titles(found: Digest) -> list[str]:
+    return [table.title for table in speeds.speed_tables(found, speeds.speeds(found))]
+
+
+def drawn(found: Digest) -> dict[str, plots.Plot]:
+    return {plot.kind: plot for plot in plots.speed(found, speeds.speeds(found))}
+
+
+def words(text: str) -> str:
+    """What a page says."""
+    text = re.sub(r"<(style|script)[^>]*>.*?</\1>", "", text, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+
+
+def test_a_cell_has_median_interval_and_minimum(tmp_path: Path):
+    shown = cells(digest(tmp_path, both(STABLE)))
+    assert shown["torch-cpu"] == "1,150 ms [900, 2,420] · min 1,000 · 50% roof"
+    assert shown["acme"].startswith("650 ms [360, 1,320] · min 400 · ")
+
+
+def test_ratios_pair_visit_by_visit(tmp_path: Path):
+    """The machine's slow visit is in both and cancels: the interval is much narrower than that of the times."""
+    (acme, torch) = speeds.speeds(digest(tmp_path, both(STABLE)))
+    known = ratio((1.05, 2.1, 1.1), (0.6, 1.1, 0.5))
+    assert (torch.ratio, acme.ratio) == (None, known)
+    assert known.interval is not None
+    assert known.interval[1] / known.interval[0] < 2
+    assert f" · {known.value:#.3g}x [{known.interval[0]:#.3g}, {known.interval[1]:#.3g}] · " in acme.cell()
+
+
+def test_visits_of_two_runs_have_nothing_in_common(tmp_path: Path):
+    torch, acme = both(STABLE)
+    files = [written(tmp_path / "a.json", [torch]), written(tmp_path / "b.json", [acme], "2026-11-02T10:00:00")]
+    acme_there, _ = speeds.speeds(Digest(load(files)))
+    assert acme_there.ratio is not None
+    assert acme_there.ratio.value == pytest.approx(1.15 / 0.65)
+    assert acme_there.ratio.interval is None
+
+
+@pytest.mark.parametrize("visits", [[], [6], [1, 1], [0, 6]])
+def test_rounds_without_visits_are_one_visit(tmp_path: Path, visits: list[int]):
+    entries = [entry("torch-cpu", TORCH, visits=visits), entry("acme", OWN, visits=visits)]
+    acme, _ = speeds.speeds(digest(tmp_path, entries))
+    assert acme.ratio is not None
+    assert acme.ratio.value == pytest.approx(1.15 / 0.65)
+    assert acme.ratio.interval is None
+
+
+def test_files_of_earlier_versions_keep_their_means(tmp_path: Path):
+    found = digest(tmp_path, [old("torch-cpu", TORCH), old("acme", OWN)])
+    assert cells(found) == {"acme": "650 ms · min 400 · 1.77x", "torch-cpu": "1,150 ms · min 1,000"}
+    assert any(MEAN in title for title in titles(found))
+    assert "machine: not judged. The files say nothing of it." in words(page(found, "t"))
+    (torch, _) = sorted(drawn(found)["times"].points, key=lambda p: -p["x"])
+    assert (torch["low"], torch["high"], torch["least"]) == (None, None, 1000)
+
+
+def test_charts_have_intervals_and_minima(tmp_path: Path):
+    found = drawn(digest(tmp_path, both(STABLE)))
+    (acme, _) = found["times"].points
+    assert acme["says"] == "acme, p: 650 ms [360, 1,320], min 400"
+    times = pytest.approx((650, 360, 1320, 400))
+    assert (acme["x"], acme["low"], acme["high"], acme["least"]) == times
+    assert ("acme", "conv_forward", "p", "650", "360", "1,320", "400") in found["times"].table.rows
+    one, mean = found["ratio"].points
+    known = ratio((1.05, 2.1, 1.1), (0.6, 1.1, 0.5))
+    assert ((one["x"], (one["low"], one["high"])), one["mean"]) == ((known.value, known.interval), False)
+    assert (mean["x"], mean["mean"]) == (pytest.approx(known.value), True)
+    share, median = (p for p in found["roofline"].points if p["implementation"] == "acme")
+    assert (share["low"], share["high"]) == pytest.approx((0.5 * 0.65 / 1.32, 0.5 * 0.65 / 0.36))
+    assert median["mean"]
+
+
+def ticks(svg: str) -> int:
+    """Of minima: a third of a lane wide at most."""
+    return len(re.findall(r'<path[^>]* d="M[^"]*h1\.5v[^"]*"[^>]* fill="var\(--c', svg))
+
+
+def lines(svg: str) -> int:
+    """Of intervals: no other line has a kernel's colour."""
+    return len(re.findall(r'<line[^>]* stroke="var\(--c', svg))
+
+
+def test_an_interval_is_drawn_only_where_it_is_known(tmp_path: Path):
+    everyone = ["acme", "torch-cpu"]
+    known = charts.svg(drawn(digest(tmp_path, both(STABLE)))["times"], 0, everyone)
+    unknown = charts.svg(drawn(digest(tmp_path, [old("torch-cpu", TORCH), old("acme", OWN)]))["times"], 0, everyone)
+    assert (lines(known), lines(unknown)) == (2, 0)
+    nothing = [entry(name, rounds, minimum_s=None) for name, rounds in (("torch-cpu", TORCH), ("acme", OWN))]
+    for one in nothing:
+        del one["stats"]["data"]
+    without = charts.svg(drawn(digest(tmp_path, nothing))["times"], 0, everyone)
+    assert (ticks(known), ticks(without)) == (2, 0)
+    ratios = charts.svg(drawn(digest(tmp_path, both(NOISY)))["ratio"], 0, everyone)
+    assert lines(ratios) == 1
+
+
+def test_a_stable_machine_has_means(tmp_path: Path):
+    found = digest(tmp_path, both(STABLE))
+    assert titles(found) == ["conv_forward, time of a call", f"Speed relative to torch, {MEAN}"]
+    text = page(found, "t")
+    assert "machine: stable." in words(text)
+    assert 'class="notice machine-' not in text
+    assert "geometric mean (tick)" in drawn(found)["ratio"].text
+
+
+def test_a_noisy_machine_has_ratios_and_no_mean(tmp_path: Path):
+    found = digest(tmp_path, both(NOISY))
+    assert titles(found) == ["conv_forward, time of a call"]
+    assert "x [" in cells(found)["acme"]
+    shown = drawn(found)
+    assert [p["mean"] for kind in ("ratio", "roofline") for p in shown[kind].points] == [False] * 3
+    assert {row[3] for row in shown["roofline"].table.rows} == {"-"}
+    assert all("(tick)" not in shown[kind].text for kind in ("ratio", "roofline"))
+    assert all(plot.text.endswith("Machine: noisy.") for plot in shown.values())
+    said = "machine: noisy. Believe intervals, not single figures: there is no geometric mean."
+    text = page(found, "t")
+    assert f"{said} {NOISY['reasons'][0]}" in words(text)
+    assert '<div class="notice machine-noisy">' in text
+    assert f"**{said}**\n\n- {NOISY['reasons'][0]}\n" in markdown.summary(found, "t")
+
+
+def test_an_unusable_machine_has_neither_ratios_nor_means(tmp_path: Path):
+    found = digest(tmp_path, both(UNUSABLE))
+    assert titles(found) == ["conv_forward, time of a call"]
+    assert cells(found)["acme"] == "650 ms [360, 1,320] · min 400 · 50% roof"
+    shown = drawn(found)
+    assert set(shown) == {"times", "roofline"}
+    assert not any(p["mean"] for p in shown["roofline"].points)
+    said = "machine: unusable. Nothing is compared: run again when the machine has less to do."
+    assert f"{said} {UNUSABLE['reasons'][0].replace(chr(39), '&#39;')}" in words(page(found, "t"))
+    assert f"**{said}**" in markdown.summary(found, "t")
+
+
+def test_one_noisy_time_leaves_no_mean_of_its_operator(tmp_path: Path):
+    """A mean over the others would be one of fewer problems than another implementation's."""
+    noisy = [entry(name, rounds, "q", machine=NOISY) for name, rounds in (("torch-cpu", TORCH), ("acme", OWN))]
+    noisy += [entry("acme", OWN, "r", machine=UNUSABLE)]
+    calm = [*both(STABLE), entry("other", OWN, machine=STABLE)]
+    files = [written(tmp_path / "a.json", calm), written(tmp_path / "b.json", noisy, "2026-11-02T10:00:00")]
+    found = Digest(load(files))
+    means = speeds.geometric_means(speeds.speeds(found))
+    assert {(row[0], operator) for row, operator in means} == {("other", "conv_forward")}
+    table = speeds.speed_tables(found, speeds.speeds(found))[0]
+    assert [cell.rsplit(" · ", 1)[-1] for row in table.rows for cell in row[1:]] == [
+        "stable", "stable", "stable", "noisy", "-", "noisy", "unusable", "-", "-",
+    ]  # fmt: skip
+    said = words(page(found, "t"))
+    assert "machine: noisy (cpu, x86_64 Linux, 2 times). Believe intervals" in said
+    places = [said.index(text) for text in ("machine: unusable (", "machine: noisy (", "machine: stable (")]
+    assert places == sorted(places)
+    assert "machine: stable (cpu, x86_64 Linux, 3 times)." in said
+
+
+def test_a_noisy_baseline_leaves_no_mean_either(tmp_path: Path):
+    torch, acme = entry("torch-cpu", TORCH, machine=NOISY), entry("acme", OWN, machine=STABLE)
+    files = [written(tmp_path / "a.json", [torch]), written(tmp_path / "b.json", [acme], "2026-11-02T10:00:00")]
+    found = speeds.speeds(Digest(load(files)))
+    assert found[0].ratio is not None
+    assert speeds.geometric_means(found) == {}
+
+
+def test_a_time_of_an_unusable_machine_has_no_ratio_to_a_good_one(tmp_path: Path):
+    torch, acme = entry("torch-cpu", TORCH, machine=UNUSABLE), entry("acme", OWN, machine=STABLE)
+    files = [written(tmp_path / "a.json", [torch]), written(tmp_path / "b.json", [acme], "2026-11-02T10:00:00")]
+    assert [s.ratio for s in speeds.speeds(Digest(load(files)))] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("status", "mark", "title"),
+    [("recorded", "*", "Findings marked with *"), ("finding", "!", "Times marked with !, compared with nothing")],
+)
+def test_a_finding_is_marked_and_listed(tmp_path: Path, status: str, mark: str, title: str):
+    found = digest(tmp_path, both(STABLE, status=status, finding="131% of the roofline"))
+    assert cells(found)["acme"].endswith(f" · {mark}")
+    assert not cells(found)["torch-cpu"].endswith(mark)
+    tables = {table.title: table for table in speeds.speed_tables(found, speeds.speeds(found))}
+    assert tables[title].rows == (("acme", "conv_forward", "p", "131% of the roofline"),)
+    assert any(MEAN in name for name in tables) == (status == "recorded")
+    assert ("ratio" in drawn(found)) == (status == "recorded")
+
+
+def test_the_table_of_layers_has_ratios_of_its_own(tmp_path: Path):
+    """It has no visits: only the run that wrote it could pair them."""
+    heads = "operator,problem,descriptor,implementation,device,verdict,reason,median_s,machine"
+    heads += ",ratio_to_torch,ratio_low,ratio_high"
+    rows = [
+        "conv_forward,p,,torch-cpu,cpu,pass,,1.0,stable,,,",
+        "conv_forward,p,,acme,cpu,pass,,0.25,stable,3.0,2.0,4.5",
+    ]
+    path = tmp_path / "unet.csv"
+    path.write_text("\n".join([heads, *rows, ""]))
+    found = Digest(load([path]))
+    assert cells(found)["acme"] == "250 ms · 3.00x [2.00, 4.50]"
+    path.write_text("\n".join([heads, *rows, ""]).replace("stable", "unusable"))
+    assert cells(Digest(load([path])))["acme"] == "250 ms"
+
+
+@pytest.mark.parametrize("least", [5e-324, 1e-300, 1e-12])
+def test_times_of_any_size_are_drawn(tmp_path: Path, least: float):
+    fast, slow = 1.1e-15, 9.9e8
+    entries = [entry("torch-cpu", [slow, slow, fast, fast], low_s=least, high_s=9e11)]
+    entries += [entry("acme", [fast, fast, slow, slow], low_s=least, high_s=1.0)]
+    found = digest(tmp_path, entries)
+    assert all(point["high"] <= plots.TOP for point in drawn(found)["roofline"].points if not point["mean"])
+    assert "Time of a call" in page(found, "t")
