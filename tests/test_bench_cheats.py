@@ -141,6 +141,31 @@ def test_to_wait_for_an_answer_on_a_busy_machine_is_no_proof(clock: Clock, waits
     assert not left
 
 
+@pytest.mark.parametrize(
+    ("late", "caught"),
+    [((1, 1, *(1,) * clocks.AGAIN), True), ((1, 1, *(1,) * (clocks.AGAIN - 1), 0), False), ((1, 0), False)],
+    ids=["always", "not-always", "now-and-then"],
+)
+def test_slow_calls_before_timed_ones_are_no_proof_on_a_busy_machine(clock: Clock, late: tuple[int, ...], caught: bool):
+    left = list(late)
+
+    def answer(*inputs: Any) -> tuple[None, tuple[float, ...], None]:
+        walls = (WORK + left.pop(0), WORK)
+        clock.spend(sum(walls))
+        return None, walls, None
+
+    invocation: Any = SimpleNamespace(timed=answer, instruments=SimpleNamespace(exchange=lambda: None))
+    found = clocks.Clock(invocation)
+    for _ in range(2):
+        found.call([], [])
+    if caught:
+        with pytest.raises(CheatError, match=r"timed calls take 0\.003 s, those just before them 1 s or more"):
+            found.require_agreement([], [])
+    else:
+        found.require_agreement([], [])
+    assert not left
+
+
 def test_no_two_timed_calls_are_given_the_same():
     seen: list[tuple[bytes, int]] = []
 

@@ -48,9 +48,8 @@ class Clock:
     """Seconds of each request, by the process and by the judge's clock."""
     _exchanges: list[float] = field(default_factory=list, init=False)
     """Seconds of an empty request after each."""
-    _timed: list[float] = field(default_factory=list, init=False)
-    _before: list[float] = field(default_factory=list, init=False)
-    """Of calls after others, and of those others."""
+    _turns: list[tuple[float, float]] = field(default_factory=list, init=False)
+    """Of calls after others: seconds of the fastest of these, and of the call."""
 
     def call(self, native: Sequence[Any], *before: Sequence[Any]) -> Call:
         """The kernel, timed, after calls on other inputs. Raises CheatError for what cannot be true."""
@@ -64,28 +63,34 @@ class Clock:
             raise _disagreement(told, span)
         self._spans.append((told, span))
         if before:
-            self._timed.append(walls[-1])
-            self._before += walls[:-1]
+            self._turns.append((min(walls[:-1]), walls[-1]))
         return Call(result, walls[-1], events)
 
-    def require_agreement(self, native: Sequence[Any]) -> None:
+    def require_agreement(self, native: Sequence[Any], *before: Sequence[Any]) -> None:
         """Raises CheatError where the process has said less than calls took, or has said it of others than those that
-        count. What is in doubt is called again."""
+        count. What is in doubt is called again, after the calls `before`."""
         if 2 * self._lacking(self._spans) > len(self._spans):
             for _ in range(AGAIN):
                 self.call(native)
             again = self._spans[-AGAIN:]
             if self._lacking(again) == AGAIN:
                 raise _disagreement(*map(statistics.median, zip(*again, strict=True)))
-        if self._before:
-            before, timed = min(self._before), statistics.median(self._timed)
-            if before > SLOWER * timed + SLACK:
-                raise CheatError(f"timed calls take {timed:.3g} s, those just before them {before:.3g} s or more")
+        if self._turns and _moved(min(one for one, _ in self._turns), statistics.median(two for _, two in self._turns)):
+            for _ in range(AGAIN):
+                self.call(native, *before)
+            again = self._turns[-AGAIN:]
+            if all(_moved(*turn) for turn in again):
+                earlier, timed = map(statistics.median, zip(*again, strict=True))
+                raise CheatError(f"timed calls take {timed:.3g} s, those just before them {earlier:.3g} s or more")
 
     def _lacking(self, spans: Sequence[tuple[float, float]]) -> int:
         """In how many of them the process has said too little."""
         exchange = statistics.median(self._exchanges)
         return sum(span - told > SLACK + SHARE * told + EXCHANGES * exchange for told, span in spans)
+
+
+def _moved(before: float, timed: float) -> bool:
+    return before > SLOWER * timed + SLACK
 
 
 def _disagreement(told: float, span: float) -> CheatError:

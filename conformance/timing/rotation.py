@@ -229,7 +229,7 @@ class _Visit:
             kept = [slot for slot in slots if slot.result is not None]
             last = len(timed) == len(inputs)
             if last:
-                self.clock.require_agreement(kept[0].native)
+                self.clock.require_agreement(kept[0].native, *(other.native for other in self.warm_up))
             if last and examined:
                 self.require_work(kept, min(slot.wall for slot in timed))
             for slot in kept:  # no later call and no thread has written to the results
