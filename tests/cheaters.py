@@ -403,8 +403,28 @@ def takes_a_buffer_for_its_content() -> Kernel:
 
 USED_TWICE = "changed after the call had returned|another one's result lies"
 
+
+def knows_scaled_copies() -> Kernel:
+    """Remembers results without bias by the direction of image and filters, and scales them."""
+    seen: dict[bytes, tuple[Any, float]] = {}
+
+    def kernel(x, w, bias, **parameters):
+        pivots = [float(a.reshape(-1)[np.argmax(np.abs(a.reshape(-1)))]) for a in (x, w)]
+        if 0 in pivots or not np.isfinite(pivots).all():
+            return honest(x, w, bias, **parameters)
+        key = b"".join((a / pivot).tobytes() for a, pivot in zip((x, w), pivots, strict=True))
+        if key not in seen:
+            seen[key] = honest(x, w, None, **parameters), pivots[0] * pivots[1]
+        y, old = seen[key]
+        y = y * np.float32(pivots[0] * pivots[1] / old)
+        return y if bias is None else y + bias[:, None, None]
+
+    return kernel
+
+
 TIMED: dict[str, tuple[Callable[[], Kernel], str]] = {
     **{f"remembers-by-{key}": (partial(remembers, key), "wrong|answers from memory") for key in KEYS},
+    "knows-scaled-copies": (knows_scaled_copies, "answers from memory: .* on scaled copies"),
     "remembers-by-identity": (remembers_by_identity, "answers from memory"),
     "remembers-every-byte": (remembers_every_byte, "answers from memory"),
     "remembers-and-shares": (remembers_and_shares, "another one's result lies"),

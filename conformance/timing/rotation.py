@@ -14,7 +14,7 @@ import hashlib
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -46,6 +46,9 @@ FLOOD_FACTOR = 1.25
 """Bytes touched between two uses of a buffer, over those of the cache."""
 FASTER, JITTER = 4.0, 5e-5
 """How many times as fast a repeated call is, and by how many seconds, if no cache explains it."""
+STRANGE = 1.5
+"""How many times as long a call on inputs of a draw of their own may take as one on inputs that are scaled from a known
+draw; both lie in new buffers."""
 PAIRS = 7
 """Of calls on new and on known inputs, in turn, that must all agree: a busy machine slows one down now and then."""
 SLACK = 1e-3
@@ -232,6 +235,7 @@ class _Visit:
                 self.clock.require_agreement(kept[0].native, *(other.native for other in self.warm_up))
             if last and examined:
                 self.require_work(kept, min(slot.wall for slot in timed))
+                self.require_novelty()
             for slot in kept:  # no later call and no thread has written to the results
                 late = self.room()
                 self.fetch(slot.result, late)
@@ -256,19 +260,29 @@ class _Visit:
         for slot, first in product((slot for slot in again if slot.result is not None), slots):
             if self.overlap(split(slot.result), split(first.result)):
                 raise CheatError("a call returns memory in which another one's result lies")
-        if not _suspicious(fastest, max(slot.wall for slot in again)):
-            return
+        if _suspicious(fastest, max(slot.wall for slot in again)):
+            self.compare_with_new(lambda _: again[0], FASTER, "known ones")
+
+    def require_novelty(self) -> None:
+        """Calls take as long on scaled copies of known inputs as on a draw that nobody can know. Raises CheatError."""
+        _, *scaled = scaled_inputs(self.case)
+        self.compare_with_new(lambda number: self.slot(scaled[-1 - number % len(scaled)]), STRANGE, "scaled copies")
+
+    def compare_with_new(self, known: Callable[[int], _Slot], factor: float, what: str) -> None:
+        """Raises CheatError where each of several calls on new inputs takes `factor` times as long as one on others.
+        The first that does not ends it."""
         pairs = []
         for number in range(PAIRS):
-            new = self.slot(unverified_inputs(self.case, number))
+            new, other = self.slot(unverified_inputs(self.case)), known(number)
             self.call(new)
-            self.call(again[0])
-            pairs.append((new.wall, again[0].wall))
-        if all(_suspicious(new, known) for new, known in pairs):
-            on_new, on_known = map(statistics.median, zip(*pairs, strict=True))
-            raise CheatError(
-                f"answers from memory: {on_new:.2g} s on inputs that are new to it, {on_known:.2g} s on known ones"
-            )
+            self.call(other)
+            if not _suspicious(new.wall, other.wall, factor):
+                return
+            pairs.append((new.wall, other.wall))
+        on_new, on_others = map(statistics.median, zip(*pairs, strict=True))
+        raise CheatError(
+            f"answers from memory: {on_new:.2g} s on inputs that are new to it, {on_others:.2g} s on {what}"
+        )
 
 
 def rotate(case: Case, first: float = 0.0) -> Measurement:
@@ -303,8 +317,8 @@ def accuracy(expected: Expectation, name: str, actual: np.ndarray, probed: bool)
     return Accuracy(largest, total / exact.size, exact.size, actual.size)
 
 
-def _suspicious(new: float, known: float) -> bool:
-    return new > FASTER * known + JITTER
+def _suspicious(new: float, known: float, factor: float = FASTER) -> bool:
+    return new > factor * known + JITTER
 
 
 def _equal(first: Arrays, second: Arrays) -> bool:

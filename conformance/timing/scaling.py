@@ -7,6 +7,7 @@ is a power of two or -1. So one drawn set, of which a reference is computed, mak
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -79,6 +80,9 @@ def free() -> None:
     _drawn.cache_clear()
 
 
-def unverified_inputs(case: Case, number: int) -> ScaledInputs:
-    """Inputs of a draw of their own: for a call whose results nobody looks at, so that no reference is computed."""
-    return ScaledInputs(case, UNVERIFIED + number)
+def unverified_inputs(case: Case) -> ScaledInputs:
+    """Inputs of a draw that nobody can know, for a call whose results nobody looks at: no reference is computed.
+
+    The other draws are the same in every run, so that a kernel can bring their results along.
+    """
+    return ScaledInputs(case, UNVERIFIED + random.SystemRandom().randrange(UNVERIFIED))
