@@ -98,6 +98,12 @@ def test_cached_inputs_need_no_bandwidth():
     assert "may lie in the cache" in str(cached.finding)
 
 
+def test_a_single_call_below_the_products_time_is_impossible():
+    assert measurement(FLOOR * 0.1, FLOOR * 1.1, FLOOR * 1.1).impossible
+    narrow = Ceilings(1e15, 1e6, "given")
+    assert not measurement(READ / 1e6 * 0.1, READ / 1e6 * 1.1, READ / 1e6 * 1.1, ceilings=narrow).impossible
+
+
 def test_the_interval_is_that_of_visits():
     """By hand: logarithms 0, 0, 0, 0 and log 2; Student's t with 4 degrees of freedom reaches 2.776."""
     centres = (1.0, 1.0, 1.0, 1.0, 2.0)
@@ -112,7 +118,7 @@ def test_ratios_are_paired_by_visit():
     base, own = (2.0, 4.0, 2.0), (1.0, 2.0, 1.0)
     found = ratio(base, own)
     assert found == Ratio(pytest.approx(2.0), pytest.approx((2.0, 2.0)))  # type: ignore[arg-type]
-    assert ratio((2.0,), (1.0,)).interval is None
+    assert ratio((2.0, 2.0), (1.0, 1.1)).interval is None  # it would be a factor of three either way
 
 
 def shown(*found: Measurement) -> Run:

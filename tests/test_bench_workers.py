@@ -76,6 +76,7 @@ one = declare("liar", lambda: honest)
 LIES = {
     "a-tenth": "([s / 10 for s in t], None)",
     "moved": "([*(s + t[-1] * 0.4 for s in t[:-1]), t[-1] * 0.2] if len(t) > 1 else t, None)",
+    "little": "([globals().update(SECONDS=0.002) or max(1e-4, s - 5e-4) for s in t], None)",
     "longer": "([s * 3 for s in t], None)",
     "negative": "([globals().update(SECONDS=0) or -1e-9 for _ in t], None)",  # too little to show otherwise
     "nan": "([float('nan')] * len(t), None)",
@@ -124,7 +125,7 @@ def test_another_clock_in_the_time_module_changes_nothing(workers: Workers, tmp_
 @pytest.mark.parametrize("lie", LIES)
 def test_what_a_process_says_is_checked(workers: Workers, tmp_path: Path, lie: str):
     (case,) = cases(workers, tmp_path / "liar.py", LIAR.format(lie=LIES[lie])).values()
-    with pytest.raises(CheatError, match=r"by the judge's clock|those just before them"):
+    with pytest.raises(CheatError, match=r"by the judge's clock|those just before them|many in a row"):
         rotate(case, 1.0)
 
 
