@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 from numba import get_num_threads, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from .geometry import Array
 from .launch import cached_kernel, index, launch, njit_inner
-
-ir = cgutils.ir
+from .vectors import intrinsic, ir
 
 UNIT = 1 << 15
 

@@ -1,0 +1,79 @@
+"""Groups too narrow to fill a register tile (depthwise and its kin): a row of outputs at a time, from rows of sources
+that are read where they lie.
+
+The gathering form of geometry.py serves forward and backward-data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .launch import cached_kernel, index
+from .microkernel import vector_lanes
+from .plan import F, G
+from .row_kernels import MOST_VECTORS, OPEN, bias_gradient, correlation, row_product
+
+Pointer = Any
+UNITS_PER_WORKER = 4
+
+
+@cached_kernel
+def gather(
+    worker: int, workers: int, plan: Pointer, work: Pointer, out: Pointer, src: Pointer, w: Pointer, bias: Pointer,
+    scratch: Pointer, spare: Pointer,
+) -> None:  # fmt: skip
+    """Bands worker, worker + workers, ... of output rows of one channel."""
+    lanes = vector_lanes(out)
+    row = worker * MOST_VECTORS * lanes
+    for lattice in range(plan[0]):
+        p = plan[1 + lattice]
+        groups, channels, targets = plan[p + F.groups], plan[p + F.channels], plan[p + F.targets]
+        count_u, count_v, bands = plan[p + F.count_u], plan[p + F.count_v], plan[p + F.bands]
+        increment = plan[p + F.out_v]
+        for unit in range(worker, plan[p + F.images] * groups * targets * bands, workers):
+            band, plane = unit % bands, unit // bands
+            image, k = plane // (groups * targets), plane % (groups * targets)
+            src_at = image * plan[p + F.src_n] + k // targets * channels * plan[p + F.src_c]
+            w_at = k // targets * plan[p + F.w_group] + k % targets * plan[p + F.w_k]
+            out_at = plan[p + F.out_at] + image * plan[p + F.out_n] + k * plan[p + F.out_k]
+            first_u, v = band * count_u // bands, 0
+            extent = (band + 1) * count_u // bands - first_u
+            out_at += first_u * plan[p + F.out_u]
+            while v < count_v:
+                left = count_v - v
+                vectors = 1 if plan[p + F.window] == OPEN or left <= lanes else MOST_VECTORS
+                count = min(left, vectors * lanes)
+                if increment == 1:
+                    row_product(
+                        out, out_at + v, plan[p + F.out_u], count, vectors, src, src_at, first_u * plan[p + F.step_h],
+                        extent, v * plan[p + F.step_w], w, w_at, bias[index(k)], plan, p,
+                    )  # fmt: skip
+                else:
+                    for u in range(extent):
+                        row_product(
+                            scratch, row, 0, count, vectors, src, src_at, (first_u + u) * plan[p + F.step_h], 1,
+                            v * plan[p + F.step_w], w, w_at, bias[index(k)], plan, p,
+                        )  # fmt: skip
+                        at = out_at + u * plan[p + F.out_u] + v * increment
+                        for j in range(count):
+                            out[index(at + j * increment)] = scratch[index(row + j)]
+                v += count
+
+
+@cached_kernel
+def correlate(
+    worker: int, workers: int, plan: Pointer, work: Pointer, dw: Pointer, x: Pointer, dy: Pointer, dbias: Pointer,
+    spare: Pointer, other: Pointer,
+) -> None:  # fmt: skip
+    """Units worker, worker + workers, ...: the weights of a pair of channels, or a row of them, and biases."""
+    channels, targets, open_window = plan[G.channels], plan[G.targets], plan[G.window] == OPEN
+    filters = plan[G.groups] * targets
+    for unit in range(worker, filters * channels * (plan[G.kernel_h] if open_window else 1), workers):
+        c, k, r = unit % channels, unit // channels % filters, unit // channels // filters
+        dw_at, x_at = k * plan[G.dw_k] + c * plan[G.dw_c], (k // targets * channels + c) * plan[G.x_c]
+        correlation(dw, dw_at, r, x, x_at, dy, k * plan[G.dy_k], plan)
+    for k in range(worker, filters if plan[G.biased] else 0, workers):
+        dy_at = k * plan[G.dy_k]
+        bias_gradient(
+            dbias, k, plan[G.row_kind], dy, dy_at, plan[G.images], plan[G.count_p], plan[G.count_q], plan, False
+        )
