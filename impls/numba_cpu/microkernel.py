@@ -31,26 +31,26 @@ def tile_product(
     a[c, t, i] lies at a_at + c * a_step + taps[2 * t] + i * a_row (a_row is 1 where it is packed), vector v of
     b[c, t] at b_at + c * b_step + taps[2 * t + 1] + columns[v].
     """
-    for rows, vectors in TILES:
+    tiles = {2 * rows + dense: (rows, vectors, dense) for rows, vectors in TILES for dense in (0, 1)}
+    for number in e.cases(e.sum(e.product(height, 2), packed), tiles):
+        rows, vectors, dense = tiles[number]
         bases = [e.sum(b_at, e.scalar(columns, e.sum(column_at, v))) for v in range(vectors)]
-        for dense in (0, 1):
-            with e.chosen((height, rows), (packed, dense)):
-                tile = e.variables(rows * vectors, e.zero)
-                offsets = [i if dense else e.product(a_row, i) for i in range(rows)]
-                with e.loop(steps) as c:
-                    a_c, b_c = e.sum(a_at, e.product(c, a_step)), e.product(c, b_step)
-                    with e.loop(tap_count) as t:
-                        place = e.sum(tap_at, e.product(t, 2))
-                        a_t, b_t = e.sum(a_c, e.scalar(taps, place)), e.sum(b_c, e.scalar(taps, e.sum(place, 1)))
-                        held = [e.load(b, e.sum(b_t, base)) for base in bases]
-                        for i, offset in enumerate(offsets):
-                            weight = e.splat(e.scalar(a, e.sum(a_t, offset)))
-                            for total, vector in zip(tile[i * vectors : (i + 1) * vectors], held, strict=True):
-                                e.builder.store(e.fma(weight, vector, e.builder.load(total)), total)
-                for place, total in enumerate(tile):
-                    at = e.sum(out_at, place * e.lanes)
-                    held = e.builder.select(adds, e.load(out, at), e.zero)
-                    e.store(e.builder.fadd(e.builder.load(total), held), out, at)
+        tile = e.variables(rows * vectors, e.zero)
+        offsets = [i if dense else e.product(a_row, i) for i in range(rows)]
+        with e.loop(steps) as c:
+            a_c, b_c = e.sum(a_at, e.product(c, a_step)), e.product(c, b_step)
+            with e.loop(tap_count) as t:
+                place = e.sum(tap_at, e.product(t, 2))
+                a_t, b_t = e.sum(a_c, e.scalar(taps, place)), e.sum(b_c, e.scalar(taps, e.sum(place, 1)))
+                held = [e.load(b, e.sum(b_t, base)) for base in bases]
+                for i, offset in enumerate(offsets):
+                    weight = e.splat(e.scalar(a, e.sum(a_t, offset)))
+                    for total, vector in zip(tile[i * vectors : (i + 1) * vectors], held, strict=True):
+                        e.builder.store(e.fma(weight, vector, e.builder.load(total)), total)
+        for place, total in enumerate(tile):
+            at = e.sum(out_at, place * e.lanes)
+            held = e.builder.select(adds, e.load(out, at), e.zero)
+            e.store(e.builder.fadd(e.builder.load(total), held), out, at)
 
 
 def _row_packer(step: int) -> Callable[..., int]:

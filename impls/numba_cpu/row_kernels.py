@@ -6,6 +6,7 @@ belong.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from numba import types
@@ -16,8 +17,9 @@ from .vectors import INT, INTS, POINTER, SCALAR, Emitter, emitted, i64
 ANY = 0  # in place of a step: any step, and any distance between the elements of a row
 OPEN = 0  # in place of the taps of an axis: any number of them, and of channels
 WINDOWS = 3, 5  # windows of so many rows and columns and one channel are unrolled
-VARIANTS = *((1, step, OPEN) for step in (ANY, 1, 2)), *((v, s, w) for v in (1, 2) for s in (1, 2) for w in WINDOWS)
-MOST_VECTORS = 2
+VARIANTS = *((1, step, OPEN) for step in (ANY, 1, 2)), *((v, s, w) for v in (1, 2, 4) for s in (1, 2) for w in WINDOWS)
+MOST_VECTORS = 4
+AHEAD = 2048  # bytes; a row or plane is long read before the processor has noticed that it is being read
 
 
 def unrolled(taps: set[int], channels: int, kind: int) -> int:
@@ -66,10 +68,13 @@ def row_product(
         weights = [[e.splat(e.scalar(w, e.sum(w_at, r[0], s[0]))) for s in over_columns] for r in over_rows]
 
         def write(line: Any) -> None:
+            for row, v in product(range(kind), range(len(sums) * kind)):
+                line_at = e.sum(src_at, e.product(e.sum(line, row), src_h), column)
+                e.prefetch(src, e.sum(line_at, v * e.lanes + AHEAD // e.bytes))
             for (_, offset), own in zip(over_rows, weights, strict=True):
                 row = e.sum(line, offset)
                 with e.builder.if_then(e.builder.icmp_unsigned("<", row, size_h)):
-                    at = e.sum(src_at, e.product(row, src_h))
+                    at = e.opaque(e.sum(src_at, e.product(row, src_h)))
                     for (_, shift), weight in zip(over_columns, own, strict=True):
                         add(sums, kind, weight, at, e.sum(column, shift))
 
@@ -89,17 +94,18 @@ def row_product(
 
         return write
 
-    for own, step, size in VARIANTS:
-        with e.chosen((vectors, own), (kind, step), (window, size)):
-            sums = e.variables(own, e.zero)
-            write = (in_full if size else looped)(sums, step, size)
-            with e.loop(rows) as u:
-                for total in sums:
-                    e.builder.store(e.splat(initial), total)
-                write(e.sum(h, e.product(u, step_h)))
-                for v, total in enumerate(sums):
-                    mask = e.within(i64(v * e.lanes), 1, count)
-                    e.store(e.builder.load(total), out, e.sum(out_at, e.product(u, pitch), v * e.lanes), mask)
+    variants = {own + 8 * (step + 8 * size): (own, step, size) for own, step, size in VARIANTS}
+    for variant in e.cases(e.sum(vectors, e.product(e.sum(kind, e.product(window, 8)), 8)), variants):
+        own, step, size = variants[variant]
+        sums = e.variables(own, e.zero)
+        write = (in_full if size else looped)(sums, step, size)
+        with e.loop(rows) as u:
+            for total in sums:
+                e.builder.store(e.splat(initial), total)
+            write(e.sum(h, e.product(u, step_h)))
+            for v, total in enumerate(sums):
+                mask = e.within(i64(v * e.lanes), 1, count)
+                e.store(e.builder.load(total), out, e.sum(out_at, e.product(u, pitch), v * e.lanes), mask)
 
 
 @emitted(POINTER, INT, INT, POINTER, INT, POINTER, INT, INTS)
@@ -130,26 +136,34 @@ def correlation(
             first, x_image = e.product(v, e.lanes), e.sum(x_at, e.product(image, x_n))
             line = e.sum(dy_at, e.product(image, dy_n), e.product(p, dy_p))
             factor, live = _read(e, min(step, 1), dy, line, first, i64(1), count_q, dy_q)
+            if step != ANY:
+                e.prefetch(dy, e.sum(line, first, AHEAD // e.bytes))
+                x_line = e.product(e.product(p, step_h), x_h)
+                for v in range(step * step):
+                    ahead = AHEAD // e.bytes + v * e.lanes
+                    e.prefetch(x, e.sum(x_image, x_line, e.product(first, step_w), ahead))
             for (row, columns), totals in zip(taps, sums, strict=True):
                 h = e.builder.sub(e.sum(e.product(p, step_h), e.product(dilation_h, row)), before_h)
                 with e.builder.if_then(e.builder.icmp_unsigned("<", h, size_h)):
+                    at = e.opaque(e.sum(x_image, e.product(h, x_h)))
                     for s, total in zip(columns, totals, strict=True):
                         place = e.builder.sub(e.sum(e.product(first, step_w), e.product(dilation_w, s)), before_w)
-                        at = e.sum(x_image, e.product(h, x_h))
                         vector, mask = _read(e, step, x, at, place, step_w, size_w, x_w)
                         held = e.builder.load(total)
-                        product = e.fma(factor, vector, held)
-                        e.builder.store(e.builder.select(e.builder.and_(mask, live), product, held), total)
+                        added = e.fma(factor, vector, held)
+                        e.builder.store(e.builder.select(e.builder.and_(mask, live), added, held), total)
         for (row, columns), totals in zip(taps, sums, strict=True):
             for s, total in zip(columns, totals, strict=True):
                 at = e.sum(dw_at, e.product(dw_r, row), e.product(dw_s, s))
                 e.builder.store(e.total(e.builder.load(total)), e.builder.gep(dw, [at]))
 
-    for step in (ANY, 1, 2):
-        with e.chosen((kind, step), (window, OPEN)), e.loop(kernel_w) as s:
-            write(step, [(r, [s])])
-    for step, size in ((step, size) for step in (1, 2) for size in WINDOWS):
-        with e.chosen((kind, step), (window, size)):
+    variants = {step + 8 * size: (step, size) for _, step, size in VARIANTS}
+    for variant in e.cases(e.sum(kind, e.product(window, 8)), variants):
+        step, size = variants[variant]
+        if size == OPEN:
+            with e.loop(kernel_w) as s:
+                write(step, [(r, [s])])
+        else:
             write(step, [(i64(row), [i64(column) for column in range(size)]) for row in range(size)])
 
 
@@ -164,14 +178,12 @@ def bias_gradient(
         return e.scalar(plan, i64(place))
 
     vectors = e.builder.sdiv(e.sum(columns, e.lanes - 1), i64(e.lanes))
-    scattered = e.builder.zext(e.builder.icmp_signed("==", kind, i64(ANY)), i64)
-    for dy_kind in (ANY, 1):
-        with e.chosen((scattered, 1 - dy_kind)):
-            (total,) = e.variables(1, e.zero)
-            with e.loop(images) as image, e.loop(rows) as row, e.loop(vectors) as v:
-                line = e.sum(dy_at, e.product(image, field(G.dy_n)), e.product(row, field(G.dy_p)))
-                vector, _ = _read(e, dy_kind, dy, line, e.product(v, e.lanes), i64(1), columns, field(G.dy_q))
-                e.builder.store(e.builder.fadd(e.builder.load(total), vector), total)
-            held = e.builder.select(adds, e.scalar(dbias, dbias_at), e.element(0))
-            together = e.builder.fadd(held, e.total(e.builder.load(total)))
-            e.builder.store(together, e.builder.gep(dbias, [dbias_at]))
+    for scattered in e.cases(e.builder.zext(e.builder.icmp_signed("==", kind, i64(ANY)), i64), (0, 1)):
+        (total,) = e.variables(1, e.zero)
+        with e.loop(images) as image, e.loop(rows) as row, e.loop(vectors) as v:
+            line = e.sum(dy_at, e.product(image, field(G.dy_n)), e.product(row, field(G.dy_p)))
+            dy_kind = ANY if scattered else 1
+            vector, _ = _read(e, dy_kind, dy, line, e.product(v, e.lanes), i64(1), columns, field(G.dy_q))
+            e.builder.store(e.builder.fadd(e.builder.load(total), vector), total)
+        held = e.builder.select(adds, e.scalar(dbias, dbias_at), e.element(0))
+        e.builder.store(e.builder.fadd(held, e.total(e.builder.load(total))), e.builder.gep(dbias, [dbias_at]))

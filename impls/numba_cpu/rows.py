@@ -22,7 +22,7 @@ def gather(
     worker: int, workers: int, plan: Pointer, work: Pointer, out: Pointer, src: Pointer, w: Pointer, bias: Pointer,
     scratch: Pointer, spare: Pointer,
 ) -> None:  # fmt: skip
-    """Bands worker, worker + workers, ... of output rows of one channel."""
+    """A share of the bands of output rows of every channel."""
     lanes = vector_lanes(out)
     row = worker * MOST_VECTORS * lanes
     for lattice in range(plan[0]):
@@ -30,18 +30,23 @@ def gather(
         groups, channels, targets = plan[p + F.groups], plan[p + F.channels], plan[p + F.targets]
         count_u, count_v, bands = plan[p + F.count_u], plan[p + F.count_v], plan[p + F.bands]
         increment = plan[p + F.out_v]
-        for unit in range(worker, plan[p + F.images] * groups * targets * bands, workers):
-            band, plane = unit % bands, unit // bands
-            image, k = plane // (groups * targets), plane % (groups * targets)
-            src_at = image * plan[p + F.src_n] + k // targets * channels * plan[p + F.src_c]
-            w_at = k // targets * plan[p + F.w_group] + k % targets * plan[p + F.w_k]
+        units = plan[p + F.images] * groups * targets * bands
+        first, last = units * worker // workers, units * (worker + 1) // workers
+        band, k, image = first % bands, first // bands % (groups * targets), first // bands // (groups * targets)
+        group, target = k // targets, k % targets
+        for _ in range(first, last):
+            src_at = image * plan[p + F.src_n] + group * channels * plan[p + F.src_c]
+            w_at = group * plan[p + F.w_group] + target * plan[p + F.w_k]
+            k = group * targets + target
             out_at = plan[p + F.out_at] + image * plan[p + F.out_n] + k * plan[p + F.out_k]
-            first_u, v = band * count_u // bands, 0
-            extent = (band + 1) * count_u // bands - first_u
+            first_u, extent, v = 0, count_u, 0
+            if bands > 1:
+                first_u = band * count_u // bands
+                extent = (band + 1) * count_u // bands - first_u
             out_at += first_u * plan[p + F.out_u]
             while v < count_v:
                 left = count_v - v
-                vectors = 1 if plan[p + F.window] == OPEN or left <= lanes else MOST_VECTORS
+                vectors = 1 if plan[p + F.window] == OPEN or left <= lanes else 2 if left <= 2 * lanes else MOST_VECTORS
                 count = min(left, vectors * lanes)
                 if increment == 1:
                     row_product(
@@ -58,6 +63,14 @@ def gather(
                         for j in range(count):
                             out[index(at + j * increment)] = scratch[index(row + j)]
                 v += count
+            # Divisions would take longer than a small plane.
+            band += 1
+            if band == bands:
+                band, target = 0, target + 1
+            if target == targets:
+                target, group = 0, group + 1
+            if group == groups:
+                group, image = 0, image + 1
 
 
 @cached_kernel
@@ -65,13 +78,25 @@ def correlate(
     worker: int, workers: int, plan: Pointer, work: Pointer, dw: Pointer, x: Pointer, dy: Pointer, dbias: Pointer,
     spare: Pointer, other: Pointer,
 ) -> None:  # fmt: skip
-    """Units worker, worker + workers, ...: the weights of a pair of channels, or a row of them, and biases."""
+    """A share of the weights, of a pair of channels or a row of them at a time, and of the biases."""
     channels, targets, open_window = plan[G.channels], plan[G.targets], plan[G.window] == OPEN
     filters = plan[G.groups] * targets
-    for unit in range(worker, filters * channels * (plan[G.kernel_h] if open_window else 1), workers):
-        c, k, r = unit % channels, unit // channels % filters, unit // channels // filters
-        dw_at, x_at = k * plan[G.dw_k] + c * plan[G.dw_c], (k // targets * channels + c) * plan[G.x_c]
+    rows = plan[G.kernel_h] if open_window else 1
+    units = filters * channels * rows
+    first, last = units * worker // workers, units * (worker + 1) // workers
+    r, c, k = first % rows, first // rows % channels, first // rows // channels
+    group, target = k // targets, k % targets
+    for _ in range(first, last):
+        k = group * targets + target
+        dw_at, x_at = k * plan[G.dw_k] + c * plan[G.dw_c], (group * channels + c) * plan[G.x_c]
         correlation(dw, dw_at, r, x, x_at, dy, k * plan[G.dy_k], plan)
+        r += 1
+        if r == rows:
+            r, c = 0, c + 1
+        if c == channels:
+            c, target = 0, target + 1
+        if target == targets:
+            target, group = 0, group + 1
     for k in range(worker, filters if plan[G.biased] else 0, workers):
         dy_at = k * plan[G.dy_k]
         bias_gradient(

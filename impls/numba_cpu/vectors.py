@@ -7,7 +7,7 @@ pointers, so nothing of numba's array representation is relied on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import Parameter, Signature
 from typing import Any
@@ -68,15 +68,17 @@ class Emitter:
         builder.branch(head)
         builder.position_at_end(after)
 
-    @contextmanager
-    def chosen(self, *wanted: tuple[Any, int]) -> Iterator[None]:
-        """The body runs where every value is the number beside it."""
-        tests = [self.builder.icmp_signed("==", value, i64(number)) for value, number in wanted]
-        together = tests[0]
-        for test in tests[1:]:
-            together = self.builder.and_(together, test)
-        with self.builder.if_then(together):
-            yield
+    def cases(self, key: Any, numbers: Iterable[int]) -> Iterator[int]:
+        """What is written while one of the numbers is handed out runs where the key is that number."""
+        after = self.builder.append_basic_block("after")
+        switch = self.builder.switch(key, after)
+        for number in numbers:
+            block = self.builder.append_basic_block("case")
+            switch.add_case(i64(number), block)
+            self.builder.position_at_end(block)
+            yield number
+            self.builder.branch(after)
+        self.builder.position_at_end(after)
 
     def variables(self, count: int, initial: Any) -> list[Any]:
         """Registers that loops change."""
@@ -129,6 +131,16 @@ class Emitter:
         where = self.pointer(base, offset)
         name = f"llvm.masked.store.{self.suffix}.p0{self.suffix}"
         self.called(name, ir.VoidType(), vector, where, i32(self.bytes), mask)
+
+    def opaque(self, value: Any) -> Any:
+        """The value, of which the optimiser knows nothing: it would keep an address for every tap up to date instead of
+        adding the tap's offset to that of the row."""
+        return self.builder.asm(ir.FunctionType(i64, [i64]), "", "=r,0", [value], False)
+
+    def prefetch(self, base: Any, offset: Any) -> None:
+        """Has memory, which need not exist, brought near."""
+        where = self.builder.bitcast(self.builder.gep(base, [offset]), ir.IntType(8).as_pointer())
+        self.called("llvm.prefetch.p0i8", ir.VoidType(), where, i32(0), i32(3), i32(1))
 
     def within(self, start: Any, step: int, size: Any) -> Any:
         """Which of start, start + step, ... lie in [0, size): one unsigned comparison tests both ends."""
