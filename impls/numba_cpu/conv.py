@@ -67,7 +67,7 @@ def _gathering(
     planes = problem[0] * problem[1] * problem[3]
     records = []
     for lattice in lattices:
-        step, taps = lattice.axes[1].step, {axis.taps.size for axis in lattice.axes}
+        step, taps = lattice.axes[1].step, (lattice.axes[0].taps.size, lattice.axes[1].taps.size)
         kind = step if src_strides[3] == 1 and step <= 2 else ANY
         fields = lattice.fields() | {
             "row_taps": lattice.axes[0].taps.size, "column_taps": lattice.axes[1].taps.size,

@@ -96,7 +96,7 @@ def plan(
     )  # fmt: skip
     fields = dict(zip(names, numbers, strict=True)) | {
         "row_kind": kind,
-        "window": unrolled({axis.kernel for axis in axes}, 1, kind),
+        "window": unrolled((axes[0].kernel, axes[1].kernel), 1, kind),
     }
     by_rows, empty = record(dict(fields), {}, G), not (images and prod(shape))
     if empty or channels * targets < NARROW_PAIRS:

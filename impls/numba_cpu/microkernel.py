@@ -17,6 +17,7 @@ from .vectors import INT, INTS, POINTER, SCALAR, WIDE, Emitter, emitted, i64
 
 TILE_ROWS, TILE_VECTORS = (13, 2) if WIDE else (6, 2)
 LOW_ROWS, LOW_VECTORS = 4, 3
+STEPS_AHEAD, AHEAD = 32, 2048  # how far ahead memory is asked for: steps of a tile, bytes of a row
 TILES = (TILE_ROWS, TILE_VECTORS), (LOW_ROWS, LOW_VECTORS)
 
 
@@ -39,6 +40,8 @@ def tile_product(
         offsets = [i if dense else e.product(a_row, i) for i in range(rows)]
         with e.loop(steps) as c:
             a_c, b_c = e.sum(a_at, e.product(c, a_step)), e.product(c, b_step)
+            for offset in () if dense else offsets:
+                e.prefetch(a, e.sum(a_c, e.product(a_step, STEPS_AHEAD), offset))
             with e.loop(tap_count) as t:
                 place = e.sum(tap_at, e.product(t, 2))
                 a_t, b_t = e.sum(a_c, e.scalar(taps, place)), e.sum(b_c, e.scalar(taps, e.sum(place, 1)))
@@ -61,6 +64,7 @@ def _row_packer(step: int) -> Callable[..., int]:
             shift = e.product(v, e.lanes)
             vector, _ = e.source(src, row, e.sum(start, e.product(shift, step)), step, size)
             e.store(vector, out, e.sum(out_at, shift))
+            e.prefetch(src, e.sum(row, start, shift, AHEAD // e.bytes))
 
     return write
 

@@ -11,21 +11,27 @@ from typing import Any
 
 from numba import types
 
+from .microkernel import AHEAD
 from .plan import F, G
 from .vectors import INT, INTS, POINTER, SCALAR, Emitter, emitted, i64
 
 ANY = 0  # in place of a step: any step, and any distance between the elements of a row
-OPEN = 0  # in place of the taps of an axis: any number of them, and of channels
-WINDOWS = 3, 5  # windows of so many rows and columns and one channel are unrolled
-VARIANTS = *((1, step, OPEN) for step in (ANY, 1, 2)), *((v, s, w) for v in (1, 2, 4) for s in (1, 2) for w in WINDOWS)
+OPEN = 0  # in place of a window: any number of taps and of channels
+# Rows and columns of the windows that are unrolled, for one channel, by their numbers: whole ones, and what is left of
+# them for the pixels that a stride of two leaves.
+WINDOWS = dict(enumerate(((3, 3), (5, 5), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2)), 1))
+WHOLE = 1, 2
+VARIANTS = (
+    *((1, step, OPEN) for step in (ANY, 1, 2)), *((v, s, w) for v in (1, 2, 4) for s in (1, 2) for w in WHOLE),
+    *((v, 1, w) for v in (1, 2, 4) for w in WINDOWS if w not in WHOLE),
+)  # fmt: skip
 MOST_VECTORS = 4
-AHEAD = 2048  # bytes; a row or plane is long read before the processor has noticed that it is being read
 
 
-def unrolled(taps: set[int], channels: int, kind: int) -> int:
-    """Which of WINDOWS has so many taps along either axis, else OPEN."""
-    (size,) = taps if len(taps) == 1 else {OPEN}
-    return size if size in WINDOWS and channels == 1 and kind != ANY else OPEN
+def unrolled(window: tuple[int, int], channels: int, kind: int) -> int:
+    """The number of the window, OPEN where it is not among those unrolled for so many channels and this step."""
+    number = next((number for number, known in WINDOWS.items() if known == window), OPEN)
+    return number if channels == 1 and (MOST_VECTORS, kind, number) in VARIANTS else OPEN
 
 
 def _read(e: Emitter, kind: int, base: Any, row: Any, start: Any, step: Any, size: Any, increment: Any) -> Any:
@@ -41,7 +47,7 @@ def row_product(
 ) -> None:  # fmt: skip
     """out = initial + the sum over channels and taps of weight * source, for `count` outputs of so many rows.
 
-    `h` and `column` are where in the source the first output's tap of offset 0 lies.
+    The outputs of a row are neighbours or, where out_v is 2, have one element between them. `h` and `column` are where in the source the first output's tap of offset 0 lies.
     """
     channels, size_h, size_w, src_c, src_h, increment, w_c, step_h, step_w, row_taps, column_taps, kind, window = (
         e.scalar(plan, e.sum(p, place)) for place in (
@@ -49,6 +55,7 @@ def row_product(
             F.column_taps, F.row_kind, F.window,
         )
     )  # fmt: skip
+    doubled = e.builder.icmp_signed("==", e.scalar(plan, e.sum(p, F.out_v)), i64(2))
     tables = [e.sum(p, e.scalar(plan, e.sum(p, place))) for place in (F.rows_at, F.columns_at)]
 
     def tap(axis: int, number: Any) -> tuple[Any, Any]:
@@ -63,8 +70,8 @@ def row_product(
             held = e.builder.load(total)
             e.builder.store(e.builder.select(mask, e.fma(weight, vector, held), held), total)
 
-    def in_full(sums: list[Any], kind: int, size: int) -> Any:
-        over_rows, over_columns = ([tap(axis, i64(t)) for t in range(size)] for axis in (0, 1))
+    def in_full(sums: list[Any], kind: int, window: int) -> Any:
+        over_rows, over_columns = ([tap(axis, i64(t)) for t in range(size)] for axis, size in enumerate(WINDOWS[window]))
         weights = [[e.splat(e.scalar(w, e.sum(w_at, r[0], s[0]))) for s in over_columns] for r in over_rows]
 
         def write(line: Any) -> None:
@@ -103,9 +110,15 @@ def row_product(
             for total in sums:
                 e.builder.store(e.splat(initial), total)
             write(e.sum(h, e.product(u, step_h)))
-            for v, total in enumerate(sums):
-                mask = e.within(i64(v * e.lanes), 1, count)
-                e.store(e.builder.load(total), out, e.sum(out_at, e.product(u, pitch), v * e.lanes), mask)
+            at = e.sum(out_at, e.product(u, pitch))
+            with e.builder.if_else(doubled) as (apart, together):
+                with apart:
+                    for v, total in enumerate(sums):
+                        e.store_apart(e.builder.load(total), out, e.sum(at, 2 * v * e.lanes), e.sum(count, -v * e.lanes))
+                with together:
+                    for v, total in enumerate(sums):
+                        mask = e.within(i64(v * e.lanes), 1, count)
+                        e.store(e.builder.load(total), out, e.sum(at, v * e.lanes), mask)
 
 
 @emitted(POINTER, INT, INT, POINTER, INT, POINTER, INT, INTS)
@@ -157,14 +170,15 @@ def correlation(
                 at = e.sum(dw_at, e.product(dw_r, row), e.product(dw_s, s))
                 e.builder.store(e.total(e.builder.load(total)), e.builder.gep(dw, [at]))
 
-    variants = {step + 8 * size: (step, size) for _, step, size in VARIANTS}
+    variants = {step + 8 * size: (step, size) for _, step, size in VARIANTS if size in (OPEN, *WHOLE)}
     for variant in e.cases(e.sum(kind, e.product(window, 8)), variants):
         step, size = variants[variant]
         if size == OPEN:
             with e.loop(kernel_w) as s:
                 write(step, [(r, [s])])
         else:
-            write(step, [(i64(row), [i64(column) for column in range(size)]) for row in range(size)])
+            rows, columns = WINDOWS[size]
+            write(step, [(i64(row), [i64(column) for column in range(columns)]) for row in range(rows)])
 
 
 @emitted(POINTER, INT, INT, POINTER, INT, INT, INT, INT, INTS, types.boolean)

@@ -48,9 +48,9 @@ def gather(
                 left = count_v - v
                 vectors = 1 if plan[p + F.window] == OPEN or left <= lanes else 2 if left <= 2 * lanes else MOST_VECTORS
                 count = min(left, vectors * lanes)
-                if increment == 1:
+                if increment <= 2:
                     row_product(
-                        out, out_at + v, plan[p + F.out_u], count, vectors, src, src_at, first_u * plan[p + F.step_h],
+                        out, out_at + v * increment, plan[p + F.out_u], count, vectors, src, src_at, first_u * plan[p + F.step_h],
                         extent, v * plan[p + F.step_w], w, w_at, bias[index(k)], plan, p,
                     )  # fmt: skip
                 else:

@@ -68,6 +68,14 @@ class Emitter:
         builder.branch(head)
         builder.position_at_end(after)
 
+    def store_apart(self, vector: Any, base: Any, offset: Any, count: Any) -> None:
+        """Up to so many lanes to every second element."""
+        even = ir.Constant(ir.VectorType(i1, self.lanes), [lane % 2 == 0 for lane in range(self.lanes)])
+        for half in (0, self.lanes):
+            spread = self.shuffle(vector, vector, [(half + lane) // 2 for lane in range(self.lanes)])
+            mask = self.builder.and_(even, self.within_signed(half, self.product(count, 2)))
+            self.store(spread, base, self.sum(offset, half), mask)
+
     def cases(self, key: Any, numbers: Iterable[int]) -> Iterator[int]:
         """What is written while one of the numbers is handed out runs where the key is that number."""
         after = self.builder.append_basic_block("after")
@@ -186,6 +194,11 @@ class Emitter:
             vector = self.builder.insert_element(vector, element, i32(lane))
             mask = self.builder.insert_element(mask, held, i32(lane))
         return vector, mask
+
+    def within_signed(self, start: int, size: Any) -> Any:
+        """Which of start, start + 1, ... are below the size, which may be negative."""
+        places = ir.Constant(self.index, [start + lane for lane in range(self.lanes)])
+        return self.builder.icmp_signed("<", places, self.splat(self.builder.trunc(size, i32)))
 
     def shuffle(self, a: Any, b: Any, order: list[int]) -> Any:
         return self.builder.shuffle_vector(a, b, ir.Constant(self.index, order))
