@@ -13,7 +13,7 @@ import numpy as np
 
 from .gather import PIECE, STATUS
 from .geometry import Array, Axis, even_split
-from .microkernel import TILES
+from .microkernel import LOW_ROWS, TILES
 from .plan import F, Lattice, joined, record
 from .vectors import lanes_of
 
@@ -22,6 +22,9 @@ BLOCK_BYTES = 768 * 1024
 BLOCK_COLUMNS = 128
 BLOCK_OUTPUTS = 2048
 PART_OUTPUTS = 256
+MERGED_OUTPUTS = 512
+FEW_OUTPUTS = 128
+LOW_COST = 1.15
 UNITS_PER_WORKER = 4
 UNPACKED_USES = 8
 
@@ -72,35 +75,54 @@ def _line(axis: Axis, count: int) -> Axis:
     return Axis(axis.taps, axis.offsets, 1, count, count, 1, 0)
 
 
-def _tile(targets: int, vectors: int) -> tuple[int, int]:
-    """The register tile that leaves fewer of its elements unused."""
-    return min(TILES, key=lambda tile: -(-targets // tile[0]) * tile[0] * -(-vectors // tile[1]) * tile[1])
+def tile_of(rows: int, vectors: int, lowest: bool = False) -> tuple[int, int]:
+    """The register tile, of the low ones where it has to be, that leaves fewer of its elements unused; a low one has more
+    to load for each."""
+    costs = {tile: -(-rows // tile[0]) * tile[0] * -(-vectors // tile[1]) * tile[1] for tile in TILES}
+    allowed = [tile for tile in TILES if tile[0] == LOW_ROWS or not lowest]
+    return min(allowed, key=lambda tile: costs[tile] * (LOW_COST if tile[0] == LOW_ROWS else 1))
 
 
-def _cut(lattice: Lattice, in_place: bool, dtype: np.dtype, workers: int) -> tuple[int, int, int, int]:
-    """Outputs (U, V) and channels of a block: the largest that stays in cache; and parts of the targets: what leaves
-    every worker the same."""
-    images, groups, channels, targets = lattice.problem
+@dataclass(frozen=True)
+class _Block:
+    """Images, outputs (U, V) and channels of a block, and in how many parts the targets are shared out."""
+
+    n: int
+    u: int
+    v: int
+    c: int
+    parts_k: int
+
+
+def _cut(lattice: Lattice, in_place: bool, dtype: np.dtype, workers: int) -> _Block:
+    """The largest block that stays in cache, of several images where they are small; and as many parts of the targets as
+    leave every worker the same."""
+    images, groups, channels, _ = lattice.problem
     (rows, columns), lanes = lattice.axes, lanes_of(dtype)
     if in_place:
-        u, v, c = 1, even_split(columns.count, BLOCK_OUTPUTS, lanes), even_split(channels, 4 * CHANNELS)
+        u, v = 1, even_split(columns.count, BLOCK_OUTPUTS, lanes)
     else:
         v = columns.count if columns.count <= BLOCK_COLUMNS * 3 // 2 else BLOCK_COLUMNS
         u = even_split(rows.count, max(1, BLOCK_OUTPUTS // v))
         wanted = min(channels, CHANNELS // 2) * dtype.itemsize
         while u > 1 and _plane(lattice.axes, (u, v), lanes).channel_pitch * wanted > BLOCK_BYTES:
             u = -(-u // 2)
+    planes = -(-rows.count // u) * -(-columns.count // v)
+    n = 1
+    if planes == 1:
+        n = even_split(images, max(1, MERGED_OUTPUTS // (u * v)))
+        while n > 1 and -(-images // n) * groups % workers:
+            n -= 1
 
     def blocks(u: int) -> int:
-        return images * groups * -(-rows.count // u) * -(-columns.count // v)
+        return -(-images // n) * groups * -(-rows.count // u) * -(-columns.count // v)
 
     while u > 1 and blocks(u) % workers and blocks(u) < UNITS_PER_WORKER * workers and u * v >= 2 * PART_OUTPUTS:
         u = -(-u // 2)
-    if not in_place:
-        pitch = _plane(lattice.axes, (u, v), lanes).channel_pitch
-        c = even_split(channels, max(1, min(CHANNELS, BLOCK_BYTES // (pitch * dtype.itemsize))))
+    size = n * (lanes if in_place else _plane(lattice.axes, (u, v), lanes).channel_pitch) * dtype.itemsize
+    most = 4 * CHANNELS if in_place else max(1, min(CHANNELS if u * v > FEW_OUTPUTS else channels, BLOCK_BYTES // size))
     enough = blocks(u) >= UNITS_PER_WORKER * workers
-    return u, v, c, 1 if enough else workers // gcd(workers, blocks(u))
+    return _Block(n, u, v, even_split(channels, most), 1 if enough else workers // gcd(workers, blocks(u)))
 
 
 def _record(lattice: Lattice, dtype: np.dtype, workers: int, panels_at: int) -> tuple[Array, Dense]:
@@ -110,27 +132,31 @@ def _record(lattice: Lattice, dtype: np.dtype, workers: int, panels_at: int) -> 
         lattice, in_place = replace(lattice, axes=(_line(lattice.axes[0], 1), _line(lattice.axes[1], size))), True
     images, groups, channels, targets = lattice.problem
     rows, columns = lattice.axes
-    u, v, c, parts_k = _cut(lattice, in_place, dtype, workers)
+    block = _cut(lattice, in_place, dtype, workers)
+    n, u, v, c = block.n, block.u, block.v, block.c
     plane = _plane(lattice.axes, (u, v), lanes)
-    tile_rows, tile_vectors = _tile(targets, plane.vectors)
-    k = even_split(targets, -(-targets // parts_k), tile_rows)
-    units = images * groups * -(-rows.count // u) * -(-columns.count // v) * -(-targets // k)
-    uses = images * -(-rows.count // u) * -(-columns.count // v) * -(-plane.vectors // tile_vectors)
-    packed = uses > UNPACKED_USES * min(workers, units) or targets < tile_rows
+    tile_rows, tile_vectors = tile_of(targets, n * plane.vectors)
+    blocks = -(-images // n) * -(-rows.count // u) * -(-columns.count // v)
+    units, uses = blocks * groups * block.parts_k, blocks * -(-n * plane.vectors // tile_vectors)
+    packed = uses > UNPACKED_USES * min(workers, units) or targets < LOW_ROWS
+    if not packed:
+        tile_rows, tile_vectors = tile_of(targets, n * plane.vectors, lowest=True)
+    k = even_split(targets, -(-targets // block.parts_k), tile_rows)
     taps = rows.taps.size * columns.taps.size
     planes = rows.planes[:, None] * columns.phases.size + columns.planes
     offsets = ((planes * plane.rows + rows.slots[:, None]) * plane.pitch + columns.slots).ravel()
     weights = (rows.taps[:, None] * lattice.w_strides[2] + columns.taps * lattice.w_strides[3]).ravel()
     in_panel = np.arange(taps) * tile_rows if packed else weights
-    buffer = 0 if in_place else plane.channel_pitch * c + max(vectors for _, vectors in TILES) * 2 * lanes
+    buffer = 0 if in_place else n * plane.channel_pitch * c + max(vectors for _, vectors in TILES) * 2 * lanes
     buffer = -(-buffer // lanes) * lanes
     scratch = buffer + max(rows * vectors for rows, vectors in TILES) * lanes
-    room = u * -(-v // lanes) + tile_vectors + 1
-    work = 2 * room + PIECE * (room + u + 1 + (u * v) // max(1, plane.pitch))
+    room = n * u * -(-v // lanes) + tile_vectors + 1
+    work = 2 * room + PIECE * (room + n * (u + 1)) + 3 * lanes
     panels = groups * -(-channels // c) * -(-targets // tile_rows) * taps * c * tile_rows if packed else 0
     fields = lattice.fields() | {
         "low_h": rows.low, "low_w": columns.low, "block_u": u, "block_v": v, "block_c": c, "block_k": k,
-        "height": plane.rows, "pitch": plane.pitch, "channel_pitch": plane.channel_pitch, "by_row": plane.by_row,
+        "height": plane.rows, "pitch": plane.pitch, "channel_pitch": n * plane.channel_pitch,
+        "block_n": n, "image_pitch": lattice.src_strides[0] if in_place else plane.channel_pitch, "by_row": plane.by_row,
         "in_place": in_place, "packed": packed, "tile_rows": tile_rows, "tile_vectors": tile_vectors,
         "phases_h": rows.phases.size, "phases_w": columns.phases.size, "taps": taps, "panels_at": panels_at,
         "tile_at": buffer, "room": room,

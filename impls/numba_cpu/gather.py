@@ -19,7 +19,7 @@ from typing import Any
 
 from .launch import cached_kernel, index, njit_inner
 from .microkernel import add_lanes, pack_row, pack_row_by_two, tile_product, vector_lanes
-from .packing import inside
+from .packing import inside, transpose_lines
 from .plan import F
 
 PIECE = 3
@@ -32,7 +32,7 @@ Pointer = Any
 def _pack_source(
     plan: Pointer, p: int, buffer: Pointer, buffer_at: int, src: Pointer, src_at: int, u: int, v: int, channels: int
 ) -> None:
-    """Source pixels of one block to [channel][phase][phase][row][column], zeros around the image."""
+    """Source pixels of one block and image to [channel][phase][phase][row][column], zeros around the image."""
     pitch, size, step, increment = plan[p + F.pitch], plan[p + F.size_w], plan[p + F.step_w], plan[p + F.src_w]
     vectors = -(-pitch // vector_lanes(buffer))
     for c in range(channels):
@@ -59,7 +59,9 @@ def _pack_source(
 
 
 @njit_inner()
-def _lay_out(plan: Pointer, p: int, extent_u: int, extent_v: int, work: Pointer, at: int, room: int, lanes: int) -> int:
+def _lay_out(
+    plan: Pointer, p: int, images: int, extent_u: int, extent_v: int, work: Pointer, at: int, room: int, lanes: int
+) -> int:
     """Where in the buffer every vector of outputs of a block begins, and the pieces that it is stored in.
 
     To `work`: `room` places, as many numbers of a first piece, and the pieces (lane, output offset, lanes).  Returns the
@@ -68,18 +70,20 @@ def _lay_out(plan: Pointer, p: int, extent_u: int, extent_v: int, work: Pointer,
     pitch, by_row = plan[p + F.pitch], plan[p + F.by_row]
     run = extent_v if by_row else (extent_u - 1) * pitch + extent_v
     vectors, found = 0, at + 2 * room
-    for line in range(extent_u if by_row else 1):
+    lines = extent_u if by_row else 1
+    for line in range(images * lines):
+        image, row = line // lines, line % lines
         for start in range(0, run, lanes):
             # A tensor is not read behind its end.
-            base = line * pitch + (min(start, run - lanes) if plan[p + F.in_place] else start)
-            work[at + vectors], work[at + room + vectors] = base, found
-            lane = line * pitch + start - base
+            base = row * pitch + (min(start, run - lanes) if plan[p + F.in_place] else start)
+            work[at + vectors], work[at + room + vectors] = image * plan[p + F.image_pitch] + base, found
+            lane = row * pitch + start - base
             while lane < lanes:
                 u, v = (base + lane) // pitch, (base + lane) % pitch
                 count = min(lanes - lane, extent_v - v)
                 if u < extent_u and count > 0:
                     work[found], work[found + 2] = lane, count
-                    work[found + 1] = u * plan[p + F.out_u] + v * plan[p + F.out_v]
+                    work[found + 1] = image * plan[p + F.out_n] + u * plan[p + F.out_u] + v * plan[p + F.out_v]
                     found += PIECE
                 lane += pitch - v
             vectors += 1
@@ -128,7 +132,7 @@ def _multiply_block(
         at = a_at + (done * plan[p + F.block_c] * count if packed else start * row)
         for first in range(0, vectors, width):
             tile_product(
-                tile, tile_at, height, a, at, row, step, b, b_at, b_step, work, places + first, channels, plan, taps,
+                tile, tile_at, height, width, a, at, row, step, b, b_at, b_step, work, places + first, channels, plan, taps,
                 count, packed, False,
             )  # fmt: skip
             odd |= _store(
@@ -154,12 +158,14 @@ def _multiply_lattice(
     parts, panel_size = parts_u * parts_v * parts_k, block_c * plan[p + F.taps] * height
     buffer, places = worker * plan[p + F.scratch_size], STATUS + worker * plan[p + F.work_size]
     tile, lanes, odd = buffer + plan[p + F.tile_at], vector_lanes(out), 0
-    for unit in range(worker, plan[p + F.images] * groups * parts, workers):
-        image, group, part = unit // parts // groups, unit // parts % groups, unit % parts
+    images, block_n = plan[p + F.images], plan[p + F.block_n]
+    for unit in range(worker, -(-images // block_n) * groups * parts, workers):
+        image, group, part = unit // parts // groups * block_n, unit // parts % groups, unit % parts
+        held_n = min(block_n, images - image)
         k = part % parts_k * block_k
         u, v = part // parts_k // parts_v * block_u, part // parts_k % parts_v * block_v
         extent_u, extent_v = min(block_u, count_u - u), min(block_v, count_v - v)
-        vectors = _lay_out(plan, p, extent_u, extent_v, work, places, room, lanes)
+        vectors = _lay_out(plan, p, held_n, extent_u, extent_v, work, places, room, lanes)
         k_all, rows = group * targets + k, min(block_k, targets - k)
         out_at = plan[p + F.out_at] + image * plan[p + F.out_n] + k_all * plan[p + F.out_k]
         out_at += u * plan[p + F.out_u] + v * plan[p + F.out_v]
@@ -176,7 +182,9 @@ def _multiply_lattice(
                 b, b_at, b_step = src, src_at + v * plan[p + F.src_w], plan[p + F.src_c]
             else:
                 b, b_at, b_step = scratch, buffer, plan[p + F.channel_pitch]
-                _pack_source(plan, p, scratch, buffer, src, src_at, u, v, held)
+                for i in range(held_n):
+                    to, source = buffer + i * plan[p + F.image_pitch], src_at + i * plan[p + F.src_n]
+                    _pack_source(plan, p, scratch, to, src, source, u, v, held)
             odd |= _multiply_block(
                 plan, p, out, out_at, a, a_at, b, b_at, b_step, held, rows, bias, k_all, part_c > 0, scratch, tile,
                 work, places, room, vectors,
@@ -195,6 +203,33 @@ def multiply(
             work[0] = 1
 
 
+@njit_inner()
+def _pack_panel(
+    plan: Pointer, p: int, panels: Pointer, at: int, w: Pointer, source: int, channels: int, rows: int, work: Pointer,
+    rows_at: int,
+) -> None:  # fmt: skip
+    """[channel][tap][target] of so many channels and targets."""
+    height, taps, table = plan[p + F.tile_rows], plan[p + F.taps], p + plan[p + F.weights_at]
+    increment, by_channel = plan[p + F.w_k], plan[p + F.w_c]
+    compact = plan[table + taps - 1] - plan[table] == taps - 1 and plan[table] == 0
+    if increment != 1 and compact and by_channel == taps:
+        transpose_lines(panels, at, height, rows, w, source, increment, channels * taps, work, rows_at)
+    elif increment != 1 and compact:
+        for c in range(channels):
+            to = at + c * taps * height
+            transpose_lines(panels, to, height, rows, w, source + c * by_channel, increment, taps, work, rows_at)
+    elif increment != 1 and by_channel == 1:
+        for t in range(taps):
+            from_, to = source + plan[table + t], at + t * height
+            transpose_lines(panels, to, taps * height, rows, w, from_, increment, channels, work, rows_at)
+    else:
+        for c in range(channels):
+            for t in range(taps):
+                tap, to = source + c * by_channel + plan[table + t], at + (c * taps + t) * height
+                for i in range(rows):
+                    panels[index(to + i)] = w[index(tap + i * increment)]
+
+
 @cached_kernel
 def pack(
     worker: int, workers: int, plan: Pointer, work: Pointer, out: Pointer, src: Pointer, w: Pointer, bias: Pointer,
@@ -206,17 +241,12 @@ def pack(
         if not plan[p + F.packed]:
             continue
         channels, targets, block_c = plan[p + F.channels], plan[p + F.targets], plan[p + F.block_c]
-        height, taps, table = plan[p + F.tile_rows], plan[p + F.taps], p + plan[p + F.weights_at]
+        height, taps, rows_at = plan[p + F.tile_rows], plan[p + F.taps], STATUS + worker * plan[p + F.work_size]
         panels_k, parts_c = -(-targets // height), -(-channels // block_c)
         for unit in range(worker, plan[p + F.groups] * parts_c * panels_k, workers):
             group, part_c, panel = unit // panels_k // parts_c, unit // panels_k % parts_c, unit % panels_k
             c, k = part_c * block_c, panel * height
             at = plan[p + F.panels_at] + unit * block_c * taps * height
-            rows, increment = min(height, targets - k), plan[p + F.w_k]
-            source = group * plan[p + F.w_group] + k * increment + c * plan[p + F.w_c]
-            for held in range(min(block_c, channels - c)):
-                for t in range(taps):
-                    tap = source + held * plan[p + F.w_c] + plan[table + t]
-                    for i in range(rows):
-                        panels[index(at + i)] = w[index(tap + i * increment)]
-                    at += height
+            source = group * plan[p + F.w_group] + k * plan[p + F.w_k] + c * plan[p + F.w_c]
+            rows, held = min(height, targets - k), min(block_c, channels - c)
+            _pack_panel(plan, p, panels, at, w, source, held, rows, work, rows_at)

@@ -14,9 +14,9 @@ import numpy as np
 from conformance.implementations.windows import Window
 
 from . import rows, wgrad
+from .blocks import tile_of
 from .geometry import Array, Shape, Strides, even_split, image_strides
 from .launch import run
-from .microkernel import TILES
 from .packing import aligned
 from .plan import G, record
 from .row_kernels import ANY, unrolled
@@ -106,7 +106,7 @@ def plan(
     pixels = images * p_count * q_count
     folded = taps == 1 or channels <= FOLDED_CHANNELS or pixels < FOLDED_PIXELS * targets
     weights = channels * taps if folded else channels
-    rows_, vectors = min(TILES, key=lambda t: -(-targets // t[0]) * t[0] * -(-weights // (t[1] * lanes)) * t[1])
+    rows_, vectors = tile_of(targets, -(-weights // lanes))
     width = vectors * lanes
     q = q_count if q_count <= BLOCK_COLUMNS * 3 // 2 else BLOCK_COLUMNS
     p = even_split(p_count, max(1, BLOCK_PIXELS // q))

@@ -1,8 +1,9 @@
-"""Register tile of the dense kernels.
+"""Register tile of the dense kernels, and what moves whole vectors to and from it.
 
-Sizes: a tile is ROWS x VECTORS vectors.  With AVX-512 (32 registers) 13 x 2 takes 26 accumulators, 2 operand vectors
-and leaves 4 for broadcasts; 13 rows fit channel counts that are powers of two better than 14 (64 = 5 * 13 - 1,
-128 = 10 * 13 - 2).  Narrower machines have 16 registers, hence 6 x 2.  Groups of few channels take the low tile.
+Sizes: with AVX-512 (32 registers) 13 x 2 vectors take 26 accumulators, 2 operand vectors and leave 4 for broadcasts; 13
+rows fit channel counts that are powers of two better than 14 (64 = 5 * 13 - 1, 128 = 10 * 13 - 2).  Narrower machines
+have 16 registers, hence 6 x 2.  Tiles of four rows are for groups of few channels and for weights that are read where
+they lie: more rows than that are more addresses than there are registers.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from numba import types
 
 from .vectors import INT, INTS, POINTER, SCALAR, WIDE, Emitter, emitted, i64
 
-TILE_ROWS, TILE_VECTORS = (13, 2) if WIDE else (6, 2)
-LOW_ROWS, LOW_VECTORS = 4, 3
+LOW_ROWS = 4
+TILES = ((13, 2), (LOW_ROWS, 4), (LOW_ROWS, 3)) if WIDE else ((6, 2), (LOW_ROWS, 3))
 STEPS_AHEAD, AHEAD = 32, 2048  # how far ahead memory is asked for: steps of a tile, bytes of a row
-TILES = (TILE_ROWS, TILE_VECTORS), (LOW_ROWS, LOW_VECTORS)
 
 
-@emitted(POINTER, INT, INT, POINTER, INT, INT, INT, POINTER, INT, INT, INTS, INT, INT, INTS, INT, INT, INT, types.boolean)
+@emitted(POINTER, INT, INT, INT, POINTER, INT, INT, INT, POINTER, INT, INT, INTS, INT, INT, INTS, INT, INT, INT, types.boolean)
 def tile_product(
-    e: Emitter, out: Any, out_at: Any, height: Any, a: Any, a_at: Any, a_row: Any, a_step: Any, b: Any, b_at: Any,
+    e: Emitter, out: Any, out_at: Any, height: Any, width: Any, a: Any, a_at: Any, a_row: Any, a_step: Any, b: Any, b_at: Any,
     b_step: Any, columns: Any, column_at: Any, steps: Any, taps: Any, tap_at: Any, tap_count: Any, packed: Any,
     adds: Any,
 ) -> None:  # fmt: skip
@@ -32,8 +32,11 @@ def tile_product(
     a[c, t, i] lies at a_at + c * a_step + taps[2 * t] + i * a_row (a_row is 1 where it is packed), vector v of
     b[c, t] at b_at + c * b_step + taps[2 * t + 1] + columns[v].
     """
-    tiles = {2 * rows + dense: (rows, vectors, dense) for rows, vectors in TILES for dense in (0, 1)}
-    for number in e.cases(e.sum(e.product(height, 2), packed), tiles):
+    tiles = {
+        16 * rows + 2 * vectors + dense: (rows, vectors, dense)
+        for rows, vectors in TILES for dense in (0, 1) if dense or rows == LOW_ROWS
+    }  # fmt: skip
+    for number in e.cases(e.sum(e.product(height, 16), e.product(width, 2), packed), tiles):
         rows, vectors, dense = tiles[number]
         bases = [e.sum(b_at, e.scalar(columns, e.sum(column_at, v))) for v in range(vectors)]
         tile = e.variables(rows * vectors, e.zero)

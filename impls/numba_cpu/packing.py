@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from conformance.implementations.windows import Pair
 
 from .geometry import Array, Quad
 from .launch import index, njit_inner
+from .microkernel import transpose, transpose_by_two, vector_lanes
 from .vectors import VECTOR_BYTES
+
+ROW = 3  # (offset, start, size) of a row to be transposed
+Pointer = Any
 
 
 def aligned(shape: tuple[int, int], dtype: np.dtype) -> Array:
@@ -41,3 +47,42 @@ def source_range(first: int, last: int, window: Quad, size: int) -> Pair:
     kernel, stride, before, dilation = window
     low = max(0, first * stride - before)
     return low, max(low, min(size, (last - 1) * stride - before + dilation * (kernel - 1) + 1))
+
+
+@njit_inner()
+def transpose_rows(
+    out: Pointer, out_at: int, pitch: int, held: int, src: Pointer, work: Pointer, rows_at: int, columns: int, step: int,
+    increment: int,
+) -> None:  # fmt: skip
+    """out[j * pitch + i] = row i [start + j * step], zero where it has none; rows are (offset, start, size)."""
+    for i in range(held, vector_lanes(out)):
+        work[rows_at + i * ROW + 2] = 0
+        work[rows_at + i * ROW] = work[rows_at]
+        work[rows_at + i * ROW + 1] = 0
+    if increment == 1 and step == 1:
+        transpose(out, out_at, pitch, held, src, work, rows_at, columns)
+    elif increment == 1 and step == 2:
+        transpose_by_two(out, out_at, pitch, held, src, work, rows_at, columns)
+    else:
+        for i in range(held):
+            at, start, size = work[rows_at + i * ROW], work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2]
+            low, high = inside(start, step, columns, size)
+            for j in range(columns):
+                out[index(out_at + j * pitch + i)] = 0
+            for j in range(low, high):
+                out[index(out_at + j * pitch + i)] = src[index(at + (start + j * step) * increment)]
+
+
+@njit_inner()
+def transpose_lines(
+    out: Pointer, out_at: int, pitch: int, height: int, src: Pointer, src_at: int, distance: int, columns: int,
+    work: Pointer, rows_at: int,
+) -> None:  # fmt: skip
+    """out[j * pitch + i] = line i [j] of `height` lines of so many columns, a distance apart."""
+    lanes = vector_lanes(out)
+    for first in range(0, height, lanes):
+        held = min(lanes, height - first)
+        for i in range(held):
+            work[rows_at + i * ROW] = src_at + (first + i) * distance
+            work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = 0, columns
+        transpose_rows(out, out_at + first, pitch, held, src, work, rows_at, columns, 1, 1)

@@ -72,6 +72,8 @@ class Fields(NamedTuple):
     bands: int = 52  # the row kernel's own: shares of the rows of a plane
     row_kind: int = 53  # and which of its loops
     window: int = 54
+    block_n: int = 55  # images of a block of the dense kernel, and what lies between them in its buffer
+    image_pitch: int = 56
 
 
 class GradientFields(NamedTuple):

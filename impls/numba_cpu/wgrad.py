@@ -18,39 +18,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .launch import cached_kernel, index, njit_inner
-from .microkernel import add_lanes, copy_lanes, tile_product, transpose, transpose_by_two, vector_lanes
-from .packing import inside, source_range
+from .launch import cached_kernel, njit_inner
+from .microkernel import add_lanes, copy_lanes, tile_product, vector_lanes
+from .packing import ROW, inside, source_range, transpose_rows
 from .plan import G
 from .row_kernels import bias_gradient
 
 STATUS = 8
-ROW = 3
 Pointer = Any
-
-
-@njit_inner()
-def _transpose(
-    out: Pointer, out_at: int, pitch: int, held: int, src: Pointer, work: Pointer, rows_at: int, columns: int, step: int,
-    increment: int,
-) -> None:  # fmt: skip
-    """out[j * pitch + i] = row i [start + j * step], zero where it has none; rows are (offset, start, size)."""
-    for i in range(held, vector_lanes(out)):
-        work[rows_at + i * ROW + 2] = 0
-        work[rows_at + i * ROW] = work[rows_at]
-        work[rows_at + i * ROW + 1] = 0
-    if increment == 1 and step == 1:
-        transpose(out, out_at, pitch, held, src, work, rows_at, columns)
-    elif increment == 1 and step == 2:
-        transpose_by_two(out, out_at, pitch, held, src, work, rows_at, columns)
-    else:
-        for i in range(held):
-            at, start, size = work[rows_at + i * ROW], work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2]
-            low, high = inside(start, step, columns, size)
-            for j in range(columns):
-                out[index(out_at + j * pitch + i)] = 0
-            for j in range(low, high):
-                out[index(out_at + j * pitch + i)] = src[index(at + (start + j * step) * increment)]
 
 
 @njit_inner()
@@ -75,7 +50,7 @@ def _pack_pixels(
                 for i in range(held):
                     work[rows_at + i * ROW] = source + i * strides[0]
                     work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = columns[0], columns[1]
-                _transpose(buffer, target + first - c, width, held, src, work, rows_at, count, 1, strides[2])
+                transpose_rows(buffer, target + first - c, width, held, src, work, rows_at, count, 1, strides[2])
 
 
 @njit_inner()
@@ -96,7 +71,7 @@ def _pack_windows(
                     work[rows_at + i * ROW] = x_at + plan[table] * plan[G.x_c] + h * plan[G.x_h]
                     work[rows_at + i * ROW + 1] = columns[0] * plan[G.step_w] + plan[table + 2]
                     work[rows_at + i * ROW + 2] = plan[G.size_w] if 0 <= h < plan[G.size_h] else 0
-                _transpose(
+                transpose_rows(
                     buffer, target + first - c, width, held, x, work, rows_at, count, plan[G.step_w], plan[G.x_w]
                 )
 
@@ -108,7 +83,8 @@ def _multiply_taps(
     source_columns: tuple[int, int],
 ) -> None:  # fmt: skip
     """Every (target panel, channel panel, tap) tile takes its pixels of the block."""
-    height, width = plan[G.tile_rows], plan[G.tile_vectors] * vector_lanes(scratch)
+    height, vectors = plan[G.tile_rows], plan[G.tile_vectors]
+    width = vectors * vector_lanes(scratch)
     count, pitch = columns[1] - columns[0], source_columns[1] - source_columns[0]
     taps = plan[G.kernel_h] * plan[G.kernel_w]
     a_size = (rows[1] - rows[0]) * count * height
@@ -126,7 +102,7 @@ def _multiply_taps(
             for panel_k in range(-(-held[0] // height)):
                 tile = tiles_at + ((panel_k * panels_c + panel_c) * taps + tap) * height * width
                 tile_product(
-                    partials, tile, height, scratch, a_at + panel_k * a_size + first * count * height, 1,
+                    partials, tile, height, vectors, scratch, a_at + panel_k * a_size + first * count * height, 1,
                     count * height, scratch, b, plan[G.step_h] * pitch * width, plan, plan[G.vectors_at], last - first,
                     plan, plan[G.columns_at] + 2 * low, high - low, 1, True,
                 )  # fmt: skip
@@ -138,13 +114,14 @@ def _multiply_windows(
     rows: int, columns: int, adds: bool,
 ) -> int:  # fmt: skip
     """Every (target panel, weight panel) tile takes the pixels of the block; whether any sum is NaN."""
-    lanes, height, width = vector_lanes(scratch), plan[G.tile_rows], plan[G.tile_vectors] * vector_lanes(scratch)
+    lanes, height, vectors = vector_lanes(scratch), plan[G.tile_rows], plan[G.tile_vectors]
+    width = vectors * lanes
     odd, tile = 0, a_at + plan[G.tile_at]
     for panel_c in range(-(-held[1] // width)):
         left = min(width, held[1] - panel_c * width)
         for panel_k in range(-(-held[0] // height)):
             tile_product(
-                scratch, tile, height, scratch, a_at + panel_k * rows * columns * height, 1, columns * height, scratch,
+                scratch, tile, height, vectors, scratch, a_at + panel_k * rows * columns * height, 1, columns * height, scratch,
                 b_at + panel_c * rows * columns * width, columns * width, plan, plan[G.vectors_at], rows, plan,
                 plan[G.columns_at], columns, 1, False,
             )  # fmt: skip
@@ -169,7 +146,7 @@ def _scatter_taps(
             for i in range(held):
                 work[rows_at + i * ROW] = tile + (first + i) * size
                 work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = 0, channels
-            _transpose(dw, at + first, plan[G.dw_c], held, partials, work, rows_at, channels, 1, 1)
+            transpose_rows(dw, at + first, plan[G.dw_c], held, partials, work, rows_at, channels, 1, 1)
         else:
             for i in range(held):
                 tap = at + (first + i) // plan[G.kernel_w] * plan[G.dw_r] + (first + i) % plan[G.kernel_w] * plan[G.dw_s]
