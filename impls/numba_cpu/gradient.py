@@ -28,8 +28,8 @@ BLOCK_PIXELS = 1024
 BLOCK_COLUMNS = 128
 BLOCK_TARGETS = 256
 BLOCK_LANES = 128
-FOLDED_CHANNELS = 8
-FOLDED_PIXELS = 4  # for each target
+# What moving a vector costs, in products of vectors: transposing it, and adding one of a tile to dw.
+TRANSPOSED, SCATTERED = 12, 20
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,25 @@ def _lanes(axes: tuple[Window, Window], channels: int, dw_strides: Strides) -> A
     return table
 
 
+def _lanes_are_weights(
+    targets: int, channels: int, axes: tuple[Window, Window], pixels: int, lanes: int
+) -> bool:
+    """Which of the two ways of wgrad.py takes less time."""
+    taps, columns = axes[0].kernel * axes[1].kernel, axes[1].outputs
+    if taps == 1:
+        return True
+
+    def products(vectors: int) -> int:
+        rows, width = tile_of(targets, vectors)
+        return -(-targets // rows) * rows * -(-vectors // width) * width * pixels
+
+    folded, shifted = -(-channels * taps // lanes), -(-channels // lanes)
+    packing = TRANSPOSED * pixels * -(-columns // lanes) * lanes / columns
+    return products(folded) + folded * packing < (
+        taps * products(shifted) + shifted * packing * axes[0].stride * axes[1].stride + SCATTERED * targets * folded
+    )
+
+
 def plan(
     shape: Shape, layout: str, x_shape: Shape, dy_shape: Shape, groups: int, axes: tuple[Window, Window],
     with_bias: bool, dtype: np.dtype, workers: int,
@@ -104,29 +123,30 @@ def plan(
 
     p_count, q_count, taps = axes[0].outputs, axes[1].outputs, axes[0].kernel * axes[1].kernel
     pixels = images * p_count * q_count
-    folded = taps == 1 or channels <= FOLDED_CHANNELS or pixels < FOLDED_PIXELS * targets
+    folded = _lanes_are_weights(targets, channels, axes, pixels, lanes)
     weights = channels * taps if folded else channels
     rows_, vectors = tile_of(targets, -(-weights // lanes))
     width = vectors * lanes
     q = q_count if q_count <= BLOCK_COLUMNS * 3 // 2 else BLOCK_COLUMNS
     p = even_split(p_count, max(1, BLOCK_PIXELS // q))
+    n = even_split(images, max(1, BLOCK_PIXELS // (p * q))) if folded and p == p_count and q == q_count else 1
     k = even_split(targets, BLOCK_TARGETS, rows_)
     c = even_split(weights, BLOCK_LANES, width)
-    blocks = images * -(-p_count // p) * -(-q_count // q)
+    blocks = -(-images // n) * -(-p_count // p) * -(-q_count // q)
     tiles = groups * -(-targets // k) * -(-weights // c)
     parts = 1 if tiles >= 4 * workers else min(blocks, workers // gcd(workers, tiles))
-    source = p * q if folded else prod(  # pixels of the largest input rectangle that a block of outputs reads
+    source = n * p * q if folded else prod(  # pixels of the largest input rectangle that a block of outputs reads
         min(axis.size, (count - 1) * axis.stride + axis.dilation * (axis.kernel - 1) + 1)
         for axis, count in zip(axes, (p, q), strict=True)
     )  # fmt: skip
-    a_size, b_size = (-(-size // unit) * unit * count for size, unit, count in ((k, rows_, p * q), (c, width, source)))
+    a_size, b_size = (-(-size // unit) * unit * count for size, unit, count in ((k, rows_, n * p * q), (c, width, source)))
     a_size = -(-a_size // lanes) * lanes
     panels_k, panels_c = -(-targets // rows_), -(-channels // width)
     part_size = prod(shape) if folded else groups * panels_k * panels_c * taps * rows_ * width
     scratch, work = a_size + b_size + rows_ * width, 3 * lanes
     columns = np.arange(q)[:, None] * (rows_, width if folded else width * step)
     fields |= {
-        "folded": folded, "parts": parts, "block_p": p, "block_q": q, "block_k": k, "block_c": c, "tile_rows": rows_,
+        "folded": folded and 1 + (pixels == images * axes[0].size * axes[1].size and taps == 1), "block_n": n, "parts": parts, "block_p": p, "block_q": q, "block_k": k, "block_c": c, "tile_rows": rows_,
         "tile_vectors": vectors, "b_at": a_size, "tile_at": a_size + b_size, "scratch_size": scratch,
         "work_size": work, "part_size": part_size, "units": 4 * workers if folded else groups * panels_k,
     }  # fmt: skip

@@ -18,7 +18,8 @@ from .vectors import INT, INTS, POINTER, SCALAR, WIDE, Emitter, emitted, i64
 
 LOW_ROWS = 4
 TILES = ((13, 2), (LOW_ROWS, 4), (LOW_ROWS, 3)) if WIDE else ((6, 2), (LOW_ROWS, 3))
-STEPS_AHEAD, AHEAD = 32, 2048  # how far ahead memory is asked for: steps of a tile, bytes of a row
+# How far ahead memory is asked for: steps of a tile, bytes of a row, bytes of each of many rows.
+STEPS_AHEAD, AHEAD, LINES_AHEAD = 32, 2048, 320
 
 
 @emitted(POINTER, INT, INT, INT, POINTER, INT, INT, INT, POINTER, INT, INT, INTS, INT, INT, INTS, INT, INT, INT, types.boolean)
@@ -103,7 +104,9 @@ def _transposer(step: int) -> Callable[..., int]:
             vectors = []
             for lane in range(e.lanes):
                 offset, start, size = (e.scalar(rows, e.sum(rows_at, 3 * lane + i)) for i in range(3))
-                vectors.append(e.source(src, offset, e.sum(start, e.product(first, step)), step, size)[0])
+                begin = e.sum(start, e.product(first, step))
+                vectors.append(e.source(src, offset, begin, step, size)[0])
+                e.prefetch(src, e.sum(offset, begin, LINES_AHEAD // e.bytes))
             for j, vector in enumerate(e.transposed(vectors)):
                 left = e.builder.icmp_signed("<", e.sum(first, j), columns)
                 mask = e.within(i64(0), 1, e.builder.select(left, held, i64(0)))

@@ -127,6 +127,7 @@ class GradientFields(NamedTuple):
     work_size: int = 45
     part_size: int = 46
     units: int = 47  # shares in which the parts are added
+    block_n: int = 48
 
 
 F, G = Fields(), GradientFields()

@@ -24,56 +24,55 @@ from .packing import ROW, inside, source_range, transpose_rows
 from .plan import G
 from .row_kernels import bias_gradient
 
-STATUS = 8
+STATUS = 8  # integers that begin `work`; the first tells of NaN
+SHIFTED, WINDOWED, POINTWISE = range(3)  # lanes are channels; weights; weights of windows of one pixel
 Pointer = Any
 
 
 @njit_inner()
 def _pack_pixels(
-    buffer: Pointer, at: int, src: Pointer, src_at: int, strides: tuple[int, int, int], rows: tuple[int, int],
-    columns: tuple[int, int], channels: int, width: int, work: Pointer, rows_at: int,
+    buffer: Pointer, at: int, panel: int, src: Pointer, src_at: int, strides: tuple[int, int, int],
+    rows: tuple[int, int], columns: tuple[int, int], channels: int, width: int, work: Pointer, rows_at: int,
 ) -> None:  # fmt: skip
-    """A rectangle of pixels to [panel][row][column][width], width channels a panel."""
+    """A rectangle of pixels to [panel][row][column][width], width channels a panel, panels that far apart."""
     lanes, count, height = vector_lanes(buffer), columns[1] - columns[0], rows[1] - rows[0]
+    start = src_at + rows[0] * strides[1] + columns[0] * strides[2]
+    if strides[1] == count * strides[2]:  # whole rows are one
+        height, count = 1, height * count
     for c in range(0, channels, width):
         for row in range(height):
-            target = at + (c // width * height + row) * count * width
+            target = at + c // width * panel + row * count * width
             for first in range(c, min(c + width, channels), lanes):
                 held = min(lanes, min(c + width, channels) - first)
-                source = src_at + first * strides[0] + (rows[0] + row) * strides[1]
+                source = start + first * strides[0] + row * strides[1]
                 if strides[0] == 1:
                     for j in range(count):
-                        copy_lanes(
-                            buffer, target + j * width + first - c, src, source + (columns[0] + j) * strides[2], held
-                        )
+                        copy_lanes(buffer, target + j * width + first - c, src, source + j * strides[2], held)
                     continue
                 for i in range(held):
                     work[rows_at + i * ROW] = source + i * strides[0]
-                    work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = columns[0], columns[1]
+                    work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = 0, count
                 transpose_rows(buffer, target + first - c, width, held, src, work, rows_at, count, 1, strides[2])
 
 
 @njit_inner()
 def _pack_windows(
-    buffer: Pointer, at: int, x: Pointer, x_at: int, plan: Pointer, first_lane: int, weights: int, rows: tuple[int, int],
-    columns: tuple[int, int], width: int, work: Pointer, rows_at: int,
+    buffer: Pointer, at: int, panel: int, x: Pointer, x_at: int, plan: Pointer, first_lane: int, weights: int,
+    rows: tuple[int, int], columns: tuple[int, int], width: int, work: Pointer, rows_at: int,
 ) -> None:  # fmt: skip
     """Windows of a rectangle of outputs to [panel][row][column][width], one lane per weight of a target."""
     lanes, count, height = vector_lanes(buffer), columns[1] - columns[0], rows[1] - rows[0]
-    for c in range(0, weights, width):
+    for first in range(0, weights, lanes):
+        held, to = min(lanes, weights - first), at + first // width * panel + first % width
         for row in range(height):
-            target = at + (c // width * height + row) * count * width
-            for first in range(c, min(c + width, weights), lanes):
-                held = min(lanes, min(c + width, weights) - first)
-                for i in range(held):
-                    table = plan[G.lanes_at] + (first_lane + first + i) * 3
-                    h = (rows[0] + row) * plan[G.step_h] + plan[table + 1]
-                    work[rows_at + i * ROW] = x_at + plan[table] * plan[G.x_c] + h * plan[G.x_h]
-                    work[rows_at + i * ROW + 1] = columns[0] * plan[G.step_w] + plan[table + 2]
-                    work[rows_at + i * ROW + 2] = plan[G.size_w] if 0 <= h < plan[G.size_h] else 0
-                transpose_rows(
-                    buffer, target + first - c, width, held, x, work, rows_at, count, plan[G.step_w], plan[G.x_w]
-                )
+            for i in range(held):
+                table = plan[G.lanes_at] + (first_lane + first + i) * 3
+                h = (rows[0] + row) * plan[G.step_h] + plan[table + 1]
+                work[rows_at + i * ROW] = x_at + plan[table] * plan[G.x_c] + h * plan[G.x_h]
+                work[rows_at + i * ROW + 1] = columns[0] * plan[G.step_w] + plan[table + 2]
+                work[rows_at + i * ROW + 2] = plan[G.size_w] if 0 <= h < plan[G.size_h] else 0
+            target = to + row * count * width
+            transpose_rows(buffer, target, width, held, x, work, rows_at, count, plan[G.step_w], plan[G.x_w])
 
 
 @njit_inner()
@@ -168,7 +167,8 @@ def multiply(
     panels_k, panels_c = -(-targets // height), -(-lanes // width)
     blocks_p, blocks_q = -(-count_p // block_p), -(-count_q // block_q)
     blocks_k, blocks_c = -(-targets // block_k), -(-lanes // block_c)
-    blocks = plan[G.images] * blocks_p * blocks_q
+    block_n = plan[G.block_n]
+    blocks = -(-plan[G.images] // block_n) * blocks_p * blocks_q
     a_at, rows_at = worker * plan[G.scratch_size], STATUS + worker * plan[G.work_size]
     b_at, sums_kind = a_at + plan[G.b_at], 1 if plan[G.dy_q] == 1 else 0
     dy_strides, x_strides = (plan[G.dy_k], plan[G.dy_p], plan[G.dy_q]), (plan[G.x_c], plan[G.x_h], plan[G.x_w])
@@ -184,25 +184,43 @@ def multiply(
         dw_at = (group * targets + k) * plan[G.dw_k] + c + part * plan[G.part_size]
         start = part * blocks // parts
         for pixels in range(start, (part + 1) * blocks // parts):
-            image = pixels // blocks_q // blocks_p
+            image = pixels // blocks_q // blocks_p * block_n
+            images = min(block_n, plan[G.images] - image)
             p, q = pixels // blocks_q % blocks_p * block_p, pixels % blocks_q * block_q
             rows, columns = (p, min(p + block_p, count_p)), (q, min(q + block_q, count_q))
             dy_at = image * plan[G.dy_n] + (group * targets + k) * plan[G.dy_k]
             x_at = image * plan[G.x_n] + group * channels * plan[G.x_c]
-            _pack_pixels(scratch, a_at, dy, dy_at, dy_strides, rows, columns, held[0], height, work, rows_at)
+            size = (rows[1] - rows[0]) * (columns[1] - columns[0])
+            for i in range(images):
+                to = a_at + i * size * height
+                _pack_pixels(
+                    scratch, to, images * size * height, dy, dy_at + i * plan[G.dy_n], dy_strides, rows, columns,
+                    held[0], height, work, rows_at,
+                )  # fmt: skip
             if folded:
-                _pack_windows(scratch, b_at, x, x_at, plan, c, held[1], rows, columns, width, work, rows_at)
+                for i in range(images):
+                    to, panel, source = b_at + i * size * width, images * size * width, x_at + i * plan[G.x_n]
+                    if folded == POINTWISE:
+                        source += c * plan[G.x_c]
+                        _pack_pixels(
+                            scratch, to, panel, x, source, x_strides, rows, columns, held[1], width, work, rows_at
+                        )
+                    else:
+                        _pack_windows(
+                            scratch, to, panel, x, source, plan, c, held[1], rows, columns, width, work, rows_at
+                        )
                 odd |= _multiply_windows(
-                    plan, dw if parts == 1 else partials, dw_at, scratch, a_at, b_at, held, rows[1] - rows[0],
-                    columns[1] - columns[0], pixels > start,
+                    plan, dw if parts == 1 else partials, dw_at, scratch, a_at, b_at, held,
+                    images * (rows[1] - rows[0]), columns[1] - columns[0], pixels > start,
                 )  # fmt: skip
             else:
                 source_rows = source_range(rows[0], rows[1], window_h, plan[G.size_h])
                 source_columns = source_range(columns[0], columns[1], window_w, plan[G.size_w])
-                x_at += c * plan[G.x_c]
+                panel = (source_rows[1] - source_rows[0]) * (source_columns[1] - source_columns[0]) * width
                 _pack_pixels(
-                    scratch, b_at, x, x_at, x_strides, source_rows, source_columns, held[1], width, work, rows_at
-                )
+                    scratch, b_at, panel, x, x_at + c * plan[G.x_c], x_strides, source_rows, source_columns, held[1],
+                    width, work, rows_at,
+                )  # fmt: skip
                 _multiply_taps(
                     plan, partials, tiles_at, panels_c, scratch, a_at, b_at, held, rows, columns, source_rows,
                     source_columns,
@@ -212,8 +230,9 @@ def multiply(
                 for i in range(held[0]):
                     line = dy_at + i * plan[G.dy_k] + rows[0] * plan[G.dy_p] + columns[0] * plan[G.dy_q]
                     bias_gradient(
-                        sums, sum_at + i, sums_kind, dy, line, 1, rows[1] - rows[0], columns[1] - columns[0], plan, True
-                    )
+                        sums, sum_at + i, sums_kind, dy, line, images, rows[1] - rows[0], columns[1] - columns[0], plan,
+                        True,
+                    )  # fmt: skip
     if odd:
         work[0] = 1
 
