@@ -21,7 +21,7 @@ from .geometry import Array, Axis, Problem, Shape, backward_axes, forward_axis, 
 from .launch import run
 from .packing import aligned
 from .plan import Lattice, joined, record
-from .row_kernels import ANY, MOST_VECTORS, unrolled
+from .row_kernels import ANY, MOST_VECTORS, OPEN, unrolled
 from .storage import compute_dtype, converted, widened
 from .vectors import lanes_of
 
@@ -41,6 +41,8 @@ class Gathering:
 
     def run(self, src: Array, w: Array, bias: Array | None, dtype: np.dtype, workers: int) -> Array:
         out = (np.empty if self.covered else np.zeros)(self.shape, dtype)
+        if not out.size:
+            return out
         src, w = (np.ascontiguousarray(widened(array)) for array in (src, w))
         bias = np.zeros(self.channels, dtype) if bias is None else np.ascontiguousarray(widened(bias))
         if self.dense is None or self._meets_nan(out, src, w, bias, self.dense, workers):
@@ -65,13 +67,15 @@ def _gathering(
 ) -> Gathering:  # fmt: skip
     lattices = [Lattice(axes, problem, out_strides, src_strides, w_strides, w_group) for axes in parts]
     planes = problem[0] * problem[1] * problem[3]
-    records = []
+    records: list[Array] = []
+    if not planes:
+        return Gathering(shape, 0, True, joined(records), None)
     for lattice in lattices:
         step, taps = lattice.axes[1].step, (lattice.axes[0].taps.size, lattice.axes[1].taps.size)
         kind = step if src_strides[3] == 1 and step <= 2 else ANY
         fields = lattice.fields() | {
             "row_taps": lattice.axes[0].taps.size, "column_taps": lattice.axes[1].taps.size,
-            "row_kind": kind, "window": unrolled(taps, problem[2], kind),
+            "row_kind": kind, "window": unrolled(taps, kind) if problem[2] == 1 else OPEN,
             "bands": min(lattice.axes[0].count, -(-rows.UNITS_PER_WORKER * workers // planes)),
         }  # fmt: skip
         records.append(record(fields, lattice.tables()))

@@ -29,33 +29,31 @@ Pointer = Any
 
 
 @njit_inner()
-def _pack_source(
-    plan: Pointer, p: int, buffer: Pointer, buffer_at: int, src: Pointer, src_at: int, u: int, v: int, channels: int
+def _pack_plane(
+    plan: Pointer, p: int, buffer: Pointer, target: int, src: Pointer, src_at: int, u: int, v: int
 ) -> None:
-    """Source pixels of one block and image to [channel][phase][phase][row][column], zeros around the image."""
+    """One channel of one image of a block to [phase][phase][row][column], zeros around the image."""
     pitch, size, step, increment = plan[p + F.pitch], plan[p + F.size_w], plan[p + F.step_w], plan[p + F.src_w]
     vectors = -(-pitch // vector_lanes(buffer))
-    for c in range(channels):
-        target = buffer_at + c * plan[p + F.channel_pitch]
-        for a in range(plan[p + F.phases_h]):
-            first_h = u * plan[p + F.step_h] + plan[p + F.low_h] + plan[p + plan[p + F.phases_h_at] + a]
-            for b in range(plan[p + F.phases_w]):
-                first_w = v * step + plan[p + F.low_w] + plan[p + plan[p + F.phases_w_at] + b]
-                low, high = inside(first_w, step, pitch, size)
-                for row in range(plan[p + F.height]):
-                    h = first_h + row * plan[p + F.step_h]
-                    held = 0 <= h < plan[p + F.size_h]
-                    at = src_at + c * plan[p + F.src_c] + h * plan[p + F.src_h]
-                    if increment == 1 and step == 1:
-                        pack_row(buffer, target, src, at, first_w, size if held else 0, vectors)
-                    elif increment == 1 and step == 2:
-                        pack_row_by_two(buffer, target, src, at, first_w, size if held else 0, vectors)
-                    else:
-                        for j in range(pitch):
-                            buffer[index(target + j)] = 0
-                        for j in range(low, high if held else low):
-                            buffer[index(target + j)] = src[index(at + (first_w + j * step) * increment)]
-                    target += pitch
+    for a in range(plan[p + F.phases_h]):
+        first_h = u * plan[p + F.step_h] + plan[p + F.low_h] + plan[p + plan[p + F.phases_h_at] + a]
+        for b in range(plan[p + F.phases_w]):
+            first_w = v * step + plan[p + F.low_w] + plan[p + plan[p + F.phases_w_at] + b]
+            for row in range(plan[p + F.height]):
+                h = first_h + row * plan[p + F.step_h]
+                width = size if 0 <= h < plan[p + F.size_h] else 0
+                at = src_at + h * plan[p + F.src_h]
+                if increment == 1 and step == 1:
+                    pack_row(buffer, target, src, at, first_w, width, vectors)
+                elif increment == 1 and step == 2:
+                    pack_row_by_two(buffer, target, src, at, first_w, width, vectors)
+                else:
+                    low, high = inside(first_w, step, pitch, width)
+                    for j in range(pitch):
+                        buffer[index(target + j)] = 0
+                    for j in range(low, high):
+                        buffer[index(target + j)] = src[index(at + (first_w + j * step) * increment)]
+                target += pitch
 
 
 @njit_inner()
@@ -182,9 +180,11 @@ def _multiply_lattice(
                 b, b_at, b_step = src, src_at + v * plan[p + F.src_w], plan[p + F.src_c]
             else:
                 b, b_at, b_step = scratch, buffer, plan[p + F.channel_pitch]
-                for i in range(held_n):
-                    to, source = buffer + i * plan[p + F.image_pitch], src_at + i * plan[p + F.src_n]
-                    _pack_source(plan, p, scratch, to, src, source, u, v, held)
+                for plane in range(held * held_n):  # in ascending order: a row's last vector may end in the next one
+                    i, channel = plane % held_n, plane // held_n
+                    to = buffer + channel * b_step + i * plan[p + F.image_pitch]
+                    source = src_at + channel * plan[p + F.src_c] + i * plan[p + F.src_n]
+                    _pack_plane(plan, p, scratch, to, src, source, u, v)
             odd |= _multiply_block(
                 plan, p, out, out_at, a, a_at, b, b_at, b_step, held, rows, bias, k_all, part_c > 0, scratch, tile,
                 work, places, room, vectors,

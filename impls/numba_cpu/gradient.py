@@ -19,7 +19,7 @@ from .geometry import Array, Shape, Strides, even_split, image_strides
 from .launch import run
 from .packing import aligned
 from .plan import G, record
-from .row_kernels import ANY, unrolled
+from .row_kernels import ANY, OPEN, WHOLE, unrolled
 from .storage import widened
 from .vectors import lanes_of
 
@@ -108,6 +108,7 @@ def plan(
     filters, channels = shape[0], (shape[1] if layout == "nchw" else shape[3])
     targets, step = filters // groups, axes[1].stride
     kind = step if x_strides[3] == dy_strides[3] == 1 and step <= 2 else ANY
+    window = unrolled((axes[0].kernel, axes[1].kernel), kind)
     names = G._fields[: G.biased + 1]
     numbers = (
         images, groups, channels, targets, *dw_strides, *x_strides, *dy_strides,
@@ -115,7 +116,7 @@ def plan(
     )  # fmt: skip
     fields = dict(zip(names, numbers, strict=True)) | {
         "row_kind": kind,
-        "window": unrolled((axes[0].kernel, axes[1].kernel), 1, kind),
+        "window": window if window in WHOLE else OPEN,
     }
     by_rows, empty = record(dict(fields), {}, G), not (images and prod(shape))
     if empty or channels * targets < NARROW_PAIRS:

@@ -28,10 +28,10 @@ VARIANTS = (
 MOST_VECTORS = 4
 
 
-def unrolled(window: tuple[int, int], channels: int, kind: int) -> int:
-    """The number of the window, OPEN where it is not among those unrolled for so many channels and this step."""
+def unrolled(window: tuple[int, int], kind: int) -> int:
+    """The number of the window, OPEN where it is not among those unrolled for this step."""
     number = next((number for number, known in WINDOWS.items() if known == window), OPEN)
-    return number if channels == 1 and (MOST_VECTORS, kind, number) in VARIANTS else OPEN
+    return number if (MOST_VECTORS, kind, number) in VARIANTS else OPEN
 
 
 def _read(e: Emitter, kind: int, base: Any, row: Any, start: Any, step: Any, size: Any, increment: Any) -> Any:
