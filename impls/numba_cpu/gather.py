@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from .launch import cached_kernel, index, njit_inner
-from .microkernel import add_lanes, pack_row, pack_row_by_two, tile_product, vector_lanes
+from .microkernel import add_lanes, pack_row, pack_row_by_two, spread_lanes, tile_product, vector_lanes
 from .packing import inside, transpose_lines
 from .plan import F
 
@@ -105,6 +105,8 @@ def _store(
                 at, to = source + i * plan[p + F.tile_vectors] * lanes, out_at + i * plan[p + F.out_k] + work[piece + 1]
                 if increment == 1:
                     odd |= add_lanes(out, to, tile, at, count, bias[index(bias_at + i)], not adds)
+                elif increment == 2 and not adds:
+                    odd |= spread_lanes(out, to, tile, at, count, bias[index(bias_at + i)])
                 else:
                     for j in range(count):
                         where = index(to + j * increment)

@@ -76,6 +76,11 @@ def _row_packer(step: int) -> Callable[..., int]:
 pack_row, pack_row_by_two = _row_packer(1), _row_packer(2)
 
 
+def _nan_lanes(e: Emitter, vector: Any, mask: Any) -> Any:
+    unordered = e.builder.and_(e.builder.fcmp_unordered("uno", vector, vector), mask)
+    return e.builder.zext(e.builder.bitcast(unordered, ir.IntType(e.lanes)), i64)
+
+
 @emitted(POINTER, INT, POINTER, INT, INT, SCALAR, types.boolean)
 def add_lanes(
     e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any, offset: Any, first: Any
@@ -85,8 +90,16 @@ def add_lanes(
     held = e.load(out, out_at, e.builder.and_(mask, e.splat(e.builder.not_(first))))
     total = e.builder.fadd(e.load(src, src_at, mask), e.builder.select(first, e.splat(offset), held))
     e.store(total, out, out_at, mask)
-    unordered = e.builder.and_(e.builder.fcmp_unordered("uno", total, total), mask)
-    return e.builder.zext(e.builder.bitcast(unordered, ir.IntType(e.lanes)), i64)
+    return _nan_lanes(e, total, mask)
+
+
+@emitted(POINTER, INT, POINTER, INT, INT, SCALAR)
+def spread_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any, offset: Any) -> Any:
+    """Up to a vector of elements, plus an offset, to every second element; whether any sum is NaN."""
+    mask = e.within(i64(0), 1, count)
+    total = e.builder.fadd(e.load(src, src_at, mask), e.splat(offset))
+    e.store_apart(total, out, out_at, count)
+    return _nan_lanes(e, total, mask)
 
 
 def _transposer(step: int) -> Callable[..., int]:
