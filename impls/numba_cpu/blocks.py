@@ -76,8 +76,8 @@ def _line(axis: Axis, count: int) -> Axis:
 
 
 def tile_of(rows: int, vectors: int, lowest: bool = False) -> tuple[int, int]:
-    """The register tile, of the low ones where it has to be, that leaves fewer of its elements unused; a low one has more
-    to load for each."""
+    """The register tile, of the low ones where it has to be, that leaves fewer of its elements unused; a low one has
+    more to load for each."""
     costs = {tile: -(-rows // tile[0]) * tile[0] * -(-vectors // tile[1]) * tile[1] for tile in TILES}
     allowed = [tile for tile in TILES if tile[0] == LOW_ROWS or not lowest]
     return min(allowed, key=lambda tile: costs[tile] * (LOW_COST if tile[0] == LOW_ROWS else 1))
@@ -95,8 +95,8 @@ class _Block:
 
 
 def _cut(lattice: Lattice, in_place: bool, dtype: np.dtype, workers: int) -> _Block:
-    """The largest block that stays in cache, of several images where they are small; and as many parts of the targets as
-    leave every worker the same."""
+    """The largest block that stays in cache, of several images where they are small; and as many parts of the targets
+    as leave every worker the same."""
     images, groups, channels, _ = lattice.problem
     (rows, columns), lanes = lattice.axes, lanes_of(dtype)
     if in_place:
@@ -156,7 +156,8 @@ def _record(lattice: Lattice, dtype: np.dtype, workers: int, panels_at: int) -> 
     fields = lattice.fields() | {
         "low_h": rows.low, "low_w": columns.low, "block_u": u, "block_v": v, "block_c": c, "block_k": k,
         "height": plane.rows, "pitch": plane.pitch, "channel_pitch": n * plane.channel_pitch,
-        "block_n": n, "image_pitch": lattice.src_strides[0] if in_place else plane.channel_pitch, "by_row": plane.by_row,
+        "block_n": n, "image_pitch": lattice.src_strides[0] if in_place else plane.channel_pitch,
+        "by_row": plane.by_row,
         "in_place": in_place, "packed": packed, "tile_rows": tile_rows, "tile_vectors": tile_vectors,
         "phases_h": rows.phases.size, "phases_w": columns.phases.size, "taps": taps, "panels_at": panels_at,
         "tile_at": buffer, "room": room,

@@ -29,9 +29,7 @@ Pointer = Any
 
 
 @njit_inner()
-def _pack_plane(
-    plan: Pointer, p: int, buffer: Pointer, target: int, src: Pointer, src_at: int, u: int, v: int
-) -> None:
+def _pack_plane(plan: Pointer, p: int, buffer: Pointer, target: int, src: Pointer, src_at: int, u: int, v: int) -> None:
     """One channel of one image of a block to [phase][phase][row][column], zeros around the image."""
     pitch, size, step, increment = plan[p + F.pitch], plan[p + F.size_w], plan[p + F.step_w], plan[p + F.src_w]
     vectors = -(-pitch // vector_lanes(buffer))
@@ -62,8 +60,8 @@ def _lay_out(
 ) -> int:
     """Where in the buffer every vector of outputs of a block begins, and the pieces that it is stored in.
 
-    To `work`: `room` places, as many numbers of a first piece, and the pieces (lane, output offset, lanes).  Returns the
-    number of vectors.
+    To `work`: `room` places, as many numbers of a first piece, and the pieces (lane, output offset, lanes).  Returns
+    the number of vectors.
     """
     pitch, by_row = plan[p + F.pitch], plan[p + F.by_row]
     run = extent_v if by_row else (extent_u - 1) * pitch + extent_v
@@ -93,8 +91,8 @@ def _lay_out(
 
 @njit_inner()
 def _store(
-    plan: Pointer, p: int, out: Pointer, out_at: int, tile: Pointer, tile_at: int, rows: int, work: Pointer, firsts: int,
-    first: int, last: int, bias: Pointer, bias_at: int, adds: bool,
+    plan: Pointer, p: int, out: Pointer, out_at: int, tile: Pointer, tile_at: int, rows: int, work: Pointer,
+    firsts: int, first: int, last: int, bias: Pointer, bias_at: int, adds: bool,
 ) -> int:  # fmt: skip
     """Vectors `first` to `last` of a tile, plus the bias or what earlier channels left there; whether any is NaN."""
     odd, lanes, increment = 0, vector_lanes(tile), plan[p + F.out_v]
@@ -132,8 +130,8 @@ def _multiply_block(
         at = a_at + (done * plan[p + F.block_c] * count if packed else start * row)
         for first in range(0, vectors, width):
             tile_product(
-                tile, tile_at, height, width, a, at, row, step, b, b_at, b_step, work, places + first, channels, plan, taps,
-                count, packed, False,
+                tile, tile_at, height, width, a, at, row, step, b, b_at, b_step, work, places + first, channels, plan,
+                taps, count, packed, False,
             )  # fmt: skip
             odd |= _store(
                 plan, p, out, out_at + done * plan[p + F.out_k], tile,

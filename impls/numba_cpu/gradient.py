@@ -80,9 +80,7 @@ def _lanes(axes: tuple[Window, Window], channels: int, dw_strides: Strides) -> A
     return table
 
 
-def _lanes_are_weights(
-    targets: int, channels: int, axes: tuple[Window, Window], pixels: int, lanes: int
-) -> bool:
+def _lanes_are_weights(targets: int, channels: int, axes: tuple[Window, Window], pixels: int, lanes: int) -> bool:
     """Which of the two ways of wgrad.py takes less time."""
     taps, columns = axes[0].kernel * axes[1].kernel, axes[1].outputs
     if taps == 1:
@@ -140,16 +138,20 @@ def plan(
         min(axis.size, (count - 1) * axis.stride + axis.dilation * (axis.kernel - 1) + 1)
         for axis, count in zip(axes, (p, q), strict=True)
     )  # fmt: skip
-    a_size, b_size = (-(-size // unit) * unit * count for size, unit, count in ((k, rows_, n * p * q), (c, width, source)))
+    a_size, b_size = (
+        -(-size // unit) * unit * count for size, unit, count in ((k, rows_, n * p * q), (c, width, source))
+    )
     a_size = -(-a_size // lanes) * lanes
     panels_k, panels_c = -(-targets // rows_), -(-channels // width)
     part_size = prod(shape) if folded else groups * panels_k * panels_c * taps * rows_ * width
     scratch, work = a_size + b_size + rows_ * width, 3 * lanes
     columns = np.arange(q)[:, None] * (rows_, width if folded else width * step)
+    pointwise = taps == 1 and all(axis.stride == 1 and axis.before == 0 and axis.outputs == axis.size for axis in axes)
     fields |= {
-        "folded": folded and 1 + (pixels == images * axes[0].size * axes[1].size and taps == 1), "block_n": n, "parts": parts, "block_p": p, "block_q": q, "block_k": k, "block_c": c, "tile_rows": rows_,
-        "tile_vectors": vectors, "b_at": a_size, "tile_at": a_size + b_size, "scratch_size": scratch,
-        "work_size": work, "part_size": part_size, "units": 4 * workers if folded else groups * panels_k,
+        "folded": folded and (wgrad.POINTWISE if pointwise else wgrad.WINDOWED), "block_n": n, "parts": parts,
+        "block_p": p, "block_q": q, "block_k": k, "block_c": c, "tile_rows": rows_, "tile_vectors": vectors,
+        "b_at": a_size, "tile_at": a_size + b_size, "scratch_size": scratch, "work_size": work,
+        "part_size": part_size, "units": 4 * workers if folded else groups * panels_k,
     }  # fmt: skip
     tables = {
         "columns_at": columns, "vectors_at": np.arange(vectors) * lanes,

@@ -104,7 +104,9 @@ def _runner() -> Any:
     return njit(signature, parallel=True, nogil=True, cache=True, no_cfunc_wrapper=True)(cached_kernel(run_all))
 
 
-def run(kernel: Kernel, dtype: np.dtype, workers: int, plan: np.ndarray, work: np.ndarray, *tensors: np.ndarray) -> None:
+def run(
+    kernel: Kernel, dtype: np.dtype, workers: int, plan: np.ndarray, work: np.ndarray, *tensors: np.ndarray
+) -> None:
     """Runs `kernel` on every worker: (worker, workers, plan, work, POINTERS pointers to elements)."""
     address = _COMPILED.get((kernel, dtype))
     if address is None:

@@ -14,6 +14,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from .launch import njit_inner
 from .vectors import INT, INTS, POINTER, SCALAR, WIDE, Emitter, emitted, i64
 
 LOW_ROWS = 4
@@ -22,10 +23,30 @@ TILES = ((13, 2), (LOW_ROWS, 4), (LOW_ROWS, 3)) if WIDE else ((6, 2), (LOW_ROWS,
 STEPS_AHEAD, AHEAD, LINES_AHEAD = 32, 2048, 320
 
 
-@emitted(POINTER, INT, INT, INT, POINTER, INT, INT, INT, POINTER, INT, INT, INTS, INT, INT, INTS, INT, INT, INT, types.boolean)
-def tile_product(
-    e: Emitter, out: Any, out_at: Any, height: Any, width: Any, a: Any, a_at: Any, a_row: Any, a_step: Any, b: Any, b_at: Any,
-    b_step: Any, columns: Any, column_at: Any, steps: Any, taps: Any, tap_at: Any, tap_count: Any, packed: Any,
+@emitted(
+    POINTER,
+    INT,
+    INT,
+    INT,
+    POINTER,
+    INT,
+    INT,
+    INT,
+    POINTER,
+    INT,
+    INT,
+    INTS,
+    INT,
+    INT,
+    INTS,
+    INT,
+    INT,
+    INT,
+    types.boolean,
+)
+def _tile_product(
+    e: Emitter, out: Any, out_at: Any, height: Any, width: Any, a: Any, a_at: Any, a_row: Any, a_step: Any, b: Any,
+    b_at: Any, b_step: Any, columns: Any, column_at: Any, steps: Any, taps: Any, tap_at: Any, tap_count: Any, packed: Any,
     adds: Any,
 ) -> None:  # fmt: skip
     """out (+)= sum over steps c and taps t of a[c, t, i] * b[c, t, j], row-major.
@@ -60,6 +81,19 @@ def tile_product(
             e.store(e.builder.fadd(e.builder.load(total), held), out, at)
 
 
+@njit_inner()
+def tile_product(
+    out: Any, out_at: int, height: int, width: int, a: Any, a_at: int, a_row: int, a_step: int, b: Any, b_at: int,
+    b_step: int, columns: Any, column_at: int, steps: int, taps: Any, tap_at: int, tap_count: int, packed: int,
+    adds: bool,
+) -> None:  # fmt: skip
+    """A function of its own, which kernels that call it in several places need not hold as often."""
+    _tile_product(
+        out, out_at, height, width, a, a_at, a_row, a_step, b, b_at, b_step, columns, column_at, steps, taps, tap_at,
+        tap_count, packed, adds,
+    )  # fmt: skip
+
+
 def _row_packer(step: int) -> Callable[..., int]:
     @emitted(POINTER, INT, POINTER, INT, INT, INT, INT)
     def write(e: Emitter, out: Any, out_at: Any, src: Any, row: Any, start: Any, size: Any, vectors: Any) -> None:
@@ -82,9 +116,7 @@ def _nan_lanes(e: Emitter, vector: Any, mask: Any) -> Any:
 
 
 @emitted(POINTER, INT, POINTER, INT, INT, SCALAR, types.boolean)
-def add_lanes(
-    e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any, offset: Any, first: Any
-) -> Any:
+def add_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any, offset: Any, first: Any) -> Any:
     """Up to a vector of elements, plus an offset or what is there already; whether any sum is NaN."""
     mask = e.within(i64(0), 1, count)
     held = e.load(out, out_at, e.builder.and_(mask, e.splat(e.builder.not_(first))))
@@ -107,7 +139,7 @@ def _transposer(step: int) -> Callable[..., int]:
     def write(
         e: Emitter, out: Any, out_at: Any, pitch: Any, held: Any, src: Any, rows: Any, rows_at: Any, columns: Any
     ) -> None:
-        """out[j * pitch + i] = row i [start + j * step], or zero outside of it, for `held` rows, up to a vector of them.
+        """out[j * pitch + i] = row i [start + j * step], or zero outside of it, for `held` rows, at most a vector.
 
         `rows` holds (offset, start, size) of a vector of rows; those not held have size zero.
         """

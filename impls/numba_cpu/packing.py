@@ -51,8 +51,8 @@ def source_range(first: int, last: int, window: Quad, size: int) -> Pair:
 
 @njit_inner()
 def transpose_rows(
-    out: Pointer, out_at: int, pitch: int, held: int, src: Pointer, work: Pointer, rows_at: int, columns: int, step: int,
-    increment: int,
+    out: Pointer, out_at: int, pitch: int, held: int, src: Pointer, work: Pointer, rows_at: int, columns: int,
+    step: int, increment: int,
 ) -> None:  # fmt: skip
     """out[j * pitch + i] = row i [start + j * step], zero where it has none; rows are (offset, start, size)."""
     for i in range(held, vector_lanes(out)):

@@ -135,7 +135,7 @@ F, G = Fields(), GradientFields()
 
 @dataclass(frozen=True)
 class Lattice:
-    """One part of the output, and the strides of what it gathers from; `w_strides` are (target, source channel, R, S)."""
+    """One part of the output, and the strides of what it gathers from; those of w are (target, channel, R, S)."""
 
     axes: tuple[Axis, Axis]
     problem: Problem

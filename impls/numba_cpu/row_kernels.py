@@ -47,7 +47,8 @@ def row_product(
 ) -> None:  # fmt: skip
     """out = initial + the sum over channels and taps of weight * source, for `count` outputs of so many rows.
 
-    The outputs of a row are neighbours or, where out_v is 2, have one element between them. `h` and `column` are where in the source the first output's tap of offset 0 lies.
+    The outputs of a row are neighbours or, where out_v is 2, have one element between them.  `h` and `column` are where
+    in the source the first output's tap of offset 0 lies.
     """
     channels, size_h, size_w, src_c, src_h, increment, w_c, step_h, step_w, row_taps, column_taps, kind, window = (
         e.scalar(plan, e.sum(p, place)) for place in (
@@ -71,7 +72,9 @@ def row_product(
             e.builder.store(e.builder.select(mask, e.fma(weight, vector, held), held), total)
 
     def in_full(sums: list[Any], kind: int, window: int) -> Any:
-        over_rows, over_columns = ([tap(axis, i64(t)) for t in range(size)] for axis, size in enumerate(WINDOWS[window]))
+        over_rows, over_columns = (
+            [tap(axis, i64(t)) for t in range(size)] for axis, size in enumerate(WINDOWS[window])
+        )
         weights = [[e.splat(e.scalar(w, e.sum(w_at, r[0], s[0]))) for s in over_columns] for r in over_rows]
 
         def write(line: Any) -> None:
@@ -114,7 +117,9 @@ def row_product(
             with e.builder.if_else(doubled) as (apart, together):
                 with apart:
                     for v, total in enumerate(sums):
-                        e.store_apart(e.builder.load(total), out, e.sum(at, 2 * v * e.lanes), e.sum(count, -v * e.lanes))
+                        e.store_apart(
+                            e.builder.load(total), out, e.sum(at, 2 * v * e.lanes), e.sum(count, -v * e.lanes)
+                        )
                 with together:
                     for v, total in enumerate(sums):
                         mask = e.within(i64(v * e.lanes), 1, count)
@@ -122,9 +127,7 @@ def row_product(
 
 
 @emitted(POINTER, INT, INT, POINTER, INT, POINTER, INT, INTS)
-def correlation(
-    e: Emitter, dw: Any, dw_at: Any, r: Any, x: Any, x_at: Any, dy: Any, dy_at: Any, plan: Any
-) -> None:
+def correlation(e: Emitter, dw: Any, dw_at: Any, r: Any, x: Any, x_at: Any, dy: Any, dy_at: Any, plan: Any) -> None:
     """dw[r, s] = the sum over images, rows p and columns q of dy[p, q] * x[p * step + offset r, q * step + offset s].
 
     Of all rows r of the window where it is one that is unrolled, else of the one given.

@@ -30,6 +30,7 @@ def gather(
         groups, channels, targets = plan[p + F.groups], plan[p + F.channels], plan[p + F.targets]
         count_u, count_v, bands = plan[p + F.count_u], plan[p + F.count_v], plan[p + F.bands]
         increment = plan[p + F.out_v]
+        near = increment <= 2  # the vector code stores to neighbours and to every second element
         units = plan[p + F.images] * groups * targets * bands
         first, last = units * worker // workers, units * (worker + 1) // workers
         band, k, image = first % bands, first // bands % (groups * targets), first // bands // (groups * targets)
@@ -48,20 +49,14 @@ def gather(
                 left = count_v - v
                 vectors = 1 if plan[p + F.window] == OPEN or left <= lanes else 2 if left <= 2 * lanes else MOST_VECTORS
                 count = min(left, vectors * lanes)
-                if increment <= 2:
+                to, at, pitch = (out, out_at + v * increment, plan[p + F.out_u]) if near else (scratch, row, 0)
+                for u in range(0, extent, extent if near else 1):
                     row_product(
-                        out, out_at + v * increment, plan[p + F.out_u], count, vectors, src, src_at, first_u * plan[p + F.step_h],
-                        extent, v * plan[p + F.step_w], w, w_at, bias[index(k)], plan, p,
+                        to, at, pitch, count, vectors, src, src_at, (first_u + u) * plan[p + F.step_h],
+                        extent if near else 1, v * plan[p + F.step_w], w, w_at, bias[index(k)], plan, p,
                     )  # fmt: skip
-                else:
-                    for u in range(extent):
-                        row_product(
-                            scratch, row, 0, count, vectors, src, src_at, (first_u + u) * plan[p + F.step_h], 1,
-                            v * plan[p + F.step_w], w, w_at, bias[index(k)], plan, p,
-                        )  # fmt: skip
-                        at = out_at + u * plan[p + F.out_u] + v * increment
-                        for j in range(count):
-                            out[index(at + j * increment)] = scratch[index(row + j)]
+                    for j in range(0 if near else count):
+                        out[index(out_at + u * plan[p + F.out_u] + (v + j) * increment)] = scratch[index(row + j)]
                 v += count
             # Divisions would take longer than a small plane.
             band += 1

@@ -120,8 +120,8 @@ def _multiply_windows(
         left = min(width, held[1] - panel_c * width)
         for panel_k in range(-(-held[0] // height)):
             tile_product(
-                scratch, tile, height, vectors, scratch, a_at + panel_k * rows * columns * height, 1, columns * height, scratch,
-                b_at + panel_c * rows * columns * width, columns * width, plan, plan[G.vectors_at], rows, plan,
+                scratch, tile, height, vectors, scratch, a_at + panel_k * rows * columns * height, 1, columns * height,
+                scratch, b_at + panel_c * rows * columns * width, columns * width, plan, plan[G.vectors_at], rows, plan,
                 plan[G.columns_at], columns, 1, False,
             )  # fmt: skip
             for i in range(min(height, held[0] - panel_k * height)):
@@ -148,7 +148,9 @@ def _scatter_taps(
             transpose_rows(dw, at + first, plan[G.dw_c], held, partials, work, rows_at, channels, 1, 1)
         else:
             for i in range(held):
-                tap = at + (first + i) // plan[G.kernel_w] * plan[G.dw_r] + (first + i) % plan[G.kernel_w] * plan[G.dw_s]
+                tap = (
+                    at + (first + i) // plan[G.kernel_w] * plan[G.dw_r] + (first + i) % plan[G.kernel_w] * plan[G.dw_s]
+                )
                 for c in range(0, channels, lanes):
                     copy_lanes(dw, tap + c, partials, tile + (first + i) * size + c, min(lanes, channels - c))
 
@@ -242,7 +244,8 @@ def finish(
     worker: int, workers: int, plan: Pointer, work: Pointer, dw: Pointer, x: Pointer, dy: Pointer, sums: Pointer,
     partials: Pointer, scratch: Pointer,
 ) -> None:  # fmt: skip
-    """Adds the parts and, where lanes are channels, takes the tiles of target panels worker, worker + workers, ... to dw."""
+    """Adds the parts and, where lanes are channels, takes the tiles of target panels worker, worker + workers, ... to
+    dw."""
     parts, part_size, channels, targets = plan[G.parts], plan[G.part_size], plan[G.channels], plan[G.targets]
     units = plan[G.units]
     lanes = vector_lanes(dw)
@@ -265,4 +268,6 @@ def finish(
             target = (unit // panels_k * targets + k + row) * plan[G.dw_k]
             for c in range(0, channels, width):
                 at = (unit * panels_c + c // width) * taps * height * width + row * width
-                _scatter_taps(plan, dw, target + c * plan[G.dw_c], partials, at, min(width, channels - c), work, rows_at)
+                _scatter_taps(
+                    plan, dw, target + c * plan[G.dw_c], partials, at, min(width, channels - c), work, rows_at
+                )
