@@ -24,6 +24,7 @@ BLOCK_OUTPUTS = 2048
 PART_OUTPUTS = 256
 MERGED_OUTPUTS = 512
 FEW_OUTPUTS = 128
+PANELS_BYTES = 256 * 1024
 LOW_COST = 1.15
 UNITS_PER_WORKER = 4
 UNPACKED_USES = 8
@@ -147,6 +148,9 @@ def _record(lattice: Lattice, dtype: np.dtype, workers: int, panels_at: int) -> 
     offsets = ((planes * plane.rows + rows.slots[:, None]) * plane.pitch + columns.slots).ravel()
     weights = (rows.taps[:, None] * lattice.w_strides[2] + columns.taps * lattice.w_strides[3]).ravel()
     in_panel = np.arange(taps) * tile_rows if packed else weights
+    table, single = np.stack((in_panel, offsets), axis=1), taps == 1 and packed
+    if single:  # one loop instead of one within another
+        table = np.arange(c)[:, None] * (tile_rows, lattice.src_strides[1] if in_place else n * plane.channel_pitch)
     buffer = 0 if in_place else n * plane.channel_pitch * c + max(vectors for _, vectors in TILES) * 2 * lanes
     buffer = -(-buffer // lanes) * lanes
     scratch = buffer + max(rows * vectors for rows, vectors in TILES) * lanes
@@ -157,14 +161,14 @@ def _record(lattice: Lattice, dtype: np.dtype, workers: int, panels_at: int) -> 
         "low_h": rows.low, "low_w": columns.low, "block_u": u, "block_v": v, "block_c": c, "block_k": k,
         "height": plane.rows, "pitch": plane.pitch, "channel_pitch": n * plane.channel_pitch,
         "block_n": n, "image_pitch": lattice.src_strides[0] if in_place else plane.channel_pitch,
-        "by_row": plane.by_row,
+        "by_row": plane.by_row, "single": single, "by_tile": in_place and k * c * dtype.itemsize <= PANELS_BYTES,
         "in_place": in_place, "packed": packed, "tile_rows": tile_rows, "tile_vectors": tile_vectors,
         "phases_h": rows.phases.size, "phases_w": columns.phases.size, "taps": taps, "panels_at": panels_at,
         "tile_at": buffer, "room": room,
     }  # fmt: skip
     tables = {
         "phases_h_at": rows.phases, "phases_w_at": columns.phases, "weights_at": weights,
-        "taps_at": np.stack((in_panel, offsets), axis=1),
+        "taps_at": table,
     }  # fmt: skip
     pads = not (in_place or all(_stays_inside(axis) for axis in (rows, columns)))
     return record(fields, tables), Dense(np.empty(0), work, scratch, panels, pads)

@@ -120,24 +120,30 @@ def _multiply_block(
     channels: int, rows: int, bias: Pointer, bias_at: int, adds: bool, tile: Pointer, tile_at: int, work: Pointer,
     places: int, room: int, vectors: int,
 ) -> int:  # fmt: skip
-    """All tiles of one block: every weight panel passes over the whole block while it is in cache."""
+    """All tiles of one block: every weight panel passes over the whole block while it is in cache, or every vector of
+    outputs over all panels."""
     height, width, packed = plan[p + F.tile_rows], plan[p + F.tile_vectors], plan[p + F.packed]
     taps, count = p + plan[p + F.taps_at], plan[p + F.taps]
     row, step = (1, count * height) if packed else (plan[p + F.w_k], plan[p + F.w_c])
-    odd = 0
-    for done in range(0, rows, height):
+    if plan[p + F.single]:
+        channels, count = 1, channels
+    panels, tiles, odd = -(-rows // height), -(-vectors // width), 0
+    for number in range(panels * tiles):
+        if plan[p + F.by_tile]:
+            done, first = number % panels * height, number // panels * width
+        else:
+            done, first = number // tiles * height, number % tiles * width
         start = done if packed else min(done, rows - height)  # weights are not read behind their end
-        at = a_at + (done * plan[p + F.block_c] * count if packed else start * row)
-        for first in range(0, vectors, width):
-            tile_product(
-                tile, tile_at, height, width, a, at, row, step, b, b_at, b_step, work, places + first, channels, plan,
-                taps, count, packed, False,
-            )  # fmt: skip
-            odd |= _store(
-                plan, p, out, out_at + done * plan[p + F.out_k], tile,
-                tile_at + (done - start) * width * vector_lanes(tile), min(start + height, rows) - done, work,
-                places + room, first, min(first + width, vectors), bias, bias_at + done, adds,
-            )  # fmt: skip
+        at = a_at + (done * plan[p + F.block_c] * plan[p + F.taps] if packed else start * row)
+        tile_product(
+            tile, tile_at, height, width, a, at, row, step, b, b_at, b_step, work, places + first, channels, plan,
+            taps, count, packed, False,
+        )  # fmt: skip
+        odd |= _store(
+            plan, p, out, out_at + done * plan[p + F.out_k], tile,
+            tile_at + (done - start) * width * vector_lanes(tile), min(start + height, rows) - done, work,
+            places + room, first, min(first + width, vectors), bias, bias_at + done, adds,
+        )  # fmt: skip
     return odd
 
 

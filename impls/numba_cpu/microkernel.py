@@ -46,8 +46,8 @@ STEPS_AHEAD, AHEAD, LINES_AHEAD = 32, 2048, 320
 )
 def _tile_product(
     e: Emitter, out: Any, out_at: Any, height: Any, width: Any, a: Any, a_at: Any, a_row: Any, a_step: Any, b: Any,
-    b_at: Any, b_step: Any, columns: Any, column_at: Any, steps: Any, taps: Any, tap_at: Any, tap_count: Any, packed: Any,
-    adds: Any,
+    b_at: Any, b_step: Any, columns: Any, column_at: Any, steps: Any, taps: Any, tap_at: Any, tap_count: Any,
+    packed: Any, adds: Any,
 ) -> None:  # fmt: skip
     """out (+)= sum over steps c and taps t of a[c, t, i] * b[c, t, j], row-major.
 

@@ -74,6 +74,8 @@ class Fields(NamedTuple):
     window: int = 54
     block_n: int = 55  # images of a block of the dense kernel, and what lies between them in its buffer
     image_pitch: int = 56
+    by_tile: int = 57
+    single: int = 58  # whether the taps of the table are the channels, of windows of one tap
 
 
 class GradientFields(NamedTuple):
