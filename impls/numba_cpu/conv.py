@@ -22,11 +22,11 @@ from .launch import run
 from .packing import aligned
 from .plan import Lattice, joined, record
 from .row_kernels import ANY, MOST_VECTORS, OPEN, unrolled
-from .storage import compute_dtype, converted, widened
+from .storage import compute_dtype, converted, operand, widened
 from .vectors import lanes_of
 
 NARROW_TARGETS = 3
-PLANS = 512
+PLANS = 128
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,17 @@ class Gathering:
         out = (np.empty if self.covered else np.zeros)(self.shape, dtype)
         if not out.size:
             return out
-        src, w = (np.ascontiguousarray(widened(array)) for array in (src, w))
-        bias = np.zeros(self.channels, dtype) if bias is None else np.ascontiguousarray(widened(bias))
+        src, w = operand(src, dtype), operand(w, dtype)
+        bias = np.zeros(self.channels, dtype) if bias is None else operand(bias, dtype)
+        require_same("size of bias", bias.shape, (self.channels,))
         if self.dense is None or self._meets_nan(out, src, w, bias, self.dense, workers):
-            scratch = aligned((workers, MOST_VECTORS * lanes_of(dtype)), dtype)
+            scratch = aligned((workers, MOST_VECTORS * lanes_of(dtype)), dtype, np.empty)
             run(rows.gather, dtype, workers, self.by_rows, self.by_rows, out, src, w, bias, scratch)
         return out
 
     def _meets_nan(self, out: Array, src: Array, w: Array, bias: Array, dense: Dense, workers: int) -> bool:
         """Runs the dense kernel; whether padding met NaN or Inf in the weights, or any other sum is NaN."""
-        panels, scratch = np.empty(dense.panels, out.dtype), aligned((1, dense.scratch), out.dtype)
+        panels, scratch = np.empty(dense.panels, out.dtype), aligned((1, dense.scratch), out.dtype, np.empty)
         work = np.empty(dense.work, np.int64)
         work[0] = 0
         if dense.panels:

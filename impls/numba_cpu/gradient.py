@@ -20,7 +20,7 @@ from .launch import run
 from .packing import aligned
 from .plan import G, record
 from .row_kernels import ANY, OPEN, WHOLE, unrolled
-from .storage import widened
+from .storage import operand
 from .vectors import lanes_of
 
 NARROW_PAIRS = 8
@@ -51,7 +51,7 @@ class Gradient:
         dw, dbias = (np.zeros if self.empty else np.empty)(self.shape, dtype), np.zeros(self.filters, dtype)
         if self.empty:
             return dw, dbias
-        x, dy = (np.ascontiguousarray(widened(array)) for array in (x, dy))
+        x, dy = operand(x, dtype), operand(dy, dtype)
         if self.dense is not None:
             sums = np.zeros((self.parts, self.filters), dtype)
             if not self._meets_nan(dw, x, dy, sums, self.dense, workers):
@@ -62,7 +62,7 @@ class Gradient:
     def _meets_nan(self, dw: Array, x: Array, dy: Array, sums: Array, plan: Array, workers: int) -> bool:
         """Runs the dense kernel; whether padding met NaN or Inf in dy, or any other sum is NaN."""
         partials = (np.empty if self.folded else np.zeros)(self.partials, dw.dtype)
-        work, scratch = np.empty(self.work, np.int64), aligned((1, self.scratch), dw.dtype)
+        work, scratch = np.empty(self.work, np.int64), aligned((1, self.scratch), dw.dtype, np.empty)
         work[0] = 0
         run(wgrad.multiply, dw.dtype, workers, plan, work, dw, x, dy, sums, partials, scratch)
         if self.partials:

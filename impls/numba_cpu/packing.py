@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ ROW = 3  # (offset, start, size) of a row to be transposed
 Pointer = Any
 
 
-def aligned(shape: tuple[int, int], dtype: np.dtype) -> Array:
-    """Zeros that start at a vector boundary; rows a multiple of a vector long then all do."""
+def aligned(shape: tuple[int, int], dtype: np.dtype, made: Callable[..., Array] = np.zeros) -> Array:
+    """Zeros, or what else is made, that start at a vector boundary; rows a multiple of a vector long then all do."""
     size = shape[0] * shape[1]
-    raw = np.zeros(size + VECTOR_BYTES // dtype.itemsize, dtype)
+    raw = made(size + VECTOR_BYTES // dtype.itemsize, dtype)
     start = -raw.ctypes.data % VECTOR_BYTES // dtype.itemsize
     return raw[start : start + size].reshape(shape)
 

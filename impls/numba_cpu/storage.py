@@ -197,5 +197,13 @@ def converted(array: Array, dtype: np.dtype) -> Array:
     return result
 
 
+def operand(array: Array, dtype: np.dtype) -> Array:
+    """A tensor to be read by its address: contiguous and widened. Raises TypeError where that is not of this type."""
+    wide = np.ascontiguousarray(widened(array))
+    if wide.dtype != dtype:
+        raise TypeError(f"tensors are computed in {dtype} and {wide.dtype}")
+    return wide
+
+
 def widened(array: Array) -> Array:
     return converted(array, compute_dtype(array.dtype))
