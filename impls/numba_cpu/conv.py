@@ -1,4 +1,4 @@
-"""2-D convolution and its two gradients on the CPU: argument handling around the kernels.
+"""2-D convolution and its two gradients on the CPU: what a problem needs is planned once, a call fills in the tensors.
 
 Layouts: "nchw" is x[N, C, H, W], w[K, C/g, R, S], y[N, K, P, Q]; "nhwc" is x[N, H, W, C], w[K, R, S, C/g],
 y[N, P, Q, K].  Half-precision inputs are widened exactly to float32 and each result is rounded once.
@@ -6,25 +6,118 @@ y[N, P, Q, K].  Half-precision inputs are widened exactly to float32 and each re
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
+from numba import get_num_threads
 
 from conformance.implementations.windows import Padding, Pair, shape_of, sizes, windows
 
-from . import direct, gather, wgrad
-from .geometry import backward_axes, forward_axis, image_strides, require_same
-from .storage import compute_dtype, converted, widened
+from . import gather, gradient, rows
+from .blocks import Dense, dense_plan
+from .geometry import Array, Axis, Problem, Shape, backward_axes, forward_axis, image_strides, require_same
+from .launch import run
+from .packing import aligned
+from .plan import Lattice, joined, record
+from .row_kernels import ANY, MOST_VECTORS, OPEN, unrolled
+from .storage import compute_dtype, converted, operand, widened
+from .vectors import lanes_of
 
 NARROW_TARGETS = 3
-NARROW_PAIRS = 24
+PLANS = 128
 
 
-def flat(array: np.ndarray) -> np.ndarray:
-    """Flat, widened, read-only view or copy: one array type reaches the kernels, so each compiles once."""
-    view = np.ascontiguousarray(widened(array)).reshape(-1).view()
-    view.flags.writeable = False
-    return view
+@dataclass(frozen=True)
+class Gathering:
+    """How forward or backward-data of one problem is done; `dense` is None for groups that fill no register tile."""
+
+    shape: Shape
+    channels: int
+    covered: bool
+    by_rows: Array
+    dense: Dense | None
+
+    def run(self, src: Array, w: Array, bias: Array | None, dtype: np.dtype, workers: int) -> Array:
+        out = (np.empty if self.covered else np.zeros)(self.shape, dtype)
+        if not out.size:
+            return out
+        src, w = operand(src, dtype), operand(w, dtype)
+        bias = np.zeros(self.channels, dtype) if bias is None else operand(bias, dtype)
+        require_same("size of bias", bias.shape, (self.channels,))
+        if self.dense is None or self._meets_nan(out, src, w, bias, self.dense, workers):
+            scratch = aligned((workers, MOST_VECTORS * lanes_of(dtype)), dtype, np.empty)
+            run(rows.gather, dtype, workers, self.by_rows, self.by_rows, out, src, w, bias, scratch)
+        return out
+
+    def _meets_nan(self, out: Array, src: Array, w: Array, bias: Array, dense: Dense, workers: int) -> bool:
+        """Runs the dense kernel; whether padding met NaN or Inf in the weights, or any other sum is NaN."""
+        panels, scratch = np.empty(dense.panels, out.dtype), aligned((1, dense.scratch), out.dtype, np.empty)
+        work = np.empty(dense.work, np.int64)
+        work[0] = 0
+        if dense.panels:
+            run(gather.pack, out.dtype, workers, dense.plan, work, out, src, w, bias, panels, scratch)
+        run(gather.multiply, out.dtype, workers, dense.plan, work, out, src, w, bias, panels, scratch)
+        return dense.pads and bool(work[0])
+
+
+def _gathering(
+    shape: Shape, out_strides: Shape, src_strides: Shape, w_strides: Shape, w_group: int, problem: Problem,
+    parts: list[tuple[Axis, Axis]], covered: bool, dtype: np.dtype, workers: int,
+) -> Gathering:  # fmt: skip
+    lattices = [Lattice(axes, problem, out_strides, src_strides, w_strides, w_group) for axes in parts]
+    planes = problem[0] * problem[1] * problem[3]
+    records: list[Array] = []
+    if not planes:
+        return Gathering(shape, 0, True, joined(records), None)
+    for lattice in lattices:
+        step, taps = lattice.axes[1].step, (lattice.axes[0].taps.size, lattice.axes[1].taps.size)
+        kind = step if src_strides[3] == 1 and step <= 2 else ANY
+        fields = lattice.fields() | {
+            "row_taps": lattice.axes[0].taps.size, "column_taps": lattice.axes[1].taps.size,
+            "row_kind": kind, "window": unrolled(taps, kind) if problem[2] == 1 else OPEN,
+            "bands": min(lattice.axes[0].count, -(-rows.UNITS_PER_WORKER * workers // planes)),
+        }  # fmt: skip
+        records.append(record(fields, lattice.tables()))
+    dense = None if problem[3] < NARROW_TARGETS else dense_plan(lattices, dtype, workers)
+    return Gathering(shape, problem[1] * problem[3], covered, joined(records), dense)
+
+
+@lru_cache(PLANS)
+def _forward(
+    x_shape: Shape, w_shape: Shape, stride: Pair, padding: Padding, dilation: Pair, groups: int, layout: str,
+    dtype: np.dtype, workers: int,
+) -> Gathering:  # fmt: skip
+    n, c, size = sizes(x_shape, layout)
+    k, per_group, kernel = sizes(w_shape, layout)
+    require_same("channels of x", (c,), (per_group * groups,))
+    axes = tuple(forward_axis(window) for window in windows(size, kernel, stride, padding, dilation))
+    shape = shape_of(n, k, (axes[0].count, axes[1].count), layout)
+    w_strides = image_strides(w_shape, layout)
+    return _gathering(
+        shape, image_strides(shape, layout), image_strides(x_shape, layout), w_strides, k // groups * w_strides[0],
+        (n, groups, c // groups, k // groups), [axes], True, dtype, workers,
+    )  # fmt: skip
+
+
+@lru_cache(PLANS)
+def _backward(
+    dy_shape: Shape, w_shape: Shape, input_size: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int,
+    layout: str, dtype: np.dtype, workers: int,
+) -> Gathering:  # fmt: skip
+    n, k, seen = sizes(dy_shape, layout)
+    filters, c, kernel = sizes(w_shape, layout)
+    axes = windows(input_size, kernel, stride, padding, dilation)
+    require_same("channels and size of dy", (k, *seen), (filters, axes[0].outputs, axes[1].outputs))
+    shape = shape_of(n, c * groups, input_size, layout)
+    by_k, by_c, by_r, by_s = image_strides(w_shape, layout)
+    parts = list(product(backward_axes(axes[0]), backward_axes(axes[1])))
+    covered = sum(rows.count * columns.count for rows, columns in parts) == input_size[0] * input_size[1]
+    return _gathering(
+        shape, image_strides(shape, layout), image_strides(dy_shape, layout), (by_c, by_k, by_r, by_s),
+        k // groups * by_k, (n, groups, k // groups, c), parts, covered, dtype, workers,
+    )  # fmt: skip
 
 
 def conv_forward(
@@ -32,22 +125,9 @@ def conv_forward(
     groups: int, layout: str, into: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """y = x cross-correlated with w, plus bias[K], plus what `into` holds."""
-    n, c, size = sizes(x.shape, layout)
-    k, per_group, kernel = sizes(w.shape, layout)
-    require_same("channels of x", (c,), (per_group * groups,))
-    axes = tuple(forward_axis(window) for window in windows(size, kernel, stride, padding, dilation))
-    shape = shape_of(n, k, (axes[0].count, axes[1].count), layout)
-    if not n:
-        return np.empty(shape, x.dtype)
-    y = np.empty(shape, compute_dtype(x.dtype))
-    w_strides = image_strides(w.shape, layout)
-    engine = direct if k // groups < NARROW_TARGETS else gather
-    offsets = np.zeros(k, x.dtype) if bias is None else bias
-    engine.gather(
-        y.reshape(-1), image_strides(shape, layout), flat(x), image_strides(x.shape, layout), flat(w),
-        w_strides, k // groups * w_strides[0], flat(offsets), (n, groups, c // groups, k // groups), axes,
-    )  # fmt: skip
-    return added(y, into, x.dtype)
+    dtype, workers = compute_dtype(x.dtype), get_num_threads()
+    plan = _forward(x.shape, w.shape, stride, padding, dilation, groups, layout, dtype, workers)
+    return added(plan.run(x, w, bias, dtype, workers), into, x.dtype)
 
 
 def added(sums: np.ndarray, into: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
@@ -62,23 +142,22 @@ def conv_backward_data(
     groups: int, layout: str, into: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """dx: every input pixel gathers from the outputs whose window covers it; plus what `into` holds."""
-    n, k, seen = sizes(dy.shape, layout)
-    filters, c, kernel = sizes(w.shape, layout)
-    rows, columns = windows(input_size, kernel, stride, padding, dilation)
-    require_same("channels and size of dy", (k, *seen), (filters, rows.outputs, columns.outputs))
-    shape = shape_of(n, c * groups, input_size, layout)
-    if not n:
-        return np.empty(shape, dy.dtype)
-    dx = np.zeros(shape, compute_dtype(dy.dtype))
-    by_k, by_c, by_r, by_s = image_strides(w.shape, layout)
-    source, weights, bias = flat(dy), flat(w), flat(np.zeros(c * groups, dy.dtype))
-    engine = direct if c < NARROW_TARGETS else gather
-    for axes in product(backward_axes(rows), backward_axes(columns)):
-        engine.gather(
-            dx.reshape(-1), image_strides(shape, layout), source, image_strides(dy.shape, layout), weights,
-            (by_c, by_k, by_r, by_s), k // groups * by_k, bias, (n, groups, k // groups, c), axes,
-        )  # fmt: skip
-    return added(dx, into, dy.dtype)
+    dtype, workers = compute_dtype(dy.dtype), get_num_threads()
+    plan = _backward(dy.shape, w.shape, input_size, stride, padding, dilation, groups, layout, dtype, workers)
+    return added(plan.run(dy, w, None, dtype, workers), into, dy.dtype)
+
+
+@lru_cache(PLANS)
+def _gradient(
+    x_shape: Shape, dy_shape: Shape, kernel: Pair, with_bias: bool, stride: Pair, padding: Padding, dilation: Pair,
+    groups: int, layout: str, dtype: np.dtype, workers: int,
+) -> gradient.Gradient:  # fmt: skip
+    n, c, size = sizes(x_shape, layout)
+    images, k, seen = sizes(dy_shape, layout)
+    shape = shape_of(k, c // groups, kernel, layout)
+    axes = windows(size, kernel, stride, padding, dilation)
+    require_same("images and size of dy", (images, *seen), (n, axes[0].outputs, axes[1].outputs))
+    return gradient.plan(shape, layout, x_shape, dy_shape, groups, axes, with_bias, dtype, workers)
 
 
 def conv_backward_weight(
@@ -86,19 +165,9 @@ def conv_backward_weight(
     dilation: Pair, groups: int, layout: str,
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """dw, or (dw, dbias): sums over all images and output pixels."""
-    n, c, size = sizes(x.shape, layout)
-    images, k, seen = sizes(dy.shape, layout)
-    shape = shape_of(k, c // groups, kernel_size, layout)
-    dw = np.empty(shape, compute_dtype(x.dtype))
-    axes = windows(size, kernel_size, stride, padding, dilation)
-    require_same("images and size of dy", (images, *seen), (n, axes[0].outputs, axes[1].outputs))
-    if not n:
-        dw, dbias = np.zeros(shape, x.dtype), np.zeros(k, x.dtype)
-        return (dw, dbias) if with_bias else dw
-    engine = direct if (c // groups) * (k // groups) < NARROW_PAIRS else wgrad
-    dbias = engine.weight_gradient(
-        dw.reshape(-1), image_strides(shape, layout), flat(x), image_strides(x.shape, layout), flat(dy),
-        image_strides(dy.shape, layout), (n, groups, c // groups, k // groups), axes, with_bias,
-    )  # fmt: skip
-    dw = converted(dw, x.dtype)
-    return (dw, converted(dbias, x.dtype)) if with_bias else dw
+    dtype, workers = compute_dtype(x.dtype), get_num_threads()
+    plan = _gradient(
+        x.shape, dy.shape, kernel_size, with_bias, stride, padding, dilation, groups, layout, dtype, workers
+    )
+    dw, dbias = (converted(array, x.dtype) for array in plan.run(x, dy, dtype, workers))
+    return (dw, dbias) if with_bias else dw

@@ -2,210 +2,257 @@
 
 A block is U x V outputs of one image and group.  Its source pixels are copied to a buffer
 [channel][row phase][column phase][row][column], in which every tap of a unit-step lattice is a constant
-shift, so a register tile reads its columns as contiguous vectors and im2col is never formed.  The bytes of
-`live` tell data from padding; the tile leaves dead columns alone, which keeps NaN and Inf where they belong.
+shift, so a register tile reads its columns as contiguous vectors and im2col is never formed.  The buffer has zeros
+where the window leaves the image.  A product with such a zero is zero unless the weight is NaN or infinite, and
+then a sum is NaN: the kernel reports that it stored one, and all is computed again by `rows`, which reads no padding.
 
-Sizes: CHANNELS = 128 keeps a weight panel (9 taps * 128 * 13 * 4 bytes = 60 KB) and, with BLOCK_BYTES, the
-source block in a 2 MB second-level cache; about 1024..4096 outputs amortise the panel's way there.
+A register tile takes several vectors of outputs, each with a place of its own in the buffer: where a row of
+outputs fills vectors well they start at its beginning, else they run across rows.  Its sums go out in pieces, each
+within one row.
+
+Tensors, the plan (p is where the record of a lattice begins in it) and the scratch memory are pointers here.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numba import get_num_threads
+from typing import Any
 
-from conformance.implementations.windows import Pair
+from .launch import cached_kernel, index, njit_inner
+from .microkernel import add_lanes, pack_row, pack_row_by_two, spread_lanes, tile_product, vector_lanes
+from .packing import inside, transpose_lines
+from .plan import F
 
-from .geometry import Array, Axis, Problem, Quad, Strides, Triple, even_split, lattice_strides
-from .launch import cached_kernel, index, launch, njit_inner
-from .microkernel import SEGMENT, TILE_ROWS, lanes_of, tile_columns, tile_product
-from .packing import aligned, pack_block, pack_panel
+PIECE = 3
+STATUS = 8  # integers that begin `work`; the first tells of NaN
 
-CHANNELS = 128
-BLOCK_BYTES = 768 * 1024
-BLOCK_COLUMNS = 128
-BLOCK_OUTPUTS = 2048
-MIN_PANELS = 4
-UNITS_PER_WORKER = 4
+Pointer = Any
 
 
 @njit_inner()
-def _store_tile(
-    out: Array, out_at: int, out_strides: Triple, tile: Array, base: int, lanes: int, pitch: int,
-    columns: int, rows: int, bias: Array, bias_at: int, first: bool,
-) -> None:  # fmt: skip
-    """Tile columns to the target lattice, plus the bias or what earlier channel blocks left there."""
-    target_stride, row_stride, column_stride = out_strides
-    width = tile.size // TILE_ROWS
-    lane = 0
-    while lane < lanes:
-        u, v = (base + lane) // pitch, (base + lane) % pitch
-        at, run = out_at + u * row_stride + v * column_stride, max(0, min(lanes - lane, columns - v))
-        for i in range(rows):
-            row = at + i * target_stride
-            for j in range(run):
-                target = index(row + j * column_stride)
-                before = bias[bias_at + i] if first else out[target]
-                out[target] = before + tile[index(i * width + lane + j)]
-        lane += pitch - v
+def _pack_plane(plan: Pointer, p: int, buffer: Pointer, target: int, src: Pointer, src_at: int, u: int, v: int) -> None:
+    """One channel of one image of a block to [phase][phase][row][column], zeros around the image."""
+    pitch, size, step, increment = plan[p + F.pitch], plan[p + F.size_w], plan[p + F.step_w], plan[p + F.src_w]
+    vectors = -(-pitch // vector_lanes(buffer))
+    for a in range(plan[p + F.phases_h]):
+        first_h = u * plan[p + F.step_h] + plan[p + F.low_h] + plan[p + plan[p + F.phases_h_at] + a]
+        for b in range(plan[p + F.phases_w]):
+            first_w = v * step + plan[p + F.low_w] + plan[p + plan[p + F.phases_w_at] + b]
+            for row in range(plan[p + F.height]):
+                h = first_h + row * plan[p + F.step_h]
+                width = size if 0 <= h < plan[p + F.size_h] else 0
+                at = src_at + h * plan[p + F.src_h]
+                if increment == 1 and step == 1:
+                    pack_row(buffer, target, src, at, first_w, width, vectors)
+                elif increment == 1 and step == 2:
+                    pack_row_by_two(buffer, target, src, at, first_w, width, vectors)
+                else:
+                    low, high = inside(first_w, step, pitch, width)
+                    for j in range(pitch):
+                        buffer[index(target + j)] = 0
+                    for j in range(low, high):
+                        buffer[index(target + j)] = src[index(at + (first_w + j * step) * increment)]
+                target += pitch
+
+
+@njit_inner()
+def _lay_out(
+    plan: Pointer, p: int, images: int, extent_u: int, extent_v: int, work: Pointer, at: int, room: int, lanes: int
+) -> int:
+    """Where in the buffer every vector of outputs of a block begins, and the pieces that it is stored in.
+
+    To `work`: `room` places, as many numbers of a first piece, and the pieces (lane, output offset, lanes).  Returns
+    the number of vectors.
+    """
+    pitch, by_row = plan[p + F.pitch], plan[p + F.by_row]
+    run = extent_v if by_row else (extent_u - 1) * pitch + extent_v
+    vectors, found = 0, at + 2 * room
+    lines = extent_u if by_row else 1
+    for line in range(images * lines):
+        image, row = line // lines, line % lines
+        for start in range(0, run, lanes):
+            # A tensor is not read behind its end.
+            base = row * pitch + (min(start, run - lanes) if plan[p + F.in_place] else start)
+            work[at + vectors], work[at + room + vectors] = image * plan[p + F.image_pitch] + base, found
+            lane = row * pitch + start - base
+            while lane < lanes:
+                u, v = (base + lane) // pitch, (base + lane) % pitch
+                count = min(lanes - lane, extent_v - v)
+                if u < extent_u and count > 0:
+                    work[found], work[found + 2] = lane, count
+                    work[found + 1] = image * plan[p + F.out_n] + u * plan[p + F.out_u] + v * plan[p + F.out_v]
+                    found += PIECE
+                lane += pitch - v
+            vectors += 1
+    work[at + room + vectors] = found
+    for spare in range(vectors, vectors + plan[p + F.tile_vectors]):
+        work[at + spare] = work[at]
+    return vectors
+
+
+@njit_inner()
+def _store(
+    plan: Pointer, p: int, out: Pointer, out_at: int, tile: Pointer, tile_at: int, rows: int, work: Pointer,
+    firsts: int, first: int, last: int, bias: Pointer, bias_at: int, adds: bool,
+) -> int:  # fmt: skip
+    """Vectors `first` to `last` of a tile, plus the bias or what earlier channels left there; whether any is NaN."""
+    odd, lanes, increment = 0, vector_lanes(tile), plan[p + F.out_v]
+    for vector in range(first, last):
+        for piece in range(work[firsts + vector], work[firsts + vector + 1], PIECE):
+            source, count = tile_at + (vector - first) * lanes + work[piece], work[piece + 2]
+            for i in range(rows):
+                at, to = source + i * plan[p + F.tile_vectors] * lanes, out_at + i * plan[p + F.out_k] + work[piece + 1]
+                if increment == 1:
+                    odd |= add_lanes(out, to, tile, at, count, bias[index(bias_at + i)], not adds)
+                elif increment == 2 and not adds:
+                    odd |= spread_lanes(out, to, tile, at, count, bias[index(bias_at + i)])
+                else:
+                    for j in range(count):
+                        where = index(to + j * increment)
+                        total = tile[index(at + j)] + (out[where] if adds else bias[index(bias_at + i)])
+                        out[where] = total
+                        odd |= total != total
+    return odd
 
 
 @njit_inner()
 def _multiply_block(
-    out: Array, out_at: int, out_strides: Triple, panels: Array, panels_at: int, panel_size: int,
-    buffer: Array, live: Array, segments: Array, plane: Quad, extent: Pair, by_row: bool, rows: int,
-    bias: Array, bias_at: int, first: bool, tile: Array,
-) -> None:  # fmt: skip
-    """All tiles of one block: every weight panel passes over the whole block while it is in cache."""
-    pitch, channel_pitch = plane[2], plane[3]
-    width = tile.size // TILE_ROWS
-    run = extent[1] if by_row else (extent[0] - 1) * pitch + extent[1]
-    for done in range(0, rows, TILE_ROWS):
-        a_at = panels_at + done // TILE_ROWS * panel_size
-        for line in range(extent[0] if by_row else 1):
-            for start in range(0, run, width):
-                base = line * pitch + start
-                tile_product(
-                    tile, 0, False, panels, a_at, buffer, base, channel_pitch, live, 1, segments, 0,
-                    segments.size // SEGMENT,
-                )  # fmt: skip
-                _store_tile(
-                    out, out_at + done * out_strides[0], out_strides, tile, base, min(width, run - start),
-                    pitch, extent[1], min(TILE_ROWS, rows - done), bias, bias_at + done, first,
-                )  # fmt: skip
+    plan: Pointer, p: int, out: Pointer, out_at: int, a: Pointer, a_at: int, b: Pointer, b_at: int, b_step: int,
+    channels: int, rows: int, bias: Pointer, bias_at: int, adds: bool, tile: Pointer, tile_at: int, work: Pointer,
+    places: int, room: int, vectors: int,
+) -> int:  # fmt: skip
+    """All tiles of one block: every weight panel passes over the whole block while it is in cache, or every vector of
+    outputs over all panels."""
+    height, width, packed = plan[p + F.tile_rows], plan[p + F.tile_vectors], plan[p + F.packed]
+    taps, count = p + plan[p + F.taps_at], plan[p + F.taps]
+    row, step = (1, count * height) if packed else (plan[p + F.w_k], plan[p + F.w_c])
+    if plan[p + F.single]:
+        channels, count = 1, channels
+    panels, tiles, odd = -(-rows // height), -(-vectors // width), 0
+    for number in range(panels * tiles):
+        if plan[p + F.by_tile]:
+            done, first = number % panels * height, number // panels * width
+        else:
+            done, first = number // tiles * height, number % tiles * width
+        start = done if packed else min(done, rows - height)  # weights are not read behind their end
+        at = a_at + (done * plan[p + F.block_c] * plan[p + F.taps] if packed else start * row)
+        tile_product(
+            tile, tile_at, height, width, a, at, row, step, b, b_at, b_step, work, places + first, channels, plan,
+            taps, count, packed, False,
+        )  # fmt: skip
+        odd |= _store(
+            plan, p, out, out_at + done * plan[p + F.out_k], tile,
+            tile_at + (done - start) * width * vector_lanes(tile), min(start + height, rows) - done, work,
+            places + room, first, min(first + width, vectors), bias, bias_at + done, adds,
+        )  # fmt: skip
+    return odd
 
 
-@cached_kernel
-def _multiply(
-    worker: int, workers: int, out: Array, out_strides: Strides, src: Array, src_strides: Strides,
-    size: Pair, panels: Array, w: Array, w_strides: Triple, taps: Array, bias: Array, problem: Problem,
-    counts: Pair, block: Quad, step: Pair, low: Pair, phases_h: Array, phases_w: Array, plane: Quad,
-    segments_of: Array, by_row: bool, buffers: Array, lives: Array, tiles: Array,
-) -> None:  # fmt: skip
+@njit_inner()
+def _multiply_lattice(
+    worker: int, workers: int, plan: Pointer, p: int, work: Pointer, out: Pointer, src: Pointer, w: Pointer,
+    bias: Pointer, panels: Pointer, scratch: Pointer,
+) -> int:  # fmt: skip
     """Blocks worker, worker + workers, ...: which worker does a block never changes its result."""
-    images, groups, channels, targets = problem
-    block_u, block_v, block_c, block_k = block
-    panels_k, parts_c = -(-targets // TILE_ROWS), -(-channels // block_c)
-    panel_size = panels.size // (groups * parts_c * panels_k)
-    parts_u, parts_v, parts_k = -(-counts[0] // block_u), -(-counts[1] // block_v), -(-targets // block_k)
-    parts = parts_u * parts_v * parts_k
-    segments, buffer, live = segments_of[worker], buffers[worker], lives[worker]
-    for unit in range(worker, images * groups * parts, workers):
-        image, group, part = unit // parts // groups, unit // parts % groups, unit % parts
+    groups, channels, targets = plan[p + F.groups], plan[p + F.channels], plan[p + F.targets]
+    block_u, block_v, block_c = plan[p + F.block_u], plan[p + F.block_v], plan[p + F.block_c]
+    block_k, height, room = plan[p + F.block_k], plan[p + F.tile_rows], plan[p + F.room]
+    count_u, count_v = plan[p + F.count_u], plan[p + F.count_v]
+    parts_u, parts_v, parts_k = -(-count_u // block_u), -(-count_v // block_v), -(-targets // block_k)
+    parts_c, panels_k = -(-channels // block_c), -(-targets // height)
+    parts, panel_size = parts_u * parts_v * parts_k, block_c * plan[p + F.taps] * height
+    buffer, places = worker * plan[p + F.scratch_size], STATUS + worker * plan[p + F.work_size]
+    tile, lanes, odd = buffer + plan[p + F.tile_at], vector_lanes(out), 0
+    images, block_n = plan[p + F.images], plan[p + F.block_n]
+    for unit in range(worker, -(-images // block_n) * groups * parts, workers):
+        image, group, part = unit // parts // groups * block_n, unit // parts % groups, unit % parts
+        held_n = min(block_n, images - image)
         k = part % parts_k * block_k
         u, v = part // parts_k // parts_v * block_u, part // parts_k % parts_v * block_v
-        extent = (min(block_u, counts[0] - u), min(block_v, counts[1] - v))
-        origin = (u * step[0] + low[0], v * step[1] + low[1])
-        k_all = group * targets + k
-        out_at = image * out_strides[0] + k_all * out_strides[1] + u * out_strides[2] + v * out_strides[3]
+        extent_u, extent_v = min(block_u, count_u - u), min(block_v, count_v - v)
+        vectors = _lay_out(plan, p, held_n, extent_u, extent_v, work, places, room, lanes)
+        k_all, rows = group * targets + k, min(block_k, targets - k)
+        out_at = plan[p + F.out_at] + image * plan[p + F.out_n] + k_all * plan[p + F.out_k]
+        out_at += u * plan[p + F.out_u] + v * plan[p + F.out_v]
         for part_c in range(parts_c):
             c = part_c * block_c
             held = min(block_c, channels - c)
-            segments[2::SEGMENT] = held
-            pack_block(
-                buffer, live, src, image * src_strides[0] + (group * channels + c) * src_strides[1],
-                src_strides[1:], size, origin, step, phases_h, phases_w, plane, held,
+            src_at = image * plan[p + F.src_n] + (group * channels + c) * plan[p + F.src_c]
+            if plan[p + F.packed]:
+                panel = (group * parts_c + part_c) * panels_k + k // height
+                a, a_at = panels, plan[p + F.panels_at] + panel * panel_size
+            else:
+                a, a_at = w, group * plan[p + F.w_group] + k * plan[p + F.w_k] + c * plan[p + F.w_c]
+            if plan[p + F.in_place]:
+                b, b_at, b_step = src, src_at + v * plan[p + F.src_w], plan[p + F.src_c]
+            else:
+                b, b_at, b_step = scratch, buffer, plan[p + F.channel_pitch]
+                for plane in range(held * held_n):  # in ascending order: a row's last vector may end in the next one
+                    i, channel = plane % held_n, plane // held_n
+                    to = buffer + channel * b_step + i * plan[p + F.image_pitch]
+                    source = src_at + channel * plan[p + F.src_c] + i * plan[p + F.src_n]
+                    _pack_plane(plan, p, scratch, to, src, source, u, v)
+            odd |= _multiply_block(
+                plan, p, out, out_at, a, a_at, b, b_at, b_step, held, rows, bias, k_all, part_c > 0, scratch, tile,
+                work, places, room, vectors,
             )  # fmt: skip
-            panels_at = ((group * parts_c + part_c) * panels_k + k // TILE_ROWS) * panel_size
-            _multiply_block(
-                out, out_at, out_strides[1:], panels, panels_at, panel_size, buffer, live, segments, plane,
-                extent, by_row, min(block_k, targets - k), bias, k_all, part_c == 0, tiles[worker],
-            )  # fmt: skip
+    return odd
 
 
 @cached_kernel
-def _pack(
-    worker: int, workers: int, out: Array, out_strides: Strides, src: Array, src_strides: Strides,
-    size: Pair, panels: Array, w: Array, w_strides: Triple, taps: Array, bias: Array, problem: Problem,
-    counts: Pair, block: Quad, step: Pair, low: Pair, phases_h: Array, phases_w: Array, plane: Quad,
-    segments_of: Array, by_row: bool, buffers: Array, lives: Array, tiles: Array,
+def multiply(
+    worker: int, workers: int, plan: Pointer, work: Pointer, out: Pointer, src: Pointer, w: Pointer, bias: Pointer,
+    panels: Pointer, scratch: Pointer,
 ) -> None:  # fmt: skip
-    """Weight panels worker, worker + workers, ...; they lie as [group][channel block][target panel]."""
-    groups, channels, targets = problem[1:]
-    block_c = block[2]
-    panels_k, parts_c = -(-targets // TILE_ROWS), -(-channels // block_c)
-    for unit in range(worker, groups * parts_c * panels_k, workers):
-        group, part_c, panel = unit // panels_k // parts_c, unit // panels_k % parts_c, unit % panels_k
-        c, k = part_c * block_c, panel * TILE_ROWS
-        w_at = group * w_strides[2] + k * w_strides[0] + c * w_strides[1]
-        rows, held = min(TILE_ROWS, targets - k), min(block_c, channels - c)
-        at = unit * taps.size * block_c * TILE_ROWS
-        pack_panel(panels, at, w, w_at, w_strides[:2], taps, rows, held, block_c)
+    for lattice in range(plan[0]):
+        p = plan[1 + lattice]
+        if _multiply_lattice(worker, workers, plan, p, work, out, src, w, bias, panels, scratch):
+            work[0] = 1
 
 
-def _plane(axes: tuple[Axis, Axis], extent: tuple[int, int], dtype: np.dtype) -> tuple[int, int, int, int]:
-    """(rows, columns, pitch, channel pitch) of a block buffer.
-
-    Rows start at whole vectors where tiles keep to a row, else they touch so that tiles run across them.  The
-    channel pitch is an odd number of vectors: a power of two would put all channels into one cache set.
-    """
-    lanes = lanes_of(dtype)
-    height, width = (extent[i] + int(axes[i].slots.max()) for i in (0, 1))
-    pitch = -(-width // lanes) * lanes if _by_row(extent, width, dtype) else width
-    size = axes[0].phases.size * axes[1].phases.size * height * pitch
-    return height, width, pitch, (-(-size // lanes) | 1) * lanes
-
-
-def _by_row(extent: tuple[int, int], width: int, dtype: np.dtype) -> bool:
-    """Whether tiles that keep to one row of the block are as few as tiles that run across rows."""
-    columns = tile_columns(dtype)
-    return extent[0] * -(-extent[1] // columns) <= -(-((extent[0] - 1) * width + extent[1]) // columns)
-
-
-def _plan(axes: tuple[Axis, Axis], problem: Problem, workers: int, dtype: np.dtype) -> tuple[Quad, Quad]:
-    """Outputs (U, V), channels and targets of a unit of work, and its `_plane`: the largest block that stays in cache;
-    few blocks are shared out by splitting the targets as well."""
-    images, groups, channels, targets = problem
-    rows, columns = axes
-    v = columns.count if columns.count <= BLOCK_COLUMNS * 3 // 2 else BLOCK_COLUMNS
-    u = even_split(rows.count, max(1, BLOCK_OUTPUTS // v))
-    wanted = min(channels, CHANNELS // 2) * dtype.itemsize
-    while u > 1 and _plane(axes, (u, v), dtype)[3] * wanted > BLOCK_BYTES:
-        u = -(-u // 2)
-    plane = _plane(axes, (u, v), dtype)
-    c = even_split(channels, max(1, min(CHANNELS, BLOCK_BYTES // (plane[3] * dtype.itemsize))))
-    units = images * groups * -(-rows.count // u) * -(-columns.count // v)
-    panels = max(MIN_PANELS, -(-targets // TILE_ROWS) * units // (UNITS_PER_WORKER * workers))
-    return (u, v, c, panels * TILE_ROWS), plane
-
-
-def _segments(axes: tuple[Axis, Axis], block: Quad, plane: Quad, workers: int) -> Array:
-    """One (panel offset, buffer offset, channels) row per tap and worker; channels are set per block."""
-    rows, columns = axes
-    height, _, pitch, _ = plane
-    planes = rows.planes[:, None] * columns.phases.size + columns.planes
-    offsets = (planes * height + rows.slots[:, None]) * pitch + columns.slots
-    table = np.empty((workers, offsets.size, SEGMENT), np.int64)
-    table[:, :, 0] = np.arange(offsets.size) * block[2] * TILE_ROWS
-    table[:, :, 1] = offsets.ravel()
-    return table.reshape(workers, -1)
-
-
-def gather(
-    out: Array, out_strides: Strides, src: Array, src_strides: Strides, w: Array,
-    w_strides: Strides, group_stride: int, bias: Array, problem: Problem, axes: tuple[Axis, Axis],
+@njit_inner()
+def _pack_panel(
+    plan: Pointer, p: int, panels: Pointer, at: int, w: Pointer, source: int, channels: int, rows: int, work: Pointer,
+    rows_at: int,
 ) -> None:  # fmt: skip
-    """Fills one lattice of `out`; tensors are flat, `w_strides` are (target, source channel, R, S).
+    """[channel][tap][target] of so many channels and targets."""
+    height, taps, table = plan[p + F.tile_rows], plan[p + F.taps], p + plan[p + F.weights_at]
+    increment, by_channel = plan[p + F.w_k], plan[p + F.w_c]
+    compact = plan[table + taps - 1] - plan[table] == taps - 1 and plan[table] == 0
+    if increment != 1 and compact and by_channel == taps:
+        transpose_lines(panels, at, height, rows, w, source, increment, channels * taps, work, rows_at)
+    elif increment != 1 and compact:
+        for c in range(channels):
+            to = at + c * taps * height
+            transpose_lines(panels, to, height, rows, w, source + c * by_channel, increment, taps, work, rows_at)
+    elif increment != 1 and by_channel == 1:
+        for t in range(taps):
+            from_, to = source + plan[table + t], at + t * height
+            transpose_lines(panels, to, taps * height, rows, w, from_, increment, channels, work, rows_at)
+    else:
+        for c in range(channels):
+            for t in range(taps):
+                tap, to = source + c * by_channel + plan[table + t], at + (c * taps + t) * height
+                for i in range(rows):
+                    panels[index(to + i)] = w[index(tap + i * increment)]
 
-    problem = (images, groups, source channels per group, targets per group); bias is [groups * targets].
-    """
-    rows, columns = axes
-    workers, width = get_num_threads(), tile_columns(out.dtype)
-    block, plane = _plan(axes, problem, workers, out.dtype)
-    _, groups, channels, targets = problem
-    block_c, channel_pitch = block[2], plane[3]
-    panels_k, parts_c = -(-targets // TILE_ROWS), -(-channels // block_c)
-    taps = (rows.taps[:, None] * w_strides[2] + columns.taps * w_strides[3]).ravel()
-    panels = np.zeros(groups * parts_c * panels_k * taps.size * block_c * TILE_ROWS, out.dtype)
-    start, lattice = lattice_strides(axes, out_strides)
-    arguments = (
-        out[start:], lattice, src, src_strides, (rows.source, columns.source), panels, w,
-        (*w_strides[:2], group_stride), taps, bias, problem, (rows.count, columns.count), block,
-        (rows.step, columns.step), (rows.low, columns.low), rows.phases, columns.phases, plane,
-        _segments(axes, block, plane, workers), _by_row(block[:2], plane[1], out.dtype),
-        aligned((workers, channel_pitch * block_c + width), out.dtype),
-        np.empty((workers, channel_pitch + width), np.uint8), aligned((workers, TILE_ROWS * width),
-        out.dtype),
-    )  # fmt: skip
-    launch(_pack, out.dtype, workers, *arguments)
-    launch(_multiply, out.dtype, workers, *arguments)
+
+@cached_kernel
+def pack(
+    worker: int, workers: int, plan: Pointer, work: Pointer, out: Pointer, src: Pointer, w: Pointer, bias: Pointer,
+    panels: Pointer, scratch: Pointer,
+) -> None:  # fmt: skip
+    """Weight panels worker, worker + workers, ...: [group][channel block][target panel][channel][tap][target]."""
+    for lattice in range(plan[0]):
+        p = plan[1 + lattice]
+        if not plan[p + F.packed]:
+            continue
+        channels, targets, block_c = plan[p + F.channels], plan[p + F.targets], plan[p + F.block_c]
+        height, taps, rows_at = plan[p + F.tile_rows], plan[p + F.taps], STATUS + worker * plan[p + F.work_size]
+        panels_k, parts_c = -(-targets // height), -(-channels // block_c)
+        for unit in range(worker, plan[p + F.groups] * parts_c * panels_k, workers):
+            group, part_c, panel = unit // panels_k // parts_c, unit // panels_k % parts_c, unit % panels_k
+            c, k = part_c * block_c, panel * height
+            at = plan[p + F.panels_at] + unit * block_c * taps * height
+            source = group * plan[p + F.w_group] + k * plan[p + F.w_k] + c * plan[p + F.w_c]
+            rows, held = min(height, targets - k), min(block_c, channels - c)
+            _pack_panel(plan, p, panels, at, w, source, held, rows, work, rows_at)

@@ -21,6 +21,7 @@ from conformance.implementations.windows import axes as in_order
 Array = np.ndarray
 Triple = tuple[int, int, int]
 Quad = tuple[int, int, int, int]
+Shape = tuple[int, ...]
 Strides = Quad  # N, channel, row, column of an image; K, C, R, S of a weight tensor
 Problem = Quad  # images, groups, source channels per group, targets per group
 

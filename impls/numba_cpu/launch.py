@@ -3,6 +3,9 @@
 A kernel is a plain function (worker, workers, ...) that takes a fixed share of the work.  It is compiled once
 per element type to a function pointer and called from a parallel loop through that pointer: were it called
 directly, the parallel loop would optimise and emit all of its code again, several times over.
+
+`launch` passes arrays and tuples of any types.  `run` passes addresses only: what describes the problem is one array
+of integers, made once per problem and kept, so that a call takes microseconds.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from typing import Any
 
 import numpy as np
 from numba import cfunc, njit, prange, typeof, types
+
+from .vectors import INT, INTS, i64, intrinsic, ir
 
 # Functions called from kernels only need no Python entry points.
 njit_inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -68,3 +73,46 @@ def launch(kernel: Kernel, dtype: np.dtype, workers: int, *arguments: Any) -> No
         signature = types.void(types.int64, types.int64, *(typeof(argument) for argument in arguments))
         pointer = _COMPILED[kernel, dtype] = cfunc(signature, cache=True)(kernel)
     _launcher(len(arguments))(pointer, workers, *arguments)
+
+
+POINTERS = 6
+
+
+@intrinsic
+def _call(typingctx: Any, address: Any, worker: Any, workers: Any, arguments: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        addresses = [builder.extract_value(values[3], i) for i in range(arguments.count)]
+        kind = ir.FunctionType(ir.VoidType(), [i64] * (2 + arguments.count))
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), [*values[1:3], *addresses])
+        return i64(0)
+
+    return INT(INT, INT, INT, arguments), codegen
+
+
+@cache
+def _runner() -> Any:
+    """Calls a kernel at an address on every worker; a single one needs no parallel loop."""
+
+    def run_all(address, workers, plan, work, a, b, c, d, e, f):  # type: ignore[no-untyped-def]
+        if workers == 1:
+            _call(address, 0, 1, (plan, work, a, b, c, d, e, f))
+        else:
+            for worker in prange(workers):
+                _call(address, np.int64(worker), workers, (plan, work, a, b, c, d, e, f))
+
+    signature = types.void(*[INT] * (4 + POINTERS))
+    return njit(signature, parallel=True, nogil=True, cache=True, no_cfunc_wrapper=True)(cached_kernel(run_all))
+
+
+def run(
+    kernel: Kernel, dtype: np.dtype, workers: int, plan: np.ndarray, work: np.ndarray, *tensors: np.ndarray
+) -> None:
+    """Runs `kernel` on every worker: (worker, workers, plan, work, POINTERS pointers to elements)."""
+    address = _COMPILED.get((kernel, dtype))
+    if address is None:
+        pointer = types.CPointer(types.float32 if dtype == np.float32 else types.float64)
+        compiled = cfunc(types.void(INT, INT, INTS, INTS, *[pointer] * POINTERS), cache=True, nogil=True)(kernel)
+        _COMPILED[kernel, compiled] = compiled  # keeps the code alive
+        address = _COMPILED[kernel, dtype] = compiled.address
+    spare = [0] * (POINTERS - len(tensors))
+    _runner()(address, workers, plan.ctypes.data, work.ctypes.data, *[t.ctypes.data for t in tensors], *spare)

@@ -1,166 +1,175 @@
-"""Register tile of the dense kernels, written as explicit vector code.
+"""Register tile of the dense kernels, and what moves whole vectors to and from it.
 
-Numba's auto-vectoriser keeps to 256-bit vectors and spills a tile of this size, so the one loop nest that
-carries nearly all the arithmetic is emitted as vector instructions through an intrinsic.
-
-Sizes: a tile is TILE_ROWS x VECTORS vectors of LANES elements.  With AVX-512 (32 registers) 13 x 2 takes 26
-accumulators, 2 operand vectors and leaves 4 for broadcasts; 13 rows fit channel counts that are powers of two
-better than 14 (64 = 5 * 13 - 1, 128 = 10 * 13 - 2).  Narrower machines have 16 registers, hence 6 x 2.
+Sizes: with AVX-512 (32 registers) 13 x 2 vectors take 26 accumulators, 2 operand vectors and leave 4 for broadcasts; 13
+rows fit channel counts that are powers of two better than 14 (64 = 5 * 13 - 1, 128 = 10 * 13 - 2).  Narrower machines
+have 16 registers, hence 6 x 2.  Tiles of four rows are for groups of few channels and for weights that are read where
+they lie: more rows than that are more addresses than there are registers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.core.codegen import get_host_cpu_features
-from numba.extending import intrinsic
 
-from .geometry import Array
 from .launch import njit_inner
+from .vectors import INT, INTS, POINTER, SCALAR, WIDE, Emitter, emitted, i64
 
-ir = cgutils.ir
-
-WIDE = "+avx512f" in get_host_cpu_features()
-VECTOR_BYTES = 64 if WIDE else 32
-TILE_ROWS = 13 if WIDE else 6
-VECTORS = 2
-SEGMENT = 3
+LOW_ROWS = 4
+TILES = ((13, 2), (LOW_ROWS, 4), (LOW_ROWS, 3)) if WIDE else ((6, 2), (LOW_ROWS, 3))
+# How far ahead memory is asked for: steps of a tile, bytes of a row, bytes of each of many rows.
+STEPS_AHEAD, AHEAD, LINES_AHEAD = 32, 2048, 320
 
 
-def lanes_of(dtype: np.dtype) -> int:
-    return VECTOR_BYTES // np.dtype(dtype).itemsize
-
-
-def tile_columns(dtype: np.dtype) -> int:
-    return VECTORS * lanes_of(dtype)
-
-
-class TileEmitter:
-    def __init__(self, context: Any, builder: Any, element: types.Float) -> None:
-        self.builder = builder
-        self.element = context.get_value_type(element)
-        self.bytes = element.bitwidth // 8
-        self.lanes = VECTOR_BYTES // self.bytes
-        self.vector = ir.VectorType(self.element, self.lanes)
-        fma_type = ir.FunctionType(self.vector, [self.vector] * 3)
-        name = f"llvm.fma.v{self.lanes}f{element.bitwidth}"
-        self.fma = cgutils.get_or_insert_function(builder.module, fma_type, name)
-        zero = ir.Constant(self.vector, None)
-        self.tile = [[cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(TILE_ROWS)]
-
-    def vector_at(self, base: Any, offset: Any, kind: Any = None) -> Any:
-        pointer = self.builder.gep(base, [offset])
-        return self.builder.bitcast(pointer, (kind or self.vector).as_pointer())
-
-    def shifted(self, offset: Any, columns: int) -> Any:
-        return self.builder.add(offset, ir.Constant(offset.type, columns))
-
-    def live_lanes(self, live: Any, offset: Any) -> list[Any]:
-        """One lane mask per vector: which columns hold data rather than padding."""
-        kind = ir.VectorType(ir.IntType(8), self.lanes)
-        masks = []
-        for v in range(VECTORS):
-            pointer = self.vector_at(live, self.shifted(offset, v * self.lanes), kind)
-            flags = self.builder.load(pointer, align=1)
-            # A comparison would be inverted by the optimiser and then no longer fold into the masked FMA.
-            masks.append(self.builder.trunc(flags, ir.VectorType(ir.IntType(1), self.lanes)))
-        return masks
-
-    def reduced(self, masks: list[Any], every: bool) -> Any:
-        """Whether every lane is live, or whether any lane is."""
-        merged = masks[0]
-        for mask in masks[1:]:
-            merged = self.builder.and_(merged, mask) if every else self.builder.or_(merged, mask)
-        bits = self.builder.bitcast(merged, ir.IntType(self.lanes))
-        wanted = ir.Constant(bits.type, -1 if every else 0)
-        return self.builder.icmp_unsigned("==" if every else "!=", bits, wanted)
-
-    def step(self, a: Any, a_at: Any, b: Any, b_at: Any, masks: list[Any] | None) -> None:
-        """tile[i, j] += a[a_at + i] * b[b_at + j]; under masks, the dead columns keep their value."""
-        builder = self.builder
-        columns = [
-            builder.load(self.vector_at(b, self.shifted(b_at, v * self.lanes)), align=self.bytes)
-            for v in range(VECTORS)
-        ]
-        for i in range(TILE_ROWS):
-            row = self.splat(builder.load(builder.gep(a, [self.shifted(a_at, i)]), align=self.bytes))
-            for v in range(VECTORS):
-                old = builder.load(self.tile[i][v])
-                new = builder.call(self.fma, [row, columns[v], old])
-                builder.store(builder.select(masks[v], new, old) if masks else new, self.tile[i][v])
-
-    def splat(self, scalar: Any) -> Any:
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        first = self.builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
-        order = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), None)
-        return self.builder.shuffle_vector(first, undefined, order)
-
-    def write(self, out: Any, out_at: Any, accumulate: Any) -> None:
-        builder = self.builder
-        zero = ir.Constant(self.vector, None)
-        for i in range(TILE_ROWS):
-            for v in range(VECTORS):
-                column = (i * VECTORS + v) * self.lanes
-                pointer = self.vector_at(out, self.shifted(out_at, column))
-                old = builder.select(accumulate, builder.load(pointer, align=self.bytes), zero)
-                builder.store(builder.fadd(old, builder.load(self.tile[i][v])), pointer, align=self.bytes)
-
-
-@intrinsic
+@emitted(
+    POINTER,
+    INT,
+    INT,
+    INT,
+    POINTER,
+    INT,
+    INT,
+    INT,
+    POINTER,
+    INT,
+    INT,
+    INTS,
+    INT,
+    INT,
+    INTS,
+    INT,
+    INT,
+    INT,
+    types.boolean,
+)
 def _tile_product(
-    typingctx: Any, out: Any, out_at: Any, accumulate: Any, a: Any, a_at: Any, b: Any, b_at: Any, b_step: Any,
-    live: Any, live_scale: Any, segments: Any, segments_at: Any, segment_count: Any,
-) -> Any:  # fmt: skip
-    i64 = types.int64
-    signature = types.void(out, i64, types.boolean, a, i64, b, i64, i64, live, i64, segments, i64, i64)
+    e: Emitter, out: Any, out_at: Any, height: Any, width: Any, a: Any, a_at: Any, a_row: Any, a_step: Any, b: Any,
+    b_at: Any, b_step: Any, columns: Any, column_at: Any, steps: Any, taps: Any, tap_at: Any, tap_count: Any,
+    packed: Any, adds: Any,
+) -> None:  # fmt: skip
+    """out (+)= sum over steps c and taps t of a[c, t, i] * b[c, t, j], row-major.
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        def data(index: int) -> Any:
-            return context.make_array(sig.args[index])(context, builder, args[index]).data
-
-        out_p, a_p, b_p, live_p, segments_p = (data(index) for index in (0, 3, 5, 8, 10))
-        _, out_at, accumulate, _, a_at, _, b_at, b_step, _, live_scale, _, segments_at, count = args
-        emitter = TileEmitter(context, builder, sig.args[0].dtype)
-
-        def field(segment: Any, which: int) -> Any:
-            row = builder.mul(segment.index, ir.Constant(segment.index.type, SEGMENT))
-            return builder.load(builder.gep(segments_p, [emitter.shifted(builder.add(segments_at, row), which)]))
-
-        def run(length: Any, a_seg: Any, b_seg: Any, masks: list[Any] | None) -> None:
-            with cgutils.for_range(builder, length) as inner:
-                a_row = builder.mul(inner.index, ir.Constant(inner.index.type, TILE_ROWS))
-                b_row = builder.mul(inner.index, b_step)
-                emitter.step(a_p, builder.add(a_seg, a_row), b_p, builder.add(b_seg, b_row), masks)
-
-        with cgutils.for_range(builder, count) as segment:
-            a_seg, b_seg = builder.add(a_at, field(segment, 0)), builder.add(b_at, field(segment, 1))
-            length = field(segment, 2)
-            masks = emitter.live_lanes(live_p, builder.mul(b_seg, live_scale))
-            any_live, all_live = emitter.reduced(masks, every=False), emitter.reduced(masks, every=True)
-            with builder.if_then(any_live), builder.if_else(all_live) as (then, otherwise):
-                with then:
-                    run(length, a_seg, b_seg, None)
-                with otherwise:
-                    run(length, a_seg, b_seg, masks)
-        emitter.write(out_p, out_at, accumulate)
-        return context.get_dummy_value()
-
-    return signature, codegen
+    a[c, t, i] lies at a_at + c * a_step + taps[2 * t] + i * a_row (a_row is 1 where it is packed), vector v of
+    b[c, t] at b_at + c * b_step + taps[2 * t + 1] + columns[v].
+    """
+    tiles = {
+        16 * rows + 2 * vectors + dense: (rows, vectors, dense)
+        for rows, vectors in TILES for dense in (0, 1) if dense or rows == LOW_ROWS
+    }  # fmt: skip
+    for number in e.cases(e.sum(e.product(height, 16), e.product(width, 2), packed), tiles):
+        rows, vectors, dense = tiles[number]
+        bases = [e.sum(b_at, e.scalar(columns, e.sum(column_at, v))) for v in range(vectors)]
+        tile = e.variables(rows * vectors, e.zero)
+        offsets = [i if dense else e.product(a_row, i) for i in range(rows)]
+        with e.loop(steps) as c:
+            a_c, b_c = e.sum(a_at, e.product(c, a_step)), e.product(c, b_step)
+            for offset in () if dense else offsets:
+                e.prefetch(a, e.sum(a_c, e.product(a_step, STEPS_AHEAD), offset))
+            with e.loop(tap_count) as t:
+                place = e.sum(tap_at, e.product(t, 2))
+                a_t, b_t = e.sum(a_c, e.scalar(taps, place)), e.sum(b_c, e.scalar(taps, e.sum(place, 1)))
+                held = [e.load(b, e.sum(b_t, base)) for base in bases]
+                for i, offset in enumerate(offsets):
+                    weight = e.splat(e.scalar(a, e.sum(a_t, offset)))
+                    for total, vector in zip(tile[i * vectors : (i + 1) * vectors], held, strict=True):
+                        e.builder.store(e.fma(weight, vector, e.builder.load(total)), total)
+        for place, total in enumerate(tile):
+            at = e.sum(out_at, place * e.lanes)
+            held = e.builder.select(adds, e.load(out, at), e.zero)
+            e.store(e.builder.fadd(e.builder.load(total), held), out, at)
 
 
 @njit_inner()
 def tile_product(
-    out: Array, out_at: int, accumulate: bool, a: Array, a_at: int, b: Array, b_at: int, b_step: int,
-    live: Array, live_scale: int, segments: Array, segments_at: int, segment_count: int,
+    out: Any, out_at: int, height: int, width: int, a: Any, a_at: int, a_row: int, a_step: int, b: Any, b_at: int,
+    b_step: int, columns: Any, column_at: int, steps: int, taps: Any, tap_at: int, tap_count: int, packed: int,
+    adds: bool,
 ) -> None:  # fmt: skip
-    """out (+)= sum over segments and t of a[t, i] * b[t, j], i < TILE_ROWS, j < tile columns, row-major.
-
-    A segment (a offset, b offset, length) reads a in steps of TILE_ROWS and b in steps of b_step.  Columns
-    with live[(b_at + b offset) * live_scale + j] = 0 are left out, not multiplied: NaN and Inf stay put.
-    """
+    """A function of its own, which kernels that call it in several places need not hold as often."""
     _tile_product(
-        out, out_at, accumulate, a, a_at, b, b_at, b_step, live, live_scale, segments, segments_at, segment_count
-    )
+        out, out_at, height, width, a, a_at, a_row, a_step, b, b_at, b_step, columns, column_at, steps, taps, tap_at,
+        tap_count, packed, adds,
+    )  # fmt: skip
+
+
+def _row_packer(step: int) -> Callable[..., int]:
+    @emitted(POINTER, INT, POINTER, INT, INT, INT, INT)
+    def write(e: Emitter, out: Any, out_at: Any, src: Any, row: Any, start: Any, size: Any, vectors: Any) -> None:
+        """Whole vectors of the elements start, start + step, ... of a row of `size`; zeros where it has none."""
+        with e.loop(vectors) as v:
+            shift = e.product(v, e.lanes)
+            vector, _ = e.source(src, row, e.sum(start, e.product(shift, step)), step, size)
+            e.store(vector, out, e.sum(out_at, shift))
+            e.prefetch(src, e.sum(row, start, shift, AHEAD // e.bytes))
+
+    return write
+
+
+pack_row, pack_row_by_two = _row_packer(1), _row_packer(2)
+
+
+def _nan_lanes(e: Emitter, vector: Any, mask: Any) -> Any:
+    unordered = e.builder.and_(e.builder.fcmp_unordered("uno", vector, vector), mask)
+    return e.builder.zext(e.builder.bitcast(unordered, ir.IntType(e.lanes)), i64)
+
+
+@emitted(POINTER, INT, POINTER, INT, INT, SCALAR, types.boolean)
+def add_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any, offset: Any, first: Any) -> Any:
+    """Up to a vector of elements, plus an offset or what is there already; whether any sum is NaN."""
+    mask = e.within(i64(0), 1, count)
+    held = e.load(out, out_at, e.builder.and_(mask, e.splat(e.builder.not_(first))))
+    total = e.builder.fadd(e.load(src, src_at, mask), e.builder.select(first, e.splat(offset), held))
+    e.store(total, out, out_at, mask)
+    return _nan_lanes(e, total, mask)
+
+
+@emitted(POINTER, INT, POINTER, INT, INT, SCALAR)
+def spread_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any, offset: Any) -> Any:
+    """Up to a vector of elements, plus an offset, to every second element; whether any sum is NaN."""
+    mask = e.within(i64(0), 1, count)
+    total = e.builder.fadd(e.load(src, src_at, mask), e.splat(offset))
+    e.store_apart(total, out, out_at, count)
+    return _nan_lanes(e, total, mask)
+
+
+def _transposer(step: int) -> Callable[..., int]:
+    @emitted(POINTER, INT, INT, INT, POINTER, INTS, INT, INT)
+    def write(
+        e: Emitter, out: Any, out_at: Any, pitch: Any, held: Any, src: Any, rows: Any, rows_at: Any, columns: Any
+    ) -> None:
+        """out[j * pitch + i] = row i [start + j * step], or zero outside of it, for `held` rows, at most a vector.
+
+        `rows` holds (offset, start, size) of a vector of rows; those not held have size zero.
+        """
+        blocks = e.builder.sdiv(e.sum(columns, e.lanes - 1), i64(e.lanes))
+        with e.loop(blocks) as block:
+            first = e.product(block, e.lanes)
+            vectors = []
+            for lane in range(e.lanes):
+                offset, start, size = (e.scalar(rows, e.sum(rows_at, 3 * lane + i)) for i in range(3))
+                begin = e.sum(start, e.product(first, step))
+                vectors.append(e.source(src, offset, begin, step, size)[0])
+                e.prefetch(src, e.sum(offset, begin, LINES_AHEAD // e.bytes))
+            for j, vector in enumerate(e.transposed(vectors)):
+                left = e.builder.icmp_signed("<", e.sum(first, j), columns)
+                mask = e.within(i64(0), 1, e.builder.select(left, held, i64(0)))
+                e.store(vector, out, e.sum(out_at, e.product(e.sum(first, j), pitch)), mask)
+
+    return write
+
+
+transpose, transpose_by_two = _transposer(1), _transposer(2)
+
+
+@emitted(POINTER, INT, POINTER, INT, INT)
+def copy_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any) -> None:
+    """Up to a vector of elements."""
+    mask = e.within(i64(0), 1, count)
+    e.store(e.load(src, src_at, mask), out, out_at, mask)
+
+
+@emitted(POINTER)
+def vector_lanes(e: Emitter, elements: Any) -> Any:
+    return i64(e.lanes)

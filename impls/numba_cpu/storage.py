@@ -5,17 +5,15 @@ Half-precision elements travel as their bits: widening is exact, and narrowing r
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numba import get_num_threads, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from .geometry import Array
-from .launch import cached_kernel, index, launch, njit_inner
-
-ir = cgutils.ir
+from .launch import cached_kernel, index, njit_inner, run
+from .vectors import intrinsic, ir
 
 UNIT = 1 << 15
 
@@ -160,30 +158,51 @@ def store_row(elements: Array, bits: Array, fp16: bool, at: int, row: Array, cou
             elements[index(at + j)] = row[index(j)]
 
 
+@intrinsic
+def _bits(typingctx: Any, elements: Any) -> Any:
+    """The 16-bit elements at a pointer."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(16).as_pointer())
+
+    return types.CPointer(types.uint16)(elements), codegen
+
+
 @cached_kernel
 def _convert(
-    worker: int, workers: int, target: Array, target_bits: Array, source: Array, source_bits: Array, fp16: bool
+    worker: int, workers: int, plan: Any, work: Any, target: Any, source: Any, c: Any, d: Any, e: Any, f: Any
 ) -> None:
-    """Units worker, worker + workers, ... of consecutive elements, widened or narrowed."""
-    size = max(source.size, source_bits.size)
-    for start in range(worker * UNIT, size, workers * UNIT):
-        count = min(UNIT, size - start)
-        if source_bits.size:
-            widen_row(target, start, source_bits, start, count, fp16)
-        else:
-            narrow_row(target_bits, start, source, start, count, fp16)
+    """A share of consecutive elements, widened or narrowed; `plan` is their number, the format and the direction."""
+    fp16, widens = plan[1] != 0, plan[2] != 0
+    start, end = plan[0] * worker // workers, plan[0] * (worker + 1) // workers
+    if widens:
+        widen_row(target, start, _bits(source), start, end - start, fp16)
+    else:
+        narrow_row(_bits(target), start, source, start, end - start, fp16)
+
+
+@lru_cache(512)
+def _conversion(size: int, fp16: bool, widens: bool) -> Array:
+    return np.array((size, fp16, widens))
 
 
 def converted(array: Array, dtype: np.dtype) -> Array:
     """The tensor in `dtype`: itself where that is its type, else fp32 of a half-precision one or the reverse."""
     if array.dtype == dtype:
         return array
-    result = np.empty(array.shape, dtype)
-    launch(
-        _convert, np.dtype(np.float32), get_num_threads(), *stored(result, True), *stored(array),
-        np.float16 in (dtype, array.dtype),
-    )  # fmt: skip
+    result, source = np.empty(array.shape, dtype), np.ascontiguousarray(array)
+    plan = _conversion(source.size, np.float16 in (dtype, source.dtype), source.itemsize == 2)
+    workers = min(get_num_threads(), -(-source.size // UNIT))
+    run(_convert, np.dtype(np.float32), workers, plan, plan, result, source)
     return result
+
+
+def operand(array: Array, dtype: np.dtype) -> Array:
+    """A tensor to be read by its address: contiguous and widened. Raises TypeError where that is not of this type."""
+    wide = np.ascontiguousarray(widened(array))
+    if wide.dtype != dtype:
+        raise TypeError(f"tensors are computed in {dtype} and {wide.dtype}")
+    return wide
 
 
 def widened(array: Array) -> Array:

@@ -1,211 +1,273 @@
-"""Dense backward-weight: for every tap a matrix product contracted over output pixels.
+"""Dense backward-weight: matrix products contracted over output pixels.
 
-A block of output pixels is packed pixel by pixel, dy as [target panel][pixel][TILE_ROWS] and x as
-[channel panel][row][column][tile columns].  A tap then is a shift of x, and its valid pixels are one run per
-output row, so padding is never read.  Tiles add to partial sums kept as [part][target panel][channel panel]
-[tap][tile]; the parts (shares of the pixels, needed where there are few tiles) are added in a fixed order.
+A block of output pixels is packed pixel by pixel, dy as [target panel][pixel][tile rows] and x as
+[lane panel][row][column][lanes of a tile].  There are two ways to choose the lanes.
 
-With few channels a lane is not a channel but a weight, (channel, row, column) of the window: pixels are then
-packed window by window and there is a single tap.
+Lanes are channels: a tap then is a shift of x, and its valid pixels are a rectangle, so padding is never read.  Tiles
+add to partial sums [part][target panel][channel panel][tap][tile], which go to dw in the end.
 
-Sizes: BLOCK_PIXELS = 1024 contracted pixels pay for adding a tile to memory; BLOCK_TARGETS * 1024 * 4 bytes
-of dy and BLOCK_CHANNELS * 1024 * 4 of x together stay in a 2 MB second-level cache.
+Lanes are weights (channel, row, column) of the window: x is packed window by window, with zeros for padding, and the
+tiles add to dw itself or to a copy of it per part.  It packs as many elements as there are taps for one, which pays
+where there are few channels, or few pixels beside the weights.  Where a zero of padding met NaN or Inf a sum is NaN,
+and all is computed again by `rows`, which reads no padding.
+
+The parts (shares of the pixels, needed where there are few tiles) are added in a fixed order.
 """
 
 from __future__ import annotations
 
-from math import prod
+from typing import Any
 
-import numpy as np
-from numba import get_num_threads
+from .launch import cached_kernel, njit_inner
+from .microkernel import add_lanes, copy_lanes, tile_product, vector_lanes
+from .packing import ROW, inside, source_range, transpose_rows
+from .plan import G
+from .row_kernels import bias_gradient
 
-from conformance.implementations.windows import Pair, Window
-
-from .geometry import Array, Problem, Quad, Strides, Triple, even_split
-from .launch import cached_kernel, launch, njit_inner
-from .microkernel import SEGMENT, TILE_ROWS, tile_columns, tile_product
-from .packing import aligned, find_equal_runs, find_valid_runs, pack_pixels, pack_windows, row_total, source_range
-
-BLOCK_PIXELS = 1024
-BLOCK_COLUMNS = 128
-BLOCK_TARGETS = 20 * TILE_ROWS
-BLOCK_CHANNELS = 128
-UNITS_PER_WORKER = 4
-FOLDED_CHANNELS = 8
-
-Block = tuple[int, int, int, int, int]  # rows, columns, targets, channels, parts
+STATUS = 8  # integers that begin `work`; the first tells of NaN
+SHIFTED, WINDOWED, POINTWISE = range(3)  # lanes are channels; weights; weights of windows of one pixel
+Pointer = Any
 
 
 @njit_inner()
-def _add_row_sums(
-    sums: Array, at: int, dy: Array, dy_at: int, dy_strides: Triple, rows: Pair, columns: Pair,
-    targets: int,
+def _pack_pixels(
+    buffer: Pointer, at: int, panel: int, src: Pointer, src_at: int, strides: tuple[int, int, int],
+    rows: tuple[int, int], columns: tuple[int, int], channels: int, width: int, work: Pointer, rows_at: int,
 ) -> None:  # fmt: skip
-    target_stride, row_stride, column_stride = dy_strides
-    for k in range(targets):
-        for row in range(rows[0], rows[1]):
-            start = dy_at + k * target_stride + row * row_stride + columns[0] * column_stride
-            sums[at + k] += row_total(dy, start, column_stride, columns[1] - columns[0])
+    """A rectangle of pixels to [panel][row][column][width], width channels a panel, panels that far apart."""
+    lanes, count, height = vector_lanes(buffer), columns[1] - columns[0], rows[1] - rows[0]
+    start = src_at + rows[0] * strides[1] + columns[0] * strides[2]
+    if strides[1] == count * strides[2]:  # whole rows are one
+        height, count = 1, height * count
+    for c in range(0, channels, width):
+        for row in range(height):
+            target = at + c // width * panel + row * count * width
+            for first in range(c, min(c + width, channels), lanes):
+                held = min(lanes, min(c + width, channels) - first)
+                source = start + first * strides[0] + row * strides[1]
+                if strides[0] == 1:
+                    for j in range(count):
+                        copy_lanes(buffer, target + j * width + first - c, src, source + j * strides[2], held)
+                    continue
+                for i in range(held):
+                    work[rows_at + i * ROW] = source + i * strides[0]
+                    work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = 0, count
+                transpose_rows(buffer, target + first - c, width, held, src, work, rows_at, count, 1, strides[2])
 
 
 @njit_inner()
-def _multiply_block(
-    partials: Array, tiles_at: int, panels_c: int, a: Array, a_size: int, b: Array, b_size: int,
-    b_step: int, live: Array, live_scale: int, segments: Array, counts: Array, parts: Pair, lanes: int,
+def _pack_windows(
+    buffer: Pointer, at: int, panel: int, x: Pointer, x_at: int, plan: Pointer, first_lane: int, weights: int,
+    rows: tuple[int, int], columns: tuple[int, int], width: int, work: Pointer, rows_at: int,
+) -> None:  # fmt: skip
+    """Windows of a rectangle of outputs to [panel][row][column][width], one lane per weight of a target."""
+    lanes, count, height = vector_lanes(buffer), columns[1] - columns[0], rows[1] - rows[0]
+    for first in range(0, weights, lanes):
+        held, to = min(lanes, weights - first), at + first // width * panel + first % width
+        for row in range(height):
+            for i in range(held):
+                table = plan[G.lanes_at] + (first_lane + first + i) * 3
+                h = (rows[0] + row) * plan[G.step_h] + plan[table + 1]
+                work[rows_at + i * ROW] = x_at + plan[table] * plan[G.x_c] + h * plan[G.x_h]
+                work[rows_at + i * ROW + 1] = columns[0] * plan[G.step_w] + plan[table + 2]
+                work[rows_at + i * ROW + 2] = plan[G.size_w] if 0 <= h < plan[G.size_h] else 0
+            target = to + row * count * width
+            transpose_rows(buffer, target, width, held, x, work, rows_at, count, plan[G.step_w], plan[G.x_w])
+
+
+@njit_inner()
+def _multiply_taps(
+    plan: Pointer, partials: Pointer, tiles_at: int, panels_c: int, scratch: Pointer, a_at: int, b_at: int,
+    held: tuple[int, int], rows: tuple[int, int], columns: tuple[int, int], source_rows: tuple[int, int],
+    source_columns: tuple[int, int],
 ) -> None:  # fmt: skip
     """Every (target panel, channel panel, tap) tile takes its pixels of the block."""
-    room = segments.size // counts.size
-    for panel_c in range(parts[1]):
-        for panel_k in range(parts[0]):
-            for tap in range(counts.size):
-                tile = ((panel_k * panels_c + panel_c) * counts.size + tap) * TILE_ROWS * lanes
+    height, vectors = plan[G.tile_rows], plan[G.tile_vectors]
+    width = vectors * vector_lanes(scratch)
+    count, pitch = columns[1] - columns[0], source_columns[1] - source_columns[0]
+    taps = plan[G.kernel_h] * plan[G.kernel_w]
+    a_size = (rows[1] - rows[0]) * count * height
+    b_size = (source_rows[1] - source_rows[0]) * pitch * width
+    for tap in range(taps):
+        r, s = tap // plan[G.kernel_w], tap % plan[G.kernel_w]
+        h = rows[0] * plan[G.step_h] + r * plan[G.dilation_h] - plan[G.before_h] - source_rows[0]
+        w = columns[0] * plan[G.step_w] + s * plan[G.dilation_w] - plan[G.before_w] - source_columns[0]
+        first, last = inside(h, plan[G.step_h], rows[1] - rows[0], source_rows[1] - source_rows[0])
+        low, high = inside(w, plan[G.step_w], count, pitch)
+        if first == last or low == high:
+            continue
+        for panel_c in range(-(-held[1] // width)):
+            b = b_at + panel_c * b_size + ((h + first * plan[G.step_h]) * pitch + w) * width
+            for panel_k in range(-(-held[0] // height)):
+                tile = tiles_at + ((panel_k * panels_c + panel_c) * taps + tap) * height * width
                 tile_product(
-                    partials, tiles_at + tile, True, a, panel_k * a_size, b, panel_c * b_size, b_step, live,
-                    live_scale, segments, tap * room, counts[tap],
+                    partials, tile, height, vectors, scratch, a_at + panel_k * a_size + first * count * height, 1,
+                    count * height, scratch, b, plan[G.step_h] * pitch * width, plan, plan[G.vectors_at], last - first,
+                    plan, plan[G.columns_at] + 2 * low, high - low, 1, True,
                 )  # fmt: skip
 
 
+@njit_inner()
+def _multiply_windows(
+    plan: Pointer, dw: Pointer, dw_at: int, scratch: Pointer, a_at: int, b_at: int, held: tuple[int, int],
+    rows: int, columns: int, adds: bool,
+) -> int:  # fmt: skip
+    """Every (target panel, weight panel) tile takes the pixels of the block; whether any sum is NaN."""
+    lanes, height, vectors = vector_lanes(scratch), plan[G.tile_rows], plan[G.tile_vectors]
+    width = vectors * lanes
+    odd, tile = 0, a_at + plan[G.tile_at]
+    for panel_c in range(-(-held[1] // width)):
+        left = min(width, held[1] - panel_c * width)
+        for panel_k in range(-(-held[0] // height)):
+            tile_product(
+                scratch, tile, height, vectors, scratch, a_at + panel_k * rows * columns * height, 1, columns * height,
+                scratch, b_at + panel_c * rows * columns * width, columns * width, plan, plan[G.vectors_at], rows, plan,
+                plan[G.columns_at], columns, 1, False,
+            )  # fmt: skip
+            for i in range(min(height, held[0] - panel_k * height)):
+                at = dw_at + (panel_k * height + i) * plan[G.dw_k] + panel_c * width
+                for lane in range(0, left, lanes):
+                    count = min(lanes, left - lane)
+                    odd |= add_lanes(dw, at + lane, scratch, tile + i * width + lane, count, 0.0, not adds)
+    return odd
+
+
+@njit_inner()
+def _scatter_taps(
+    plan: Pointer, dw: Pointer, at: int, partials: Pointer, tile: int, channels: int, work: Pointer, rows_at: int
+) -> None:
+    """One target's weights of a channel panel, [tap][lane] in the tiles, to dw."""
+    taps, lanes = plan[G.kernel_h] * plan[G.kernel_w], vector_lanes(dw)
+    size = plan[G.tile_rows] * plan[G.tile_vectors] * lanes
+    for first in range(0, taps, lanes):
+        held = min(lanes, taps - first)
+        if plan[G.dw_s] == 1:
+            for i in range(held):
+                work[rows_at + i * ROW] = tile + (first + i) * size
+                work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = 0, channels
+            transpose_rows(dw, at + first, plan[G.dw_c], held, partials, work, rows_at, channels, 1, 1)
+        else:
+            for i in range(held):
+                tap = (
+                    at + (first + i) // plan[G.kernel_w] * plan[G.dw_r] + (first + i) % plan[G.kernel_w] * plan[G.dw_s]
+                )
+                for c in range(0, channels, lanes):
+                    copy_lanes(dw, tap + c, partials, tile + (first + i) * size + c, min(lanes, channels - c))
+
+
 @cached_kernel
-def _multiply(
-    worker: int, workers: int, dw: Array, dw_strides: Strides, partials: Array, sums: Array, x: Array,
-    x_strides: Strides, x_group: int, size: Pair, dy: Array, dy_strides: Strides, problem: Problem,
-    counts: Pair, block: Block, window_h: Quad, window_w: Quad, shifts: Array, widths: Pair, a_of: Array,
-    b_of: Array, live_of: Array, segments_of: Array, counts_of: Array,
+def multiply(
+    worker: int, workers: int, plan: Pointer, work: Pointer, dw: Pointer, x: Pointer, dy: Pointer, sums: Pointer,
+    partials: Pointer, scratch: Pointer,
 ) -> None:  # fmt: skip
-    """Units worker, worker + workers, ... of (part, group, target block, channel block)."""
-    images, groups, channels, targets = problem
-    block_p, block_q, block_k, block_c, parts = block
-    height, lanes = widths
-    a, b, live, segments, tap_counts = (
-        a_of[worker], b_of[worker], live_of[worker], segments_of[worker], counts_of[worker],
-    )  # fmt: skip
-    stride = (window_h[1], window_w[1])
-    tile_size = tap_counts.size * height * lanes
-    panels_k, panels_c = -(-targets // height), -(-channels // lanes)
-    blocks_p, blocks_q = -(-counts[0] // block_p), -(-counts[1] // block_q)
-    blocks_k, blocks_c = -(-targets // block_k), -(-channels // block_c)
-    blocks = images * blocks_p * blocks_q
+    """Units worker, worker + workers, ... of (part, group, target block, lane block)."""
+    groups, channels, targets, folded = plan[G.groups], plan[G.channels], plan[G.targets], plan[G.folded]
+    height, width = plan[G.tile_rows], plan[G.tile_vectors] * vector_lanes(scratch)
+    block_p, block_q, block_k, block_c = plan[G.block_p], plan[G.block_q], plan[G.block_k], plan[G.block_c]
+    count_p, count_q, parts, taps = plan[G.count_p], plan[G.count_q], plan[G.parts], plan[G.kernel_h] * plan[G.kernel_w]
+    lanes = channels * taps if folded else channels
+    panels_k, panels_c = -(-targets // height), -(-lanes // width)
+    blocks_p, blocks_q = -(-count_p // block_p), -(-count_q // block_q)
+    blocks_k, blocks_c = -(-targets // block_k), -(-lanes // block_c)
+    block_n = plan[G.block_n]
+    blocks = -(-plan[G.images] // block_n) * blocks_p * blocks_q
+    a_at, rows_at = worker * plan[G.scratch_size], STATUS + worker * plan[G.work_size]
+    b_at, sums_kind = a_at + plan[G.b_at], 1 if plan[G.dy_q] == 1 else 0
+    dy_strides, x_strides = (plan[G.dy_k], plan[G.dy_p], plan[G.dy_q]), (plan[G.x_c], plan[G.x_h], plan[G.x_w])
+    window_h = (plan[G.kernel_h], plan[G.step_h], plan[G.before_h], plan[G.dilation_h])
+    window_w = (plan[G.kernel_w], plan[G.step_w], plan[G.before_w], plan[G.dilation_w])
+    odd = 0
     for unit in range(worker, parts * groups * blocks_k * blocks_c, workers):
         c, k = unit % blocks_c * block_c, unit // blocks_c % blocks_k * block_k
         group, part = unit // blocks_c // blocks_k % groups, unit // blocks_c // blocks_k // groups
-        held_k, held_c = min(block_k, targets - k), min(block_c, channels - c)
-        tiles_at = (((part * groups + group) * panels_k + k // height) * panels_c + c // lanes) * tile_size
-        for pixels in range(part * blocks // parts, (part + 1) * blocks // parts):
-            image = pixels // blocks_q // blocks_p
+        held = (min(block_k, targets - k), min(block_c, lanes - c))
+        tiles_at = ((part * groups + group) * panels_k + k // height) * panels_c + c // width
+        tiles_at *= taps * height * width
+        dw_at = (group * targets + k) * plan[G.dw_k] + c + part * plan[G.part_size]
+        start = part * blocks // parts
+        for pixels in range(start, (part + 1) * blocks // parts):
+            image = pixels // blocks_q // blocks_p * block_n
+            images = min(block_n, plan[G.images] - image)
             p, q = pixels // blocks_q % blocks_p * block_p, pixels % blocks_q * block_q
-            rows, columns = (p, min(p + block_p, counts[0])), (q, min(q + block_q, counts[1]))
-            dy_at = image * dy_strides[0] + (group * targets + k) * dy_strides[1]
-            x_at = image * x_strides[0] + group * x_group
-            a_size = pack_pixels(a, dy, dy_at, dy_strides[1:], rows, columns, held_k, height)
-            if shifts.size:
-                b_size = pack_windows(
-                    b, live, x, x_at, x_strides, size, shifts[:, c : c + held_c], rows, columns, stride, lanes
-                )
-                find_equal_runs(segments, tap_counts, rows, columns, window_w, size[1], lanes)
+            rows, columns = (p, min(p + block_p, count_p)), (q, min(q + block_q, count_q))
+            dy_at = image * plan[G.dy_n] + (group * targets + k) * plan[G.dy_k]
+            x_at = image * plan[G.x_n] + group * channels * plan[G.x_c]
+            size = (rows[1] - rows[0]) * (columns[1] - columns[0])
+            for i in range(images):
+                to = a_at + i * size * height
+                _pack_pixels(
+                    scratch, to, images * size * height, dy, dy_at + i * plan[G.dy_n], dy_strides, rows, columns,
+                    held[0], height, work, rows_at,
+                )  # fmt: skip
+            if folded:
+                for i in range(images):
+                    to, panel, source = b_at + i * size * width, images * size * width, x_at + i * plan[G.x_n]
+                    if folded == POINTWISE:
+                        source += c * plan[G.x_c]
+                        _pack_pixels(
+                            scratch, to, panel, x, source, x_strides, rows, columns, held[1], width, work, rows_at
+                        )
+                    else:
+                        _pack_windows(
+                            scratch, to, panel, x, source, plan, c, held[1], rows, columns, width, work, rows_at
+                        )
+                odd |= _multiply_windows(
+                    plan, dw if parts == 1 else partials, dw_at, scratch, a_at, b_at, held,
+                    images * (rows[1] - rows[0]), columns[1] - columns[0], pixels > start,
+                )  # fmt: skip
             else:
-                source_rows = source_range(rows[0], rows[1], window_h, size[0])
-                source_columns = source_range(columns[0], columns[1], window_w, size[1])
-                x_at += c * x_strides[1]
-                b_size = pack_pixels(b, x, x_at, x_strides[1:], source_rows, source_columns, held_c, lanes)
-                find_valid_runs(
-                    segments, tap_counts, rows, columns, source_rows, source_columns, window_h, window_w, lanes
-                )
-            b_step, live_scale = (lanes, 1) if shifts.size else (stride[1] * lanes, 0)
-            _multiply_block(
-                partials, tiles_at, panels_c, a, a_size, b, b_size, b_step, live, live_scale, segments,
-                tap_counts, (-(-held_k // height), -(-held_c // lanes)), lanes,
-            )  # fmt: skip
-            if sums.size and c == 0:
-                at = (part * groups + group) * targets + k
-                _add_row_sums(sums, at, dy, dy_at, dy_strides[1:], rows, columns, held_k)
+                source_rows = source_range(rows[0], rows[1], window_h, plan[G.size_h])
+                source_columns = source_range(columns[0], columns[1], window_w, plan[G.size_w])
+                panel = (source_rows[1] - source_rows[0]) * (source_columns[1] - source_columns[0]) * width
+                _pack_pixels(
+                    scratch, b_at, panel, x, x_at + c * plan[G.x_c], x_strides, source_rows, source_columns, held[1],
+                    width, work, rows_at,
+                )  # fmt: skip
+                _multiply_taps(
+                    plan, partials, tiles_at, panels_c, scratch, a_at, b_at, held, rows, columns, source_rows,
+                    source_columns,
+                )  # fmt: skip
+            if plan[G.biased] and c == 0:
+                sum_at = (part * groups + group) * targets + k
+                for i in range(held[0]):
+                    line = dy_at + i * plan[G.dy_k] + rows[0] * plan[G.dy_p] + columns[0] * plan[G.dy_q]
+                    bias_gradient(
+                        sums, sum_at + i, sums_kind, dy, line, images, rows[1] - rows[0], columns[1] - columns[0], plan,
+                        True,
+                    )  # fmt: skip
+    if odd:
+        work[0] = 1
 
 
 @cached_kernel
-def _finish(
-    worker: int, workers: int, dw: Array, dw_strides: Strides, partials: Array, sums: Array, x: Array,
-    x_strides: Strides, x_group: int, size: Pair, dy: Array, dy_strides: Strides, problem: Problem,
-    counts: Pair, block: Block, window_h: Quad, window_w: Quad, shifts: Array, widths: Pair, a_of: Array,
-    b_of: Array, live_of: Array, segments_of: Array, counts_of: Array,
+def finish(
+    worker: int, workers: int, plan: Pointer, work: Pointer, dw: Pointer, x: Pointer, dy: Pointer, sums: Pointer,
+    partials: Pointer, scratch: Pointer,
 ) -> None:  # fmt: skip
-    """Adds the parts of target panels worker, worker + workers, ... and takes the weights to their layout."""
-    groups, channels, targets = problem[1:]
-    parts, taps, kernel_w = block[4], counts_of.shape[1], window_w[0]
-    height, lanes = widths
-    panels_k, panels_c = -(-targets // height), -(-channels // lanes)
-    part_size = partials.size // parts
-    for unit in range(worker, groups * panels_k, workers):
-        group, k = unit // panels_k, unit % panels_k * height
-        for tile in range(panels_c * taps):
-            c, r, s = tile // taps * lanes, tile % taps // kernel_w, tile % taps % kernel_w
-            at = (unit * panels_c * taps + tile) * height * lanes
-            for i in range(min(height, targets - k)):
-                target = (group * targets + k + i) * dw_strides[0] + c * dw_strides[1]
-                target += r * dw_strides[2] + s * dw_strides[3]
-                for lane in range(min(lanes, channels - c)):
-                    total = partials[at + i * lanes + lane]
-                    for part in range(1, parts):
-                        total += partials[part * part_size + at + i * lanes + lane]
-                    dw[target + lane * dw_strides[1]] = total
-
-
-def _plan(axes: tuple[Window, Window], problem: Problem, workers: int, lanes: int) -> Block:
-    """(rows, columns, targets, channels) of a block and the number of parts the pixels are shared into."""
-    images, groups, channels, targets = problem
-    p_count, q_count = axes[0].outputs, axes[1].outputs
-    q = q_count if q_count <= BLOCK_COLUMNS * 3 // 2 else BLOCK_COLUMNS
-    p = even_split(p_count, max(1, BLOCK_PIXELS // q))
-    k = even_split(targets, BLOCK_TARGETS, TILE_ROWS)
-    c = even_split(channels, BLOCK_CHANNELS, lanes)
-    tiles = groups * -(-targets // k) * -(-channels // c)
-    blocks = images * -(-p_count // p) * -(-q_count // q)
-    parts = 1 if tiles >= UNITS_PER_WORKER * workers else -(-UNITS_PER_WORKER * workers // tiles)
-    return p, q, k, c, min(parts, blocks)
-
-
-def _shifts(axes: tuple[Window, Window], channels: int, dw_strides: Strides) -> Array:
-    """(channel, row offset, column offset) of every weight of one target, in the order dw keeps them."""
-    c, r, s = np.indices((channels, axes[0].kernel, axes[1].kernel)).reshape(3, -1)
-    table = np.empty((3, c.size), np.int64)
-    table[:, c * dw_strides[1] + r * dw_strides[2] + s * dw_strides[3]] = (
-        c, r * axes[0].dilation - axes[0].before, s * axes[1].dilation - axes[1].before,
-    )  # fmt: skip
-    return table
-
-
-def weight_gradient(
-    dw: Array, dw_strides: Strides, x: Array, x_strides: Strides, dy: Array, dy_strides: Strides,
-    problem: Problem, axes: tuple[Window, Window], with_bias: bool,
-) -> Array:  # fmt: skip
-    """Fills `dw` (flat, strides K C R S) and returns the bias gradient, empty unless asked for.
-
-    problem = (images, groups, channels per group, targets per group).
-    """
-    images, groups, channels, targets = problem
-    workers, lanes = get_num_threads(), tile_columns(dw.dtype)
-    x_group, kernel = channels * x_strides[1], (axes[0].kernel, axes[1].kernel)
-    shifts = np.empty((3, 0), np.int64)
-    if channels <= FOLDED_CHANNELS and kernel != (1, 1):
-        shifts = _shifts(axes, channels, dw_strides)
-        channels, kernel, dw_strides = shifts.shape[1], (1, 1), (dw_strides[0], 1, 0, 0)
-    problem = (images, groups, channels, targets)
-    p, q, k, c, parts = block = _plan(axes, problem, workers, lanes)
-    source = p * q if shifts.size else prod(  # pixels of the largest input rectangle that a block of outputs reads
-        min(axis.size, (count - 1) * axis.stride + axis.dilation * (axis.kernel - 1) + 1)
-        for axis, count in zip(axes, (p, q), strict=True)
-    )  # fmt: skip
-    taps = kernel[0] * kernel[1]
-    tiles = groups * -(-targets // TILE_ROWS) * -(-channels // lanes) * taps
-    b_size = -(-c // lanes) * lanes * source
-    sums = np.zeros((parts, groups * targets if with_bias else 0), dw.dtype)
-    arguments = (
-        dw, dw_strides, np.zeros(parts * tiles * TILE_ROWS * lanes, dw.dtype), sums.reshape(-1), x, x_strides,
-        x_group, (axes[0].size, axes[1].size), dy, dy_strides, problem, (axes[0].outputs, axes[1].outputs),
-        block, *((axis.kernel, axis.stride, axis.before, axis.dilation) for axis in axes), shifts,
-        (TILE_ROWS, lanes), np.zeros((workers, -(-k // TILE_ROWS) * TILE_ROWS * p * q), dw.dtype),
-        aligned((workers, b_size), dw.dtype), np.ones((workers, b_size if shifts.size else lanes), np.uint8),
-        np.empty((workers, taps * p * (2 * axes[1].kernel + 1) * SEGMENT), np.int64),
-        np.empty((workers, taps), np.int64),
-    )  # fmt: skip
-    launch(_multiply, dw.dtype, workers, *arguments)
-    launch(_finish, dw.dtype, workers, *arguments)
-    return sums.sum(axis=0)
+    """Adds the parts and, where lanes are channels, takes the tiles of target panels worker, worker + workers, ... to
+    dw."""
+    parts, part_size, channels, targets = plan[G.parts], plan[G.part_size], plan[G.channels], plan[G.targets]
+    units = plan[G.units]
+    lanes = vector_lanes(dw)
+    height, width, taps = plan[G.tile_rows], plan[G.tile_vectors] * lanes, plan[G.kernel_h] * plan[G.kernel_w]
+    rows_at, panels_k, panels_c = STATUS + worker * plan[G.work_size], -(-targets // height), -(-channels // width)
+    for unit in range(worker, units, workers):
+        first, last = part_size * unit // units, part_size * (unit + 1) // units
+        for at in range(first, last, lanes):
+            count = min(lanes, last - at)
+            if plan[G.folded]:
+                for part in range(parts):
+                    add_lanes(dw, at, partials, part * part_size + at, count, 0.0, part == 0)
+            else:
+                for part in range(1, parts):
+                    add_lanes(partials, at, partials, part * part_size + at, count, 0.0, False)
+        if plan[G.folded]:
+            continue
+        k = unit % panels_k * height
+        for row in range(min(height, targets - k)):
+            target = (unit // panels_k * targets + k + row) * plan[G.dw_k]
+            for c in range(0, channels, width):
+                at = (unit * panels_c + c // width) * taps * height * width + row * width
+                _scatter_taps(
+                    plan, dw, target + c * plan[G.dw_c], partials, at, min(width, channels - c), work, rows_at
+                )
