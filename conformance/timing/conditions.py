@@ -38,15 +38,16 @@ class Limit:
 
 
 LIMITS = {
-    "reference": Limit("the reference kernel", 0.15, 1.0, "a tenth of the looks took {:.0%} more than the fastest"),
-    "ceilings": Limit("the ceilings", 0.25, 1.0, "the best round reached {:.0%} more than the worst"),
+    "reference": Limit("the reference kernel", 0.25, 1.0, "a tenth of the looks took {:.0%} more than the median one"),
+    "ceilings": Limit("the ceilings", 0.25, 1.0, "the best round reached {:.0%} more than the median one"),
     "others": Limit("other processes", 0.15, 0.8, "they took {:.2g} cores"),
     "steal": Limit("the hypervisor", 0.02, 0.2, "it took {:.0%} of the processors' time"),
     "frequency": Limit("the clock frequency", 0.1, 1.0, "its highest was {:.0%} above its lowest"),
     "throttled": Limit("throttling", 0, float("inf"), "processors were slowed down {:.0f} times"),
 }
-"""What is looked at. Shares, but for `others` (cores) and `throttled` (events). Measured on machines that did nothing
-else: reference 2% to 9%, ceilings 2% to 12%, others 0.01 to 0.05 cores."""
+"""What is looked at. Shares, but for `others` (cores) and `throttled` (events). On a virtual machine of two cores that
+did nothing else, the reference kernel's product came to 3% and its copy to 14%, the ceilings to 2% and 2%; beside four
+busy processes, others to more than a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Conditions:
             found["reference"] = max(_excess(part) for part in parts)
         for known in self.ceilings.values():
             for rates in zip(*((one.flops, one.bandwidth) for one in known), strict=True):
-                found["ceilings"] = max(found.get("ceilings", 0.0), max(rates) / min(rates) - 1)
+                found["ceilings"] = max(found.get("ceilings", 0.0), max(rates) / statistics.median(rates) - 1)
         for first, last in _windows(self.looks):
             seconds = last.at - first.at
             others = (last.busy - first.busy - (last.own - first.own)) / seconds
@@ -120,8 +121,8 @@ def judged(values: Mapping[str, float]) -> MachineState:
 
 
 def _excess(seconds: Sequence[float]) -> float:
-    """By what share the slowest tenth begins above the fastest. A single look that was disturbed does not count."""
-    return statistics.quantiles(seconds, n=10, method="inclusive")[-1] / min(seconds) - 1
+    """By what share the slowest tenth begins above the median. A single look that was disturbed does not count."""
+    return statistics.quantiles(seconds, n=10, method="inclusive")[-1] / statistics.median(seconds) - 1
 
 
 def _windows(looks: Sequence[Look]) -> list[tuple[Look, Look]]:
