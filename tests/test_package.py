@@ -91,7 +91,10 @@ def test_option_that_somebody_else_has_too(vendor: pytest.Pytester, file: str, w
     assert "1 case: 1 unsupported" in alone.stdout.str()
 
 
-def test_a_run_leaves_nothing_behind(vendor: pytest.Pytester):
+def test_a_run_leaves_nothing_behind(
+    vendor: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))  # where compiled kernels are kept
     before = set(vendor.path.rglob("*"))
     vendor.run(sys.executable, "-m", "conformance", "run", "acme.py", *ONE)
     left = {path.name for path in set(vendor.path.rglob("*")) - before}
