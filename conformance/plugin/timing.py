@@ -21,8 +21,8 @@ from conformance.plugin.progress import SIGN, duration
 from conformance.results import build
 from conformance.results.schema import Record
 from conformance.timing import machine, table
-from conformance.timing.measurement import RATES, Measurement
-from conformance.timing.run import DEFAULT_VISITS, MAX_VISITS, Run, Subject, time_all
+from conformance.timing.measurement import Measurement
+from conformance.timing.run import DEFAULT_VISITS, Run, Subject, time_all, visits
 
 NAME = "conformance-timing"
 
@@ -34,13 +34,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--visits", type=visits, default=DEFAULT_VISITS, metavar="N",
         help="times that a run comes back to each kernel to time it (default: %(default)s)",
     )  # fmt: skip
-
-
-def visits(text: str) -> int:
-    """A number of visits. Raises ValueError."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MAX_VISITS):
-        raise ValueError(f"{text!r} is not a whole number from 1 to {MAX_VISITS}")
-    return int(text)
 
 
 class Timing:
@@ -129,8 +122,6 @@ class Timing:
         ratios, state = self.run.ratios, self.run.state
         best = {found.key: found for found in self.run.times}
         for found, extra in self._extras:
-            for name in RATES:
-                extra.pop(name, None)
             extra.update(best[found.key].record(ratios.get(found.key), state))
         return (yield)
 

@@ -7,6 +7,7 @@ a problem follow one another, so that they meet the same machine.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import random
 from collections.abc import Callable, Hashable, Sequence
@@ -31,6 +32,13 @@ from conformance.timing.rotation import Rotation
 from conformance.worker import ceilings
 
 DEFAULT_VISITS, MAX_VISITS = 5, 99
+
+
+def visits(text: str) -> int:
+    """The number of visits that an option gives. Raises argparse.ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MAX_VISITS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MAX_VISITS}")
+    return int(text)
 
 
 @dataclass(slots=True)
@@ -96,9 +104,7 @@ class Run:
         return {} if self.state.state == "unusable" else compared(self.times)
 
 
-def time_all(
-    run: Run, visits: int, order: int, workers: Workers | None, report: Callable[[int, Subject], None]
-) -> None:
+def time_all(run: Run, count: int, order: int, workers: Workers | None, report: Callable[[int, Subject], None]) -> None:
     """Fill a run. Kernels are visited in an order that the number determines. `report` hears of each visit before it
     begins: its round, and to whom. Raises KeyboardInterrupt, and what `conformance.timing.machine.share_threads`
     raises; what was timed until then is in the run."""
@@ -106,7 +112,7 @@ def time_all(
     with nullcontext() if workers is None else workers.apart() as process:
         if process is not None:
             run.conditions.reference = partial(asked, process, tuple[float, float], "measuring.reference")
-        for run.rounds in range(1, visits + 1):
+        for run.rounds in range(1, count + 1):
             measure_ceilings(run, process)
             for group in _shuffled(run.subjects, generator):
                 for subject in group:

@@ -26,7 +26,7 @@ from conformance.problems import Problem
 from conformance.problems.networks import UNET
 from conformance.resources import IMPLS
 from conformance.timing import machine, table, unet_table
-from conformance.timing.run import DEFAULT_VISITS, MAX_VISITS, Run, Subject, time_all
+from conformance.timing.run import DEFAULT_VISITS, Run, Subject, time_all, visits
 
 DIRECTIONS = {
     "forward": "conv_forward",
@@ -45,11 +45,6 @@ Write = Callable[[str, str], None]
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """The U-Net table: ten layers through every implementation, verified, then timed beside torch and the roofline."""
-
-    def visits(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MAX_VISITS):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MAX_VISITS}")
-        return int(text)
 
     def seconds(text: str) -> float:
         with suppress(ValueError):
@@ -125,7 +120,7 @@ def planned(names: Sequence[str], operators: tuple[str, ...], method: str, worke
     return plan
 
 
-def report(plan: Plan, layers: Sequence[Problem], visits: int, write: Write, workers: Workers | None) -> int:
+def report(plan: Plan, layers: Sequence[Problem], count: int, write: Write, workers: Workers | None) -> int:
     """Time, print, write; return the exit status."""
     width = shutil.get_terminal_size((160, 24)).columns
     present = [i for i in plan.registry.implementations.values() if absence_reason(i) is None]
@@ -134,13 +129,13 @@ def report(plan: Plan, layers: Sequence[Problem], visits: int, write: Write, wor
     header = [
         f"U-Net, {len(layers)} of {len(UNET)} layers at full size, fp32, NCHW; TF32 {machine.tf32(present)}",
         f"{processor()}, {machine.cores()} cores; {versions}",
-        f"threads: {threads}; {visits} visits to each kernel",
+        f"threads: {threads}; {count} visits to each kernel",
     ]
     found = [case for operator in plan.selection.operators for case in plan.timed(operator, layers)]
     run = Run([Subject(case) for case in found if isinstance(case, Case)])
     interrupted = False
     try:
-        time_all(run, visits, random.SystemRandom().randrange(10**6), workers, _progress(len(run.subjects), visits))
+        time_all(run, count, random.SystemRandom().randrange(10**6), workers, _progress(len(run.subjects), count))
     except KeyboardInterrupt:  # what was timed until then counts
         interrupted = True
     header += [f"ceilings of {device}: {known}" for device, known in run.ceilings.items()]
@@ -163,7 +158,7 @@ def report(plan: Plan, layers: Sequence[Problem], visits: int, write: Write, wor
     return status
 
 
-def _progress(subjects: int, visits: int) -> Callable[[int, Subject], None]:
+def _progress(subjects: int, count: int) -> Callable[[int, Subject], None]:
     """On a terminal, one line that the next replaces."""
     seen = 0
 
@@ -171,8 +166,8 @@ def _progress(subjects: int, visits: int) -> Callable[[int, Subject], None]:
         nonlocal seen
         seen += 1
         if sys.stderr.isatty():
-            case, last = subject.case, seen == visits * subjects
-            text = f"visit {seen} of {visits * subjects}: {case.operator.name} {case.problem.name}"
+            case, last = subject.case, seen == count * subjects
+            text = f"visit {seen} of {count * subjects}: {case.operator.name} {case.problem.name}"
             print(f"\r\033[K{'' if last else text}", end="", file=sys.stderr, flush=True)
 
     return say
