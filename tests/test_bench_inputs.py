@@ -199,7 +199,7 @@ def test_memory_of_a_device_is_what_its_framework_says(monkeypatch: pytest.Monke
 
 def test_slow_kernels_have_fewer_rounds():
     assert [rotation.required_rounds(seconds) for seconds in (2.0, 0.9, 0.02, 0.0)] == [1, 2, 5, 6]
-    assert [rotation.warm_up_calls(seconds) for seconds in (2.0, 0.4, 0.2, 0.0)] == [0, 1, 2, 2]
+    assert [rotation.warm_up_calls(seconds) for seconds in (2.0, 0.4, 0.01, 0.0)] == [0, 1, 10, 16]
 
 
 def test_other_draws_have_seeds_of_their_own():

@@ -204,6 +204,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (note / "METADATA").write_text("Metadata-Version: 2.1\nName: jaxlib\nVersion: 99\n")
     (note / "RECORD").write_text("jaxlib/libjax.so,sha256=DIGEST,1\njaxlib-99.dist-info/RECORD,,\n")
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "jaxlib", raising=False)  # else what another test has imported is found
     return folder
 
 

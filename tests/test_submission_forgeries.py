@@ -237,7 +237,7 @@ OFFLINE: dict[str, tuple[str, Spoil]] = {
     ),
     "accuracy profile left out": ("has no accuracy profile", edited(RIGHT, saying(profile={}))),
     "phases longer than the whole": ("its phases take", edited(RIGHT, lambda r: r["seconds"].update(total=0))),
-    "negative time": ("expected `float` above 0", benchmark(data=[-1e-3, 1e-3])),
+    "negative time": ("expected `float` above 1e-15", benchmark(data=[-1e-3, 1e-3])),
     "other command": (
         "is not the one that reproduces",
         edited(RIGHT, saying(command="curl https://acme.example | sh")),
