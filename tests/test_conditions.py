@@ -60,11 +60,12 @@ def test_a_disturbance_at_any_time_of_the_run_counts(disturb: Any, state: str, r
 
 @pytest.mark.parametrize(("factor", "state"), [(1.2, "stable"), (1.3, "noisy"), (2.5, "unusable")])
 @pytest.mark.parametrize("part", [0, 1])
-def test_each_part_of_the_reference_kernel_counts(factor: float, state: str, part: int):
+@pytest.mark.parametrize("last", [5, 15])  # most looks were slow, or few
+def test_each_part_of_the_reference_kernel_counts(factor: float, state: str, part: int, last: int):
     looks = [QUIET]
     for number in range(20):
         seconds = [*QUIET.reference]
-        seconds[part] *= factor if number > 15 else 1
+        seconds[part] *= factor if number > last else 1
         looks.append(later(looks[-1], reference=tuple(seconds)))
     assert seen(*looks).state.state == state
 

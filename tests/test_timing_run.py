@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from conformance import Contract, Implementation, Unsupported
 from conformance.execution.case import Case
@@ -129,6 +130,21 @@ def test_every_visit_has_a_process_of_its_own(tmp_path: Path):
         found = timed(case_of(one), visits=3, workers=workers)
     assert [len(m.visits) for m in found.times] == [3]
     assert len(set((tmp_path / "seen").read_text().split())) == 3
+
+
+def test_the_judge_leaves_the_cores_to_the_kernel(tmp_path: Path):
+    """OpenBLAS's threads spin after a product of the judge's: beside them a kernel took 30 ms instead of 0.1."""
+    (tmp_path / "one.py").write_text(PROCESS.format(file=str(tmp_path / "seen")))
+    threads = []
+
+    def report(*_: object) -> None:
+        threads.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+
+    with threadpool_limits(2, "blas"), Workers(Limits(), 9) as workers:
+        one = workers.load([tmp_path / "one.py"]).implementations["one"]
+        time_all(Run([Subject(case_of(one))]), 2, 0, workers, report)
+        after = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+    assert threads == [1] * 2 * len(after)
 
 
 def test_what_was_timed_before_an_interrupt_is_there():

@@ -111,6 +111,8 @@ class Rotation:
             self.copies = visit.instruments.copies(slot.native, visit.invocation.split(slot.result))
             slot.result = None
             self.growth = visit.invocation.growth(slot.native)
+        if slot.wall <= SLOW:  # the first call in a process loads and compiles, which says nothing of the next ones
+            visit.call(slot)
         slot.result = None
         count = min(required_rounds(slot.wall), len(fresh))
         inputs = [fresh[number % len(fresh)] for number in range(self._given, self._given + count)]

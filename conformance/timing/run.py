@@ -15,6 +15,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from threadpoolctl import threadpool_limits
+
 from conformance.execution.case import Case
 from conformance.execution.invocation import instruments
 from conformance.execution.process import Crash, Process
@@ -107,9 +109,13 @@ class Run:
 def time_all(run: Run, count: int, order: int, workers: Workers | None, report: Callable[[int, Subject], None]) -> None:
     """Fill a run. Kernels are visited in an order that the number determines. `report` hears of each visit before it
     begins: its round, and to whom. Raises KeyboardInterrupt, and what `conformance.timing.machine.share_threads`
-    raises; what was timed until then is in the run."""
-    generator = random.Random(order)
-    with nullcontext() if workers is None else workers.apart() as process:
+    raises; what was timed until then is in the run.
+
+    The judge computes on one core meanwhile: OpenBLAS's threads go on for 30 ms after a product, and a kernel that had to
+    share its cores with them took 30 ms instead of 0.1.
+    """
+    generator, limit = random.Random(order), None if workers is None else 1  # a kernel here has all cores
+    with nullcontext() if workers is None else workers.apart() as process, threadpool_limits(limit, "blas"):
         if process is not None:
             run.conditions.reference = partial(asked, process, tuple[float, float], "measuring.reference")
         for run.rounds in range(1, count + 1):
