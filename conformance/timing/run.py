@@ -111,8 +111,8 @@ def time_all(run: Run, count: int, order: int, workers: Workers | None, report: 
     begins: its round, and to whom. Raises KeyboardInterrupt, and what `conformance.timing.machine.share_threads`
     raises; what was timed until then is in the run.
 
-    The judge computes on one core meanwhile: OpenBLAS's threads go on for 30 ms after a product, and a kernel that had to
-    share its cores with them took 30 ms instead of 0.1.
+    The judge computes on one core meanwhile: OpenBLAS's threads go on for 30 ms after a product, and a kernel that had
+    to share its cores with them took 30 ms instead of 0.1.
     """
     generator, limit = random.Random(order), None if workers is None else 1  # a kernel here has all cores
     with nullcontext() if workers is None else workers.apart() as process, threadpool_limits(limit, "blas"):
