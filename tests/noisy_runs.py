@@ -60,7 +60,7 @@ class Bench:
     noise: Noise = Noise()
     implementations: tuple[str, ...] = ("torch-cpu", "acme", "other")
     problems: int = 10
-    visits: int = 5
+    visits: int = 7
     rounds: int = 3
     memory: float = 0.98
     """Of drift: correlation of one visit with the next."""

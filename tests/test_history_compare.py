@@ -338,18 +338,18 @@ def test_the_paragraph_is_about_what_changed(pair, capsys):
     assert "Of 6 implementations and operators: 3 slower, 3 unchanged within 5%." in told
 
 
-@pytest.mark.parametrize("counts", [[3, 3, 3, 3], [15, 0], [16]])
+@pytest.mark.parametrize("counts", [[3, 3, 3, 3], [21, 0], [22]])
 def test_visits_that_are_not_those_of_the_rounds_are_refused(counts: list[int], pair, capsys):
     before, after, document = pair
     document["benchmarks"][0]["extra_info"]["timing"] = {"visits": counts}
     assert main(["compare", str(before), str(write(after, document))]) == 4
-    assert "benchmark 1: has 15 rounds, which are not those of its visits" in capsys.readouterr().err
+    assert "benchmark 1: has 21 rounds, which are not those of its visits" in capsys.readouterr().err
 
 
 def test_a_file_without_visits_has_one(pair):
     _, _, document = pair
     key, timed = next(iter(run_of(document).benchmarks.items()))
-    assert [len(visit) for visit in timed.runs[0]] == [3] * 5
+    assert [len(visit) for visit in timed.runs[0]] == [3] * 7
     for entry in document["benchmarks"]:
         del entry["extra_info"]["timing"]
     assert run_of(document).benchmarks[key].runs == ((timed.rounds,),)

@@ -33,7 +33,7 @@ from conformance.timing.roofline import Ceilings
 from conformance.timing.rotation import Rotation
 from conformance.worker import ceilings
 
-DEFAULT_VISITS, MAX_VISITS = 5, 99
+DEFAULT_VISITS, MAX_VISITS = 7, 99
 
 
 def visits(text: str) -> int:

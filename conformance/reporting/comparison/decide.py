@@ -3,23 +3,24 @@
 The unit is the visit: a run times a kernel in several processes, far apart. Its rounds share a process, which has one
 of two speeds where a kernel has two; visits show both. What makes unchanged code look changed, and what guards:
 
-- Visits scatter. Student's t on their logarithms (`noise.estimated`): by Welch for an operator or an implementation, on
-  what the visits to its problems share; with equal variances for a single kernel beside its siblings, where equal code
-  leaves none that differ.
+- Visits scatter, and one may meet a process that takes its cores. Student's t on their logarithms, without a fifth at
+  either end (`noise.estimated`): by Welch for an operator or an implementation, on what the visits to its problems
+  share; with equal variances for a single kernel beside its siblings, where equal code leaves none that differ.
 - Few visits can agree by chance, and runs differ beyond their visits. A change must be certain by the scatter of all
   benchmarks' ratios as well (`noise.scatter`).
-- Machines drift from run to run. Operators are compared beside the baseline (torch, of the same sources and versions)
-  in the same visits, single kernels beside the other problems of their operator. What drifts reacts more or less than
+- Machines drift, from run to run and within seconds. A visit is compared beside the baseline's (torch, of the same
+  sources and versions) to the same problem, seconds before or after it; single kernels beside the other problems of
+  their operator as well. What drifts reacts more or less than
   what it is compared with: a change counts where it exceeds the threshold as measured and beside that, and with twice
   the correction still exists (of an operator: exceeds the threshold still), so that a drift raises no alarm in whatever
   reacts to it up to twice as much.
-- A kernel of two speeds can be at one of them in all visits of A and at the other in all of B: with n visits on each
-  side 2 (p (1 - p))^n, at most 2^(1 - 2n), 0.2% of such kernels with the `VISITS` that a single kernel needs.
+- A kernel of two speeds can be at one of them in all visits of A that count, and at the other in all of B: with the
+  `VISITS` that a single kernel needs, of which one at either end does not count, 0.8% of such kernels at most.
 
 How often is anything called slower or faster where nothing is? Holm's method (Scandinavian Journal of Statistics 6,
 1979) keeps it to the sum of `ALARM` for a whole comparison, 3%, however the questions depend on each other, where
-visits scatter normally (bursts make alarms rarer: they widen). Two speeds add 0.2% for each kernel that has them; up to
-ten leave it below `LEVEL`. What no single run on each side can tell is a drift between the runs that hits one
+visits scatter normally (bursts make alarms rarer: they widen). Two speeds add 0.8% for each kernel that has them; two
+of them leave it below `LEVEL`. What no single run on each side can tell is a drift between the runs that hits one
 implementation and not the baseline, by more than the threshold: simulated, where every implementation drifts on its
 own by up to 10%, half of all comparisons raise an alarm, and one in thirteen with three runs of each taken in turn.
 `unchanged` raises no alarm and needs its own interval alone, at `LEVEL`: all of it inside the threshold.
@@ -31,7 +32,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from conformance.reporting.comparison import noise
@@ -43,7 +44,7 @@ LEVEL = 0.05
 """Of the intervals: how many may miss."""
 ALARM = {True: 0.01, False: 0.02}
 """How often anything may be called slower or faster where nothing is: whole operators, and single kernels."""
-VISITS = 5
+VISITS = 7
 """Of each side, for one kernel to be called slower or faster."""
 STEADY = 3
 """Rows of the baseline that tell of the machine's drift, at least."""
@@ -124,29 +125,46 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the ratios say about the machine: device -> what the baseline's visits share, where known; and the scatter
-    of ratios."""
+    """What the ratios say about the machine: device -> what the baseline's visits share, where known; the baseline on
+    each problem, by the key without an implementation; and the scatter of ratios."""
 
     steady: dict[str, Sides]
     drifts: dict[str, Interval]
+    base: dict[Key, Pair]
     scatter: Error
+
+    def known(self, pair: Pair) -> bool:
+        """Whether this is a baseline by which others are judged."""
+        return pair.steady and pair.key.device in self.steady
+
+    def beside(self, pair: Pair) -> Sides:
+        """Its visits beside the baseline's to the same problem, which were made within seconds of each other; else
+        beside what all visits to the baseline share; as they are where there is none."""
+        if own := self.base.get(pair.key._replace(implementation="")):
+            return noise.beside(pair.sides, own.sides)
+        steady = self.steady.get(pair.key.device)
+        return noise.beside(pair.sides, steady) if steady else pair.sides
 
 
 def surveyed(pairs: Sequence[Pair]) -> Machine:
     """The machine behind two runs."""
-    groups: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
-    base: defaultdict[str, list[Pair]] = defaultdict(list)
+    rows: defaultdict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
-        groups[pair.key[:3]].append(estimated(pair.sides, Error()).middle)
         if pair.steady:
-            base[pair.key.device].append(pair)
+            rows[pair.key.device].append(pair)
+    rows = {device: own for device, own in rows.items() if len(own) >= STEADY}
+    steady = {device: noise.common([pair.sides for pair in own]) for device, own in rows.items()}
+    base = {pair.key._replace(implementation=""): pair for own in rows.values() for pair in own}
+    machine = Machine(steady, {}, base, Error())
+    groups: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
+    for pair in pairs:
+        if not machine.known(pair):
+            groups[pair.key[:3]].append(estimated(machine.beside(pair), Error()).middle)
     scatter = noise.scatter(list(groups.values()))
-    known = {device: rows for device, rows in base.items() if len(rows) >= STEADY}
-    steady = {device: _common(rows) for device, rows in known.items()}
     drifts = {
-        device: estimated(steady[device], _shared(scatter, len(rows))).interval(LEVEL) for device, rows in known.items()
+        device: estimated(steady[device], _shared(scatter, len(own))).interval(LEVEL) for device, own in rows.items()
     }
-    return Machine(steady, drifts, scatter)
+    return replace(machine, drifts=drifts, scatter=scatter)
 
 
 def answers(pairs: Sequence[Pair], machine: Machine, threshold: float) -> Iterator[Answer]:
@@ -171,36 +189,32 @@ def sure(questions: Sequence[Question], error: float) -> Iterator[Question]:
 
 
 def _questions(pairs: Sequence[Pair], machine: Machine) -> Iterator[Question]:
-    base = {p.key._replace(implementation=""): p for p in pairs if p.steady and p.key.device in machine.steady}
     for device, implementation in dict.fromkeys(p.key[:2] for p in pairs):
-        own = [
-            p for p in pairs if p.key[:2] == (device, implementation) and not (p.steady and device in machine.steady)
-        ]
+        own = [p for p in pairs if p.key[:2] == (device, implementation) and not machine.known(p)]
         operators = dict.fromkeys(pair.key.operator for pair in own)
         for what in (*([EVERYTHING] if len(operators) > 1 else []), *operators):
             here = [pair for pair in own if what in (pair.key.operator, EVERYTHING)]
             if len(here) > 1:
-                yield _whole(what, here, [base.get(pair.key._replace(implementation="")) for pair in here], machine)
+                yield _whole(what, here, machine)
         for pair in own:
             yield _alone(pair, [p for p in own if p.key[:3] == pair.key[:3] and p is not pair], machine)
 
 
-def _whole(what: str, here: Sequence[Pair], base: Sequence[Pair | None], machine: Machine) -> Question:
+def _whole(what: str, here: Sequence[Pair], machine: Machine) -> Question:
     """All problems of an operator, or of all; beside the baseline where it was timed on every one of them."""
-    sides = _common(here)
-    measured = relative = estimated(sides, _shared(machine.scatter, len(here)))
-    known = [pair for pair in base if pair is not None]
-    if len(known) == len(here):
-        relative = estimated(noise.beside(sides, _common(known)), _shared(machine.scatter, len(here) / 2))
+    error = _shared(machine.scatter, len(here))
+    measured = relative = estimated(noise.common([pair.sides for pair in here]), error)
+    if all(pair.key._replace(implementation="") in machine.base for pair in here):
+        relative = estimated(noise.common([machine.beside(pair) for pair in here]), error)
     return Question(here[0].key, f"{what} ({len(here)} problems)", True, measured, relative, relative)
 
 
 def _alone(pair: Pair, siblings: Sequence[Pair], machine: Machine) -> Question:
     """One benchmark. Slower or faster it is beside its siblings, which a load slows as it does this one; unchanged code
     then scatters alike on both sides."""
-    steady = machine.steady.get(pair.key.device)
-    beside = noise.beside(pair.sides, steady) if steady else pair.sides
-    family = noise.beside(pair.sides, _common(siblings)) if len(siblings) >= SIBLINGS else beside
+    beside = family = machine.beside(pair)
+    if len(siblings) >= SIBLINGS:
+        family = noise.beside(beside, noise.common([machine.beside(one) for one in siblings]))
     control = estimated(family, machine.scatter, alike=True)
     if min(sum(len(run) for run in side) for side in family) < VISITS:
         control = Estimate(control.middle)
@@ -211,7 +225,3 @@ def _alone(pair: Pair, siblings: Sequence[Pair], machine: Machine) -> Question:
 def _shared(scatter: Error, count: float) -> Error:
     """Of what `count` ratios share."""
     return Error(scatter.deviation / math.sqrt(count), scatter.freedom)
-
-
-def _common(pairs: Sequence[Pair]) -> Sides:
-    return noise.common([pair.sides for pair in pairs])
