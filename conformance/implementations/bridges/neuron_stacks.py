@@ -40,7 +40,7 @@ _NUMPY = "numpy>=2.2,<2.4"
 _COMPILER = ("neuronx-cc==2.27.5334.0", "islpy==2026.1", _NUMPY)
 """islpy 2026.2, which the compiler's `islpy~=2026.1` admits, ends compilations with NCC_ISMP902 (aws-neuron-sdk issue
 1391)."""
-_CURRENT = ("3.12", "3.11", "3.13")
+_CURRENT = ("3.11", "3.12", "3.13")
 
 NKI = Stack("{}-nki", "2.32.0", _CURRENT, ("nki==0.6.0", *_COMPILER))
 JAX = Stack(
