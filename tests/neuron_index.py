@@ -8,6 +8,7 @@ it; exit status 1 where an environment has none or one that no release documents
 from __future__ import annotations
 
 import configparser
+import html
 import json
 import os
 import re
@@ -43,17 +44,22 @@ class Wheel:
     stable: tuple[str, ...] = ()
     sdk: str = ""
 
-    def write(self, folder: Path) -> None:
-        """A wheel that pip reads, with nothing to install."""
+    def write(self, folder: Path) -> str:
+        """A wheel that pip reads, with nothing to install; its line on the package's page.
+
+        Which Python it is for stands on the page alone: pip compares that of a wheel with its own.
+        """
         stem = f"{self.name.replace('-', '_')}-{self.version}"
         lines = ["Metadata-Version: 2.1", f"Name: {self.name}", f"Version: {self.version}"]
-        lines += [f"Requires-Python: {self.python}", *(f"Requires-Dist: {text}" for text in self.requires)]
+        lines += [f"Requires-Dist: {text}" for text in self.requires]
         if self.stable:
             lines += ["Provides-Extra: stable", *(f"Requires-Dist: {r}; extra == 'stable'" for r in self.stable)]
         with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
             wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{stem}.dist-info/RECORD", "")
+        link = html.escape(f"{stem}-py3-none-any.whl".replace("+", "%2B"))
+        return f'<a href="{link}" data-requires-python="{html.escape(self.python)}">{link}</a>'
 
 
 def wheels() -> list[Wheel]:
@@ -68,19 +74,21 @@ def wheels() -> list[Wheel]:
 
 
 def index(folder: Path, found: Iterable[Wheel]) -> Path:
-    """The folder, with these wheels."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """The folder, with a page and the wheels of each package."""
     for wheel in found:
-        wheel.write(folder)
+        place = folder / canonical(wheel.name)
+        place.mkdir(parents=True, exist_ok=True)
+        with (place / "index.html").open("a") as page:
+            page.write(wheel.write(place) + "\n")
     return folder
 
 
 def resolve(requirements: Sequence[str], python: str, folder: Path) -> dict[str, str]:
-    """Name -> version that pip would install for a version of Python, from a folder of wheels alone. Raises Conflict."""
+    """Name -> version that pip would install for a version of Python, from this index alone. Raises Conflict."""
     settings = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     with tempfile.TemporaryDirectory() as target:
         words = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report=-", f"--target={target}"]
-        words += ["--no-index", f"--find-links={folder}", "--only-binary=:all:", f"--python-version={python}"]
+        words += [f"--index-url={folder.as_uri()}", "--only-binary=:all:", f"--python-version={python}"]
         done = subprocess.run(
             [sys.executable, "-m", "pip", "--disable-pip-version-check", *words, *requirements],
             env=settings | {"PIP_CONFIG_FILE": os.devnull},
@@ -175,7 +183,7 @@ def main() -> int:
                     continue
                 common = set.intersection(*releases(found).values())
                 print(f"    {', '.join(f'{n} {v}' for n, v in sorted(found.items()))}")
-                print(f"    {'SDK ' + common.pop() if common else 'NO RELEASE OF THE SDK HAS ALL OF THESE'}")
+                print(f"    {f'SDK {min(common)}' if common else 'NO RELEASE OF THE SDK HAS ALL OF THESE'}")
                 bad += not common
     return bool(bad)
 

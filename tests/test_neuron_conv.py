@@ -186,7 +186,7 @@ def torch_neuron(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_release_of_the_kernel_is_used(subject: Subject, monkeypatch: pytest.MonkeyPatch):
     torch_neuron(monkeypatch)
-    monkeypatch.setattr(subject.bridge, "_fault", lambda device: None)  # which has no `xla` here
+    monkeypatch.setattr(subject.bridge, "_fault", cache(lambda device: None))  # torch has no `xla` here
     assert absence(subject.bridge.PrivateKernelArrays("xla").require) == ""
 
 
