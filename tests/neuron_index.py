@@ -1,4 +1,4 @@
-"""Resolves the Neuron environments of tox.ini with pip, against wheels that have the documented metadata and no content.
+"""Resolves the Neuron environments of tox.ini with pip, against wheels with the documented metadata and no content.
 
 The vendor's index cannot be reached from everywhere, and its packages weigh gigabytes; what can be known without it is
 whether the requirements have a solution, and of which release of the SDK that is. `python -m tests.neuron_index` prints

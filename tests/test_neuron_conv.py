@@ -201,11 +201,15 @@ def test_a_release_without_the_kernel_is_unavailable(subject: Subject, monkeypat
     assert "neuronxcc.nki._private_kernels.conv cannot be imported" in absence(bridge.require)
 
 
-@pytest.mark.parametrize("version", ["2.22.12471.0", "2.24.5133.0+58f8de22", "2.27.5334.0", "2.2", "2.210.1", "unknown"])
+@pytest.mark.parametrize(
+    "version", ["2.22.12471.0", "2.24.5133.0+58f8de22", "2.27.5334.0", "2.2", "2.210.1", "unknown"]
+)
 def test_other_releases_are_refused(subject: Subject, monkeypatch: pytest.MonkeyPatch, version: str):
     """Also where they have a function of that name: it may take other arguments."""
     torch_neuron(monkeypatch)
     PrivateConvolution(version=version).install(monkeypatch)
     reason = absence(subject.bridge.PrivateKernelArrays("xla").require)
-    assert reason.startswith(f"neuronx-cc {version} is here, and this calls the kernel of 2.21: later releases moved it")
+    assert reason.startswith(
+        f"neuronx-cc {version} is here, and this calls the kernel of 2.21: later releases moved it"
+    )
     assert reason.endswith(VENDOR.way("trn1"))

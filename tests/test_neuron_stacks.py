@@ -116,7 +116,8 @@ def test_the_script_agrees(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("pythons", "words"), [(("3.11",), "3.11"), (("2.6", "2.7"), "2.6 or 2.7"), (("1.5", "2.6", "2.7"), "1.5, 2.6 or 2.7")]
+    ("pythons", "words"),
+    [(("3.11",), "3.11"), (("2.6", "2.7"), "2.6 or 2.7"), (("1.5", "2.6", "2.7"), "1.5, 2.6 or 2.7")],
 )
 def test_a_command_says_which_python_it_needs(pythons: tuple[str, ...], words: str):
     found = ".".join(map(str, sys.version_info[:2]))

@@ -53,4 +53,6 @@ def test_on_a_neuron_device_compiling_is_the_pace(project: Project, monkeypatch:
         assert "estimate" not in project.run("-m", "cpu").text
     finally:
         devices.missing.cache_clear()
-    assert by_reports(600).startswith("estimate: 600 tests, 2 to 60 s of compiling each, as users report: 20 min 0 s to 10")
+    assert by_reports(600).startswith(
+        "estimate: 600 tests, 2 to 60 s of compiling each, as users report: 20 min 0 s to 10"
+    )

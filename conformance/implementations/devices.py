@@ -40,7 +40,8 @@ def _rocm() -> None:
 
 
 NEURON = {"trn1": 2, "trn2": 4, "trn3": 4, "inf2": 2}
-"""Marker -> NeuronCores of a device as processes see them: on trn2 and trn3 a logical one is two (LNC=2, the default)."""
+"""Marker -> NeuronCores of a device as processes see them: by default a logical one of trn2 is two (LNC=2), and trn3 is
+taken for the same."""
 
 
 def _neuron(kind: str) -> Callable[[], None]:

@@ -1,5 +1,5 @@
-"""Which packages of the Neuron SDK install together. No environment holds all: jax-neuronx of SDK 2.32 needs libneuronxla
-3, the last torch-neuronx (SDK 2.31) needs libneuronxla 2.2, and the vendor's convolution works with SDK 2.26 only.
+"""Which packages of the Neuron SDK install together. No environment holds all: jax-neuronx of SDK 2.32 needs
+libneuronxla 3, the last torch-neuronx (SDK 2.31) libneuronxla 2.2, and the vendor's convolution is that of SDK 2.26.
 
 `tox.ini` has an environment for each stack; `tests/test_neuron_stacks.py` holds the two together, and resolves both
 against the metadata in `tests/neuron_packages.toml`, which names the page that each version and requirement is from.
@@ -63,4 +63,3 @@ VENDOR = Stack(
 )
 SIMULATOR = Stack("nki-sim", "2.32.0", _CURRENT, ("nki==0.6.0", _NUMPY))
 STACKS = (NKI, TORCH, JAX, VENDOR, SIMULATOR)
-
