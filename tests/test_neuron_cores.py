@@ -1,4 +1,4 @@
-"""Every NeuronCore belongs to one process: kernels' processes take one each, and there are no more of them than cores."""
+"""Every NeuronCore belongs to one process: those of kernels take one each, and there are no more of them than cores."""
 
 from __future__ import annotations
 
