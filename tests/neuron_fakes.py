@@ -168,13 +168,14 @@ class PrivateConvolution:
     """
 
     spoil: Callable[[Any], Any] = lambda result: result
+    version: str = "2.21.33363.0+fake"
     calls: list[dict[str, Any]] = field(default_factory=list)
 
     def install(self, monkeypatch: pytest.MonkeyPatch, name: str = PRIVATE) -> None:
         """Make it what `import neuronxcc` finds."""
         language = module("neuronxcc.nki.language", hbm="hbm", ndarray=self._ndarray)
         private = module("neuronxcc.nki._private_kernels.conv", **{name: self._kernel})
-        compiler = module("neuronxcc", __version__="2.26-fake")
+        compiler = module("neuronxcc", __version__=self.version)
         nki = module("neuronxcc.nki", jit=lambda function: function)
         install(monkeypatch, compiler, nki, module("neuronxcc.nki._private_kernels"), language, private)
 

@@ -18,6 +18,7 @@ from conformance.execution.case import Case
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.implementations import registry
+from conformance.implementations.bridges.neuron_stacks import VENDOR
 from conformance.implementations.bridges.torch import torch_arrays
 from conformance.implementations.implementation import Implementation
 from conformance.judge import Contract
@@ -178,13 +179,37 @@ def _neuron() -> ModuleType:
     return module("torch_neuronx", __version__="2.8-fake")
 
 
-def test_a_release_without_the_kernel_is_unavailable(subject: Subject, monkeypatch: pytest.MonkeyPatch):
+def torch_neuron(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = module("torch_xla.runtime", device_type=lambda: "NEURON")
     install(monkeypatch, _neuron(), module("torch_xla", __version__="2.8"), runtime)
+
+
+def test_the_release_of_the_kernel_is_used(subject: Subject, monkeypatch: pytest.MonkeyPatch):
+    torch_neuron(monkeypatch)
+    monkeypatch.setattr(subject.bridge, "_fault", cache(lambda device: None))  # torch has no `xla` here
+    assert absence(subject.bridge.PrivateKernelArrays("xla").require) == ""
+
+
+def test_a_release_without_the_kernel_is_unavailable(subject: Subject, monkeypatch: pytest.MonkeyPatch):
+    torch_neuron(monkeypatch)
     bridge = subject.bridge.PrivateKernelArrays("xla")
     PrivateConvolution().install(monkeypatch, name="conv2d_by_another_name")
     assert absence(bridge.require) == (
-        f"neuronx-cc 2.26-fake has no neuronxcc.nki._private_kernels.conv.{PRIVATE}; SDK 2.26 has"
+        f"neuronx-cc 2.21.33363.0+fake has no neuronxcc.nki._private_kernels.conv.{PRIVATE}; {VENDOR.way('trn1')}"
     )
     monkeypatch.delitem(sys.modules, "neuronxcc.nki._private_kernels.conv")
     assert "neuronxcc.nki._private_kernels.conv cannot be imported" in absence(bridge.require)
+
+
+@pytest.mark.parametrize(
+    "version", ["2.22.12471.0", "2.24.5133.0+58f8de22", "2.27.5334.0", "2.2", "2.210.1", "unknown"]
+)
+def test_other_releases_are_refused(subject: Subject, monkeypatch: pytest.MonkeyPatch, version: str):
+    """Also where they have a function of that name: it may take other arguments."""
+    torch_neuron(monkeypatch)
+    PrivateConvolution(version=version).install(monkeypatch)
+    reason = absence(subject.bridge.PrivateKernelArrays("xla").require)
+    assert reason.startswith(
+        f"neuronx-cc {version} is here, and this calls the kernel of 2.21: later releases moved it"
+    )
+    assert reason.endswith(VENDOR.way("trn1"))

@@ -15,6 +15,7 @@ from conformance.implementations import registry
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.jax import jax_arrays
 from conformance.implementations.bridges.neuron import FLAGS, JaxNeuronArrays, TorchNeuronArrays, torch_neuron_arrays
+from conformance.implementations.bridges.neuron_stacks import JAX, TORCH
 from conformance.implementations.bridges.torch import torch_arrays
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.operators import OPERATORS, takes
@@ -127,7 +128,17 @@ def test_without_torch_xla_the_device_is_the_plugins_own(monkeypatch: pytest.Mon
 
 def test_jax_without_the_plugin_is_unavailable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "libneuronxla", None)
-    assert absence(JaxNeuronArrays("neuron").require).startswith("libneuronxla cannot be imported")
+    reason = absence(JaxNeuronArrays("neuron").require)
+    assert reason.startswith("libneuronxla cannot be imported")
+    assert reason.endswith(JAX.way("trn1"))
+
+
+def test_torch_without_the_plugin_is_unavailable(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "torch_neuronx", None)
+    reason = absence(TorchNeuronArrays("xla").require)
+    assert reason.startswith("torch_neuronx cannot be imported")
+    assert reason.endswith(TORCH.way("trn1"))
 
 
 def test_jax_without_a_neuron_device_is_unavailable(monkeypatch: pytest.MonkeyPatch):

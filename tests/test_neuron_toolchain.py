@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from conformance.implementations import registry
-from conformance.implementations.bridges.neuron import INSTALL, require_module
+from conformance.implementations.bridges.neuron import require_module
+from conformance.implementations.bridges.neuron_stacks import NKI, VENDOR
 from conformance.implementations.implementation import Implementation
 from conformance.problems import typed
 from tests.conftest import absence
@@ -116,18 +117,18 @@ def part(found: dict[str, Implementation], name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", DECOYS)
 def test_decoys_are_recognised_by_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
-    if not absence(partial(require_module, name, DECOYS[name][0])):
+    if not absence(partial(require_module, name, DECOYS[name][0], NKI)):
         pytest.skip(f"the real {name} is here")
     package, version = DECOYS[name]
     decoy(tmp_path, name)
     monkeypatch.syspath_prepend(tmp_path)
-    reason = absence(partial(require_module, name, package))
+    reason = absence(partial(require_module, name, package, VENDOR))
     assert f"although {package} {version} is installed: PyPI has a decoy of that name" in reason
-    assert reason.endswith(f"{INSTALL} {package}")
+    assert reason.endswith(VENDOR.way("trn1"))
 
 
 def test_what_is_not_installed_at_all_is_no_decoy():
-    reason = absence(partial(require_module, "nki_that_is_nowhere", "nki-that-is-nowhere"))
+    reason = absence(partial(require_module, "nki_that_is_nowhere", "nki-that-is-nowhere", NKI))
     assert "ModuleNotFoundError" in reason
     assert "decoy" not in reason
 
@@ -135,7 +136,7 @@ def test_what_is_not_installed_at_all_is_no_decoy():
 def test_a_toolchain_that_breaks_while_it_is_imported_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "nki_broken.py").write_text("import ctypes\nctypes.CDLL('libnrt.so.that.is.not')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    reason = absence(partial(require_module, "nki_broken", "nki"))
+    reason = absence(partial(require_module, "nki_broken", "nki", NKI))
     assert "nki_broken cannot be imported (OSError: libnrt.so.that.is.not" in reason
 
 
@@ -167,15 +168,16 @@ def test_loading_imports_no_toolchain(tmp_path: Path, folder: Path, monkeypatch:
 )
 def test_version(found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch, version: str, words: str):
     Toolchain(version=version).install(monkeypatch)
-    reason = absence(part(found, "toolchain").require)
+    reason = absence(partial(part(found, "toolchain").require, NKI))
     assert reason.startswith(words)
+    assert reason.endswith(NKI.way("trn1") if words else "")
     assert bool(reason) == bool(words)
 
 
 def test_version_without_a_simulator(found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch):
     Toolchain().install(monkeypatch)
     del sys.modules["nki"].simulate
-    assert absence(part(found, "toolchain").require) == "nki 0.6.0+fake has no nki.simulate"
+    assert absence(partial(part(found, "toolchain").require, NKI)) == "nki 0.6.0+fake has no nki.simulate"
 
 
 @pytest.mark.parametrize("name", SIMULATED)

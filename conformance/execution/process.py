@@ -311,8 +311,13 @@ class Process:
 
 
 def _environment() -> dict[str, str]:
-    """The judge's own, without what tells of pytest."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    """The judge's own, without what tells of pytest.
+
+    Neuron's runtime gives a process all NeuronCores until it ends, unless it is told how many are wanted: kernels here
+    use one, and a second process (of another worker, or of another file) needs its own.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {"NEURON_RT_NUM_CORES": "1"} | own
 
 
 def _signal(number: int) -> str:

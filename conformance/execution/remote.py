@@ -116,6 +116,10 @@ class Bridge(ArrayBridge):
         return self._seen.untimed
 
     @property
+    def install(self) -> str:
+        return self._seen.install
+
+    @property
     def views(self) -> bool:
         return self._seen.views
 

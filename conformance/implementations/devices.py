@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from collections.abc import Callable
 from functools import cache
@@ -38,7 +39,9 @@ def _rocm() -> None:
         raise Unavailable("no AMD compute driver (/dev/kfd is missing)")
 
 
-_NEURON_INSTANCES = {"trn1": ("trn1",), "trn2": ("trn2",), "trn3": ("trn3",), "inf2": ("inf2",)}
+NEURON = {"trn1": 2, "trn2": 4, "trn3": 4, "inf2": 2}
+"""Marker -> NeuronCores of a device as processes see them: by default a logical one of trn2 is two (LNC=2), and trn3 is
+taken for the same."""
 
 
 def _neuron(kind: str) -> Callable[[], None]:
@@ -47,10 +50,19 @@ def _neuron(kind: str) -> Callable[[], None]:
             raise Unavailable("no Neuron device (/dev/neuron* is missing)")
         product = Path("/sys/devices/virtual/dmi/id/product_name")
         instance = product.read_text().strip() if product.exists() else ""
-        if not instance.startswith(_NEURON_INSTANCES[kind]):
+        if not instance.startswith(kind):
             raise Unavailable(f"the Neuron device here is not {kind} (instance type {instance or 'unknown'})")
 
     return probe
+
+
+def neuron_cores() -> int:
+    """NeuronCores of this machine, of which each belongs to one process until that ends; 0 where there are none."""
+    split = os.environ.get("NEURON_LOGICAL_NC_CONFIG") == "1"
+    for kind, cores in NEURON.items():
+        if not missing(kind):
+            return cores * len(_nodes("neuron[0-9]*")) * (2 if split and cores == 4 else 1)
+    return 0
 
 
 def _tpu() -> None:
@@ -72,7 +84,7 @@ DEVICES: dict[str, Callable[[], None]] = {
     "cpu": _cpu,
     "cuda": _cuda,
     "rocm": _rocm,
-    **{kind: _neuron(kind) for kind in _NEURON_INSTANCES},
+    **{kind: _neuron(kind) for kind in NEURON},
     "tpu": _tpu,
     "mps": _mps,
     "xpu": _xpu,

@@ -13,7 +13,7 @@ from conformance.contract import Contract
 from conformance.dtypes import STORAGE
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.numpy import numpy_arrays
-from conformance.implementations.devices import DEVICES, require
+from conformance.implementations.devices import DEVICES, Unavailable, require
 from conformance.implementations.errors import described
 from conformance.implementations.vocabulary import vocabulary
 
@@ -257,8 +257,13 @@ class Implementation:
         self.waivers.append(Waiver(operator, reason, url, when, *found))
 
     def require(self) -> None:
-        """Raises Unavailable with the reason where its device, or what its bridge needs, is not here."""
-        require(self.device)
+        """Raises Unavailable with the reason where its device, or what its bridge needs, is not here. A bridge may say
+        with which command the latter comes: `install`."""
+        try:
+            require(self.device)
+        except Unavailable as absence:
+            way = getattr(self.arrays, "install", "")
+            raise Unavailable(f"{absence}; where there is one: {way}" if way else str(absence)) from None
         self.arrays.require()
 
     def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel:

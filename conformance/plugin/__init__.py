@@ -11,5 +11,6 @@ pytest_plugins = [
     "conformance.plugin.timing",
     "conformance.plugin.environment",
     "conformance.plugin.progress",
+    "conformance.plugin.pace",
     "conformance.plugin.process",
 ]

@@ -16,7 +16,7 @@ from conformance.execution.judging import METHODS
 from conformance.execution.process import Limits
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, seed_number, split
 from conformance.execution.workers import share
-from conformance.implementations.devices import DEVICES, Unavailable, require
+from conformance.implementations.devices import DEVICES, NEURON, Unavailable, require
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS, GeometryError
@@ -51,7 +51,7 @@ def add(parser: Any) -> None:
     group.addoption("--storage", action="append", metavar="TEXT", help="only this: x:crop,w:page-end, or contiguous")
     group.addoption("--seed", default=str(SEED), metavar="N", help="draw fresh data (default: the goldens' seed)")
     group.addoption("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes, or by cost")
-    group.addoption("--timeout", metavar="SECONDS", help="longest call of a kernel (default: 60; huge: 600)")
+    group.addoption("--timeout", metavar="SECONDS", help="longest call of a kernel (default: 60; huge, Neuron: 600)")
     group.addoption("--memory", metavar="GIB", help="most memory of a kernel's process (default: its share)")
     group.addoption("--workers", metavar="N", default="1", help="kernels' processes at once, for each -n (default: 1)")
     group.addoption("--minutes", metavar="N", help="stop after so long, having taken problems in a drawn order")
@@ -157,7 +157,8 @@ def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | Non
     for option, least in (("--timeout", 0.1), ("--memory", 0.1), ("--workers", 1)):
         text = config.getoption(option)
         if text is None and option == "--timeout":
-            text = "600" if config.getoption("--level") == "huge" else "60"
+            long = config.getoption("--level") == "huge" or NEURON.keys() & set(devices_asked(config))
+            text = "600" if long else "60"
         try:
             found[option] = float(text) if text is not None else share(processes) / 2**30
         except ValueError:

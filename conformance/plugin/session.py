@@ -23,7 +23,7 @@ from conformance.execution.selection import Selection, SelectionError
 from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
-from conformance.implementations.devices import DEVICES, missing
+from conformance.implementations.devices import DEVICES, NEURON, missing, neuron_cores
 from conformance.plugin import compiling, options, recording
 from conformance.plugin.outcome import BEGUN, PROPERTY, ROW, decoded, publish, record_of
 from conformance.plugin.summary import Summary
@@ -59,6 +59,10 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         if workers > MAX_WORKERS * cores:
             most = MAX_WORKERS * cores
             raise pytest.UsageError(f"-n {workers}: with {cores} cores, {most} processes at most; -n auto: one a core")
+        most = neuron_cores()
+        if most and workers > most and NEURON.keys() & set(options.devices_asked(config)):
+            owned = f"{most} NeuronCores, each of which belongs to one process"
+            raise pytest.UsageError(f"-n {workers}: this machine has {owned}; -n {most} at most")
         share = str(max(1, cores // workers))
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
             os.environ.setdefault(variable, share)

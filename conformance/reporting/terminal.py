@@ -147,5 +147,6 @@ def _columns(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Line]:
 
 
 def _wrapped(text: str, width: int, indent: int = 4) -> Iterator[Line]:
-    for line in textwrap.wrap(text, width, subsequent_indent=" " * indent):
+    # not at hyphens: a reason may hold a command, and options of one
+    for line in textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False):
         yield ((line, ""),)

@@ -303,6 +303,7 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         place=places,
         stands_for=tuple(map(str, getattr(bridge, "stands_for", ()))),
         untimed=str(getattr(bridge, "untimed", "")),
+        install=str(getattr(bridge, "install", "")),
         able=tuple(name for name in OPTIONAL if hasattr(bridge, name)),
         views=bool(getattr(bridge, "views", False)),
         pages=bool(getattr(bridge, "pages", False)),

@@ -102,6 +102,7 @@ class Bridge(Struct, frozen=True):
     """Its `device` or `platform`."""
     stands_for: tuple[str, ...]
     untimed: str
+    install: str
     able: tuple[str, ...]
     views: bool
     pages: bool

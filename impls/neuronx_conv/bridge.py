@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from typing import ClassVar
 
 from conformance.implementations.bridges.neuron import (
     TorchNeuronArrays,
@@ -12,8 +13,12 @@ from conformance.implementations.bridges.neuron import (
     require_module,
     torch_neuron_arrays,
 )
+from conformance.implementations.bridges.neuron_stacks import VENDOR, Stack
 from conformance.implementations.devices import Unavailable
 
+COMPILER = "2.21"
+"""Of SDK 2.26, whose sample these calls follow. 2.24 has the kernel in `neuronxcc.private_nkl.conv`, with other
+arguments; of 2.22 and 2.23 nothing is documented; from SDK 2.30 on, kernels of `neuronxcc.nki` do not compile."""
 KERNELS = "neuronxcc.nki._private_kernels.conv"
 NAME = "conv2d_dw_fb01_io01_01bf_rep_nhwc_Pcinh"
 TAPS = [[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]]
@@ -24,12 +29,20 @@ TAPS = [[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]]
 class PrivateKernelArrays(TorchNeuronArrays):
     """The bridge of torch-neuronx for this kernel."""
 
+    stack: ClassVar[Stack] = VENDOR
+
     def require(self) -> None:
         """torch-neuronx and the kernel are here, and the toolchain's results are right."""
+        require_module("neuronxcc", "neuronx-cc", VENDOR)
+        if ".".join(release("neuronxcc").split(".")[:2]) != COMPILER:
+            raise Unavailable(
+                f"neuronx-cc {release('neuronxcc')} is here, and this calls the kernel of {COMPILER}: later releases "
+                f"moved it and changed its arguments; {self.install}"
+            )
         TorchNeuronArrays.require(self)
-        require_module(KERNELS, "neuronx-cc")
+        require_module(KERNELS, "neuronx-cc", VENDOR)
         if not hasattr(import_module(KERNELS), NAME):
-            raise Unavailable(f"neuronx-cc {release('neuronxcc')} has no {KERNELS}.{NAME}; SDK 2.26 has")
+            raise Unavailable(f"neuronx-cc {release('neuronxcc')} has no {KERNELS}.{NAME}; {self.install}")
         if fault := _fault(self.device):
             raise Unavailable(fault)
 

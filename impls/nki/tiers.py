@@ -15,6 +15,7 @@ from typing import Any
 
 import nki_emulator
 from conformance.implementations.bridges.neuron import TRAINIUM, neuron_device, release
+from conformance.implementations.bridges.neuron_stacks import NKI, SIMULATOR
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.registry import source_hash
 
@@ -30,6 +31,7 @@ class Tier:
     """What the three have in common."""
 
     untimed = "it executes the kernel on another device"
+    install = ""
     target: str
     wide = False
     """Whether bfloat16 tensors are kept in fp32."""
@@ -88,6 +90,10 @@ class Device(Tier):
     stands_for = ()
 
     @property
+    def install(self) -> str:  # type: ignore[override]
+        return NKI.way(neuron_device())
+
+    @property
     def target(self) -> str:  # type: ignore[override]
         """Generation of its NeuronCore."""
         return toolchain.TARGETS[neuron_device()]
@@ -99,7 +105,7 @@ class Device(Tier):
         asked = toolchain.asked_target()
         if asked not in ("", self.target):
             raise Unavailable(f"{toolchain.TARGET}={os.environ[toolchain.TARGET]}, but the device is {neuron_device()}")
-        toolchain.require()
+        toolchain.require(NKI)
         self.require_right()
 
     def describe(self) -> dict[str, str]:
@@ -138,7 +144,7 @@ class Simulator(Tier):
     def look(self) -> None:
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             raise Unavailable("the nki package is for Linux on x86_64 only")
-        toolchain.require()
+        toolchain.require(SIMULATOR)
         self.require_right(precise=self.precise)
 
     def describe(self) -> dict[str, str]:

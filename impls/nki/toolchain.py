@@ -16,7 +16,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.implementations.bridges.neuron import INSTALL, release, require_module
+from conformance.implementations.bridges.neuron import neuron_device, release, require_module
+from conformance.implementations.bridges.neuron_stacks import Stack
 from conformance.implementations.devices import Unavailable
 
 MINIMUM = (0, 6)
@@ -32,12 +33,13 @@ Launch = Callable[[Any], Callable[..., Any]]
 """From a kernel of the toolchain to what runs it on NumPy arrays."""
 
 
-def require() -> None:
-    """Raises Unavailable where there is no toolchain that these kernels are written for."""
-    require_module("nki", "nki")
+def require(stack: Stack) -> None:
+    """Raises Unavailable where there is no toolchain that these kernels are written for; `stack` is one that has it."""
+    require_module("nki", "nki", stack)
     found = release("nki")
     if not _at_least(found, MINIMUM):
-        raise Unavailable(f"nki {found} is too old, {'.'.join(map(str, MINIMUM))} is needed; {INSTALL} --upgrade nki")
+        needed = f"{'.'.join(map(str, MINIMUM))} is needed"
+        raise Unavailable(f"nki {found} is too old, {needed}; {stack.way(neuron_device())}")
     if not hasattr(import_module("nki"), "simulate"):
         raise Unavailable(f"nki {found} has no nki.simulate")
 

@@ -44,5 +44,5 @@ def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mod
     wide = accumulator(dy)
     image = empty_image(dy.shape[:2], x.shape[2:], reach, wide)
     for tap, place in enumerate(places):
-        image[place] += np.where(chosen == tap, dy, 0).astype(wide)
+        image[place] += np.where(chosen == tap, dy, dy.dtype.type(0)).astype(wide)
     return cropped(image, reach, x.shape[2:]).astype(dy.dtype)

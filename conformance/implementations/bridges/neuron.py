@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from conformance.implementations.bridges.jax import JaxArrays
+from conformance.implementations.bridges.neuron_stacks import JAX, TORCH, Stack
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.devices import Unavailable, missing
 
 TRAINIUM = ("trn1", "trn2", "trn3")
-INSTALL = "pip install --extra-index-url https://pip.repos.neuron.amazonaws.com"
 FLAGS = "NEURON_CC_FLAGS"
 """Options of the compiler, some of which change arithmetic (`--auto-cast`)."""
 
@@ -31,13 +31,13 @@ def neuron_device() -> str:
     return next((kind for kind in TRAINIUM if not missing(kind)), TRAINIUM[0])
 
 
-def require_module(module: str, package: str) -> None:
-    """Raises Unavailable, with what to install, where a module of the Neuron SDK cannot be imported."""
+def require_module(module: str, package: str, stack: Stack) -> None:
+    """Raises Unavailable, with the command that installs its stack, where a module of the SDK cannot be imported."""
     try:
         import_module(module)
     except Exception as problem:  # what a broken toolchain raises while it is imported is not ours to foresee
         raised = f"{type(problem).__name__}: {problem}"
-        reason = f"{module} cannot be imported ({raised}){_decoy(package)}; {INSTALL} {package}"
+        reason = f"{module} cannot be imported ({raised}){_decoy(package)}; {stack.way(neuron_device())}"
         raise Unavailable(reason) from None
 
 
@@ -65,6 +65,11 @@ class Tier(Protocol):
     @property
     def untimed(self) -> str:
         """Why the time of a call is not that of the kernel; empty if it is."""
+        ...
+
+    @property
+    def install(self) -> str:
+        """The commands that install what it needs; empty if nothing is missing."""
         ...
 
     def require(self) -> None:
@@ -95,6 +100,10 @@ class NkiArrays(NumpyArrays):
     def untimed(self) -> str:
         return self.tier.untimed
 
+    @property
+    def install(self) -> str:
+        return self.tier.install
+
     def require(self) -> None:
         self.tier.require()
 
@@ -110,13 +119,19 @@ class NkiArrays(NumpyArrays):
 class TorchNeuronArrays(TorchArrays):
     """Tensors of torch-neuronx: on torch_xla's device `xla`, or on `neuron`, which later releases have instead."""
 
+    stack: ClassVar[Stack] = TORCH
+
+    @property
+    def install(self) -> str:
+        return self.stack.way(neuron_device())
+
     def require(self) -> None:
-        require_module("torch", "torch")
-        require_module("torch_neuronx", "torch-neuronx")
+        require_module("torch", "torch", self.stack)
+        require_module("torch_neuronx", "torch-neuronx", self.stack)
         if self.device != "xla":
             TorchArrays.require(self)
             return
-        require_module("torch_xla.runtime", "torch-neuronx")
+        require_module("torch_xla.runtime", "torch-neuronx", self.stack)
         kind = str(import_module("torch_xla.runtime").device_type())
         if kind != "NEURON":
             raise Unavailable(f"torch_xla runs on {kind}, not on NEURON (see PJRT_DEVICE)")
@@ -150,8 +165,12 @@ class TorchNeuronArrays(TorchArrays):
 class JaxNeuronArrays(JaxArrays):
     """jax arrays on the platform of the Neuron plugin."""
 
+    @property
+    def install(self) -> str:
+        return JAX.way(neuron_device())
+
     def require(self) -> None:
-        require_module("libneuronxla", "libneuronxla")
+        require_module("libneuronxla", "libneuronxla", JAX)
         JaxArrays.require(self)
 
     def describe(self) -> dict[str, str]:
