@@ -8,7 +8,7 @@ documentation leaves open, each with the kernel, its line and the name of a rule
         y = module.conv_forward(x, w)
 """
 
-from .cost import Modelled, modelling, roofline_us
+from .cost import Modelled, modelling
 from .errors import EmulationError
 from .loader import load
 from .machine import Counters, counting
@@ -25,5 +25,4 @@ __all__ = [
     "load",
     "modelling",
     "operations",
-    "roofline_us",
 ]

@@ -7,10 +7,10 @@
 Three times, in microseconds, of one NeuronCore:
 
 lower      every engine works without a pause and all of them at once: that of the busiest. DMA uses all 16 engines.
-scheduled  each engine takes its instructions in program order, and each waits for the tensors that it reads, for those who
-           read what it overwrites, and for memory that was given back. Tensors count whole: a part waits for all of it. A
-           DMA uses the engines of its partitions; those that read HBM and those that write it are two queues. Never less
-           than `lower`.
+scheduled  each engine takes its instructions in program order, and each waits for the tensors that it reads, for those
+           who read what it overwrites, and for memory that was given back. Tensors count whole: a part waits for all of
+           it. A DMA uses the engines of its partitions; those that read HBM and those that write it are two queues.
+           Never less than `lower`.
 upper      nothing overlaps: all instructions one after another, each with its latency.
 
 What is left out: launching the kernel, instruction fetch, collisions in SBUF and PSUM, what the compiler moves, merges
@@ -29,7 +29,7 @@ from .cost_cycles import CLOCKS, COSTED, DEPENDENT, Issue, cost
 from .cost_transfers import BANDWIDTH, ENGINES, LATENCY, transfer
 from .errors import refuse
 from .storage import Region, Storage
-from .targets import BANKS, Target
+from .targets import BANKS, TARGETS, Target
 from .tensor import NkiTensor
 
 _WRITTEN = ("dst", "reduce_res")
@@ -73,6 +73,14 @@ class Modelled:
         """Bytes of the shortest contiguous run in HBM; 0 if there was none."""
         return min(self.runs, default=0)
 
+    def roofline_us(self, dtype: str, flops: int, moved: int) -> float:
+        """The least time of so many operations (a multiply-add is two) in fp32, bf16 or fp16, and so many bytes of HBM.
+
+        Peaks of the Tensor Engine: the pages of `cost_cycles`; of the DMA engines of a core: those of `cost_transfers`.
+        """
+        target = TARGETS[self.target].generation
+        return max(flops / CLOCKS[target].tflops[dtype] / 1e6, moved / BANDWIDTH[target] / 1e3)
+
     def share_below(self, run: int) -> float:
         """Of all bytes, those in runs shorter than so many bytes."""
         total = self.runs.total()
@@ -97,15 +105,6 @@ class Modelled:
         loads = ", ".join(f"{name} {load.us:,.1f} us ({load.instructions:,})" for name, load in self.engines.items())
         moved = f"{self.bytes:,} bytes in {self.descriptors:,} pieces, shortest run {self.shortest_run} bytes"
         return f"modelled for {self.target}: {times}; limited by {self.limit}; {loads}; {moved}"
-
-
-def roofline_us(target: str, dtype: str, macs: int, moved: int) -> float:
-    """The least time of so many multiply-adds in float32, bfloat16 or float16, and so many bytes of HBM traffic.
-
-    Peaks of the Tensor Engine: the pages of `cost_cycles`; of the DMA engines of a core: those of `cost_transfers`.
-    """
-    generation = {"gen2": 2, "gen3": 3}[target]
-    return max(2 * macs / CLOCKS[generation].tflops[dtype] / 1e6, moved / BANDWIDTH[generation] / 1e3)
 
 
 class Memory:

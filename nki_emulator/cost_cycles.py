@@ -1,6 +1,7 @@
 """Cycles of an instruction on the engine that runs it, by the vendor's formulas.
 
-Formulas: "nki.isa.<name>", section "Estimated instruction cost", Neuron SDK 2.26, the last release whose pages have them.
+Formulas: "nki.isa.<name>", section "Estimated instruction cost", Neuron SDK 2.26; the pages of later releases leave them
+out.
 Clocks: "Trainium/Inferentia2 Architecture Guide", section "NeuronCore-v2 Compute Engines", and "Trainium2 Architecture
 Guide", section "NeuronCore-v3 Compute Engine Updates", SDK 2.32. They count initiation intervals: how soon the next
 instruction of the same engine may follow.
@@ -45,8 +46,8 @@ class Clocks:
 
 
 CLOCKS = {
-    2: Clocks(2.8, 1.12, 1.4, 1.4, {"float32": 23.0, "bfloat16": 92.0, "float16": 92.0}),
-    3: Clocks(2.4, 0.96, 1.2, 1.2, {"float32": 20.0, "bfloat16": 79.0, "float16": 79.0}),
+    2: Clocks(2.8, 1.12, 1.4, 1.4, {"fp32": 23.0, "bf16": 92.0, "fp16": 92.0}),
+    3: Clocks(2.4, 0.96, 1.2, 1.2, {"fp32": 20.0, "bf16": 79.0, "fp16": 79.0}),
 }
 """By generation. gen4 is not modelled."""
 

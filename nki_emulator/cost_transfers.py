@@ -1,8 +1,8 @@
 """What a DMA moves, in how many pieces, and how long the DMA engines of a NeuronCore take for it.
 
-Bandwidth: "Guideline to Avoid Under-Utilizing DMA Bandwidth", table of engines, Neuron SDK 2.32. Efficiency: the figure of
-"Introduction to Direct Memory Access (DMA) with NKI", section "Performance Considerations", SDK 2.32, read to about half
-a percent: throughput by bytes per partition, over that of the longest.
+Bandwidth: "Guideline to Avoid Under-Utilizing DMA Bandwidth", table of engines, Neuron SDK 2.32. Efficiency: the figure
+of "Introduction to Direct Memory Access (DMA) with NKI", section "Performance Considerations", SDK 2.32, read to about
+half a percent: throughput by bytes per partition, over that of the longest.
 
 The figure shows single transfers of 128 partitions, so that up to 2 KiB its points have one time, 0.85 us: what is
 per transfer and what per descriptor cannot be told apart in it. It is taken as per descriptor here, which overestimates
@@ -24,7 +24,7 @@ LANES = 8
 BANDWIDTH = {2: 272.0, 3: 368.0}
 """Bytes a nanosecond of all engines of a core, by generation: 17 and 23 each."""
 LATENCY = 1300.0
-"""Nanoseconds from the semaphore to the start of a transfer: the same guideline, "Why Large Contiguous DMA Payloads"."""
+"""Nanoseconds from semaphore to start of a transfer: the same guideline, "Why Large Contiguous DMA Payloads"."""
 TRANSPOSED = 0.9
 """Share of the bandwidth that the transpose of gen3 reaches: "DMA Transpose", Trainium2 Architecture Guide."""
 EFFICIENCY = {

@@ -52,6 +52,10 @@ class Tier:
         """Nothing: neither device nor simulator says what a kernel moved."""
         return nullcontext({})
 
+    def modelled(self) -> AbstractContextManager[nki_emulator.Modelled]:
+        """Raises Unavailable: only the emulator models what a kernel would take."""
+        raise Unavailable("only nki@emu and nki@emu-gen3 model the time of a kernel")
+
     def require(self) -> None:
         """Raises Unavailable with the reason where it cannot run kernels here."""
         if (absence := self._absence()) is not None:
@@ -168,6 +172,11 @@ class Emulator(Tier):
             "sbuf_peak": counters.sbuf_peak,
             "psum_peak": counters.psum_peak,
         }
+
+    def modelled(self) -> AbstractContextManager[nki_emulator.Modelled]:
+        """The time that kernels inside the block would take on the device; they issue instructions and compute
+        nothing."""
+        return nki_emulator.modelling(arithmetic=False)
 
     def describe(self) -> dict[str, str]:
         """No toolchain; the hash of its source says which emulator it was."""
