@@ -1,7 +1,6 @@
 """Cycles of an instruction on the engine that runs it, by the vendor's formulas.
 
-Formulas: "nki.isa.<name>", section "Estimated instruction cost", Neuron SDK 2.26; the pages of later releases leave them
-out.
+Formulas: "nki.isa.<name>", section "Estimated instruction cost", Neuron SDK 2.26; later releases leave them out.
 Clocks: "Trainium/Inferentia2 Architecture Guide", section "NeuronCore-v2 Compute Engines", and "Trainium2 Architecture
 Guide", section "NeuronCore-v3 Compute Engine Updates", SDK 2.32. They count initiation intervals: how soon the next
 instruction of the same engine may follow.
