@@ -50,7 +50,8 @@ class Modelled:
     """The modelled time of the kernels of a block, one after another, and what it is made of.
 
     engines      tensor, vector, scalar, gpsimd and dma, those that were used
-    runs         bytes of a contiguous run in HBM -> bytes moved in such runs
+    runs         bytes of a contiguous run in HBM -> bytes moved in such runs; `sbuf_runs` the same in SBUF
+    descriptors  pieces that are contiguous on both sides
     """
 
     target: str = ""
@@ -59,6 +60,7 @@ class Modelled:
     descriptors: int = 0
     bytes: int = 0
     runs: Counter[int] = field(default_factory=Counter)
+    sbuf_runs: Counter[int] = field(default_factory=Counter)
     lower_us: float = 0.0
     scheduled_us: float = 0.0
     upper_us: float = 0.0
@@ -97,6 +99,7 @@ class Modelled:
             mine.cycles += load.cycles
             mine.us += load.us
         self.runs.update(other.runs)
+        self.sbuf_runs.update(other.sbuf_runs)
         for name in ("transfers", "descriptors", "bytes", "lower_us", "scheduled_us", "upper_us"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -194,6 +197,8 @@ class Trace:
         report.bytes += found.moved
         if found.hbm_run:
             report.runs[found.hbm_run] += found.moved
+        if found.sbuf_run:
+            report.sbuf_runs[found.sbuf_run] += found.moved
         self._count("dma", 0.0, busy)
         return "dma", busy * ENGINES / found.engines, LATENCY
 

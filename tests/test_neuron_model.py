@@ -27,6 +27,7 @@ from conformance.timing.neuron_model import BEGIN, END
 from tests.report_samples import as_read, sample, shown, written
 
 NKI = Path(__file__).parents[1] / "impls" / "nki"
+ROW_START = "| resnet50.conv5.3x3@7 | forward |"
 SMALL = ["--layers", "resnet50.conv5", "--direction", "forward", "--dtypes", "bf16", "--impl", "nki@emu-gen3"]
 
 
@@ -42,7 +43,7 @@ def test_the_table_is_written_between_the_markers(tmp_path: Path, capsys: pytest
     assert text.startswith(f"# Title\n\n{BEGIN}")
     assert text.endswith(f"{END}\n\nrest\n")
     assert "old" not in text
-    (row,) = [line for line in text.splitlines() if line.startswith("| resnet50.conv5.3x3@7 | forward |")]
+    (row,) = [line for line in text.splitlines() if line.startswith(ROW_START)]
     low, high = (float(part) for part in row.split("|")[6].split(" to "))
     assert 1 <= low <= high
     assert "modelled" in capsys.readouterr().out
@@ -52,9 +53,7 @@ def test_an_earlier_run_stands_beside(tmp_path: Path):
     rows = tmp_path / "rows.csv"
     _command(tmp_path, "--csv", str(rows))
     status, text = _command(tmp_path, "--before", str(rows))
-    (cells,) = [
-        line.split(" | ") for line in text.splitlines() if line.startswith("| resnet50.conv5.3x3@7 | forward |")
-    ]
+    (cells,) = [line.split(" | ") for line in text.splitlines() if line.startswith(ROW_START)]
     assert status == ExitCode.GOOD
     assert "ratio before" in text
     assert cells[5] == cells[6]
