@@ -73,10 +73,15 @@ class Published:
 
     def modelled(self) -> Modelled:
         """The modelled time of the kernel here, at full size; no arithmetic."""
-        given = [np.zeros(a.shape, a.dtype) if isinstance(a, Array) else a for a in self.arguments]
-        with modelling(arithmetic=False) as found:
-            getattr(_module(TARGETS[self.device]), self.kernel)(*given)
-        return found
+        return _modelled(self.kernel, self.device, self.arguments)
+
+
+@cache
+def _modelled(kernel: str, device: str, arguments: tuple[Any, ...]) -> Modelled:
+    given = [np.zeros(a.shape, a.dtype) if isinstance(a, Array) else a for a in arguments]
+    with modelling(arithmetic=False) as found:
+        getattr(_module(TARGETS[device]), kernel)(*given)
+    return found
 
 
 @cache
