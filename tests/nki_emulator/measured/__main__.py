@@ -9,7 +9,10 @@ from tests.nki_emulator.measured.publications import PUBLISHED, Published
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "neuron-model.md"
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->"
-HEADS = ("kernel", "device", "measured us", "modelled us", "modelled / measured", "limit", "source")
+HEADS = (
+    "kernel", "device", "measured us", "modelled us", "scheduled", "least / measured", "scheduled / measured", "limit",
+    "source",
+)  # fmt: skip
 
 
 def _lines() -> Iterator[str]:
@@ -23,10 +26,9 @@ def _lines() -> Iterator[str]:
 
 def _cells(row: Published) -> Iterator[str]:
     found = row.modelled()
-    times = [found.lower_us, found.scheduled_us]
-    yield from (row.what, row.device, f"{row.us:,.0f}", f"{times[0]:,.0f}, scheduled {times[1]:,.0f}")
-    yield f"{times[0] / row.us:.2f} to {times[1] / row.us:.2f}"
-    yield from (found.limit, row.source.name)
+    yield from (row.what, row.device, f"{row.us:,.0f}")
+    yield from (f"{found.lower_us:,.0f} to {found.upper_us:,.0f}", f"{found.scheduled_us:,.0f}")
+    yield from (f"{found.lower_us / row.us:.2f}", f"{found.scheduled_us / row.us:.2f}", found.limit, row.source.name)
 
 
 if __name__ == "__main__":
