@@ -106,7 +106,7 @@ def test_a_record_holds_the_modelled_time_where_it_is_asked_for(monkeypatch: pyt
     assert isinstance(model, Modelled)
     assert 0 < model.roofline < model.lower <= model.scheduled <= model.upper
     assert model.roofline == pytest.approx(found.work.least_bytes / 272_000, rel=1e-4)
-    assert model.limit == "dma"
+    assert model.limit == ("tensor" if dtype == "fp32" else "dma")
     assert model.shortest_run == 9 * (4 if dtype == "fp32" else 2)
     assert decode(encode(found)) == found
 

@@ -40,13 +40,12 @@ def modelled_rows(found: Mapping[tuple[str, str], list[tuple[Record, Work]]]) ->
         if not known:
             continue
         times = [model for _, model in known]
-        shares = [(_share(model.upper, model), _share(model.lower, model), problem) for problem, model in known]
-        middle = [statistics.median(share[i] for share in shares) for i in (0, 1)]
-        low, high, problem = min(shares)
+        least, most = [_share(m.upper, m) for m in times], [_share(m.lower, m) for m in times]
+        low, high, problem = min(zip(least, most, (problem for problem, _ in known), strict=True))
         spent = f"{sum(model.lower for model in times):,.0f} to {sum(model.upper for model in times):,.0f}"
         limit, _ = Counter(model.limit for model in times).most_common(1)[0]
-        range_, worst = f"{middle[0]:.0%} to {middle[1]:.0%}", f"{low:.0%} to {high:.0%}"
-        yield implementation, operator, f"{len(known):,}", spent, range_, worst, problem, limit
+        middle = f"{statistics.median(least):.0%} to {statistics.median(most):.0%}"
+        yield implementation, operator, f"{len(known):,}", spent, middle, f"{low:.0%} to {high:.0%}", problem, limit
 
 
 def _share(time: float, model: Modelled) -> float:

@@ -34,6 +34,11 @@ def blocks(total, size):
     return found
 
 
+def released():
+    """In place of tiles: what held them may be overwritten."""
+    return []
+
+
 def products(out, row, column, stationary, moving):
     """out[row : row + 128, column :] = the sum of stationary[k].T @ moving[k], a bank at a time, stored at once."""
     width = moving[0].shape[1]
@@ -87,7 +92,7 @@ def transpose_matmul(lhs, rhs):
     k, m, n = lhs.shape[0], lhs.shape[1], rhs.shape[1]
     out = nl.ndarray((m, n), dtype=lhs.dtype, buffer=nl.shared_hbm)
     for top in range(0, m, 1024):
-        left, right, stationary = [], [], []
+        left, right, stationary = [], released(), released()
         for step in range(0, k, P):
             left.append(loaded(lhs[step : step + P, top : top + 1024]))
         for column, width in blocks(n, 1024):
