@@ -12,9 +12,9 @@ import pytest
 from nki_emulator import EmulationError, Modelled, counting, modelling
 from nki_emulator.cost import Memory
 from nki_emulator.cost_cycles import CLOCKS
-from nki_emulator.cost_transfers import EFFICIENCY, occupied
+from nki_emulator.cost_transfers import BANDWIDTH, EFFICIENCY, LATENCY, occupied
 from tests.nki_emulator.measured.publications import PUBLISHED, Published
-from tests.nki_emulator.sources import HEADER, indented, loaded
+from tests.nki_emulator.sources import BFLOAT16, HEADER, indented, loaded
 
 TILES = """
 x = nl.ndarray(({p}, {n}), dtype=nl.{dtype}, buffer=nl.{memory})
@@ -253,6 +253,47 @@ return out"""
     assert plain == counted == issued
     assert with_values == without
     assert module.kernel(values).any(), "arithmetic is back"
+
+
+def test_the_model_holds_no_tensor_beyond_its_instruction(tmp_path):
+    body = """one = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.sbuf)
+x = nl.ndarray((128, 1000), dtype=nl.float32, buffer=nl.sbuf)
+nisa.memset(dst=x, value=0.0)
+x = nl.ndarray((128, 1000), dtype=nl.float32, buffer=nl.sbuf)
+x = nl.ndarray((128, 1000), dtype=nl.float32, buffer=nl.sbuf)
+nisa.memset(dst=one, value=0.0)"""
+    with counting() as counters:
+        _modelled(tmp_path, body + OUTPUT)
+    assert counters.sbuf_peak == 2 * 4000 + 4
+
+
+def test_a_store_that_waits_holds_up_no_load(tmp_path):
+    body = """out = nl.ndarray((128, 20000), dtype=nl.bfloat16, buffer=nl.shared_hbm)
+for half in range(2):
+    x = nl.ndarray((128, 10000), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.dma_copy(dst=x, src=a[0:128, half * 10000 : (half + 1) * 10000])
+    y = nl.ndarray((128, 10000), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.activation(dst=y, op=nl.exp, data=x)
+    nisa.dma_copy(dst=out[0:128, half * 10000 : (half + 1) * 10000], src=y)
+return out"""
+    found = _modelled(tmp_path, body, np.zeros((128, 20000), np.float16).astype(BFLOAT16))
+    moved = 128 * occupied(20000) / BANDWIDTH[2]
+    loaded_us, second = moved + LATENCY, max(10000 / 1.4, moved)
+    assert found.scheduled_us == pytest.approx((loaded_us + second + 10100 / 1.4 + moved + LATENCY) / 1e3)
+
+
+@pytest.mark.parametrize(("partitions", "engines"), [(1, 1), (8, 1), (9, 2), (64, 8), (128, 16)])
+def test_a_transfer_uses_the_engines_of_its_partitions(tmp_path, partitions, engines):
+    """In the schedule; `lower` has all of them busy."""
+    body = f"""out = nl.ndarray(({partitions}, 8192), dtype=nl.float32, buffer=nl.shared_hbm)
+t = nl.ndarray(({partitions}, 8192), dtype=nl.float32, buffer=nl.sbuf)
+nisa.dma_copy(dst=t, src=a)
+nisa.dma_copy(dst=out, src=t)
+return out"""
+    found = _modelled(tmp_path, body, np.zeros((partitions, 8192), np.float32))
+    moved = partitions * 32768 / BANDWIDTH[2] / 1e3
+    assert found.lower_us == pytest.approx(2 * moved)
+    assert found.scheduled_us == found.upper_us == pytest.approx(2 * (moved * 16 / engines + LATENCY / 1e3))
 
 
 def test_blocks_nest_and_add_up(tmp_path):
