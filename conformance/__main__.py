@@ -22,7 +22,7 @@ from conformance.reporting.comparison import compare
 from conformance.reporting.submission import check, pack
 from conformance.survey import command as survey
 from conformance.survey import findings
-from conformance.timing import unet
+from conformance.timing import neuron_model, unet
 
 FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": run.declare,
@@ -39,6 +39,7 @@ FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "submit": pack.declare,
     "verify": check.declare,
     "unet": unet.declare,
+    "neuron-model": neuron_model.declare,
     "ptx": cuda_compile.declare,
     "golden": goldens.declare,
     "mutation": mutation.declare,

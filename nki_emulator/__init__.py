@@ -8,10 +8,21 @@ documentation leaves open, each with the kernel, its line and the name of a rule
         y = module.conv_forward(x, w)
 """
 
+from .cost import Modelled, modelling
 from .errors import EmulationError
 from .loader import load
 from .machine import Counters, counting
 from .modules import operations
 from .rules import BETA_RULES, RULES
 
-__all__ = ["BETA_RULES", "RULES", "Counters", "EmulationError", "counting", "load", "operations"]
+__all__ = [
+    "BETA_RULES",
+    "RULES",
+    "Counters",
+    "EmulationError",
+    "Modelled",
+    "counting",
+    "load",
+    "modelling",
+    "operations",
+]

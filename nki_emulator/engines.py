@@ -31,6 +31,8 @@ def engine_of(machine: Machine, asked: Engine, allowed: tuple[Engine, ...], *til
     """Refuse an engine that has no such instruction, or GpSimd where a tile is in PSUM."""
     if asked is Engine.unknown:
         return
+    if machine.trace is not None:
+        machine.trace.engine(asked.name)
     if asked not in allowed:
         names = ", ".join(engine.name for engine in allowed)
         refuse("engine", f"{machine.operation} does not run on {asked}; {machine.target.name} has it on: {names}")

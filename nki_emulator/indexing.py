@@ -141,6 +141,8 @@ def select_index(index: Any) -> int:
         return index.value
     if getattr(index, "size", None) != 1 or index.dtype.is_float:
         refuse("index", f"{index!r} is no index; use an int, a register or a (1, 1) tensor of integers")
+    if not index.storage.machine.computes:
+        refuse("not-implemented", f"an index in {index} without arithmetic: what is in memory decides what is issued")
     if not index.storage.written.count(index.shape, index.strides, index.offset):
         refuse("uninitialised", f"the index in {index} has not been written")
     return int(index.array.reshape(-1)[0])

@@ -37,6 +37,12 @@ def nc_matmul(
     stationary, moving = tile(stationary, "stationary", SBUF), tile(moving, "moving", SBUF)
     _check_product(machine, dst, stationary, moving)
     in_one_bank(destination(dst))
+    machine.counters.matmuls += 1
+    machine.counters.macs += stationary.size * moving.free
+    if machine.trace is not None:
+        machine.trace.flag(onezero=is_stationary_onezero or is_moving_onezero or is_transpose)
+    if not machine.computes:
+        return ISSUED
     adds = _accumulates(machine, dst, accumulate)
     result = flat(read(stationary, "stationary")).T @ flat(read(moving, "moving"))
     if dst.ndim != 2:
@@ -46,8 +52,6 @@ def nc_matmul(
     else:
         dst.array[...] = result
         written(dst, by_matmul=True)
-    machine.counters.matmuls += 1
-    machine.counters.macs += stationary.size * moving.free
     return ISSUED
 
 
@@ -114,6 +118,8 @@ def nc_transpose(
         refuse("shape", f"dst {dst} must be {data.free} partitions of {data.shape[0]} elements")
     no_overlap(dst, data, "data", in_place=False)
     on_tensor_engine = _transposer(engine, dst, data)
+    if machine.trace is not None:
+        machine.trace.engine("tensor" if on_tensor_engine else "vector")
     values = flat(read(data, "data"))
     if on_tensor_engine and machine.generation == 2 and not np.isfinite(values).all():
         values = (values.T @ np.eye(values.shape[0], dtype=np.float32)).T

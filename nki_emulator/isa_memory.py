@@ -118,6 +118,8 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
     engine_of(machine, engine, (Engine.vector, Engine.gpsimd), tile(dst, "dst"))
     if type(value) not in (int, float, bool):
         refuse("operand", f"value must be a number, not {value!r}")
+    if machine.trace is not None:
+        machine.trace.flag(zero=value == 0)
     held = np.float64(value) if not dst.dtype.is_float else np.float32(value)
     write(machine, dst, np.broadcast_to(held, dst.shape))
     return ISSUED
@@ -232,7 +234,9 @@ def register_move(dst: VirtualRegister, src: Any) -> None:
 
 def register_load(dst: VirtualRegister, src: NkiTensor) -> None:
     """dst = a (1, 1) tile in SBUF."""
-    begin("register_load")
+    machine = begin("register_load")
+    if not machine.computes:
+        refuse("not-implemented", "register_load without arithmetic: what is in memory decides what is issued")
     _writable(dst).value = int(read(_one(src, "src"), "src").reshape(-1)[0])
 
 

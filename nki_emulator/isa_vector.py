@@ -263,7 +263,7 @@ def _activate(
         if machine.generation == 2 and found.name == "reciprocal":
             refuse("activation-bias", f"nl.reciprocal takes no bias on {machine.target.name}")
         values = values + operand(bias, data, "bias", dtype=None)
-    result = activated(found, values)
+    result = activated(found, values) if machine.computes else values
     registers = machine.scalar_registers
     if command is ReduceCmd.load_reduce:
         refuse("operand", f"reduce_cmd load_reduce is none of {name}")

@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .errors import outside, refuse
 from .targets import BANK, BANKS, PARTITIONS, Target
+
+if TYPE_CHECKING:
+    from .cost import Trace
 
 
 @dataclass(slots=True)
@@ -82,11 +86,17 @@ class Machine:
         self.sbuf = self.banks = 0
         self.scalar_registers, self.vector_registers = Registers(), Registers()
         self.operation = ""
+        self.trace: Trace | None = None
+        """What follows the instructions to model their time, where somebody asked for it."""
+        self.computes = True
+        """Whether instructions do their arithmetic, or are only issued."""
 
     def begin(self, name: str) -> None:
         self.operation = name
         self.executed[name] += 1
         self.budget -= 1
+        if self.trace is not None:
+            self.trace.begin(name)
         if self.budget < 0:
             refuse("instruction-limit", "the kernel issued more instructions than its limit; it may not end")
 

@@ -24,10 +24,13 @@ def tensor(value: Any, what: str, regions: tuple[Region, ...]) -> NkiTensor:
     """`value` if it is a tensor in one of these memories."""
     if type(value) is not NkiTensor:
         refuse("operand", f"{what} must be a tensor, not {value!r}")
-    if value.storage.machine is not running():
+    machine = value.storage.machine
+    if machine is not running():
         refuse("stale-tensor", f"{what} {value} belongs to another call; a kernel depends on its arguments alone")
     if value.storage.region not in regions:
         refuse("buffer", f"{what} is {value}; it must be in {' or '.join(region.value for region in regions)}")
+    if machine.trace is not None:
+        machine.trace.operand(what, value)
     return value
 
 
@@ -60,7 +63,9 @@ def _dimensions(found: NkiTensor) -> int:
 
 
 def read(found: NkiTensor, what: str) -> np.ndarray:
-    """The elements of a tensor, as they are held; every one must have been written."""
+    """The elements of a tensor, as they are held; every one must have been written. Zeros where nothing is computed."""
+    if not found.storage.machine.computes:
+        return np.broadcast_to(np.zeros((), found.dtype.held), found.shape)
     written = found.storage.written
     if not written.everywhere:
         missing = found.size - written.count(found.shape, found.strides, found.offset)
@@ -99,6 +104,8 @@ def no_overlap(dst: NkiTensor, src: NkiTensor, what: str, in_place: bool = True)
 def write(machine: Machine, dst: NkiTensor, values: np.ndarray) -> None:
     """Round once and store; `values` have the elements of dst in order."""
     destination(dst)
+    if not machine.computes:
+        return
     result = rounded(values, dst.dtype, machine.precise)
     if result.shape != dst.shape:
         result = result.reshape(dst.shape)

@@ -143,6 +143,8 @@ def operator_of(machine: Machine, op: Any, what: str = "op") -> Operator:
         refuse("operator", f"{what} {getattr(op, '__name__', op)!r} is no math operator of {machine.operation}")
     if found.generation > machine.generation:
         refuse("target", f"{what} nl.{found.name} needs gen{found.generation}, not {machine.target.name}")
+    if machine.trace is not None:
+        machine.trace.operator(found.name)
     return found  # type: ignore[no-any-return]
 
 

@@ -103,8 +103,8 @@ class Storage:
     """A buffer of one memory. What it takes of SBUF or PSUM is given back when no tensor refers to it any more."""
 
     __slots__ = (
-        "_banks", "_bytes", "data", "dtype", "free", "is_input", "machine", "name", "region", "shape", "size",
-        "started", "written",
+        "_banks", "_bytes", "data", "dtype", "free", "is_input", "machine", "name", "ready", "region", "shape",
+        "size", "started", "used", "written",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +114,8 @@ class Storage:
         self.size = prod(shape)
         self._banks = self._bytes = 0
         self.is_input = False
+        self.ready = self.used = 0.0
+        """When its contents are there and when nobody reads them any more, where the time is modelled (ns)."""
         self.free = prod(shape[1:])
         if region.on_chip:
             if shape[0] > PARTITIONS:
@@ -125,17 +127,23 @@ class Storage:
 
     def _reserve(self) -> None:
         """Take what it needs of SBUF, or whole banks of PSUM."""
-        size = self.free * self.dtype.itemsize
+        size, trace = self.free * self.dtype.itemsize, self.machine.trace
+        if trace is not None:
+            trace.close()
         if self.region is Region.sbuf:
             self._bytes = size
             self.machine.reserve_sbuf(size)
         else:
             self._banks = -(-size // BANK)
             self.machine.reserve_banks(self._banks)
+        if trace is not None:
+            trace.reserve(self, self._bytes + self._banks)
 
     def __del__(self) -> None:
         self.machine.sbuf -= self._bytes
         self.machine.banks -= self._banks
+        if self.machine.trace is not None and self._bytes + self._banks:
+            self.machine.trace.release(self, self._bytes + self._banks)
 
     def __str__(self) -> str:
         return f"{self.name or 'tensor'}{list(self.shape)} in {self.region.value}"

@@ -76,6 +76,10 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
         yield from _wrapped("traffic as counted by emulators", width)
         yield from _columns([traffic.HEADS, *traffic.rows(tally.moved)], width)
         yield from (*_wrapped(traffic.NOTE, width), ())
+    if modelled := list(traffic.modelled_rows(tally.moved)):
+        yield from _wrapped("modelled time on the device", width)
+        yield from _columns([traffic.MODELLED_HEADS, *modelled], width)
+        yield from (*_wrapped(traffic.MODELLED_NOTE, width), ())
     for name in present:
         yield from _wrapped(_not_implemented(tally, name), width)
         for (_, weakness), places in sorted(item for item in tally.weak.items() if item[0][0] == name):

@@ -23,6 +23,8 @@ from . import toolchain
 
 HERE = Path(__file__).parent
 CANARY = "canary"
+MODELLED = "CONFORMANCE_MODELLED"
+"""Of the environment: model the time of every kernel that the emulator executes."""
 TRAINIUM_OF = {toolchain.TARGETS[kind]: kind for kind in TRAINIUM}
 """Generation of the NeuronCore -> marker."""
 
@@ -53,6 +55,10 @@ class Tier:
     def metered(self) -> AbstractContextManager[dict[str, int]]:
         """Nothing: neither device nor simulator says what a kernel moved."""
         return nullcontext({})
+
+    def modelled(self) -> AbstractContextManager[nki_emulator.Modelled]:
+        """Raises Unavailable: only the emulator models what a kernel would take."""
+        raise Unavailable("only nki@emu and nki@emu-gen3 model the time of a kernel")
 
     def require(self) -> None:
         """Raises Unavailable with the reason where it cannot run kernels here."""
@@ -163,10 +169,14 @@ class Emulator(Tier):
 
     @contextmanager
     def metered(self) -> Iterator[dict[str, int]]:
-        """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition."""
+        """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition; with
+        CONFORMANCE_MODELLED=1 also what `conformance.results.build` makes a modelled time of."""
         counts: dict[str, int] = {}
-        with nki_emulator.counting() as counters:
+        asked = os.environ.get(MODELLED, "") not in ("", "0")
+        with nki_emulator.counting() as counters, nki_emulator.modelling() if asked else nullcontext() as modelled:
             yield counts
+        if modelled is not None and modelled.engines:
+            counts |= _of_model(modelled)
         counts |= {
             "dma_bytes": counters.dma_bytes_in + counters.dma_bytes_out,
             "instructions": counters.instructions.total(),
@@ -175,10 +185,25 @@ class Emulator(Tier):
             "psum_peak": counters.psum_peak,
         }
 
+    def modelled(self) -> AbstractContextManager[nki_emulator.Modelled]:
+        """The time that kernels inside the block would take on the device; they issue instructions and compute
+        nothing."""
+        return nki_emulator.modelling(arithmetic=False)
+
     def describe(self) -> dict[str, str]:
         """No toolchain; the hash of its source says which emulator it was."""
         facts = {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
         return facts | {"emulator": _emulator_source()}
+
+
+def _of_model(found: nki_emulator.Modelled) -> dict[str, int]:
+    """Nanoseconds, and what the device does at its peak in a microsecond."""
+    times = {"lower": found.lower_us, "scheduled": found.scheduled_us, "upper": found.upper_us}
+    times |= {f"engine {name}": load.us for name, load in found.engines.items()}
+    peaks = {dtype: round(1e12 / found.roofline_us(dtype, 10**12, 0)) for dtype in ("fp32", "bf16", "fp16")}
+    counts = {name: round(us * 1e3) for name, us in times.items()} | peaks
+    counts |= {"run": found.shortest_run, "bytes": round(1e12 / found.roofline_us("fp32", 0, 10**12))}
+    return {f"modelled {name}": count for name, count in counts.items()}
 
 
 @cache

@@ -80,6 +80,10 @@ class Tier(Protocol):
         """What kernels move and issue inside the block; nothing where it cannot be counted."""
         ...
 
+    def modelled(self) -> AbstractContextManager[Any]:
+        """What the kernels inside the block, which compute nothing, would take on the device. Raises Unavailable."""
+        ...
+
     def describe(self) -> dict[str, str]:
         """Tier, toolchain with its version, target and rounding, for the records."""
         ...
@@ -110,6 +114,10 @@ class NkiArrays(NumpyArrays):
     def metered(self) -> AbstractContextManager[dict[str, int]]:
         """See `conformance.execution.verify.metered`."""
         return self.tier.metered()
+
+    def modelled(self) -> AbstractContextManager[Any]:
+        """See `conformance.timing.neuron_model`. Raises Unavailable where this tier models nothing."""
+        return self.tier.modelled()
 
     def describe(self) -> dict[str, str]:
         return NumpyArrays.describe(self) | self.tier.describe()

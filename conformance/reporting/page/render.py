@@ -56,6 +56,7 @@ def page(digest: Digest, title: str) -> str:
         "history_note": since.left_out(steps),
         "history_charts": _drawn(digest, [trend] if trend else [], 20),
         "traffic": tables.moved(digest),
+        "modelled": tables.modelled(digest),
         "memory": memory.tables(digest.named),
         "training": training.table(digest.named),
     }

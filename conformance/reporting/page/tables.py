@@ -162,6 +162,14 @@ def moved(digest: Digest) -> Table | None:
     return Table("Traffic as counted by emulators", traffic.HEADS, tuple(rows), 2, traffic.NOTE) if rows else None
 
 
+def modelled(digest: Digest) -> Table | None:
+    """What a model of the device says of them."""
+    rows = _by_machine(digest, lambda tally: traffic.modelled_rows(tally.moved))
+    rows.sort(key=lambda row: (row[0], operator_place(row[1])))
+    heads, note = traffic.MODELLED_HEADS, traffic.MODELLED_NOTE
+    return Table("Modelled time on the device", heads, tuple(rows), 2, note) if rows else None
+
+
 def _by_machine(digest: Digest, make: Callable[[Tally], Iterator[tuple[str, ...]]]) -> list[tuple[str, ...]]:
     return [
         (digest.name((name, machine)), *rest)

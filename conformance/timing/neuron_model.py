@@ -1,0 +1,224 @@
+"""`conformance neuron-model`: the layers of networks at full size through a model of the Neuron device.
+
+No device, no arithmetic: the kernels run in an emulator that only issues their instructions and counts what each engine
+would take, by the vendor's formulas. The numbers are modelled, never measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from conformance.dtypes import STORAGE
+from conformance.execution.invocation import Invocation
+from conformance.exit_codes import ExitCode
+from conformance.implementations import registry
+from conformance.implementations.implementation import Implementation, Kernel, Unsupported
+from conformance.operators import OPERATORS, Operator
+from conformance.problems import Problem
+from conformance.problems.networks import CLASSIFIERS_FULL, UNET
+from conformance.resources import CHECKOUT, IMPLS
+
+LAYERS: tuple[Problem, ...] = (*UNET, *CLASSIFIERS_FULL)
+DIRECTIONS = {
+    "forward": "conv_forward",
+    "backward-data": "conv_backward_data",
+    "backward-weight": "conv_backward_weight",
+}
+DTYPES = ("fp32", "bf16")
+DEFAULT = ("nki@emu", "nki@emu-gen3")
+DOCUMENT = (CHECKOUT or Path()) / "docs" / "neuron-model.md"
+BEGIN, END = "<!-- neuron-model: begin -->\n", "<!-- neuron-model: end -->"
+SHORT = 512
+"""Bytes of a run of a DMA below which most of its time is not spent on moving data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One layer in one direction: microseconds, and bytes of contiguous runs in HBM; `refused` where it has none."""
+
+    target: str
+    dtype: str
+    layer: str
+    direction: str
+    lower_us: float = 0.0
+    scheduled_us: float = 0.0
+    upper_us: float = 0.0
+    roofline_us: float = 0.0
+    limit: str = ""
+    shortest_run: int = 0
+    short_share: float = 0.0
+    refused: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.target, self.dtype, self.layer, self.direction
+
+
+class NotModelled(ValueError):
+    """What was asked for cannot be modelled; the message says why and what to do."""
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Models the time of layers on a Neuron device, from an emulator's counts, and writes the table into docs/."""
+    parser.set_defaults(run=_run)
+    parser.add_argument("--impl", nargs="+", default=DEFAULT, metavar="NAME", help=f"default: {' '.join(DEFAULT)}")
+    parser.add_argument("--layers", nargs="+", metavar="TEXT", help="only layers whose names hold one of these")
+    parser.add_argument("--direction", nargs="+", choices=(*DIRECTIONS,), default=(*DIRECTIONS,), help="default: all")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="default: fp32 bf16")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per row, for --before of a later run")
+    parser.add_argument("--before", type=Path, metavar="FILE", help="a file of --csv: its times stand beside the new")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=DOCUMENT,
+        metavar="FILE",
+        help="the document with the markers (docs/neuron-model.md)",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    wanted = arguments.layers or [""]
+    layers = [layer for layer in LAYERS if any(text in layer.name for text in wanted)]
+    try:
+        before = _read(arguments.before) if arguments.before else {}
+        document = arguments.into.read_text(encoding="utf-8")
+        if BEGIN not in document or END not in document:
+            raise NotModelled(
+                f"{arguments.into}: has no lines {BEGIN.strip()} and {END}; add them where the table goes"
+            )
+        implementations = [_named(name) for name in arguments.impl]
+        rows = []
+        for row in modelled(implementations, layers, arguments.direction, arguments.dtypes):
+            rows.append(row)
+            print(_told(row), flush=True)
+        table = "\n".join(markdown(rows, before))
+        start, rest = document.split(BEGIN, 1)
+        arguments.into.write_text(f"{start}{BEGIN}\n{table}\n\n{END}{rest.split(END, 1)[1]}", encoding="utf-8")
+        if arguments.csv:
+            arguments.csv.write_text(_written(rows), encoding="utf-8")
+    except (OSError, NotModelled) as problem:
+        print(f"neuron-model: {problem}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+    return ExitCode.BAD if any(row.refused for row in rows) else ExitCode.GOOD
+
+
+def _named(name: str) -> Implementation:
+    found = registry.load([IMPLS / "nki"]).implementations.get(name)
+    if found is None or not hasattr(found.arrays, "modelled"):
+        raise NotModelled(f"--impl {name}: no implementation of impls/nki that models time; {' and '.join(DEFAULT)} do")
+    return found
+
+
+def modelled(
+    implementations: Iterable[Implementation],
+    layers: Sequence[Problem],
+    directions: Sequence[str],
+    dtypes: Sequence[str],
+) -> Iterator[Row]:
+    """A row for each implementation, dtype, layer and direction."""
+    for implementation in implementations:
+        for dtype in dtypes:
+            for layer in layers:
+                for direction in directions:
+                    yield _row(implementation, dtype, layer, direction)
+
+
+def _row(implementation: Implementation, dtype: str, layer: Problem, direction: str) -> Row:
+    operator = OPERATORS[DIRECTIONS[direction]]
+    kernel = next(k for k in implementation.kernels if k.operator == operator.name and dtype in k.dtypes)
+    target = implementation.arrays.describe()["target"]
+    try:
+        with implementation.arrays.modelled() as found:  # type: ignore[attr-defined]
+            _issued(implementation, kernel, operator, layer, dtype)
+    except Unsupported as refusal:
+        return Row(target, dtype, layer.name, direction, refused=str(refusal))
+    geometry = layer.geometry
+    least = operator.bytes(geometry, STORAGE[dtype].itemsize)
+    return Row(
+        target, dtype, layer.name, direction, found.lower_us, found.scheduled_us, found.upper_us,
+        found.roofline_us(dtype, operator.flops(geometry), least), found.limit, found.shortest_run,
+        found.share_below(SHORT),
+    )  # fmt: skip
+
+
+def _issued(implementation: Implementation, kernel: Kernel, operator: Operator, layer: Problem, dtype: str) -> None:
+    """Call a kernel on zeros: of what is only issued, values decide nothing."""
+    geometry = layer.geometry
+    inputs = {
+        name: np.zeros(tensor.shape, STORAGE[tensor.stored_as(dtype)])
+        for name, tensor in operator.inputs(geometry).items()
+    }
+    invocation = Invocation(kernel, implementation.arrays, operator, geometry, dtype, "nchw")
+    invocation.start(invocation.to_device(inputs))
+
+
+def _told(row: Row) -> str:
+    place = f"{row.target} {row.dtype} {row.layer} {row.direction}"
+    if row.refused:
+        return f"{place}: refused, {row.refused}"
+    ratios = f"{row.lower_us / row.roofline_us:.2f} to {row.upper_us / row.roofline_us:.2f} x roofline"
+    return f"{place}: modelled {row.lower_us:,.0f} to {row.upper_us:,.0f} us, {ratios}, {row.limit}"
+
+
+HEADS = (
+    "layer", "direction", "modelled us", "scheduled", "roofline us", "ratio", "limit", "shortest run",
+    f"below {SHORT} B",
+)  # fmt: skip
+
+
+def markdown(rows: Sequence[Row], before: dict[tuple[str, ...], Row]) -> Iterator[str]:
+    """A table for each target and dtype; with the ratio of an earlier run where one is given."""
+    heads = (*HEADS[:5], *(("ratio before",) if before else ()), *HEADS[5:])
+    for place in dict.fromkeys((row.target, row.dtype) for row in rows):
+        yield from (f"{place[0]}, {place[1]}:", "", f"| {' | '.join(heads)} |")
+        yield f"|{'---|' * 2}{'---:|' * (len(heads) - 2)}"
+        for row in rows:
+            if (row.target, row.dtype) == place:
+                yield f"| {' | '.join(_cells(row, before.get(row.key), bool(before)))} |"
+        yield ""
+
+
+def _ratio(row: Row) -> str:
+    """As a range from no pause to the schedule."""
+    return f"{row.lower_us / row.roofline_us:.2f} to {row.scheduled_us / row.roofline_us:.2f}"
+
+
+def _cells(row: Row, old: Row | None, compared: bool) -> Iterator[str]:
+    yield from (row.layer, row.direction)
+    if row.refused:
+        yield from ("refused: " + row.refused.replace("|", "/"), *[""] * (6 + compared))
+        return
+    yield from (f"{row.lower_us:,.0f} to {row.upper_us:,.0f}", f"{row.scheduled_us:,.0f}", f"{row.roofline_us:,.0f}")
+    if compared:
+        yield _ratio(old) if old is not None and not old.refused else "none"
+    yield from (_ratio(row), row.limit, f"{row.shortest_run:,} B", f"{row.short_share:.0%}")
+
+
+def _written(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(field.name for field in fields(Row))
+    writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in astuple(row)] for row in rows)
+    return text.getvalue()
+
+
+def _read(path: Path) -> dict[tuple[str, ...], Row]:
+    """A file of --csv. Raises NotModelled."""
+    kinds = {"int": int, "float": float, "str": str}
+    found = {}
+    with path.open(encoding="utf-8", newline="") as lines:
+        for number, line in enumerate(csv.DictReader(lines), 2):
+            try:
+                row = Row(**{field.name: kinds[str(field.type)](line[field.name]) for field in fields(Row)})
+            except (KeyError, TypeError, ValueError) as problem:
+                raise NotModelled(f"{path}, line {number}: {problem!r}; write it with --csv of this command") from None
+            found[row.key] = row
+    return found

@@ -1,0 +1,1 @@
+"""The model of time beside public measurements."""
