@@ -15,6 +15,7 @@ import pytest
 
 from conformance.__main__ import _parser
 from conformance.reporting.documents import DOCUMENTS
+from tests.neuron_index import expanded
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -107,13 +108,6 @@ def without_files(words: list[str], folder: Path) -> list[str]:
 @pytest.mark.parametrize("words", [w for w in commands("conformance") if w[0] != "run"], ids=" ".join)
 def test_commands_of_the_package_are_understood(words: list[str]):
     assert hasattr(_parser().parse_args(words), "run")
-
-
-def expanded(section: str) -> list[str]:
-    """The environments of a section such as "trn{1,2}"."""
-    before, brace, rest = section.partition("{")
-    inside, _, after = rest.partition("}")
-    return [f"{before}{one}{after}" for one in inside.split(",")] if brace else [section]
 
 
 def test_tox_environments_exist():

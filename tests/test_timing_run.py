@@ -135,7 +135,7 @@ def test_every_visit_has_a_process_of_its_own(tmp_path: Path):
 def test_the_judge_leaves_the_cores_to_the_kernel(tmp_path: Path):
     """OpenBLAS's threads spin after a product of the judge's: beside them a kernel took 30 ms instead of 0.1."""
     (tmp_path / "one.py").write_text(PROCESS.format(file=str(tmp_path / "seen")))
-    threads = []
+    threads = list[int]()
 
     def report(*_: object) -> None:
         threads.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
