@@ -11,7 +11,7 @@ documentation leaves open, each with the kernel, its line and the name of a rule
 from .errors import EmulationError
 from .loader import load
 from .machine import Counters, counting
-from .modules import operations
+from .modules import missing, operations
 from .rules import BETA_RULES, RULES
 
-__all__ = ["BETA_RULES", "RULES", "Counters", "EmulationError", "counting", "load", "operations"]
+__all__ = ["BETA_RULES", "RULES", "Counters", "EmulationError", "counting", "load", "missing", "operations"]
