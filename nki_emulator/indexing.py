@@ -133,10 +133,10 @@ class VirtualRegister:
     def __bool__(self) -> bool:
         """True in `while register:`, which runs on the device, until it is 0."""
         frame = sys._getframe(1)
-        if (frame.f_code.co_filename, frame.f_lineno) in DYNAMIC_LOOPS:
-            _dynamic_loop()
-            return select_index(self) != 0
-        refuse("tensor-value", "a register has no value while the kernel is built; use nl.fori_loop or nl.while_loop")
+        if (frame.f_code.co_filename, frame.f_lineno) not in DYNAMIC_LOOPS:
+            refuse("tensor-value", "a register has no value while the kernel is built; use nl.fori_loop, nl.while_loop")
+        _dynamic_loop()
+        return select_index(self) != 0
 
 
 def _dynamic_loop() -> None:

@@ -38,7 +38,7 @@ class IndirectTensor(NkiTensor):
         """A part of each row: the dimension that the index chooses from is whole."""
         keys = expanded(self, key if isinstance(key, tuple) else (key,))
         first = keys[0]
-        if not isinstance(first, slice) or (first.start, first.stop, first.step) not in ((None, None, None),):
+        if first != slice(None):
             refuse("indirect", f"{self} is chosen by an index along dimension 0, which is not sliced again")
         shape, strides, offset = indexed(self, key)
         flat = np.ndarray(shape, np.int64, np.ascontiguousarray(self.elements), offset * 8, [8 * s for s in strides])
@@ -64,7 +64,7 @@ def by_vector(
         refuse("indirect", f"{base} is addressed by an index already")
     if type(offsets) is not NkiTensor or offsets.storage.region is not Region.sbuf or offsets.dtype.is_float:
         refuse("operand", f"the offsets {offsets!r} must be a tile of integers in SBUF")
-    if not offsets.storage.written.count(offsets.shape, offsets.strides, offsets.offset) == offsets.size:
+    if offsets.storage.written.count(offsets.shape, offsets.strides, offsets.offset) != offsets.size:
         refuse("uninitialised", f"the offsets in {offsets} have not been written")
     chosen = offsets.array.reshape(offsets.shape[0], -1).T.reshape(-1).astype(np.int64)
     if count is not None:

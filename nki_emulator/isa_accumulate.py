@@ -1,4 +1,4 @@
-"""Instructions that reduce into the accumulator registers of an engine. Page of each: "nki.isa.<name>", Neuron SDK 2.32.
+"""Instructions that reduce into the accumulator registers of an engine. Page: "nki.isa.<name>", Neuron SDK 2.32.
 
 The registers of the Vector Engine are shared: what an instruction leaves there when its command is idle is not known.
 """

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import rounded
 from .engines import ISSUED, NkiInstruction, OobMode, member
 from .errors import refuse
 from .indirect import IndirectTensor
 from .machine import Machine, begin
 from .operands import HBM, SBUF, as_float, no_overlap, read, tensor, write
 from .operators import operator_of
-from .dtypes import rounded
 from .tensor import NkiTensor
 
 SOURCES = 16

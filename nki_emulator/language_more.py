@@ -11,8 +11,8 @@ from . import isa_gather, isa_random
 from .dtypes import FLOAT32, DType, dtype_of
 from .errors import refuse
 from .indexing import contiguous
-from .language import FUNCTIONS, REDUCTIONS, Copy, filled, kind, mean, ndarray
 from .isa_vector import reduced_axes, tensor_scalar, tensor_tensor
+from .language import FUNCTIONS, REDUCTIONS, Copy, filled, kind, mean, ndarray
 from .machine import begin, current
 from .operands import as_float, read, read_float, tile, write
 from .operators import OPERATORS, Operator

@@ -13,7 +13,6 @@ import numpy as np
 from .errors import outside, refuse
 from .targets import BANK, BANKS, PARTITIONS, Target
 
-
 MEMORY = 4 * 2**30
 """Bytes that a kernel may allocate in HBM, or make Python allocate."""
 

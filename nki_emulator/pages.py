@@ -30,6 +30,7 @@ BY_RULE = {
     "access-dimensions": TRAINIUM,
     "partition-stride": ACCESS,
     "ap-on-view": ACCESS,
+    "indirect": ACCESS,
     "activation-range": COMMON,
     "inexact-integer": NOTES,
     "stale-tensor": GUIDE,
@@ -51,6 +52,8 @@ BY_RULE = {
 """Rules that hold whatever is called, or that another page says more of."""
 
 _TENSOR_MODULES = ("tensor", "indexing", "storage", "indirect")
+_MODULES = {"nisa": "nki.isa", "nl": "nki.language"}
+_ALIASES = {"loop_range": "affine_range"}
 _LOOPS = ("fori_loop", "while_loop", "dynamic_range")
 
 
@@ -73,9 +76,10 @@ def _called(traceback: TracebackType | None) -> str:
         name = getattr(frame.f_locals.get("self"), "__name__", name)
     prefix, _, rest = name.rpartition(".")
     if prefix:
-        return f"nki.{ {'nisa': 'isa', 'nl': 'language'}.get(prefix, prefix) }.{rest}".replace(" ", "")
+        return f"{_MODULES.get(prefix, prefix)}.{rest}"
     if module in _TENSOR_MODULES:
         return TENSOR
     if module in ("loader", "subset"):
         return "nki.jit"
-    return f"nki.{'isa' if '_isa' in f'_{module}' and name not in _LOOPS else 'language'}.{name}"
+    part = "isa" if module.removeprefix("beta_").startswith("isa") and name not in _LOOPS else "language"
+    return f"nki.{part}.{_ALIASES.get(name, name)}"

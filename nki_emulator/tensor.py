@@ -228,14 +228,23 @@ class NkiTensor(View, NKIObject):
         return view if dtype is None else view.view(dtype)
 
     def view(self, dtype: DType) -> NkiTensor:
-        """The same bits as another type of the same size."""
+        """The same bits as another type; the last dimension is longer or shorter where the sizes differ."""
         dtype = checked(dtype)
         if type(self) is not NkiTensor:
             refuse("indirect", f"{self} is addressed by an index and cannot be seen as another type")
-        real = all(found.held == found.stored for found in (self.dtype, dtype))
-        if dtype is not self.dtype and not (real and dtype.itemsize == self.dtype.itemsize):
-            refuse("not-implemented", f"{self.dtype} seen as {dtype}: only types of 32 bits, or integers, of one size")
-        return NkiTensor(self.storage, self.shape, self.strides, self.offset, dtype)
+        if dtype is self.dtype:
+            return self
+        if not all(found.held == found.stored for found in (self.dtype, dtype)):
+            refuse("not-implemented", f"{self.dtype} seen as {dtype}: only float32 and integers are, here")
+        before, after = self.dtype.itemsize, dtype.itemsize
+        if before == after:
+            return NkiTensor(self.storage, self.shape, self.strides, self.offset, dtype)
+        counts = [self.offset, self.shape[-1], *self.strides[:-1]]
+        if self.strides[-1] != 1 or any(count * before % after for count in counts):
+            refuse("reshape", f"{self} seen as {dtype}: its last dimension must be dense and a whole number of them")
+        offset, last, *strides = (count * before // after for count in counts)
+        storage = casts.CastStorage(self.storage, dtype)
+        return NkiTensor(storage, (*self.shape[:-1], last), (*strides, 1), offset, dtype)
 
     reinterpret_cast = view
 
@@ -277,4 +286,4 @@ class NkiTensor(View, NKIObject):
         refuse("not-implemented", "tensor indirection (NkiTensor.indirect)")
 
 
-from . import indirect  # noqa: E402 - its class derives from NkiTensor
+from . import casts, indirect  # noqa: E402 - a class there derives from NkiTensor

@@ -27,6 +27,9 @@ nl.store(result, t)
 return result"""
 
 
+_FUTURE = "from __future__ import annotations\n"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One rule of one page."""
@@ -43,7 +46,9 @@ class Row:
 
     def _source(self, body: str) -> str:
         first, decorator = HEADER.removesuffix("@nki.jit\n"), "@nki.jit\n"
-        before = f"{self.before.strip()}\n\n\n" if self.before else ""
+        future, _, rest = self.before.strip().rpartition(_FUTURE)
+        first = f"{_FUTURE}{first}" if future or rest != self.before.strip() else first
+        before = f"{rest.strip()}\n\n\n" if rest else ""
         return f"{first}{before}{decorator}def kernel(a, b, c):\n{indented(SETUP + body.strip(chr(10)))}"
 
     @property
@@ -69,3 +74,15 @@ def _rows() -> Iterator[Row]:
 
 
 ROWS = tuple(_rows())
+
+
+def main() -> None:
+    """Print how many rows, pages and tests there are."""
+    untested = [row for row in ROWS if not (row.breaks or row.gives)]
+    kernels = sum(bool(row.keeps) + bool(row.breaks) for row in ROWS)
+    pages = len({row.page for row in ROWS})
+    print(f"{len(ROWS)} rows of {pages} pages, {kernels} kernels, {len(untested)} rows without a test")
+
+
+if __name__ == "__main__":
+    main()
