@@ -5,6 +5,7 @@ All arithmetic is in float32, each operator rounded once, and the result once mo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from .errors import refuse
 from .isa_accumulate import read_out
 from .machine import Machine, begin
 from .operands import flat, matched, no_overlap, not_both_in_psum, operand, read, read_float, same_sizes, tile, write
-from .operators import Operator, activated, activation_of, applied, arithmetic_operator, operator_of, stepped
+from .operators import FOLDED, Operator, activated, activation_of, applied, arithmetic_operator, operator_of, stepped
 from .storage import Region
 from .targets import BN_STATS_FREE
 from .tensor import NkiTensor
@@ -166,6 +167,8 @@ def tensor_reduce(
 
 def _reduction(machine: Machine, op: Any) -> Operator:
     found = operator_of(machine, op)
+    if found.name in FOLDED:
+        return replace(found, reduction=FOLDED[found.name])
     if found.reduction is None or found.name == "average":
         refuse("operator", f"nl.{found.name} does not reduce in {machine.operation} here")
     return found

@@ -78,14 +78,14 @@ def _shift(shift: Function) -> Function:
 
 _BINARY = (
     Operator("add", np.add, reduction=np.add.reduce),
-    Operator("subtract", np.subtract, reduction=np.subtract.reduce),
+    Operator("subtract", np.subtract),
     Operator("multiply", np.multiply, reduction=np.multiply.reduce),
     Operator("maximum", np.maximum, reduction=np.maximum.reduce),
     Operator("minimum", np.minimum, reduction=np.minimum.reduce),
     *(Operator(name, _comparison(getattr(np, name))) for name in COMPARISONS),
     Operator("logical_and", _logical(np.logical_and), reduction=_truth(np.all)),
     Operator("logical_or", _logical(np.logical_or), reduction=_truth(np.any)),
-    Operator("logical_xor", _logical(np.logical_xor), reduction=_truth(np.logical_xor.reduce)),
+    Operator("logical_xor", _logical(np.logical_xor)),
     Operator("power", _in_double(np.power), on_gpsimd=True),
     Operator("abs_max", lambda a, b: np.asarray(np.where(np.abs(a) > np.abs(b), a, b)), generation=4),
     Operator("abs_min", lambda a, b: np.asarray(np.where(np.abs(a) < np.abs(b), a, b)), generation=4),
@@ -105,6 +105,8 @@ _UNARY = (
     Operator("invert", np.invert, arity=1, bits=True),
 )
 OPERATORS = {found.name: found for found in _BINARY + _UNARY}
+FOLDED = {"subtract": np.subtract.reduce, "logical_xor": _truth(np.logical_xor.reduce)}
+"""Operators that reduce in nki 0.6 and not in the first generation: the first element with each of the others."""
 REDUCTIONS_BY_NAME = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
 """Function of nki.language -> the operator that it reduces with."""
 

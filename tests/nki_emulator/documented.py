@@ -46,15 +46,15 @@ class Row:
 
     def _source(self, body: str) -> str:
         first, decorator = HEADER.removesuffix("@nki.jit\n"), "@nki.jit\n"
-        future, _, rest = self.before.strip().rpartition(_FUTURE)
-        first = f"{_FUTURE}{first}" if future or rest != self.before.strip() else first
+        rest = self.before.strip().removeprefix(_FUTURE)
+        first = f"{_FUTURE}{first}" if rest != self.before.strip() else first
         before = f"{rest.strip()}\n\n\n" if rest else ""
         return f"{first}{before}{decorator}def kernel(a, b, c):\n{indented(SETUP + body.strip(chr(10)))}"
 
     @property
     def kept(self) -> str:
         """The file of the kernel that keeps it."""
-        if "return" in self.keeps:
+        if _returns(self.keeps):
             return self._source(self.keeps)
         return self._source(self.keeps + (_STORE if self.gives else "\nreturn out"))
 
@@ -62,8 +62,13 @@ class Row:
     def broken(self) -> Refused:
         """The file of the kernel that breaks it."""
         body = marked(self.breaks)
-        source = self._source(body if "return" in body else body + "\nreturn out")
+        source = self._source(body if _returns(body) else body + "\nreturn out")
         return Refused(self.rule, source, self.target)
+
+
+def _returns(body: str) -> bool:
+    """Whether the kernel itself does, and not a function inside of it."""
+    return any(line.startswith("return") for line in body.splitlines())
 
 
 def _rows() -> Iterator[Row]:
