@@ -16,11 +16,10 @@ from .storage import Coverage, Storage
 class _CastCoverage(Coverage):
     """What is written of the elements, as far as whole elements of the storage behind are."""
 
-    __slots__ = ("_parent", "_wider")
+    __slots__ = ("_parent",)
 
     def __init__(self, parent: Coverage, size: int) -> None:
         self._parent, self.size = parent, size
-        self._wider = parent.size > size
 
     @property
     def everywhere(self) -> bool:  # type: ignore[override]
@@ -31,7 +30,7 @@ class _CastCoverage(Coverage):
         held = self._parent.flags
         if held is None:
             return None
-        return held.reshape(self.size, -1).all(1) if self._wider else np.repeat(held, self.size // self._parent.size)
+        return _repeated(held, self.size)
 
     def mark(self, shape: Ints, strides: Ints, offset: int, whole: bool, value: bool) -> None:
         if whole:
@@ -40,15 +39,20 @@ class _CastCoverage(Coverage):
         held = self.flags
         flags = np.full(self.size, self.everywhere) if held is None else held
         np.ndarray(shape, np.bool_, flags, offset, strides)[...] = value
-        count = self._parent.size
-        found = np.repeat(flags, count // self.size) if self._wider else flags.reshape(count, -1).all(1)
-        self._parent.flags, self._parent.everywhere = found, False
+        self._parent.flags, self._parent.everywhere = _repeated(flags, self._parent.size), False
 
     def count(self, shape: Ints, strides: Ints, offset: int) -> int:
         if self.everywhere:
             return prod(shape)
         flags = self.flags
         return 0 if flags is None else int(np.count_nonzero(np.ndarray(shape, np.bool_, flags, offset, strides)))
+
+
+def _repeated(flags: np.ndarray, size: int) -> np.ndarray:
+    """One flag for each of `size` elements: that of the element which holds it, or of all that it holds."""
+    if flags.size < size:
+        return np.repeat(flags, size // flags.size)
+    return np.asarray(flags.reshape(size, -1).all(axis=1))
 
 
 class CastStorage(Storage):
@@ -71,7 +75,7 @@ class CastStorage(Storage):
         self.started = None if parent.started is None else _CastCoverage(parent.started, self.size)
 
     @property
-    def modified(self) -> bool:  # type: ignore[override]
+    def modified(self) -> bool:
         return self._parent.modified
 
     @modified.setter

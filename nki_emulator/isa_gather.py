@@ -99,8 +99,8 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
         if first + entry >= src.shape[0]:
             refuse("out-of-bounds", f"partition {partition} of dst takes {first + entry} of src {src}")
         result[partition], moved[partition] = values[first + entry], True
-    for partition in np.flatnonzero(moved):
-        write(machine, dst.slice(0, int(partition), int(partition) + 1), result[partition : partition + 1])
+    for chosen in np.flatnonzero(moved):
+        write(machine, dst.slice(0, int(chosen), int(chosen) + 1), result[chosen : chosen + 1])
     return ISSUED
 
 

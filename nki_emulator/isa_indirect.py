@@ -38,7 +38,7 @@ def gathered(found: NkiTensor, skip: bool, what: str) -> np.ndarray:
         held = np.zeros(0) if written.flags is None else written.flags[chosen]
         if chosen.size and not (held.size and held.all()):
             refuse("uninitialised", f"elements of {what} {found} have not been written")
-    return found.storage.data[found.elements]
+    return np.asarray(found.storage.data[found.elements])
 
 
 def copy_indirect(machine: Machine, dst: NkiTensor, src: NkiTensor, skip: bool) -> None:

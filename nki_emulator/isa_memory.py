@@ -284,7 +284,7 @@ def _dynamic(machine: Machine, step: Any) -> int:
     return step
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], None], step: int = 1) -> None:
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], Any], step: int = 1) -> None:
     """body_fun(i) for i in range(lower, upper, step); bounds may be registers, i is one that the loop owns."""
     step = _dynamic(current(), step)
     for i in range(select_index(lower), select_index(upper), step):

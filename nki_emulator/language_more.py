@@ -39,7 +39,7 @@ def where(condition: NkiTensor, x: NkiTensor, y: Any, dtype: DType | None = None
 def _number(value: Any) -> np.ndarray:
     if type(value) not in (int, float, bool):
         refuse("operand", f"y {value!r} must be a tile or a number")
-    return np.float32(value)
+    return np.asarray(value, np.float32)
 
 
 class Computed:

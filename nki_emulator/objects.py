@@ -20,8 +20,8 @@ class NKIObject:
             if names:
                 cls.__init__ = _initialiser(names)  # type: ignore[method-assign]
         if "__eq__" not in cls.__dict__ and "__slots__" not in cls.__dict__:
-            cls.__eq__ = _same  # type: ignore[method-assign, assignment]
-            cls.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
+            cls.__eq__ = _same  # type: ignore[method-assign]
+            cls.__hash__ = object.__hash__  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         pass

@@ -105,7 +105,7 @@ _UNARY = (
     Operator("invert", np.invert, arity=1, bits=True),
 )
 OPERATORS = {found.name: found for found in _BINARY + _UNARY}
-FOLDED = {"subtract": np.subtract.reduce, "logical_xor": _truth(np.logical_xor.reduce)}
+FOLDED: dict[str, Function] = {"subtract": np.subtract.reduce, "logical_xor": _truth(np.logical_xor.reduce)}
 """Operators that reduce in nki 0.6 and not in the first generation: the first element with each of the others."""
 REDUCTIONS_BY_NAME = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
 """Function of nki.language -> the operator that it reduces with."""
