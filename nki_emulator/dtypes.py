@@ -76,6 +76,8 @@ def dtype_of(array: np.ndarray) -> DType:
 def checked(dtype: object) -> DType:
     """`dtype` if it is one of nki.language's."""
     if not isinstance(dtype, DType):
+        if getattr(dtype, "__name__", "").removeprefix("nl.") in UNSUPPORTED:
+            refuse("not-implemented", f"{dtype.__name__} is documented but not implemented here")  # type: ignore[attr-defined]
         refuse("dtype", f"{dtype!r} is not a data type of nki.language")
     return dtype
 

@@ -21,10 +21,10 @@ from .tensor import NkiTensor
 class IndirectTensor(NkiTensor):
     """`elements` [shape] are the indices of its elements in the storage, those of row i only where `inside`[i].
 
-    `offsets` is the shape of the index vector, () for a scalar index.
+    `offsets` is the shape of the index vector, () for a scalar index, and `index_dtype` its type.
     """
 
-    __slots__ = ("elements", "inside", "offsets")
+    __slots__ = ("elements", "index_dtype", "inside", "offsets")
 
     def __init__(
         self, base: NkiTensor, elements: np.ndarray, inside: np.ndarray, offsets: Ints, dtype: DType | None = None
@@ -32,6 +32,7 @@ class IndirectTensor(NkiTensor):
         shape = elements.shape
         super().__init__(base.storage, shape, contiguous(shape), 0, base.dtype if dtype is None else dtype)
         self.elements, self.inside, self.offsets = elements, inside, offsets
+        self.index_dtype: DType | None = None
         self.dynamic = True
 
     def __getitem__(self, key: object) -> IndirectTensor:
@@ -75,7 +76,9 @@ def by_vector(
     elements = np.where(inside, chosen, 0).reshape((-1,) + (1,) * inner.ndim) * row_stride + inner[None]
     if elements.size and inside.any() and elements[inside].max() >= base.storage.size:
         refuse("out-of-bounds", f"rows of {base} at {row_stride} elements each leave {base.storage}")
-    return IndirectTensor(base, elements, inside, offsets.shape)
+    found = IndirectTensor(base, elements, inside, offsets.shape)
+    found.index_dtype = offsets.dtype
+    return found
 
 
 def steps(shape: Ints, strides: Ints) -> np.ndarray:

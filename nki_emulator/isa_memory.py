@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import UINT32
 from .engines import ISSUED, DgeMode, Engine, NkiInstruction, OobMode, dma_modes, engine_of, needs
 from .errors import refuse
 from .indexing import VirtualRegister, integer, positive, select_index
@@ -132,6 +133,8 @@ def _check_gather_transpose(machine: Machine, src: IndirectTensor) -> None:
     """Page "nki.isa.dma_transpose", constraints of the indirect transpose."""
     needs(machine, 3, "an indirect DMA transpose")
     rows, (partitions, *columns) = src.shape[0], src.offsets
+    if src.index_dtype is not UINT32:
+        refuse("operand-dtype", f"{src}: the offsets must be uint32, not {src.index_dtype}")
     if src.dtype.itemsize != 2 or src.shape[-1] > 128:
         refuse("dge-mode", f"software DGE cannot transpose {src}: at most 128 columns, 2 bytes an element")
     if src.ndim == 4 and 1 not in src.shape[1:3]:

@@ -141,10 +141,15 @@ class Kernel:
     def __getitem__(self, cores: Any) -> Kernel:
         if self.core.machine is BetaMachine:
             return Kernel(self.function, self.core, cores if isinstance(cores, tuple) else (cores,))
-        if cores != 1:
-            code = self.function.__code__
-            raise EmulationError(self.function.__name__, code.co_filename, 0, "not-implemented", "cores")
-        return self
+        if cores == 1:
+            return self
+        code, rule = self.function.__code__, "not-implemented"
+        message = f"a launch on {cores!r} cores"
+        if type(cores) is not int or cores != 2 or self.core.target.generation == 2:
+            rule, message = "cores", f"{message}; 1, or from gen3 on 2, make a logical core"
+        raise EmulationError(
+            self.function.__name__, code.co_filename, code.co_firstlineno, rule, message, page_of("cores")
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run; arrays become tensors in HBM, tensors that are returned become arrays.

@@ -70,6 +70,18 @@ _UNSUPPORTED = {
     "mod": "no instruction of the device divides",
 }
 """Documented as operations that the device does not have."""
+_REMOVED = {
+    "nl": {
+        "arange": "slice, or use .ap",
+        "mgrid": "slice, or use .ap",
+        "par_dim": "the partition is the first dimension",
+    },
+    "nisa": {
+        "tensor_copy_dynamic_src": "use tensor_copy of .ap with a scalar_offset",
+        "tensor_copy_dynamic_dst": "use tensor_copy to .ap with a scalar_offset",
+    },
+}
+"""Of earlier generations: "NKI Migration Guides"."""
 _COLLECTIVES = """all_reduce all_gather all_gather_v reduce_scatter all_to_all all_to_all_v collective_permute
 collective_permute_implicit collective_permute_implicit_reduce collective_permute_implicit_current_processing_rank_id
 rank_id ReplicaGroup"""
@@ -120,6 +132,9 @@ class Missing:
         needs(current(), self.generation, self.__name__)
         refuse(self.rule, f"{self.__name__} {self.why}")
 
+    def __getitem__(self, _: Any) -> NoReturn:
+        self()
+
 
 def _found(prefix: str, sources: Sources, missing: str | dict[str, int]) -> dict[str, Any]:
     found = {name: getattr(module, name) for module, names in sources for name in names.split()}
@@ -159,6 +174,12 @@ def modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleType]:
         name: Missing(f"nl.{name}", "unsupported-operation", f"is not supported by the device; {why}")
         for name, why in _UNSUPPORTED.items()
     }
+    removed = {
+        prefix: {
+            name: Missing(f"{prefix}.{name}", "removed", f"was removed from nki; {why}") for name, why in names.items()
+        }
+        for prefix, names in _REMOVED.items()
+    }
     return _installed(
         {
             "nki": {"jit": jit, "simulate": lambda kernel: kernel},
@@ -169,6 +190,7 @@ def modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleType]:
                 **language_more.SHADOWED,
                 **language_more.CONSTANTS,
                 **unsupported,
+                **removed["nl"],
                 "copy": language.Copy(),
                 "NkiTensor": NkiTensor,
                 "NKIObject": NKIObject,
@@ -176,6 +198,7 @@ def modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleType]:
             },
             "nki.isa": {
                 **_found("nisa", _ISA, _ISA_MISSING),
+                **removed["nisa"],
                 **_shared_isa(target),
                 "engine": Engine,
                 "oob_mode": OobMode,

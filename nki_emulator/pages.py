@@ -41,6 +41,8 @@ BY_RULE = {
     "output-buffer": MIGRATION,
     "output-view": MIGRATION,
     "output-unwritten": SIMULATOR,
+    "removed": MIGRATION,
+    "cores": "NKI FAQ",
     "loop": MIGRATION,
     "jit-option": MIGRATION,
     "enum": MIGRATION,

@@ -58,6 +58,8 @@ RULES = {
     "dge-mode": "the DMA can be described this way",
     "target": "the target has this feature",
     "unsupported-operation": "the device has this operation",
+    "removed": "this release of nki still has this operation",
+    "cores": "a kernel is launched on as many cores as a logical core of the target has",
     "not-implemented": "the emulator has this operation",
     # kernels
     "argument": "arguments are arrays, numbers, strings, None and containers of them",
@@ -85,6 +87,7 @@ RULES = {
     "python-chained-comparison": "no chained comparison",
     "python-keyword-only": "no keyword-only arguments",
     "python-dict-key": "keys of a dictionary are strings",
+    "python-value": "values are None, bools, 32-bit numbers and strings, in tuples, lists and dictionaries",
     "python-library": "no calls of NumPy",
     "python-class": "a class of a kernel inherits from NKIObject alone",
     "python-with": "no context but nl.no_reorder()",

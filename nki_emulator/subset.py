@@ -23,6 +23,7 @@ _BY_NODE: tuple[tuple[tuple[type[ast.AST], ...], str, str], ...] = (
     ((ast.Import, ast.ImportFrom), "python-import", "import at the top of the file"),
     ((ast.NamedExpr,), "python-walrus", "assign in a statement of its own"),
     ((ast.Match,), "python-match", "write if and elif"),
+    ((ast.Set,), "python-value", "containers are tuples, lists and dictionaries"),
 )
 
 
@@ -44,6 +45,13 @@ def check(tree: ast.Module, file: str) -> None:
                     raise EmulationError(kernel, file, node.lineno, "python-class", message, page_of("python-class"))
                 for rule, message in _broken(node, libraries):
                     raise EmulationError(kernel, file, getattr(node, "lineno", 0), rule, message, page_of(rule))
+
+
+def _is_value(value: object) -> bool:
+    """One of the constants that the guide names; `...` stands in indices."""
+    if type(value) is int:
+        return -(2**31) <= value < 2**32
+    return value is None or value is Ellipsis or isinstance(value, bool | float | str)
 
 
 def _is_name(node: ast.expr) -> bool:
@@ -95,6 +103,10 @@ def _broken(node: ast.AST, libraries: frozenset[str]) -> Iterator[tuple[str, str
     for types, rule, advice in _BY_NODE:
         if isinstance(node, types):
             yield rule, f"{type(node).__name__} is outside the subset of NKI 0.6; {advice}"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):
+        yield "python-value", "a set is outside the subset of NKI 0.6; containers are tuples, lists and dictionaries"
+    if isinstance(node, ast.Constant) and not _is_value(node.value):
+        yield "python-value", f"{node.value!r} is no value of NKI: None, bools, 32-bit integers and floats, strings"
     if isinstance(node, ast.Compare):
         if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
             yield "python-is", "`is` is outside the subset of NKI 0.6; compare with =="

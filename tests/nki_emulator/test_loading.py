@@ -173,9 +173,14 @@ def test_simulate_is_the_kernel_itself(tmp_path):
     np.testing.assert_array_equal(loaded(tmp_path, source).simulated(VALUES), VALUES)
 
 
-def test_several_cores_are_not_implemented(tmp_path):
-    with pytest.raises(EmulationError, match="not-implemented"):
-        loaded(tmp_path, _kernel(COPY)).kernel[2](VALUES)
+@pytest.mark.parametrize(
+    ("cores", "target", "rule"),
+    [(2, "gen3", "not-implemented"), (2, "gen2", "cores"), (3, "gen3", "cores"), ((1, 2), "gen3", "cores")],
+)
+def test_several_cores_are_not_implemented(tmp_path, cores, target, rule):
+    with pytest.raises(EmulationError) as caught:
+        loaded(tmp_path, _kernel(COPY), target=target).kernel[cores](VALUES)
+    assert (caught.value.rule, caught.value.page) == (rule, "NKI FAQ")
 
 
 def test_arguments_are_left_alone(tmp_path):

@@ -15,7 +15,7 @@ from tests.nki_emulator.sources import FOLDER, Refused, arguments, loaded, sourc
 
 TESTED_IN_LOADING = {
     "stale-tensor", "argument", "input-written", "outside-kernel", "instruction-limit", "time-limit", "memory-limit",
-    "jit-option",
+    "jit-option", "cores",
 }  # fmt: skip
 """Rules that need more than a kernel; their tests are in test_loading."""
 
