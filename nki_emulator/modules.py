@@ -182,7 +182,7 @@ def modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleType]:
     }
     return _installed(
         {
-            "nki": {"jit": jit, "simulate": lambda kernel: kernel},
+            "nki": {"jit": jit, "simulate": jit},
             "nki.language": {
                 **_found("nl", _LANGUAGE, _LANGUAGE_MISSING),
                 **_shared_language(target, language),
