@@ -12,7 +12,7 @@ from .cost import Modelled, modelling
 from .errors import EmulationError
 from .loader import load
 from .machine import Counters, counting
-from .modules import operations
+from .modules import missing, operations
 from .rules import BETA_RULES, RULES
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Modelled",
     "counting",
     "load",
+    "missing",
     "modelling",
     "operations",
 ]

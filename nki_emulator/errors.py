@@ -15,15 +15,17 @@ class EmulationError(Exception):
     """A kernel broke a rule of the device, or of what this emulator can say about it.
 
     `kernel` is the jitted function, `file` and `line` the place in its source, `rule` an identifier such as
-    "psum-uninitialised", `message` what was found there.
+    "psum-uninitialised", `message` what was found there, `page` the page of the documentation that says so.
     """
 
-    def __init__(self, kernel: str, file: str, line: int, rule: str, message: str) -> None:
-        super().__init__(kernel, file, line, rule, message)
+    def __init__(self, kernel: str, file: str, line: int, rule: str, message: str, page: str = "") -> None:
+        super().__init__(kernel, file, line, rule, message, page)
         self.kernel, self.file, self.line, self.rule, self.message = kernel, file, line, rule, message
+        self.page = page
 
     def __str__(self) -> str:
-        return f"kernel {self.kernel}, {Path(self.file).name}:{self.line}: rule {self.rule}: {self.message}"
+        text = f"kernel {self.kernel}, {Path(self.file).name}:{self.line}: rule {self.rule}: {self.message}"
+        return f"{text} (page: {self.page})" if self.page else text
 
 
 class Refusal(Exception):
@@ -44,7 +46,7 @@ def outside(rule: str, message: str) -> NoReturn:
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename not in SOURCES:
         frame = frame.f_back
-    raise EmulationError("(none)", frame.f_code.co_filename, frame.f_lineno, rule, message)
+    raise EmulationError("(none)", frame.f_code.co_filename, frame.f_lineno, rule, message, "NKI Language Guide")
 
 
 def place(traceback: TracebackType | None) -> tuple[str, int]:

@@ -5,11 +5,14 @@ Page: "NKI Language Guide", Neuron SDK 2.32.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .errors import refuse
+from .machine import current
+from .subset import DYNAMIC_LOOPS
 
 if TYPE_CHECKING:
     from .storage import View
@@ -128,7 +131,17 @@ class VirtualRegister:
         self.value, self.frozen = value, frozen
 
     def __bool__(self) -> bool:
-        refuse("tensor-value", "a register has no value while the kernel is built; use nl.fori_loop or nl.while_loop")
+        """True in `while register:`, which runs on the device, until it is 0."""
+        frame = sys._getframe(1)
+        if (frame.f_code.co_filename, frame.f_lineno) not in DYNAMIC_LOOPS:
+            refuse("tensor-value", "a register has no value while the kernel is built; use nl.fori_loop, nl.while_loop")
+        _dynamic_loop()
+        return select_index(self) != 0
+
+
+def _dynamic_loop() -> None:
+    if not current().unordered:
+        refuse("loop", "a loop whose end a register decides is not supported inside nl.no_reorder()")
 
 
 def select_index(index: Any) -> int:

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from .engines import ISSUED, DgeMode, Engine, NkiInstruction, OobMode, dma_modes, engine_of
+from .dtypes import UINT32
+from .engines import ISSUED, DgeMode, Engine, NkiInstruction, OobMode, dma_modes, engine_of, needs
 from .errors import refuse
 from .indexing import VirtualRegister, integer, positive, select_index
-from .machine import Machine, begin
+from .indirect import IndirectTensor
+from .isa_indirect import copy_indirect, transpose_indirect
+from .machine import Machine, begin, current
 from .operands import (
     HBM,
     PSUM,
@@ -20,7 +24,6 @@ from .operands import (
     matched,
     no_overlap,
     not_both_in_psum,
-    operand,
     read,
     same_sizes,
     scalar,
@@ -41,8 +44,10 @@ def _count_dma(machine: Machine, dst: NkiTensor, src: NkiTensor) -> None:
 
 
 def _dma_operand(value: Any, what: str) -> NkiTensor:
-    if type(value) is NkiTensor and value.storage.region in PSUM:
+    if isinstance(value, NkiTensor) and value.storage.region in PSUM:
         refuse("dma-psum", f"{what} {value} is in PSUM, which DMA cannot reach; copy it to SBUF")
+    if isinstance(value, IndirectTensor):
+        return value
     return tensor(value, what, HBM + SBUF)
 
 
@@ -50,16 +55,34 @@ def dma_copy(
     dst: NkiTensor, src: NkiTensor, priority: int | None = None, oob_mode: OobMode = OobMode.error,
     dge_mode: DgeMode = DgeMode.unknown, engine: Engine = Engine.unknown, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
-    """dst = src between HBM and SBUF, elements in row-major order; another dtype goes through float32."""
+    """dst = src between HBM and SBUF, elements in row-major order; another dtype goes through float32.
+
+    Either may lie at indices on chip; rows at indices out of bounds are refused, or skipped with oob_mode.skip.
+    """
     machine = begin("dma_copy")
-    dma_modes(machine, dge_mode, oob_mode, priority)
+    dma_modes(machine, dge_mode, oob_mode, priority, engine)
     dst, src = _dma_operand(dst, "dst"), _dma_operand(src, "src")
     if dst.size != src.size:
         refuse("shape", f"dst {dst} has {dst.size} elements, src {src} has {src.size}")
-    no_overlap(dst, src, "src", in_place=False)
-    write(machine, dst, _copied(read(src, "src"), dst, src))
+    if dge_mode is DgeMode.hwdge and dst.dtype is not src.dtype:
+        refuse("dge-mode", f"hardware DGE moves bytes: dst {dst} and src {src} must have one dtype")
+    if isinstance(dst, IndirectTensor) or isinstance(src, IndirectTensor):
+        _check_offsets(dge_mode, dst, src)
+        copy_indirect(machine, dst, src, oob_mode is OobMode.skip)
+    else:
+        no_overlap(dst, src, "src", in_place=False)
+        write(machine, dst, _copied(read(src, "src"), dst, src))
     _count_dma(machine, dst, src)
     return ISSUED
+
+
+def _check_offsets(dge_mode: DgeMode, *tensors: NkiTensor) -> None:
+    for found in tensors:
+        if isinstance(found, IndirectTensor) and found.offsets:
+            if dge_mode not in (DgeMode.unknown, DgeMode.swdge):
+                refuse("dge-mode", f"{found}: an index vector needs software DGE, not {dge_mode.name}")
+            if prod(found.offsets[1:]) != 1:
+                refuse("shape", f"{found}: the offsets {found.offsets} of dma_copy must be (P, 1)")
 
 
 def _copied(values: np.ndarray, dst: NkiTensor, src: NkiTensor) -> np.ndarray:
@@ -77,10 +100,14 @@ def dma_transpose(
     """dst in SBUF = src with its dimensions as (1, 0), (2, 1, 0) or (3, 1, 2, 0)."""
     machine = begin("dma_transpose")
     dma_modes(machine, dge_mode, oob_mode, priority)
-    if dge_mode not in (DgeMode.unknown, DgeMode.hwdge):
-        refuse("dge-mode", f"dma_transpose takes unknown or hwdge, not {dge_mode}")
-    tensor(dst, "dst", SBUF)
     src = _dma_operand(src, "src")
+    by_vector = isinstance(src, IndirectTensor) and bool(src.offsets)
+    wanted = DgeMode.swdge if by_vector else DgeMode.hwdge
+    if dge_mode not in (DgeMode.unknown, wanted):
+        refuse("dge-mode", f"dma_transpose takes unknown or {wanted.name} here, not {dge_mode.name}")
+    if oob_mode is OobMode.skip and not src.dynamic:
+        refuse("indirect", f"oob_mode.skip is for a src that an index chooses, not {src}")
+    tensor(dst, "dst", SBUF)
     order = _TRANSPOSES.get(src.ndim)
     if order is None or (axes is not None and tuple(axes) != order):
         refuse("shape", f"dma_transpose: axes {axes} of {src}; the pages have (1, 0), (2, 1, 0), (3, 1, 2, 0)")
@@ -91,10 +118,31 @@ def dma_transpose(
         fits = rows == 16 if src.ndim == 2 else rows in (1, 2, 4, 8, 16) and rows * src.shape[-2] % 16 == 0
         if not fits or src.shape[-1] > 128 or src.dtype.itemsize != 2:
             refuse("dge-mode", f"hardware DGE cannot transpose {src}: 16 rows, at most 128 columns, 2 bytes an element")
-    no_overlap(dst, src, "src", in_place=False)
-    write(machine, dst, read(src, "src").transpose(order))
+    if isinstance(src, IndirectTensor):
+        if by_vector:
+            _check_gather_transpose(machine, src)
+        transpose_indirect(machine, dst, src, order, oob_mode is OobMode.skip)
+    else:
+        no_overlap(dst, src, "src", in_place=False)
+        write(machine, dst, read(src, "src").transpose(order))
     _count_dma(machine, dst, src)
     return ISSUED
+
+
+def _check_gather_transpose(machine: Machine, src: IndirectTensor) -> None:
+    """Page "nki.isa.dma_transpose", constraints of the indirect transpose."""
+    needs(machine, 3, "an indirect DMA transpose")
+    rows, (partitions, *columns) = src.shape[0], src.offsets
+    if src.index_dtype is not UINT32:
+        refuse("operand-dtype", f"{src}: the offsets must be uint32, not {src.index_dtype}")
+    if src.dtype.itemsize != 2 or src.shape[-1] > 128:
+        refuse("dge-mode", f"software DGE cannot transpose {src}: at most 128 columns, 2 bytes an element")
+    if src.ndim == 4 and 1 not in src.shape[1:3]:
+        refuse("shape", f"{src}: dimension 1 or 2 of four must be 1")
+    if rows % 16:
+        refuse("shape", f"{src}: {rows} rows are no multiple of 16")
+    if len(columns) != 1 or partitions % 16 or not 16 <= partitions <= 128 or (columns[0] > 1 and partitions != 128):
+        refuse("shape", f"offsets {src.offsets}: two dimensions, 16 to 128 rows in steps of 16, 128 with more columns")
 
 
 def tensor_copy(
@@ -118,6 +166,10 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
     engine_of(machine, engine, (Engine.vector, Engine.gpsimd), tile(dst, "dst"))
     if type(value) not in (int, float, bool):
         refuse("operand", f"value must be a number, not {value!r}")
+    if not dst.dtype.is_float:
+        limits = np.iinfo(dst.dtype.stored)
+        if type(value) is float or not limits.min <= value <= limits.max:
+            refuse("memset-value", f"value {value!r} is no integer of {dst.dtype}; pass an integer that it holds")
     if machine.trace is not None:
         machine.trace.flag(zero=value == 0)
     held = np.float64(value) if not dst.dtype.is_float else np.float32(value)
@@ -187,22 +239,6 @@ def affine_select(
     return ISSUED
 
 
-def select_reduce(
-    dst: NkiTensor, predicate: NkiTensor, on_true: NkiTensor, on_false: Any, *unsupported: Any, **options: Any
-) -> NkiInstruction:
-    """dst = on_true where predicate is not 0, else on_false (a number or (P, 1)); without its reduction."""
-    machine = begin("select_reduce")
-    if unsupported or set(options) - {"name"}:
-        refuse("not-implemented", "select_reduce with a reduction or a reversed predicate")
-    dst, predicate, on_true = tile(dst, "dst"), tile(predicate, "predicate"), tile(on_true, "on_true")
-    matched(dst, predicate=predicate, on_true=on_true)
-    not_both_in_psum(predicate, on_true, "predicate and on_true")
-    chosen = (read(predicate, "predicate") != 0).reshape(dst.shape)
-    values = as_float(read(on_true, "on_true")).reshape(dst.shape)
-    write(machine, dst, np.where(chosen, values, operand(on_false, dst, "on_false")))
-    return ISSUED
-
-
 def _register(value: Any) -> VirtualRegister:
     if not isinstance(value, VirtualRegister):
         refuse("operand", f"{value!r} is no register")
@@ -216,9 +252,9 @@ def _writable(value: Any) -> VirtualRegister:
 
 
 def _one(value: Any, what: str) -> NkiTensor:
-    found = tile(value, what, SBUF)
+    found = tensor(value, what, HBM + SBUF)
     if found.size != 1 or found.dtype.is_float:
-        refuse("shape", f"{what} {found} must be a (1, 1) tile of integers")
+        refuse("shape", f"{what} {found} must be a tensor of one integer")
     return found
 
 
@@ -246,16 +282,39 @@ def register_store(dst: NkiTensor, src: VirtualRegister) -> None:
     write(machine, _one(dst, "dst"), np.full(dst.shape, select_index(_register(src)), np.int64))
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], None], step: int = 1) -> None:
+def _dynamic(machine: Machine, step: Any) -> int:
+    """Step of a loop that runs on the device."""
+    if not machine.unordered:
+        refuse("loop", "a loop that runs on the device is not supported inside nl.no_reorder()")
+    if type(step) is not int or step < 1:
+        refuse("loop", f"step {step!r} must be a positive constant of the kernel")
+    return step
+
+
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], Any], step: int = 1) -> None:
     """body_fun(i) for i in range(lower, upper, step); bounds may be registers, i is one that the loop owns."""
-    if integer(step, "step") < 1:
-        refuse("index", f"step {step} is not positive")
+    step = _dynamic(current(), step)
     for i in range(select_index(lower), select_index(upper), step):
-        body_fun(VirtualRegister(i, frozen=True))
+        if body_fun(VirtualRegister(i, frozen=True)) is not None:
+            refuse("loop", "the body of fori_loop returns a value; carry what the next iteration needs in SBUF or HBM")
 
 
 def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:
     """register = body_fun(register) while it is not 0."""
+    _dynamic(current(), 1)
     register = _register(init)
     while select_index(register):
-        register = _register(body_fun(VirtualRegister(register.value)))
+        register = body_fun(VirtualRegister(register.value))
+        if not isinstance(register, VirtualRegister):
+            refuse("loop", f"the body of while_loop returned {register!r}; it returns the register of the condition")
+
+
+def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> Iterator[VirtualRegister]:
+    """Registers that a `for` loop on the device counts in; deprecated since nki 0.6 in favour of fori_loop."""
+    low, high = (0, start) if stop is None else (start, stop)
+    return _counted(select_index(low), select_index(high), _dynamic(current(), step))
+
+
+def _counted(low: int, high: int, step: int) -> Iterator[VirtualRegister]:
+    for i in range(low, high, step):
+        yield VirtualRegister(i, frozen=True)

@@ -5,18 +5,19 @@ All arithmetic is in float32, each operator rounded once, and the result once mo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from . import arithmetic
-from .arithmetic import IDENTITIES
 from .dtypes import INT32, UINT32
-from .engines import ISSUED, Engine, NkiInstruction, ReduceCmd, engine_of, no_psum
+from .engines import ISSUED, Engine, NkiInstruction, ReduceCmd, engine_of, member, no_psum
 from .errors import refuse
-from .machine import Machine, Registers, begin
+from .isa_accumulate import read_out
+from .machine import Machine, begin
 from .operands import flat, matched, no_overlap, not_both_in_psum, operand, read, read_float, same_sizes, tile, write
-from .operators import Operator, activated, activation_of, applied, arithmetic_operator, operator_of
+from .operators import FOLDED, Operator, activated, activation_of, applied, arithmetic_operator, operator_of, stepped
 from .storage import Region
 from .targets import BN_STATS_FREE
 from .tensor import NkiTensor
@@ -36,7 +37,10 @@ def tensor_tensor(
     if found.arity != 2:
         refuse("operator", f"nl.{found.name} takes one operand; tensor_tensor has two")
     if found.on_gpsimd:
+        engine_of(machine, engine, (Engine.gpsimd,), dst, data1, data2)
         no_psum(machine, dst, data1, data2)
+    if found.bits:
+        engine_of(machine, engine, (Engine.vector,), dst, data1, data2)
     same_sizes(dst, data1, "data1")
     same_sizes(dst, data2, "data2")
     not_both_in_psum(data1, data2, "data1 and data2")
@@ -79,23 +83,16 @@ def tensor_scalar(
     engine_of(machine, engine, allowed, dst, data)
     matched(dst, data=data)
     if first.bits or (second is not None and second.bits):
+        engine_of(machine, engine, (Engine.vector,), dst, data)
         values = _bits(machine, dst, data, (first, operand0, reverse0), (second, operand1, reverse1))
     else:
-        values = _step(read_float(data, "data"), first, operand0, reverse0, data, "operand0")
+        values = stepped(read_float(data, "data"), first, operand0, reverse0, data, "operand0")
         if second is not None:
-            values = _step(values, second, operand1, reverse1, data, "operand1")
+            values = stepped(values, second, operand1, reverse1, data, "operand1")
         elif operand1 is not None:
             refuse("operand", "operand1 needs op1")
     write(machine, dst, values)
     return ISSUED
-
-
-def _step(values: np.ndarray, found: Operator, value: Any, reverse: bool, data: NkiTensor, what: str) -> np.ndarray:
-    if found.arity == 1:
-        if value is not None and (isinstance(value, NkiTensor) or value != 0):
-            refuse("operand", f"{what} of the unary nl.{found.name} must be None or 0")
-        return found.function(values)
-    return applied(found, values, operand(value, data, what), reverse)
 
 
 def _bits(machine: Machine, dst: NkiTensor, data: NkiTensor, *steps: tuple[Operator | None, Any, bool]) -> np.ndarray:
@@ -107,9 +104,17 @@ def _bits(machine: Machine, dst: NkiTensor, data: NkiTensor, *steps: tuple[Opera
             continue
         if not found.bits:
             refuse("operator", "op0 and op1 must both be bit operators or both arithmetic")
-        if found.arity == 2 and type(value) is not int:
-            refuse("operand", f"nl.{found.name} takes an integer constant here, not {value!r}")
-        values = applied(found, values, values.dtype.type(value or 0), reverse)
+        if found.arity == 2 and isinstance(value, NkiTensor):
+            column = tile(value, "an operand")
+            _check_bits(machine, dst, column)
+            if column.shape[0] != data.shape[0] or column.free != 1:
+                refuse("operand-shape", f"{column} must be ({data.shape[0]}, 1) for {data}")
+            number: Any = read(column, "an operand").reshape((-1,) + (1,) * (data.ndim - 1))
+        elif found.arity == 2 and type(value) is not int:
+            refuse("operand", f"nl.{found.name} takes integers, not {value!r}")
+        else:
+            number = np.array(value or 0).astype(values.dtype)
+        values = applied(found, values, number, reverse)
     return values
 
 
@@ -122,7 +127,7 @@ def scalar_tensor_tensor(
     dst, data, other = tile(dst, "dst"), tile(data, "data"), tile(operand1, "operand1")
     matched(dst, data=data, operand1=other)
     not_both_in_psum(data, other, "data and operand1")
-    values = _step(
+    values = stepped(
         read_float(data, "data"), arithmetic_operator(machine, op0, "op0"), operand0, reverse0, data, "operand0"
     )
     second = read_float(other, "operand1").reshape(values.shape)
@@ -146,6 +151,8 @@ def tensor_reduce(
     machine = begin("tensor_reduce")
     dst, data = tile(dst, "dst"), tile(data, "data")
     found = _reduction(machine, op)
+    if negate and found.bits:
+        refuse("operator", f"negate is for arithmetic operators, not nl.{found.name}")
     kept = data.shape[: data.ndim - reduced_axes(data, axis)]
     if dst.shape[0] != data.shape[0] or dst.size != int(np.prod(kept)):
         refuse("shape", f"dst {dst} must have the elements of {kept}")
@@ -160,40 +167,11 @@ def tensor_reduce(
 
 def _reduction(machine: Machine, op: Any) -> Operator:
     found = operator_of(machine, op)
-    if found.reduction is None:
+    if found.name in FOLDED:
+        return replace(found, reduction=FOLDED[found.name])
+    if found.reduction is None or found.name == "average":
         refuse("operator", f"nl.{found.name} does not reduce in {machine.operation} here")
     return found
-
-
-def tensor_scalar_reduce(
-    dst: NkiTensor, data: NkiTensor, op0: Any, operand0: Any, reduce_op: Any, reduce_res: NkiTensor | None = None,
-    *unsupported: Any, **options: Any,
-) -> NkiInstruction:  # fmt: skip
-    """dst = data <op0> operand0 and reduce_res(P, 1) = the reduction of it; registers are reset first."""
-    machine = begin("tensor_scalar_reduce")
-    if unsupported or set(options) - {"name"}:
-        refuse("not-implemented", "tensor_scalar_reduce with a reduce_cmd, reduce_init or a reversed operand")
-    dst, data = tile(dst, "dst"), tile(data, "data")
-    matched(dst, data=data)
-    values = _step(
-        read_float(data, "data"), arithmetic_operator(machine, op0, "op0"), operand0, False, data, "operand0"
-    )
-    found = _reduction(machine, reduce_op)
-    if found.name not in IDENTITIES:
-        refuse("operator", f"reduce_op nl.{found.name}; add, multiply, maximum and minimum are documented")
-    machine.vector_registers.write(found.reduction(flat(values), axis=-1))  # type: ignore[misc]
-    write(machine, dst, values)
-    if reduce_res is not None:
-        _read_out(machine, machine.vector_registers, reduce_res, data)
-    return ISSUED
-
-
-def _read_out(machine: Machine, registers: Registers, reduce_res: NkiTensor, data: NkiTensor) -> None:
-    """Accumulators into a (P, 1) tile."""
-    values = registers.read(data.shape[0])
-    if tile(reduce_res, "reduce_res").shape[0] != data.shape[0] or reduce_res.free != 1:
-        refuse("operand-shape", f"reduce_res {reduce_res} must be ({data.shape[0]}, 1)")
-    write(machine, reduce_res, values)
 
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
@@ -265,6 +243,7 @@ def _activate(
         values = values + operand(bias, data, "bias", dtype=None)
     result = activated(found, values) if machine.computes else values
     registers = machine.scalar_registers
+    member(command, ReduceCmd, "reduce_cmd")
     if command is ReduceCmd.load_reduce:
         refuse("operand", f"reduce_cmd load_reduce is none of {name}")
     if command is ReduceCmd.reset:
@@ -276,7 +255,7 @@ def _activate(
         registers.write(sums if command is ReduceCmd.reset_reduce else registers.read(data.shape[0]) + sums)
     write(machine, dst, result)
     if reduce_res is not None:
-        _read_out(machine, machine.scalar_registers, reduce_res, data)
+        read_out(machine, machine.scalar_registers, reduce_res, data)
     return ISSUED
 
 
@@ -293,25 +272,4 @@ def tensor_tensor_scan(
     terms = flat(read_float(data0, "data0")), flat(read_float(data1, "data1"))
     step = lambda state, a, b: applied(second, applied(first, a, state, reverse0), b, reverse1)  # noqa: E731
     write(machine, dst, arithmetic.scan(step, operand(initial, data0, "initial"), *terms))
-    return ISSUED
-
-
-_CUMULATIVE = IDENTITIES | {"subtract": 0.0}
-
-
-def tensor_scalar_cumulative(
-    dst: NkiTensor, src: NkiTensor, op0: Any, op1: Any, imm0: Any, imm1: Any = None,
-    reduce_cmd: ReduceCmd = ReduceCmd.reset_reduce, name: str | None = None,
-) -> NkiInstruction:  # fmt: skip
-    """dst[i] = (src[i] <op0> imm0) <op1> dst[i-1] along the free dimension, from the identity of op1 or imm1."""
-    machine = begin("tensor_scalar_cumulative")
-    dst, src = tile(dst, "dst"), tile(src, "src")
-    matched(dst, src=src)
-    first, second = arithmetic_operator(machine, op0, "op0"), arithmetic_operator(machine, op1, "op1")
-    if second.name not in _CUMULATIVE or reduce_cmd not in (ReduceCmd.reset_reduce, ReduceCmd.load_reduce):
-        refuse("not-implemented", f"tensor_scalar_cumulative with op1 nl.{second.name} and {reduce_cmd}")
-    start = _CUMULATIVE[second.name] if reduce_cmd is ReduceCmd.reset_reduce else imm1
-    values = flat(applied(first, read_float(src, "src"), operand(imm0, src, "imm0"), False))
-    initial = operand(float(start) if imm1 is None else start, src, "imm1")
-    write(machine, dst, arithmetic.scan(lambda state, term: applied(second, term, state, False), initial, values))
     return ISSUED

@@ -17,7 +17,7 @@ from .dtypes import DTYPES, FLOAT32, DType, checked
 from .errors import refuse
 from .indexing import integer, positive
 from .isa_matmul import nc_matmul, nc_transpose
-from .isa_memory import dma_copy, dma_transpose, memset, select_reduce, tensor_copy
+from .isa_memory import dma_copy, dma_transpose, memset, tensor_copy
 from .isa_vector import activation, reduced_axes, tensor_reduce, tensor_scalar, tensor_tensor
 from .machine import current
 from .operands import HBM, ON_CHIP, PSUM, SBUF, tensor, tile, write
@@ -33,6 +33,8 @@ def ndarray(
     if not isinstance(buffer, Region):
         refuse("buffer", f"{buffer!r} is no memory of nki.language")
     sizes = positive(shape, "the shape")
+    if sizes == (1,) and buffer.on_chip:
+        sizes = (1, 1)  # as the pages of the registers write a single element
     if len(sizes) < 2 and buffer.on_chip:
         refuse("shape", f"a tensor on chip has a partition and a free dimension; {sizes} has one")
     if address is not None:
@@ -45,10 +47,18 @@ def full(
 ) -> NkiTensor:
     """A new tensor filled with a number; one in HBM cannot be, no engine writes there."""
     found = ndarray(shape, dtype, buffer, name)
-    if not found.buffer.on_chip:
-        refuse("not-implemented", f"filling {found}; fill a tile and copy it")
-    memset(found, fill_value)
+    if found.buffer.on_chip:
+        memset(found, fill_value)
+    else:
+        _fill(found, fill_value)
     return found
+
+
+def _fill(found: NkiTensor, value: float) -> None:
+    """In HBM, by DMA from a tile of one element: no engine fills there."""
+    tile = ndarray((1, 1), found.dtype)
+    memset(tile, value)
+    dma_copy(found, NkiTensor(tile.storage, found.shape, (0,) * found.ndim, 0, found.dtype))
 
 
 def zeros(shape: tuple[int, ...], dtype: DType, buffer: Region = Region.sbuf, name: str = "") -> NkiTensor:
@@ -61,28 +71,28 @@ def ones(shape: tuple[int, ...], dtype: DType, buffer: Region = Region.sbuf, nam
 
 def empty_like(x: NkiTensor, dtype: DType | None = None, buffer: Region | None = None, name: str = "") -> NkiTensor:
     """A new tensor of the shape, and unless they are given the dtype and memory, of another."""
-    return ndarray(x.shape, _type(dtype, x), x.buffer if buffer is None else buffer, name)
+    return ndarray(x.shape, kind(dtype, x), x.buffer if buffer is None else buffer, name)
 
 
 def zeros_like(x: NkiTensor, dtype: DType | None = None, buffer: Region | None = None, name: str = "") -> NkiTensor:
-    return zeros(x.shape, _type(dtype, x), x.buffer if buffer is None else buffer, name)
+    return zeros(x.shape, kind(dtype, x), x.buffer if buffer is None else buffer, name)
 
 
-def _result(instruction: Callable[..., Any], shape: Any, dtype: DType, *operands: Any, **options: Any) -> NkiTensor:
+def filled(instruction: Callable[..., Any], shape: Any, dtype: DType, *operands: Any, **options: Any) -> NkiTensor:
     """A new tile in SBUF, filled by an instruction."""
     found = ndarray(shape, dtype)
     instruction(found, *operands, **options)
     return found
 
 
-def _type(dtype: DType | None, x: NkiTensor) -> DType:
+def kind(dtype: DType | None, x: NkiTensor) -> DType:
     return x.dtype if dtype is None else dtype
 
 
 def load(src: NkiTensor, dtype: DType | None = None) -> NkiTensor:
     """A new tile in SBUF with what is in HBM."""
     found = tensor(src, "src", HBM)
-    return _result(dma_copy, found.shape, _type(dtype, found), found)
+    return filled(dma_copy, found.shape, kind(dtype, found), found)
 
 
 def store(dst: NkiTensor, value: NkiTensor) -> None:
@@ -98,26 +108,25 @@ def load_transpose2d(src: NkiTensor, dtype: DType | None = None) -> NkiTensor:
     found = tensor(src, "src", HBM)
     if found.ndim != 2:
         refuse("shape", f"src {found} is no matrix")
-    if dtype is not None and dtype is not found.dtype:
-        refuse("not-implemented", "load_transpose2d to another dtype")
-    return _result(dma_transpose, found.shape[::-1], found.dtype, found)
+    result = filled(dma_transpose, found.shape[::-1], found.dtype, found)
+    return result if dtype is None or dtype is found.dtype else Copy()(result, dtype)
 
 
 def transpose(x: NkiTensor, dtype: DType | None = None) -> NkiTensor:
     """A new tile in PSUM with the transpose of a tile of two dimensions."""
     if tile(x, "x").ndim != 2:
         refuse("shape", f"x {x} is no matrix")
-    if dtype is not None and dtype is not x.dtype:
-        refuse("not-implemented", "transpose to another dtype")
     result = ndarray((x.shape[1], x.shape[0]), x.dtype, Region.psum)
     nc_transpose(result, x)
-    return result
+    return result if dtype is None or dtype is x.dtype else Copy()(result, dtype)
 
 
 def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     """A new tile in PSUM: x.T @ y if x is transposed already; otherwise transpose it yourself."""
     if not transpose_x:
-        refuse("not-implemented", "matmul that transposes x; use nc_transpose and transpose_x=True")
+        refuse(
+            "unsupported-operation", "matmul that transposes x is not supported; transpose it, with transpose_x=True"
+        )
     tile(x, "x", SBUF)
     tile(y, "y", SBUF)
     result = ndarray((x.free, y.free), DTYPES["float32"], Region.psum)
@@ -128,8 +137,8 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
 def broadcast_to(x: NkiTensor, shape: tuple[int, ...], dtype: DType | None = None) -> NkiTensor:
     """A tile repeated along dimensions of size 1: a view, or where partitions are repeated a copy by DMA."""
     sizes = positive(shape, "the shape")
-    if dtype is not None and dtype is not x.dtype:
-        refuse("not-implemented", "broadcast_to another dtype")
+    if dtype is not None and dtype is not tile(x, "x").dtype:
+        x = Copy()(x, dtype)
     if len(sizes) != tile(x, "x").ndim:
         refuse("shape", f"x {x} broadcast to {sizes}, of another rank")
     for dim in range(1, len(sizes)):
@@ -191,11 +200,18 @@ is_sbuf, is_psum, is_hbm, is_on_chip = _lies_in(SBUF), _lies_in(PSUM), _lies_in(
 
 @contextmanager
 def no_reorder() -> Iterator[None]:
-    """Instructions run in program order here anyway."""
-    yield
+    """Instructions run in program order here anyway; loops on the device are not supported inside."""
+    machine = current()
+    before, machine.unordered = machine.unordered, False
+    try:
+        yield
+    finally:
+        machine.unordered = before
 
 
 def device_print(print_prefix: str, tensor: NkiTensor) -> None:
+    if type(print_prefix) is not str:
+        refuse("operand", f"print_prefix {print_prefix!r} must be a string")
     print(print_prefix, tensor, tensor.array)
 
 
@@ -224,6 +240,8 @@ class Function:
             types = f"{tiles[0].dtype} and {tiles[-1].dtype}"
             refuse("dtype", f"nl.{self.__name__} of {types}: give the dtype of the result")
         result = ndarray(tiles[0].shape, tiles[0].dtype if dtype is None else dtype)
+        if self.__name__ == "power" and len(tiles) == 1:
+            refuse("unsupported-operation", "nl.power of a tile and a number is not supported; both are tiles")
         if len(tiles) == 1:
             reverse = tiles[0] is y
             tensor_scalar(result, tiles[0], self, x if reverse else y, reverse0=reverse)
@@ -236,10 +254,10 @@ class Function:
     def _unary(self, x: Any, dtype: DType | None) -> NkiTensor:
         shape = tile(x, "x").shape
         if self.__name__ == "reciprocal":
-            return _result(isa_vector.reciprocal, shape, _type(dtype, x), x)
+            return filled(isa_vector.reciprocal, shape, kind(dtype, x), x)
         if self.is_activation:
-            return _result(activation, shape, _type(dtype, x), self, x)
-        return _result(tensor_scalar, shape, _type(dtype, x), x, self, None)
+            return filled(activation, shape, kind(dtype, x), self, x)
+        return filled(tensor_scalar, shape, kind(dtype, x), x, self, None)
 
 
 FUNCTIONS = {
@@ -264,7 +282,7 @@ class Reduction:
         shape = x.shape[: x.ndim - count]
         if keepdims or len(shape) < 2:
             shape += (1,) * count
-        return _result(tensor_reduce, shape, _type(dtype, x), self, x, axis, keepdims=keepdims)
+        return filled(tensor_reduce, shape, kind(dtype, x), self, x, axis, keepdims=keepdims)
 
 
 REDUCTIONS = {name: Reduction(name, OPERATORS[operator]) for name, operator in REDUCTIONS_BY_NAME.items()}
@@ -273,22 +291,11 @@ REDUCTIONS = {name: Reduction(name, OPERATORS[operator]) for name, operator in R
 def mean(x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = False) -> NkiTensor:
     """The sum in float32 times the reciprocal of the count, rounded once to dtype (that of x)."""
     total = REDUCTIONS["sum"](x, axis, FLOAT32, keepdims)
-    return _result(tensor_scalar, total.shape, _type(dtype, x), total, FUNCTIONS["multiply"], total.size / x.size)
-
-
-def var(x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = False) -> NkiTensor:
-    """The mean of squared distances from the mean, in float32, rounded once to dtype (that of x)."""
-    count = reduced_axes(tile(x, "x"), axis)
-    if count != x.ndim - 1:
-        refuse("not-implemented", "var over some of the free dimensions")
-    average = mean(x, axis, FLOAT32).reshape((x.shape[0], 1))
-    distances = _result(tensor_scalar, x.shape, FLOAT32, x, FUNCTIONS["subtract"], average)
-    tensor_tensor(distances, distances, distances, FUNCTIONS["multiply"])
-    return mean(distances, axis, _type(dtype, x), keepdims)
+    return filled(tensor_scalar, total.shape, kind(dtype, x), total, FUNCTIONS["multiply"], total.size / x.size)
 
 
 def negative(x: NkiTensor, dtype: DType | None = None) -> NkiTensor:
-    return _result(tensor_scalar, tile(x, "x").shape, _type(dtype, x), x, FUNCTIONS["multiply"], -1.0)
+    return filled(tensor_scalar, tile(x, "x").shape, kind(dtype, x), x, FUNCTIONS["multiply"], -1.0)
 
 
 class Copy:
@@ -300,11 +307,4 @@ class Copy:
 
     def __call__(self, x: NkiTensor, dtype: DType | None = None) -> NkiTensor:
         """A new tile in SBUF."""
-        return _result(tensor_copy, tile(x, "x").shape, _type(dtype, x), x)
-
-
-def where(condition: NkiTensor, x: NkiTensor, y: Any, dtype: DType | None = None) -> NkiTensor:
-    """x where condition is not 0, else y, which is a number here."""
-    if isinstance(y, NkiTensor):
-        refuse("not-implemented", "where with a tile as y; use tensor_copy_predicated")
-    return _result(select_reduce, tile(x, "x").shape, _type(dtype, x), condition, x, y)
+        return filled(tensor_copy, tile(x, "x").shape, kind(dtype, x), x)

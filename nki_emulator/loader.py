@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import Enum
 from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
@@ -23,13 +24,15 @@ from .beta_tensor import BetaMachine
 from .cost import deliver, trace_for
 from .dtypes import DType, dtype_of
 from .errors import SOURCES, EmulationError, Refusal, place, refuse
-from .machine import Machine, executing, running
+from .machine import MEMORY, Machine, executing, running
 from .modules import beta_modules, imports_beta, modules
+from .objects import NKIObject
+from .pages import page_of
 from .storage import Region, Storage
 from .subset import check
 from .targets import TARGETS, Target
-from .tensor import NKIObject, NkiTensor
-from .watchdog import TimeUp, Watchdog
+from .tensor import NkiTensor
+from .watchdog import MemoryUp, TimeUp, Watchdog
 
 INSTRUCTIONS = 5_000_000
 SECONDS = 120.0
@@ -63,14 +66,25 @@ def load(
         if not beta:
             check(tree, file)
         core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds)
-        with core.imports():
+        with core.imports(), _registered(module):
             exec(compile(tree, file, "exec"), vars(module))
     except SyntaxError as problem:
         message = f"SyntaxError: {problem.msg}"
-        raise EmulationError("(file)", file, problem.lineno or 0, "kernel-error", message) from None
+        raise EmulationError("(file)", file, problem.lineno or 0, "kernel-error", message, page_of("")) from None
     except Exception as problem:
         raise _located("(file)", file, problem) from _cause(problem)
     return module
+
+
+@contextmanager
+def _registered(module: ModuleType) -> Iterator[None]:
+    """In sys.modules while its file is executed, where decorators of classes look for it."""
+    with _loading:
+        sys.modules[module.__name__] = module
+        try:
+            yield
+        finally:
+            sys.modules.pop(module.__name__, None)
 
 
 @dataclass(frozen=True)
@@ -83,8 +97,10 @@ class Core:
     instructions: int
     seconds: float
 
-    def jit(self, function: Callable[..., Any] | None = None, **_: Any) -> Any:
+    def jit(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:
         """nki.jit, with or without parentheses."""
+        if "platform_target" in options and self.machine is not BetaMachine:
+            refuse("jit-option", "nki.jit takes no platform_target since nki 0.3; the environment names the target")
         if function is None:
             return self.jit
         return Kernel(function.function if isinstance(function, Kernel) else function, self)
@@ -126,10 +142,15 @@ class Kernel:
     def __getitem__(self, cores: Any) -> Kernel:
         if self.core.machine is BetaMachine:
             return Kernel(self.function, self.core, cores if isinstance(cores, tuple) else (cores,))
-        if cores != 1:
-            code = self.function.__code__
-            raise EmulationError(self.function.__name__, code.co_filename, 0, "not-implemented", "cores")
-        return self
+        if cores == 1:
+            return self
+        code, rule = self.function.__code__, "not-implemented"
+        message = f"a launch on {cores!r} cores"
+        if type(cores) is not int or cores != 2 or self.core.target.generation == 2:
+            rule, message = "cores", f"{message}; 1, or from gen3 on 2, make a logical core"
+        raise EmulationError(
+            self.function.__name__, code.co_filename, code.co_firstlineno, rule, message, page_of("cores")
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run; arrays become tensors in HBM, tensors that are returned become arrays.
@@ -144,22 +165,29 @@ class Kernel:
         # kernels of the first generation also import while they run
         imports = core.imports() if core.machine is BetaMachine else nullcontext()
         try:
-            with executing(machine), Watchdog(core.seconds), np.errstate(all="ignore"), imports:
+            with executing(machine), Watchdog(core.seconds, MEMORY), np.errstate(all="ignore"), imports:
                 machine.trace, machine.computes = trace_for(core.target)
                 bound = signature(self.function).bind(*args, **kwargs)
                 if isinstance(machine, BetaMachine):
                     if machine.trace is not None:
                         refuse("not-implemented", "the time of a kernel written for neuronxcc.nki")
                     return beta_tensor.call(machine, self.function, self.grid, bound)
-                given = {key: _argument(machine, value, key) for key, value in bound.arguments.items()}
+                inputs: list[Storage] = []
+                given = {key: _argument(machine, value, key, inputs) for key, value in bound.arguments.items()}
                 bound.arguments.update(given)
-                result = _returned(self.function(*bound.args, **bound.kwargs))
+                result = self.function(*bound.args, **bound.kwargs)
+                written = any(storage.modified for storage in inputs)
+                found = None if result is None and written else _returned(result)
+                for storage in inputs:
+                    storage.give_back()
                 if machine.trace is not None:
                     deliver(machine.trace)
-                return result
+                return found
         except (Exception, TimeUp) as problem:
             last_line = [line for *_, line in code.co_lines() if line][-1]
-            if isinstance(problem, TimeUp):
+            if isinstance(problem, MemoryUp):
+                problem.args = (f"Python holds {MEMORY} bytes more than before the call; the kernel may not end",)
+            elif isinstance(problem, TimeUp):
                 problem.args = (f"still running after {core.seconds:g} seconds",)
             raise _located(name, code.co_filename, problem, last_line) from _cause(problem)
 
@@ -171,10 +199,13 @@ def _located(kernel: str, file: str, problem: BaseException, last_line: int = 0)
     rule, message = "kernel-error", f"{type(problem).__name__}: {problem}"
     if isinstance(problem, Refusal):
         rule, message = problem.rule, problem.message
+    elif isinstance(problem, MemoryError | MemoryUp):
+        rule, message = "memory-limit", str(problem) or "more memory than there is"
     elif isinstance(problem, TimeUp):
         rule, message = "time-limit", str(problem)
     found, line = place(problem.__traceback__)
-    return EmulationError(kernel, found or file, line or last_line, rule, message)
+    page = page_of(rule, problem.__traceback__)
+    return EmulationError(kernel, found or file, line or last_line, rule, message, page)
 
 
 def _cause(problem: BaseException) -> BaseException | None:
@@ -183,30 +214,48 @@ def _cause(problem: BaseException) -> BaseException | None:
     return problem.__cause__ if own else problem
 
 
-def _argument(machine: Machine, value: Any, name: str) -> Any:
-    """An array as a tensor in HBM; containers are gone through; other values are those that NKI has."""
+def _argument(machine: Machine, value: Any, name: str, inputs: list[Storage]) -> Any:
+    """An array as a tensor in HBM, kept in `inputs`; tuples, dictionaries and objects of NKI are gone through."""
     if isinstance(value, np.ndarray):
         if value.size == 0 or value.ndim == 0:
             refuse("argument", f"{name} is an array of shape {value.shape}")
-        return NkiTensor.of(Storage.of_input(machine, value, dtype_of(value), name))
-    if type(value) in (tuple, list):
-        return type(value)(_argument(machine, item, f"{name}[{i}]") for i, item in enumerate(value))
+        inputs.append(Storage.of_input(machine, value, dtype_of(value), name))
+        return NkiTensor.of(inputs[-1])
+    if type(value) is tuple:
+        return tuple(_argument(machine, item, f"{name}[{i}]", inputs) for i, item in enumerate(value))
+    if type(value) is list:
+        refuse("argument", f"{name} is a list; kernels take tuples")
     if isinstance(value, dict):
-        return {key: _argument(machine, item, f"{name}[{key!r}]") for key, item in value.items()}
-    if value is not None and type(value) not in _PLAIN and not isinstance(value, DType | NKIObject):
+        return {key: _argument(machine, item, f"{name}[{key!r}]", inputs) for key, item in value.items()}
+    if isinstance(value, NKIObject) and not isinstance(value, NkiTensor):
+        return _object(machine, value, name, inputs)
+    if value is not None and type(value) not in _PLAIN and not isinstance(value, DType | NKIObject | Enum):
         kind = type(value).__name__
         refuse("argument", f"{name} is a {kind}; kernels take arrays, numbers, strings, None and containers")
     return value
+
+
+def _object(machine: Machine, value: NKIObject, name: str, inputs: list[Storage]) -> NKIObject:
+    """The object that a kernel gets: one of the same class with what stands in the dictionary of this one.
+
+    Lists are those of the object, and not arguments themselves.
+    """
+    found = object.__new__(type(value))
+    for key, item in vars(value).items():
+        inner = tuple(item) if type(item) is list else item
+        given = _argument(machine, inner, f"{name}.{key}", inputs)
+        vars(found)[key] = list(given) if type(item) is list else given
+    return found
 
 
 def _returned(value: Any) -> Any:
     """Tensors as arrays; every one in shared HBM, whole and written."""
     if type(value) in (tuple, list):
         return tuple(_returned(item) for item in value)
-    if not isinstance(value, NkiTensor):
+    if type(value) is not NkiTensor:
         refuse("output-missing", f"the kernel returned {value!r}; return tensors in nl.shared_hbm")
     storage = value.storage
-    if storage.region is not Region.shared_hbm:
+    if storage.region is not Region.shared_hbm and not storage.modified:
         refuse("output-buffer", f"the kernel returned {value}; outputs are in nl.shared_hbm")
     if value.size != storage.size or not value.is_contiguous():
         refuse("output-view", f"the kernel returned {value}, a part or another order of {storage}; return all of it")

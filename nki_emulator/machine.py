@@ -17,6 +17,9 @@ from .targets import BANK, BANKS, PARTITIONS, Target
 if TYPE_CHECKING:
     from .cost import Trace
 
+MEMORY = 4 * 2**30
+"""Bytes that a kernel may allocate in HBM, or make Python allocate."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -67,6 +70,10 @@ class Registers:
         """Values [P] of the first P lanes."""
         self.values[: values.size], self.known[: values.size] = values, True
 
+    def forget(self) -> None:
+        """They hold what no page says."""
+        self.known[:] = False
+
     def read(self, partitions: int) -> np.ndarray:
         """[P]; refused where nothing has been stored since the kernel began."""
         if not self.known[:partitions].all():
@@ -83,7 +90,10 @@ class Machine:
         self.budget = instructions
         self.counters = Counters()
         self.executed = self.counters.instructions
-        self.sbuf = self.banks = 0
+        self.sbuf = self.banks = self.hbm = 0
+        self.unordered = True
+        """False inside nl.no_reorder()."""
+        self.random = np.random.Generator(np.random.Philox(0))
         self.scalar_registers, self.vector_registers = Registers(), Registers()
         self.operation = ""
         self.trace: Trace | None = None
@@ -113,6 +123,12 @@ class Machine:
         self.counters.psum_peak = max(self.counters.psum_peak, self.banks * BANK)
         if self.banks > BANKS:
             refuse("psum-capacity", f"live tensors need {self.banks} banks of PSUM; there are {BANKS} of {BANK} bytes")
+
+    def reserve_hbm(self, size: int) -> None:
+        """Memory of this machine that stands for HBM, so that a kernel that allocates without end is stopped."""
+        self.hbm += size
+        if self.hbm > MEMORY:
+            refuse("memory-limit", f"live tensors in HBM need {self.hbm} bytes here; the emulator holds {MEMORY}")
 
     def finish(self) -> None:
         for counters in _counting:

@@ -14,43 +14,77 @@ import numpy as np
 from . import (
     beta_isa,
     beta_language,
+    isa_accumulate,
+    isa_gather,
+    isa_indirect,
     isa_matmul,
     isa_memory,
+    isa_random,
+    isa_search,
     isa_vector,
     language,
+    language_more,
 )  # fmt: skip
 from .beta_index import MeshGrid, arange
 from .beta_tensor import BetaTensor
 from .dtypes import DTYPES, UNSUPPORTED
-from .engines import DgeMode, Engine, MatmulPerfMode, NcVersion, NkiInstruction, OobMode, ReduceCmd
+from .engines import DgeMode, DmaEngine, Engine, MatmulPerfMode, NcVersion, NkiInstruction, OobMode, ReduceCmd, needs
 from .errors import refuse
 from .indexing import DynamicSlice, VirtualRegister
+from .machine import current
+from .objects import NKIObject
 from .storage import Region
 from .targets import Target, TileSize
-from .tensor import NKIObject, NkiTensor
+from .tensor import NkiTensor
 
 Sources = tuple[tuple[ModuleType, str], ...]
 """Modules, and the names of what a kernel finds of them."""
 _ISA: Sources = (
-    (isa_memory, "dma_copy dma_transpose tensor_copy memset tensor_copy_predicated iota affine_select select_reduce"),
+    (isa_memory, "dma_copy dma_transpose tensor_copy memset tensor_copy_predicated iota affine_select"),
+    (isa_indirect, "dma_compute"),
     (isa_matmul, "nc_matmul nc_transpose"),
-    (isa_vector, "tensor_tensor tensor_scalar scalar_tensor_tensor tensor_reduce tensor_scalar_reduce"),
-    (isa_vector, "reciprocal bn_stats bn_aggr"),
-    (isa_vector, "activation activation_reduce tensor_tensor_scan tensor_scalar_cumulative"),
+    (isa_vector, "tensor_tensor tensor_scalar scalar_tensor_tensor tensor_reduce reciprocal bn_stats bn_aggr"),
+    (isa_vector, "activation activation_reduce tensor_tensor_scan"),
+    (isa_accumulate, "tensor_scalar_reduce tensor_scalar_cumulative exponential activate2 select_reduce range_select"),
+    (isa_gather, "local_gather nc_n_gather nc_stream_shuffle tensor_partition_reduce"),
+    (isa_search, "max8 nc_find_index8 nc_match_replace8 nonzero_with_count sequence_bounds"),
+    (isa_random, "rng rand2 dropout set_rng_seed rand_set_state"),
     (isa_memory, "register_alloc register_move register_load register_store"),
 )
-_ISA_MISSING = """nc_matmul_mx tensor_partition_reduce activate2 local_gather nc_n_gather nc_stream_shuffle rng dropout
-set_rng_seed rand_set_state rand_get_state rand2 exponential max8 sequence_bounds core_barrier dma_compute quantize_mx
-range_select sendrecv nc_find_index8 nc_match_replace8 nonzero_with_count topk get_nc_sub_version"""
+_ISA_MISSING = {
+    "nc_matmul_mx": 4, "quantize_mx": 4, "core_barrier": 3, "sendrecv": 3, "rand_get_state": 3, "topk": 2,
+}  # fmt: skip
+"""Documented, not here, and the generation that has it: scaled formats, several cores, the state of a generator whose
+sequence no page gives, and a layout that the page does not define."""
 _LANGUAGE: Sources = (
     (language, "ndarray full zeros ones empty_like zeros_like load store load_transpose2d transpose matmul"),
     (language, "broadcast_to expand_dims shared_identity_matrix program_id num_programs program_ndim"),
-    (language, "is_sbuf is_psum is_hbm is_on_chip no_reorder device_print mean var negative where"),
-    (isa_memory, "fori_loop while_loop"),
+    (language, "is_sbuf is_psum is_hbm is_on_chip no_reorder device_print mean negative"),
+    (language_more, "where all softmax rms_norm var gather_flattened rand random_seed dropout shared_constant"),
+    (isa_memory, "fori_loop while_loop dynamic_range"),
 )
-_LANGUAGE_MISSING = f"""average prelu bypass gelu_dx gelu_apprx_sigmoid gelu_apprx_sigmoid_dx silu_dx mish erf_dx cos
-tan ceil floor trunc fmod mod all softmax rms_norm dropout random_seed rand gather_flattened dynamic_range
-shared_constant {" ".join(UNSUPPORTED)}"""
+_LANGUAGE_MISSING = dict.fromkeys(UNSUPPORTED, 2)
+_UNSUPPORTED = {
+    "divide": "multiply with nl.reciprocal",
+    "fmod": "no instruction of the device divides",
+    "mod": "no instruction of the device divides",
+}
+"""Documented as operations that the device does not have."""
+_REMOVED = {
+    "nl": {
+        "arange": "slice, or use .ap",
+        "mgrid": "slice, or use .ap",
+        "par_dim": "the partition is the first dimension",
+    },
+    "nisa": {
+        "tensor_copy_dynamic_src": "use tensor_copy of .ap with a scalar_offset",
+        "tensor_copy_dynamic_dst": "use tensor_copy to .ap with a scalar_offset",
+    },
+}
+"""Of earlier generations: "NKI Migration Guides"."""
+_COLLECTIVES = """all_reduce all_gather all_gather_v reduce_scatter all_to_all all_to_all_v collective_permute
+collective_permute_implicit collective_permute_implicit_reduce collective_permute_implicit_current_processing_rank_id
+rank_id ReplicaGroup"""
 _BETA_ISA: Sources = (
     (beta_isa, "nc_matmul nc_transpose activation activation_reduce tensor_reduce tensor_tensor tensor_scalar"),
     (beta_isa, "scalar_tensor_tensor tensor_copy reciprocal memset iota affine_select dma_copy bn_stats bn_aggr"),
@@ -73,23 +107,41 @@ def operations() -> tuple[str, ...]:
     """Names of what is implemented, "nisa.<name>" and "nl.<name>"."""
     isa = [f"nisa.{name}" for _, names in _ISA for name in names.split()]
     names = " ".join(names for _, names in _LANGUAGE).split()
-    names += [*language.FUNCTIONS, *language.REDUCTIONS, *_RANGES, "copy", "ds"]
+    names += [*language.FUNCTIONS, *language.REDUCTIONS, *language_more.COMPUTED, *_RANGES, "copy", "ds"]
     return tuple(sorted({*isa, *(f"nl.{name}" for name in names)}))
 
 
-class Missing:
-    """What is documented and refused when it is called."""
+def missing() -> tuple[str, ...]:
+    """Names of what is documented and refused as not implemented, or as not supported by any device."""
+    found = [f"nisa.{name}" for name in _ISA_MISSING]
+    found += [f"nl.{name}" for name in (*_LANGUAGE_MISSING, *_UNSUPPORTED)]
+    found += [f"nki.collectives.{name}" for name in _COLLECTIVES.split()]
+    return tuple(sorted(found))
 
-    def __init__(self, name: str, rule: str = "not-implemented", why: str = "is documented but not implemented here"):
-        self.__name__, self.rule, self.why = name, rule, why
+
+class Missing:
+    """What is documented and refused when it is called; on a target that does not have it, for that."""
+
+    def __init__(
+        self, name: str, rule: str = "not-implemented", why: str = "is documented but not implemented here",
+        generation: int = 2,
+    ) -> None:  # fmt: skip
+        self.__name__, self.rule, self.why, self.generation = name, rule, why, generation
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        needs(current(), self.generation, self.__name__)
         refuse(self.rule, f"{self.__name__} {self.why}")
 
+    def __getitem__(self, _: Any) -> NoReturn:
+        self()
 
-def _found(prefix: str, sources: Sources, missing: str) -> dict[str, Any]:
+
+def _found(prefix: str, sources: Sources, missing: str | dict[str, int]) -> dict[str, Any]:
     found = {name: getattr(module, name) for module, names in sources for name in names.split()}
-    return {name: Missing(f"{prefix}.{name}") for name in missing.split()} | found
+    generations = dict.fromkeys(missing.split(), 2) if isinstance(missing, str) else missing
+    return {
+        name: Missing(f"{prefix}.{name}", generation=generation) for name, generation in generations.items()
+    } | found
 
 
 def _shared_language(target: Target, functions: Any) -> dict[str, Any]:
@@ -118,29 +170,46 @@ def _shared_isa(target: Target) -> dict[str, Any]:
 
 def modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleType]:
     """What goes into sys.modules while a file of kernels is loaded."""
-    why = "is not supported by the device; multiply with nl.reciprocal"
+    unsupported = {
+        name: Missing(f"nl.{name}", "unsupported-operation", f"is not supported by the device; {why}")
+        for name, why in _UNSUPPORTED.items()
+    }
+    removed = {
+        prefix: {
+            name: Missing(f"{prefix}.{name}", "removed", f"was removed from nki; {why}") for name, why in names.items()
+        }
+        for prefix, names in _REMOVED.items()
+    }
     return _installed(
         {
-            "nki": {"jit": jit, "simulate": lambda kernel: kernel},
+            "nki": {"jit": jit, "simulate": jit},
             "nki.language": {
                 **_found("nl", _LANGUAGE, _LANGUAGE_MISSING),
                 **_shared_language(target, language),
+                **language_more.COMPUTED,
+                **language_more.SHADOWED,
+                **language_more.CONSTANTS,
+                **unsupported,
+                **removed["nl"],
                 "copy": language.Copy(),
-                "divide": Missing("nl.divide", "unsupported-operation", why),
                 "NkiTensor": NkiTensor,
                 "NKIObject": NKIObject,
                 "MemoryRegion": Region,
             },
             "nki.isa": {
                 **_found("nisa", _ISA, _ISA_MISSING),
+                **removed["nisa"],
                 **_shared_isa(target),
                 "engine": Engine,
                 "oob_mode": OobMode,
                 "matmul_perf_mode": MatmulPerfMode,
+                "dma_engine": DmaEngine,
+                "get_nc_sub_version": lambda: 0,
                 "NkiInstruction": NkiInstruction,
                 "VirtualRegister": VirtualRegister,
             },
-            "nki.typing": {"tensor": NkiTensor},
+            "nki.collectives": {name: Missing(f"nki.collectives.{name}") for name in _COLLECTIVES.split()},
+            "nki.typing": {"tensor": TensorHint()},
         }
     )
 

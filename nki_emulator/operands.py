@@ -23,6 +23,8 @@ HBM = (Region.hbm, Region.private_hbm, Region.shared_hbm)
 def tensor(value: Any, what: str, regions: tuple[Region, ...]) -> NkiTensor:
     """`value` if it is a tensor in one of these memories."""
     if type(value) is not NkiTensor:
+        if isinstance(value, NkiTensor):
+            refuse("indirect", f"{what} {value} is addressed by what lies on chip; only a DMA goes there")
         refuse("operand", f"{what} must be a tensor, not {value!r}")
     machine = value.storage.machine
     if machine is not running():
@@ -41,8 +43,8 @@ def tile(value: Any, what: str, regions: tuple[Region, ...] = ON_CHIP) -> NkiTen
     "Trainium/Inferentia2 Architecture Guide", Neuron SDK 2.32, on tensor access and start_partition.
     """
     found = tensor(value, what, regions)
-    if found.offset:
-        start, partitions = found.offset // found.storage.free, found.shape[0]
+    if found.offset or found.storage.partition:
+        start, partitions = start_partition(found), found.shape[0]
         step = 128 if partitions > 64 else 64 if partitions > 32 else 32
         if start % step:
             where = f"starts at partition {start}; {partitions} partitions start at a multiple of {step}"
@@ -50,6 +52,11 @@ def tile(value: Any, what: str, regions: tuple[Region, ...] = ON_CHIP) -> NkiTen
     if len(found.shape) > MAX_DIMENSIONS and _dimensions(found) > MAX_DIMENSIONS:
         refuse("access-dimensions", f"{what} {found} is accessed in {_dimensions(found)} dimensions, at most 5 are")
     return found
+
+
+def start_partition(found: NkiTensor) -> int:
+    """Of the 128 on chip."""
+    return found.storage.partition + found.offset // found.storage.free
 
 
 def _dimensions(found: NkiTensor) -> int:
@@ -85,9 +92,12 @@ def read_float(found: NkiTensor, what: str) -> np.ndarray:
 
 
 def destination(found: NkiTensor) -> NkiTensor:
-    """Refuse to write an argument, or one element twice in one instruction."""
-    if found.storage.is_input:
-        refuse("input-written", f"{found} is an argument; allocate outputs in nl.shared_hbm")
+    """Refuse to write an array of the caller that is read only, or one element twice in one instruction."""
+    source = found.storage.source
+    if source is not None:
+        if not source.flags.writeable:
+            refuse("input-written", f"{found} is an argument, and its array is read only; pass one that is not")
+        found.storage.modified = True
     if not disjoint(found.shape, found.strides):
         refuse("overlapping-write", f"several indices of dst {found}, strides {found.strides}, are one element")
     return found

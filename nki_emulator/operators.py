@@ -15,6 +15,8 @@ import numpy as np
 
 from .errors import refuse
 from .machine import Machine
+from .operands import operand
+from .tensor import NkiTensor
 
 Function = Callable[..., np.ndarray]
 Values = np.ndarray
@@ -95,13 +97,16 @@ _BINARY = (
 )
 _UNARY = (
     Operator("abs", np.abs, arity=1),
-    Operator("square", np.square, arity=1),
-    Operator("relu", lambda x: np.maximum(x, np.float32(0)), arity=1),
+    # as operators since nki 0.4, of gen4 alone: "NKI Release Notes"
+    Operator("square", np.square, arity=1, generation=4),
+    Operator("relu", lambda x: np.maximum(x, np.float32(0)), arity=1, generation=4),
     Operator("rsqrt", _in_double(lambda x: 1 / np.sqrt(x)), arity=1, on_gpsimd=True),
     Operator("reciprocal", np.reciprocal, arity=1),
     Operator("invert", np.invert, arity=1, bits=True),
 )
 OPERATORS = {found.name: found for found in _BINARY + _UNARY}
+FOLDED: dict[str, Function] = {"subtract": np.subtract.reduce, "logical_xor": _truth(np.logical_xor.reduce)}
+"""Operators that reduce in nki 0.6 and not in the first generation: the first element with each of the others."""
 REDUCTIONS_BY_NAME = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
 """Function of nki.language -> the operator that it reduces with."""
 
@@ -112,6 +117,20 @@ def _sigmoid(x: Values) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
+def _sigmoid_gelu(x: Values) -> Any:
+    return x * _sigmoid(1.702 * x)
+
+
+def _sigmoid_gelu_dx(x: Values) -> Any:
+    s = _sigmoid(1.702 * x)
+    return s * (1 + 1.702 * x * (1 - s))
+
+
+def _silu_dx(x: Values) -> Any:
+    s = _sigmoid(x)
+    return s * (1 + x * (1 - s))
+
+
 _ACTIVATIONS = (
     Activation("copy", np.positive),
     Activation("square", np.square),
@@ -119,7 +138,13 @@ _ACTIVATIONS = (
     Activation("relu", lambda x: np.maximum(x, 0)),
     Activation("gelu", lambda x: x * 0.5 * (1 + _erf(x / sqrt(2)))),
     Activation("gelu_apprx_tanh", lambda x: 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))),
+    Activation("gelu_dx", lambda x: 0.5 * (1 + _erf(x / sqrt(2))) + x * np.exp(-x * x / 2) / sqrt(2 * pi)),
+    Activation("gelu_apprx_sigmoid", _sigmoid_gelu),
+    Activation("gelu_apprx_sigmoid_dx", _sigmoid_gelu_dx),
     Activation("silu", lambda x: x * _sigmoid(x)),
+    Activation("silu_dx", _silu_dx),
+    Activation("mish", lambda x: x * np.tanh(np.logaddexp(0, x))),
+    Activation("erf_dx", lambda x: 2 / sqrt(pi) * np.exp(-x * x)),
     Activation("tanh", np.tanh),
     Activation("softplus", lambda x: np.logaddexp(0, x)),
     Activation("erf", _erf),
@@ -182,3 +207,12 @@ def applied(found: Operator, a: Values, b: Any, reverse: bool) -> Values:
     if found.arity == 1:
         return found.function(a)
     return found.function(b, a) if reverse else found.function(a, b)
+
+
+def stepped(values: Values, found: Operator, value: Any, reverse: bool, data: NkiTensor, what: str) -> Values:
+    """values <op> an operand of tensor_scalar: a number or a (P, 1) tile; none for a unary operator."""
+    if found.arity == 1:
+        if value is not None and (isinstance(value, NkiTensor) or value != 0):
+            refuse("operand", f"{what} of the unary nl.{found.name} must be None or 0")
+        return found.function(values)
+    return applied(found, values, operand(value, data, what), reverse)

@@ -103,8 +103,8 @@ class Storage:
     """A buffer of one memory. What it takes of SBUF or PSUM is given back when no tensor refers to it any more."""
 
     __slots__ = (
-        "_banks", "_bytes", "data", "dtype", "free", "is_input", "machine", "name", "ready", "region", "shape",
-        "size", "started", "used", "written",
+        "_banks", "_bytes", "_hbm", "data", "dtype", "free", "is_input", "machine", "modified", "name", "partition",
+        "ready", "region", "shape", "size", "source", "started", "used", "written",
     )  # fmt: skip
 
     def __init__(
@@ -112,15 +112,23 @@ class Storage:
     ) -> None:
         self.machine, self.shape, self.dtype, self.region, self.name = machine, shape, dtype, region, name
         self.size = prod(shape)
-        self._banks = self._bytes = 0
+        self._banks = self._bytes = self._hbm = 0
         self.is_input = False
         self.ready = self.used = 0.0
         """When its contents are there and when nobody reads them any more, where the time is modelled (ns)."""
+        self.partition = 0
+        """Where its first partition lies on chip."""
+        self.source: np.ndarray | None = None
+        """The array of an argument."""
+        self.modified = False
         self.free = prod(shape[1:])
         if region.on_chip:
             if shape[0] > PARTITIONS:
                 refuse("partition-limit", f"{self} has {shape[0]} partitions; there are {PARTITIONS}")
             self._reserve()
+        elif data is None:
+            self._hbm = self.size * dtype.held.itemsize
+            machine.reserve_hbm(self._hbm)
         self.data = np.empty(self.size, dtype.held) if data is None else data
         self.written = Coverage(self.size, data is not None)
         self.started = Coverage(self.size, False) if region is Region.psum else None
@@ -142,6 +150,7 @@ class Storage:
     def __del__(self) -> None:
         self.machine.sbuf -= self._bytes
         self.machine.banks -= self._banks
+        self.machine.hbm -= self._hbm
         if self.machine.trace is not None and self._bytes + self._banks:
             self.machine.trace.release(self, self._bytes + self._banks)
 
@@ -150,12 +159,17 @@ class Storage:
 
     @classmethod
     def of_input(cls, machine: Machine, array: np.ndarray, dtype: DType, name: str) -> Storage:
-        """Memory of an argument, which a kernel may read only."""
+        """Memory of an argument. What a kernel writes there is in the array after the call."""
         stored = array.view(np.uint8) if array.dtype == np.bool_ else array
         held = np.ascontiguousarray(stored).reshape(-1).astype(dtype.held, copy=False)
         found = cls(machine, array.shape, dtype, Region.hbm, name, held)
-        found.is_input = True
+        found.source = array
         return found
+
+    def give_back(self) -> None:
+        """Into the array of an argument, what a kernel wrote to it."""
+        if self.modified and self.source is not None and not np.shares_memory(self.source, self.data):
+            self.source[...] = self.data.reshape(self.shape).astype(self.source.dtype)
 
 
 class PlacedStorage(Storage):
@@ -185,18 +199,20 @@ def placed(machine: Machine, shape: Ints, dtype: DType, region: Region, name: st
     if not region.on_chip or not isinstance(address, tuple | list) or len(address) != 2:
         refuse("address", f"address {address!r} of a tensor in {region.value}; it is (partition, byte) on chip")
     partition, start = (integer(part, "an address") for part in address)
-    if partition:
-        refuse("not-implemented", f"a tensor that starts at partition {partition}")
+    if partition < 0 or partition + shape[0] > PARTITIONS:
+        refuse("address", f"{shape[0]} partitions from {partition} on; there are {PARTITIONS}")
     found = PlacedStorage(machine, shape, dtype, region, name)
+    found.partition = partition
     found.start, found.end = start, start + found.free * dtype.itemsize
     size = machine.target.sbuf if region is Region.sbuf else BANK * BANKS
     if start < 0 or found.end > size:
         refuse("address", f"{found} at bytes {start} to {found.end}; {region.value} has {size}")
-    if region is Region.psum and start % BANK and start // BANK != (found.end - 1) // BANK:
-        refuse("psum-bank", f"{found} at bytes {start} to {found.end} begins inside a bank and leaves it")
+    if region is Region.psum and start % BANK:
+        refuse("psum-bank", f"{found} at byte {start}; a tensor in PSUM is placed at the beginning of a bank of {BANK}")
     neighbours = _placed.setdefault(machine, WeakSet())
     for other in list(neighbours):
-        if other.region is region and start < other.end and other.start < found.end:
+        apart = other.partition + other.shape[0] <= partition or partition + shape[0] <= other.partition
+        if other.region is region and start < other.end and other.start < found.end and not apart:
             for coverage in (other.written, other.started):
                 if coverage is not None:
                     coverage.mark(other.shape, contiguous(other.shape), 0, True, False)

@@ -9,6 +9,10 @@ import ast
 from collections.abc import Iterator
 
 from .errors import EmulationError
+from .pages import page_of
+
+DYNAMIC_LOOPS: set[tuple[str, int]] = set()
+"""File and line of each `while` whose condition is a name alone, which may be a register."""
 
 _BY_NODE: tuple[tuple[tuple[type[ast.AST], ...], str, str], ...] = (
     ((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), "python-comprehension", "write a for loop"),
@@ -19,18 +23,64 @@ _BY_NODE: tuple[tuple[tuple[type[ast.AST], ...], str, str], ...] = (
     ((ast.Import, ast.ImportFrom), "python-import", "import at the top of the file"),
     ((ast.NamedExpr,), "python-walrus", "assign in a statement of its own"),
     ((ast.Match,), "python-match", "write if and elif"),
+    ((ast.Set,), "python-value", "containers are tuples, lists and dictionaries"),
 )
 
 
 def check(tree: ast.Module, file: str) -> None:
     """Raise `EmulationError` at the first construct outside the subset in a jitted function, or one that it calls."""
+    libraries = frozenset(_numpy_names(tree))
+    DYNAMIC_LOOPS.update(
+        (file, node.test.lineno) for node in ast.walk(tree) if isinstance(node, ast.While) and _is_name(node.test)
+    )
+    _check_classes(tree, file)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    plain = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef) and not _is_nki(node)}
     kernels = [name for name, node in functions.items() if any(_is_jit(d) for d in node.decorator_list)]
     for kernel in kernels:
         for name in _reached(functions, kernel):
             for node in sorted(ast.walk(functions[name]), key=lambda node: getattr(node, "lineno", 0)):
-                for rule, message in _broken(node):
-                    raise EmulationError(kernel, file, getattr(node, "lineno", 0), rule, message)
+                if isinstance(node, ast.Name) and node.id in plain:
+                    message = f"class {node.id} does not inherit from NKIObject; a class of a kernel does"
+                    raise EmulationError(kernel, file, node.lineno, "python-class", message, page_of("python-class"))
+                for rule, message in _broken(node, libraries):
+                    raise EmulationError(kernel, file, getattr(node, "lineno", 0), rule, message, page_of(rule))
+
+
+def _is_value(value: object) -> bool:
+    """One of the constants that the guide names; `...` stands in indices."""
+    if type(value) is int:
+        return -(2**31) <= value < 2**32
+    return value is None or value is Ellipsis or isinstance(value, bool | float | str)
+
+
+def _is_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name)
+
+
+def _numpy_names(tree: ast.Module) -> Iterator[str]:
+    """What the file calls NumPy and its parts."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.asname or "numpy" for alias in node.names if alias.name.partition(".")[0] == "numpy")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "numpy":
+            yield from (alias.asname or alias.name for alias in node.names)
+
+
+def _is_nki(node: ast.ClassDef) -> bool:
+    """A class that NKI knows, or an enumeration."""
+    bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    return bool(bases & {"NKIObject", "Enum", "IntEnum"})
+
+
+def _check_classes(tree: ast.Module, file: str) -> None:
+    """A class of NKI has NKIObject as its only base."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+            if "NKIObject" in bases and len(bases) > 1:
+                message = f"class {node.name} inherits from NKIObject and others; a class of a kernel from it alone"
+                raise EmulationError(node.name, file, node.lineno, "python-class", message, page_of("python-class"))
 
 
 def _is_jit(decorator: ast.expr) -> bool:
@@ -47,10 +97,16 @@ def _reached(functions: dict[str, ast.FunctionDef], kernel: str) -> list[str]:
     return found
 
 
-def _broken(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _broken(node: ast.AST, libraries: frozenset[str]) -> Iterator[tuple[str, str]]:
+    if isinstance(node, ast.Call) and ast.unparse(node.func).partition(".")[0] in libraries:
+        yield "python-library", f"{ast.unparse(node.func)}: NumPy does not run in a kernel; call it before and pass it"
     for types, rule, advice in _BY_NODE:
         if isinstance(node, types):
             yield rule, f"{type(node).__name__} is outside the subset of NKI 0.6; {advice}"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset"):
+        yield "python-value", "a set is outside the subset of NKI 0.6; containers are tuples, lists and dictionaries"
+    if isinstance(node, ast.Constant) and not _is_value(node.value):
+        yield "python-value", f"{node.value!r} is no value of NKI: None, bools, 32-bit integers and floats, strings"
     if isinstance(node, ast.Compare):
         if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
             yield "python-is", "`is` is outside the subset of NKI 0.6; compare with =="

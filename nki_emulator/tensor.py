@@ -10,21 +10,20 @@ import numpy as np
 from .dtypes import DType, checked
 from .errors import refuse
 from .indexing import Ints, contiguous, extent, indexed, integer, positive, reshaped, select_index, span
+from .objects import NKIObject
 from .storage import Region, Storage, View
-
-
-class NKIObject:
-    """Base of classes that kernels declare, as nki.language.NKIObject."""
 
 
 class NkiTensor(View, NKIObject):
     """Shape, strides and offset in elements, dtype and storage. Views share the storage; nothing is copied."""
 
-    __slots__ = ("_array", "dtype", "offset", "shape", "size", "storage", "strides")
+    __slots__ = ("_array", "dtype", "dynamic", "offset", "shape", "size", "storage", "strides")
 
     def __init__(self, storage: Storage, shape: Ints, strides: Ints, offset: int, dtype: DType) -> None:
         self.storage, self.shape, self.strides, self.offset, self.dtype = storage, shape, strides, offset, dtype
         self.size = prod(shape)
+        self.dynamic = False
+        """Whether an index on chip or in a register chose it."""
         self._array: np.ndarray | None = None
 
     @classmethod
@@ -58,7 +57,9 @@ class NkiTensor(View, NKIObject):
         return (self.shape, self.strides, self.offset) == (other.shape, other.strides, other.offset)
 
     def _view(self, shape: Ints, strides: Ints, offset: int) -> NkiTensor:
-        return NkiTensor(self.storage, shape, strides, offset, self.dtype)
+        found = NkiTensor(self.storage, shape, strides, offset, self.dtype)
+        found.dynamic = self.dynamic
+        return found
 
     def _replaced(self, dim: int, pairs: tuple[tuple[int, int], ...], offset: int, width: int = 1) -> NkiTensor:
         """A view with (size, stride) pairs in place of `width` dimensions."""
@@ -80,8 +81,18 @@ class NkiTensor(View, NKIObject):
     def __getitem__(self, key: object) -> NkiTensor:
         return self._view(*indexed(self, key))
 
-    def __setitem__(self, key: object, value: object) -> NoReturn:
-        refuse("not-implemented", "assignment to a tensor; use nisa.dma_copy, nisa.tensor_copy or nisa.memset")
+    def __setitem__(self, key: object, value: Any) -> None:
+        """Copy a tile on chip into a part of this one. Page: "NKI Migration Guides", on block dimensions."""
+        from .isa_memory import tensor_copy
+
+        if type(value) is not NkiTensor or not value.buffer.on_chip or not self.buffer.on_chip:
+            refuse(
+                "operand", f"{value!r} is assigned to a part of {self}; tiles on chip are, others go by nisa.dma_copy"
+            )
+        part = self[key]
+        if part.shape != value.shape:
+            refuse("shape", f"{value} is assigned to {part}")
+        tensor_copy(part, value)
 
     def is_contiguous(self) -> bool:
         """Dense in row-major order; on chip the partition does not count."""
@@ -90,8 +101,8 @@ class NkiTensor(View, NKIObject):
         return all(size == 1 or a == b for size, a, b in zip(shape, strides, dense, strict=True))
 
     def is_indirect(self) -> bool:
-        """Never: dynamic offsets are resolved at once."""
-        return False
+        """Whether an index on chip or a register chose what it shows."""
+        return self.dynamic
 
     def get_pattern(self) -> list[list[int]]:
         return [[stride, size] for stride, size in zip(self.strides, self.shape, strict=True)]
@@ -107,10 +118,17 @@ class NkiTensor(View, NKIObject):
     def select(self, dim: int, index: Any) -> NkiTensor:
         """One element of a dimension, which is removed; the index may be a (1, 1) tensor or a register."""
         dim = self._free_dimension(dim, "select")
+        dynamic = type(index) is not int
+        if dynamic and self.dynamic:
+            refuse("indirect", f"select: {self} is chosen by an index already; only one is allowed")
         index = select_index(index)
         if not 0 <= index < self.shape[dim]:
+            if dynamic and not self.buffer.on_chip:
+                return indirect.outside(self, (*self.shape[:dim], *self.shape[dim + 1 :]) or (1,))
             refuse("out-of-bounds", f"select: {index} in dimension {dim} of {self}")
-        return self._replaced(dim, (), self.offset + index * self.strides[dim])
+        found = self._replaced(dim, (), self.offset + index * self.strides[dim])
+        found.dynamic = found.dynamic or dynamic
+        return found
 
     def permute(self, dims: tuple[int, ...]) -> NkiTensor:
         """Dimensions in another order; on chip the partition stays first."""
@@ -173,20 +191,32 @@ class NkiTensor(View, NKIObject):
         The pages disagree on whether an explicit offset counts from the storage or from the view that is asked, so
         that on a view with an offset of its own it is refused.
         """
-        if vector_offset is not None:
-            refuse("not-implemented", "ap with vector_offset")
         strides = tuple(integer(pair[0], "ap: a stride") for pair in pattern)
         shape = positive([pair[1] for pair in pattern], "ap: the counts")
         if offset is not None and self.offset:
             refuse("ap-on-view", f"ap with an offset on a view that starts at {self.offset}; ask the tensor itself")
         start = self.offset if offset is None else integer(offset, "ap: the offset")
-        if scalar_offset is not None:
-            dim = self._dimension(indirect_dim, "ap")
-            start += select_index(scalar_offset) * prod(self.storage.shape[dim + 1 :])
-        storage, end = self.storage, start + extent(shape, strides)
+        storage, dynamic = self.storage, scalar_offset is not None
+        if dynamic and vector_offset is not None:
+            refuse("indirect", "ap: scalar_offset and vector_offset exclude each other")
+        if (dynamic or vector_offset is not None) and self.dynamic:
+            refuse("indirect", f"ap: {self} is chosen by an index already")
         if min(strides) < 0:
             refuse("out-of-bounds", f"ap: a stride of {strides} is negative")
+        if vector_offset is not None:
+            if indirect_dim != 0:
+                refuse("indirect", f"ap: vector_offset along dimension {indirect_dim}; only 0 is supported")
+            inner = start + indirect.steps(shape[1:], strides[1:])
+            row = indirect.row_stride(self)
+            found = indirect.by_vector(self, vector_offset, row, storage.shape[0], inner, shape[0])
+            return found if dtype is None else found.view(dtype)
+        if dynamic:
+            dim = self._dimension(indirect_dim, "ap")
+            start += select_index(scalar_offset) * prod(storage.shape[dim + 1 :])
+        end = start + extent(shape, strides)
         if start < 0 or end >= storage.size:
+            if dynamic and not storage.region.on_chip:
+                return indirect.outside(self, shape)
             refuse("out-of-bounds", f"ap: elements {start} to {end} of {storage}, which has {storage.size}")
         if storage.region.on_chip and strides[0] != storage.free and shape[0] > 1:
             message = f"ap: step {strides[0]} of the partition is not the {storage.free} elements of one"
@@ -194,23 +224,66 @@ class NkiTensor(View, NKIObject):
         if storage.region.on_chip and start % storage.free + extent(shape[1:], strides[1:]) >= storage.free:
             refuse("out-of-bounds", f"ap: {strides} x {shape} from {start} leaves the partition of {storage}")
         view = self._view(shape, strides, start)
+        view.dynamic = dynamic
         return view if dtype is None else view.view(dtype)
 
     def view(self, dtype: DType) -> NkiTensor:
-        """The same bits as another type of the same size."""
+        """The same bits as another type; the last dimension is longer or shorter where the sizes differ."""
         dtype = checked(dtype)
-        real = all(found.held == found.stored for found in (self.dtype, dtype))
-        if dtype is not self.dtype and not (real and dtype.itemsize == self.dtype.itemsize):
-            refuse("not-implemented", f"{self.dtype} seen as {dtype}: only types of 32 bits, or integers, of one size")
-        return NkiTensor(self.storage, self.shape, self.strides, self.offset, dtype)
+        if type(self) is not NkiTensor:
+            refuse("indirect", f"{self} is addressed by an index and cannot be seen as another type")
+        if dtype is self.dtype:
+            return self
+        if not all(found.held == found.stored for found in (self.dtype, dtype)):
+            refuse("not-implemented", f"{self.dtype} seen as {dtype}: only float32 and integers are, here")
+        before, after = self.dtype.itemsize, dtype.itemsize
+        if before == after:
+            return NkiTensor(self.storage, self.shape, self.strides, self.offset, dtype)
+        counts = [self.offset, self.shape[-1], *self.strides[:-1]]
+        if self.strides[-1] != 1 or any(count * before % after for count in counts):
+            refuse("reshape", f"{self} seen as {dtype}: its last dimension must be dense and a whole number of them")
+        offset, last, *strides = (count * before // after for count in counts)
+        storage = casts.CastStorage(self.storage, dtype)
+        return NkiTensor(storage, (*self.shape[:-1], last), (*strides, 1), offset, dtype)
 
     reinterpret_cast = view
 
-    def rearrange(self, *_: object) -> NoReturn:
-        refuse("not-implemented", "rearrange; use reshape and permute")
+    def rearrange(
+        self, src_pattern: tuple[Any, ...], dst_pattern: tuple[Any, ...], fixed_sizes: dict[str, int] | None = None
+    ) -> NkiTensor:
+        """Dimensions split by name, ordered and merged, as (("b", ("h", "w")), ("b", "w", "h"), {"h": 4})."""
+        groups = [(name,) if isinstance(name, str) else tuple(name) for name in src_pattern]
+        wanted = [(name,) if isinstance(name, str) else tuple(name) for name in dst_pattern]
+        names, order = [n for group in groups for n in group], [n for group in wanted for n in group]
+        if len(groups) != self.ndim or sorted(names) != sorted(order) or len(set(names)) != len(names):
+            refuse("shape", f"rearrange: {src_pattern} to {dst_pattern} does not name the dimensions of {self}")
+        sizes = dict(fixed_sizes or {})
+        view: NkiTensor = self
+        for dim in reversed(range(self.ndim)):
+            unknown = [name for name in groups[dim] if name not in sizes]
+            known = prod(sizes[name] for name in groups[dim] if name in sizes)
+            if len(unknown) > 1 or self.shape[dim] % known or (not unknown and known != self.shape[dim]):
+                refuse("shape", f"rearrange: sizes of {groups[dim]} do not give {self.shape[dim]}")
+            sizes |= dict.fromkeys(unknown, self.shape[dim] // known)
+            if len(groups[dim]) > 1:
+                view = view.reshape_dim(dim, tuple(sizes[name] for name in groups[dim]))
+        view = view.permute(tuple(names.index(name) for name in order))
+        for position, group in enumerate(wanted):
+            if len(group) > 1:
+                view = view.flatten_dims(position, position + len(group) - 1)
+        return view
 
-    def vector_select(self, *_: object) -> NoReturn:
-        refuse("not-implemented", "vector_select")
+    def vector_select(self, dim: int, vector_offset: Any) -> NkiTensor:
+        """Row vector_offset[i] of a tensor in HBM as row i."""
+        if self._dimension(dim, "vector_select") != 0:
+            refuse("indirect", f"vector_select along dimension {dim}; only 0 is supported")
+        inner = self.offset + indirect.steps(self.shape[1:], self.strides[1:])
+        return indirect.by_vector(self, vector_offset, self.strides[0], self.shape[0], inner)
 
-    def indirect(self, *_: object) -> NoReturn:
-        refuse("not-implemented", "indirect")
+    def indirect(self, *_: object, **__: object) -> NoReturn:
+        if self.storage.machine.generation < 4:
+            refuse("target", "tensor indirection needs gen4")
+        refuse("not-implemented", "tensor indirection (NkiTensor.indirect)")
+
+
+from . import casts, indirect  # noqa: E402 - a class there derives from NkiTensor

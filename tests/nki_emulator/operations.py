@@ -84,8 +84,9 @@ MOVES = (
         result=BF16,
     ),
     Operation(
-        "nisa.tensor_scalar(dst=z, data=x, op0=nl.greater, operand0=0.0)\n"
-        "nisa.select_reduce(dst=t, predicate=z, on_true=x, on_false=y)",
+        "m = nl.ndarray((16, 24), dtype=nl.uint8)\n"
+        "nisa.tensor_scalar(dst=m, data=x, op0=nl.greater, operand0=0.0)\n"
+        "nisa.select_reduce(dst=t, predicate=m, on_true=x, on_false=y)",
         lambda a, b, c: np.where(a > 0, wide(a), wide(b)),
         inputs=(FP32, COLUMN, FP32),
     ),

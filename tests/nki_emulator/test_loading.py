@@ -129,7 +129,9 @@ def test_strided_arguments(tmp_path, given):
         (np.zeros((0, 4), np.float32), "argument"),
         (np.array(1, np.float32), "argument"),
         (object(), "argument"),
-        ([VALUES, {1, 2}], "argument"),
+        ((VALUES, {1, 2}), "argument"),
+        ([VALUES], "argument"),
+        (([1, 1], VALUES), "argument"),
     ],
 )
 def test_arguments_that_no_kernel_takes(tmp_path, given, rule):
@@ -171,9 +173,14 @@ def test_simulate_is_the_kernel_itself(tmp_path):
     np.testing.assert_array_equal(loaded(tmp_path, source).simulated(VALUES), VALUES)
 
 
-def test_several_cores_are_not_implemented(tmp_path):
-    with pytest.raises(EmulationError, match="not-implemented"):
-        loaded(tmp_path, _kernel(COPY)).kernel[2](VALUES)
+@pytest.mark.parametrize(
+    ("cores", "target", "rule"),
+    [(2, "gen3", "not-implemented"), (2, "gen2", "cores"), (3, "gen3", "cores"), ((1, 2), "gen3", "cores")],
+)
+def test_several_cores_are_not_implemented(tmp_path, cores, target, rule):
+    with pytest.raises(EmulationError) as caught:
+        loaded(tmp_path, _kernel(COPY), target=target).kernel[cores](VALUES)
+    assert (caught.value.rule, caught.value.page) == (rule, "NKI FAQ")
 
 
 def test_arguments_are_left_alone(tmp_path):
@@ -181,6 +188,45 @@ def test_arguments_are_left_alone(tmp_path):
     body = COPY.replace("nl.load(a)", "nl.multiply(nl.load(a), 3.0)")
     loaded(tmp_path, _kernel(body)).kernel(given)
     np.testing.assert_array_equal(given, VALUES)
+
+
+WRITTEN = """t = nl.multiply(nl.load(a), 3.0)
+nl.store(a[0:2], t[0:2])"""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16])
+@pytest.mark.parametrize("made", [np.array, np.asfortranarray], ids=["rows", "columns"])
+def test_an_argument_may_be_the_output(tmp_path, made, dtype):
+    given = made(VALUES.astype(dtype))
+    expected = np.concatenate([3 * VALUES[:2], VALUES[2:]]).astype(dtype)
+    assert loaded(tmp_path, _kernel(WRITTEN)).kernel(given) is None
+    np.testing.assert_array_equal(given, expected)
+    (found,) = loaded(tmp_path, _kernel(WRITTEN + "\nreturn (a,)")).kernel(made(VALUES.astype(dtype)))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_an_array_that_is_read_only_is_not_written(tmp_path):
+    given = VALUES.copy()
+    given.flags.writeable = False
+    error = _error(tmp_path, _kernel(WRITTEN), given)
+    assert (error.rule, error.line) == ("input-written", 9)
+    np.testing.assert_array_equal(given, VALUES)
+
+
+def test_objects_are_arguments(tmp_path):
+    source = _kernel(COPY.replace("nl.load(a)", "nl.multiply(nl.load(o.a), o.scales[1])"), "a, o") + (
+        "\n\nclass Options(nl.NKIObject):\n    a: object\n    scales: object = None\n"
+    )
+    module = loaded(tmp_path, source)
+    options = module.Options(VALUES, [1.0, 4.0])
+    np.testing.assert_array_equal(module.kernel(VALUES, options), 4 * VALUES)
+    assert options.a is VALUES
+
+
+def test_no_target_in_the_decorator(tmp_path):
+    source = _kernel(COPY).replace("@nki.jit", "@nki.jit(platform_target='trn1')")
+    error = _error(tmp_path, source, VALUES)
+    assert (error.rule, error.line, error.page) == ("jit-option", 6, "NKI Migration Guides")
 
 
 def test_a_tensor_of_an_earlier_call_is_refused(tmp_path):
@@ -265,6 +311,30 @@ def test_a_time_limit(tmp_path, body):
     assert error.rule == "time-limit"
     assert error.line >= 8
     np.testing.assert_array_equal(loaded(tmp_path, _kernel(COPY)).kernel(VALUES), VALUES)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "h = nl.ndarray((1048576, 4096), dtype=nl.float32, buffer=nl.private_hbm)",
+        "kept = []\nwhile True:\n    kept.append(nl.ndarray((4096, 65536), dtype=nl.float32, buffer=nl.hbm))",
+    ],
+)
+def test_a_kernel_that_allocates_without_end(tmp_path, body):
+    error = _error(tmp_path, _kernel(body), VALUES)
+    assert (error.rule, error.line) == ("memory-limit", 7 + len(body.splitlines()))
+
+
+def test_a_kernel_that_fills_the_memory_of_python(tmp_path, monkeypatch):
+    monkeypatch.setattr("nki_emulator.loader.MEMORY", 50_000_000)
+    error = _error(tmp_path, _kernel("kept = []\nwhile True:\n    kept.append((1, 2.5, 'text'))"), VALUES)
+    assert error.rule == "memory-limit"
+    assert error.line >= 9
+
+
+def test_memory_of_the_device_is_given_back(tmp_path):
+    body = "for i in range(20):\n    h = nl.ndarray((4096, 65536), dtype=nl.float32, buffer=nl.hbm)\n" + COPY
+    np.testing.assert_array_equal(loaded(tmp_path, _kernel(body)).kernel(VALUES), VALUES)
 
 
 def test_a_time_limit_outside_the_main_thread(tmp_path):

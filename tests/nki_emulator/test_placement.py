@@ -9,7 +9,7 @@ from nki_emulator import EmulationError
 from tests.nki_emulator.sources import HEADER, indented, loaded
 
 BODY = """y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-first = nl.ndarray((4, 8), dtype=nl.float32, buffer=nl.{memory}, address=(0, 64))
+first = nl.ndarray((4, 8), dtype=nl.float32, buffer=nl.{memory}, address=(0, {first}))
 nisa.memset(dst=first, value=1.0)
 second = nl.ndarray((4, {columns}), dtype=nl.float32, buffer=nl.{other}, address=(0, {start}))
 nisa.memset(dst=second, value=2.0)
@@ -19,14 +19,18 @@ nisa.dma_copy(dst=y, src=result)
 return y"""
 
 
+FIRST = {"sbuf": 64, "psum": 2048}
+"""Where the first tensor lies; in PSUM tensors are placed at the beginning of a bank."""
+
+
 def _run(tmp_path, **places) -> np.ndarray:
-    source = f"{HEADER}def kernel(a):\n{indented(BODY.format(**places))}"
+    source = f"{HEADER}def kernel(a):\n{indented(BODY.format(first=FIRST[places['memory']], **places))}"
     found: np.ndarray = loaded(tmp_path, source).kernel(np.zeros((4, 8), np.float32))
     return found
 
 
-APART = (("sbuf", "sbuf", 8, 96), ("sbuf", "sbuf", 16, 0), ("sbuf", "psum", 8, 64), ("psum", "psum", 8, 96))
-SHARED = (("sbuf", "sbuf", 8, 92), ("sbuf", "sbuf", 17, 0), ("sbuf", "sbuf", 2, 72), ("psum", "psum", 1, 64))
+APART = (("sbuf", "sbuf", 8, 96), ("sbuf", "sbuf", 16, 0), ("sbuf", "psum", 8, 2048), ("psum", "psum", 8, 4096))
+SHARED = (("sbuf", "sbuf", 8, 92), ("sbuf", "sbuf", 17, 0), ("sbuf", "sbuf", 2, 72), ("psum", "psum", 1, 2048))
 
 
 @pytest.mark.parametrize(("memory", "other", "columns", "start"), APART)
