@@ -8,10 +8,19 @@ documentation leaves open, each with the kernel, its line and the name of a rule
         y = module.conv_forward(x, w)
 """
 
-from .errors import EmulationError
+from .errors import EmulationError, NotImplementedInEmulator
 from .loader import load
 from .machine import Counters, counting
 from .modules import operations
 from .rules import BETA_RULES, RULES
 
-__all__ = ["BETA_RULES", "RULES", "Counters", "EmulationError", "counting", "load", "operations"]
+__all__ = [
+    "BETA_RULES",
+    "RULES",
+    "Counters",
+    "EmulationError",
+    "NotImplementedInEmulator",
+    "counting",
+    "load",
+    "operations",
+]

@@ -27,6 +27,8 @@ class Expression:
         self.values, self.shape = values, shape
 
     def _with(self, other: Any, function: Callable[..., np.ndarray]) -> tuple[np.ndarray, Ints]:
+        if hasattr(other, "as_index"):  # offsets that are data
+            other = other.as_index()
         if isinstance(other, Expression):
             return function(self.values, other.values), broadcast(self.shape, other.shape)
         if isinstance(other, np.integer):
@@ -34,7 +36,8 @@ class Expression:
         return function(self.values, integer(other, "a term of an index")), self.shape
 
     def __bool__(self) -> bool:
-        refuse("tensor-value", "an index stands for many values; Python cannot branch on it")
+        """Page: "NKI Known Issues", Neuron SDK 2.26, on joining masks."""
+        refuse("tensor-value", "an index stands for many values; Python cannot branch on it; join masks by &, not `and`")
 
 
 class Index(Expression):
@@ -108,6 +111,8 @@ def executed(mask: Any, shape: Ints) -> np.ndarray | None:
         return None
     if mask is False:
         return np.zeros(shape, np.bool_)
+    if isinstance(mask, np.ndarray) and mask.shape == shape:
+        return mask
     if not isinstance(mask, Mask):
         refuse("mask", f"{mask!r} is no mask; compare indices")
     padded = (1,) * (len(shape) - len(mask.shape)) + mask.shape

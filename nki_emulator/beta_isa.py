@@ -44,18 +44,16 @@ def nc_matmul(
 
     What the operands are said to hold, and where they sit in the array of the Tensor Engine, changes no result.
     """
-    if mask is not None or perf_mode is not None:
-        refuse("not-implemented", "nc_matmul with a mask or a performance mode")
-    return product(stationary, moving)
+    if perf_mode is not None:
+        refuse("not-implemented", "nc_matmul with a performance mode")
+    return product(stationary, moving, mask)
 
 
 def nc_transpose(
     data: BetaTensor, *, mask: Any = None, dtype: Any = None, engine: Engine = Engine.unknown
 ) -> BetaTensor:
     """A new tile [F, P] in PSUM of data[P, F]."""
-    if mask is not None or (dtype is not None and data_type(dtype) is not data.dtype):
-        refuse("not-implemented", "nc_transpose with a mask or to another dtype")
-    return transposed(data)
+    return transposed(data, mask=mask, dtype=data_type(dtype, data.dtype))
 
 
 def _operand(value: Any, data: BetaTensor, what: str) -> Any:

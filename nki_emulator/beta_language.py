@@ -123,18 +123,14 @@ def copy(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
 
 def matmul(x: BetaTensor, y: BetaTensor, *, transpose_x: bool = False, mask: Any = None) -> BetaTensor:
     """A new tile in PSUM: x.T @ y if x is transposed already, else x @ y by a transpose of x before."""
-    if mask is not None:
-        refuse("not-implemented", "matmul with a mask")
     if not transpose_x:
         x = transposed(tile(x, "x", SBUF), Region.sbuf)
-    return product(x, y)
+    return product(x, y, mask)
 
 
 def transpose(x: BetaTensor, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
     """A new tile in SBUF with the transpose of a tile of two dimensions."""
-    if mask is not None or (dtype is not None and data_type(dtype) is not x.dtype):
-        refuse("not-implemented", "transpose with a mask or to another dtype")
-    return transposed(x, Region.sbuf)
+    return transposed(x, Region.sbuf, mask, data_type(dtype, x.dtype))
 
 
 def broadcast_to(src: BetaTensor, *, shape: Any, **_: Any) -> BetaTensor:

@@ -184,13 +184,30 @@ def flat(found: BetaTensor) -> tuple[np.ndarray, np.ndarray]:
     return as_float(values).reshape(found.shape[0], -1), known.reshape(found.shape[0], -1)
 
 
-def product(stationary: BetaTensor, moving: BetaTensor) -> BetaTensor:
-    """A new tile in PSUM: stationary[K, M].T @ moving[K, N], accumulated in float32."""
+def _operand(found: BetaTensor, what: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[K, F] of an operand of a product: values, where they are defined, and which of the F take part.
+
+    Rows that are masked out take no part in the sum.
+    """
+    if not tile(found, what, SBUF).dtype.is_float:
+        refuse("matmul-dtype", f"{what} {found} is no float, which the Tensor Engine multiplies")
+    whole = BetaTensor(found.memory, found.values, found.known, found.partition, found.key, found.shape)
+    if found.limit is None:
+        values, known = flat(whole)
+        return values, known, np.ones(values.shape[1], np.bool_)
+    limit = found.limit.reshape(found.shape[0], -1)
+    values, known = (part.reshape(limit.shape) for part in whole.read(found.limit))
+    return np.where(limit, as_float(values), np.float32(0)), known | ~limit, limit.any(axis=0)
+
+
+def product(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> BetaTensor:
+    """A new tile in PSUM: stationary[K, M].T @ moving[K, ...], accumulated in float32.
+
+    The free dimensions of `moving`, of which there may be several, are those of the result; those of `stationary`
+    become its partitions.
+    """
     machine = begin("nc_matmul")
-    for found, what in ((stationary, "stationary"), (moving, "moving")):
-        if not tile(found, what, SBUF).dtype.is_float:
-            refuse("matmul-dtype", f"{what} {found} is no float, which the Tensor Engine multiplies")
-    (a, a_known), (b, b_known) = flat(stationary), flat(moving)
+    (a, a_known, rows), (b, b_known, columns) = _operand(stationary, "stationary"), _operand(moving, "moving")
     if len(a) != len(b):
         refuse("shape", f"stationary has {len(a)} partitions and moving {len(b)}; both are the contraction")
     m, n = a.shape[1], b.shape[1]
@@ -199,13 +216,23 @@ def product(stationary: BetaTensor, moving: BetaTensor) -> BetaTensor:
     values = np.where(a_known, a, np.float32(0)).T @ np.where(b_known, b, np.float32(0))
     machine.counters.matmuls += 1
     machine.counters.macs += a.size * n
-    return new_tile(values, np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)), FLOAT32, Region.psum)
+    shape = (m, *moving.shape[1:])
+    known = np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)).reshape(shape)
+    ran = None if rows.all() and columns.all() else np.logical_and.outer(rows, columns).reshape(shape)
+    chosen = executed(mask, shape)
+    if chosen is not None:
+        ran = chosen if ran is None else ran & chosen
+    return new_tile(values.reshape(shape), known, FLOAT32, Region.psum, ran)
 
 
-def transposed(data: BetaTensor, region: Region = Region.psum) -> BetaTensor:
-    """A new tile [F, P] of data[P, F]."""
+def transposed(
+    data: BetaTensor, region: Region = Region.psum, mask: Any = None, dtype: DType | None = None
+) -> BetaTensor:
+    """A new tile [F, P] of data[P, F]; the mask is one of data."""
     begin("nc_transpose")
-    values, known = flat(tile(data, "data"))
+    ran = executed(mask, tile(data, "data").shape)
+    values, known = (part.reshape(data.shape[0], -1) for part in data.read(mask))
     if values.shape[1] > 128:
         refuse("transpose-shape", f"{data} has {values.shape[1]} elements a partition, at most 128 become partitions")
-    return new_tile(values.T, known.T, data.dtype, region)
+    turned = None if ran is None else ran.reshape(values.shape).T
+    return new_tile(as_float(values).T, known.T, dtype or data.dtype, region, turned)

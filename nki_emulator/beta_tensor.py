@@ -47,7 +47,7 @@ class Memory:
 class BetaTensor(View):
     """A view of a memory: basic indexing leaves views of NumPy, index expressions a `key` that is looked up late."""
 
-    __slots__ = ("executed", "key", "known", "memory", "partition", "shape", "values")
+    __slots__ = ("executed", "key", "known", "limit", "memory", "partition", "shape", "values")
 
     def __init__(
         self, memory: Memory, values: np.ndarray, known: np.ndarray, partition: int = 0,
@@ -56,6 +56,8 @@ class BetaTensor(View):
         self.memory, self.values, self.known, self.partition, self.key = memory, values, known, partition, key
         self.shape: Ints = values.shape if shape is None else shape
         self.executed: np.ndarray | None = None
+        self.limit: np.ndarray | None = None
+        """Of an operand of a product: which elements take part."""
 
     @classmethod
     def of(cls, memory: Memory, partition: int = 0) -> BetaTensor:
@@ -85,18 +87,52 @@ class BetaTensor(View):
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> BetaTensor:
+        if isinstance(key, Mask | bool | np.bool_):
+            return self._limited(key)
         entries = tuple(key) if isinstance(key, tuple | Grid) else (key,)
+        entries = tuple([entry.as_index() if isinstance(entry, BetaTensor) else entry for entry in entries])
         if self.key is not None:
-            if not all(entry is Ellipsis or entry == slice(None) for entry in entries):
-                refuse("not-implemented", f"indexing {self} again; index the tensor once")
-            return self
-        if any(isinstance(entry, Mask) for entry in entries):
-            refuse("not-implemented", "operand masking, as x[i < n]; give mask= to the instruction")
-        if any(isinstance(entry, BetaTensor) for entry in entries):
-            refuse("not-implemented", "indices that are data; use index expressions")
+            return self._indexed_again(expanded(self, entries))
         if any(isinstance(entry, Index) for entry in entries):
             return self._gathered(entries)
         return self._sliced(entries)
+
+    def _limited(self, mask: Mask | bool) -> BetaTensor:
+        """Operand masking, as x[i < n]: the elements of an operand that take part in a product.
+
+        Page: "NKI API Masking", Neuron SDK 2.26. Masks follow one another in the vendor's own kernels, and all hold.
+        """
+        chosen = executed(mask, self.shape)
+        found = BetaTensor(self.memory, self.values, self.known, self.partition, self.key, self.shape)
+        limits = [limit for limit in (self.limit, chosen) if limit is not None]
+        found.limit = np.logical_and.reduce(limits) if limits else None
+        return found
+
+    def _indexed_again(self, entries: tuple[Any, ...]) -> BetaTensor:
+        """A part of an access that was made of index expressions: its keys, indexed."""
+        if all(entry == slice(None) for entry in entries if not isinstance(entry, Index)) and not any(
+            isinstance(entry, Index) for entry in entries
+        ):
+            return self
+        shown = np.empty(self.shape, np.bool_)
+        places = BetaTensor(self.memory, shown, shown, self.partition)
+        part = places._gathered(entries) if any(isinstance(e, Index) for e in entries) else places._sliced(entries)
+        keys = [np.broadcast_to(key, self.shape) for key in self.key or ()]
+        if part.key is None:
+            inside = tuple([places._inside(dim, entry) for dim, entry in enumerate(entries)])
+            found = tuple([key[inside] for key in keys])
+        else:
+            found = tuple([np.broadcast_to(key[part.key], part.shape) for key in keys])
+        return BetaTensor(self.memory, self.values, self.known, 0, found, part.shape)
+
+    def as_index(self) -> Index:
+        """Integers of a tile as offsets of an access: what they are is known when the instruction runs."""
+        values, known = self.read()
+        if self.dtype.is_float:
+            refuse("index", f"{self} holds no integers; offsets of an access do")
+        if not known.all():
+            refuse("uninitialised", f"{self} is used as offsets; {(~known).sum()} of its elements are undefined")
+        return Index(values.astype(np.int64), values.shape)
 
     def _sliced(self, entries: tuple[Any, ...]) -> BetaTensor:
         """Ints and slices. An int drops its dimension, except the partition, which stays with size 1."""
@@ -154,10 +190,19 @@ class BetaTensor(View):
             keys.append(values)
         return tuple(keys)
 
+    def inside(self) -> np.ndarray:
+        """Which elements of an access lie in the tensor, in the shape of the access."""
+        found = np.ones(self.shape, np.bool_)
+        for size, values in zip(self.values.shape, self.key or (), strict=False):
+            found &= (values >= 0) & (values < size)
+        return found
+
     def read(self, mask: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Values as they are held, and which of them are defined and not masked out."""
         ran = executed(mask, self.shape)
         self._check_current()
+        if self.limit is not None:
+            refuse("mask", f"{self} is masked as an operand, which only products take; give mask= to the instruction")
         if self.key is None:
             values, known = self.values, self.known
         else:
@@ -238,9 +283,9 @@ class BetaTensor(View):
         return FUNCTIONS[name](*operands, dtype=dtype)
 
     def __iadd__(self, other: Any) -> BetaTensor:
-        """In place, as the accumulation of products in PSUM is written."""
+        """In place, as the accumulation of products in PSUM is written; nothing is added where nothing was computed."""
         result = self._computed("add", self, other, dtype=FLOAT32 if self.dtype.is_float else self.dtype)
-        self.write(*result.read())
+        self.write(*result.read(), other.executed if isinstance(other, BetaTensor) else None)
         return self
 
     def __neg__(self) -> BetaTensor:
@@ -251,8 +296,21 @@ FUNCTIONS: dict[str, Callable[..., BetaTensor]] = {}
 """Of nki.language, which fills it in: those that the operators of Python stand for are among them."""
 
 
-def _binary(name: str, reverse: bool = False) -> Callable[[BetaTensor, Any], BetaTensor]:
-    return lambda self, other: self._computed(name, *((other, self) if reverse else (self, other)))
+def _binary(name: str, reverse: bool = False) -> Callable[[BetaTensor, Any], Any]:
+    """By a function of nki.language; together with an index expression a tile is an offset."""
+
+    def operator(self: BetaTensor, other: Any) -> Any:
+        operands = (self.as_index(), other) if isinstance(other, Index) else (self, other)
+        if reverse:
+            operands = operands[::-1]
+        return _INDEXED[name](*operands) if isinstance(other, Index) else self._computed(name, *operands)
+
+    return operator
+
+
+_INDEXED: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
+}  # fmt: skip
 
 
 _ARITHMETIC = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "power"}

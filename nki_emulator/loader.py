@@ -21,7 +21,7 @@ import numpy as np
 from . import beta_tensor
 from .beta_tensor import BetaMachine
 from .dtypes import DType, dtype_of
-from .errors import SOURCES, EmulationError, Refusal, place, refuse
+from .errors import NOT_IMPLEMENTED, SOURCES, EmulationError, Refusal, located, place, refuse
 from .machine import Machine, executing, running
 from .modules import beta_modules, imports_beta, modules
 from .storage import Region, Storage
@@ -127,7 +127,7 @@ class Kernel:
             return Kernel(self.function, self.core, cores if isinstance(cores, tuple) else (cores,))
         if cores != 1:
             code = self.function.__code__
-            raise EmulationError(self.function.__name__, code.co_filename, 0, "not-implemented", "cores")
+            raise located(self.function.__name__, code.co_filename, code.co_firstlineno, NOT_IMPLEMENTED, "several cores")
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -167,7 +167,7 @@ def _located(kernel: str, file: str, problem: BaseException, last_line: int = 0)
     elif isinstance(problem, TimeUp):
         rule, message = "time-limit", str(problem)
     found, line = place(problem.__traceback__)
-    return EmulationError(kernel, found or file, line or last_line, rule, message)
+    return located(kernel, found or file, line or last_line, rule, message)
 
 
 def _cause(problem: BaseException) -> BaseException | None:

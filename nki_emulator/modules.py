@@ -20,6 +20,7 @@ from . import (
     language,
 )  # fmt: skip
 from .beta_index import MeshGrid, arange
+from .beta_math import data_type
 from .beta_tensor import BetaTensor
 from .dtypes import DTYPES, UNSUPPORTED
 from .engines import DgeMode, Engine, MatmulPerfMode, NcVersion, NkiInstruction, OobMode, ReduceCmd
@@ -170,8 +171,17 @@ def beta_modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleTyp
             "neuronxcc.nki.isa": _found("nisa", _BETA_ISA, _BETA_ISA_MISSING) | _shared_isa(target),
             "neuronxcc.nki.compiler": _compiler(),
             "neuronxcc.nki.typing": {"tensor": TensorHint(), "mutable_tensor": TensorHint()},
+            "neuronxcc.nki.language.constants": {"sizeinbytes": _size_in_bytes},
+            # the vendor's public kernels import it under this name as well
+            "nki": {},
+            "nki.language": {},
+            "nki.language.constants": {"sizeinbytes": _size_in_bytes},
         }
     )
+
+
+def _size_in_bytes(dtype: Any) -> int:
+    return data_type(dtype).itemsize
 
 
 class TensorHint:
