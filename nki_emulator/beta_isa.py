@@ -11,9 +11,11 @@ from . import arithmetic
 from .beta_index import Index, executed
 from .beta_language import store
 from .beta_math import (
+    accumulated,
     activation_named,
     copied,
     data_type,
+    double_row,
     elementwise,
     flat,
     free_axes,
@@ -27,11 +29,12 @@ from .beta_math import (
 )
 from .beta_tensor import BetaTensor
 from .dtypes import FLOAT32
-from .engines import Engine, ReduceCmd
+from .engines import DgeMode, Engine, OobMode, ReduceCmd, dma_modes
 from .errors import refuse
-from .machine import begin
+from .machine import begin, current
 from .operands import HBM, as_float
 from .operators import Operator, applied
+from .storage import Region
 from .targets import BN_STATS_FREE
 
 
@@ -44,9 +47,11 @@ def nc_matmul(
 
     What the operands are said to hold, and where they sit in the array of the Tensor Engine, changes no result.
     """
-    if perf_mode is not None:
-        refuse("not-implemented", "nc_matmul with a performance mode")
-    return product(stationary, moving, mask)
+    if perf_mode in (None, "none"):
+        return product(stationary, moving, mask)
+    if perf_mode != "double_row_gen3":
+        refuse("not-implemented", f"nc_matmul in performance mode {perf_mode!r}")
+    return double_row(stationary, moving, mask)
 
 
 def nc_transpose(
@@ -202,25 +207,62 @@ def affine_select(
     return new_tile(found, known | ~chosen, result, ran=executed(mask, on_true_tile.shape))
 
 
-def dma_copy(*, dst: BetaTensor, src: BetaTensor, mask: Any = None, dge_mode: Any = None) -> None:
-    """dst = src between HBM and SBUF, or within either; how the DMA is described changes no result."""
-    if dst.buffer in HBM and src.buffer not in HBM:
-        store(dst, src, mask=mask)
-        return
-    begin("dma_copy")
-    values, known = src.read(mask)
+def dma_copy(
+    *, dst: BetaTensor, src: BetaTensor, mask: Any = None, dst_rmw_op: Any = None, oob_mode: OobMode = OobMode.error,
+    dge_mode: DgeMode = DgeMode.unknown,
+) -> None:  # fmt: skip
+    """dst = src between HBM and SBUF, or within either; how the DMA is described changes no result.
+
+    With oob_mode.skip nothing is moved where the offsets of either side, which are data, lie outside.
+    """
+    dma_modes(current(), dge_mode, OobMode.error, None)
     if src.size != dst.size:
         refuse("shape", f"dst {dst} has {dst.size} elements, src {src} has {src.size}")
-    dst.write(as_float(values).reshape(dst.shape), known.reshape(dst.shape), executed(mask, dst.shape))
+    ran = executed(mask, dst.shape)
+    if oob_mode is OobMode.skip:
+        reached = dst.inside() & src.inside().reshape(dst.shape)
+        ran = reached if ran is None else ran & reached
+    if dst_rmw_op is not None:
+        if operator_named(dst_rmw_op, "dst_rmw_op").name != "add" or oob_mode is not OobMode.error:
+            refuse("operator", "dst_rmw_op must be add, with oob_mode.error")
+        begin("dma_copy")
+        accumulated(dst, src, mask)
+        return
+    if dst.buffer in HBM and src.buffer not in HBM and oob_mode is OobMode.error:
+        store(dst, src, mask=mask)
+        return
+    machine = begin("dma_copy")
+    for found, what in ((src, "src"), (dst, "dst")):
+        if found.buffer is Region.psum:
+            refuse("dma-psum", f"{what} {found} is in PSUM, which DMA does not reach")
+    values, known = src.read(None if ran is None else ran.reshape(src.shape))
+    values = values if src.dtype is dst.dtype else as_float(values)
+    dst.write(values.reshape(dst.shape), known.reshape(dst.shape), ran)
+    if src.buffer in HBM:
+        machine.counters.dma_bytes_in += src.size * src.itemsize
+    if dst.buffer in HBM:
+        machine.counters.dma_bytes_out += dst.size * dst.itemsize
 
 
-def dma_transpose(src: BetaTensor, *, axes: Any = None, mask: Any = None, dtype: Any = None) -> BetaTensor:
-    """A new tile in SBUF with the transpose of a matrix."""
-    if tuple(axes or (1, 0)) != (1, 0) or src.ndim != 2 or mask is not None:
-        refuse("not-implemented", "dma_transpose of other than a matrix, or with a mask")
-    begin("dma_transpose")
-    values, known = src.read()
-    return new_tile(as_float(values).T, known.T, data_type(dtype, src.dtype))
+_TRANSPOSES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
+"""Dimensions of src -> their order in the result."""
+
+
+def dma_transpose(
+    src: BetaTensor, *, axes: Any = None, mask: Any = None, dtype: Any = None, dge_mode: DgeMode = DgeMode.unknown
+) -> BetaTensor:
+    """A new tile in SBUF with the first and the last dimension of src exchanged."""
+    machine = begin("dma_transpose")
+    dma_modes(machine, dge_mode, OobMode.error, None)
+    order = _TRANSPOSES.get(src.ndim)
+    if order is None or tuple(axes or order) != order:
+        refuse("transpose-shape", f"axes {axes} of src {src}; they are (1, 0), (2, 1, 0) or (3, 1, 2, 0)")
+    ran = executed(mask, src.shape)
+    values, known = src.read(mask)
+    turned = None if ran is None else ran.transpose(order)
+    return new_tile(
+        as_float(values).transpose(order), known.transpose(order), data_type(dtype, src.dtype), ran=turned
+    )
 
 
 def tensor_copy_predicated(

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import IDENTITIES
+from .beta_alloc import Placement, place
 from .beta_index import broadcast, executed
 from .beta_math import (
+    BETA_ACTIVATIONS,
+    accumulated,
     activation_named,
     copied,
     data_type,
     elementwise,
     free_axes,
     new_tile,
+    operator_named,
     product,
     promoted,
     reduced,
@@ -41,23 +45,30 @@ class ParDim:
     size: int
 
 
-def ndarray(shape: Any, dtype: Any, *, buffer: Region | None = None, name: str = "", **_: Any) -> BetaTensor:
+def ndarray(shape: Any, dtype: Any, *, buffer: Region | Placement | None = None, name: str = "", **_: Any) -> BetaTensor:
     """A new tensor whose contents are undefined; the first dimension is the partition unless par_dim marks one.
 
     Shared HBM is the same for all instances of a grid; other memory is each instance's own.
     """
+    placement = buffer if isinstance(buffer, Placement) else None
+    if placement is not None:
+        buffer = placement.region
     if buffer is not None and not isinstance(buffer, Region):
-        refuse("not-implemented", f"a buffer {buffer!r}; use nl.sbuf, nl.psum or one of HBM")
+        refuse("operand", f"a buffer {buffer!r}; it is nl.sbuf, nl.psum, one of HBM, or a place from nki.compiler")
     marked = [dim for dim, size in enumerate(shape) if isinstance(size, ParDim)]
     sizes = positive(tuple(size.size if isinstance(size, ParDim) else int(size) for size in shape), "the shape")
     partition, region = marked[0] if marked else 0, buffer or Region.sbuf
     machine, found = instance(), data_type(dtype)
     make = partial(Memory, machine, sizes, found, region, partition, name)
+    if placement is not None:
+        memory = make()
+        place(memory, placement)
+        return BetaTensor.of(memory, partition)
     return BetaTensor.of(machine.shared(make) if region is Region.shared_hbm else make(), partition)
 
 
 def full(
-    shape: Any, fill_value: Any, dtype: Any, *, buffer: Region | None = None, name: str = "", **_: Any
+    shape: Any, fill_value: Any, dtype: Any, *, buffer: Region | Placement | None = None, name: str = "", **_: Any
 ) -> BetaTensor:
     begin("memset")
     found = ndarray(shape, dtype, buffer=buffer, name=name)
@@ -97,9 +108,9 @@ def store(dst: BetaTensor, value: BetaTensor, *, mask: Any = None) -> None:
     if not isinstance(value, BetaTensor):
         value = full(dst.shape, value, dst.dtype)
     values, known = tile(value, "value").read()
-    if broadcast(value.shape, dst.shape) != dst.shape and value.size != dst.size:
-        refuse("shape", f"value {value} is stored to dst {dst}")
     fits = value.size == dst.size
+    if not fits and broadcast(value.shape, dst.shape) != dst.shape:
+        refuse("shape", f"value {value} is stored to dst {dst}")
     values, known = [v.reshape(dst.shape) if fits else np.broadcast_to(v, dst.shape) for v in (values, known)]
     stored = known if ran is None else known | ~ran
     if not stored.all():
@@ -178,6 +189,29 @@ class Reduction:
         return new_tile(*found, data_type(dtype, x.dtype))
 
 
+class Bits:
+    """A bit operator of nki.language, on tiles of integers and integers."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__, self.operator = name, OPERATORS[name]
+
+    def __call__(self, *operands: Any, dtype: Any = None, mask: Any = None) -> BetaTensor:
+        """A new tile; numbers take the type of the tile."""
+        begin(self.__name__)
+        tiles = [tile(value, "an operand") for value in operands if isinstance(value, BetaTensor)]
+        if not tiles or len(operands) != self.operator.arity:
+            refuse("operand", f"nl.{self.__name__} takes {self.operator.arity} operands, a tile among them")
+        types = [found.dtype for found in tiles]
+        if any(found.is_float for found in types):
+            refuse("operand-dtype", f"nl.{self.__name__} of floats; it works on the bits of integers")
+        result = types[0] if len(types) == 1 else promoted(*types)
+        shape = broadcast(*[found.shape for found in tiles])
+        pairs = [value.read(mask) if isinstance(value, BetaTensor) else (value, True) for value in operands]
+        arrays = [np.broadcast_to(np.asarray(values).astype(result.stored), shape) for values, _ in pairs]
+        known = np.logical_and.reduce([np.broadcast_to(sound, shape) for _, sound in pairs])
+        return new_tile(self.operator.function(*arrays), known, data_type(dtype, result), ran=executed(mask, shape))
+
+
 def mean(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> BetaTensor:
     """The sum in float32 times the reciprocal of the count, rounded once to dtype (that of x)."""
     if mask is not None:
@@ -223,11 +257,14 @@ FUNCTIONS.update(
         for name, operator in OPERATORS.items()
         if not operator.bits and operator.generation == 2
     },
-    **{name: Function(name, activation_named(name), 1) for name in ACTIVATIONS},
+    **{name: Function(name, activation_named(name), 1) for name in ACTIVATIONS | BETA_ACTIVATIONS},
     divide=Function("divide", np.divide, 2),
     negative=Function("negative", np.negative, 1),
     logical_not=Function("logical_not", lambda x: (x == 0).astype(np.float32), 1, DTYPES["uint8"]),
 )
+FUNCTIONS.update({name: Function(name, getattr(np, name), 1) for name in ("floor", "ceil", "trunc", "cos", "tan")})
+FUNCTIONS.update({name: Function(name, getattr(np, name), 2) for name in ("mod", "fmod")})
+FUNCTIONS.update({name: Bits(name) for name, operator in OPERATORS.items() if operator.bits})  # type: ignore[misc]
 REDUCTIONS = {name: Reduction(name, operator) for name, operator in REDUCTIONS_BY_NAME.items()}
 
 
@@ -266,6 +303,40 @@ def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> BetaTensor:
 def shared_identity_matrix(n: int, dtype: Any = np.uint8, **_: Any) -> BetaTensor:
     begin("shared_identity_matrix")
     return new_tile(np.eye(n, dtype=np.float32), True, data_type(dtype))
+
+
+def atomic_rmw(dst: BetaTensor, value: Any, op: Any, *, mask: Any = None) -> None:
+    """dst = dst + value in HBM, element by element, also where several elements of the access are one."""
+    begin("atomic_rmw")
+    if operator_named(op).name != "add":
+        refuse("operator", "op of atomic_rmw must be add")
+    tile(dst, "dst", HBM)
+    if not isinstance(value, BetaTensor):
+        value = full(dst.shape, value, dst.dtype)
+    accumulated(dst, tile(value, "value"), mask)
+
+
+def static_cast(input_data: Any, dtype: Any) -> BetaTensor:
+    return copied("static_cast", input_data, dtype, None)
+
+
+def rms_norm(
+    x: BetaTensor, w: Any, axis: Any, n: int, epsilon: float = 1e-06, *, dtype: Any = None, compute_dtype: Any = None,
+    mask: Any = None,
+) -> BetaTensor:  # fmt: skip
+    """x / sqrt(sum of squares / n + epsilon) * w, in float32, rounded once to dtype (that of x)."""
+    squares = elementwise("square", np.square, (x,), FLOAT32, mask)
+    total = REDUCTIONS["sum"](squares, axis, mask=mask, keepdims=True)
+    root = lambda values: np.float32(1) / np.sqrt(values / np.float32(n) + np.float32(epsilon))  # noqa: E731
+    scale = elementwise("rsqrt", root, (total,), FLOAT32, None)
+    scaled = elementwise("multiply", np.multiply, (x, scale), FLOAT32, mask)
+    return elementwise("multiply", np.multiply, (scaled, w), dtype or compute_dtype, mask, x.dtype)
+
+
+def all_true(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+    """nl.all: 1 where no element along free axes is 0, in uint8."""
+    nonzero = elementwise("not_equal", OPERATORS["not_equal"].function, (x, 0.0), FLOAT32, mask)
+    return REDUCTIONS["min"](nonzero, axis, dtype=DTYPES["uint8"] if dtype is None else dtype, mask=mask)
 
 
 def device_print(prefix: str, x: BetaTensor, *, mask: Any = None) -> None:

@@ -7,6 +7,7 @@ Promotion", Neuron SDK 2.26.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import erf, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from .errors import refuse
 from .indexing import Ints
 from .machine import begin, current
 from .operands import ON_CHIP, SBUF, as_float
-from .operators import ACTIVATIONS, OPERATORS, Operator, activated
+from .operators import ACTIVATIONS, OPERATORS, Activation, Operator, activated
 from .storage import Region
 from .targets import MOVING_FREE, STATIONARY_FREE
 
@@ -132,6 +133,42 @@ _ALIASES = {"amax": "maximum", "amin": "minimum", "max": "maximum", "min": "mini
 _ALIASES |= {"absolute": "abs", "true_divide": "divide", "logical_not": "logical_not"}
 
 
+def _density(x: np.ndarray) -> np.ndarray:
+    """Of the normal distribution."""
+    return np.asarray(np.exp(-np.square(x) / 2) / sqrt(2 * pi))
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+_normal = np.vectorize(lambda x: (1 + erf(x / sqrt(2))) / 2, otypes=[np.float64])
+BETA_ACTIVATIONS = {
+    found.name: found
+    for found in (
+        Activation("gelu_dx", lambda x: _normal(x) + x * _density(x)),
+        Activation("gelu_apprx_sigmoid", lambda x: x * _logistic(1.702 * x)),
+        Activation("silu_dx", lambda x: _logistic(x) * (1 + x * (1 - _logistic(x)))),
+        Activation("erf_dx", lambda x: 2 / sqrt(pi) * np.exp(-np.square(x))),
+        Activation("mish", lambda x: x * np.tanh(np.logaddexp(0, x))),
+    )
+}
+"""Those that only the first generation has here: their names stand for these functions in its pages."""
+
+
+def accumulated(dst: BetaTensor, src: BetaTensor, mask: Any) -> None:
+    """dst += src, rounded once for each addition; several elements of dst may be one."""
+    values, known = src.read()
+    if src.size != dst.size:
+        refuse("shape", f"dst {dst} has {dst.size} elements, src {src} has {src.size}")
+    ran = executed(mask, dst.shape)
+    part = np.ones(dst.shape, np.bool_) if ran is None else ran
+    sums, sound = dst.read()
+    if not (known.reshape(dst.shape) & sound)[part].all():
+        refuse("uninitialised", f"undefined elements of {dst} or {src} are added")
+    dst.add(as_float(values).reshape(dst.shape), part)
+
+
 def operator_named(op: Any, what: str = "op") -> Operator:
     """The operator that a function of nki.language or of NumPy stands for."""
     name = getattr(op, "__name__", str(op))
@@ -144,7 +181,8 @@ def operator_named(op: Any, what: str = "op") -> Operator:
 def activation_named(op: Any) -> Function:
     """The activation function that a function of nki.language or of NumPy stands for, float32 to float32."""
     name = getattr(op, "__name__", str(op))
-    found = ACTIVATIONS.get(_ALIASES.get(name, name))
+    name = _ALIASES.get(name, name)
+    found = ACTIVATIONS.get(name) or BETA_ACTIVATIONS.get(name)
     if found is None:
         refuse("operator", f"op {name!r} is no activation function here")
     return lambda values: activated(found, values)
@@ -223,6 +261,17 @@ def product(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> Bet
     if chosen is not None:
         ran = chosen if ran is None else ran & chosen
     return new_tile(values.reshape(shape), known, FLOAT32, Region.psum, ran)
+
+
+def double_row(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> BetaTensor:
+    """The product of two rows of 8-bit floats at once: stationary[K, 2, M], moving[K, 2, N]. From gen3 on."""
+    if current().generation < 3:
+        refuse("target", "double_row_gen3 needs gen3")
+    for found, what in ((stationary, "stationary"), (moving, "moving")):
+        if tile(found, what, SBUF).ndim != 3 or found.shape[1] != 2 or found.dtype.itemsize != 1:
+            refuse("operand-shape", f"{what} {found} must be (K, 2, free) of 8-bit floats")
+    parts = [product(stationary[:, i], moving[:, i], mask) for i in range(2)]
+    return elementwise("add", np.add, parts, FLOAT32, None)
 
 
 def transposed(

@@ -29,7 +29,9 @@ class Memory:
     def __init__(
         self, machine: Machine, shape: Ints, dtype: DType, region: Region, partition: int = 0, name: str = ""
     ) -> None:
-        self.machine, self.dtype, self.region, self.name = machine, dtype, region, name
+        self.machine, self.dtype, self.region, self.name, self.partition = machine, dtype, region, name, partition
+        self.placed: Callable[[BetaTensor], None] | None = None
+        """Of memory that the kernel places itself: what a write does to others there."""
         self.is_input = self.is_stored = False
         if region.on_chip:
             if len(shape) < 2:
@@ -185,7 +187,8 @@ class BetaTensor(View):
             outside = (values < 0) | (values >= size)
             if outside.any():
                 if ran is None or (ran & outside).any():
-                    refuse("out-of-bounds", f"indices {values.min()} to {values.max()} in dimension {dim} of {self}")
+                    reach = f"indices {values.min()} to {values.max()} in dimension {dim}"
+                    refuse("out-of-bounds", f"{reach} of {self.name or 'a tensor'} of {self.values.shape}")
                 values = values.clip(0, size - 1)
             keys.append(values)
         return tuple(keys)
@@ -218,6 +221,8 @@ class BetaTensor(View):
             self.memory.is_stored = True
         if self.values.size and 0 in self.values.strides:
             refuse("overlapping-write", f"{self} is a broadcast; several of its elements are one")
+        if self.memory.placed is not None:
+            self.memory.placed(self)
         result = rounded(np.where(known, values, 0), self.dtype, self.memory.machine.precise)
         if self.key is None and ran is None:
             self.values[...], self.known[...] = result, known
@@ -229,6 +234,30 @@ class BetaTensor(View):
         if result.size > 1 and np.bincount(np.ravel_multi_index(keys, self.values.shape).reshape(-1)).max() > 1:
             refuse("overlapping-write", f"several indices of {self} are one element")
         self.values[keys], self.known[keys] = result, known
+
+    def add(self, values: np.ndarray, part: np.ndarray) -> None:
+        """Add float32 values to some elements, one after another."""
+        self._check_current()
+        keys = self._looked_up(part) if self.key is not None else np.ix_(*map(range, self.shape))
+        keys = tuple([np.broadcast_to(key, self.shape)[part] for key in keys])
+        if self.memory.is_input:
+            self.memory.is_stored = True
+        sums = self.values.astype(np.float32)
+        np.add.at(sums, keys, values[part])
+        self.values[keys] = rounded(sums[keys], self.dtype, self.memory.machine.precise)
+
+    def view(self, dtype: Any) -> BetaTensor:
+        """The same bits as another type of as many bytes, of a tensor in HBM that is read."""
+        found = dtype if isinstance(dtype, DType) else dtype_of(np.empty(0, dtype))
+        if found is self.dtype:
+            return self
+        if found.itemsize != self.itemsize or self.buffer.on_chip:
+            refuse("not-implemented", f"a view of {self} as {found}")
+        values, known = self.read()
+        memory = Memory(self.memory.machine, self.shape, found, self.buffer, name=self.name)
+        memory.values[...] = values.astype(self.dtype.stored).view(found.stored).astype(found.held)
+        memory.known[...], memory.is_input = known, True
+        return BetaTensor.of(memory)
 
     def _check_current(self) -> None:
         if self.memory.machine is not running():
@@ -327,6 +356,8 @@ class BetaMachine(Machine):
     def __init__(self, kernel: str, target: Target, precise: bool, instructions: int) -> None:
         super().__init__(kernel, target, precise, instructions)
         self.grid: tuple[int, ...] = ()
+        self.random = np.random.Generator(np.random.Philox(0))
+        self.partial_outputs = False
         self.program: tuple[int, ...] = ()
         self._shared: list[Memory] = []
         self._taken = 0
@@ -359,7 +390,9 @@ class BetaMachine(Machine):
             refuse("output-missing", f"the kernel returned {value!r}; return tensors in nl.shared_hbm")
         values, known = value.read()
         missing = known.size - np.count_nonzero(known)
-        if missing:
+        if missing and self.partial_outputs and value.dtype.is_float:
+            values = np.where(known, values, np.float32(np.nan))
+        elif missing:
             refuse("output-unwritten", f"{missing} of {known.size} elements of {value} were never written")
         return np.ascontiguousarray(values).astype(value.dtype.stored)
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import update_wrapper
 from inspect import signature
 from pathlib import Path
@@ -26,7 +26,7 @@ from .machine import Machine, executing, running
 from .modules import beta_modules, imports_beta, modules
 from .storage import Region, Storage
 from .subset import check
-from .targets import TARGETS, Target
+from .targets import PLATFORMS, TARGETS, Target
 from .tensor import NKIObject, NkiTensor
 from .watchdog import TimeUp, Watchdog
 
@@ -38,12 +38,14 @@ _loading = threading.RLock()
 
 def load(
     path: Path, *, target: str = "gen2", precise: bool = True, instructions: int = INSTRUCTIONS,
-    seconds: float = SECONDS,
+    seconds: float = SECONDS, partial_outputs: bool = False,
 ) -> ModuleType:  # fmt: skip
     """Execute a file of NKI source; its functions under `@nki.jit` are then called with NumPy arrays.
 
     `target` is gen2 (trn1), gen3 (trn2) or gen4 (trn3). With `precise` off, bf16 and 8-bit tensors keep float32 values
-    until they are returned. A call ends with `EmulationError` after so many `instructions` or `seconds`.
+    until they are returned. A call ends with `EmulationError` after so many `instructions` or `seconds`. With
+    `partial_outputs`, floats of an output that nothing wrote are NaN where they are refused else: for callers that look
+    at the others only, in the first generation.
 
     Raises:
         EmulationError: the file cannot be parsed or executed, or a kernel leaves the subset of Python.
@@ -61,7 +63,7 @@ def load(
         beta = imports_beta(tree)
         if not beta:
             check(tree, file)
-        core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds)
+        core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds, partial_outputs)
         with core.imports():
             exec(compile(tree, file, "exec"), vars(module))
     except SyntaxError as problem:
@@ -81,12 +83,15 @@ class Core:
     precise: bool
     instructions: int
     seconds: float
+    partial_outputs: bool = False
 
-    def jit(self, function: Callable[..., Any] | None = None, **_: Any) -> Any:
-        """nki.jit, with or without parentheses."""
+    def jit(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """nki.jit, with or without parentheses; platform_target of the first generation names another target."""
+        platform = options.get("platform_target")
+        core = replace(self, target=TARGETS[PLATFORMS[platform]]) if platform in PLATFORMS else self
         if function is None:
-            return self.jit
-        return Kernel(function.function if isinstance(function, Kernel) else function, self)
+            return core.jit
+        return Kernel(function.function if isinstance(function, Kernel) else function, core)
 
     @contextmanager
     def imports(self) -> Iterator[None]:
@@ -140,6 +145,8 @@ class Kernel:
             return self.function(*args, **kwargs)
         core, name, code = self.core, self.function.__name__, self.function.__code__
         machine = core.machine(name, core.target, core.precise, core.instructions)
+        if isinstance(machine, BetaMachine):
+            machine.partial_outputs = core.partial_outputs
         # kernels of the first generation also import while they run
         imports = core.imports() if core.machine is BetaMachine else nullcontext()
         try:

@@ -1,0 +1,153 @@
+"""Tiles that a kernel of the Beta 1 API places itself. Page: "NKI Direct Allocation Developer Guide", Neuron SDK 2.26.
+
+Tiles may share their place, one after another: what is written to a tile makes every other one there undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import numpy as np
+
+from .beta_tensor import BetaTensor, Memory
+from .errors import refuse
+from .indexing import Ints
+from .machine import Machine
+from .storage import Region
+from .targets import BANK, BANKS, PARTITIONS
+
+Function = Callable[[Ints, int, int], Ints]
+"""Index of a block, partitions, bytes a partition -> (partition, byte), in PSUM (bank, partition, byte)."""
+RESERVED = 16 * 1024
+"""Bytes of a partition of SBUF that the compiler keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What `buffer=` is given for memory that a kernel places itself."""
+
+    region: Region
+    function: Function
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a block of a tensor lies: partitions and bytes, both half open; PSUM counts bytes through its banks."""
+
+    memory: ReferenceType[Memory]
+    block: int
+    region: Region
+    partitions: tuple[int, int]
+    bytes: tuple[int, int]
+
+    def meets(self, other: Place) -> bool:
+        pairs = ((self.partitions, other.partitions), (self.bytes, other.bytes))
+        return self.region is other.region and all(a[0] < b[1] and b[0] < a[1] for a, b in pairs)
+
+
+_places: WeakKeyDictionary[Machine, list[Place]] = WeakKeyDictionary()
+
+
+def place(memory: Memory, placement: Placement) -> None:
+    """Give each block of a tensor its place.
+
+    Raises:
+        Refusal: a place is outside of the memory, or not one that the hardware addresses.
+    """
+    shape, partition = memory.values.shape, memory.partition
+    count, size = shape[partition], prod(shape[partition + 1 :]) * memory.dtype.itemsize
+    own = []
+    for block, index in enumerate(np.ndindex(*shape[:partition])):
+        found = tuple(int(part) for part in placement.function(tuple(int(i) for i in index), count, size))
+        own.append(_checked(memory, block, found, count, size))
+    taken = [other for other in _places.get(memory.machine, ()) if other.memory() is not None]
+    _places[memory.machine] = taken + own
+    memory.placed = partial(_overwritten, own)
+
+
+def _checked(memory: Memory, block: int, found: Ints, count: int, size: int) -> Place:
+    bank, start, byte = found if memory.region is Region.psum else (0, *found)
+    step = PARTITIONS if count > 64 else 64 if count > 32 else 32
+    if start % step or start + count > PARTITIONS:
+        refuse("start-partition", f"a tile of {count} partitions at partition {start}; it starts at a multiple of {step}")
+    if memory.region is Region.psum:
+        if start or byte:
+            refuse("address", f"a tile of PSUM at partition {start}, byte {byte}; both must be 0")
+        if not 0 <= bank < BANKS or size > BANK:
+            refuse("psum-bank", f"a tile of {size} bytes a partition in bank {bank}; there are {BANKS} of {BANK}")
+        return Place(ref(memory), block, memory.region, (0, count), (bank * BANK, bank * BANK + size))
+    limit = memory.machine.target.sbuf_total - RESERVED
+    if not 0 <= byte or byte + size > limit:
+        refuse("address", f"a tile at bytes {byte} to {byte + size} of a partition; a kernel places below {limit}")
+    return Place(ref(memory), block, memory.region, (start, start + count), (byte, byte + size))
+
+
+def _modulo(base: int, tiles: Ints, scale: int, index: Ints) -> int:
+    """base + scale times the row-major number of index modulo tiles; no tiles are one."""
+    sizes = tuple(int(size) for size in tiles) or (1,) * len(index)
+    if len(sizes) != len(index):
+        refuse("operand", f"{len(sizes)} numbers of tiles for {len(index)} dimensions of blocks; give one for each, or none")
+    number = 0
+    for i, size in zip(index, sizes, strict=True):
+        number = number * size + i % size
+    return base + number * scale
+
+
+class Allocator:
+    """nki.compiler.sbuf or nki.compiler.psum."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+
+    def auto_alloc(self) -> Region:
+        return self.region
+
+    def alloc(self, func: Function) -> Placement:
+        return Placement(self.region, func)
+
+    def mod_alloc(
+        self, *, base_addr: int = 0, base_bank: int = 0, base_partition: int = 0, num_bank_tiles: Ints = (),
+        num_par_tiles: Ints = (), num_free_tiles: Ints = (),
+    ) -> Placement:  # fmt: skip
+        """Blocks in turn at so many tiles of a bank, the partitions and the bytes."""
+
+        def modulo(index: Ints, partitions: int, size: int) -> Ints:
+            inner = (
+                _modulo(base_partition, num_par_tiles, partitions, index),
+                _modulo(base_addr, num_free_tiles, size, index),
+            )
+            bank = _modulo(base_bank, num_bank_tiles, 1, index)
+            return (bank, *inner) if self.region is Region.psum else inner
+
+        return Placement(self.region, modulo)
+
+
+def _overwritten(own: list[Place], tensor: BetaTensor) -> None:
+    """Make undefined what shares its place with the blocks that an access writes."""
+    written = [own[block] for block in _blocks(tensor)]
+    for other in _places[tensor.memory.machine]:
+        memory = other.memory()
+        if memory is not None and any(other is not here and other.meets(here) for here in written):
+            known = memory.known.reshape(-1, *memory.known.shape[memory.partition :])
+            known[other.block] = False
+
+
+def _blocks(tensor: BetaTensor) -> set[int]:
+    """Numbers of the blocks that an access reaches."""
+    memory = tensor.memory
+    sizes = memory.values.shape[: memory.partition]
+    if not sizes:
+        return {0}
+    numbers = np.arange(prod(sizes)).reshape(sizes)
+    if tensor.key is not None and tensor.values.shape == memory.values.shape:
+        keys = tuple(key.clip(0, size - 1) for key, size in zip(tensor.key, sizes, strict=False))
+        return set(numbers[keys].reshape(-1).tolist())
+    low, high = np.lib.array_utils.byte_bounds(tensor.values)
+    start = np.lib.array_utils.byte_bounds(memory.values)[0]
+    size = memory.values.nbytes // prod(sizes)
+    return set(range((low - start) // size, (high - start - 1) // size + 1))
