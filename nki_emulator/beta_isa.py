@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import arithmetic
-from .beta_index import Index, executed
+from .beta_index import Index, broadcast, executed
 from .beta_language import store
 from .beta_math import (
     accumulated,
@@ -138,10 +138,29 @@ def tensor_reduce(
 def tensor_tensor(
     data1: BetaTensor, data2: BetaTensor, op: Any, *, dtype: Any = None, mask: Any = None, engine: Any = None
 ) -> BetaTensor:
-    """data1 <op> data2, element by element, of one shape."""
-    if tile(data1, "data1").shape != tile(data2, "data2").shape:
-        refuse("shape", f"data1 {data1} and data2 {data2} differ in shape; tensor_tensor does not broadcast")
-    return elementwise("tensor_tensor", operator_named(op).function, (data1, data2), dtype, mask)
+    """data1 <op> data2, element by element; free dimensions of size 1 are repeated.
+
+    The page asks for as many elements a partition, and says which instruction to use for a broadcast "in general";
+    public kernels that were measured on devices do broadcast here. The partitions must be as many.
+    """
+    operands = [tile(value, what) for value, what in ((data1, "data1"), (data2, "data2"))]
+    if operands[0].shape[0] != operands[1].shape[0]:
+        refuse("shape", f"data1 {data1} and data2 {data2} differ in partitions")
+    if all(found.buffer is Region.psum for found in operands):
+        refuse("both-in-psum", f"data1 {data1} and data2 {data2} are both in PSUM")
+    dims = max(found.ndim for found in operands)
+    padded = [_padded(found, dims) for found in operands]
+    broadcast(padded[0].shape, padded[1].shape)
+    return elementwise("tensor_tensor", operator_named(op).function, padded, dtype, mask)
+
+
+def _padded(found: BetaTensor, dims: int) -> BetaTensor:
+    """A tile with free dimensions of size 1 before its own, to have so many."""
+    if found.ndim == dims:
+        return found
+    shape = (found.shape[0],) + (1,) * (dims - found.ndim) + found.shape[1:]
+    values, known = found.read()
+    return BetaTensor(found.memory, values.reshape(shape), known.reshape(shape))
 
 
 def tensor_scalar(

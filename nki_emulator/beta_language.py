@@ -48,7 +48,8 @@ class ParDim:
 def ndarray(shape: Any, dtype: Any, *, buffer: Region | Placement | None = None, name: str = "", **_: Any) -> BetaTensor:
     """A new tensor whose contents are undefined; the first dimension is the partition unless par_dim marks one.
 
-    Shared HBM is the same for all instances of a grid; other memory is each instance's own.
+    Shared HBM is the same for all instances of a grid; other memory is each instance's own. A single dimension on chip
+    is that of the partitions, each of one element.
     """
     placement = buffer if isinstance(buffer, Placement) else None
     if placement is not None:
@@ -58,6 +59,8 @@ def ndarray(shape: Any, dtype: Any, *, buffer: Region | Placement | None = None,
     marked = [dim for dim, size in enumerate(shape) if isinstance(size, ParDim)]
     sizes = positive(tuple(size.size if isinstance(size, ParDim) else int(size) for size in shape), "the shape")
     partition, region = marked[0] if marked else 0, buffer or Region.sbuf
+    if region.on_chip and len(sizes) == 1:
+        sizes = (*sizes, 1)
     machine, found = instance(), data_type(dtype)
     make = partial(Memory, machine, sizes, found, region, partition, name)
     if placement is not None:
@@ -301,8 +304,8 @@ def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> BetaTensor:
 
 
 def shared_identity_matrix(n: int, dtype: Any = np.uint8, **_: Any) -> BetaTensor:
-    begin("shared_identity_matrix")
-    return new_tile(np.eye(n, dtype=np.float32), True, data_type(dtype))
+    """`shared_constant` of an identity matrix."""
+    return shared_constant(np.eye(n, dtype=np.float32), dtype)
 
 
 def atomic_rmw(dst: BetaTensor, value: Any, op: Any, *, mask: Any = None) -> None:
