@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from math import prod
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -21,8 +22,8 @@ from .machine import Machine
 from .storage import Region
 from .targets import BANK, BANKS, PARTITIONS
 
-Function = Callable[[Ints, int, int], Ints]
-"""Index of a block, partitions, bytes a partition -> (partition, byte), in PSUM (bank, partition, byte)."""
+Function = Callable[..., Ints]
+"""Index `idx` of a block, `pdim_size` partitions, `fdim_size` bytes a partition -> (partition, byte), in PSUM (bank, partition, byte)."""
 RESERVED = 16 * 1024
 """Bytes of a partition of SBUF that the compiler keeps."""
 
@@ -63,7 +64,10 @@ def place(memory: Memory, placement: Placement) -> None:
     count, size = shape[partition], prod(shape[partition + 1 :]) * memory.dtype.itemsize
     own = []
     for block, index in enumerate(np.ndindex(*shape[:partition])):
-        found = tuple(int(part) for part in placement.function(tuple(int(i) for i in index), count, size))
+        arguments = {"idx": tuple(int(i) for i in index), "pdim_size": count, "fdim_size": size}
+        named = arguments.keys() <= signature(placement.function).parameters.keys()
+        given = placement.function(**arguments) if named else placement.function(*arguments.values())
+        found = tuple(int(part) for part in given)
         own.append(_checked(memory, block, found, count, size))
     taken = [other for other in _places.get(memory.machine, ()) if other.memory() is not None]
     _places[memory.machine] = taken + own
@@ -116,12 +120,12 @@ class Allocator:
     ) -> Placement:  # fmt: skip
         """Blocks in turn at so many tiles of a bank, the partitions and the bytes."""
 
-        def modulo(index: Ints, partitions: int, size: int) -> Ints:
+        def modulo(idx: Ints, pdim_size: int, fdim_size: int) -> Ints:
             inner = (
-                _modulo(base_partition, num_par_tiles, partitions, index),
-                _modulo(base_addr, num_free_tiles, size, index),
+                _modulo(base_partition, num_par_tiles, pdim_size, idx),
+                _modulo(base_addr, num_free_tiles, fdim_size, idx),
             )
-            bank = _modulo(base_bank, num_bank_tiles, 1, index)
+            bank = _modulo(base_bank, num_bank_tiles, 1, idx)
             return (bank, *inner) if self.region is Region.psum else inner
 
         return Placement(self.region, modulo)

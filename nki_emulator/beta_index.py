@@ -122,7 +122,8 @@ def executed(mask: Any, shape: Ints) -> np.ndarray | None:
 
 
 def arange(*bounds: int) -> Index:
-    values = np.arange(*(integer(bound, "a bound of arange") for bound in bounds), dtype=np.int64)
+    whole = [int(bound) if isinstance(bound, np.integer) else integer(bound, "a bound of arange") for bound in bounds]
+    values = np.arange(*whole, dtype=np.int64)
     if not values.size:
         refuse("index", f"arange{bounds} is empty")
     return Index(values, values.shape)

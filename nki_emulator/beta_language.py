@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from .arithmetic import IDENTITIES
@@ -167,6 +168,16 @@ class Function:
         return elementwise(self.__name__, self.function, operands, dtype, mask, self.result)
 
 
+class Quotient(Function):
+    """nl.divide: of integers it is a float32, as NumPy's is a float."""
+
+    def __call__(self, *operands: Any, dtype: Any = None, mask: Any = None, **unknown: Any) -> BetaTensor:
+        tiles = [value for value in operands if isinstance(value, BetaTensor)]
+        if dtype is None and not any(found.dtype.is_float for found in tiles):
+            dtype = FLOAT32
+        return super().__call__(*operands, dtype=dtype, mask=mask, **unknown)
+
+
 class Reduction:
     """nl.sum, nl.max, nl.min and nl.prod: in float32, rounded once to dtype, which is that of the tile.
 
@@ -261,7 +272,7 @@ FUNCTIONS.update(
         if not operator.bits and operator.generation == 2
     },
     **{name: Function(name, activation_named(name), 1) for name in ACTIVATIONS | BETA_ACTIVATIONS},
-    divide=Function("divide", np.divide, 2),
+    divide=Quotient("divide", np.divide, 2),
     negative=Function("negative", np.negative, 1),
     logical_not=Function("logical_not", lambda x: (x == 0).astype(np.float32), 1, DTYPES["uint8"]),
 )
@@ -317,6 +328,11 @@ def atomic_rmw(dst: BetaTensor, value: Any, op: Any, *, mask: Any = None) -> Non
     if not isinstance(value, BetaTensor):
         value = full(dst.shape, value, dst.dtype)
     accumulated(dst, tile(value, "value"), mask)
+
+
+def finfo(dtype: Any) -> Any:
+    """Limits of a float type."""
+    return ml_dtypes.finfo(data_type(dtype).stored)
 
 
 def static_cast(input_data: Any, dtype: Any) -> BetaTensor:

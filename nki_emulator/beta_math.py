@@ -260,7 +260,9 @@ def product(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> Bet
     chosen = executed(mask, shape)
     if chosen is not None:
         ran = chosen if ran is None else ran & chosen
-    return new_tile(values.reshape(shape), known, FLOAT32, Region.psum, ran)
+    result = new_tile(values.reshape(shape), known, FLOAT32, Region.psum, ran)
+    result.memory.is_product = True
+    return result
 
 
 def double_row(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> BetaTensor:

@@ -32,7 +32,7 @@ class Memory:
         self.machine, self.dtype, self.region, self.name, self.partition = machine, dtype, region, name, partition
         self.placed: Callable[[BetaTensor], None] | None = None
         """Of memory that the kernel places itself: what a write does to others there."""
-        self.is_input = self.is_stored = False
+        self.is_input = self.is_stored = self.is_product = False
         if region.on_chip:
             if len(shape) < 2:
                 refuse("shape", f"a tensor on chip has a partition and a free dimension; {shape} has one")
@@ -141,7 +141,10 @@ class BetaTensor(View):
         entries = expanded(self, entries)
         keys = tuple([self._inside(dim, entry) for dim, entry in enumerate(entries)])
         dropped = sum(type(entry) is int for entry in keys[: self.partition])
-        return BetaTensor(self.memory, self.values[keys], self.known[keys], self.partition - dropped)
+        values, known = self.values[keys], self.known[keys]
+        if self.buffer.on_chip and values.ndim == 1:  # a tile keeps a free dimension
+            values, known = values[:, None], known[:, None]
+        return BetaTensor(self.memory, values, known, self.partition - dropped)
 
     def _inside(self, dim: int, entry: Any) -> int | slice:
         """One entry; nothing is clipped and nothing counts from the end."""
@@ -219,7 +222,7 @@ class BetaTensor(View):
         self._check_current()
         if self.memory.is_input:
             self.memory.is_stored = True
-        if self.values.size and 0 in self.values.strides:
+        if any(not step and size > 1 for step, size in zip(self.values.strides, self.values.shape, strict=True)):
             refuse("overlapping-write", f"{self} is a broadcast; several of its elements are one")
         if self.memory.placed is not None:
             self.memory.placed(self)
@@ -312,10 +315,24 @@ class BetaTensor(View):
         return FUNCTIONS[name](*operands, dtype=dtype)
 
     def __iadd__(self, other: Any) -> BetaTensor:
-        """In place, as the accumulation of products in PSUM is written; nothing is added where nothing was computed."""
+        """In place, as the accumulation of products in PSUM is written; nothing is added where nothing was computed.
+
+        A product that is added to PSUM which nothing has written starts the sum, as the Tensor Engine does with the
+        first of a group: the SDK's own tutorial on attention relies on it (attn_fwd_v8a, Neuron SDK 2.26).
+        """
+        ran = other.executed if isinstance(other, BetaTensor) else None
+        if isinstance(other, BetaTensor) and other.memory.is_product and self.buffer is Region.psum:
+            self._start(ran)
         result = self._computed("add", self, other, dtype=FLOAT32 if self.dtype.is_float else self.dtype)
-        self.write(*result.read(), other.executed if isinstance(other, BetaTensor) else None)
+        self.write(*result.read(), ran)
         return self
+
+    def _start(self, ran: np.ndarray | None) -> None:
+        """Zeros where a sum begins."""
+        _, known = self.read()
+        fresh = ~known if ran is None else ~known & ran
+        if fresh.any():
+            self.write(np.zeros(self.shape, np.float32), np.ones(self.shape, np.bool_), fresh)
 
     def __neg__(self) -> BetaTensor:
         return self._computed("negative", self)
@@ -412,6 +429,8 @@ def call(machine: BetaMachine, function: Callable[..., Any], grid: tuple[int, ..
     """
     given = dict(bound.arguments)
     machine.grid = grid or (1,)
+    if not all(machine.grid):
+        refuse("not-implemented", f"a launch on a grid of {machine.grid}, of which no page says how many instances it has")
     tensors = {key: machine.argument(value, key) for key, value in given.items()}
     bound.arguments.update(tensors)
     for number in range(prod(machine.grid)):

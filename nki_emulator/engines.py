@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 
 from .errors import refuse
 from .machine import Machine
@@ -14,7 +14,7 @@ DgeMode = Enum("DgeMode", ["unknown", "swdge", "hwdge", "none"], start=0)
 OobMode = Enum("OobMode", ["error", "skip"], start=0)
 ReduceCmd = Enum("ReduceCmd", ["idle", "reset", "reduce", "reset_reduce", "load_reduce"], start=0)
 MatmulPerfMode = Enum("MatmulPerfMode", {"none": "none", "double_row": "double_row"})
-NcVersion = Enum("NcVersion", {"gen2": 2, "gen3": 3, "gen4": 4})
+NcVersion = IntEnum("NcVersion", {"gen2": 2, "gen3": 3, "gen4": 4})
 
 
 class NkiInstruction:

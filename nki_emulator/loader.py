@@ -64,7 +64,7 @@ def load(
         if not beta:
             check(tree, file)
         core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds, partial_outputs)
-        with core.imports():
+        with core.imports(), patched_modules(module):
             exec(compile(tree, file, "exec"), vars(module))
     except SyntaxError as problem:
         message = f"SyntaxError: {problem.msg}"
@@ -72,6 +72,16 @@ def load(
     except Exception as problem:
         raise _located("(file)", file, problem) from _cause(problem)
     return module
+
+
+@contextmanager
+def patched_modules(module: ModuleType) -> Iterator[None]:
+    """The module under its name in sys.modules, where `dataclasses` looks for the one that a class is defined in."""
+    sys.modules[module.__name__] = module
+    try:
+        yield
+    finally:
+        sys.modules.pop(module.__name__, None)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from . import (
     language,
 )  # fmt: skip
 from .beta_alloc import Allocator
-from .beta_index import MeshGrid, arange
+from .beta_index import Index, MeshGrid, arange
 from .beta_math import data_type
 from .beta_tensor import BetaTensor
 from .dtypes import DTYPES, UNSUPPORTED
@@ -69,7 +69,7 @@ _BETA_ISA_MISSING = "builtin_custom_op"
 _BETA_LANGUAGE: Sources = (
     (beta_language, "ndarray full zeros ones empty_like zeros_like load store load_transpose2d copy matmul transpose"),
     (beta_language, "broadcast_to expand_dims mean var softmax where program_id num_programs program_ndim"),
-    (beta_language, "shared_constant shared_identity_matrix device_print atomic_rmw static_cast rms_norm"),
+    (beta_language, "shared_constant shared_identity_matrix device_print atomic_rmw static_cast rms_norm finfo"),
     (beta_search, "gather_flattened"),
     (beta_random, "rand random_seed"),
 )
@@ -159,7 +159,8 @@ def beta_modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleTyp
         {
             "neuronxcc": {},
             "neuronxcc.nki": {
-                **{name: _on_device(f"nki.{name}") for name in ("benchmark", "profile", "baremetal")},
+                **{name: _on_device(f"nki.{name}") for name in ("benchmark", "profile")},
+                "baremetal": jit,
                 "jit": jit,
                 "trace": jit,
                 "simulate_kernel": lambda kernel, *args, **kwargs: kernel(*args, **kwargs),
@@ -182,6 +183,10 @@ def beta_modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleTyp
             "neuronxcc.nki.compiler": _compiler(),
             "neuronxcc.nki.typing": {"tensor": TensorHint(), "mutable_tensor": TensorHint()},
             "neuronxcc.nki.language.constants": {"sizeinbytes": _size_in_bytes},
+            # no page names them; the vendor's public kernels annotate with them
+            **{f"neuronxcc.nki.compiler.backends{rest}": {} for rest in ("", ".neuron")},
+            "neuronxcc.nki.compiler.backends.neuron.tensor": {"local_tile": BetaTensor},
+            "neuronxcc.nki.compiler.backends.neuron.indexing": {"TileIndex": Index},
             # the vendor's public kernels import it under this name as well
             "nki": {},
             "nki.language": {},

@@ -81,10 +81,8 @@ def _attention() -> Iterator[Call]:
     small = (Array((128, 128)),) * 3
     for version in (1, 2):
         yield Call(ATTENTION, f"attn_fwd_v{version}", small, definitions.ATTENTION, target="gen3")
-    for version in (3, 4, 5, 6):
+    for version in ("3", "4", "5", "6", "8a"):
         yield Call(ATTENTION, f"attn_fwd_v{version}", HEADS, definitions.ATTENTION, target="gen3")
-    # its sums start in PSUM that nothing has written
-    yield Call(ATTENTION, "attn_fwd_v8a", HEADS, NONE, target="gen3", refused=("uninitialised",))
 
 
 def _convolved(x: np.ndarray, w: np.ndarray, bias: np.ndarray, stride: int, padding: Pair, dilation: int) -> np.ndarray:
@@ -114,12 +112,15 @@ def _library() -> Iterator[Call]:
         arrays = (Array((2, c, 600 if c == 40 else 40)), Array((s, c, k)), Array((k,)))
         yield Call(file, "conv1d", (*arrays, *geometry), CONVOLUTION, target="gen3", package=package)
     # the Scalar Engine copies no tensors on gen2
-    yield Call(file, "conv1d", (*arrays, *geometry), NONE, refused=("engine",), package=package)
+    page = "nki.isa.tensor_copy, SDK 2.32: the Scalar Engine copies from NeuronCore-v3 on"
+    yield Call(file, "conv1d", (*arrays, *geometry), NONE, refused=("engine",), package=package, page=page)
     file, package = "nkilib/experimental/conv/depthwise_conv1d.py", "nkilib.experimental.conv.depthwise_conv1d"
     depthwise = (Array((2, 8, 1, 40)), Array((8, 1, 1, 3)), ((0, 0), (0, 0)), (1, 1), (1, 1), (1, 1), 8)
     # it fills PSUM with zeros and adds to them, which the page of nc_matmul leaves undefined
     refused = ("psum-not-started",)
-    yield Call(file, "depthwise_conv1d_implicit_gemm", depthwise, NONE, target="gen3", refused=refused, package=package)
+    page = "nki.isa.nc_matmul, SDK 2.32: accumulating onto what nc_matmul did not write is undefined"
+    options: Any = {"target": "gen3", "refused": refused, "package": package, "page": page}
+    yield Call(file, "depthwise_conv1d_implicit_gemm", depthwise, NONE, **options)
     file, package = "nkilib/core/cumsum/cumsum.py", "nkilib.core.cumsum.cumsum"
     running = Definition(lambda x: np.cumsum(x, axis=1), lambda x: definitions.gamma(x.shape[1]) * np.abs(x).cumsum(1))
     yield Call(file, "cumsum", (Array((200, 3000)),), running, package=package)
@@ -142,9 +143,11 @@ def _elementwise() -> Iterator[Call]:
 def _broken() -> Iterator[Call]:
     """Examples that cannot work: 256 partitions on purpose; a return inside the loop, and a missing parenthesis."""
     exponential = "tensor_exp_kernel_"
-    yield Call("layout-violation.py", exponential, (Array((256, 512)),), NONE, refused=("partition-limit",))
+    page = "NKI Programming Model: a tile has at most 128 partitions (the page shows this file as what fails)"
+    yield Call("layout-violation.py", exponential, (Array((256, 512)),), NONE, refused=("partition-limit",), page=page)
     rules = ("output-unwritten", "kernel-error")
-    yield Call("layout-dynamic-loop.py", exponential, (Array((200, 512)),), NONE, refused=rules)
+    page = "NKI errors, SDK 2.26: err_tensor_output_not_written_to; in SDK 2.32 the file is no Python"
+    yield Call("layout-dynamic-loop.py", exponential, (Array((200, 512)),), NONE, refused=rules, page=page)
 
 
 SAMPLES = (*_matmuls(), *_pooling(), *_rows(), *_attention(), *_elementwise(), *_broken(), *_library())
