@@ -85,9 +85,10 @@ def _checked(memory: Memory, block: int, found: Ints, count: int, size: int) -> 
         if not 0 <= bank < BANKS or size > BANK:
             refuse("psum-bank", f"a tile of {size} bytes a partition in bank {bank}; there are {BANKS} of {BANK}")
         return Place(ref(memory), block, memory.region, (0, count), (bank * BANK, bank * BANK + size))
-    limit = memory.machine.target.sbuf_total - RESERVED
-    if not 0 <= byte or byte + size > limit:
-        refuse("address", f"a tile at bytes {byte} to {byte + size} of a partition; a kernel places below {limit}")
+    total = memory.machine.target.sbuf_total
+    if not 0 <= byte < total - RESERVED or byte + size > total:
+        where = f"a tile at bytes {byte} to {byte + size} of a partition of {total}"
+        refuse("address", f"{where}; tiles begin below {total - RESERVED}")
     return Place(ref(memory), block, memory.region, (start, start + count), (byte, byte + size))
 
 

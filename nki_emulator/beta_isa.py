@@ -19,6 +19,7 @@ from .beta_math import (
     elementwise,
     flat,
     free_axes,
+    masked,
     new_tile,
     number_or_values,
     operator_named,
@@ -127,11 +128,10 @@ def tensor_reduce(
 ) -> BetaTensor:  # fmt: skip
     """data reduced over free axes in float32, rounded once to dtype (that of data)."""
     begin("tensor_reduce")
-    if mask is not None:
-        refuse("not-implemented", "tensor_reduce with a mask")
     values, known = tile(data, "data").read()
-    axes = free_axes(data.shape, axis)
-    result, sound = reduced(operator_named(op), as_float(values), known, axes, keepdims)
+    axes, operator = free_axes(data.shape, axis), operator_named(op)
+    terms = masked(operator, as_float(values), known, executed(mask, data.shape))
+    result, sound = reduced(operator, *terms, axes, keepdims)
     return new_tile(-result if negate else result, sound, data_type(dtype, data.dtype))
 
 
@@ -300,11 +300,13 @@ def tensor_copy_predicated(
 
 def tensor_partition_reduce(op: Any, data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
     """A new tile (1, ...) with data reduced over its partitions, in float32."""
-    if mask is not None:
-        refuse("not-implemented", "tensor_partition_reduce with a mask")
     begin("tensor_partition_reduce")
     values, known = flat(tile(data, "data"))
-    found, sound = reduced(operator_named(op), values[None], known[None], (1,), False)
+    operator, ran = operator_named(op), executed(mask, data.shape)
+    terms = (values[None], known[None])
+    if ran is not None:
+        terms = masked(operator, *terms, ran.reshape(1, *values.shape))
+    found, sound = reduced(operator, *terms, (1,), False)
     shape = (1, *data.shape[1:])
     return new_tile(found.reshape(shape), sound.reshape(shape), data_type(dtype, data.dtype))
 

@@ -10,7 +10,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .arithmetic import IDENTITIES
 from .beta_alloc import Placement, place
 from .beta_index import broadcast, executed
 from .beta_math import (
@@ -21,6 +20,7 @@ from .beta_math import (
     data_type,
     elementwise,
     free_axes,
+    masked,
     new_tile,
     operator_named,
     product,
@@ -194,12 +194,8 @@ class Reduction:
         """A new tile in SBUF. Elements that a mask leaves out take no part; a row that it leaves out is undefined."""
         begin(self.__name__)
         values, known = tile(x, "x").read()
-        values, ran = as_float(values), executed(mask, x.shape)
-        if ran is not None:
-            some = ran.reshape(ran.shape[0], -1).any(axis=1).reshape((-1,) + (1,) * (x.ndim - 1))
-            values = np.where(ran & known, values, np.float32(IDENTITIES[self.operator.name]))
-            known = (known | ~ran) & some
-        found = reduced(self.operator, values, known, free_axes(x.shape, axis), keepdims)
+        terms = masked(self.operator, as_float(values), known, executed(mask, x.shape))
+        found = reduced(self.operator, *terms, free_axes(x.shape, axis), keepdims)
         return new_tile(*found, data_type(dtype, x.dtype))
 
 
@@ -227,28 +223,33 @@ class Bits:
 
 
 def mean(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> BetaTensor:
-    """The sum in float32 times the reciprocal of the count, rounded once to dtype (that of x)."""
-    if mask is not None:
-        refuse("not-implemented", "mean with a mask")
-    total = REDUCTIONS["sum"](x, axis, dtype=FLOAT32, keepdims=keepdims)
+    """The sum in float32 times the reciprocal of the count, rounded once to dtype (that of x).
+
+    With a mask only whole rows may be left out: over how many elements a mean is taken else, no page says.
+    """
+    ran = executed(mask, x.shape)
+    if ran is not None and (ran.any(axis=tuple(range(1, x.ndim))) != ran.all(axis=tuple(range(1, x.ndim)))).any():
+        refuse("not-implemented", "a mean of which a mask leaves out a part of a row")
+    total = REDUCTIONS["sum"](x, axis, dtype=FLOAT32, mask=mask, keepdims=keepdims)
     return elementwise("multiply", np.multiply, (total, total.size / x.size), dtype, None, x.dtype)
 
 
 def var(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
     """The mean of squared distances from the mean, in float32, rounded once to dtype (that of x)."""
     average = mean(x, axis, dtype=FLOAT32, mask=mask, keepdims=True)
-    distances = elementwise("subtract", np.subtract, (x, average), FLOAT32, None)
-    return mean(elementwise("square", np.square, (distances,), FLOAT32, None), axis, dtype=dtype or x.dtype)
+    distances = elementwise("subtract", np.subtract, (x, average), FLOAT32, mask)
+    squares = elementwise("square", np.square, (distances,), FLOAT32, mask)
+    return mean(squares, axis, dtype=dtype or x.dtype, mask=mask)
 
 
-def softmax(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+def softmax(
+    x: BetaTensor, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, mask: Any = None
+) -> BetaTensor:
     """exp(x - max) / sum of it over free axes, in float32, rounded once to dtype (that of x)."""
-    if mask is not None:
-        refuse("not-implemented", "softmax with a mask")
-    shifted = elementwise("subtract", np.subtract, (x, REDUCTIONS["max"](x, axis, keepdims=True)), FLOAT32, None)
-    powers = FUNCTIONS["exp"](shifted)
-    total = REDUCTIONS["sum"](powers, axis, keepdims=True)
-    return elementwise("divide", np.divide, (powers, total), dtype, None, x.dtype)
+    largest = REDUCTIONS["max"](x, axis, dtype=FLOAT32, mask=mask, keepdims=True)
+    powers = FUNCTIONS["exp"](elementwise("subtract", np.subtract, (x, largest), FLOAT32, mask))
+    total = REDUCTIONS["sum"](powers, axis, mask=mask, keepdims=True)
+    return elementwise("divide", np.divide, (powers, total), dtype or compute_dtype, mask, x.dtype)
 
 
 def where(condition: BetaTensor, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .arithmetic import IDENTITIES
 from .beta_index import broadcast, executed
 from .beta_tensor import BetaTensor, Memory
 from .dtypes import DTYPES, FLOAT32, INT32, DType, dtype_of
@@ -214,6 +215,16 @@ def reduced(
         for part in (np.where(known, values, np.float32(1)), known)
     )
     return operator.reduction(terms, axis=-1).reshape(shape), sound.all(-1).reshape(shape)
+
+
+def masked(
+    operator: Operator, values: np.ndarray, known: np.ndarray, ran: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Terms of a reduction: what a mask leaves out changes no result, and a row that it leaves out is undefined."""
+    if ran is None:
+        return values, known
+    some = ran.reshape(ran.shape[0], -1).any(axis=1).reshape((-1,) + (1,) * (values.ndim - 1))
+    return np.where(ran & known, values, np.float32(IDENTITIES[operator.name])), (known | ~ran) & some
 
 
 def flat(found: BetaTensor) -> tuple[np.ndarray, np.ndarray]:

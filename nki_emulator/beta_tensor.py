@@ -16,7 +16,7 @@ import numpy as np
 from .beta_index import Grid, Index, Mask, broadcast, executed
 from .dtypes import FLOAT32, DType, dtype_of, rounded
 from .errors import refuse
-from .indexing import DynamicSlice, Ints, expanded, positive
+from .indexing import DynamicSlice, Ints, expanded, integer, positive
 from .machine import Machine, current, running
 from .operands import as_float
 from .storage import Region, View
@@ -139,12 +139,40 @@ class BetaTensor(View):
     def _sliced(self, entries: tuple[Any, ...]) -> BetaTensor:
         """Ints and slices. An int drops its dimension, except the partition, which stays with size 1."""
         entries = expanded(self, entries)
+        if any(self._leaves(dim, entry) for dim, entry in enumerate(entries)):
+            return self._late(entries)
         keys = tuple([self._inside(dim, entry) for dim, entry in enumerate(entries)])
         dropped = sum(type(entry) is int for entry in keys[: self.partition])
         values, known = self.values[keys], self.known[keys]
         if self.buffer.on_chip and values.ndim == 1:  # a tile keeps a free dimension
             values, known = values[:, None], known[:, None]
         return BetaTensor(self.memory, values, known, self.partition - dropped)
+
+    def _leaves(self, dim: int, entry: Any) -> bool:
+        """Whether a slice with both ends goes past the end, where a mask may leave out what is there."""
+        if isinstance(entry, DynamicSlice):
+            return 0 <= entry.start < entry.start + entry.size > self.shape[dim]
+        ends = isinstance(entry, slice) and entry.start is not None and entry.stop is not None
+        return bool(ends and 0 <= entry.start < entry.stop > self.shape[dim] and (entry.step or 1) == 1)
+
+    def _late(self, entries: tuple[Any, ...]) -> BetaTensor:
+        """Slices as index expressions, whose bounds are checked when the mask is known."""
+        spans = [range(entry.start, entry.start + entry.size) if isinstance(entry, DynamicSlice) else entry for entry in entries]
+        spans = [
+            range(*slice(s.start or 0, self.shape[d] if s.stop is None else s.stop, s.step).indices(2**62))
+            if isinstance(s, slice)
+            else s
+            for d, s in enumerate(spans)
+        ]
+        shape = tuple(len(span) for span in spans if isinstance(span, range))
+        keys, axis = [], 0
+        for span in spans:
+            if isinstance(span, range):
+                keys.append(np.array(span).reshape(tuple(-1 if i == axis else 1 for i in range(len(shape)))))
+                axis += 1
+            else:
+                keys.append(np.full((1,) * len(shape), integer(span, "an index")))
+        return BetaTensor(self.memory, self.values, self.known, 0, tuple(keys), shape)
 
     def _inside(self, dim: int, entry: Any) -> int | slice:
         """One entry; nothing is clipped and nothing counts from the end."""

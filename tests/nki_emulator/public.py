@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import logging
 import sys
 import tempfile
 import warnings
@@ -108,12 +109,16 @@ def _surroundings(call: Call, path: Path) -> Iterator[None]:
     frameworks = {name: _Framework(name) for name in call.frameworks if name not in sys.modules}
     sys.path.insert(0, str(path.parents[call.package.count(".")]))
     sys.path.insert(1, str(path.parent))
-    with patch.dict(sys.modules, frameworks), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    # importing neuronx-cc adds a level to logging, which an assignment uses
+    level = patch.object(logging, "OFF", logging.CRITICAL + 10, create=True)
+    disabled = logging.root.manager.disable
+    with patch.dict(sys.modules, frameworks), level, contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             yield
         finally:
             sys.path[:] = search
+            logging.disable(disabled)
             for name in [name for name in sys.modules if name not in before]:
                 beside = str(getattr(sys.modules[name], "__file__", "") or "")
                 if beside.startswith((str(path.parent), str(path.parents[call.package.count(".")]))):
