@@ -5,6 +5,7 @@ Tiles may share their place, one after another: what is written to a tile makes 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 import numpy as np
 
 from .beta_tensor import BetaTensor, Memory
-from .errors import refuse
+from .errors import SOURCES, refuse
 from .indexing import Ints
 from .machine import Machine
 from .storage import Region
@@ -52,6 +53,8 @@ class Place:
 
 
 _places: WeakKeyDictionary[Machine, list[Place]] = WeakKeyDictionary()
+_first: WeakKeyDictionary[Machine, dict[Any, Ints]] = WeakKeyDictionary()
+"""The place that a call of a kernel asked for when it was first made."""
 
 
 def place(memory: Memory, placement: Placement) -> None:
@@ -62,19 +65,31 @@ def place(memory: Memory, placement: Placement) -> None:
     """
     shape, partition = memory.values.shape, memory.partition
     count, size = shape[partition], prod(shape[partition + 1 :]) * memory.dtype.itemsize
-    own = []
+    here, own = _call_sites(), []
+    seen = _first.setdefault(memory.machine, {})
     for block, index in enumerate(np.ndindex(*shape[:partition])):
         arguments = {"idx": tuple(int(i) for i in index), "pdim_size": count, "fdim_size": size}
         named = arguments.keys() <= signature(placement.function).parameters.keys()
         given = placement.function(**arguments) if named else placement.function(*arguments.values())
         found = tuple(int(part) for part in given)
-        own.append(_checked(memory, block, found, count, size))
+        moved = seen.setdefault((here, block), found) != found
+        own.append(_checked(memory, block, found, count, size, moved))
     taken = [other for other in _places.get(memory.machine, ()) if other.memory() is not None]
     _places[memory.machine] = taken + own
     memory.placed = partial(_overwritten, own)
 
 
-def _checked(memory: Memory, block: int, found: Ints, count: int, size: int) -> Place:
+def _call_sites() -> tuple[tuple[str, int], ...]:
+    """File and line of each call of kernel code that is running."""
+    frame, found = sys._getframe(), []
+    while frame is not None:
+        if frame.f_code.co_filename in SOURCES:
+            found.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(found)
+
+
+def _checked(memory: Memory, block: int, found: Ints, count: int, size: int, moved: bool) -> Place:
     bank, start, byte = found if memory.region is Region.psum else (0, *found)
     step = PARTITIONS if count > 64 else 64 if count > 32 else 32
     if start % step or start + count > PARTITIONS:
@@ -86,7 +101,11 @@ def _checked(memory: Memory, block: int, found: Ints, count: int, size: int) -> 
             refuse("psum-bank", f"a tile of {size} bytes a partition in bank {bank}; there are {BANKS} of {BANK}")
         return Place(ref(memory), block, memory.region, (0, count), (bank * BANK, bank * BANK + size))
     total = memory.machine.target.sbuf_total
-    if not 0 <= byte < total - RESERVED or byte + size > total:
+    outside = not 0 <= byte < total - RESERVED or byte + size > total
+    if outside and moved:
+        why = "the compiler traces a loop once, this emulator runs its Python in every pass"
+        refuse("not-implemented", f"addresses that Python adds up inside a loop: {why}")
+    if outside:
         where = f"a tile at bytes {byte} to {byte + size} of a partition of {total}"
         refuse("address", f"{where}; tiles begin below {total - RESERVED}")
     return Place(ref(memory), block, memory.region, (start, start + count), (byte, byte + size))

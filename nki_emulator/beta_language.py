@@ -336,6 +336,13 @@ def finfo(dtype: Any) -> Any:
     return ml_dtypes.finfo(data_type(dtype).stored)
 
 
+def loop_reduce(x: BetaTensor, op: Any, loop_indices: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+    """A tile that is reduced by a binary operator into the tile that it is assigned to, as `b[...] = loop_reduce(a)`."""
+    found = copied("loop_reduce", x, FLOAT32, mask)
+    found.pending = operator_named(op).name
+    return found
+
+
 def static_cast(input_data: Any, dtype: Any) -> BetaTensor:
     return copied("static_cast", input_data, dtype, None)
 

@@ -49,7 +49,7 @@ class Memory:
 class BetaTensor(View):
     """A view of a memory: basic indexing leaves views of NumPy, index expressions a `key` that is looked up late."""
 
-    __slots__ = ("executed", "key", "known", "limit", "memory", "partition", "shape", "values")
+    __slots__ = ("executed", "key", "known", "limit", "memory", "partition", "pending", "shape", "values")
 
     def __init__(
         self, memory: Memory, values: np.ndarray, known: np.ndarray, partition: int = 0,
@@ -60,6 +60,8 @@ class BetaTensor(View):
         self.executed: np.ndarray | None = None
         self.limit: np.ndarray | None = None
         """Of an operand of a product: which elements take part."""
+        self.pending: str | None = None
+        """Of what nl.loop_reduce returns: the function by which it is reduced into the tile that it is assigned to."""
 
     @classmethod
     def of(cls, memory: Memory, partition: int = 0) -> BetaTensor:
@@ -199,6 +201,7 @@ class BetaTensor(View):
             refuse("index", f"{len(entries)} indices for {self}; index expressions name every dimension")
         if not all(isinstance(entry, Index | int | np.integer) for entry in entries):
             refuse("mixed-index", "slices and index expressions in one access are not supported")
+        entries = _aligned(entries)
         shape = broadcast(*[entry.shape for entry in entries if isinstance(entry, Index)])
         arrays = [entry.values if isinstance(entry, Index) else np.array(int(entry)) for entry in entries]
         keys = tuple([values.reshape((1,) * (len(shape) - values.ndim) + values.shape) for values in arrays])
@@ -299,6 +302,8 @@ class BetaTensor(View):
         if not isinstance(value, BetaTensor):
             target.write(np.full(target.shape, value, np.float32), np.ones(target.shape, np.bool_))
             return
+        if value.pending is not None:
+            value = self._computed(value.pending, target, value, dtype=target.dtype)
         values, known = value.read()
         shape = target.shape
         if [n for n in shape if n > 1] != [n for n in value.shape if n > 1]:
@@ -364,6 +369,25 @@ class BetaTensor(View):
 
     def __neg__(self) -> BetaTensor:
         return self._computed("negative", self)
+
+
+def _aligned(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Index expressions that broadcast as NumPy's do, or by their first dimensions.
+
+    No page says what [:, None, None] beside [None, :, None, None] is. The vendor's own convolution indexes so when it
+    keeps several images in a tile, and is right if both begin with the partitions.
+    """
+    shapes = [entry.shape for entry in entries if isinstance(entry, Index)]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        dims = max(map(len, shapes))
+        longer = [
+            entry[(slice(None),) * len(entry.shape) + (None,) * (dims - len(entry.shape))] if isinstance(entry, Index) else entry
+            for entry in entries
+        ]
+        return tuple(longer)
+    return entries
 
 
 FUNCTIONS: dict[str, Callable[..., BetaTensor]] = {}

@@ -69,11 +69,11 @@ _BETA_ISA_MISSING = "builtin_custom_op"
 _BETA_LANGUAGE: Sources = (
     (beta_language, "ndarray full zeros ones empty_like zeros_like load store load_transpose2d copy matmul transpose"),
     (beta_language, "broadcast_to expand_dims mean var softmax where program_id num_programs program_ndim"),
-    (beta_language, "shared_constant shared_identity_matrix device_print atomic_rmw static_cast rms_norm finfo"),
+    (beta_language, "shared_constant shared_identity_matrix device_print atomic_rmw static_cast rms_norm finfo loop_reduce"),
     (beta_search, "gather_flattened"),
     (beta_random, "rand random_seed"),
 )
-_BETA_LANGUAGE_MISSING = "all_reduce loop_reduce"
+_BETA_LANGUAGE_MISSING = "all_reduce"
 _RANGES = ("affine_range", "sequential_range", "static_range")
 
 
