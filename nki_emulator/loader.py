@@ -183,6 +183,8 @@ def _located(kernel: str, file: str, problem: BaseException, last_line: int = 0)
         rule, message = problem.rule, problem.message
     elif isinstance(problem, TimeUp):
         rule, message = "time-limit", str(problem)
+    elif isinstance(problem, ImportError) and (problem.name or "").partition(".")[0] in ("nki", "neuronxcc"):
+        rule, message = NOT_IMPLEMENTED, f"an import of what this emulator has not: {problem}"
     found, line = place(problem.__traceback__)
     return located(kernel, found or file, line or last_line, rule, message)
 

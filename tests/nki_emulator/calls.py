@@ -12,7 +12,7 @@ import numpy as np
 from tests.nki_emulator.definitions import Definition, rounded_bound
 from tests.nki_emulator.sources import DTYPES, wide
 
-SPACINGS = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11, "i8": 0.0}
+SPACINGS = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11, "i8": 0.0, "f8": 2.0**-4}
 
 
 @dataclass(frozen=True)

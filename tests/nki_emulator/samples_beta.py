@@ -18,6 +18,8 @@ from tests.nki_emulator.definitions import Definition, gamma
 NEURON_TEAM = "contributed/neuron-team-kernels/"
 REFERENCE = "src/nki_samples/reference/"
 XLA = ("torch", "torch.nn", "torch_xla", "torch_xla.core", "torch_xla.core.xla_model")
+LLAMA = ("torch.profiler", "torch_neuronx", "loguru", "transformers", "transformers.models", "transformers.models.llama")
+LLAMA = (*LLAMA, "transformers.models.llama.modeling_llama")
 WRAPPED = "import neuronxcc.nki as nki\nimport neuronxcc.nki.language as nl\n"
 NONE = Definition(np.positive)
 """Of kernels that are refused."""
@@ -247,6 +249,60 @@ def attend(q, k, v):
 """
 
 
+def _turned(q: np.ndarray, k: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """q and k rotated by halves of their last dimension, one after the other."""
+    half = q.shape[-1] // 2
+    swapped = [np.concatenate([-x[..., half:], x[..., :half]], axis=-1) for x in (q, k)]
+    return np.stack([x * cos + y * sin for x, y in zip((q, k), swapped, strict=True)])
+
+
+def _double_row(a: np.ndarray, b: np.ndarray, scale: np.ndarray, *_: Any) -> np.ndarray:
+    """a [M, K], b [K / 2, 2 N] with pairs of tiles of 128 rows side by side, scale [128, N] -> [M, N]."""
+    k, n = a.shape[1], b.shape[1] // 2
+    tiles = b.reshape(k // 256, 128, n // 512, 2, 512).transpose(0, 3, 1, 2, 4).reshape(k, n)
+    return np.asarray(a @ tiles * scale[0])
+
+
+DOUBLE = Definition(_double_row, lambda a, b, *rest: 4 * SPACINGS["f8"] * _double_row(np.abs(a), np.abs(b), *rest))
+"""The left operand is rounded to 8 bits after a scaling by its rows; the right one is in 8 bits already."""
+QUANTISED = """import neuronxcc.nki
+from nki_samples.reference.rmsnorm_quant.rmsnorm_quant import RmsNormQuantKernelArgs, rmsnorm_quant_kernel
+
+
+def quantised(hidden, weights):
+    return rmsnorm_quant_kernel(hidden, weights, RmsNormQuantKernelArgs(lower_bound=0.0))
+"""
+PRIVATE = (
+    ("hw_ubench.py", "row_tiled_matmul_isa_kernel"),
+    ("hw_ubench.py", "column_tiled_matmul_isa_kernel"),
+    ("blockwise_mm.py", "blockwise_mm_baseline_allocated"),
+    ("blockwise_mm.py", "blockwise_mm_baseline_while"),
+    ("attention_token_gen.py", "llama3_attention_block_token_gen_kernel"),
+    ("attention.py", "ring_attention_fwd"),
+    ("attention.py", "ring_attention_bwd"),
+)
+"""Files of the vendor's team whose imports are not all public, or that communicate between cores."""
+
+
+def _others() -> Iterator[Call]:
+    file = "tutorials/rotary/rotary_nki_kernels.py"
+    rotary = (Array((1, 2, 256, 64)), Array((1, 2, 256, 64)), Array((256, 64)), Array((256, 64)))
+    turned = Definition(_turned, lambda q, k, c, s: gamma(3) * 2 * np.ones((2, *q.shape)))
+    yield Call(file, "nki_apply_rotary_embedding", rotary, turned, frameworks=(*XLA, *LLAMA))
+    for name, kernel in PRIVATE:
+        yield Call(f"{NEURON_TEAM}{name}", kernel, (), NONE, refused=("not-implemented",))
+    varlen = f"{NEURON_TEAM}flash_paged_attn_varlen/varlen_attention_kernel.py"
+    yield Call(varlen, "flash_paged_attention_varlen", (), NONE, refused=("not-implemented",))
+    rows = (Array((1, 200, 1024), low=0.5), Array((1024,), low=0.5), 0.0, "RMSNormQuant")
+    yield Call(f"{NEURON_TEAM}rmsnorm_quant.py", "compatible_rmsnorm_quant", rows, NONE, refused=("not-implemented",))
+    package = "nki_samples.reference.rmsnorm_quant.rmsnorm_quant"
+    file = f"{REFERENCE}rmsnorm_quant/rmsnorm_quant.py"
+    quantised: Any = {"refused": ("not-implemented",), "package": package, "wrapper": QUANTISED}
+    yield Call(file, "quantised", rows[:2], NONE, **quantised)
+    double = (Array((256, 512), "bf16"), Array((256, 2048), "f8"), Array((128, 1024), "bf16", 1, 1), 1, 1, 2)
+    yield Call(f"{REFERENCE}double_row_matmul.py", "quantized_double_row_matmul", double, DOUBLE, target="gen3")
+
+
 def _scattered(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """y added at the first largest element of each window of 3 by 3 of x, in steps of 2."""
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
@@ -293,4 +349,4 @@ def _contributed() -> Iterator[Call]:
 
 
 MATMUL = "import neuronxcc.nki as nki\nfrom matmul import matmul\n\nmultiply = nki.jit(matmul)\n"
-SAMPLES_BETA = (*_course(), *_vendor(), *_reference(), *_contributed())
+SAMPLES_BETA = (*_course(), *_vendor(), *_reference(), *_contributed(), *_others())
