@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import update_wrapper
@@ -23,7 +23,8 @@ from .beta_tensor import BetaMachine
 from .dtypes import DType, dtype_of
 from .errors import NOT_IMPLEMENTED, SOURCES, EmulationError, Refusal, located, place, refuse
 from .machine import Machine, executing, running
-from .modules import beta_modules, imports_beta, modules
+from .modules import beta_modules, imports_beta
+from .modules import modules as current_modules
 from .storage import Region, Storage
 from .subset import check
 from .targets import PLATFORMS, TARGETS, Target
@@ -38,14 +39,15 @@ _loading = threading.RLock()
 
 def load(
     path: Path, *, target: str = "gen2", precise: bool = True, instructions: int = INSTRUCTIONS,
-    seconds: float = SECONDS, partial_outputs: bool = False,
+    seconds: float = SECONDS, partial_outputs: bool = False, modules: Mapping[str, Path] | None = None,
 ) -> ModuleType:  # fmt: skip
     """Execute a file of NKI source; its functions under `@nki.jit` are then called with NumPy arrays.
 
     `target` is gen2 (trn1), gen3 (trn2) or gen4 (trn3). With `precise` off, bf16 and 8-bit tensors keep float32 values
     until they are returned. A call ends with `EmulationError` after so many `instructions` or `seconds`. With
     `partial_outputs`, floats of an output that nothing wrote are NaN where they are refused else: for callers that look
-    at the others only, in the first generation.
+    at the others only, in the first generation. `modules` are files that take the place of modules which the source
+    imports and the emulator has not, by their names; what such a file imports may lie beside it.
 
     Raises:
         EmulationError: the file cannot be parsed or executed, or a kernel leaves the subset of Python.
@@ -64,7 +66,7 @@ def load(
         if not beta:
             check(tree, file)
         core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds, partial_outputs)
-        with core.imports(), patched_modules(module):
+        with core.imports(), _named_module(module), _given(modules or {}):
             exec(compile(tree, file, "exec"), vars(module))
     except SyntaxError as problem:
         message = f"SyntaxError: {problem.msg}"
@@ -75,13 +77,38 @@ def load(
 
 
 @contextmanager
-def patched_modules(module: ModuleType) -> Iterator[None]:
+def _named_module(module: ModuleType) -> Iterator[None]:
     """The module under its name in sys.modules, where `dataclasses` looks for the one that a class is defined in."""
     sys.modules[module.__name__] = module
     try:
         yield
     finally:
         sys.modules.pop(module.__name__, None)
+
+
+@contextmanager
+def _given(files: Mapping[str, Path]) -> Iterator[None]:
+    """Files as modules of sys.modules, with their packages; what they import from beside them is removed again."""
+    folders = [str(file.parent.resolve()) for file in files.values()]
+    search, before = list(sys.path), set(sys.modules)
+    sys.path[:0] = folders
+    try:
+        for name, file in files.items():
+            parts = name.split(".")
+            for package in (".".join(parts[:end]) for end in range(1, len(parts))):
+                if package not in sys.modules:
+                    sys.modules[package] = ModuleType(package)
+                    sys.modules[package].__path__ = []
+            module = sys.modules[name] = ModuleType(name)
+            module.__file__ = str(file)
+            SOURCES.add(str(file))
+            exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
+        yield
+    finally:
+        sys.path[:] = search
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", "") or "").startswith(tuple(folders) or ("\0",)):
+                del sys.modules[name]
 
 
 @dataclass(frozen=True)
@@ -109,7 +136,7 @@ class Core:
 
         The same for the environment, in which vendors' examples choose the target of a real toolchain.
         """
-        found = (beta_modules if self.machine is BetaMachine else modules)(self.target, self.jit)
+        found = (beta_modules if self.machine is BetaMachine else current_modules)(self.target, self.jit)
         with _loading:
             environment = dict(os.environ)
             roots = {name.partition(".")[0] for name in found}

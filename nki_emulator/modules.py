@@ -220,6 +220,8 @@ def _compiler() -> dict[str, Any]:
     hints = ("skip_middle_end_transformations", "enable_stack_allocator", "force_auto_alloc")
     return {
         "no_reorder": nullcontext,
+        "allocation_scope": nullcontext,
+        "multi_buffer": lambda factor=2: factor,
         **{name: lambda function=None, **_: function or (lambda found: found) for name in hints},
         **{region.name: Allocator(region) for region in (Region.sbuf, Region.psum)},
     }

@@ -286,9 +286,9 @@ PRIVATE = (
 
 def _others() -> Iterator[Call]:
     file = "tutorials/rotary/rotary_nki_kernels.py"
-    rotary = (Array((1, 2, 256, 64)), Array((1, 2, 256, 64)), Array((256, 64)), Array((256, 64)))
+    rotary = (Array((1, 2, 256, 64)), Array((1, 2, 256, 64)), Array((1, 256, 64)), Array((1, 256, 64)))
     turned = Definition(_turned, lambda q, k, c, s: gamma(3) * 2 * np.ones((2, *q.shape)))
-    yield Call(file, "nki_apply_rotary_embedding", rotary, turned, frameworks=(*XLA, *LLAMA))
+    yield Call(file, "nki_apply_rotary_embedding", rotary, turned, (1, 2), frameworks=(*XLA, *LLAMA))
     for name, kernel in PRIVATE:
         yield Call(f"{NEURON_TEAM}{name}", kernel, (), NONE, refused=("not-implemented",))
     varlen = f"{NEURON_TEAM}flash_paged_attn_varlen/varlen_attention_kernel.py"
