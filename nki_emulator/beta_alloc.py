@@ -24,7 +24,7 @@ from .storage import Region
 from .targets import BANK, BANKS, PARTITIONS
 
 Function = Callable[..., Ints]
-"""Index `idx` of a block, `pdim_size` partitions, `fdim_size` bytes a partition -> (partition, byte), in PSUM (bank, partition, byte)."""
+"""Index `idx` of a block, `pdim_size` partitions, `fdim_size` bytes each -> (partition, byte), in PSUM (bank, both)."""
 RESERVED = 16 * 1024
 """Bytes of a partition of SBUF that the compiler keeps."""
 
@@ -93,7 +93,9 @@ def _checked(memory: Memory, block: int, found: Ints, count: int, size: int, mov
     bank, start, byte = found if memory.region is Region.psum else (0, *found)
     step = PARTITIONS if count > 64 else 64 if count > 32 else 32
     if start % step or start + count > PARTITIONS:
-        refuse("start-partition", f"a tile of {count} partitions at partition {start}; it starts at a multiple of {step}")
+        refuse(
+            "start-partition", f"a tile of {count} partitions at partition {start}; it starts at a multiple of {step}"
+        )
     if memory.region is Region.psum:
         if start or byte:
             refuse("address", f"a tile of PSUM at partition {start}, byte {byte}; both must be 0")
@@ -115,7 +117,10 @@ def _modulo(base: int, tiles: Ints, scale: int, index: Ints) -> int:
     """base + scale times the row-major number of index modulo tiles; no tiles are one."""
     sizes = tuple(int(size) for size in tiles) or (1,) * len(index)
     if len(sizes) != len(index):
-        refuse("operand", f"{len(sizes)} numbers of tiles for {len(index)} dimensions of blocks; give one for each, or none")
+        refuse(
+            "operand",
+            f"{len(sizes)} numbers of tiles for {len(index)} dimensions of blocks; give one for each, or none",
+        )
     number = 0
     for i, size in zip(index, sizes, strict=True):
         number = number * size + i % size

@@ -37,7 +37,9 @@ class Expression:
 
     def __bool__(self) -> bool:
         """Page: "NKI Known Issues", Neuron SDK 2.26, on joining masks."""
-        refuse("tensor-value", "an index stands for many values; Python cannot branch on it; join masks by &, not `and`")
+        refuse(
+            "tensor-value", "an index stands for many values; Python cannot branch on it; join masks by &, not `and`"
+        )
 
 
 class Index(Expression):

@@ -279,9 +279,7 @@ def dma_transpose(
     ran = executed(mask, src.shape)
     values, known = src.read(mask)
     turned = None if ran is None else ran.transpose(order)
-    return new_tile(
-        as_float(values).transpose(order), known.transpose(order), data_type(dtype, src.dtype), ran=turned
-    )
+    return new_tile(as_float(values).transpose(order), known.transpose(order), data_type(dtype, src.dtype), ran=turned)
 
 
 def tensor_copy_predicated(

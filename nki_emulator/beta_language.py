@@ -12,6 +12,7 @@ import numpy as np
 
 from .beta_alloc import Placement, place
 from .beta_index import broadcast, executed
+from .beta_machine import instance
 from .beta_math import (
     BETA_ACTIVATIONS,
     accumulated,
@@ -29,7 +30,7 @@ from .beta_math import (
     tile,
     transposed,
 )
-from .beta_tensor import FUNCTIONS, BetaTensor, Memory, instance
+from .beta_tensor import FUNCTIONS, BetaTensor, Memory
 from .dtypes import DTYPES, FLOAT32, DType
 from .errors import refuse
 from .indexing import integer, positive
@@ -46,7 +47,9 @@ class ParDim:
     size: int
 
 
-def ndarray(shape: Any, dtype: Any, *, buffer: Region | Placement | None = None, name: str = "", **_: Any) -> BetaTensor:
+def ndarray(
+    shape: Any, dtype: Any, *, buffer: Region | Placement | None = None, name: str = "", **_: Any
+) -> BetaTensor:
     """A new tensor whose contents are undefined; the first dimension is the partition unless par_dim marks one.
 
     Shared HBM is the same for all instances of a grid; other memory is each instance's own. A single dimension on chip
@@ -242,9 +245,7 @@ def var(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> Bet
     return mean(squares, axis, dtype=dtype or x.dtype, mask=mask)
 
 
-def softmax(
-    x: BetaTensor, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, mask: Any = None
-) -> BetaTensor:
+def softmax(x: BetaTensor, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, mask: Any = None) -> BetaTensor:
     """exp(x - max) / sum of it over free axes, in float32, rounded once to dtype (that of x)."""
     largest = REDUCTIONS["max"](x, axis, dtype=FLOAT32, mask=mask, keepdims=True)
     powers = FUNCTIONS["exp"](elementwise("subtract", np.subtract, (x, largest), FLOAT32, mask))
@@ -279,7 +280,7 @@ FUNCTIONS.update(
 )
 FUNCTIONS.update({name: Function(name, getattr(np, name), 1) for name in ("floor", "ceil", "trunc", "cos", "tan")})
 FUNCTIONS.update({name: Function(name, getattr(np, name), 2) for name in ("mod", "fmod")})
-FUNCTIONS.update({name: Bits(name) for name, operator in OPERATORS.items() if operator.bits})  # type: ignore[misc]
+FUNCTIONS.update({name: Bits(name) for name, operator in OPERATORS.items() if operator.bits})
 REDUCTIONS = {name: Reduction(name, operator) for name, operator in REDUCTIONS_BY_NAME.items()}
 
 
@@ -333,11 +334,11 @@ def atomic_rmw(dst: BetaTensor, value: Any, op: Any, *, mask: Any = None) -> Non
 
 def finfo(dtype: Any) -> Any:
     """Limits of a float type."""
-    return ml_dtypes.finfo(data_type(dtype).stored)
+    return ml_dtypes.finfo(data_type(dtype).stored)  # type: ignore[no-untyped-call]
 
 
 def loop_reduce(x: BetaTensor, op: Any, loop_indices: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
-    """A tile that is reduced by a binary operator into the tile that it is assigned to, as `b[...] = loop_reduce(a)`."""
+    """A tile that is reduced by a binary operator into the one that it is assigned to: b[...] = loop_reduce(a)."""
     found = copied("loop_reduce", x, FLOAT32, mask)
     found.pending = operator_named(op).name
     return found

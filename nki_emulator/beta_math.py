@@ -164,7 +164,7 @@ def accumulated(dst: BetaTensor, src: BetaTensor, mask: Any) -> None:
         refuse("shape", f"dst {dst} has {dst.size} elements, src {src} has {src.size}")
     ran = executed(mask, dst.shape)
     part = np.ones(dst.shape, np.bool_) if ran is None else ran
-    sums, sound = dst.read()
+    _, sound = dst.read()
     if not (known.reshape(dst.shape) & sound)[part].all():
         refuse("uninitialised", f"undefined elements of {dst} or {src} are added")
     dst.add(as_float(values).reshape(dst.shape), part)

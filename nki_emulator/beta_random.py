@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from .beta_index import executed
+from .beta_machine import instance
 from .beta_math import data_type, new_tile, tile
-from .beta_tensor import BetaTensor, instance
+from .beta_tensor import BetaTensor
 from .errors import refuse
 from .indexing import positive
 from .machine import begin

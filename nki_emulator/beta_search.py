@@ -31,7 +31,10 @@ def _searched(data: BetaTensor, mask: Any, what: str, least: int = SEARCHED[0]) 
     """[P, F] of float32 and which elements are searched; all of those must be defined."""
     values, known = (part.reshape(data.shape[0], -1) for part in tile(data, what).read(mask))
     if not least <= values.shape[1] <= SEARCHED[1]:
-        refuse("search-size", f"{what} {data} has {values.shape[1]} elements a partition; {least} to {SEARCHED[1]} are searched")
+        refuse(
+            "search-size",
+            f"{what} {data} has {values.shape[1]} elements a partition; {least} to {SEARCHED[1]} are searched",
+        )
     ran = executed(mask, data.shape)
     part = np.ones(values.shape, np.bool_) if ran is None else ran.reshape(values.shape)
     if (part & ~known).any():
@@ -67,7 +70,10 @@ def _matched(values: np.ndarray, part: np.ndarray, wanted: np.ndarray) -> np.nda
         for i, value in enumerate(wanted[partition]):
             matches = np.flatnonzero(left[partition] & (values[partition] == value))
             if not matches.size:
-                refuse("search-missing", f"value {value} of vals is not in partition {partition}; what happens is undefined")
+                refuse(
+                    "search-missing",
+                    f"value {value} of vals is not in partition {partition}; what happens is undefined",
+                )
             places[partition, i] = matches[0]
             left[partition, matches[0]] = False
     return places
@@ -81,7 +87,10 @@ def nc_find_index8(*, data: BetaTensor, vals: BetaTensor, mask: Any = None, dtyp
         refuse("operand-dtype", f"dtype {result} of nc_find_index8; indices are uint16 or uint32")
     values, part = _searched(data, mask, "data")
     wanted = _eight(vals, len(values))
-    first = np.array([[np.flatnonzero(p & (v == w))[:1] for w in ws] or [] for v, p, ws in zip(values, part, wanted, strict=True)], object)
+    first = np.array(
+        [[np.flatnonzero(p & (v == w))[:1] for w in ws] or [] for v, p, ws in zip(values, part, wanted, strict=True)],
+        object,
+    )
     if any(not cell.size for row in first for cell in row):
         refuse("search-missing", f"a value of vals {vals} is not in data {data}; what happens is undefined")
     return new_tile(np.array([[int(cell[0]) for cell in row] for row in first]), True, result)
@@ -106,8 +115,7 @@ def nc_match_replace8(
             refuse("operand-shape", f"dst_idx {dst_idx} must hold 8 integers of each partition")
         ran = np.broadcast_to(part.any(axis=1, keepdims=True), places.shape).reshape(dst_idx.shape)
         dst_idx.write(places.reshape(dst_idx.shape), np.ones(dst_idx.shape, np.bool_), ran)
-    ran = executed(mask, data.shape)
-    return new_tile(found.reshape(data.shape), True, data_type(dtype, data.dtype), ran=ran)
+    return new_tile(found.reshape(data.shape), True, data_type(dtype, data.dtype), ran=executed(mask, data.shape))
 
 
 def nc_stream_shuffle(

@@ -123,7 +123,9 @@ def select_reduce(
     if predicate.dtype not in DTYPES_OF_PREDICATES:
         refuse("operand-dtype", f"predicate {predicate} must be of integers of 8 or 16 bits")
     (flags, flagged), (values, known) = predicate.read(), number_or_values(on_true)
-    other, sound = (on_false, True) if not isinstance(on_false, BetaTensor) else (_bound(on_false, on_true, "on_false"), True)
+    other, sound = (
+        (on_false, True) if not isinstance(on_false, BetaTensor) else (_bound(on_false, on_true, "on_false"), True)
+    )
     chosen = (flags != 0) ^ bool(reverse_pred)
     result = np.where(chosen, values, np.float32(other) if np.isscalar(other) else other).astype(np.float32)
     complete = flagged & np.where(chosen, known, sound)

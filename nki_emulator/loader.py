@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from . import beta_tensor
-from .beta_tensor import BetaMachine
+from . import beta_machine
+from .beta_machine import BetaMachine
 from .dtypes import DType, dtype_of
 from .errors import NOT_IMPLEMENTED, SOURCES, EmulationError, Refusal, located, place, refuse
 from .machine import Machine, executing, running
@@ -107,7 +107,8 @@ def _given(files: Mapping[str, Path]) -> Iterator[None]:
     finally:
         sys.path[:] = search
         for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", "") or "").startswith(tuple(folders) or ("\0",)):
+            file = str(getattr(sys.modules[name], "__file__", None) or "(none)")
+            if file.startswith(tuple(folders)) or any(given == name or given.startswith(f"{name}.") for given in files):
                 del sys.modules[name]
 
 
@@ -169,7 +170,9 @@ class Kernel:
             return Kernel(self.function, self.core, cores if isinstance(cores, tuple) else (cores,))
         if cores != 1:
             code = self.function.__code__
-            raise located(self.function.__name__, code.co_filename, code.co_firstlineno, NOT_IMPLEMENTED, "several cores")
+            raise located(
+                self.function.__name__, code.co_filename, code.co_firstlineno, NOT_IMPLEMENTED, "several cores"
+            )
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +193,7 @@ class Kernel:
             with executing(machine), Watchdog(core.seconds), np.errstate(all="ignore"), imports:
                 bound = signature(self.function).bind(*args, **kwargs)
                 if isinstance(machine, BetaMachine):
-                    return beta_tensor.call(machine, self.function, self.grid, bound)
+                    return beta_machine.call(machine, self.function, self.grid, bound)
                 given = {key: _argument(machine, value, key) for key, value in bound.arguments.items()}
                 bound.arguments.update(given)
                 return _returned(self.function(*bound.args, **bound.kwargs))
@@ -211,7 +214,7 @@ def _located(kernel: str, file: str, problem: BaseException, last_line: int = 0)
     elif isinstance(problem, TimeUp):
         rule, message = "time-limit", str(problem)
     elif isinstance(problem, ImportError) and (problem.name or "").partition(".")[0] in ("nki", "neuronxcc"):
-        rule, message = NOT_IMPLEMENTED, f"an import of what this emulator has not: {problem}"
+        rule, message = NOT_IMPLEMENTED, f"an import of what this emulator has not: {type(problem).__name__}: {problem}"
     found, line = place(problem.__traceback__)
     return located(kernel, found or file, line or last_line, rule, message)
 

@@ -62,14 +62,20 @@ _BETA_ISA: Sources = (
     (beta_isa, "scalar_tensor_tensor tensor_copy reciprocal memset iota affine_select dma_copy bn_stats bn_aggr"),
     (beta_isa, "tensor_tensor_scan dma_transpose tensor_copy_predicated tensor_partition_reduce tensor_scalar_reduce"),
     (beta_search, "max8 nc_find_index8 nc_match_replace8 nc_stream_shuffle local_gather sequence_bounds"),
-    (beta_select, "range_select select_reduce tensor_scalar_cumulative tensor_copy_dynamic_src tensor_copy_dynamic_dst"),
+    (
+        beta_select,
+        "range_select select_reduce tensor_scalar_cumulative tensor_copy_dynamic_src tensor_copy_dynamic_dst",
+    ),
     (beta_random, "dropout"),
 )
 _BETA_ISA_MISSING = "builtin_custom_op"
 _BETA_LANGUAGE: Sources = (
     (beta_language, "ndarray full zeros ones empty_like zeros_like load store load_transpose2d copy matmul transpose"),
     (beta_language, "broadcast_to expand_dims mean var softmax where program_id num_programs program_ndim"),
-    (beta_language, "shared_constant shared_identity_matrix device_print atomic_rmw static_cast rms_norm finfo loop_reduce"),
+    (
+        beta_language,
+        "shared_constant shared_identity_matrix device_print atomic_rmw static_cast rms_norm finfo loop_reduce",
+    ),
     (beta_search, "gather_flattened"),
     (beta_random, "rand random_seed"),
 )
@@ -178,7 +184,9 @@ def beta_modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleTyp
                 "dropout": beta_random.language_dropout,
                 "fp32": SimpleNamespace(min=float(np.finfo(np.float32).min)),
             },
-            "neuronxcc.nki.isa": _found("nisa", _BETA_ISA, _BETA_ISA_MISSING) | _shared_isa(target) | {"oob_mode": OobMode},
+            "neuronxcc.nki.isa": _found("nisa", _BETA_ISA, _BETA_ISA_MISSING)
+            | _shared_isa(target)
+            | {"oob_mode": OobMode},
             "neuronxcc.nki.isa.constants": _shared_isa(target) | {"oob_mode": OobMode},
             "neuronxcc.nki.compiler": _compiler(),
             "neuronxcc.nki.typing": {"tensor": TensorHint(), "mutable_tensor": TensorHint()},
@@ -187,10 +195,6 @@ def beta_modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleTyp
             **{f"neuronxcc.nki.compiler.backends{rest}": {} for rest in ("", ".neuron")},
             "neuronxcc.nki.compiler.backends.neuron.tensor": {"local_tile": BetaTensor},
             "neuronxcc.nki.compiler.backends.neuron.indexing": {"TileIndex": Index},
-            # the vendor's public kernels import it under this name as well
-            "nki": {},
-            "nki.language": {},
-            "nki.language.constants": {"sizeinbytes": _size_in_bytes},
         }
     )
 

@@ -70,7 +70,9 @@ class Emulated:
     @cache  # noqa: B019 - lives as long as the process
     def module(self, file: Path) -> Any:
         """The file that calls the kernel, on this source, which prints how it tiles unless its `print` does nothing."""
-        found = nki_emulator.load(Path(__file__).parent / "kernel.py", target=self.target, modules={KERNELS: file})
+        here = Path(__file__).parent
+        modules = {"nki.language.constants": here / "constants.py", KERNELS: file}
+        found = nki_emulator.load(here / "kernel.py", target=self.target, modules=modules)
         found.private_kernel.__globals__["print"] = lambda *_, **__: None
         return found
 

@@ -1,7 +1,7 @@
 """Running the unit tests that a public file of kernels carries, with the project's tolerance in place of their own.
 
-The SDK's documentation takes its examples from such files: kernels, and a `unittest.TestCase` that calls them with NumPy
-arrays and compares with NumPy. Whatever they compare by `np.allclose` is compared here by `agrees`.
+The SDK's documentation takes its examples from such files: kernels, and a `unittest.TestCase` that calls them with
+NumPy arrays and compares with NumPy. Whatever they compare by `np.allclose` is compared here by `agrees`.
 """
 
 from __future__ import annotations
@@ -78,6 +78,6 @@ def run(case: type[unittest.TestCase], method: str, through: str | None = None) 
         AssertionError: its kernel gave something else.
         EmulationError: its kernel was refused, or uses what is not implemented.
     """
-    np.random.seed(SEED)  # noqa: NPY002 # the tests draw from this generator
+    np.random.seed(SEED)  # the tests draw from this generator
     with _compared(through):
         getattr(case(method), method)()

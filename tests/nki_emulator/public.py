@@ -2,8 +2,8 @@
 
     python -m tests.nki_emulator.public FOLDER [--all]
 
-FOLDER holds checkouts of the repositories of `SOURCES`, each in a folder of its own that `Source.folder` names. They are
-not part of this project: their licences are theirs. Each call ends in one of
+FOLDER holds checkouts of the repositories of `SOURCES`, each in a folder of its own that `Source.folder` names. They
+are not part of this project: their licences are theirs. Each call ends in one of
 
     right            within the bound that its row states, or that follows from the formats (`own_tests.agrees`)
     wrong            not
@@ -39,6 +39,8 @@ from tests.nki_emulator.samples_beta import SAMPLES_BETA
 SECONDS = 300.0
 OTHER_GENERATION = "tensor_copy() got an unexpected keyword argument 'dtype'"
 """What nki 0.1 and 0.2 had, whose instructions still returned tiles."""
+CONSTANTS = {"nki.language.constants": Path(__file__).parent / "style" / "constants.py"}
+"""A module that files of the first generation import under the name of a later one."""
 OUTCOMES = ("right", "refused", "not implemented", "wrong", "unexplained")
 
 
@@ -93,7 +95,7 @@ class Outcome:
 class _Framework(ModuleType):
     """A module that a file imports and its kernels do not use: whatever is taken from it is an empty class."""
 
-    __path__: list[str] = []
+    __path__: Any = ()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -106,13 +108,20 @@ class _Framework(ModuleType):
 def _surroundings(call: Call, path: Path) -> Iterator[None]:
     """Frameworks that the file imports, and the folder that it imports its neighbours from; gone afterwards."""
     before, search = set(sys.modules), list(sys.path)
+    search_root = str(path.parents[call.package.count(".")])
     frameworks = {name: _Framework(name) for name in call.frameworks if name not in sys.modules}
-    sys.path.insert(0, str(path.parents[call.package.count(".")]))
+    sys.modules.update(frameworks)
+    sys.path.insert(0, search_root)
     sys.path.insert(1, str(path.parent))
     # importing neuronx-cc adds a level to logging, which an assignment uses
     level = patch.object(logging, "OFF", logging.CRITICAL + 10, create=True)
     disabled = logging.root.manager.disable
-    with patch.dict(sys.modules, frameworks), level, contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    with (
+        patch.dict(sys.modules, frameworks),
+        level,
+        contextlib.redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         try:
             yield
@@ -120,20 +129,22 @@ def _surroundings(call: Call, path: Path) -> Iterator[None]:
             sys.path[:] = search
             logging.disable(disabled)
             for name in [name for name in sys.modules if name not in before]:
-                beside = str(getattr(sys.modules[name], "__file__", "") or "")
-                if beside.startswith((str(path.parent), str(path.parents[call.package.count(".")]))):
+                # never an extension module, which can be initialised only once
+                beside = str(getattr(sys.modules[name], "__file__", None) or "(none)")
+                if name in frameworks or beside.startswith((str(path.parent), search_root)):
                     del sys.modules[name]
 
 
 def _loaded(call: Call, path: Path, folder: Path) -> ModuleType:
     """The file, or a file that imports it."""
-    if not call.package and not call.wrapper:
-        return load(path, target=call.target, seconds=SECONDS)
     beta = "neuronxcc" in path.read_text()
+    options: Any = {"target": call.target, "seconds": SECONDS, "modules": CONSTANTS if beta else None}
+    if not call.package and not call.wrapper:
+        return load(path, **options)
     stub = folder / "stub.py"
     text = f"import {'neuronxcc.nki' if beta else 'nki'}\nfrom {call.package} import {call.kernel}\n"
     stub.write_text(call.wrapper or text)
-    return load(stub, target=call.target, seconds=SECONDS)
+    return load(stub, **options)
 
 
 def called(call: Call, path: Path, source: str) -> Outcome:

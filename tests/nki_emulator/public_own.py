@@ -35,10 +35,6 @@ OWN = {
     "test_nki_isa_activation.py::test_activation": Own(through="bfloat16"),
     "test_nki_isa_dma_copy.py::test_indirect_load_oob_err_negative": _OUTSIDE,
     "test_nki_isa_dma_copy.py::test_indirect_store_oob_err_negative": _OUTSIDE,
-    "test_nki_isa_dma_transpose.py::test_dma_transpose_indirect": Own(
-        refused=("shape", "partition-stride"),
-        page="NKI errors, SDK 2.26: err_indirect_indices_are_not_supported_with_nki_api; the test is marked as failing",
-    ),
     "test_nki_isa_dropout.py::test_dropout": Own(
         refused=("operand",), page="nki.isa.dropout, SDK 2.26: prob is a probability; the test passes up to 100"
     ),

@@ -81,8 +81,8 @@ def _attention() -> Iterator[Call]:
     small = (Array((128, 128)),) * 3
     for version in (1, 2):
         yield Call(ATTENTION, f"attn_fwd_v{version}", small, definitions.ATTENTION, target="gen3")
-    for version in ("3", "4", "5", "6", "8a"):
-        yield Call(ATTENTION, f"attn_fwd_v{version}", HEADS, definitions.ATTENTION, target="gen3")
+    for name in ("v3", "v4", "v5", "v6", "v8a"):
+        yield Call(ATTENTION, f"attn_fwd_{name}", HEADS, definitions.ATTENTION, target="gen3")
 
 
 def _convolved(x: np.ndarray, w: np.ndarray, bias: np.ndarray, stride: int, padding: Pair, dilation: int) -> np.ndarray:

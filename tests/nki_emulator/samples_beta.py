@@ -18,8 +18,14 @@ from tests.nki_emulator.definitions import Definition, gamma
 NEURON_TEAM = "contributed/neuron-team-kernels/"
 REFERENCE = "src/nki_samples/reference/"
 XLA = ("torch", "torch.nn", "torch_xla", "torch_xla.core", "torch_xla.core.xla_model")
-LLAMA = ("torch.profiler", "torch_neuronx", "loguru", "transformers", "transformers.models", "transformers.models.llama")
-LLAMA = (*LLAMA, "transformers.models.llama.modeling_llama")
+LLAMA = (
+    "torch.profiler",
+    "torch_neuronx",
+    "loguru",
+    "transformers",
+    "transformers.models",
+    "transformers.models.llama",
+)
 WRAPPED = "import neuronxcc.nki as nki\nimport neuronxcc.nki.language as nl\n"
 NONE = Definition(np.positive)
 """Of kernels that are refused."""
@@ -83,7 +89,10 @@ POOLING = ("xaviergonzalez", "chenhzhu", "nriedman", "robertpare17")
 WITHOUT_POOLING = {
     "EtashGuha": ("out-of-bounds", INSIDE),
     "chengli2003": ("shape", ELEMENTS_AGREE),
-    "akjadhav": ("shape", "nki.language.maximum, SDK 2.26: operands broadcast (its pooling takes halves of other sizes)"),
+    "akjadhav": (
+        "shape",
+        "nki.language.maximum, SDK 2.26: operands broadcast (its pooling takes halves of other sizes)",
+    ),
 }
 
 
@@ -106,7 +115,11 @@ def _course() -> Iterator[Call]:
             yield Call("part1/kernels.py", f"vector_add_{name}", pair, definitions.SUM, sources=("asst4",))
     tiles = ("nriedman", "chengli2003", "akjadhav")
     yield Call("part1/kernels.py", "vector_add_tiled", pair, definitions.SUM, sources=tiles)
-    options: Any = {"sources": ("xavier", "chenhzhu", "EtashGuha", "robertpare"), "refused": ("partition-limit",), "page": TOO_MANY}
+    options: Any = {
+        "sources": ("xavier", "chenhzhu", "EtashGuha", "robertpare"),
+        "refused": ("partition-limit",),
+        "page": TOO_MANY,
+    }
     yield Call("part1/kernels.py", "vector_add_tiled", pair, NONE, **options)
     big = (Array((1_024_000,)), Array((1_024_000,)))
     whole = Definition(lambda x, y: (x + y)[:, None], lambda x, y: gamma(1) * np.abs(x + y)[:, None])
@@ -163,10 +176,12 @@ def _vendor() -> Iterator[Call]:
     last = Definition(_batch_last, lambda x, w, _: gamma(w[:, 0].size + 8) * _batch_last(np.abs(x), np.abs(w)))
     arguments = (Array((5, 3, 6, 7)), Array((5, 9, 3, 3)), (6, 7, 3, 9))
     yield Call(file, "convolve", arguments, last, wrapper=CONVOLUTION_BATCH_LAST)
-    flat = Definition(lambda x, w, *_: convolved(x, w), lambda x, w, *_: gamma(w[0].size) * convolved(np.abs(x), np.abs(w)))
+    flat = Definition(
+        lambda x, w, *_: convolved(x, w), lambda x, w, *_: gamma(w[0].size) * convolved(np.abs(x), np.abs(w))
+    )
     for width in (40, 700):
-        arguments = (Array((2, 256, 1, width)), Array((256, 1, 1, 5)), (2, 256, 1, width - 4), 0)
-        yield Call(file, "convolve", arguments, flat, wrapper=DEPTHWISE_1D)
+        depthwise = (Array((2, 256, 1, width)), Array((256, 1, 1, 5)), (2, 256, 1, width - 4), 0)
+        yield Call(file, "convolve", depthwise, flat, wrapper=DEPTHWISE_1D)
     file = f"{NEURON_TEAM}transpose.py"
     swapped = Definition(lambda x: x.transpose(0, 3, 2, 1))
     yield Call(file, "tiled_dve_transpose_210", (Array((3, 4, 5, 6)),), swapped, package="transpose")
