@@ -107,6 +107,27 @@ def broadcast(*shapes: Ints) -> Ints:
         refuse("shape", f"shapes {', '.join(map(str, shapes))} do not broadcast")
 
 
+def aligned(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Index expressions that broadcast as NumPy's do, or by their first dimensions.
+
+    No page says what [:, None, None] beside [None, :, None, None] is. The vendor's own convolution indexes so when it
+    keeps several images in a tile, and is right if both begin with the partitions.
+    """
+    shapes = [entry.shape for entry in entries if isinstance(entry, Index)]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        dims = max(map(len, shapes))
+        longer = [
+            entry[(slice(None),) * len(entry.shape) + (None,) * (dims - len(entry.shape))]
+            if isinstance(entry, Index)
+            else entry
+            for entry in entries
+        ]
+        return tuple(longer)
+    return entries
+
+
 def executed(mask: Any, shape: Ints) -> np.ndarray | None:
     """Which elements of a tile an instruction runs on, None for all. A bool is known while the kernel is built."""
     if mask is None or mask is True:

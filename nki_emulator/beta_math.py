@@ -246,7 +246,7 @@ def _operand(found: BetaTensor, what: str) -> tuple[np.ndarray, np.ndarray, np.n
         return values, known, np.ones(values.shape[1], np.bool_)
     limit = found.limit.reshape(found.shape[0], -1)
     values, known = (part.reshape(limit.shape) for part in whole.read(found.limit))
-    return np.where(limit, as_float(values), np.float32(0)), known | ~limit, limit.any(axis=0)
+    return np.where(limit, as_float(values), np.float32(0)), known | ~limit, np.asarray(limit.any(axis=0))
 
 
 def product(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> BetaTensor:

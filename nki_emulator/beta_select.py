@@ -123,12 +123,10 @@ def select_reduce(
     if predicate.dtype not in DTYPES_OF_PREDICATES:
         refuse("operand-dtype", f"predicate {predicate} must be of integers of 8 or 16 bits")
     (flags, flagged), (values, known) = predicate.read(), number_or_values(on_true)
-    other, sound = (
-        (on_false, True) if not isinstance(on_false, BetaTensor) else (_bound(on_false, on_true, "on_false"), True)
-    )
+    other = _bound(on_false, on_true, "on_false") if isinstance(on_false, BetaTensor) else np.float32(on_false)
     chosen = (flags != 0) ^ bool(reverse_pred)
-    result = np.where(chosen, values, np.float32(other) if np.isscalar(other) else other).astype(np.float32)
-    complete = flagged & np.where(chosen, known, sound)
+    result = np.where(chosen, values, other).astype(np.float32)
+    complete = flagged & (known | ~chosen)
     _reduced_maximum(machine, reduce_cmd, reduce_res, result, complete)
     dst.write(result, complete, executed(mask, dst.shape))
 

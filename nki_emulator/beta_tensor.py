@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .beta_index import Grid, Index, Mask, broadcast, executed
+from .beta_index import Grid, Index, Mask, aligned, broadcast, executed
 from .dtypes import FLOAT32, DType, dtype_of, rounded
 from .errors import refuse
 from .indexing import DynamicSlice, Ints, expanded, integer, positive
@@ -114,9 +114,7 @@ class BetaTensor(View):
 
     def _indexed_again(self, entries: tuple[Any, ...]) -> BetaTensor:
         """A part of an access that was made of index expressions: its keys, indexed."""
-        if all(entry == slice(None) for entry in entries if not isinstance(entry, Index)) and not any(
-            isinstance(entry, Index) for entry in entries
-        ):
+        if all(isinstance(entry, slice) and entry == slice(None) for entry in entries):
             return self
         shown = np.empty(self.shape, np.bool_)
         places = BetaTensor(self.memory, shown, shown, self.partition)
@@ -204,7 +202,7 @@ class BetaTensor(View):
             refuse("index", f"{len(entries)} indices for {self}; index expressions name every dimension")
         if not all(isinstance(entry, Index | int | np.integer) for entry in entries):
             refuse("mixed-index", "slices and index expressions in one access are not supported")
-        entries = _aligned(entries)
+        entries = aligned(entries)
         shape = broadcast(*[entry.shape for entry in entries if isinstance(entry, Index)])
         arrays = [entry.values if isinstance(entry, Index) else np.array(int(entry)) for entry in entries]
         keys = tuple([values.reshape((1,) * (len(shape) - values.ndim) + values.shape) for values in arrays])
@@ -372,27 +370,6 @@ class BetaTensor(View):
 
     def __neg__(self) -> BetaTensor:
         return self._computed("negative", self)
-
-
-def _aligned(entries: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Index expressions that broadcast as NumPy's do, or by their first dimensions.
-
-    No page says what [:, None, None] beside [None, :, None, None] is. The vendor's own convolution indexes so when it
-    keeps several images in a tile, and is right if both begin with the partitions.
-    """
-    shapes = [entry.shape for entry in entries if isinstance(entry, Index)]
-    try:
-        np.broadcast_shapes(*shapes)
-    except ValueError:
-        dims = max(map(len, shapes))
-        longer = [
-            entry[(slice(None),) * len(entry.shape) + (None,) * (dims - len(entry.shape))]
-            if isinstance(entry, Index)
-            else entry
-            for entry in entries
-        ]
-        return tuple(longer)
-    return entries
 
 
 FUNCTIONS: dict[str, Callable[..., BetaTensor]] = {}
