@@ -39,7 +39,7 @@ from tests.nki_emulator.samples_beta import SAMPLES_BETA
 SECONDS = 300.0
 OTHER_GENERATION = "tensor_copy() got an unexpected keyword argument 'dtype'"
 """What nki 0.1 and 0.2 had, whose instructions still returned tiles."""
-CONSTANTS = {"nki.language.constants": Path(__file__).parent / "style" / "constants.py"}
+CONSTANTS = {"nki.language.constants": Path(__file__).parent / "given" / "language_constants.py"}
 """A module that files of the first generation import under the name of a later one."""
 OUTCOMES = ("right", "refused", "not implemented", "wrong", "unexplained")
 

@@ -63,7 +63,9 @@ def _pooling() -> Iterator[Call]:
     yield Call(file, "tensor_avgpool_kernel", (Array((128, 9, 12)), 3), definitions.AVERAGE_POOL)
     yield Call("index-case-3.py", "tensor_maxpool_kernel_", (Array((2, 6, 6)), 2), definitions.MAX_POOL)
     sliding = Definition(_sliding_maximum)
-    yield Call("contributed/maxpooling.py", "max_pooling_2d_stride_1", (Array((140, 20)), 3), sliding)
+    torch = ("torch", "torch.nn", "torch.nn.functional")
+    plane = (Array((140, 20)), 3)
+    yield Call("contributed/maxpooling.py", "max_pooling_2d_stride_1", plane, sliding, frameworks=torch)
 
 
 def _rows() -> Iterator[Call]:
@@ -81,8 +83,12 @@ def _attention() -> Iterator[Call]:
     small = (Array((128, 128)),) * 3
     for version in (1, 2):
         yield Call(ATTENTION, f"attn_fwd_v{version}", small, definitions.ATTENTION, target="gen3")
-    for name in ("v3", "v4", "v5", "v6", "v8a"):
-        yield Call(ATTENTION, f"attn_fwd_{name}", HEADS, definitions.ATTENTION, target="gen3")
+    for version in (3, 4, 5, 6):
+        yield Call(ATTENTION, f"attn_fwd_v{version}", HEADS, definitions.ATTENTION, target="gen3")
+    # scores and probabilities are rounded to bfloat16 on their way to the products
+    exact = definitions.ATTENTION.expected
+    rounded = Definition(exact, lambda *given: 16 * 2.0**-8 * np.abs(exact(*given)).max())
+    yield Call(ATTENTION, "attn_fwd_v8a", HEADS, rounded, target="gen3")
 
 
 def _convolved(x: np.ndarray, w: np.ndarray, bias: np.ndarray, stride: int, padding: Pair, dilation: int) -> np.ndarray:
@@ -98,6 +104,12 @@ def _convolved_bound(x: np.ndarray, w: np.ndarray, bias: np.ndarray, *geometry: 
 
 
 CONVOLUTION = Definition(_convolved, _convolved_bound)
+
+
+def _rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """x [D, N, H, S] with its halves turned by angles [D / 2, N, S]."""
+    (a, b), c, s = np.split(x, 2), cos[:, :, None], sin[:, :, None]
+    return np.concatenate([a * c - b * s, b * c + a * s])
 
 
 def _library() -> Iterator[Call]:
@@ -122,6 +134,13 @@ def _library() -> Iterator[Call]:
     options: Any = {"target": "gen3", "refused": refused, "package": package, "page": page}
     yield Call(file, "depthwise_conv1d_implicit_gemm", depthwise, NONE, **options)
     file, package = "nkilib/core/cumsum/cumsum.py", "nkilib.core.cumsum.cumsum"
+    turned = Definition(_rope, lambda x, c, s: 2 * definitions.gamma(3) * np.ones(x.shape))
+    angles = (Array((64, 2, 3, 128)), Array((32, 2, 128)), Array((32, 2, 128)))
+    where = ("nkilib/core/embeddings/rope.py", "nkilib.core.embeddings.rope")
+    yield Call(where[0], "RoPE", angles, turned, target="gen3", package=where[1])
+    where = ("nkilib/core/max/cascaded_max.py", "nkilib.core.max.cascaded_max")
+    largest = (Definition(lambda x: x.max(1, keepdims=True)), Definition(lambda x: x.argmax(1)[:, None].astype(float)))
+    yield Call(where[0], "cascaded_max", (Array((8, 3000)),), largest, target="gen3", package=where[1])
     running = Definition(lambda x: np.cumsum(x, axis=1), lambda x: definitions.gamma(x.shape[1]) * np.abs(x).cumsum(1))
     yield Call(file, "cumsum", (Array((200, 3000)),), running, package=package)
 

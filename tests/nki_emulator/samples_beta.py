@@ -18,14 +18,8 @@ from tests.nki_emulator.definitions import Definition, gamma
 NEURON_TEAM = "contributed/neuron-team-kernels/"
 REFERENCE = "src/nki_samples/reference/"
 XLA = ("torch", "torch.nn", "torch_xla", "torch_xla.core", "torch_xla.core.xla_model")
-LLAMA = (
-    "torch.profiler",
-    "torch_neuronx",
-    "loguru",
-    "transformers",
-    "transformers.models",
-    "transformers.models.llama",
-)
+LLAMA = "transformers.models.llama.modeling_llama"
+LOADED = ("torch.profiler", "torch_neuronx", "loguru", *(LLAMA.rsplit(".", depth)[0] for depth in range(4)))
 WRAPPED = "import neuronxcc.nki as nki\nimport neuronxcc.nki.language as nl\n"
 NONE = Definition(np.positive)
 """Of kernels that are refused."""
@@ -233,8 +227,11 @@ def _reference() -> Iterator[Call]:
     backward = (Array((1, 1, 64, 1024)),) * 5 + (Array((1, 1, 128, 8)), None)
     yield Call(file, "flash_attn_bwd", backward, NONE, grid=(1, 1), refused=("buffer",), page=OPERANDS_IN_SBUF)
     small = (Array((1, 64, 1024)), Array((1, 1024, 64)), Array((1, 1024, 64)))
-    for where in (file, "tutorials/sd_attention/sd_attention_nki_kernels.py"):
-        yield Call(where, "fused_self_attn_for_SD_small_head_size", small, _within(_scaled_attention, 16, "bf16"), (1,))
+    name = "fused_self_attn_for_SD_small_head_size"
+    yield Call(file, name, small, _within(_scaled_attention, 16, "bf16"), (1,))
+    rows = (Array((1024, 64)),) * 3
+    single = _within(lambda q, k, v: _softmax(q @ k.T / 8) @ v, 16, "bf16")
+    yield Call("sd_attention/sd_attention_nki_kernels.py", name, rows, single)
     placed = (Array((1, 128, 2048)), Array((1, 128, 2048)), Array((1, 2048, 128)))
     turned = _within(lambda q, k, v: _scaled_attention(q, k, v).transpose(0, 2, 1), 16, "bf16")
     name = "allocated_fused_self_attn_for_SD_small_head_size"
@@ -303,7 +300,7 @@ def _others() -> Iterator[Call]:
     file = "tutorials/rotary/rotary_nki_kernels.py"
     rotary = (Array((1, 2, 256, 64)), Array((1, 2, 256, 64)), Array((1, 256, 64)), Array((1, 256, 64)))
     turned = Definition(_turned, lambda q, k, c, s: gamma(3) * 2 * np.ones((2, *q.shape)))
-    yield Call(file, "nki_apply_rotary_embedding", rotary, turned, (1, 2), frameworks=(*XLA, *LLAMA))
+    yield Call(file, "nki_apply_rotary_embedding", rotary, turned, (1, 2), frameworks=(*XLA, *LOADED))
     for name, kernel in PRIVATE:
         yield Call(f"{NEURON_TEAM}{name}", kernel, (), NONE, refused=("not-implemented",))
     varlen = f"{NEURON_TEAM}flash_paged_attn_varlen/varlen_attention_kernel.py"
