@@ -116,13 +116,13 @@ def _checked(memory: Memory, block: int, found: Ints, count: int, size: int, mov
 def _modulo(base: int, tiles: Ints, scale: int, index: Ints) -> int:
     """base + scale times the row-major number of index modulo tiles; no tiles are one."""
     sizes = tuple(int(size) for size in tiles) or (1,) * len(index)
-    if len(sizes) != len(index):
+    if index and len(sizes) != len(index):
         refuse(
             "operand",
             f"{len(sizes)} numbers of tiles for {len(index)} dimensions of blocks; give one for each, or none",
         )
     number = 0
-    for i, size in zip(index, sizes, strict=True):
+    for i, size in zip(index, sizes, strict=False):
         number = number * size + i % size
     return base + number * scale
 

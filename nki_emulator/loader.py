@@ -107,8 +107,10 @@ def _given(files: Mapping[str, Path]) -> Iterator[None]:
     finally:
         sys.path[:] = search
         for name in set(sys.modules) - before:
-            file = str(getattr(sys.modules[name], "__file__", None) or "(none)")
-            if file.startswith(tuple(folders)) or any(given == name or given.startswith(f"{name}.") for given in files):
+            origin = str(getattr(sys.modules[name], "__file__", None) or "(none)")
+            if origin.startswith(tuple(folders)) or any(
+                given == name or given.startswith(f"{name}.") for given in files
+            ):
                 del sys.modules[name]
 
 

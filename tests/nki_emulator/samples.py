@@ -88,7 +88,8 @@ def _attention() -> Iterator[Call]:
     # scores and probabilities are rounded to bfloat16 on their way to the products
     exact = definitions.ATTENTION.expected
     rounded = Definition(exact, lambda *given: 16 * 2.0**-8 * np.abs(exact(*given)).max())
-    yield Call(ATTENTION, "attn_fwd_v8a", HEADS, rounded, target="gen3")
+    for name in ("v7", "v8", "v8a", "v9", "v10", "v11"):
+        yield Call(ATTENTION, f"attn_fwd_{name}", HEADS, rounded, target="gen3")
 
 
 def _convolved(x: np.ndarray, w: np.ndarray, bias: np.ndarray, stride: int, padding: Pair, dilation: int) -> np.ndarray:
