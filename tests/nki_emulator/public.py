@@ -117,7 +117,6 @@ def _surroundings(call: Call, path: Path) -> Iterator[None]:
     level = patch.object(logging, "OFF", logging.CRITICAL + 10, create=True)
     disabled = logging.root.manager.disable
     with (
-        patch.dict(sys.modules, frameworks),
         level,
         contextlib.redirect_stdout(io.StringIO()),
         warnings.catch_warnings(),
