@@ -19,7 +19,7 @@ Pair = tuple[int, int]
 
 MATMUL = "matrix_multiplication/matrix_multiplication_nki_kernels.py"
 MAMBA = "fused_mamba/mamba_nki_kernels.py"
-ATTENTION = "attention_fwd_performance/attention_kernels.py"
+ATTENTION = "attention_kernels.py"
 ADDITION = "tensor_addition/tensor_addition_nki_kernels.py"
 SPMD_ADDITION = "tensor_addition/spmd_tensor_addition_nki_kernels.py"
 LAYER_NORM = "layernorm/layernorm_nki_kernel.py"
@@ -154,6 +154,8 @@ def _elementwise() -> Iterator[Call]:
     yield Call("getting_started_baremetal.py", "nki_tensor_add_kernel", three, definitions.SUM)
     yield Call("nki_simulate_example.py", "add_kernel", three, definitions.SUM)
     yield Call("layout-pass.py", "tensor_exp_kernel_", (Array((128, 512)),), definitions.EXPONENTIAL)
+    loop: Any = {"frameworks": ("torch", "torch_xla", "torch_xla.core", "torch_neuronx")}
+    yield Call("layout-loop.py", "tensor_exp_kernel_", (Array((256, 512)),), definitions.EXPONENTIAL, **loop)
     yield Call("index-case-1.py", "tensor_split_kernel_", (Array((4, 5)),), definitions.EVEN_AND_ODD)
     bytes_ = Array((5, 12), "i8", -8, 8, whole=True)
     transposed = ("transpose2d/transpose2d_nki_kernels.py", "tensor_transpose2D_kernel_")
