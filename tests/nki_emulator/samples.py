@@ -154,8 +154,6 @@ def _elementwise() -> Iterator[Call]:
     yield Call("getting_started_baremetal.py", "nki_tensor_add_kernel", three, definitions.SUM)
     yield Call("nki_simulate_example.py", "add_kernel", three, definitions.SUM)
     yield Call("layout-pass.py", "tensor_exp_kernel_", (Array((128, 512)),), definitions.EXPONENTIAL)
-    loop: Any = {"frameworks": ("torch", "torch_xla", "torch_xla.core", "torch_neuronx")}
-    yield Call("layout-loop.py", "tensor_exp_kernel_", (Array((256, 512)),), definitions.EXPONENTIAL, **loop)
     yield Call("index-case-1.py", "tensor_split_kernel_", (Array((4, 5)),), definitions.EVEN_AND_ODD)
     bytes_ = Array((5, 12), "i8", -8, 8, whole=True)
     transposed = ("transpose2d/transpose2d_nki_kernels.py", "tensor_transpose2D_kernel_")
