@@ -102,11 +102,11 @@ def _course() -> Iterator[Call]:
                 CONV, "fused_conv2d_maxpool", arguments, NONE, sources=(name,), target="gen3", frameworks=("tqdm",),
                 refused=(rule,), page=page,
             )  # fmt: skip
-    for name in ("naive", "tiled", "stream"):
-        size = 128 if name == "naive" else 256_000
+    for name, size in (("naive", 128), ("stream", 256_000)):
         pair = (Array((size,)), Array((size,)))
-        if name != "tiled":
-            yield Call("part1/kernels.py", f"vector_add_{name}", pair, definitions.SUM, sources=("asst4",))
+        yield Call("part1/kernels.py", f"vector_add_{name}", pair, definitions.SUM, sources=("asst4",))
+    # some states of it add one number at a time
+    pair = (Array((2560,)), Array((2560,)))
     tiles = ("nriedman", "chengli2003", "akjadhav")
     yield Call("part1/kernels.py", "vector_add_tiled", pair, definitions.SUM, sources=tiles)
     options: Any = {
