@@ -43,7 +43,7 @@ OWN = {
     ),
     "test_nki_isa_range_select.py::test_range_select_example": Own(
         refused=("output-missing",),
-        page="NKI Programming Model, SDK 2.26: results are returned in HBM; the kernel returns tiles of SBUF",
+        page="Getting Started with NKI, SDK 2.26: what is returned is in device memory; here it is in SBUF",
     ),
     **{
         f"test_nki_isa_tensor_scalar_cumulative.py::test_tensor_scalar_cumulative_load_reduce{i}": _TRUTH

@@ -25,7 +25,7 @@ NONE = Definition(np.positive)
 """Of kernels that are refused."""
 
 OPERANDS_IN_SBUF = "nki.isa.nc_matmul, SDK 2.26: operands are in SBUF; nki.isa.nc_transpose: its result is in PSUM"
-ELEMENTS_AGREE = "nki.isa.dma_copy, SDK 2.26, and NKI errors: src and dst have as many elements (no pooling is written)"
+ELEMENTS_AGREE = "NKI errors, SDK 2.26: err_store_dst_shape_smaller_than_other_shape (no pooling is written)"
 TOO_MANY = "NKI errors, SDK 2.26: err_num_partition_exceed_arch_limit (a state of the exercise that shows it)"
 INSIDE = "NKI errors, SDK 2.26: err_tensor_access_out_of_bound (no pooling is written)"
 
