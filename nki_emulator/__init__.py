@@ -9,7 +9,7 @@ documentation leaves open, each with the kernel, its line and the name of a rule
 """
 
 from .cost import Modelled, modelling
-from .errors import EmulationError
+from .errors import EmulationError, NotImplementedInEmulator
 from .loader import load
 from .machine import Counters, counting
 from .modules import missing, operations
@@ -21,6 +21,7 @@ __all__ = [
     "Counters",
     "EmulationError",
     "Modelled",
+    "NotImplementedInEmulator",
     "counting",
     "load",
     "missing",

@@ -27,6 +27,8 @@ class Expression:
         self.values, self.shape = values, shape
 
     def _with(self, other: Any, function: Callable[..., np.ndarray]) -> tuple[np.ndarray, Ints]:
+        if hasattr(other, "as_index"):  # offsets that are data
+            other = other.as_index()
         if isinstance(other, Expression):
             return function(self.values, other.values), broadcast(self.shape, other.shape)
         if isinstance(other, np.integer):
@@ -34,7 +36,10 @@ class Expression:
         return function(self.values, integer(other, "a term of an index")), self.shape
 
     def __bool__(self) -> bool:
-        refuse("tensor-value", "an index stands for many values; Python cannot branch on it")
+        """Page: "NKI Known Issues", Neuron SDK 2.26, on joining masks."""
+        refuse(
+            "tensor-value", "an index stands for many values; Python cannot branch on it; join masks by &, not `and`"
+        )
 
 
 class Index(Expression):
@@ -102,12 +107,35 @@ def broadcast(*shapes: Ints) -> Ints:
         refuse("shape", f"shapes {', '.join(map(str, shapes))} do not broadcast")
 
 
+def aligned(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Index expressions that broadcast as NumPy's do, or by their first dimensions.
+
+    No page says what [:, None, None] beside [None, :, None, None] is. The vendor's own convolution indexes so when it
+    keeps several images in a tile, and is right if both begin with the partitions.
+    """
+    shapes = [entry.shape for entry in entries if isinstance(entry, Index)]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        dims = max(map(len, shapes))
+        longer = [
+            entry[(slice(None),) * len(entry.shape) + (None,) * (dims - len(entry.shape))]
+            if isinstance(entry, Index)
+            else entry
+            for entry in entries
+        ]
+        return tuple(longer)
+    return entries
+
+
 def executed(mask: Any, shape: Ints) -> np.ndarray | None:
     """Which elements of a tile an instruction runs on, None for all. A bool is known while the kernel is built."""
     if mask is None or mask is True:
         return None
     if mask is False:
         return np.zeros(shape, np.bool_)
+    if isinstance(mask, np.ndarray) and mask.shape == shape:
+        return mask
     if not isinstance(mask, Mask):
         refuse("mask", f"{mask!r} is no mask; compare indices")
     padded = (1,) * (len(shape) - len(mask.shape)) + mask.shape
@@ -117,7 +145,8 @@ def executed(mask: Any, shape: Ints) -> np.ndarray | None:
 
 
 def arange(*bounds: int) -> Index:
-    values = np.arange(*(integer(bound, "a bound of arange") for bound in bounds), dtype=np.int64)
+    whole = [int(bound) if isinstance(bound, np.integer) else integer(bound, "a bound of arange") for bound in bounds]
+    values = np.arange(*whole, dtype=np.int64)
     if not values.size:
         refuse("index", f"arange{bounds} is empty")
     return Index(values, values.shape)

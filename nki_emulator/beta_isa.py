@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 
 from . import arithmetic
-from .beta_index import Index, executed
+from .beta_index import Index, broadcast, executed
 from .beta_language import store
 from .beta_math import (
+    accumulated,
     activation_named,
     copied,
     data_type,
+    double_row,
     elementwise,
     flat,
     free_axes,
+    masked,
     new_tile,
     number_or_values,
     operator_named,
@@ -27,11 +30,12 @@ from .beta_math import (
 )
 from .beta_tensor import BetaTensor
 from .dtypes import FLOAT32
-from .engines import Engine, ReduceCmd
+from .engines import DgeMode, Engine, OobMode, ReduceCmd, dma_modes
 from .errors import refuse
-from .machine import begin
+from .machine import begin, current
 from .operands import HBM, as_float
 from .operators import Operator, applied
+from .storage import Region
 from .targets import BN_STATS_FREE
 
 
@@ -44,18 +48,18 @@ def nc_matmul(
 
     What the operands are said to hold, and where they sit in the array of the Tensor Engine, changes no result.
     """
-    if mask is not None or perf_mode is not None:
-        refuse("not-implemented", "nc_matmul with a mask or a performance mode")
-    return product(stationary, moving)
+    if perf_mode in (None, "none"):
+        return product(stationary, moving, mask)
+    if perf_mode != "double_row_gen3":
+        refuse("not-implemented", f"nc_matmul in performance mode {perf_mode!r}")
+    return double_row(stationary, moving, mask)
 
 
 def nc_transpose(
     data: BetaTensor, *, mask: Any = None, dtype: Any = None, engine: Engine = Engine.unknown
 ) -> BetaTensor:
     """A new tile [F, P] in PSUM of data[P, F]."""
-    if mask is not None or (dtype is not None and data_type(dtype) is not data.dtype):
-        refuse("not-implemented", "nc_transpose with a mask or to another dtype")
-    return transposed(data)
+    return transposed(data, mask=mask, dtype=data_type(dtype, data.dtype))
 
 
 def _operand(value: Any, data: BetaTensor, what: str) -> Any:
@@ -124,21 +128,39 @@ def tensor_reduce(
 ) -> BetaTensor:  # fmt: skip
     """data reduced over free axes in float32, rounded once to dtype (that of data)."""
     begin("tensor_reduce")
-    if mask is not None:
-        refuse("not-implemented", "tensor_reduce with a mask")
     values, known = tile(data, "data").read()
-    axes = free_axes(data.shape, axis)
-    result, sound = reduced(operator_named(op), as_float(values), known, axes, keepdims)
+    axes, operator = free_axes(data.shape, axis), operator_named(op)
+    terms = masked(operator, as_float(values), known, executed(mask, data.shape))
+    result, sound = reduced(operator, *terms, axes, keepdims)
     return new_tile(-result if negate else result, sound, data_type(dtype, data.dtype))
 
 
 def tensor_tensor(
     data1: BetaTensor, data2: BetaTensor, op: Any, *, dtype: Any = None, mask: Any = None, engine: Any = None
 ) -> BetaTensor:
-    """data1 <op> data2, element by element, of one shape."""
-    if tile(data1, "data1").shape != tile(data2, "data2").shape:
-        refuse("shape", f"data1 {data1} and data2 {data2} differ in shape; tensor_tensor does not broadcast")
-    return elementwise("tensor_tensor", operator_named(op).function, (data1, data2), dtype, mask)
+    """data1 <op> data2, element by element; free dimensions of size 1 are repeated.
+
+    The page asks for as many elements a partition, and says which instruction to use for a broadcast "in general";
+    public kernels that were measured on devices do broadcast here. The partitions must be as many.
+    """
+    operands = [tile(value, what) for value, what in ((data1, "data1"), (data2, "data2"))]
+    if operands[0].shape[0] != operands[1].shape[0]:
+        refuse("shape", f"data1 {data1} and data2 {data2} differ in partitions")
+    if all(found.buffer is Region.psum for found in operands):
+        refuse("both-in-psum", f"data1 {data1} and data2 {data2} are both in PSUM")
+    dims = max(found.ndim for found in operands)
+    padded = [_padded(found, dims) for found in operands]
+    broadcast(padded[0].shape, padded[1].shape)
+    return elementwise("tensor_tensor", operator_named(op).function, padded, dtype, mask)
+
+
+def _padded(found: BetaTensor, dims: int) -> BetaTensor:
+    """A tile with free dimensions of size 1 before its own, to have so many."""
+    if found.ndim == dims:
+        return found
+    shape = (found.shape[0],) + (1,) * (dims - found.ndim) + found.shape[1:]
+    values, known = found.read()
+    return BetaTensor(found.memory, values.reshape(shape), known.reshape(shape))
 
 
 def tensor_scalar(
@@ -204,25 +226,60 @@ def affine_select(
     return new_tile(found, known | ~chosen, result, ran=executed(mask, on_true_tile.shape))
 
 
-def dma_copy(*, dst: BetaTensor, src: BetaTensor, mask: Any = None, dge_mode: Any = None) -> None:
-    """dst = src between HBM and SBUF, or within either; how the DMA is described changes no result."""
-    if dst.buffer in HBM and src.buffer not in HBM:
-        store(dst, src, mask=mask)
-        return
-    begin("dma_copy")
-    values, known = src.read(mask)
+def dma_copy(
+    *, dst: BetaTensor, src: BetaTensor, mask: Any = None, dst_rmw_op: Any = None, oob_mode: OobMode = OobMode.error,
+    dge_mode: DgeMode = DgeMode.unknown,
+) -> None:  # fmt: skip
+    """dst = src between HBM and SBUF, or within either; how the DMA is described changes no result.
+
+    With oob_mode.skip nothing is moved where the offsets of either side, which are data, lie outside.
+    """
+    dma_modes(current(), dge_mode, OobMode.error, None)
     if src.size != dst.size:
         refuse("shape", f"dst {dst} has {dst.size} elements, src {src} has {src.size}")
-    dst.write(as_float(values).reshape(dst.shape), known.reshape(dst.shape), executed(mask, dst.shape))
+    ran = executed(mask, dst.shape)
+    if oob_mode is OobMode.skip:
+        reached = dst.inside() & src.inside().reshape(dst.shape)
+        ran = reached if ran is None else ran & reached
+    if dst_rmw_op is not None:
+        if operator_named(dst_rmw_op, "dst_rmw_op").name != "add" or oob_mode is not OobMode.error:
+            refuse("operator", "dst_rmw_op must be add, with oob_mode.error")
+        begin("dma_copy")
+        accumulated(dst, src, mask)
+        return
+    if dst.buffer in HBM and src.buffer not in HBM and oob_mode is OobMode.error:
+        store(dst, src, mask=mask)
+        return
+    machine = begin("dma_copy")
+    for found, what in ((src, "src"), (dst, "dst")):
+        if found.buffer is Region.psum:
+            refuse("dma-psum", f"{what} {found} is in PSUM, which DMA does not reach")
+    values, known = src.read(None if ran is None else ran.reshape(src.shape))
+    values = values if src.dtype is dst.dtype else as_float(values)
+    dst.write(values.reshape(dst.shape), known.reshape(dst.shape), ran)
+    if src.buffer in HBM:
+        machine.counters.dma_bytes_in += src.size * src.itemsize
+    if dst.buffer in HBM:
+        machine.counters.dma_bytes_out += dst.size * dst.itemsize
 
 
-def dma_transpose(src: BetaTensor, *, axes: Any = None, mask: Any = None, dtype: Any = None) -> BetaTensor:
-    """A new tile in SBUF with the transpose of a matrix."""
-    if tuple(axes or (1, 0)) != (1, 0) or src.ndim != 2 or mask is not None:
-        refuse("not-implemented", "dma_transpose of other than a matrix, or with a mask")
-    begin("dma_transpose")
-    values, known = src.read()
-    return new_tile(as_float(values).T, known.T, data_type(dtype, src.dtype))
+_TRANSPOSES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
+"""Dimensions of src -> their order in the result."""
+
+
+def dma_transpose(
+    src: BetaTensor, *, axes: Any = None, mask: Any = None, dtype: Any = None, dge_mode: DgeMode = DgeMode.unknown
+) -> BetaTensor:
+    """A new tile in SBUF with the first and the last dimension of src exchanged."""
+    machine = begin("dma_transpose")
+    dma_modes(machine, dge_mode, OobMode.error, None)
+    order = _TRANSPOSES.get(src.ndim)
+    if order is None or tuple(axes or order) != order:
+        refuse("transpose-shape", f"axes {axes} of src {src}; they are (1, 0), (2, 1, 0) or (3, 1, 2, 0)")
+    ran = executed(mask, src.shape)
+    values, known = src.read(mask)
+    turned = None if ran is None else ran.transpose(order)
+    return new_tile(as_float(values).transpose(order), known.transpose(order), data_type(dtype, src.dtype), ran=turned)
 
 
 def tensor_copy_predicated(
@@ -241,11 +298,13 @@ def tensor_copy_predicated(
 
 def tensor_partition_reduce(op: Any, data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
     """A new tile (1, ...) with data reduced over its partitions, in float32."""
-    if mask is not None:
-        refuse("not-implemented", "tensor_partition_reduce with a mask")
     begin("tensor_partition_reduce")
     values, known = flat(tile(data, "data"))
-    found, sound = reduced(operator_named(op), values[None], known[None], (1,), False)
+    operator, ran = operator_named(op), executed(mask, data.shape)
+    terms = (values[None], known[None])
+    if ran is not None:
+        terms = masked(operator, *terms, ran.reshape(1, *values.shape))
+    found, sound = reduced(operator, *terms, (1,), False)
     shape = (1, *data.shape[1:])
     return new_tile(found.reshape(shape), sound.reshape(shape), data_type(dtype, data.dtype))
 

@@ -7,24 +7,30 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from .arithmetic import IDENTITIES
+from .beta_alloc import Placement, place
 from .beta_index import broadcast, executed
+from .beta_machine import instance
 from .beta_math import (
+    BETA_ACTIVATIONS,
+    accumulated,
     activation_named,
     copied,
     data_type,
     elementwise,
     free_axes,
+    masked,
     new_tile,
+    operator_named,
     product,
     promoted,
     reduced,
     tile,
     transposed,
 )
-from .beta_tensor import FUNCTIONS, BetaTensor, Memory, instance
+from .beta_tensor import FUNCTIONS, BetaTensor, Memory
 from .dtypes import DTYPES, FLOAT32, DType
 from .errors import refuse
 from .indexing import integer, positive
@@ -41,23 +47,35 @@ class ParDim:
     size: int
 
 
-def ndarray(shape: Any, dtype: Any, *, buffer: Region | None = None, name: str = "", **_: Any) -> BetaTensor:
+def ndarray(
+    shape: Any, dtype: Any, *, buffer: Region | Placement | None = None, name: str = "", **_: Any
+) -> BetaTensor:
     """A new tensor whose contents are undefined; the first dimension is the partition unless par_dim marks one.
 
-    Shared HBM is the same for all instances of a grid; other memory is each instance's own.
+    Shared HBM is the same for all instances of a grid; other memory is each instance's own. A single dimension on chip
+    is that of the partitions, each of one element.
     """
+    placement = buffer if isinstance(buffer, Placement) else None
+    if placement is not None:
+        buffer = placement.region
     if buffer is not None and not isinstance(buffer, Region):
-        refuse("not-implemented", f"a buffer {buffer!r}; use nl.sbuf, nl.psum or one of HBM")
+        refuse("operand", f"a buffer {buffer!r}; it is nl.sbuf, nl.psum, one of HBM, or a place from nki.compiler")
     marked = [dim for dim, size in enumerate(shape) if isinstance(size, ParDim)]
     sizes = positive(tuple(size.size if isinstance(size, ParDim) else int(size) for size in shape), "the shape")
     partition, region = marked[0] if marked else 0, buffer or Region.sbuf
+    if region.on_chip and len(sizes) == 1:
+        sizes = (*sizes, 1)
     machine, found = instance(), data_type(dtype)
     make = partial(Memory, machine, sizes, found, region, partition, name)
+    if placement is not None:
+        memory = make()
+        place(memory, placement)
+        return BetaTensor.of(memory, partition)
     return BetaTensor.of(machine.shared(make) if region is Region.shared_hbm else make(), partition)
 
 
 def full(
-    shape: Any, fill_value: Any, dtype: Any, *, buffer: Region | None = None, name: str = "", **_: Any
+    shape: Any, fill_value: Any, dtype: Any, *, buffer: Region | Placement | None = None, name: str = "", **_: Any
 ) -> BetaTensor:
     begin("memset")
     found = ndarray(shape, dtype, buffer=buffer, name=name)
@@ -97,9 +115,9 @@ def store(dst: BetaTensor, value: BetaTensor, *, mask: Any = None) -> None:
     if not isinstance(value, BetaTensor):
         value = full(dst.shape, value, dst.dtype)
     values, known = tile(value, "value").read()
-    if broadcast(value.shape, dst.shape) != dst.shape and value.size != dst.size:
-        refuse("shape", f"value {value} is stored to dst {dst}")
     fits = value.size == dst.size
+    if not fits and broadcast(value.shape, dst.shape) != dst.shape:
+        refuse("shape", f"value {value} is stored to dst {dst}")
     values, known = [v.reshape(dst.shape) if fits else np.broadcast_to(v, dst.shape) for v in (values, known)]
     stored = known if ran is None else known | ~ran
     if not stored.all():
@@ -123,18 +141,14 @@ def copy(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
 
 def matmul(x: BetaTensor, y: BetaTensor, *, transpose_x: bool = False, mask: Any = None) -> BetaTensor:
     """A new tile in PSUM: x.T @ y if x is transposed already, else x @ y by a transpose of x before."""
-    if mask is not None:
-        refuse("not-implemented", "matmul with a mask")
     if not transpose_x:
         x = transposed(tile(x, "x", SBUF), Region.sbuf)
-    return product(x, y)
+    return product(x, y, mask)
 
 
 def transpose(x: BetaTensor, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
     """A new tile in SBUF with the transpose of a tile of two dimensions."""
-    if mask is not None or (dtype is not None and data_type(dtype) is not x.dtype):
-        refuse("not-implemented", "transpose with a mask or to another dtype")
-    return transposed(x, Region.sbuf)
+    return transposed(x, Region.sbuf, mask, data_type(dtype, x.dtype))
 
 
 def broadcast_to(src: BetaTensor, *, shape: Any, **_: Any) -> BetaTensor:
@@ -157,6 +171,16 @@ class Function:
         return elementwise(self.__name__, self.function, operands, dtype, mask, self.result)
 
 
+class Quotient(Function):
+    """nl.divide: of integers it is a float32, as NumPy's is a float."""
+
+    def __call__(self, *operands: Any, dtype: Any = None, mask: Any = None, **unknown: Any) -> BetaTensor:
+        tiles = [value for value in operands if isinstance(value, BetaTensor)]
+        if dtype is None and not any(found.dtype.is_float for found in tiles):
+            dtype = FLOAT32
+        return super().__call__(*operands, dtype=dtype, mask=mask, **unknown)
+
+
 class Reduction:
     """nl.sum, nl.max, nl.min and nl.prod: in float32, rounded once to dtype, which is that of the tile.
 
@@ -173,38 +197,60 @@ class Reduction:
         """A new tile in SBUF. Elements that a mask leaves out take no part; a row that it leaves out is undefined."""
         begin(self.__name__)
         values, known = tile(x, "x").read()
-        values, ran = as_float(values), executed(mask, x.shape)
-        if ran is not None:
-            some = ran.reshape(ran.shape[0], -1).any(axis=1).reshape((-1,) + (1,) * (x.ndim - 1))
-            values = np.where(ran & known, values, np.float32(IDENTITIES[self.operator.name]))
-            known = (known | ~ran) & some
-        found = reduced(self.operator, values, known, free_axes(x.shape, axis), keepdims)
+        terms = masked(self.operator, as_float(values), known, executed(mask, x.shape))
+        found = reduced(self.operator, *terms, free_axes(x.shape, axis), keepdims)
         return new_tile(*found, data_type(dtype, x.dtype))
 
 
+class Bits:
+    """A bit operator of nki.language, on tiles of integers and integers."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__, self.operator = name, OPERATORS[name]
+
+    def __call__(self, *operands: Any, dtype: Any = None, mask: Any = None) -> BetaTensor:
+        """A new tile; numbers take the type of the tile."""
+        begin(self.__name__)
+        tiles = [tile(value, "an operand") for value in operands if isinstance(value, BetaTensor)]
+        if not tiles or len(operands) != self.operator.arity:
+            refuse("operand", f"nl.{self.__name__} takes {self.operator.arity} operands, a tile among them")
+        types = [found.dtype for found in tiles]
+        if any(found.is_float for found in types):
+            refuse("operand-dtype", f"nl.{self.__name__} of floats; it works on the bits of integers")
+        result = types[0] if len(types) == 1 else promoted(*types)
+        shape = broadcast(*[found.shape for found in tiles])
+        pairs = [value.read(mask) if isinstance(value, BetaTensor) else (value, True) for value in operands]
+        arrays = [np.broadcast_to(np.asarray(values).astype(result.stored), shape) for values, _ in pairs]
+        known = np.logical_and.reduce([np.broadcast_to(sound, shape) for _, sound in pairs])
+        return new_tile(self.operator.function(*arrays), known, data_type(dtype, result), ran=executed(mask, shape))
+
+
 def mean(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> BetaTensor:
-    """The sum in float32 times the reciprocal of the count, rounded once to dtype (that of x)."""
-    if mask is not None:
-        refuse("not-implemented", "mean with a mask")
-    total = REDUCTIONS["sum"](x, axis, dtype=FLOAT32, keepdims=keepdims)
+    """The sum in float32 times the reciprocal of the count, rounded once to dtype (that of x).
+
+    With a mask only whole rows may be left out: over how many elements a mean is taken else, no page says.
+    """
+    ran = executed(mask, x.shape)
+    if ran is not None and (ran.any(axis=tuple(range(1, x.ndim))) != ran.all(axis=tuple(range(1, x.ndim)))).any():
+        refuse("not-implemented", "a mean of which a mask leaves out a part of a row")
+    total = REDUCTIONS["sum"](x, axis, dtype=FLOAT32, mask=mask, keepdims=keepdims)
     return elementwise("multiply", np.multiply, (total, total.size / x.size), dtype, None, x.dtype)
 
 
 def var(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
     """The mean of squared distances from the mean, in float32, rounded once to dtype (that of x)."""
     average = mean(x, axis, dtype=FLOAT32, mask=mask, keepdims=True)
-    distances = elementwise("subtract", np.subtract, (x, average), FLOAT32, None)
-    return mean(elementwise("square", np.square, (distances,), FLOAT32, None), axis, dtype=dtype or x.dtype)
+    distances = elementwise("subtract", np.subtract, (x, average), FLOAT32, mask)
+    squares = elementwise("square", np.square, (distances,), FLOAT32, mask)
+    return mean(squares, axis, dtype=dtype or x.dtype, mask=mask)
 
 
-def softmax(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+def softmax(x: BetaTensor, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, mask: Any = None) -> BetaTensor:
     """exp(x - max) / sum of it over free axes, in float32, rounded once to dtype (that of x)."""
-    if mask is not None:
-        refuse("not-implemented", "softmax with a mask")
-    shifted = elementwise("subtract", np.subtract, (x, REDUCTIONS["max"](x, axis, keepdims=True)), FLOAT32, None)
-    powers = FUNCTIONS["exp"](shifted)
-    total = REDUCTIONS["sum"](powers, axis, keepdims=True)
-    return elementwise("divide", np.divide, (powers, total), dtype, None, x.dtype)
+    largest = REDUCTIONS["max"](x, axis, dtype=FLOAT32, mask=mask, keepdims=True)
+    powers = FUNCTIONS["exp"](elementwise("subtract", np.subtract, (x, largest), FLOAT32, mask))
+    total = REDUCTIONS["sum"](powers, axis, mask=mask, keepdims=True)
+    return elementwise("divide", np.divide, (powers, total), dtype or compute_dtype, mask, x.dtype)
 
 
 def where(condition: BetaTensor, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
@@ -227,11 +273,14 @@ FUNCTIONS.update(
         for name, operator in OPERATORS.items()
         if not operator.bits and operator.generation == 2
     },
-    **{name: Function(name, activation_named(name), 1) for name in ACTIVATIONS},
-    divide=Function("divide", np.divide, 2),
+    **{name: Function(name, activation_named(name), 1) for name in ACTIVATIONS | BETA_ACTIVATIONS},
+    divide=Quotient("divide", np.divide, 2),
     negative=Function("negative", np.negative, 1),
     logical_not=Function("logical_not", lambda x: (x == 0).astype(np.float32), 1, DTYPES["uint8"]),
 )
+FUNCTIONS.update({name: Function(name, getattr(np, name), 1) for name in ("floor", "ceil", "trunc", "cos", "tan")})
+FUNCTIONS.update({name: Function(name, getattr(np, name), 2) for name in ("mod", "fmod")})
+FUNCTIONS.update({name: Bits(name) for name, operator in OPERATORS.items() if operator.bits})
 REDUCTIONS = {name: Reduction(name, operator) for name, operator in REDUCTIONS_BY_NAME.items()}
 
 
@@ -268,8 +317,54 @@ def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> BetaTensor:
 
 
 def shared_identity_matrix(n: int, dtype: Any = np.uint8, **_: Any) -> BetaTensor:
-    begin("shared_identity_matrix")
-    return new_tile(np.eye(n, dtype=np.float32), True, data_type(dtype))
+    """`shared_constant` of an identity matrix."""
+    return shared_constant(np.eye(n, dtype=np.float32), dtype)
+
+
+def atomic_rmw(dst: BetaTensor, value: Any, op: Any, *, mask: Any = None) -> None:
+    """dst = dst + value in HBM, element by element, also where several elements of the access are one."""
+    begin("atomic_rmw")
+    if operator_named(op).name != "add":
+        refuse("operator", "op of atomic_rmw must be add")
+    tile(dst, "dst", HBM)
+    if not isinstance(value, BetaTensor):
+        value = full(dst.shape, value, dst.dtype)
+    accumulated(dst, tile(value, "value"), mask)
+
+
+def finfo(dtype: Any) -> Any:
+    """Limits of a float type."""
+    return ml_dtypes.finfo(data_type(dtype).stored)  # type: ignore[no-untyped-call]
+
+
+def loop_reduce(x: BetaTensor, op: Any, loop_indices: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+    """A tile that is reduced by a binary operator into the one that it is assigned to: b[...] = loop_reduce(a)."""
+    found = copied("loop_reduce", x, FLOAT32, mask)
+    found.pending = operator_named(op).name
+    return found
+
+
+def static_cast(input_data: Any, dtype: Any) -> BetaTensor:
+    return copied("static_cast", input_data, dtype, None)
+
+
+def rms_norm(
+    x: BetaTensor, w: Any, axis: Any, n: int, epsilon: float = 1e-06, *, dtype: Any = None, compute_dtype: Any = None,
+    mask: Any = None,
+) -> BetaTensor:  # fmt: skip
+    """x / sqrt(sum of squares / n + epsilon) * w, in float32, rounded once to dtype (that of x)."""
+    squares = elementwise("square", np.square, (x,), FLOAT32, mask)
+    total = REDUCTIONS["sum"](squares, axis, mask=mask, keepdims=True)
+    root = lambda values: np.float32(1) / np.sqrt(values / np.float32(n) + np.float32(epsilon))  # noqa: E731
+    scale = elementwise("rsqrt", root, (total,), FLOAT32, None)
+    scaled = elementwise("multiply", np.multiply, (x, scale), FLOAT32, mask)
+    return elementwise("multiply", np.multiply, (scaled, w), dtype or compute_dtype, mask, x.dtype)
+
+
+def all_true(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+    """nl.all: 1 where no element along free axes is 0, in uint8."""
+    nonzero = elementwise("not_equal", OPERATORS["not_equal"].function, (x, 0.0), FLOAT32, mask)
+    return REDUCTIONS["min"](nonzero, axis, dtype=DTYPES["uint8"] if dtype is None else dtype, mask=mask)
 
 
 def device_print(prefix: str, x: BetaTensor, *, mask: Any = None) -> None:

@@ -7,10 +7,12 @@ Promotion", Neuron SDK 2.26.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import erf, pi, sqrt
 from typing import Any
 
 import numpy as np
 
+from .arithmetic import IDENTITIES
 from .beta_index import broadcast, executed
 from .beta_tensor import BetaTensor, Memory
 from .dtypes import DTYPES, FLOAT32, INT32, DType, dtype_of
@@ -18,7 +20,7 @@ from .errors import refuse
 from .indexing import Ints
 from .machine import begin, current
 from .operands import ON_CHIP, SBUF, as_float
-from .operators import ACTIVATIONS, OPERATORS, Operator, activated
+from .operators import ACTIVATIONS, OPERATORS, Activation, Operator, activated
 from .storage import Region
 from .targets import MOVING_FREE, STATIONARY_FREE
 
@@ -132,6 +134,42 @@ _ALIASES = {"amax": "maximum", "amin": "minimum", "max": "maximum", "min": "mini
 _ALIASES |= {"absolute": "abs", "true_divide": "divide", "logical_not": "logical_not"}
 
 
+def _density(x: np.ndarray) -> np.ndarray:
+    """Of the normal distribution."""
+    return np.asarray(np.exp(-np.square(x) / 2) / sqrt(2 * pi))
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+_normal = np.vectorize(lambda x: (1 + erf(x / sqrt(2))) / 2, otypes=[np.float64])
+BETA_ACTIVATIONS = {
+    found.name: found
+    for found in (
+        Activation("gelu_dx", lambda x: _normal(x) + x * _density(x)),
+        Activation("gelu_apprx_sigmoid", lambda x: x * _logistic(1.702 * x)),
+        Activation("silu_dx", lambda x: _logistic(x) * (1 + x * (1 - _logistic(x)))),
+        Activation("erf_dx", lambda x: 2 / sqrt(pi) * np.exp(-np.square(x))),
+        Activation("mish", lambda x: x * np.tanh(np.logaddexp(0, x))),
+    )
+}
+"""Those that only the first generation has here: their names stand for these functions in its pages."""
+
+
+def accumulated(dst: BetaTensor, src: BetaTensor, mask: Any) -> None:
+    """dst += src, rounded once for each addition; several elements of dst may be one."""
+    values, known = src.read()
+    if src.size != dst.size:
+        refuse("shape", f"dst {dst} has {dst.size} elements, src {src} has {src.size}")
+    ran = executed(mask, dst.shape)
+    part = np.ones(dst.shape, np.bool_) if ran is None else ran
+    _, sound = dst.read()
+    if not (known.reshape(dst.shape) & sound)[part].all():
+        refuse("uninitialised", f"undefined elements of {dst} or {src} are added")
+    dst.add(as_float(values).reshape(dst.shape), part)
+
+
 def operator_named(op: Any, what: str = "op") -> Operator:
     """The operator that a function of nki.language or of NumPy stands for."""
     name = getattr(op, "__name__", str(op))
@@ -144,7 +182,8 @@ def operator_named(op: Any, what: str = "op") -> Operator:
 def activation_named(op: Any) -> Function:
     """The activation function that a function of nki.language or of NumPy stands for, float32 to float32."""
     name = getattr(op, "__name__", str(op))
-    found = ACTIVATIONS.get(_ALIASES.get(name, name))
+    name = _ALIASES.get(name, name)
+    found = ACTIVATIONS.get(name) or BETA_ACTIVATIONS.get(name)
     if found is None:
         refuse("operator", f"op {name!r} is no activation function here")
     return lambda values: activated(found, values)
@@ -178,19 +217,46 @@ def reduced(
     return operator.reduction(terms, axis=-1).reshape(shape), sound.all(-1).reshape(shape)
 
 
+def masked(
+    operator: Operator, values: np.ndarray, known: np.ndarray, ran: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Terms of a reduction: what a mask leaves out changes no result, and a row that it leaves out is undefined."""
+    if ran is None:
+        return values, known
+    some = ran.reshape(ran.shape[0], -1).any(axis=1).reshape((-1,) + (1,) * (values.ndim - 1))
+    return np.where(ran & known, values, np.float32(IDENTITIES[operator.name])), (known | ~ran) & some
+
+
 def flat(found: BetaTensor) -> tuple[np.ndarray, np.ndarray]:
     """[P, F] of float32 values, and where they are defined."""
     values, known = found.read()
     return as_float(values).reshape(found.shape[0], -1), known.reshape(found.shape[0], -1)
 
 
-def product(stationary: BetaTensor, moving: BetaTensor) -> BetaTensor:
-    """A new tile in PSUM: stationary[K, M].T @ moving[K, N], accumulated in float32."""
+def _operand(found: BetaTensor, what: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[K, F] of an operand of a product: values, where they are defined, and which of the F take part.
+
+    Rows that are masked out take no part in the sum.
+    """
+    if not tile(found, what, SBUF).dtype.is_float:
+        refuse("matmul-dtype", f"{what} {found} is no float, which the Tensor Engine multiplies")
+    whole = BetaTensor(found.memory, found.values, found.known, found.partition, found.key, found.shape)
+    if found.limit is None:
+        values, known = flat(whole)
+        return values, known, np.ones(values.shape[1], np.bool_)
+    limit = found.limit.reshape(found.shape[0], -1)
+    values, known = (part.reshape(limit.shape) for part in whole.read(found.limit))
+    return np.where(limit, as_float(values), np.float32(0)), known | ~limit, np.asarray(limit.any(axis=0))
+
+
+def product(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> BetaTensor:
+    """A new tile in PSUM: stationary[K, M].T @ moving[K, ...], accumulated in float32.
+
+    The free dimensions of `moving`, of which there may be several, are those of the result; those of `stationary`
+    become its partitions.
+    """
     machine = begin("nc_matmul")
-    for found, what in ((stationary, "stationary"), (moving, "moving")):
-        if not tile(found, what, SBUF).dtype.is_float:
-            refuse("matmul-dtype", f"{what} {found} is no float, which the Tensor Engine multiplies")
-    (a, a_known), (b, b_known) = flat(stationary), flat(moving)
+    (a, a_known, rows), (b, b_known, columns) = _operand(stationary, "stationary"), _operand(moving, "moving")
     if len(a) != len(b):
         refuse("shape", f"stationary has {len(a)} partitions and moving {len(b)}; both are the contraction")
     m, n = a.shape[1], b.shape[1]
@@ -199,13 +265,36 @@ def product(stationary: BetaTensor, moving: BetaTensor) -> BetaTensor:
     values = np.where(a_known, a, np.float32(0)).T @ np.where(b_known, b, np.float32(0))
     machine.counters.matmuls += 1
     machine.counters.macs += a.size * n
-    return new_tile(values, np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)), FLOAT32, Region.psum)
+    shape = (m, *moving.shape[1:])
+    known = np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)).reshape(shape)
+    ran = None if rows.all() and columns.all() else np.logical_and.outer(rows, columns).reshape(shape)
+    chosen = executed(mask, shape)
+    if chosen is not None:
+        ran = chosen if ran is None else ran & chosen
+    result = new_tile(values.reshape(shape), known, FLOAT32, Region.psum, ran)
+    result.memory.is_product = True
+    return result
 
 
-def transposed(data: BetaTensor, region: Region = Region.psum) -> BetaTensor:
-    """A new tile [F, P] of data[P, F]."""
+def double_row(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> BetaTensor:
+    """The product of two rows of 8-bit floats at once: stationary[K, 2, M], moving[K, 2, N]. From gen3 on."""
+    if current().generation < 3:
+        refuse("target", "double_row_gen3 needs gen3")
+    for found, what in ((stationary, "stationary"), (moving, "moving")):
+        if tile(found, what, SBUF).ndim != 3 or found.shape[1] != 2 or found.dtype.itemsize != 1:
+            refuse("operand-shape", f"{what} {found} must be (K, 2, free) of 8-bit floats")
+    parts = [product(stationary[:, i], moving[:, i], mask) for i in range(2)]
+    return elementwise("add", np.add, parts, FLOAT32, None)
+
+
+def transposed(
+    data: BetaTensor, region: Region = Region.psum, mask: Any = None, dtype: DType | None = None
+) -> BetaTensor:
+    """A new tile [F, P] of data[P, F]; the mask is one of data."""
     begin("nc_transpose")
-    values, known = flat(tile(data, "data"))
+    ran = executed(mask, tile(data, "data").shape)
+    values, known = (part.reshape(data.shape[0], -1) for part in data.read(mask))
     if values.shape[1] > 128:
         refuse("transpose-shape", f"{data} has {values.shape[1]} elements a partition, at most 128 become partitions")
-    return new_tile(values.T, known.T, data.dtype, region)
+    turned = None if ran is None else ran.reshape(values.shape).T
+    return new_tile(as_float(values).T, known.T, dtype or data.dtype, region, turned)

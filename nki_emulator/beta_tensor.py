@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from .beta_index import Grid, Index, Mask, broadcast, executed
+from .beta_index import Grid, Index, Mask, aligned, broadcast, executed
 from .dtypes import FLOAT32, DType, dtype_of, rounded
 from .errors import refuse
-from .indexing import DynamicSlice, Ints, expanded, positive
-from .machine import Machine, current, running
+from .indexing import DynamicSlice, Ints, expanded, integer, positive
+from .machine import Machine, running
 from .operands import as_float
 from .storage import Region, View
-from .targets import BANK, BANKS, PARTITIONS, Target
+from .targets import BANK, BANKS, PARTITIONS
 
 
 class Memory:
@@ -29,8 +29,10 @@ class Memory:
     def __init__(
         self, machine: Machine, shape: Ints, dtype: DType, region: Region, partition: int = 0, name: str = ""
     ) -> None:
-        self.machine, self.dtype, self.region, self.name = machine, dtype, region, name
-        self.is_input = self.is_stored = False
+        self.machine, self.dtype, self.region, self.name, self.partition = machine, dtype, region, name, partition
+        self.placed: Callable[[BetaTensor], None] | None = None
+        """Of memory that the kernel places itself: what a write does to others there."""
+        self.is_input = self.is_stored = self.is_product = False
         if region.on_chip:
             if len(shape) < 2:
                 refuse("shape", f"a tensor on chip has a partition and a free dimension; {shape} has one")
@@ -47,7 +49,7 @@ class Memory:
 class BetaTensor(View):
     """A view of a memory: basic indexing leaves views of NumPy, index expressions a `key` that is looked up late."""
 
-    __slots__ = ("executed", "key", "known", "memory", "partition", "shape", "values")
+    __slots__ = ("executed", "key", "known", "limit", "memory", "partition", "pending", "shape", "values")
 
     def __init__(
         self, memory: Memory, values: np.ndarray, known: np.ndarray, partition: int = 0,
@@ -56,6 +58,10 @@ class BetaTensor(View):
         self.memory, self.values, self.known, self.partition, self.key = memory, values, known, partition, key
         self.shape: Ints = values.shape if shape is None else shape
         self.executed: np.ndarray | None = None
+        self.limit: np.ndarray | None = None
+        """Of an operand of a product: which elements take part."""
+        self.pending: str | None = None
+        """Of what nl.loop_reduce returns: the function by which it is reduced into the tile that it is assigned to."""
 
     @classmethod
     def of(cls, memory: Memory, partition: int = 0) -> BetaTensor:
@@ -85,25 +91,91 @@ class BetaTensor(View):
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> BetaTensor:
+        if isinstance(key, Mask | bool | np.bool_):
+            return self._limited(key if isinstance(key, Mask) else bool(key))
         entries = tuple(key) if isinstance(key, tuple | Grid) else (key,)
+        entries = tuple([entry.as_index() if isinstance(entry, BetaTensor) else entry for entry in entries])
         if self.key is not None:
-            if not all(entry is Ellipsis or entry == slice(None) for entry in entries):
-                refuse("not-implemented", f"indexing {self} again; index the tensor once")
-            return self
-        if any(isinstance(entry, Mask) for entry in entries):
-            refuse("not-implemented", "operand masking, as x[i < n]; give mask= to the instruction")
-        if any(isinstance(entry, BetaTensor) for entry in entries):
-            refuse("not-implemented", "indices that are data; use index expressions")
+            return self._indexed_again(expanded(self, entries))
         if any(isinstance(entry, Index) for entry in entries):
             return self._gathered(entries)
         return self._sliced(entries)
 
+    def _limited(self, mask: Mask | bool) -> BetaTensor:
+        """Operand masking, as x[i < n]: the elements of an operand that take part in a product.
+
+        Page: "NKI API Masking", Neuron SDK 2.26. Masks follow one another in the vendor's own kernels, and all hold.
+        """
+        chosen = executed(mask, self.shape)
+        found = BetaTensor(self.memory, self.values, self.known, self.partition, self.key, self.shape)
+        limits = [limit for limit in (self.limit, chosen) if limit is not None]
+        found.limit = np.logical_and.reduce(limits) if limits else None
+        return found
+
+    def _indexed_again(self, entries: tuple[Any, ...]) -> BetaTensor:
+        """A part of an access that was made of index expressions: its keys, indexed."""
+        if all(isinstance(entry, slice) and entry == slice(None) for entry in entries):
+            return self
+        shown = np.empty(self.shape, np.bool_)
+        places = BetaTensor(self.memory, shown, shown, self.partition)
+        part = places._gathered(entries) if any(isinstance(e, Index) for e in entries) else places._sliced(entries)
+        keys = [np.broadcast_to(key, self.shape) for key in self.key or ()]
+        if part.key is None:
+            inside = tuple([places._inside(dim, entry) for dim, entry in enumerate(entries)])
+            found = tuple([key[inside] for key in keys])
+        else:
+            found = tuple([np.broadcast_to(key[part.key], part.shape) for key in keys])
+        return BetaTensor(self.memory, self.values, self.known, 0, found, part.shape)
+
+    def as_index(self) -> Index:
+        """Integers of a tile as offsets of an access: what they are is known when the instruction runs."""
+        values, known = self.read()
+        if self.dtype.is_float:
+            refuse("index", f"{self} holds no integers; offsets of an access do")
+        if not known.all():
+            refuse("uninitialised", f"{self} is used as offsets; {(~known).sum()} of its elements are undefined")
+        return Index(values.astype(np.int64), values.shape)
+
     def _sliced(self, entries: tuple[Any, ...]) -> BetaTensor:
         """Ints and slices. An int drops its dimension, except the partition, which stays with size 1."""
         entries = expanded(self, entries)
+        if any(self._leaves(dim, entry) for dim, entry in enumerate(entries)):
+            return self._late(entries)
         keys = tuple([self._inside(dim, entry) for dim, entry in enumerate(entries)])
         dropped = sum(type(entry) is int for entry in keys[: self.partition])
-        return BetaTensor(self.memory, self.values[keys], self.known[keys], self.partition - dropped)
+        values, known = self.values[keys], self.known[keys]
+        if self.buffer.on_chip and values.ndim == 1:  # a tile keeps a free dimension
+            values, known = values[:, None], known[:, None]
+        return BetaTensor(self.memory, values, known, self.partition - dropped)
+
+    def _leaves(self, dim: int, entry: Any) -> bool:
+        """Whether a slice with both ends goes past the end, where a mask may leave out what is there."""
+        if isinstance(entry, DynamicSlice):
+            return 0 <= entry.start < entry.start + entry.size > self.shape[dim]
+        ends = isinstance(entry, slice) and entry.start is not None and entry.stop is not None
+        return bool(ends and 0 <= entry.start < entry.stop > self.shape[dim] and (entry.step or 1) == 1)
+
+    def _late(self, entries: tuple[Any, ...]) -> BetaTensor:
+        """Slices as index expressions, whose bounds are checked when the mask is known."""
+        spans = [
+            range(entry.start, entry.start + entry.size) if isinstance(entry, DynamicSlice) else entry
+            for entry in entries
+        ]
+        spans = [
+            range(*slice(s.start or 0, self.shape[d] if s.stop is None else s.stop, s.step).indices(2**62))
+            if isinstance(s, slice)
+            else s
+            for d, s in enumerate(spans)
+        ]
+        shape = tuple(len(span) for span in spans if isinstance(span, range))
+        keys, axis = [], 0
+        for span in spans:
+            if isinstance(span, range):
+                keys.append(np.array(span).reshape(tuple(-1 if i == axis else 1 for i in range(len(shape)))))
+                axis += 1
+            else:
+                keys.append(np.full((1,) * len(shape), integer(span, "an index")))
+        return BetaTensor(self.memory, self.values, self.known, 0, tuple(keys), shape)
 
     def _inside(self, dim: int, entry: Any) -> int | slice:
         """One entry; nothing is clipped and nothing counts from the end."""
@@ -130,6 +202,7 @@ class BetaTensor(View):
             refuse("index", f"{len(entries)} indices for {self}; index expressions name every dimension")
         if not all(isinstance(entry, Index | int | np.integer) for entry in entries):
             refuse("mixed-index", "slices and index expressions in one access are not supported")
+        entries = aligned(entries)
         shape = broadcast(*[entry.shape for entry in entries if isinstance(entry, Index)])
         arrays = [entry.values if isinstance(entry, Index) else np.array(int(entry)) for entry in entries]
         keys = tuple([values.reshape((1,) * (len(shape) - values.ndim) + values.shape) for values in arrays])
@@ -149,15 +222,25 @@ class BetaTensor(View):
             outside = (values < 0) | (values >= size)
             if outside.any():
                 if ran is None or (ran & outside).any():
-                    refuse("out-of-bounds", f"indices {values.min()} to {values.max()} in dimension {dim} of {self}")
+                    reach = f"indices {values.min()} to {values.max()} in dimension {dim}"
+                    refuse("out-of-bounds", f"{reach} of {self.name or 'a tensor'} of {self.values.shape}")
                 values = values.clip(0, size - 1)
             keys.append(values)
         return tuple(keys)
+
+    def inside(self) -> np.ndarray:
+        """Which elements of an access lie in the tensor, in the shape of the access."""
+        found = np.ones(self.shape, np.bool_)
+        for size, values in zip(self.values.shape, self.key or (), strict=False):
+            found &= (values >= 0) & (values < size)
+        return found
 
     def read(self, mask: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Values as they are held, and which of them are defined and not masked out."""
         ran = executed(mask, self.shape)
         self._check_current()
+        if self.limit is not None:
+            refuse("mask", f"{self} is masked as an operand, which only products take; give mask= to the instruction")
         if self.key is None:
             values, known = self.values, self.known
         else:
@@ -171,8 +254,10 @@ class BetaTensor(View):
         self._check_current()
         if self.memory.is_input:
             self.memory.is_stored = True
-        if self.values.size and 0 in self.values.strides:
+        if any(not step and size > 1 for step, size in zip(self.values.strides, self.values.shape, strict=True)):
             refuse("overlapping-write", f"{self} is a broadcast; several of its elements are one")
+        if self.memory.placed is not None:
+            self.memory.placed(self)
         result = rounded(np.where(known, values, 0), self.dtype, self.memory.machine.precise)
         if self.key is None and ran is None:
             self.values[...], self.known[...] = result, known
@@ -185,6 +270,30 @@ class BetaTensor(View):
             refuse("overlapping-write", f"several indices of {self} are one element")
         self.values[keys], self.known[keys] = result, known
 
+    def add(self, values: np.ndarray, part: np.ndarray) -> None:
+        """Add float32 values to some elements, one after another."""
+        self._check_current()
+        keys = self._looked_up(part) if self.key is not None else np.ix_(*map(range, self.shape))
+        keys = tuple([np.broadcast_to(key, self.shape)[part] for key in keys])
+        if self.memory.is_input:
+            self.memory.is_stored = True
+        sums = self.values.astype(np.float32)
+        np.add.at(sums, keys, values[part])
+        self.values[keys] = rounded(sums[keys], self.dtype, self.memory.machine.precise)
+
+    def view(self, dtype: Any) -> BetaTensor:
+        """The same bits as another type of as many bytes, of a tensor in HBM that is read."""
+        found = dtype if isinstance(dtype, DType) else dtype_of(np.empty(0, dtype))
+        if found is self.dtype:
+            return self
+        if found.itemsize != self.itemsize or self.buffer.on_chip:
+            refuse("not-implemented", f"a view of {self} as {found}")
+        values, known = self.read()
+        memory = Memory(self.memory.machine, self.shape, found, self.buffer, name=self.name)
+        memory.values[...] = values.astype(self.dtype.stored).view(found.stored).astype(found.held)
+        memory.known[...], memory.is_input = known, True
+        return BetaTensor.of(memory)
+
     def _check_current(self) -> None:
         if self.memory.machine is not running():
             refuse("stale-tensor", f"{self} belongs to another call; a kernel depends on its arguments alone")
@@ -194,6 +303,8 @@ class BetaTensor(View):
         if not isinstance(value, BetaTensor):
             target.write(np.full(target.shape, value, np.float32), np.ones(target.shape, np.bool_))
             return
+        if value.pending is not None:
+            value = self._computed(value.pending, target, value, dtype=target.dtype)
         values, known = value.read()
         shape = target.shape
         if [n for n in shape if n > 1] != [n for n in value.shape if n > 1]:
@@ -238,10 +349,24 @@ class BetaTensor(View):
         return FUNCTIONS[name](*operands, dtype=dtype)
 
     def __iadd__(self, other: Any) -> BetaTensor:
-        """In place, as the accumulation of products in PSUM is written."""
+        """In place, as the accumulation of products in PSUM is written; nothing is added where nothing was computed.
+
+        A product that is added to PSUM which nothing has written starts the sum, as the Tensor Engine does with the
+        first of a group: the SDK's own tutorial on attention relies on it (attn_fwd_v8a, Neuron SDK 2.26).
+        """
+        ran = other.executed if isinstance(other, BetaTensor) else None
+        if isinstance(other, BetaTensor) and other.memory.is_product and self.buffer is Region.psum:
+            self._start(ran)
         result = self._computed("add", self, other, dtype=FLOAT32 if self.dtype.is_float else self.dtype)
-        self.write(*result.read())
+        self.write(*result.read(), ran)
         return self
+
+    def _start(self, ran: np.ndarray | None) -> None:
+        """Zeros where a sum begins."""
+        _, known = self.read()
+        fresh = ~known if ran is None else ~known & ran
+        if fresh.any():
+            self.write(np.zeros(self.shape, np.float32), np.ones(self.shape, np.bool_), fresh)
 
     def __neg__(self) -> BetaTensor:
         return self._computed("negative", self)
@@ -251,8 +376,21 @@ FUNCTIONS: dict[str, Callable[..., BetaTensor]] = {}
 """Of nki.language, which fills it in: those that the operators of Python stand for are among them."""
 
 
-def _binary(name: str, reverse: bool = False) -> Callable[[BetaTensor, Any], BetaTensor]:
-    return lambda self, other: self._computed(name, *((other, self) if reverse else (self, other)))
+def _binary(name: str, reverse: bool = False) -> Callable[[BetaTensor, Any], Any]:
+    """By a function of nki.language; together with an index expression a tile is an offset."""
+
+    def operator(self: BetaTensor, other: Any) -> Any:
+        operands = (self.as_index(), other) if isinstance(other, Index) else (self, other)
+        if reverse:
+            operands = operands[::-1]
+        return _INDEXED[name](*operands) if isinstance(other, Index) else self._computed(name, *operands)
+
+    return operator
+
+
+_INDEXED: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
+}  # fmt: skip
 
 
 _ARITHMETIC = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "power"}
@@ -261,72 +399,3 @@ for _symbol, _name in (_ARITHMETIC | _COMPARISONS).items():
     setattr(BetaTensor, f"__{_symbol}__", _binary(_name))
 for _symbol, _name in _ARITHMETIC.items():
     setattr(BetaTensor, f"__r{_symbol}__", _binary(_name, reverse=True))
-
-
-class BetaMachine(Machine):
-    """A run of a kernel, or of one instance of a grid; shared HBM is that of the first instance."""
-
-    def __init__(self, kernel: str, target: Target, precise: bool, instructions: int) -> None:
-        super().__init__(kernel, target, precise, instructions)
-        self.grid: tuple[int, ...] = ()
-        self.program: tuple[int, ...] = ()
-        self._shared: list[Memory] = []
-        self._taken = 0
-
-    def begin_instance(self, program: tuple[int, ...]) -> None:
-        self.program, self._taken = program, 0
-
-    def shared(self, make: Callable[[], Memory]) -> Memory:
-        """The memory that every instance of the grid allocates at this point."""
-        if self._taken == len(self._shared):
-            self._shared.append(make())
-        self._taken += 1
-        return self._shared[self._taken - 1]
-
-    def argument(self, value: Any, name: str) -> Any:
-        """An array as a tensor in HBM; other values stay as they are."""
-        if not isinstance(value, np.ndarray):
-            return value
-        if value.size == 0 or value.ndim == 0:
-            refuse("argument", f"{name} is an array of shape {value.shape}")
-        memory = Memory(self, value.shape, dtype_of(value), Region.hbm, 0, name)
-        memory.values[...], memory.known[...], memory.is_input = value, True, True
-        return BetaTensor.of(memory)
-
-    def returned(self, value: Any) -> Any:
-        """Tensors as arrays; each in HBM and written."""
-        if type(value) in (tuple, list):
-            return tuple(self.returned(item) for item in value)
-        if not isinstance(value, BetaTensor) or value.buffer.on_chip:
-            refuse("output-missing", f"the kernel returned {value!r}; return tensors in nl.shared_hbm")
-        values, known = value.read()
-        missing = known.size - np.count_nonzero(known)
-        if missing:
-            refuse("output-unwritten", f"{missing} of {known.size} elements of {value} were never written")
-        return np.ascontiguousarray(values).astype(value.dtype.stored)
-
-
-def instance() -> BetaMachine:
-    """The run of this thread."""
-    machine = current()
-    assert isinstance(machine, BetaMachine), "a tensor of the first generation in a kernel of the present one"
-    return machine
-
-
-def call(machine: BetaMachine, function: Callable[..., Any], grid: tuple[int, ...], bound: Any) -> Any:
-    """Run every instance of a grid, one after another; what kernels store into arguments reaches their arrays.
-
-    Raises:
-        Refusal: neither a tensor was returned nor an argument written.
-    """
-    given = dict(bound.arguments)
-    machine.grid = grid or (1,)
-    tensors = {key: machine.argument(value, key) for key, value in given.items()}
-    bound.arguments.update(tensors)
-    for number in range(prod(machine.grid)):
-        machine.begin_instance(tuple(int(i) for i in np.unravel_index(number, machine.grid)))
-        value = function(*bound.args, **bound.kwargs)
-    stored = {key for key, tensor in tensors.items() if isinstance(tensor, BetaTensor) and tensor.memory.is_stored}
-    for key in stored:
-        given[key][...] = tensors[key].values.astype(given[key].dtype)
-    return None if value is None and stored else machine.returned(value)

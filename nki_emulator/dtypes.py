@@ -25,6 +25,11 @@ class DType:
     is_float: bool
 
     @property
+    def dtype(self) -> np.dtype:
+        """What NumPy takes it for, as in np.zeros(3, nl.bfloat16)."""
+        return self.stored
+
+    @property
     def itemsize(self) -> int:
         """Bytes of an element in the device's memory."""
         return self.stored.itemsize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 
 from .errors import refuse
 from .machine import Machine
@@ -15,7 +15,7 @@ OobMode = Enum("OobMode", ["error", "skip"], start=0)
 ReduceCmd = Enum("ReduceCmd", ["idle", "reset", "reduce", "reset_reduce", "load_reduce"], start=0)
 MatmulPerfMode = Enum("MatmulPerfMode", {"none": "none", "double_row": "double_row"})
 DmaEngine = Enum("DmaEngine", {"dma": 1, "gpsimd_dma": 2})
-NcVersion = Enum("NcVersion", {"gen2": 2, "gen3": 3, "gen4": 4})
+NcVersion = IntEnum("NcVersion", {"gen2": 2, "gen3": 3, "gen4": 4})
 
 
 class NkiInstruction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -28,12 +29,26 @@ class EmulationError(Exception):
         return f"{text} (page: {self.page})" if self.page else text
 
 
+class NotImplementedInEmulator(EmulationError):
+    """The kernel uses what is documented, or may be, and is not here: says nothing about the kernel. Rule
+    "not-implemented"."""
+
+
 class Refusal(Exception):
     """A broken rule before it is known whose: the loader and `refuse` turn it into an `EmulationError`."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(rule, message)
         self.rule, self.message = rule, message
+
+
+NOT_IMPLEMENTED = "not-implemented"
+
+
+def located(kernel: str, file: str, line: int, rule: str, message: str, page: str = "") -> EmulationError:
+    """The error of a rule: a refusal, or that the emulator lacks something."""
+    kind = NotImplementedInEmulator if rule == NOT_IMPLEMENTED else EmulationError
+    return kind(kernel, file, line, rule, message, page)
 
 
 def refuse(rule: str, message: str) -> NoReturn:
@@ -49,11 +64,19 @@ def outside(rule: str, message: str) -> NoReturn:
     raise EmulationError("(none)", frame.f_code.co_filename, frame.f_lineno, rule, message, "NKI Language Guide")
 
 
+_NOT_KERNELS = (str(Path(__file__).parent), *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
 def place(traceback: TracebackType | None) -> tuple[str, int]:
-    """File and line of the innermost frame that belongs to a kernel's source, ("", 0) without one."""
+    """File and line of the innermost frame that belongs to a kernel's source, ("", 0) without one.
+
+    What a source imports from beside itself belongs to it.
+    """
     found = "", 0
     while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename in SOURCES:
-            found = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+        file = traceback.tb_frame.f_code.co_filename
+        beside = found[0] and not file.startswith((*_NOT_KERNELS, "<"))
+        if file in SOURCES or beside:
+            found = file, traceback.tb_lineno
         traceback = traceback.tb_next
     return found

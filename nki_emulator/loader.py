@@ -7,9 +7,9 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import update_wrapper
 from inspect import signature
@@ -19,18 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from . import beta_tensor
-from .beta_tensor import BetaMachine
+from . import beta_machine
+from .beta_machine import BetaMachine
 from .cost import deliver, trace_for
 from .dtypes import DType, dtype_of
-from .errors import SOURCES, EmulationError, Refusal, place, refuse
+from .errors import NOT_IMPLEMENTED, SOURCES, EmulationError, Refusal, located, place, refuse
 from .machine import MEMORY, Machine, executing, running
-from .modules import beta_modules, imports_beta, modules
+from .modules import beta_modules, imports_beta
+from .modules import modules as current_modules
 from .objects import NKIObject
 from .pages import page_of
 from .storage import Region, Storage
 from .subset import check
-from .targets import TARGETS, Target
+from .targets import PLATFORMS, TARGETS, Target
 from .tensor import NkiTensor
 from .watchdog import MemoryUp, TimeUp, Watchdog
 
@@ -42,12 +43,15 @@ _loading = threading.RLock()
 
 def load(
     path: Path, *, target: str = "gen2", precise: bool = True, instructions: int = INSTRUCTIONS,
-    seconds: float = SECONDS,
+    seconds: float = SECONDS, partial_outputs: bool = False, modules: Mapping[str, Path] | None = None,
 ) -> ModuleType:  # fmt: skip
     """Execute a file of NKI source; its functions under `@nki.jit` are then called with NumPy arrays.
 
     `target` is gen2 (trn1), gen3 (trn2) or gen4 (trn3). With `precise` off, bf16 and 8-bit tensors keep float32 values
-    until they are returned. A call ends with `EmulationError` after so many `instructions` or `seconds`.
+    until they are returned. A call ends with `EmulationError` after so many `instructions` or `seconds`. With
+    `partial_outputs`, floats of an output that nothing wrote are NaN where they are refused else: for callers that look
+    at the others only, in the first generation. `modules` are files that take the place of modules which the source
+    imports and the emulator has not, by their names; what such a file imports may lie beside it.
 
     Raises:
         EmulationError: the file cannot be parsed or executed, or a kernel leaves the subset of Python.
@@ -65,8 +69,8 @@ def load(
         beta = imports_beta(tree)
         if not beta:
             check(tree, file)
-        core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds)
-        with core.imports(), _registered(module):
+        core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds, partial_outputs)
+        with core.imports(), _registered(module), _given(modules or {}):
             exec(compile(tree, file, "exec"), vars(module))
     except SyntaxError as problem:
         message = f"SyntaxError: {problem.msg}"
@@ -87,6 +91,34 @@ def _registered(module: ModuleType) -> Iterator[None]:
             sys.modules.pop(module.__name__, None)
 
 
+@contextmanager
+def _given(files: Mapping[str, Path]) -> Iterator[None]:
+    """Files as modules of sys.modules, with their packages; what they import from beside them is removed again."""
+    folders = [str(file.parent.resolve()) for file in files.values()]
+    search, before = list(sys.path), set(sys.modules)
+    sys.path[:0] = folders
+    try:
+        for name, file in files.items():
+            parts = name.split(".")
+            for package in (".".join(parts[:end]) for end in range(1, len(parts))):
+                if package not in sys.modules:
+                    sys.modules[package] = ModuleType(package)
+                    sys.modules[package].__path__ = []
+            module = sys.modules[name] = ModuleType(name)
+            module.__file__ = str(file)
+            SOURCES.add(str(file))
+            exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
+        yield
+    finally:
+        sys.path[:] = search
+        for name in set(sys.modules) - before:
+            origin = str(getattr(sys.modules[name], "__file__", None) or "(none)")
+            if origin.startswith(tuple(folders)) or any(
+                given == name or given.startswith(f"{name}.") for given in files
+            ):
+                del sys.modules[name]
+
+
 @dataclass(frozen=True)
 class Core:
     """What kernels of a file run on, and how long they may."""
@@ -96,14 +128,17 @@ class Core:
     precise: bool
     instructions: int
     seconds: float
+    partial_outputs: bool = False
 
     def jit(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:
-        """nki.jit, with or without parentheses."""
+        """nki.jit, with or without parentheses; platform_target of the first generation names another target."""
         if "platform_target" in options and self.machine is not BetaMachine:
             refuse("jit-option", "nki.jit takes no platform_target since nki 0.3; the environment names the target")
+        platform = options.get("platform_target")
+        core = replace(self, target=TARGETS[PLATFORMS[platform]]) if platform in PLATFORMS else self
         if function is None:
-            return self.jit
-        return Kernel(function.function if isinstance(function, Kernel) else function, self)
+            return core.jit
+        return Kernel(function.function if isinstance(function, Kernel) else function, core)
 
     @contextmanager
     def imports(self) -> Iterator[None]:
@@ -111,7 +146,7 @@ class Core:
 
         The same for the environment, in which vendors' examples choose the target of a real toolchain.
         """
-        found = (beta_modules if self.machine is BetaMachine else modules)(self.target, self.jit)
+        found = (beta_modules if self.machine is BetaMachine else current_modules)(self.target, self.jit)
         with _loading:
             environment = dict(os.environ)
             roots = {name.partition(".")[0] for name in found}
@@ -148,9 +183,7 @@ class Kernel:
         message = f"a launch on {cores!r} cores"
         if type(cores) is not int or cores != 2 or self.core.target.generation == 2:
             rule, message = "cores", f"{message}; 1, or from gen3 on 2, make a logical core"
-        raise EmulationError(
-            self.function.__name__, code.co_filename, code.co_firstlineno, rule, message, page_of("cores")
-        )
+        raise located(self.function.__name__, code.co_filename, code.co_firstlineno, rule, message, page_of("cores"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run; arrays become tensors in HBM, tensors that are returned become arrays.
@@ -162,6 +195,8 @@ class Kernel:
             return self.function(*args, **kwargs)
         core, name, code = self.core, self.function.__name__, self.function.__code__
         machine = core.machine(name, core.target, core.precise, core.instructions)
+        if isinstance(machine, BetaMachine):
+            machine.partial_outputs = core.partial_outputs
         # kernels of the first generation also import while they run
         imports = core.imports() if core.machine is BetaMachine else nullcontext()
         try:
@@ -171,7 +206,7 @@ class Kernel:
                 if isinstance(machine, BetaMachine):
                     if machine.trace is not None:
                         refuse("not-implemented", "the time of a kernel written for neuronxcc.nki")
-                    return beta_tensor.call(machine, self.function, self.grid, bound)
+                    return beta_machine.call(machine, self.function, self.grid, bound)
                 inputs: list[Storage] = []
                 given = {key: _argument(machine, value, key, inputs) for key, value in bound.arguments.items()}
                 bound.arguments.update(given)
@@ -203,9 +238,10 @@ def _located(kernel: str, file: str, problem: BaseException, last_line: int = 0)
         rule, message = "memory-limit", str(problem) or "more memory than there is"
     elif isinstance(problem, TimeUp):
         rule, message = "time-limit", str(problem)
+    elif isinstance(problem, ImportError) and (problem.name or "").partition(".")[0] in ("nki", "neuronxcc"):
+        rule, message = NOT_IMPLEMENTED, f"an import of what this emulator has not: {type(problem).__name__}: {problem}"
     found, line = place(problem.__traceback__)
-    page = page_of(rule, problem.__traceback__)
-    return EmulationError(kernel, found or file, line or last_line, rule, message, page)
+    return located(kernel, found or file, line or last_line, rule, message, page_of(rule, problem.__traceback__))
 
 
 def _cause(problem: BaseException) -> BaseException | None:

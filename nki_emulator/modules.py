@@ -14,6 +14,9 @@ import numpy as np
 from . import (
     beta_isa,
     beta_language,
+    beta_random,
+    beta_search,
+    beta_select,
     isa_accumulate,
     isa_gather,
     isa_indirect,
@@ -25,13 +28,15 @@ from . import (
     language,
     language_more,
 )  # fmt: skip
-from .beta_index import MeshGrid, arange
+from .beta_alloc import Allocator
+from .beta_index import Index, MeshGrid, arange
+from .beta_math import data_type
 from .beta_tensor import BetaTensor
 from .dtypes import DTYPES, UNSUPPORTED
 from .engines import DgeMode, DmaEngine, Engine, MatmulPerfMode, NcVersion, NkiInstruction, OobMode, ReduceCmd, needs
 from .errors import refuse
 from .indexing import DynamicSlice, VirtualRegister
-from .machine import current
+from .machine import current, running
 from .objects import NKIObject
 from .storage import Region
 from .targets import Target, TileSize
@@ -89,17 +94,25 @@ _BETA_ISA: Sources = (
     (beta_isa, "nc_matmul nc_transpose activation activation_reduce tensor_reduce tensor_tensor tensor_scalar"),
     (beta_isa, "scalar_tensor_tensor tensor_copy reciprocal memset iota affine_select dma_copy bn_stats bn_aggr"),
     (beta_isa, "tensor_tensor_scan dma_transpose tensor_copy_predicated tensor_partition_reduce tensor_scalar_reduce"),
+    (beta_search, "max8 nc_find_index8 nc_match_replace8 nc_stream_shuffle local_gather sequence_bounds"),
+    (
+        beta_select,
+        "range_select select_reduce tensor_scalar_cumulative tensor_copy_dynamic_src tensor_copy_dynamic_dst",
+    ),
+    (beta_random, "dropout"),
 )
-_BETA_ISA_MISSING = """builtin_custom_op dropout local_gather max8 nc_find_index8 nc_match_replace8
-nc_stream_shuffle range_select select_reduce sequence_bounds tensor_copy_dynamic_dst tensor_copy_dynamic_src"""
+_BETA_ISA_MISSING = "builtin_custom_op"
 _BETA_LANGUAGE: Sources = (
     (beta_language, "ndarray full zeros ones empty_like zeros_like load store load_transpose2d copy matmul transpose"),
     (beta_language, "broadcast_to expand_dims mean var softmax where program_id num_programs program_ndim"),
-    (beta_language, "shared_constant shared_identity_matrix device_print"),
+    (
+        beta_language,
+        "shared_constant shared_identity_matrix device_print atomic_rmw static_cast rms_norm finfo loop_reduce",
+    ),
+    (beta_search, "gather_flattened"),
+    (beta_random, "rand random_seed"),
 )
-_BETA_LANGUAGE_MISSING = """all all_reduce atomic_rmw bitwise_and bitwise_or bitwise_xor ceil cos dropout erf_dx floor
-fmod gather_flattened gelu_apprx_sigmoid gelu_dx invert left_shift right_shift loop_reduce mish mod rand random_seed
-rms_norm silu_dx static_cast tan trunc tfloat32"""
+_BETA_LANGUAGE_MISSING = "all_reduce"
 _RANGES = ("affine_range", "sequential_range", "static_range")
 
 
@@ -164,7 +177,7 @@ def _shared_isa(target: Target) -> dict[str, Any]:
         "dge_mode": DgeMode,
         "reduce_cmd": ReduceCmd,
         "nc_version": NcVersion,
-        "get_nc_version": lambda: NcVersion(target.generation),
+        "get_nc_version": lambda: NcVersion((running() or target).generation),
     }
 
 
@@ -220,7 +233,8 @@ def beta_modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleTyp
         {
             "neuronxcc": {},
             "neuronxcc.nki": {
-                **{name: _on_device(f"nki.{name}") for name in ("benchmark", "profile", "baremetal")},
+                **{name: _on_device(f"nki.{name}") for name in ("benchmark", "profile")},
+                "baremetal": jit,
                 "jit": jit,
                 "trace": jit,
                 "simulate_kernel": lambda kernel, *args, **kwargs: kernel(*args, **kwargs),
@@ -234,13 +248,27 @@ def beta_modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleTyp
                 "mgrid": MeshGrid(),
                 "nc": int,
                 "spmd_dim": lambda *sizes: prod(sizes),
+                "all": beta_language.all_true,
+                "dropout": beta_random.language_dropout,
                 "fp32": SimpleNamespace(min=float(np.finfo(np.float32).min)),
             },
-            "neuronxcc.nki.isa": _found("nisa", _BETA_ISA, _BETA_ISA_MISSING) | _shared_isa(target),
+            "neuronxcc.nki.isa": _found("nisa", _BETA_ISA, _BETA_ISA_MISSING)
+            | _shared_isa(target)
+            | {"oob_mode": OobMode},
+            "neuronxcc.nki.isa.constants": _shared_isa(target) | {"oob_mode": OobMode},
             "neuronxcc.nki.compiler": _compiler(),
             "neuronxcc.nki.typing": {"tensor": TensorHint(), "mutable_tensor": TensorHint()},
+            "neuronxcc.nki.language.constants": {"sizeinbytes": _size_in_bytes},
+            # no page names them; the vendor's public kernels annotate with them
+            **{f"neuronxcc.nki.compiler.backends{rest}": {} for rest in ("", ".neuron")},
+            "neuronxcc.nki.compiler.backends.neuron.tensor": {"local_tile": BetaTensor},
+            "neuronxcc.nki.compiler.backends.neuron.indexing": {"TileIndex": Index},
         }
     )
+
+
+def _size_in_bytes(dtype: Any) -> int:
+    return data_type(dtype).itemsize
 
 
 class TensorHint:
@@ -260,19 +288,14 @@ def _on_device(name: str) -> Callable[..., Any]:
 
 
 def _compiler() -> dict[str, Any]:
-    """Hints that change no result. Memory that a kernel places itself, where tiles may share it, is refused."""
+    """Hints that change no result, and memory that a kernel places itself."""
     hints = ("skip_middle_end_transformations", "enable_stack_allocator", "force_auto_alloc")
     return {
         "no_reorder": nullcontext,
+        "allocation_scope": nullcontext,
+        "multi_buffer": lambda factor=2: factor,
         **{name: lambda function=None, **_: function or (lambda found: found) for name in hints},
-        **{
-            region.name: SimpleNamespace(
-                auto_alloc=lambda region=region: region,
-                alloc=Missing(f"nki.compiler.{region.name}.alloc"),
-                mod_alloc=Missing(f"nki.compiler.{region.name}.mod_alloc"),
-            )
-            for region in (Region.sbuf, Region.psum)
-        },
+        **{region.name: Allocator(region) for region in (Region.sbuf, Region.psum)},
     }
 
 

@@ -101,6 +101,8 @@ BETA_RULES = {
     "partition-first": "the first dimension of a tile is the partition",
     "partition-index": "on chip the partitions, and only they, follow the first axis of an access",
     "matmul-size": "the Tensor Engine takes 128 stationary and 512 moving elements a partition",
+    "search-size": "a search reads 8 to 16,384 elements a partition",
+    "search-missing": "values that are searched for are there",
     "grid": "program_id names a dimension of the grid that the kernel was launched on",
 }
 """Those of the first generation of the API, on top."""

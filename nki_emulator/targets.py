@@ -39,6 +39,10 @@ TARGETS = {
 }
 
 
+PLATFORMS = {"trn1": "gen2", "inf2": "gen2", "trn2": "gen3", "trn3": "gen4"}
+"""Instances -> the generation of their cores."""
+
+
 class TileSize:
     """nki.language.tile_size, Neuron SDK 2.32."""
 

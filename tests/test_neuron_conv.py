@@ -60,7 +60,7 @@ def subject(monkeypatch: pytest.MonkeyPatch) -> Iterator[Subject]:
     fake.install(monkeypatch)
     loaded = registry.load([FOLDER])
     assert (loaded.broken, loaded.unavailable) == ({}, {})
-    (implementation,) = loaded.implementations.values()
+    implementation = loaded.implementations["neuronx-conv"]
     found = Subject(implementation, fake)
     package = found.bridge.__package__
     yield found

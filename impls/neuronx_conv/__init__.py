@@ -6,15 +6,20 @@ a layer takes through it follows from the kernel's one untiled axis, its input c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from conformance import Contract, Implementation, neuron_device
+from conformance import Contract, Implementation, neuron_device, nki_arrays
 
 from .bridge import private_kernel_arrays
+from .emulated import Emulated, turned
 
 LANES = 128
 """Partitions of the kernel's input channels, which it does not tile."""
+
+PRODUCTS = 2**28
+"""Of the largest problem that runs on the CPU."""
 
 neuronx_conv = Implementation("neuronx-conv", device=neuron_device(), arrays=private_kernel_arrays())
 
@@ -40,34 +45,56 @@ def weight_gradient_fits(p: Any) -> bool:
     return plain(p) and p.n <= LANES
 
 
-def conv_forward(x, w, bias):
-    """y = conv(x, w)."""
-    return _convolved(x, w)
+class Directions:
+    """The three directions, made of one kernel: image, weights and shape of the result -> result."""
+
+    def __init__(self, kernel: Callable[..., Any], turned: Callable[..., Any]) -> None:
+        self.kernel, self.turned = kernel, turned
+
+    def conv_forward(self, x, w, bias):
+        """y = conv(x, w)."""
+        return self._convolved(x, w)
+
+    def conv_backward_data(self, dy, w):
+        """dx = conv(dy, w with its channels exchanged and its window turned by half a turn)."""
+        return self._convolved(dy, self.turned(w.swapaxes(0, 1)))
+
+    def conv_backward_weight(self, x, dy):
+        """dw = conv(x, dy), images and channels of both exchanged, and those of the result."""
+        return self._convolved(x.swapaxes(0, 1), dy.swapaxes(0, 1)).swapaxes(0, 1)
+
+    def _convolved(self, image, weights):
+        sizes = (extent + 2 - window + 1 for extent, window in zip(image.shape[2:], weights.shape[2:], strict=True))
+        return self.kernel(image, weights, (image.shape[0], weights.shape[0], *sizes))
 
 
-def conv_backward_data(dy, w):
-    """dx = conv(dy, w with its channels exchanged and its window turned by half a turn)."""
-    return _convolved(dy, w.transpose(0, 1).flip((2, 3)))
+def on_device(image, weights, shape):
+    """The kernel of the toolchain, which is imported with the first call."""
+    return import_module(".kernel", __name__).convolved(image, weights, shape)
 
 
-def conv_backward_weight(x, dy):
-    """dw = conv(x, dy), images and channels of both exchanged, and those of the result."""
-    return _convolved(x.transpose(0, 1), dy.transpose(0, 1)).transpose(0, 1)
+def small(p: Any) -> bool:
+    """Whether a problem is small enough for the CPU."""
+    return p.y.size * p.filter.size <= PRODUCTS * p.k
 
 
-def _convolved(image, weights):
-    sizes = (extent + 2 - window + 1 for extent, window in zip(image.shape[2:], weights.shape[2:], strict=True))
-    return import_module(".kernel", __name__).convolved(image, weights, (image.shape[0], weights.shape[0], *sizes))
+def _register(implementation: Implementation, directions: Directions, smaller: Callable[[Any], bool]) -> None:
+    """Tiles of the sum are added up in the format of the tensors."""
+    for name, fits in (
+        ("conv_forward", forward_fits),
+        ("conv_backward_data", data_gradient_fits),
+        ("conv_backward_weight", weight_gradient_fits),
+    ):
+        for dtype in ("fp32", "bf16"):
+            implementation.implements(
+                name,
+                dtypes=(dtype,),
+                when=lambda p, fits=fits: fits(p) and smaller(p),
+                contract=Contract(accumulate=dtype),
+            )(getattr(directions, name))
 
 
-# Tiles of the sum are added up in the format of the tensors.
-for kernel, fits in (
-    (conv_forward, forward_fits),
-    (conv_backward_data, data_gradient_fits),
-    (conv_backward_weight, weight_gradient_fits),
-):
-    for dtype in ("fp32", "bf16"):
-        declared = neuronx_conv.implements(
-            kernel.__name__, dtypes=(dtype,), when=fits, contract=Contract(accumulate=dtype)
-        )
-        declared(kernel)
+_register(neuronx_conv, Directions(on_device, lambda w: w.flip((2, 3))), lambda p: True)
+emulated = Emulated("gen2", ("trn1",))
+neuronx_conv_emu = Implementation("neuronx-conv@emu", device="emulator", arrays=nki_arrays(emulated))
+_register(neuronx_conv_emu, Directions(emulated.convolved, turned), small)

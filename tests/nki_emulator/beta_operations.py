@@ -229,7 +229,9 @@ PRODUCTS = (
     BetaOperation("transpose", "t = nl.transpose(x)", lambda a, b: a.T),
     BetaOperation("load_transpose2d", "t = nl.load_transpose2d(a)", lambda a, b: a.T),
     BetaOperation("dma_transpose", "t = nisa.dma_transpose(a)", lambda a, b: a.T),
-    BetaOperation("identity", "t = nl.matmul(nl.shared_identity_matrix(16, dtype=nl.float32), y)", lambda a, b: b),
+    BetaOperation(
+        "identity", "t = nl.matmul(nl.load(nl.shared_identity_matrix(16, dtype=nl.float32)), y)", lambda a, b: b
+    ),
     BetaOperation(
         "constant",
         "t = nl.load(nl.shared_constant(np.arange(6.0).reshape(2, 3), dtype=nl.int32))",

@@ -12,7 +12,7 @@ import numpy as np
 from tests.nki_emulator.definitions import Definition, rounded_bound
 from tests.nki_emulator.sources import DTYPES, wide
 
-SPACINGS = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11, "i8": 0.0}
+SPACINGS = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11, "i8": 0.0, "f8": 2.0**-4}
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,9 @@ class Call:
     refused    rules of which the emulator names one, because the file breaks it
     frameworks modules that the file imports and its kernels do not use
     package    of a file that imports others of its own: the name it is imported by
+    wrapper    source of a file that imports what the file defines, where that is no kernel by itself
+    sources    a part of the names of the checkouts that it is looked for in, all by default
+    page       that forbids what the file does, and where that is
     """
 
     file: str
@@ -53,6 +56,9 @@ class Call:
     refused: tuple[str, ...] = ()
     frameworks: tuple[str, ...] = ()
     package: str = ""
+    wrapper: str = ""
+    sources: tuple[str, ...] = ()
+    page: str = ""
 
     def drawn(self) -> tuple[Any, ...]:
         """Arguments, the same in every run."""
@@ -60,11 +66,17 @@ class Call:
         stream = np.random.Generator(np.random.Philox(seed))
         return tuple(found.values(stream) if isinstance(found, Array) else found for found in self.arguments)
 
-    def run(self, module: ModuleType) -> list[str]:
-        """What is wrong with the results of the kernel, a line for each."""
-        arguments = self.drawn()
+    def results(self, module: ModuleType, arguments: tuple[Any, ...]) -> Any:
+        """What the kernel returns."""
         kernel = getattr(module, self.kernel)
-        results = (kernel[self.grid] if self.grid else kernel)(*arguments)
+        return (kernel[self.grid] if self.grid else kernel)(*arguments)
+
+    def run(self, module: ModuleType) -> list[str]:
+        """What is wrong with the results of the kernel, a line for each; nothing for one that is to be refused."""
+        arguments = self.drawn()
+        results = self.results(module, arguments)
+        if self.refused:
+            return []
         definitions = self.definition if isinstance(self.definition, tuple) else (self.definition,)
         results = results if isinstance(results, tuple) else (results,)
         assert len(results) == len(definitions)

@@ -19,7 +19,7 @@ Pair = tuple[int, int]
 
 MATMUL = "matrix_multiplication/matrix_multiplication_nki_kernels.py"
 MAMBA = "fused_mamba/mamba_nki_kernels.py"
-ATTENTION = "attention_fwd_performance/attention_kernels.py"
+ATTENTION = "attention_kernels.py"
 ADDITION = "tensor_addition/tensor_addition_nki_kernels.py"
 SPMD_ADDITION = "tensor_addition/spmd_tensor_addition_nki_kernels.py"
 LAYER_NORM = "layernorm/layernorm_nki_kernel.py"
@@ -63,7 +63,9 @@ def _pooling() -> Iterator[Call]:
     yield Call(file, "tensor_avgpool_kernel", (Array((128, 9, 12)), 3), definitions.AVERAGE_POOL)
     yield Call("index-case-3.py", "tensor_maxpool_kernel_", (Array((2, 6, 6)), 2), definitions.MAX_POOL)
     sliding = Definition(_sliding_maximum)
-    yield Call("contributed/maxpooling.py", "max_pooling_2d_stride_1", (Array((140, 20)), 3), sliding)
+    torch = ("torch", "torch.nn", "torch.nn.functional")
+    plane = (Array((140, 20)), 3)
+    yield Call("contributed/maxpooling.py", "max_pooling_2d_stride_1", plane, sliding, frameworks=torch)
 
 
 def _rows() -> Iterator[Call]:
@@ -83,8 +85,11 @@ def _attention() -> Iterator[Call]:
         yield Call(ATTENTION, f"attn_fwd_v{version}", small, definitions.ATTENTION, target="gen3")
     for version in (3, 4, 5, 6):
         yield Call(ATTENTION, f"attn_fwd_v{version}", HEADS, definitions.ATTENTION, target="gen3")
-    # its sums start in PSUM that nothing has written
-    yield Call(ATTENTION, "attn_fwd_v8a", HEADS, NONE, target="gen3", refused=("uninitialised",))
+    # scores and probabilities are rounded to bfloat16 on their way to the products
+    exact = definitions.ATTENTION.expected
+    rounded = Definition(exact, lambda *given: 16 * 2.0**-8 * np.abs(exact(*given)).max())
+    for name in ("v7", "v8", "v8a", "v9", "v10", "v11"):
+        yield Call(ATTENTION, f"attn_fwd_{name}", HEADS, rounded, target="gen3")
 
 
 def _convolved(x: np.ndarray, w: np.ndarray, bias: np.ndarray, stride: int, padding: Pair, dilation: int) -> np.ndarray:
@@ -102,6 +107,12 @@ def _convolved_bound(x: np.ndarray, w: np.ndarray, bias: np.ndarray, *geometry: 
 CONVOLUTION = Definition(_convolved, _convolved_bound)
 
 
+def _rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """x [D, N, H, S] with its halves turned by angles [D / 2, N, S]."""
+    (a, b), c, s = np.split(x, 2), cos[:, :, None], sin[:, :, None]
+    return np.concatenate([a * c - b * s, b * c + a * s])
+
+
 def _library() -> Iterator[Call]:
     """The vendor's library for nki 0.3, whose kernels place their tensors themselves."""
     file, package = "nkilib/experimental/conv/conv1d.py", "nkilib.experimental.conv.conv1d"
@@ -114,13 +125,23 @@ def _library() -> Iterator[Call]:
         arrays = (Array((2, c, 600 if c == 40 else 40)), Array((s, c, k)), Array((k,)))
         yield Call(file, "conv1d", (*arrays, *geometry), CONVOLUTION, target="gen3", package=package)
     # the Scalar Engine copies no tensors on gen2
-    yield Call(file, "conv1d", (*arrays, *geometry), NONE, refused=("engine",), package=package)
+    page = "nki.isa.tensor_copy, SDK 2.32: the Scalar Engine copies from NeuronCore-v3 on"
+    yield Call(file, "conv1d", (*arrays, *geometry), NONE, refused=("engine",), package=package, page=page)
     file, package = "nkilib/experimental/conv/depthwise_conv1d.py", "nkilib.experimental.conv.depthwise_conv1d"
     depthwise = (Array((2, 8, 1, 40)), Array((8, 1, 1, 3)), ((0, 0), (0, 0)), (1, 1), (1, 1), (1, 1), 8)
     # it fills PSUM with zeros and adds to them, which the page of nc_matmul leaves undefined
     refused = ("psum-not-started",)
-    yield Call(file, "depthwise_conv1d_implicit_gemm", depthwise, NONE, target="gen3", refused=refused, package=package)
+    page = "nki.isa.nc_matmul, SDK 2.32: accumulating onto what nc_matmul did not write is undefined"
+    options: Any = {"target": "gen3", "refused": refused, "package": package, "page": page}
+    yield Call(file, "depthwise_conv1d_implicit_gemm", depthwise, NONE, **options)
     file, package = "nkilib/core/cumsum/cumsum.py", "nkilib.core.cumsum.cumsum"
+    turned = Definition(_rope, lambda x, c, s: 2 * definitions.gamma(3) * np.ones(x.shape))
+    angles = (Array((64, 2, 3, 128)), Array((32, 2, 128)), Array((32, 2, 128)))
+    where = ("nkilib/core/embeddings/rope.py", "nkilib.core.embeddings.rope")
+    yield Call(where[0], "RoPE", angles, turned, target="gen3", package=where[1])
+    where = ("nkilib/core/max/cascaded_max.py", "nkilib.core.max.cascaded_max")
+    largest = (Definition(lambda x: x.max(1, keepdims=True)), Definition(lambda x: x.argmax(1)[:, None].astype(float)))
+    yield Call(where[0], "cascaded_max", (Array((8, 3000)),), largest, target="gen3", package=where[1])
     running = Definition(lambda x: np.cumsum(x, axis=1), lambda x: definitions.gamma(x.shape[1]) * np.abs(x).cumsum(1))
     yield Call(file, "cumsum", (Array((200, 3000)),), running, package=package)
 
@@ -142,9 +163,11 @@ def _elementwise() -> Iterator[Call]:
 def _broken() -> Iterator[Call]:
     """Examples that cannot work: 256 partitions on purpose; a return inside the loop, and a missing parenthesis."""
     exponential = "tensor_exp_kernel_"
-    yield Call("layout-violation.py", exponential, (Array((256, 512)),), NONE, refused=("partition-limit",))
+    page = "NKI Programming Model: a tile has at most 128 partitions (the page shows this file as what fails)"
+    yield Call("layout-violation.py", exponential, (Array((256, 512)),), NONE, refused=("partition-limit",), page=page)
     rules = ("output-unwritten", "kernel-error")
-    yield Call("layout-dynamic-loop.py", exponential, (Array((200, 512)),), NONE, refused=rules)
+    page = "NKI errors, SDK 2.26: err_tensor_output_not_written_to; in SDK 2.32 the file is no Python"
+    yield Call("layout-dynamic-loop.py", exponential, (Array((200, 512)),), NONE, refused=rules, page=page)
 
 
 SAMPLES = (*_matmuls(), *_pooling(), *_rows(), *_attention(), *_elementwise(), *_broken(), *_library())

@@ -45,6 +45,7 @@ DTYPES = {
     "i32": (np.dtype(np.int32), "nl.int32"),
     "u32": (np.dtype(np.uint32), "nl.uint32"),
     "u8": (np.dtype(np.uint8), "nl.uint8"),
+    "f8": (np.dtype(ml_dtypes.float8_e4m3), "nl.float8_e4m3"),
 }
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tests.nki_emulator.beta_operations import BETA_OPERATIONS, BetaOperation
+from tests.nki_emulator.beta_selections import BETA_SELECTIONS
 from tests.nki_emulator.sources import loaded, wide
 
 
-@pytest.mark.parametrize("operation", BETA_OPERATIONS, ids=lambda operation: operation.name)
+@pytest.mark.parametrize("operation", [*BETA_OPERATIONS, *BETA_SELECTIONS], ids=lambda operation: operation.name)
 def test_operation(tmp_path, operation: BetaOperation):
     a, b = operation.operands()
     found = wide(loaded(tmp_path, operation.source).kernel(a, b))

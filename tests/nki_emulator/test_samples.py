@@ -1,80 +1,118 @@
-"""Kernels that others wrote, unmodified, in the emulator: those found below the folder CONFORMANCE_NKI_SAMPLES.
-
-A checkout of a public repository of NKI samples, or of the documentation of the SDK, of any release from 2.21 on.
-"""
+"""Kernels that others published, unmodified, in the emulator: those of the checkouts in CONFORMANCE_NKI_SAMPLES."""
 
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
+import numpy as np
 import pytest
 
-from nki_emulator import EmulationError, load
-from tests.nki_emulator.calls import Call
-from tests.nki_emulator.samples import SAMPLES
+from tests.nki_emulator import own_tests, public
+from tests.nki_emulator.calls import Array, Call
+from tests.nki_emulator.definitions import SUM
 
 VARIABLE = "CONFORMANCE_NKI_SAMPLES"
 FOLDER = os.environ.get(VARIABLE)
-OTHER_GENERATION = "tensor_copy() got an unexpected keyword argument 'dtype'"
-"""What nki 0.1 and 0.2 had, whose instructions still returned tiles."""
+HOW = "; ".join(source.clone for source in public.SOURCES)
+needs_folder = pytest.mark.skipif(FOLDER is None, reason=f"{VARIABLE} names no folder of checkouts: {HOW}")
 
-pytestmark = pytest.mark.skipif(
-    FOLDER is None, reason=f"the environment variable {VARIABLE} names no folder of samples"
+
+def _checkouts() -> Iterator[public.Source]:
+    folder = Path(FOLDER or "")
+    return (source for source in public.SOURCES if FOLDER and (folder / source.folder).is_dir())
+
+
+@needs_folder
+@pytest.mark.parametrize("source", list(_checkouts()), ids=lambda source: source.folder)
+def test_public_kernels(source: public.Source):
+    found = list(public.outcomes(Path(FOLDER or ""), source))
+    assert found
+    assert [str(outcome) for outcome in found if outcome.outcome in ("wrong", "unexplained")] == []
+
+
+@needs_folder
+def test_folder_holds_checkouts():
+    assert list(_checkouts()), f"none of the checkouts lies in {FOLDER}: {HOW}"
+
+
+KERNEL = """import neuronxcc.nki as nki
+import neuronxcc.nki.language as nl
+
+
+@nki.jit
+def add(a, b):
+    y = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    nl.store(y, value=nl.{what})
+    return y
+"""
+PAIR = (Array((4, 3)), Array((4, 3)))
+
+
+@pytest.mark.parametrize(
+    ("what", "refused", "outcome"),
+    [
+        ("load(a) + nl.load(b)", (), "right"),
+        ("load(a) - nl.load(b)", (), "wrong"),
+        ("load(a) + b", (), "unexplained"),
+        ("load(a) + b", ("buffer",), "refused"),
+        ("load(a) + nl.load(b)", ("buffer",), "unexplained"),
+        ("all_reduce(nl.load(a), nl.add, 0)", (), "not implemented"),
+        ("load(a) + no_such_name", (), "unexplained"),
+    ],
 )
+def test_outcomes(what: str, refused: tuple[str, ...], outcome: str, tmp_path: Path):
+    path = tmp_path / "kernel.py"
+    path.write_text(KERNEL.format(what=what))
+    call = Call("kernel.py", "add", PAIR, SUM, refused=refused, page="a page")
+    assert public.called(call, path, "here").outcome == outcome
 
 
-def _copies(call: Call) -> list[Path]:
-    return sorted(Path(FOLDER or "").rglob(call.file)) if FOLDER else []
+OWN = """import unittest
+import numpy as np
+
+class TestOwn(unittest.TestCase):
+  def test_it(self):
+    a = np.ones((4, 3), np.float32)
+    self.assertTrue(np.allclose(add(a, a), a * {factor}))
+"""
 
 
-FOUND = [(call, path) for call in SAMPLES for path in _copies(call)] if FOLDER else []
+@pytest.mark.parametrize(("factor", "outcome"), [(2, "right"), (2.0001, "wrong")])
+def test_outcomes_of_own_tests(factor: float, outcome: str, tmp_path: Path):
+    path = tmp_path / "test_own.py"
+    path.write_text(KERNEL.format(what="load(a) + nl.load(b)") + OWN.format(factor=factor))
+    assert [found.outcome for found in public.tested(path, "here")] == [outcome]
+    assert np.allclose(1, 1 + 1e-9)
 
 
-def _loaded(call: Call, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The file, or a file that imports it as a module of its package."""
-    if not call.package:
-        return load(path, target=call.target)
-    monkeypatch.syspath_prepend(path.parents[call.package.count(".")])
-    stub = folder / "stub.py"
-    stub.write_text(f"import nki\nfrom {call.package} import {call.kernel}\n")
-    try:
-        return load(stub, target=call.target)
-    finally:
-        root = call.package.partition(".")[0]
-        for name in [name for name in sys.modules if name.partition(".")[0] == root]:
-            del sys.modules[name]
+def test_tolerance_follows_the_format():
+    ones = np.ones(4, np.float32)
+    assert own_tests.agrees(ones, ones * (1 + 2.0**-16))
+    assert not own_tests.agrees(ones, ones * (1 + 2.0**-13))
+    assert own_tests.agrees(ones, ones * (1 + 2.0**-8), "bfloat16")
+    assert own_tests.agrees(ones.astype(np.float16), ones * (1 + 2.0**-11))
+    assert not own_tests.agrees(ones.astype(int), ones.astype(int) + 1)
+    assert not own_tests.agrees(np.array([np.nan, 1]), np.array([1.0, 1]))
+    assert own_tests.agrees(np.array([np.inf, 1]), np.array([np.inf, 1]))
 
 
-def _named(value: Call | Path) -> str:
-    return value.kernel if isinstance(value, Call) else str(value.relative_to(FOLDER or ""))
+def test_kernels_without_a_row_are_named(tmp_path: Path):
+    source = public.Source("someone/asst4-trainium2", "0123456")
+    folder = tmp_path / source.folder / "part1"
+    folder.mkdir(parents=True)
+    (folder / "kernels.py").write_text(
+        KERNEL.format(what="load(a)") + "\n\n@nki.jit\ndef vector_add_naive(a):\n    pass\n"
+    )
+    assert public.untried(tmp_path, source) == ["part1/kernels.py::add"]
 
 
-@pytest.mark.parametrize(("call", "path"), FOUND, ids=_named)
-def test_sample(call: Call, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    for name in call.frameworks:
-        if name not in sys.modules:
-            monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    if call.refused:
-        _expect_refusal(call, path, tmp_path, monkeypatch)
-        return
-    try:
-        assert call.run(_loaded(call, path, tmp_path, monkeypatch)) == []
-    except EmulationError as problem:
-        if OTHER_GENERATION not in problem.message:
-            raise
-        pytest.skip(f"written for nki 0.1 or 0.2: {problem}")
-
-
-def _expect_refusal(call: Call, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EmulationError) as caught:
-        call.run(_loaded(call, path, folder, monkeypatch))
-    assert caught.value.rule in call.refused
-    assert caught.value.line > 0
-
-
-def test_folder_holds_samples():
-    assert FOUND, f"no file of the table lies below {FOLDER}"
+def test_counts_are_by_source():
+    found = [public.Outcome("one", "a", "right"), public.Outcome("two", "b", "not implemented")]
+    lines = public.summary(found).splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["one", "1", "0", "0", "0", "0", "1"],
+        ["two", "0", "0", "1", "0", "0", "1"],
+        ["all", "1", "0", "1", "0", "0", "2"],
+    ]

@@ -1,0 +1,60 @@
+"""Random numbers of the Beta 1 API. Which ones a device draws is not documented; these are the same in every run.
+
+Page of each: "nki.language.<name>" and "nki.isa.dropout", Neuron SDK 2.26.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .beta_index import executed
+from .beta_machine import instance
+from .beta_math import data_type, new_tile, tile
+from .beta_tensor import BetaTensor
+from .errors import refuse
+from .indexing import positive
+from .machine import begin
+from .operands import as_float
+
+
+def random_seed(seed: Any, *, mask: Any = None) -> None:
+    """Restart the generator from a number, or the elements of a tile."""
+    begin("random_seed")
+    if isinstance(seed, BetaTensor):
+        values, known = seed.read()
+        if not known.all():
+            refuse("uninitialised", f"seed {seed} has undefined elements")
+        seed = int(np.abs(values).astype(np.float64).sum())
+    instance().random = np.random.Generator(np.random.Philox(int(seed)))
+
+
+def rand(shape: Any, dtype: Any = np.float32) -> BetaTensor:
+    """A new tile in SBUF of uniform numbers from 0 to 1."""
+    begin("rand")
+    sizes = positive(tuple(int(size) for size in shape), "shape")
+    return new_tile(instance().random.random(sizes, np.float32), True, data_type(dtype))
+
+
+def dropout(data: BetaTensor, prob: Any, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
+    """A new tile: data, with elements replaced by 0 at random; `prob` is a number from 0 to 1, or one a partition."""
+    begin("dropout")
+    values, known = tile(data, "data").read(mask)
+    chance: Any = prob
+    if isinstance(prob, BetaTensor):
+        given, sound = tile(prob, "prob").read()
+        if not sound.all() or prob.size not in (1, data.shape[0]):
+            refuse("operand-shape", f"prob {prob} must be ({data.shape[0]}, 1), and defined")
+        chance = as_float(given).reshape((-1,) + (1,) * (data.ndim - 1))
+    if not ((np.asarray(chance) >= 0) & (np.asarray(chance) <= 1)).all():
+        refuse("operand", "prob is a probability; what one outside of 0 to 1 does is not documented")
+    dropped = instance().random.random(values.shape, np.float32) < chance
+    return new_tile(
+        np.where(dropped, np.float32(0), as_float(values)), known, data_type(dtype, data.dtype),
+        ran=executed(mask, data.shape),
+    )  # fmt: skip
+
+
+def language_dropout(x: BetaTensor, rate: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
+    return dropout(x, rate, dtype=dtype, mask=mask)
