@@ -148,11 +148,11 @@ class Machine:
 
 def surveyed(pairs: Sequence[Pair]) -> Machine:
     """The machine behind two runs."""
-    rows: defaultdict[str, list[Pair]] = defaultdict(list)
+    found: defaultdict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
         if pair.steady:
-            rows[pair.key.device].append(pair)
-    rows = {device: own for device, own in rows.items() if len(own) >= STEADY}
+            found[pair.key.device].append(pair)
+    rows = {device: own for device, own in found.items() if len(own) >= STEADY}
     steady = {device: noise.common([pair.sides for pair in own]) for device, own in rows.items()}
     base = {pair.key._replace(implementation=""): pair for own in rows.values() for pair in own}
     machine = Machine(steady, {}, base, Error())
