@@ -244,20 +244,22 @@ class Model:
 
     arithmetic: bool
     modelled: Modelled
+    registers: int | None = None
 
 
 _models: list[Model] = []
 
 
 @contextmanager
-def modelling(arithmetic: bool = True) -> Iterator[Modelled]:
+def modelling(arithmetic: bool = True, registers: int | None = None) -> Iterator[Modelled]:
     """Model the time of the kernels that run inside the block, in whatever thread; blocks may nest.
 
     Without `arithmetic` nothing is computed: kernels issue the same instructions and return zeros. For kernels whose
-    instructions do not depend on values in memory; others are refused. A kernel of the first generation of the API, or
-    for gen4, ends with `EmulationError`, rule not-implemented.
+    instructions do not depend on values in memory; others are refused, unless `registers` says what register_load is to
+    find: 0 where a kernel looks for something rare, and does more if it is there. A kernel of the first generation of
+    the API, or for gen4, ends with `EmulationError`, rule not-implemented.
     """
-    model = Model(arithmetic, Modelled())
+    model = Model(arithmetic, Modelled(), registers)
     _models.append(model)
     try:
         yield model.modelled
@@ -270,6 +272,11 @@ def trace_for(target: Target) -> tuple[Trace | None, bool]:
     if not _models:
         return None, True
     return Trace(target), all(model.arithmetic for model in _models)
+
+
+def assumed_register() -> int | None:
+    """What a register is to hold that is loaded from memory while nothing is computed."""
+    return next((model.registers for model in reversed(_models) if not model.arithmetic), None)
 
 
 def deliver(trace: Trace) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from . import beta_machine
 from .beta_machine import BetaMachine
-from .cost import deliver, trace_for
+from .cost import assumed_register, deliver, trace_for
 from .dtypes import DType, dtype_of
 from .errors import NOT_IMPLEMENTED, SOURCES, EmulationError, Refusal, located, place, refuse
 from .machine import MEMORY, Machine, executing, running
@@ -202,6 +202,7 @@ class Kernel:
         try:
             with executing(machine), Watchdog(core.seconds, MEMORY), np.errstate(all="ignore"), imports:
                 machine.trace, machine.computes = trace_for(core.target)
+                machine.assumed = assumed_register()
                 bound = signature(self.function).bind(*args, **kwargs)
                 if isinstance(machine, BetaMachine):
                     if machine.trace is not None:

@@ -100,6 +100,8 @@ class Machine:
         """What follows the instructions to model their time, where somebody asked for it."""
         self.computes = True
         """Whether instructions do their arithmetic, or are only issued."""
+        self.assumed: int | None = None
+        """What a register holds that is loaded from memory then."""
 
     def begin(self, name: str) -> None:
         self.operation = name

@@ -45,6 +45,9 @@ BEYOND = {
     "rows that take turns": "n2 c7 h17 w60 k5 r3 s3 p1 b1",
     "rows that take turns, dilated": "n1 c5 h19 w130 k5 r3 s2 u2x1 p2 d3x2",
     "many images in a tile": "n40 c5 h2 w3 k6 r2 s2 p1 b1",
+    "one channel and one filter": "n2 c1 h8 w8 k1 r3 s3",
+    "more filters than are held": "n2 c2 h1 w1 k70001 r1 s1 b1",
+    "more images than are taken one by one": "n700 c1 h1 w2 k2 r3 s3 p1",
 }
 MEANT = (("integer", "fp32"), ("special", "fp32"), ("fixed", "bf16"))
 
@@ -85,18 +88,15 @@ def test_filters_that_fit_nowhere_are_refused(monkeypatch: pytest.MonkeyPatch):
 
 
 TRAFFIC = {
-    "n1 c64 h48 w48 k64 r3 s3 p1 b1": ((1.02, 1.0), (1.02, 1.0), (3.4, 4.0)),
-    "n1 c3 h64 w64 k64 r7 s7 u2 p3": ((1.02, 1.0), (1.02, 1.0), (3.0, 1.0)),
-    "n1 c16 h32 w512 k16 r3 s3 p1": ((1.15, 1.0), (1.15, 1.0), (3.7, 1.0)),
-    "n1 c128 h24 w24 k128 r3 s3 p1 b1": ((1.02, 1.0), (1.02, 1.0), (3.6, 1.4)),
-    "n1 c1024 h4 w4 k1024 r3 s3 p1 b1": ((1.02, 1.0), (1.02, 1.0), (1.1, 1.2)),
-    "n1 c144 h28 w28 k144 r3 s3 p1 g144": ((1.02, 0.0), (1.02, 0.0), (1.02, 0.0)),
-    "n2 c256 h14 w14 k512 r1 s1 u2": ((0.85, 1.0), (1.02, 1.0), (0.8, 1.0)),
+    "n1 c64 h48 w48 k64 r3 s3 p1 b1": (1.02, 1.02, 1.2),
+    "n1 c3 h64 w64 k64 r7 s7 u2 p3": (1.02, 1.02, 1.7),
+    "n1 c16 h32 w512 k16 r3 s3 p1": (1.15, 1.15, 1.2),
+    "n1 c128 h24 w24 k128 r3 s3 p1 b1": (1.02, 1.02, 1.2),
+    "n1 c1024 h4 w4 k1024 r3 s3 p1 b1": (1.02, 1.02, 1.1),
+    "n1 c144 h28 w28 k144 r3 s3 p1 g144": (1.02, 1.02, 1.02),
+    "n2 c256 h14 w14 k512 r1 s1 u2": (1.02, 1.02, 1.02),
 }
-"""Bytes and matrix products against the least there can be, by direction.
-
-Rows that no window reads are not moved, so that a stride may do with less than the whole image.
-"""
+"""Bytes between HBM and the chip against the least there can be, by direction."""
 
 
 @pytest.mark.parametrize("operator", DIRECTIONS)
@@ -105,9 +105,8 @@ def test_traffic_stays_near_the_minimum(problem: str, operator: str):
     least = minimum(operator, typed(problem).geometry, 4)
     with counting() as counted:
         assert tried(implementation(), operator, problem).status == "pass"
-    bytes_factor, matmuls_factor = TRAFFIC[problem][DIRECTIONS.index(operator)]
-    assert counted.dma_bytes_in + counted.dma_bytes_out <= bytes_factor * least.dma_bytes
-    assert counted.matmuls <= matmuls_factor * least.matmuls
+    factor = TRAFFIC[problem][DIRECTIONS.index(operator)]
+    assert counted.dma_bytes_in + counted.dma_bytes_out <= factor * least.dma_bytes
 
 
 def test_the_minimum_of_a_small_problem():

@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 
 from .host_axes import Padding, Pair, Window, windows
-from .host_plan import GatherPlan, Operand, gather_plan, weight_plan
+from .host_packed import backward, forward, packed_plan
+from .host_plan import Operand, gather_plan, weight_plan
+from .host_turns import turn_plan
 
 DTYPES = ("float32", "float16", "bfloat16")
+SHORT_ROW = 512
+"""Bytes."""
 
 
 def tensors(*arrays: Any) -> list[np.ndarray]:
@@ -51,8 +55,9 @@ class Convolution:
         taps = kernel[0] * kernel[1]
         operand = Operand(per_group, k // groups, groups, taps, images.itemsize)
         steps = k // groups * per_group * taps, per_group * taps, taps, taps
-        lattices = axes[0].forward(dense=False), axes[1].forward(dense=True)
-        return self._gather(images, weights, vectors, (len(images), k), lattices, operand, steps, kernel[1])
+        lattices = axes[0].forward(dense=_short(images)), axes[1].forward(dense=True)
+        packed = forward(axes[0]), forward(axes[1]), False
+        return self._gather(images, weights, vectors, (len(images), k), lattices, operand, steps, kernel[1], packed)
 
     def conv_backward_data(
         self, dy: Any, w: Any, *, input_size: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int
@@ -68,18 +73,24 @@ class Convolution:
         operand = Operand(k // groups, per_group, groups, taps, outputs.itemsize)
         steps = k // groups * per_group * taps, taps, per_group * taps, taps
         lattices, shape = (axes[0].backward, axes[1].backward), (len(outputs), per_group * groups)
-        return self._gather(outputs, weights, [], shape, lattices, operand, steps, kernel[1])
+        packed = (backward(axes[0]), backward(axes[1]), True) if stride == (1, 1) else None
+        return self._gather(outputs, weights, [], shape, lattices, operand, steps, kernel[1], packed)
 
-    def _gather(self, source, weights, vectors, shape, axes, operand, steps, width):
+    def _gather(self, source, weights, vectors, shape, axes, operand, steps, width, packed):
         """One gather, by the engine that its plan names; of no images, none."""
         if not len(source):
             return np.zeros((*shape, axes[0].size, axes[1].size), source.dtype)
-        plan: GatherPlan = gather_plan(len(source), axes, operand)
+        if packed and (plan := packed_plan(packed[:2], operand, len(source), flipped=packed[2])):
+            bias, shape = vectors[0] if vectors else None, (*shape, axes[0].size, axes[1].size)
+            kernel, how = self.load("conv_packed").gather_packed, (_plain(plan.axes), steps[1:3], plan.tile)
+            return kernel(source, weights, bias, bool(vectors), shape, *how, packed[2], plan.swapped)
+        plan = gather_plan(len(source), axes, operand, source[0, 0].size, filters=steps[1] > steps[2])
         kernels = self.load("conv_windows")
-        kernel = kernels.gather_by_channel if plan.by_channel else kernels.gather_by_matmul
         bias, shape = vectors[0] if vectors else None, (*shape, axes[0].size, axes[1].size)
-        how = steps, width, operand.groups, plan.tile, plan.held
-        return kernel(source, weights, bias, bool(vectors), shape, _plain(axes), *how)
+        how = source, weights, bias, bool(vectors), shape, _plain(axes), steps, width, operand.groups, plan.tile
+        if plan.by_channel:
+            return kernels.gather_by_channel(*how, plan.held)
+        return kernels.gather_by_matmul(*how, plan.held, plan.turning, plan.joined)
 
     def conv_backward_weight(
         self, x: Any, dy: Any, *, kernel_size: Pair, with_bias: bool, stride: Pair, padding: Padding, dilation: Pair,
@@ -100,8 +111,8 @@ class Convolution:
         return kernel(images, outputs, axes, operand, (k, c // groups, *kernel_size), with_bias)
 
     def _weight_by_channel(self, x, dy, axes, operand, shape, with_bias):
-        lattices = axes[0].forward(dense=False), axes[1].forward(dense=True)
-        plan = gather_plan(len(x), lattices, operand)
+        lattices = axes[0].forward(dense=_short(x)), axes[1].forward(dense=True)
+        plan = gather_plan(len(x), lattices, operand, x[0, 0].size)
         plain = axes[0].plain, axes[1].plain
         kernel = self.load("conv_windows").weight_by_channel
         arguments = _plain(lattices), _plain(plain), shape[3], operand.groups, plan.tile, plan.held
@@ -113,10 +124,19 @@ class Convolution:
         before = axes[0].before, axes[1].before
         padded = any(axis.before or axis.reached > axis.size for axis in axes)
         size = (axes[0].reached, axes[1].reached) if padded else (0, 0)
-        window = stride, dilation, plan.every
-        kernel = self.load("conv_weight").weight_by_matmul
-        arguments = operand.groups, plan.strip, plan.block, plan.at_once, plan.held
-        return kernel(x, dy, shape, with_bias, before, size, window, *arguments)
+        patterns = size, (stride, dilation, plan.every), plan.strip, plan.block, plan.at_once, plan.held
+        pixels = x[0, 0].nbytes, dy[0, 0].nbytes
+        turn = turn_plan(len(x), dy.shape[2:], shape[2:], operand, stride, dilation, with_bias, pixels)
+        kernels, window = self.load("conv_weight"), (stride, dilation, turn.every if turn else 1)
+        how = x, dy, shape, with_bias, before, window, operand.groups
+        if turn is None:
+            return kernels.weight_by_patterns(*how, patterns)
+        return kernels.weight_by_transposes(*how, turn.tile, turn.at_once, turn.held, turn.joined, patterns)
+
+
+def _short(images: np.ndarray) -> bool:
+    """Whether a run of several rows is worth rows that a stride skips: the DMA moves one row far below its peak."""
+    return images.shape[3] * images.itemsize < SHORT_ROW
 
 
 def _matching_sizes(dy: np.ndarray, axes: tuple[Window, Window]) -> None:

@@ -19,7 +19,13 @@ PARTITIONS, BANK, BANKS = 128, 512, 8
 """Partitions; fp32 sums of a PSUM bank; banks."""
 POSITIONS = 4096
 """Of a tile, unless it holds several images: several banks of one window, or sums on the Vector Engine."""
-WINDOWS, WEIGHTS, RESULTS = 56 << 10, 88 << 10, 20 << 10
+WINDOWS, WEIGHTS, RESULTS, STAGE = 56 << 10, 82 << 10, 20 << 10, 40 << 10
+"""Windows, weights, results, and filters that wait for their transposes before there are windows and results."""
+SHORT, RUN, TRANSPOSES = 256, 2048, 32
+"""Bytes of a run below which the DMA transposes filters; of a run that the DMA moves near its peak; at most so many
+transposes a part where short filters are joined to a run."""
+MOST = 2048
+"""Targets at once, whose bias is a row in SBUF."""
 SMALLEST = 32
 """Positions of the smallest tile whose windows are held; below that every tap loads its own part of them."""
 
@@ -49,11 +55,15 @@ class Operand:
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """Images, row and column positions of a tile, targets (or groups) at once, and whether windows are held."""
+    """Images, row and column positions of a tile, targets (or groups) at once, whether windows are held, and filters
+    and parts of the sources that are transposed at once."""
 
     by_channel: bool
     tile: tuple[int, int, int, int]
     held: bool
+    turning: Pair = (0, 0)
+    joined: tuple[bool, bool] = (False, False)
+    """Whether sources, and targets, that follow one another share a partition."""
 
 
 def _largest_tile(images: int, rows: int, columns: int, limit: int) -> Tile:
@@ -101,8 +111,11 @@ def _alone(axis: Axis) -> Axis:
     return axis._replace(every=axis.step, low=0, high=0)
 
 
-def gather_plan(images: int, axes: Axes, operand: Operand) -> GatherPlan:
-    """Raises Unsupported where not even the weights of one target fit."""
+def gather_plan(images: int, axes: Axes, operand: Operand, source: int, filters: bool = False) -> GatherPlan:
+    """`source` are pixels of an image of the source, `filters` says that rows of the weights are targets.
+
+    Raises Unsupported where the weights of one target do not fit.
+    """
     by_channel = operand.by_channel
     whole = _whole_tile(images, axes, by_channel)
     windows = operand.sources if by_channel else operand.parts
@@ -112,7 +125,10 @@ def gather_plan(images: int, axes: Axes, operand: Operand) -> GatherPlan:
     if not held:
         alone = _alone(axes[0]), _alone(axes[1])
         tile = _fitting(whole, alone, 1, by_channel, operand.itemsize)
-    return GatherPlan(by_channel, (*tile, _at_once(operand)), held)
+    at_once = _at_once(operand)
+    turning = _turning(operand, at_once) if filters and not by_channel else (0, 0)
+    joined = (False, False) if by_channel else _joined(source, axes, operand, at_once, tile, turning)
+    return GatherPlan(by_channel, (*tile, at_once), held, turning, joined)
 
 
 def _at_once(operand: Operand) -> int:
@@ -122,7 +138,34 @@ def _at_once(operand: Operand) -> int:
     count = WEIGHTS // (operand.parts * operand.taps * operand.itemsize)
     if count < 1:
         raise Unsupported(f"{operand.sources} channels and {operand.taps} taps: the weights of one filter exceed SBUF")
-    return min(operand.targets, count - count % PARTITIONS if count > PARTITIONS else count)
+    return min(operand.targets, MOST, count - count % PARTITIONS if count > PARTITIONS else count)
+
+
+def _joined(
+    source: int, axes: Axes, operand: Operand, at_once: int, tile: Tile, turning: Pair
+) -> tuple[bool, bool]:  # fmt: skip
+    """Small images of several parts of the channels in one run, where the parts are equal."""
+    parts, blocks = operand.parts, -(-at_once // PARTITIONS)
+    whole = turning in ((0, 0), (turning[0], parts))
+    sources = parts > 1 and operand.sources % parts == 0 and whole and source * operand.itemsize < 2 * RUN
+    area = axes[0].size * axes[1].size
+    targets = blocks > 1 and at_once % blocks == 0 and operand.targets % at_once == 0
+    room = prod(tile) * axes[0].spacing * axes[1].spacing * blocks * operand.itemsize
+    return sources, targets and area * operand.itemsize < 2 * RUN and room <= RESULTS
+
+
+def _turning(operand: Operand, at_once: int) -> Pair:
+    """Filters that make one run, and parts of their sources; zeros where the DMA loads element by element."""
+    each = operand.taps * operand.itemsize
+    part, whole = min(operand.sources, PARTITIONS) * each, operand.sources * each
+    if part > STAGE:
+        return 0, 0
+    stage, fold, rest = min(operand.parts, STAGE // part), 1, gcd(at_once, operand.targets % at_once)
+    while stage == operand.parts and fold * whole < RUN and rest % (2 * fold) == 0:
+        if 2 * fold * whole > STAGE or 2 * fold * operand.taps > TRANSPOSES:
+            break
+        fold *= 2
+    return (fold, stage) if fold * whole >= SHORT else (0, 0)
 
 
 @dataclass(frozen=True)

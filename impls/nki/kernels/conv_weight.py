@@ -15,8 +15,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-PARTITIONS, DIMENSIONS, RUN = 128, 5, 8192
-"""Of a tile; of an access pattern; elements of zeros."""
+PARTITIONS, DIMENSIONS, RUN, BANK = 128, 5, 8192, 512
+"""Of a tile; of an access pattern; elements of zeros; fp32 sums of a PSUM bank."""
 
 
 def pieces(total, size):
@@ -24,6 +24,19 @@ def pieces(total, size):
     found = []
     for first in range(0, total, size):
         found.append((first, min(size, total - first)))
+    return found
+
+
+def shares(total, joined):
+    """[(first, step, count)] of at most 128 channels each; joined, those of a partition follow one another in HBM."""
+    found = []
+    if joined:
+        parts = (total + PARTITIONS - 1) // PARTITIONS
+        for first in range(parts):
+            found.append((first, parts, total // parts))
+    else:
+        for first, count in pieces(total, PARTITIONS):
+            found.append((first, 1, count))
     return found
 
 
@@ -237,16 +250,9 @@ def sum_blocks(outputs, operands, gradients, all_strips, parts, some, targets, w
         store_bias(outputs[1], bias_sums, parts, targets[0])
 
 
-@nki.jit
-def weight_by_matmul(x, dy, shape, with_bias, before, padded_size, window, groups, tile, block, at_once, held):
-    """dw[K, C/groups, R, S] and, if asked for, dbias[K] in HBM.
-
-    `padded_size` is that of the padded image, (0, 0) without padding. A tile is that of `strips`; a block is tap rows,
-    tap columns and channels; `at_once` are targets and blocks that are summed together. `held` gradients stay in SBUF.
-    """
-    outputs = [nl.ndarray(shape, dtype=x.dtype, buffer=nl.shared_hbm)]
-    if with_bias:
-        outputs.append(nl.ndarray((shape[0],), dtype=x.dtype, buffer=nl.shared_hbm))
+def sum_by_patterns(outputs, x, dy, before, padded_size, window, groups, tile, block, at_once, held):
+    """dw and dbias, by access patterns of the DMA that move element by element."""
+    shape = outputs[0].shape
     n, channels, height, width = x.shape
     source, steps = x, (channels * height * width, width, 1, height * width)
     if padded_size[0] > 0:
@@ -262,6 +268,400 @@ def weight_by_matmul(x, dy, shape, with_bias, before, padded_size, window, group
                 operands = (source, dy, group * shape[1])
                 together, results = all_blocks[begin : begin + some], outputs if begin == 0 else [outputs[0]]
                 sum_blocks(results, operands, gradients, all_strips, parts, together, targets, window, steps)
+
+
+def bands(images, size, tile):
+    """All strips (image, images, row, bands, turns) of dy; a tile is images, bands, turns.
+
+    Pixel (i, b, q) of turn t is column q, of those that are transposed at once, of row `row + b * turns + t` of image
+    `image + i`.
+    """
+    found = []
+    for image, some_images in pieces(images, tile[0]):
+        for row, rows in pieces(size[0], tile[1] * tile[2]):
+            whole = rows // tile[2] * tile[2]
+            some = [(row, whole // tile[2], tile[2])] if whole > 0 else []
+            if rows > whole:
+                some.append((row + whole, 1, rows - whole))
+            for first, count, turns in some:
+                found.append((image, some_images, first, count, turns))
+    return found
+
+
+def transpose_onto(tile, first, step, views, spoilt):
+    """Slot i of a tile [pixels, slots, channels], every `step` channels from `first` on, is the transposed views[i].
+
+    On gen2 the zeros of an identity spread a NaN or an infinity to the first channel, which then adds to `spoilt`.
+    """
+    pixels, count = tile.shape[0], views[0].shape[0]
+    for slot, some in pieces(len(views), BANK // count):
+        turned = nl.ndarray((pixels, some, count), dtype=tile.dtype, buffer=nl.psum)
+        for i in range(some):
+            data = turned[0:pixels, i, 0:count]
+            nisa.nc_transpose(dst=data, data=views[slot + i], engine=nisa.engine.tensor)
+        to = tile[0:pixels, slot : slot + some, first : first + (count - 1) * step + 1 : step]
+        if slot // (BANK // count) % 2 == 0:
+            nisa.activation(dst=to, op=nl.copy, data=turned)
+        else:
+            nisa.tensor_copy(dst=to, src=turned)
+    for sums in spoilt:
+        zeros = nl.ndarray((pixels, len(views)), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=zeros, data=tile[0:pixels, 0 : len(views), first], op0=nl.multiply, operand0=0.0)
+        row = nl.ndarray((pixels, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=row, op=nl.add, data=zeros, axis=1)
+        nisa.tensor_tensor(dst=sums[0:pixels, 0:1], data1=sums[0:pixels, 0:1], data2=row, op=nl.add)
+
+
+def turn_gradient(dy, strip, first_target, parts, wide, spoilt):
+    """[pixels, turns, targets] in SBUF for each `wide` columns: the parts (first, step, count) one after another.
+
+    Parts that are joined come in one run.
+    """
+    image, images, row, count, turns = strip
+    channels, height, width = dy.shape[1], dy.shape[2], dy.shape[3]
+    rows, tiles, total = count * turns, [], 0
+    for part in parts:
+        total += part[2]
+    for _, columns in pieces(width, wide):
+        tiles.append(nl.ndarray((images * count * columns, turns, total), dtype=dy.dtype, buffer=nl.sbuf))
+    done, together = 0, len(parts) if parts[0][1] > 1 else 1
+    for begin in range(0, len(parts), together):
+        first, step, some = parts[begin]
+        loaded = nl.ndarray((some, images, together, rows, width), dtype=dy.dtype, buffer=nl.sbuf)
+        area = height * width
+        pattern = [[area * step, some], [channels * area, images], [area, together], [1, rows * width]]
+        start = (image * channels + first_target + first) * area + row * width
+        nisa.dma_copy(dst=loaded, src=dy.ap(pattern=pattern, offset=start))
+        for part in range(together):
+            for number in range(len(tiles)):
+                column, columns = pieces(width, wide)[number]
+                views = []
+                for turn in range(turns):
+                    views.append(loaded[0:some, 0:images, part, turn:rows:turns, column : column + columns])
+                transpose_onto(tiles[number], done, 1, views, spoilt)
+            done += some
+    return tiles
+
+
+def clear_border(tile, rows, columns):
+    """Zeros outside of rows and columns (begin, end) of all images."""
+    count, images, high, wide = tile.shape
+    for begin, end in ((0, rows[0]), (rows[1], high)):
+        if end > begin:
+            nisa.memset(dst=tile[0:count, 0:images, begin:end, 0:wide], value=0.0, engine=nisa.engine.gpsimd)
+    for begin, end in ((0, columns[0]), (columns[1], wide)):
+        if end > begin and rows[1] > rows[0]:
+            part = tile[0:count, 0:images, rows[0] : rows[1], begin:end]
+            nisa.memset(dst=part, value=0.0, engine=nisa.engine.gpsimd)
+
+
+def load_image(x, image, rows, columns, channels):
+    """[channels, images, rows, columns] in SBUF, zeros where rows or columns (first, count) leave the image.
+
+    It is loaded dense, so that rows that follow one another do so in SBUF too, and padded there. Channels are the
+    first, the distance and the number of those of a part, and how many parts are joined in one run: a result for each.
+    """
+    c, height, width = x.shape[1], x.shape[2], x.shape[3]
+    first, step, count, together = channels
+    top, left = min(max(0, -rows[0]), rows[1]), min(max(0, -columns[0]), columns[1])
+    bottom, right = max(top, min(rows[1], height - rows[0])), max(left, min(columns[1], width - columns[0]))
+    high, wide, results = bottom - top, right - left, []
+    if high == 0 or wide == 0:
+        for _ in range(together):
+            results.append(nl.zeros((count, image[1], rows[1], columns[1]), dtype=x.dtype, buffer=nl.sbuf))
+        return results
+    whole = 8 * wide >= 7 * width
+    column, some_columns = (0, width) if whole else (columns[0] + left, wide)
+    loaded = nl.ndarray((count, image[1], together, high, some_columns), dtype=x.dtype, buffer=nl.sbuf)
+    start = (image[0] * c + first) * height * width + (rows[0] + top) * width + column
+    pattern = [[height * width * step, count], [c * height * width, image[1]], [height * width, together]]
+    pattern += [[width, high], [1, some_columns]]
+    nisa.dma_copy(dst=loaded, src=x.ap(pattern=pattern, offset=start))
+    skipped = columns[0] + left - column
+    for part in range(together):
+        held = loaded[0:count, 0 : image[1], part, 0:high, skipped : skipped + wide]
+        if high < rows[1] or wide < columns[1]:
+            padded = nl.ndarray((count, image[1], rows[1], columns[1]), dtype=x.dtype, buffer=nl.sbuf)
+            clear_border(padded, (top, bottom), (left, right))
+            inner = padded[0:count, 0 : image[1], top:bottom, left:right]
+            nisa.tensor_copy(dst=inner, src=held, engine=nisa.engine.gpsimd)
+            held = padded
+        results.append(held)
+    return results
+
+
+def turn_image(x, strip, channels, kernel, before, window, columns, spoilt):
+    """[pixels, rows, taps of a row, channels] in SBUF for each piece of the columns: what all turns of a strip read.
+
+    `columns` are all of dy, and how many are transposed at once; channels are the first, their number, and whether they
+    are joined.
+    """
+    image, images, row, count, turns = strip
+    stride, dilation, every = window
+    high = (count * turns - 1) * stride[0] + (kernel[0] - 1) * dilation[0] + 1
+    wide = (columns[0] - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1
+    slots = ((turns - 1) * stride[0] + (kernel[0] - 1) * dilation[0]) // every + 1
+    tiles, results = [], []
+    for _, some in pieces(columns[0], columns[1]):
+        shape = (images * count * some, slots, kernel[1], channels[1])
+        tile = nl.ndarray((shape[0], slots * kernel[1], channels[1]), dtype=x.dtype, buffer=nl.sbuf)
+        tiles.append(tile)
+        results.append(tile.reshape(shape))
+    parts = shares(channels[1], channels[2])
+    together = len(parts) if channels[2] else 1
+    places = (row * stride[0] - before[0], high), (-before[1], wide)
+    for begin in range(0, len(parts), together):
+        first, step, some = parts[begin]
+        own = (channels[0] + first, step, some, together)
+        images_of_parts = load_image(x, (image, images), places[0], places[1], own)
+        for part in range(together):
+            for number in range(len(tiles)):
+                views = views_of(images_of_parts[part], strip, kernel, window, pieces(columns[0], columns[1])[number])
+                transpose_onto(tiles[number], parts[begin + part][0], step, views, spoilt)
+    return results
+
+
+def views_of(loaded, strip, kernel, window, columns):
+    """What is transposed to each slot: rows of x, and for each the taps of a row."""
+    _, images, _, count, turns = strip
+    stride, dilation, every = window
+    found = []
+    for slot in range(((turns - 1) * stride[0] + (kernel[0] - 1) * dilation[0]) // every + 1):
+        for tap in range(kernel[1]):
+            top, left = slot * every, columns[0] * stride[1] + tap * dilation[1]
+            bottom = top + (count - 1) * turns * stride[0] + 1
+            right = left + (columns[1] - 1) * stride[1] + 1
+            step = turns * stride[0]
+            found.append(loaded[0 : loaded.shape[0], 0:images, top:bottom:step, left : right : stride[1]])
+    return found
+
+
+def block_of(tile, turn, block, rows, window):
+    """What one turn reads of a block (first, count) of channels."""
+    stride, dilation, every = window
+    first, step = turn * stride[0] // every, dilation[0] // every if rows > 1 else 1
+    end = first + (rows - 1) * step + 1
+    return tile[0 : tile.shape[0], first:end:step, 0 : tile.shape[2], block[0] : block[0] + block[1]]
+
+
+def empty_taps(parts, some, kernel, paired):
+    """PSUM tiles: all taps for each part of the targets and each block of channels, or, for pairs of turns, which have
+    one part and one block, for each distance of a row of x from the first turn's."""
+    found = []
+    for part in parts:
+        for block in some:
+            if not paired:
+                shape = (part[1], kernel[0], kernel[1], block[1])
+                found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+            else:
+                for _ in range(kernel[0] + 1):
+                    shape = (2 * part[1], 1, kernel[1], block[1])
+                    found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+    return found
+
+
+def sum_channels(outputs, operands, turned, all_strips, targets, channels, tile, before, window, spoilt):
+    """Some channels (first, count) of dw, and a row of dbias if asked for, over all strips.
+
+    Operands are x, dy, and the first channel and target of the group; `turned` are x and dy of all strips, or empty;
+    targets are the parts (first, step, count), and where they begin in what is turned. The tile ends with `wide`
+    columns, channels of a block, and whether turns are taken in pairs.
+    """
+    x, dy, first_channel, first_target = operands
+    dw, wide, paired, (images, gradients) = outputs[0], tile[3], tile[5], turned
+    kernel, some = (dw.shape[2], dw.shape[3]), pieces(channels[1], tile[4])
+    parts, total = [], 0
+    for part in targets[0]:
+        parts.append((targets[1] + total if len(gradients) > 0 else total, part[2]))
+        total += part[2]
+    sums, bias_sums = empty_taps(parts, some, kernel, paired), []
+    if len(outputs) > 1:
+        bias_sums.append(nl.ndarray((1, total), dtype=nl.float32, buffer=nl.psum))
+    ones = nl.ones((PARTITIONS, 1), dtype=dy.dtype, buffer=nl.sbuf)
+    started = False
+    for number in range(len(all_strips)):
+        strip = all_strips[number]
+        if len(gradients) > 0:
+            gradient = gradients[number]
+        else:
+            gradient = turn_gradient(dy, strip, first_target, targets[0], wide, spoilt)
+        if len(images) > 0:
+            tiles, begin = images[number], channels[0]
+        else:
+            taken, begin = (first_channel + channels[0], channels[1], False), 0
+            tiles = turn_image(x, strip, taken, kernel, before, window, (dy.shape[3], wide), spoilt)
+        for piece in range(len(tiles)):
+            for turn in range(0, strip[4], 2 if paired else 1):
+                if paired:
+                    own = (begin, channels[1])
+                    add_pair(sums, gradient[piece], parts[0], tiles[piece], own, turn, kernel[0], started)
+                else:
+                    add_turn(sums, gradient[piece], tiles[piece], begin, turn, parts, some, window, started)
+                for bias in bias_sums:
+                    end = min(turn + 2, strip[4]) if paired else turn + 1
+                    add_bias_row(bias, gradient[piece], parts[0][0], turn, end, ones, started)
+                started = True
+    done = 0
+    for part in range(len(parts)):
+        first, step, count = targets[0][part]
+        own_sums = sums[part * len(some) : (part + 1) * len(some)]
+        if paired:
+            own_sums = [join_pairs(sums, count, kernel[0])]
+        store_channels(dw, own_sums, (first_target + first, step, count), channels, some)
+        for bias in bias_sums:
+            to = outputs[1][0:1, first : first + (count - 1) * step + 1 : step]
+            nisa.tensor_copy(dst=to, src=bias[0:1, done : done + count])
+        done += count
+
+
+def add_turn(sums, gradient, tile, begin, turn, parts, some, window, started):
+    """Products of one turn onto all sums."""
+    pixels = gradient.shape[0]
+    for part in range(len(parts)):
+        first, count = parts[part]
+        stationary = gradient[0:pixels, turn, first : first + count]
+        for block in range(len(some)):
+            to = sums[part * len(some) + block]
+            own = (begin + some[block][0], some[block][1])
+            moving = block_of(tile, turn, own, to.shape[1], window)
+            nisa.nc_matmul(dst=to, stationary=stationary, moving=moving, accumulate=started)
+
+
+def add_pair(sums, gradient, targets, tile, channels, turn, taps, started):
+    """Products of two turns, side by side in the stationary operand, with every row of x that one of them reads.
+
+    A row at a distance is a tap of the first turn, and the tap before it of the second; what is neither is not read.
+    """
+    pixels, turns, (first, count) = gradient.shape[0], gradient.shape[1], targets
+    together, (channel, some) = min(2, turns - turn), channels
+    stationary = gradient[0:pixels, turn : turn + together, first : first + count]
+    for distance in range(taps + together - 1):
+        row = turn + distance
+        moving = tile[0:pixels, row : row + 1, 0 : tile.shape[2], channel : channel + some]
+        to = sums[distance][0 : together * count, 0:1, 0 : tile.shape[2], 0:some]
+        nisa.nc_matmul(dst=to, stationary=stationary, moving=moving, accumulate=started)
+
+
+def join_pairs(sums, targets, taps):
+    """[targets, taps of a column, taps of a row, channels] in SBUF of both turns of all pairs."""
+    _, _, wide, count = sums[0].shape
+    joined = nl.ndarray((targets, taps, wide, count), dtype=nl.float32, buffer=nl.sbuf)
+    for tap in range(taps):
+        to = joined[0:targets, tap : tap + 1, 0:wide, 0:count]
+        nisa.tensor_copy(dst=to, src=sums[tap + 1][targets : 2 * targets])
+        nisa.tensor_tensor(dst=to, data1=to, data2=sums[tap][0:targets], op=nl.add)
+    return joined
+
+
+def add_bias_row(sums, gradient, target, first, end, ones, started):
+    """dbias as a product with ones."""
+    pixels = gradient.shape[0]
+    for turn in range(first, end):
+        moving = gradient[0:pixels, turn, target : target + sums.shape[1]]
+        nisa.nc_matmul(dst=sums, stationary=ones[0:pixels, 0:1], moving=moving, accumulate=started or turn > first)
+
+
+def store_channels(dw, sums, targets, channels, some):
+    """PSUM tiles, rounded once, to their places in dw: one run for all channels of a target (first, step, count)."""
+    high, wide, (first_target, step, count) = dw.shape[2], dw.shape[3], targets
+    out = nl.ndarray((count, channels[1], high, wide), dtype=dw.dtype, buffer=nl.sbuf)
+    for block in range(len(some)):
+        first, size = some[block]
+        to = out[0:count, first : first + size, 0:high, 0:wide]
+        if block % 2 == 0:
+            nisa.tensor_copy(dst=to.permute((0, 2, 3, 1)), src=sums[block])
+        else:
+            nisa.activation(dst=to.permute((0, 2, 3, 1)), op=nl.copy, data=sums[block])
+    run = channels[1] * high * wide
+    pattern = [[dw.shape[1] * high * wide * step, count], [1, run]]
+    start = (first_target * dw.shape[1] + channels[0]) * high * wide
+    nisa.dma_copy(dst=dw.ap(pattern=pattern, offset=start), src=out.reshape((count, run)))
+
+
+def sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, held, joined, spoilt):
+    """dw and dbias, by transposes on the Tensor Engine."""
+    shape, all_strips = outputs[0].shape, bands(x.shape[0], (dy.shape[2], dy.shape[3]), tile)
+    filters, kernel = shape[0] // groups, (shape[2], shape[3])
+    parts = shares(filters, joined[1])
+    for group in range(groups):
+        operands, images, gradients, begin = (x, dy, group * shape[1], group * filters), [], [], 0
+        for strip in all_strips:
+            if held[0]:
+                taken = (group * shape[1], shape[1], joined[0])
+                images.append(turn_image(x, strip, taken, kernel, before, window, (dy.shape[3], tile[3]), spoilt))
+            if held[1]:
+                gradients.append(turn_gradient(dy, strip, group * filters, parts, tile[3], spoilt))
+        results = [outputs[0]]
+        if len(outputs) > 1:
+            results.append(nl.ndarray((1, filters), dtype=x.dtype, buffer=nl.sbuf))
+        for first, count in pieces(len(parts), at_once[0]):
+            targets = (parts[first : first + count], begin)
+            for channels in pieces(shape[1], at_once[1]):
+                own = results if channels[0] == 0 else [outputs[0]]
+                turned = (images, gradients)
+                sum_channels(own, operands, turned, all_strips, targets, channels, tile, before, window, spoilt)
+            for part in targets[0]:
+                begin += part[2]
+        if len(outputs) > 1:
+            there = outputs[1].ap(pattern=[[filters, 1], [1, filters]], offset=group * filters)
+            nisa.dma_copy(dst=there, src=results[1])
+
+
+def outputs_of(x, shape, with_bias):
+    """dw and, if asked for, dbias in HBM."""
+    outputs = [nl.ndarray(shape, dtype=x.dtype, buffer=nl.shared_hbm)]
+    if with_bias:
+        outputs.append(nl.ndarray((shape[0],), dtype=x.dtype, buffer=nl.shared_hbm))
+    return outputs
+
+
+def not_zero(sums):
+    """An int32 (1, 1): whether any of (P, 1) is not 0."""
+    total = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.psum)
+    ones = nl.ones((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.nc_matmul(dst=total, stationary=sums, moving=ones, accumulate=False)
+    found = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=found, data=total, op0=nl.not_equal, operand0=0.0)
+    return found
+
+
+@nki.jit
+def weight_by_transposes(x, dy, shape, with_bias, before, window, groups, tile, at_once, held, joined, patterns):
+    """dw[K, C/groups, R, S] and, if asked for, dbias[K] in HBM.
+
+    A tile is that of `bands`, columns that are transposed at once, channels of a block, and whether turns are taken in
+    pairs; `at_once` are parts of the targets and channels that are summed together; `held` is whether all of x and of
+    dy stay in SBUF, `joined` whether their channels that follow one another then share a partition. `patterns` are
+    arguments of `sum_by_patterns`, which repeats everything on gen2 where a NaN or an infinity came across the Tensor
+    Engine.
+    """
+    outputs, spoilt = outputs_of(x, shape, with_bias), []
+    if nisa.get_nc_version() == nisa.nc_version.gen2:
+        spoilt.append(nl.zeros((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf))
+    sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, held, joined, spoilt)
+    if len(spoilt) > 0:
+        found, register = not_zero(spoilt[0]), nisa.register_alloc()
+        nisa.register_load(register, found)
+
+        def repeat(left):
+            padded_size, by_pattern, strip, block, together, kept = patterns
+            sum_by_patterns(outputs, x, dy, before, padded_size, by_pattern, groups, strip, block, together, kept)
+            nisa.memset(dst=found, value=0)
+            nisa.register_load(left, found)
+            return left
+
+        nl.while_loop(register, repeat)
+    if with_bias:
+        return outputs[0], outputs[1]
+    return outputs[0]
+
+
+@nki.jit
+def weight_by_patterns(x, dy, shape, with_bias, before, window, groups, patterns):
+    """The same, without transposes on the Tensor Engine."""
+    outputs = outputs_of(x, shape, with_bias)
+    padded_size, by_pattern, strip, block, together, kept = patterns
+    sum_by_patterns(outputs, x, dy, before, padded_size, by_pattern, groups, strip, block, together, kept)
     if with_bias:
         return outputs[0], outputs[1]
     return outputs[0]

@@ -3,9 +3,9 @@
     target[n, t, h, w] = sum over channels c and taps (r, s) of weights[t, c, r, s] * source[n, c, ...]
 
 Position i of a residue is target row `TARGET + i * SPACING`. Its tap j is weight row `TAP + j * TAP_STEP` and reads
-source row `i * STEP + START + j * REACH`. A window in SBUF holds, from LOW to HIGH, every EVERY-th row that any tap of
-any residue reads, so that it is loaded once for all of them. Forward has one residue, backward-data one for each row of
-a stride.
+source row `i * STEP + START + j * REACH`. A window in SBUF holds, from LOW to HIGH, every EVERY-th row of the image
+that any tap of any residue reads, so that it is loaded once for all of them. Padding is not there: a tap adds to the
+positions that it reaches from inside of the image. Forward has one residue, backward-data one for each row of a stride.
 
 `gather_by_matmul` contracts over source channels on the Tensor Engine, one group at a time: a NaN of one group would
 spread through the zeros between groups. `gather_by_channel` and `weight_by_channel` have the target channels of many
@@ -32,6 +32,19 @@ def pieces(total, size):
     return found
 
 
+def shares(total, joined):
+    """[(first, step, count)] of at most 128 channels each; joined, those of a partition follow one another in HBM."""
+    found = []
+    if joined:
+        parts = (total + PARTITIONS - 1) // PARTITIONS
+        for first in range(parts):
+            found.append((first, parts, total // parts))
+    else:
+        for first, count in pieces(total, PARTITIONS):
+            found.append((first, 1, count))
+    return found
+
+
 def places(images, axes, tile):
     """All tiles: (first, count) of images, of row and of column positions."""
     found = []
@@ -53,34 +66,64 @@ def span(axis, place, extent):
     return first, count, begin, end
 
 
+def inside(source, place, axes):
+    """Rows and columns (begin, end) of a window that lie in the image; the others are padding, which nothing loads.
+
+    Where few columns of the image are missing they are taken too: then all rows are one run.
+    """
+    rows = span(axes[0], place[1], source.shape[2])
+    left, _, begin, end = span(axes[1], place[2], source.shape[3])
+    if axes[1][EVERY] == 1 and 8 * (end - begin) >= 7 * source.shape[3]:
+        begin, end = -left, source.shape[3] - left
+    return (rows[2], rows[3]), (begin, end)
+
+
 def load_window(source, place, axes, channels):
-    """[channels, images, rows, columns] in SBUF, zeros outside of the image; channels are (first, pattern, count)."""
-    c, height, width = source.shape[1], source.shape[2], source.shape[3]
-    top, high, row, row_end = span(axes[0], place[1], height)
-    left, wide, column, column_end = span(axes[1], place[2], width)
-    first_image, images = place[0]
+    """[channels, images, rows, columns] in SBUF of what lies in the image; channels are (first, pattern, count).
+
+    Dense, so that rows that follow one another in the image do so in SBUF. One zero where nothing lies in the image.
+    """
+    (row, row_end), (column, column_end) = inside(source, place, axes)
     first, pattern, count = channels
-    window = nl.ndarray((count, images, high, wide), dtype=source.dtype, buffer=nl.sbuf)
-    inside = (row_end - row) * (column_end - column)
-    if inside < high * wide:
-        nisa.memset(dst=window, value=0.0)
-    if inside > 0:
-        row_step, column_step = axes[0][EVERY], axes[1][EVERY]
-        start = (first_image * c + first) * height * width
-        start += (top + row * row_step) * width + left + column * column_step
-        image = [[row_step * width, row_end - row], [column_step, column_end - column]]
-        nisa.dma_copy(
-            dst=window[0:count, 0:images, row:row_end, column:column_end],
-            src=source.ap(pattern=pattern + [[c * height * width, images]] + image, offset=start),
-        )
+    if row_end <= row or column_end <= column:
+        return nl.zeros((count, 1, 1, 1), dtype=source.dtype, buffer=nl.sbuf)
+    window = nl.ndarray((count, place[0][1], row_end - row, column_end - column), dtype=source.dtype, buffer=nl.sbuf)
+    start, image = start_and_image(source, place, axes, first)
+    pattern = pattern + [[source.shape[1] * source.shape[2] * source.shape[3], place[0][1]]] + image
+    nisa.dma_copy(dst=window, src=source.ap(pattern=pattern, offset=start))
     return window
 
 
-def load_windows(source, place, axes, parts):
-    """One window for each part of the channels."""
+def start_and_image(source, place, axes, channel):
+    """Where a window begins in HBM, and the access pattern of its rows and columns."""
+    c, height, width = source.shape[1], source.shape[2], source.shape[3]
+    top, left = span(axes[0], place[1], height)[0], span(axes[1], place[2], width)[0]
+    (row, row_end), (column, column_end) = inside(source, place, axes)
+    row_step, column_step = axes[0][EVERY], axes[1][EVERY]
+    start = (place[0][0] * c + channel) * height * width
+    start += (top + row * row_step) * width + left + column * column_step
+    return start, [[row_step * width, row_end - row], [column_step, column_end - column]]
+
+
+def load_windows(source, place, axes, parts, joined):
+    """One window for each part of the channels; joined parts come in one run."""
     found = []
-    for part in parts:
-        found.append(load_window(source, place, axes, part))
+    if not joined:
+        for part in parts:
+            found.append(load_window(source, place, axes, part))
+        return found
+    first, pattern, count = parts[0]
+    area, number = source.shape[2] * source.shape[3], len(parts)
+    (row, row_end), (column, column_end) = inside(source, place, axes)
+    if row_end <= row or column_end <= column:
+        return load_windows(source, place, axes, parts, False)
+    high, wide = row_end - row, column_end - column
+    windows = nl.ndarray((count, place[0][1], number, high, wide), dtype=source.dtype, buffer=nl.sbuf)
+    start, image = start_and_image(source, place, axes, first)
+    pattern = pattern + [[source.shape[1] * area, place[0][1]], [area, number]] + image
+    nisa.dma_copy(dst=windows, src=source.ap(pattern=pattern, offset=start))
+    for part in range(number):
+        found.append(windows[0:count, 0 : place[0][1], part, 0:high, 0:wide])
     return found
 
 
@@ -92,16 +135,16 @@ def part_of(tile, rows, columns):
     return tile[0 : tile.shape[0], 0 : tile.shape[1], row:row_end:row_step, column:column_end:column_step]
 
 
-def reads(axis, residue, tap, skip, count):
-    """The rows of a window that a tap reads for positions from `skip` on: first, count, step."""
+def covered(axis, residue, tap, skip, count, held):
+    """Positions from `skip` on whose tap lies in the image, (first, count, 1), and where a window holds it.
+
+    `held` are the begin and end of the window's rows in the image.
+    """
     first = (residue[START] + tap * residue[REACH] + skip * axis[STEP] - axis[LOW]) // axis[EVERY]
-    return first, count, axis[STEP] // axis[EVERY]
-
-
-def seen(window, axes, residue, taps, place, skip):
-    """The part of a window that a pair of taps reads; the window begins `skip` row positions before the place."""
-    rows = reads(axes[0], residue[0], taps[0], skip, place[1][1])
-    return part_of(window, rows, reads(axes[1], residue[1], taps[1], 0, place[2][1]))
+    step = axis[STEP] // axis[EVERY]
+    low = max(0, (held[0] - first + step - 1) // step)
+    high = min(count, (held[1] - 1 - first) // step + 1)
+    return (low, high - low, 1), (first + low * step - held[0], high - low, step)
 
 
 def only_tap(axis, residue, tap):
@@ -110,10 +153,33 @@ def only_tap(axis, residue, tap):
     return axis[STEP], axis[STEP], row, row, axis[SPACING], axis[SIZE], axis[RESIDUES]
 
 
-def load_seen(source, place, axes, part, residue, taps):
-    """What a pair of taps reads, loaded for it alone."""
-    alone = (only_tap(axes[0], residue[0], taps[0]), only_tap(axes[1], residue[1], taps[1]))
-    return seen(load_window(source, place, alone, part), alone, residue, taps, place, 0)
+def tap_axes(tensors, axes, residue, taps):
+    """The axes of the window that a pair of taps reads: one that is held, or its own."""
+    if len(tensors[1]) > 0:
+        return axes
+    return only_tap(axes[0], residue[0], taps[0]), only_tap(axes[1], residue[1], taps[1])
+
+
+def reads(tensors, place, skip, axes, residue):
+    """[(taps, positions, what they read)] of the taps that lie in the image for some position of a place.
+
+    The first one does for all positions, if one does. A held window begins `skip` row positions before the place.
+    """
+    source, windows = tensors[0], tensors[1]
+    whole, partly = [], []
+    for taps in tap_pairs(residue):
+        own = tap_axes(tensors, axes, residue, taps)
+        before = skip if len(windows) > 0 else 0
+        held = inside(source, (place[0], (place[1][0] - before, place[1][1] + before), place[2]), own)
+        rows, some_rows = covered(own[0], residue[0], taps[0], before, place[1][1], held[0])
+        columns, some_columns = covered(own[1], residue[1], taps[1], 0, place[2][1], held[1])
+        if rows[1] > 0 and columns[1] > 0:
+            read = (taps, (rows, columns), (some_rows, some_columns))
+            if rows[1] == place[1][1] and columns[1] == place[2][1]:
+                whole.append(read)
+            else:
+                partly.append(read)
+    return whole, partly
 
 
 def residue_pairs(axes):
@@ -160,22 +226,32 @@ def target_rows(axis, place):
 
 
 def store(target, out, first, place, axes):
-    """An output tile to HBM, its channels from `first` on."""
+    """An output tile [channels, images, blocks, rows, columns] to HBM, its channels from `first` on."""
     c, height, width = target.shape[1], target.shape[2], target.shape[3]
     row, high = target_rows(axes[0], place[1])
     column, wide = target_rows(axes[1], place[2])
     start = (place[0][0] * c + first) * height * width + row * width + column
-    pattern = [[height * width, out.shape[0]], [c * height * width, place[0][1]], [width, high], [1, wide]]
+    area, blocks = height * width, out.shape[2]
+    pattern = [[blocks * area, out.shape[0]], [c * area, place[0][1]], [area, blocks], [width, high], [1, wide]]
     nisa.dma_copy(dst=target.ap(pattern=pattern, offset=start), src=out)
 
 
-def load_columns(vectors, first, count):
-    """[(count, 1)] in fp32 for each of the vectors, of which there may be none."""
-    found = []
+def load_columns(vectors, first, blocks):
+    """fp32 (targets, 1) for each of the blocks of a vector, which comes in one run; empty without a vector."""
+    found, total = [], 0
+    for block in blocks:
+        total += block[2]
     for vector in vectors:
-        tile = nl.ndarray((count, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.dma_copy(dst=tile, src=vector.ap(pattern=[[1, count], [1, 1]], offset=first))
-        found.append(tile)
+        row = nl.ndarray((1, total), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=row, src=vector.ap(pattern=[[total, 1], [1, total]], offset=first))
+        for at, step, some in blocks:
+            # of one row nothing is summed: a NaN stays alone
+            turned = nl.ndarray((some, 1), dtype=nl.float32, buffer=nl.psum)
+            data = row[0:1, at : at + (some - 1) * step + 1 : step]
+            nisa.nc_transpose(dst=turned, data=data, engine=nisa.engine.tensor)
+            tile = nl.ndarray((some, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=tile, src=turned)
+            found.append(tile)
     return found
 
 
@@ -187,33 +263,147 @@ def finish(out, sums, biases):
         nisa.tensor_copy(dst=out, src=sums)
 
 
-def load_matrix(weights, steps, start, sources, targets):
-    """[source channels, target channels, taps] in SBUF; steps by group, target, source, and the number of taps."""
-    matrix = nl.ndarray((sources, targets, steps[3]), dtype=weights.dtype, buffer=nl.sbuf)
-    pattern = [[steps[2], sources], [steps[1], targets], [1, steps[3]]]
-    nisa.dma_copy(dst=matrix, src=weights.ap(pattern=pattern, offset=start))
-    return matrix
+def copy_matrices(matrices, weights, steps, start, parts):
+    """Element by element where sources are not the rows of the weights, from `start` on."""
+    for number in range(len(matrices)):
+        size, targets, taps = matrices[number].shape
+        pattern = [[steps[2] * parts[number][1], size], [steps[1], targets], [1, taps]]
+        offset = start + parts[number][0] * steps[2]
+        nisa.dma_copy(dst=matrices[number], src=weights.ap(pattern=pattern, offset=offset))
 
 
-def moving_of(tensors, place, skip, axes, residue, taps, part):
+def transpose_filters(matrices, weights, steps, start, parts, fold, stage):
+    """The same by runs of `fold` whole filters, or of `stage` parts of one, and transposes on the Tensor Engine."""
+    count, taps = matrices[0].shape[1], steps[3]
+    for first, some in pieces(count, PARTITIONS * fold):
+        rows = some // fold
+        for begin, held in pieces(len(matrices), stage):
+            sources = 0
+            for number in range(begin, begin + held):
+                sources += parts[number][2]
+            filters = nl.ndarray((rows, fold, sources, taps), dtype=weights.dtype, buffer=nl.sbuf)
+            pattern = [[fold * steps[1], rows], [steps[1], fold], [1, sources * taps]]
+            offset = start + first * steps[1] + parts[begin][0] * steps[2]
+            nisa.dma_copy(dst=filters, src=weights.ap(pattern=pattern, offset=offset))
+            for number in range(begin, begin + held):
+                source = (parts[number][0] - parts[begin][0], parts[number][1])
+                for member in range(fold):
+                    transpose_part(matrices[number], (first + member, rows, fold), filters, member, source)
+
+
+def transpose_part(matrix, place, filters, member, source):
+    """The taps of some filters (first, count, step), and of the sources (first, step) of a matrix."""
+    first, rows, fold = place
+    size, end = matrix.shape[0], first + (rows - 1) * fold + 1
+    last = source[0] + (size - 1) * source[1] + 1
+    for tap, some in pieces(matrix.shape[2], BANK // rows):
+        turned = nl.ndarray((size, some, rows), dtype=matrix.dtype, buffer=nl.psum)
+        for i in range(some):
+            data = filters[0:rows, member, source[0] : last : source[1], tap + i]
+            nisa.nc_transpose(dst=turned[0:size, i, 0:rows], data=data, engine=nisa.engine.tensor)
+        to = matrix[0:size, first:end:fold, tap : tap + some].permute((0, 2, 1))
+        if tap // (BANK // rows) % 2 == 0:
+            nisa.tensor_copy(dst=to, src=turned)
+        else:
+            nisa.activation(dst=to, op=nl.copy, data=turned)
+
+
+def not_finite(matrices, fold):
+    """An int32 (1, 1): whether a filter that was transposed holds a NaN or an infinity.
+
+    The Tensor Engine of gen2 transposes by products with an identity, whose zeros make all other elements of a row NaN,
+    and so the first one of each row, unless it is itself infinite.
+    """
+    total = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.psum)
+    ones = nl.ndarray((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones, value=1.0)
+    started = False
+    for matrix in matrices:
+        size, count, taps = matrix.shape
+        for first in range(0, count, PARTITIONS * fold):
+            zeros = nl.ndarray((size, fold, taps), dtype=nl.float32, buffer=nl.sbuf)
+            heads = matrix[0:size, first : first + fold, 0:taps]
+            nisa.tensor_scalar(dst=zeros, data=heads, op0=nl.multiply, operand0=0.0)
+            row = nl.ndarray((size, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_reduce(dst=row, op=nl.add, data=zeros, axis=(1, 2))
+            nisa.nc_matmul(dst=total, stationary=row, moving=ones[0:size, 0:1], accumulate=started)
+            started = True
+    found = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=found, data=total, op0=nl.not_equal, operand0=0.0)
+    return found
+
+
+def load_matrices(weights, steps, start, parts, targets, turning):
+    """[source channels, target channels, taps] in SBUF for each part of the sources.
+
+    `steps` are by group, target, source, and the number of taps. `turning` are `fold` and `stage` of
+    `transpose_filters`, or zeros where the rows of the weights are the sources.
+    """
+    matrices = []
+    if turning[0] == 0:
+        together = len(parts) if parts[0][1] > 1 else 1
+        for begin in range(0, len(parts), together):
+            first, step, size = parts[begin]
+            rows = nl.ndarray((size, together, targets, steps[3]), dtype=weights.dtype, buffer=nl.sbuf)
+            pattern = [[steps[2] * step, size], [steps[2], together], [steps[1], targets], [1, steps[3]]]
+            nisa.dma_copy(dst=rows, src=weights.ap(pattern=pattern, offset=start + first * steps[2]))
+            for part in range(together):
+                matrices.append(rows[0:size, part, 0:targets, 0 : steps[3]])
+        return matrices
+    for _, _, size in parts:
+        matrix = nl.ndarray((size, steps[3], targets), dtype=weights.dtype, buffer=nl.sbuf)
+        matrices.append(matrix.permute((0, 2, 1)))
+    transpose_filters(matrices, weights, steps, start, parts, turning[0], turning[1])
+    if nisa.get_nc_version() == nisa.nc_version.gen2:
+        found, register = not_finite(matrices, turning[0]), nisa.register_alloc()
+        nisa.register_load(register, found)
+
+        def load_again(left):
+            copy_matrices(matrices, weights, steps, start, parts)
+            nisa.memset(dst=found, value=0)
+            nisa.register_load(left, found)
+            return left
+
+        nl.while_loop(register, load_again)
+    return matrices
+
+
+def moving_of(tensors, place, axes, residue, read, part):
     """What a pair of taps reads of one part of the channels: from a held window, or loaded for it alone."""
     source, windows, channels = tensors
     if len(windows) > 0:
-        return seen(windows[part], axes, residue, taps, place, skip)
-    return load_seen(source, place, axes, channels[part], residue, taps)
+        return part_of(windows[part], read[2][0], read[2][1])
+    window = load_window(source, place, tap_axes(tensors, axes, residue, read[0]), channels[part])
+    return part_of(window, read[2][0], read[2][1])
 
 
-def contract(tensors, matrices, first, count, place, skip, axes, residue, width):
-    """PSUM sums of a residue's positions, over all channels and taps; targets from `first` on in the matrices."""
+def start_sums(sums):
+    """Zeros from the Tensor Engine, which adds to nothing else on gen2 and gen3."""
+    count = sums.shape[0]
+    stationary = nl.zeros((1, count), dtype=nl.float32, buffer=nl.sbuf)
+    moving = nl.zeros((1, sums.shape[1], sums.shape[2], sums.shape[3]), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=False)
+
+
+def contract(tensors, matrices, block, place, skip, axes, residue, width):
+    """PSUM sums of a residue's positions, over all channels and taps, for a block (first, step, count) of targets."""
+    first, step_of_targets, count = block
+    end = first + (count - 1) * step_of_targets + 1
     shape = (count, place[0][1], place[1][1], place[2][1])
     sums = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+    whole, partly = reads(tensors, place, skip, axes, residue)
+    started = len(whole) > 0
+    if not started:
+        start_sums(sums)
     step = 0
-    for part in range(len(matrices)):
-        matrix = matrices[part]
-        for taps in tap_pairs(residue):
-            stationary = matrix[0 : matrix.shape[0], first : first + count, weight_of(residue, taps, width)]
-            moving = moving_of(tensors, place, skip, axes, residue, taps, part)
-            nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=(step > 0))
+    for read in whole + partly:
+        for part in range(len(matrices)):
+            matrix = matrices[part]
+            tap = weight_of(residue, read[0], width)
+            stationary = matrix[0 : matrix.shape[0], first:end:step_of_targets, tap]
+            moving = moving_of(tensors, place, axes, residue, read, part)
+            some = part_of(sums, read[1][0], read[1][1])
+            nisa.nc_matmul(dst=some, stationary=stationary, moving=moving, accumulate=(step > 0 or not started))
             step += 1
     return sums
 
@@ -222,29 +412,31 @@ def add_products(tensors, scalars, place, axes, residue, width):
     """SBUF sums of a residue's positions, where every partition has its own weights [partitions, channels, taps]."""
     shape = (scalars.shape[0], place[0][1], place[1][1], place[2][1])
     sums = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    whole, partly = reads(tensors, place, 0, axes, residue)
+    started = len(whole) > 0
+    if not started:
+        nisa.memset(dst=sums, value=0.0)
     step = 0
-    for part in range(scalars.shape[1]):
-        for taps in tap_pairs(residue):
-            tap = weight_of(residue, taps, width)
+    for read in whole + partly:
+        for part in range(scalars.shape[1]):
+            tap = weight_of(residue, read[0], width)
             weight = scalars[0 : scalars.shape[0], part, tap : tap + 1]
-            data = moving_of(tensors, place, 0, axes, residue, taps, part)
-            if step == 0:
-                nisa.tensor_scalar(dst=sums, data=data, op0=nl.multiply, operand0=weight)
+            data, some = moving_of(tensors, place, axes, residue, read, part), part_of(sums, read[1][0], read[1][1])
+            if started and step == 0:
+                nisa.tensor_scalar(dst=some, data=data, op0=nl.multiply, operand0=weight)
             else:
                 nisa.scalar_tensor_tensor(
-                    dst=sums, data=data, op0=nl.multiply, operand0=weight, op1=nl.add, operand1=sums
+                    dst=some, data=data, op0=nl.multiply, operand0=weight, op1=nl.add, operand1=some
                 )
             step += 1
     return sums
 
 
-def gather(target, first, count, tensors, weights, by_channel, biases, place, axes, width):
-    """One output tile: the residues of its rows and columns, interleaved, and zeros where no tap reaches.
+def gather(out, tensors, weights, by_channel, biases, place, axes, width):
+    """Fills an output tile: the residues of its rows and columns, interleaved, and zeros where no tap reaches.
 
-    `weights` are matrices with the place of `first` in them, or scalars.
+    `weights` are matrices with the block of targets that is asked for, or scalars.
     """
-    high, wide = target_rows(axes[0], place[1])[1], target_rows(axes[1], place[2])[1]
-    out = nl.ndarray((count, place[0][1], high, wide), dtype=target.dtype, buffer=nl.sbuf)
     for residue in residue_pairs(axes):
         rows, columns = has(axes[0], residue[0], place[1]), has(axes[1], residue[1], place[2])
         for skip, some_rows in runs(place[0][1], rows[1], columns[1], by_channel):
@@ -256,9 +448,19 @@ def gather(target, first, count, tensors, weights, by_channel, biases, place, ax
             elif by_channel:
                 finish(filled, add_products(tensors, weights, some, axes, residue, width), biases)
             else:
-                sums = contract(tensors, weights[0], weights[1], count, some, skip, axes, residue, width)
+                sums = contract(tensors, weights[0], weights[1], some, skip, axes, residue, width)
                 finish(filled, sums, biases)
-    store(target, out, first, place, axes)
+
+
+def empty_tile(target, count, blocks, place, axes):
+    """[channels, images, blocks, rows, columns] in SBUF, for the results of a place."""
+    high, wide = target_rows(axes[0], place[1])[1], target_rows(axes[1], place[2])[1]
+    return nl.ndarray((count, place[0][1], blocks, high, wide), dtype=target.dtype, buffer=nl.sbuf)
+
+
+def block_of(out, number):
+    """[channels, images, rows, columns] of a tile of results."""
+    return out[0 : out.shape[0], 0 : out.shape[1], number, 0 : out.shape[3], 0 : out.shape[4]]
 
 
 def vectors_of(bias, with_bias):
@@ -269,29 +471,47 @@ def vectors_of(bias, with_bias):
     return found
 
 
+def gather_block(target, source, weights, vectors, axes, steps, width, group, some, parts, how):
+    """Some targets (first, count) of a group, whose weights are held; all of SBUF is given back in the end.
+
+    `steps` are those of the weights, and the sources and targets of a group.
+    """
+    (first, count), area = some, source.shape[2] * source.shape[3]
+    sources, targets, (tile, held, turning, joined) = steps[4], steps[5], how
+    row, start = group * targets + first, group * steps[0] + first * steps[1]
+    channels, blocks = [], shares(count, joined[1])
+    for part, step, size in parts:
+        channels.append((group * sources + part, [[area * step, size]], size))
+    matrices = load_matrices(weights, steps, start, parts, count, turning)
+    biases = load_columns(vectors, row, blocks)
+    for place in places(target.shape[0], axes, tile):
+        windows = load_windows(source, place, axes, channels, joined[0]) if held else []
+        tensors = (source, windows, channels)
+        for number in range(len(blocks)):
+            own = (matrices, blocks[number])
+            if number == 0 or not joined[1]:
+                out = empty_tile(target, blocks[number][2], len(blocks) if joined[1] else 1, place, axes)
+            to = block_of(out, number if joined[1] else 0)
+            gather(to, tensors, own, False, biases[number : number + 1], place, axes, width)
+            if number == len(blocks) - 1 or not joined[1]:
+                store(target, out, row + (0 if joined[1] else blocks[number][0]), place, axes)
+
+
 @nki.jit
-def gather_by_matmul(source, weights, bias, with_bias, shape, axes, steps, width, groups, tile, held):
+def gather_by_matmul(source, weights, bias, with_bias, shape, axes, steps, width, groups, tile, held, turning, joined):
     """[N, targets, H, W] in HBM; a tile is images, row and column positions, and targets whose weights stay in SBUF.
 
     `steps` are between groups, targets and sources of the weights, and the number of taps of a filter, which is `width`
-    wide. `held` windows stay in SBUF for all targets and taps.
+    wide. `held` windows stay in SBUF for all targets and taps. `turning` is that of `load_matrices`. `joined` is
+    whether sources, and targets, that follow one another share a partition: small images come and go in longer runs.
     """
     target = nl.ndarray(shape, dtype=source.dtype, buffer=nl.shared_hbm)
-    sources, targets = source.shape[1] // groups, shape[1] // groups
-    area = source.shape[2] * source.shape[3]
+    sources, targets, vectors = source.shape[1] // groups, shape[1] // groups, vectors_of(bias, with_bias)
+    sizes, parts = (steps[0], steps[1], steps[2], steps[3], sources, targets), shares(sources, joined[0])
     for group in range(groups):
-        for first, count in pieces(targets, tile[3]):
-            row, start = group * targets + first, group * steps[0] + first * steps[1]
-            channels, matrices = [], []
-            for part, size in pieces(sources, PARTITIONS):
-                channels.append((group * sources + part, [[area, size]], size))
-                matrices.append(load_matrix(weights, steps, start + part * steps[2], size, count))
-            for place in places(shape[0], axes, tile):
-                windows = load_windows(source, place, axes, channels) if held else []
-                tensors = (source, windows, channels)
-                for at, some in pieces(count, PARTITIONS):
-                    biases = load_columns(vectors_of(bias, with_bias), row + at, some)
-                    gather(target, row + at, some, tensors, (matrices, at), False, biases, place, axes, width)
+        for some in pieces(targets, tile[3]):
+            how = (tile, held, turning, joined)
+            gather_block(target, source, weights, vectors, axes, sizes, width, group, some, parts, how)
     return target
 
 
@@ -322,11 +542,12 @@ def gather_by_channel(source, weights, bias, with_bias, shape, axes, steps, widt
     for some in pieces(groups, tile[3]):
         channels, row, count = spread(source, some, targets, sources), some[0] * targets, some[1] * targets
         scalars = load_scalars(weights, steps, some, targets, sources)
-        biases = load_columns(vectors_of(bias, with_bias), row, count)
+        biases = load_columns(vectors_of(bias, with_bias), row, [(0, 1, count)])
         for place in places(shape[0], axes, tile):
-            windows = load_windows(source, place, axes, channels) if held else []
-            tensors = (source, windows, channels)
-            gather(target, row, count, tensors, scalars, True, biases, place, axes, width)
+            windows = load_windows(source, place, axes, channels, False) if held else []
+            tensors, out = (source, windows, channels), empty_tile(target, count, 1, place, axes)
+            gather(block_of(out, 0), tensors, scalars, True, biases, place, axes, width)
+            store(target, out, row, place, axes)
     return target
 
 
@@ -343,12 +564,16 @@ def window_sums(tensors, gradient, place, axes, width):
     residue = (axes[0][RESIDUES][0], axes[1][RESIDUES][0])
     count, channels, taps = gradient.shape[0], len(tensors[2]), residue[0][TAPS] * residue[1][TAPS]
     sums = nl.ndarray((count, channels, taps), dtype=nl.float32, buffer=nl.sbuf)
-    for part in range(channels):
-        for pair in tap_pairs(residue):
-            products = nl.ndarray(gradient.shape, dtype=nl.float32, buffer=nl.sbuf)
-            data = moving_of(tensors, place, 0, axes, residue, pair, part)
-            nisa.tensor_tensor(dst=products, data1=data, data2=gradient, op=nl.multiply)
-            tap = weight_of(residue, pair, width)
+    whole, partly = reads(tensors, place, 0, axes, residue)
+    if len(whole) + len(partly) < taps:
+        nisa.memset(dst=sums, value=0.0)
+    for read in whole + partly:
+        for part in range(channels):
+            factor = part_of(gradient, read[1][0], read[1][1])
+            products = nl.ndarray(factor.shape, dtype=nl.float32, buffer=nl.sbuf)
+            data = moving_of(tensors, place, axes, residue, read, part)
+            nisa.tensor_tensor(dst=products, data1=data, data2=factor, op=nl.multiply)
+            tap = weight_of(residue, read[0], width)
             nisa.tensor_reduce(dst=sums[0:count, part, tap : tap + 1], op=nl.add, data=products, axis=(1, 2, 3))
     return sums
 
@@ -384,7 +609,7 @@ def weight_by_channel(x, dy, shape, with_bias, axes, plain, width, groups, tile,
         bias_total = nl.ndarray((count, 1, 1), dtype=nl.float32, buffer=nl.sbuf)
         first = True
         for place in places(x.shape[0], axes, tile):
-            windows = load_windows(x, place, axes, channels) if held else []
+            windows = load_windows(x, place, axes, channels, False) if held else []
             gradient = load_window(dy, place, plain, (row, [[area, count]], count))
             add_onto(total, window_sums((x, windows, channels), gradient, place, axes, width), first)
             if with_bias:

@@ -1,0 +1,143 @@
+"""Whether taps of a convolution with few channels are packed onto the partitions, and how (`kernels/conv_packed.py`).
+
+A plan decides instructions and traffic, never which products are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .host_axes import Pair, Window
+from .host_plan import BANK, PARTITIONS, Operand
+
+QUADRANT, LEAST, BUDGET = 32, 64, 120 << 10
+"""Partitions where an engine may begin; cycles of the shortest product; bytes of SBUF a partition."""
+IMAGES, TARGETS = 128, 512
+"""That are computed one by one, and whose weights are held; above, one tile has several images."""
+WORTH = 0.8
+"""Of the cycles without packing, below which it is done."""
+BYTES = 100
+"""That the DMA moves in a cycle of the Tensor Engine: 272 GB/s at 2.8 GHz."""
+
+
+class PackedAxis(NamedTuple):
+    """As the kernel takes it."""
+
+    stride: int
+    low: int
+    reach: int
+    taps: int
+    group: int
+    size: int
+
+    @property
+    def wide(self) -> int:
+        """Elements of a lattice that all targets read."""
+        return self.count(self.size)
+
+    def count(self, targets: int) -> int:
+        """Elements of a lattice that so many targets read."""
+        return targets + (self.taps - 1) * self.reach // self.stride
+
+    @property
+    def steps(self) -> int:
+        """Groups of taps."""
+        return -(-self.taps // self.group)
+
+
+Axes = tuple[PackedAxis, PackedAxis]
+
+
+@dataclass(frozen=True)
+class PackedPlan:
+    """Axes with their groups of taps; rows that are loaded and that are summed at once; whether positions are
+    stationary."""
+
+    axes: Axes
+    tile: Pair
+    swapped: bool
+
+
+def forward(window: Window) -> PackedAxis:
+    """Outputs gather from the input."""
+    return PackedAxis(window.stride, -window.before, window.dilation, window.kernel, 1, window.outputs)
+
+
+def backward(window: Window) -> PackedAxis:
+    """Inputs gather from the outputs, at stride 1."""
+    low = window.before - (window.kernel - 1) * window.dilation
+    return PackedAxis(1, low, window.dilation, window.kernel, 1, window.size)
+
+
+def packed_plan(axes: Axes, operand: Operand, images: int, flipped: bool) -> PackedPlan | None:
+    """The cheapest, where packing is worth it. `flipped` says that rows of the weights are sources."""
+    if images > IMAGES or operand.targets > TARGETS:
+        return None
+    if operand.groups > 1 or operand.sources > PARTITIONS or axes[1].size > BANK:
+        return None
+    rows, columns = axes
+    area = rows.size * columns.size
+    plain = operand.taps * -(-operand.targets // PARTITIONS) * area * _passes(operand)
+    found = min(_candidates(axes, operand, flipped), default=None)
+    if found is None or found[0] > WORTH * plain:
+        return None
+    _, high, wide, swapped = found
+    grouped = rows._replace(group=high), columns._replace(group=wide)
+    loaded = _rows(grouped, operand)
+    if loaded < 1:
+        return None
+    summed = BANK // (columns.wide if swapped else columns.size)
+    summed = -(-loaded // -(-loaded // summed))
+    return PackedPlan(grouped, (loaded, summed), swapped)
+
+
+def _passes(operand: Operand) -> int:
+    """Of a product: the Tensor Engine multiplies fp32 in four."""
+    return 4 if operand.itemsize == 4 else 1
+
+
+def _candidates(axes: Axes, operand: Operand, flipped: bool) -> Iterator[tuple[int, int, int, bool]]:
+    """Cycles of the Tensor Engine, row and column taps of a group, and whether positions are stationary."""
+    rows, columns = axes
+    aligned = operand.sources % QUADRANT == 0
+    for high, wide in _groups(axes, PARTITIONS // operand.sources):
+        if high * wide > 1 and flipped and not aligned:
+            continue
+        grouped = rows._replace(group=high), columns._replace(group=wide)
+        steps = grouped[0].steps * grouped[1].steps
+        copied = 0 if aligned else (high * wide - 1) * operand.sources
+        moved = copied * rows.wide * columns.wide * operand.itemsize // BYTES
+        plain = steps * -(-operand.targets // PARTITIONS) * rows.size * columns.size * _passes(operand)
+        yield max(plain, moved), high, wide, False
+        if operand.targets <= PARTITIONS and columns.wide <= BANK:
+            tiles = -(-rows.size * columns.wide // PARTITIONS)
+            each = steps * max(LEAST, operand.targets) * _passes(operand) + PARTITIONS
+            yield max(tiles * each, moved), high, wide, True
+
+
+def _groups(axes: Axes, most: int) -> Iterator[Pair]:
+    """Taps of rows and of columns that are a prefix of the group in every step, whose lattices stay the same."""
+    rows, columns = axes
+    for high in range(1, min(rows.taps, most) + 1):
+        if high == rows.taps or high * rows.reach % rows.stride == 0:
+            yield high, 1
+    for wide in range(2, min(columns.taps, most // rows.taps) + 1):
+        if wide == columns.taps or wide * columns.reach % columns.stride == 0:
+            yield rows.taps, wide
+
+
+def _rows(axes: Axes, operand: Operand) -> int:
+    """Target rows whose operands fit, all if they do."""
+    rows, columns = axes
+    count = rows.size
+    while count > 0:
+        lattices = rows.stride * columns.stride
+        lattice = (rows.count(count) + 2) * columns.wide
+        dense = (rows.count(count) + 2) * rows.stride * columns.stride * columns.wide
+        planes = lattices * lattice if lattices > 1 else 0
+        if (lattice + dense + planes + count * columns.size) * operand.itemsize <= BUDGET:
+            return count
+        count = count // 2
+    return 0

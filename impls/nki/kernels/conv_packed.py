@@ -1,0 +1,315 @@
+"""Convolution of few channels: taps side by side with channels on the partitions, and pixels as stationary operand.
+
+    target[n, t, i, j] = sum over channels c and offsets (o, p) of
+                         weights[t, c, o, p] * source[n, c, i * u + low + o * d, j * v + low + p * e]
+
+A padded image is split into its u * v lattices, each dense with a pitch of `wide`, so that a tap is a lattice from one
+element on, and all its rows are one run. Groups of taps hold it once each on the partitions, shifted against one
+another; a step multiplies one such group of taps, and later steps read the same groups further on.
+
+A product takes as many cycles as the moving operand has columns. Few targets are therefore the moving operand, and 128
+positions of a lattice the stationary one; the sums are transposed back. On gen2 the Tensor Engine spreads a NaN or an
+infinity when it transposes: then everything is computed again without transposes.
+"""
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+PARTITIONS, BANK, QUADRANT = 128, 512, 32
+"""Of a tile; fp32 sums of a PSUM bank; partitions where an engine may begin."""
+STRIDE, LOW, REACH, TAPS, GROUP, SIZE = 0, 1, 2, 3, 4, 5
+"""Of an axis: source rows from target to target, of the first tap of target 0, from tap to tap; taps; taps of a group;
+targets."""
+
+
+def pieces(total, size):
+    """[(first, count)] that cover range(total)."""
+    found = []
+    for first in range(0, total, size):
+        found.append((first, min(size, total - first)))
+    return found
+
+
+def lattice(axis, tap):
+    """Which lattice a tap reads, and from which element on."""
+    return tap * axis[REACH] % axis[STRIDE], tap * axis[REACH] // axis[STRIDE]
+
+
+def pitch(axis, count):
+    """Elements of a lattice that `count` targets read."""
+    return count + (axis[TAPS] - 1) * axis[REACH] // axis[STRIDE]
+
+
+def watch(spoilt, tile):
+    """Adds to `spoilt` (128, 1) NaN where the first column of a transposed tile is not finite."""
+    for sums in spoilt:
+        size = tile.shape[0]
+        zeros = nl.ndarray((size, tile.shape[1]), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=zeros, data=tile, op0=nl.multiply, operand0=0.0)
+        row = nl.ndarray((size, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=row, op=nl.add, data=zeros, axis=1)
+        nisa.tensor_tensor(dst=sums[0:size, 0:1], data1=sums[0:size, 0:1], data2=row, op=nl.add)
+
+
+def steps_of(axes):
+    """[((first row tap, count), (first column tap, count))] of the taps that are multiplied at once."""
+    found = []
+    for rows in pieces(axes[0][TAPS], axes[0][GROUP]):
+        for columns in pieces(axes[1][TAPS], axes[1][GROUP]):
+            found.append((rows, columns))
+    return found
+
+
+def load_matrices(weights, steps, axes, sources, targets, flipped, exact, spoilt):
+    """[(column taps, row taps, sources), targets] in SBUF for each step; `steps` are by target and source."""
+    found, high, wide = [], axes[0][TAPS], axes[1][TAPS]
+    if exact:
+        for rows, columns in steps_of(axes):
+            shape = (columns[1] * rows[1] * sources, targets)
+            matrix = nl.ndarray(shape, dtype=weights.dtype, buffer=nl.sbuf)
+            for column in range(columns[1]):
+                for row in range(rows[1]):
+                    tap = tap_of(axes, rows[0] + row, columns[0] + column, flipped)
+                    first = (column * rows[1] + row) * sources
+                    pattern = [[steps[1], sources], [steps[0], targets]]
+                    nisa.dma_copy(
+                        dst=matrix[first : first + sources, 0:targets], src=weights.ap(pattern=pattern, offset=tap)
+                    )
+            found.append(matrix)
+        return found
+    if flipped:
+        return matrices_of_sources(weights, axes, sources, targets)
+    for rows, columns in steps_of(axes):
+        shape = (columns[1] * rows[1] * sources, targets)
+        found.append(nl.ndarray(shape, dtype=weights.dtype, buffer=nl.sbuf))
+    for first, count in pieces(targets, PARTITIONS):
+        filters = nl.ndarray((count, sources * high * wide), dtype=weights.dtype, buffer=nl.sbuf)
+        pattern = [[steps[0], count], [1, sources * high * wide]]
+        nisa.dma_copy(dst=filters, src=weights.ap(pattern=pattern, offset=first * steps[0]))
+        filters = filters.reshape((count, sources, high, wide))
+        for number in range(len(found)):
+            rows, columns = steps_of(axes)[number]
+            some = filters[
+                0:count, 0:sources, rows[0] : rows[0] + rows[1], columns[0] : columns[0] + columns[1]
+            ].permute((0, 3, 2, 1))
+            turned = nl.ndarray((found[number].shape[0], count), dtype=weights.dtype, buffer=nl.psum)
+            nisa.nc_transpose(dst=turned, data=some, engine=nisa.engine.tensor)
+            nisa.tensor_copy(dst=found[number][0 : turned.shape[0], first : first + count], src=turned)
+            watch(spoilt, found[number][0 : turned.shape[0], first : first + 1])
+    return found
+
+
+def tap_of(axes, row, column, flipped):
+    """Where the weight of a tap is; taps are counted from the lowest row that is read."""
+    high, wide = axes[0][TAPS], axes[1][TAPS]
+    if flipped:
+        return (high - 1 - row) * wide + wide - 1 - column
+    return row * wide + column
+
+
+def matrices_of_sources(weights, axes, sources, targets):
+    """The same where rows of the weights are sources: one load, and copies to the partitions of each group."""
+    taps = axes[0][TAPS] * axes[1][TAPS]
+    loaded = nl.ndarray((sources, targets, taps), dtype=weights.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=loaded, src=weights.ap(pattern=[[targets * taps, sources], [1, targets * taps]], offset=0))
+    found = []
+    for rows, columns in steps_of(axes):
+        shape = (columns[1] * rows[1] * sources, targets)
+        matrix = nl.ndarray(shape, dtype=weights.dtype, buffer=nl.sbuf)
+        for column in range(columns[1]):
+            for row in range(rows[1]):
+                first, tap = (column * rows[1] + row) * sources, tap_of(axes, rows[0] + row, columns[0] + column, True)
+                nisa.tensor_copy(dst=matrix[first : first + sources, 0:targets], src=loaded[0:sources, 0:targets, tap])
+        found.append(matrix)
+    return found
+
+
+def load_columns(vectors, count):
+    """fp32 (targets, 1) for each part of a vector that comes in one run; a row that is alone keeps its NaN apart."""
+    found = []
+    for vector in vectors:
+        row = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=row, src=vector.ap(pattern=[[count, 1], [1, count]], offset=0))
+        for first, some in pieces(count, PARTITIONS):
+            turned = nl.ndarray((some, 1), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_transpose(dst=turned, data=row[0:1, first : first + some], engine=nisa.engine.tensor)
+            tile = nl.ndarray((some, 1), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=tile, src=turned)
+            found.append(tile)
+    return found
+
+
+def fill_lattice(plane, dense, axes, first, extents, a, b):
+    """plane[C, high, wide] = the lattice (a, b) of an image, of which `dense` holds the rows from `first[2]` on."""
+    count, high, wide = plane.shape
+    u, v = axes[0][STRIDE], axes[1][STRIDE]
+    row, row_end = inside(first[0] + a, u, high, extents[0])
+    column, column_end = inside(first[1] + b, v, wide, extents[1])
+    borders = [((0, row), (0, wide)), ((row_end, high), (0, wide))]
+    borders += [((row, row_end), (0, column)), ((row, row_end), (column_end, wide))]
+    for rows, columns in borders:
+        if rows[1] > rows[0] and columns[1] > columns[0]:
+            part = plane[0:count, rows[0] : rows[1], columns[0] : columns[1]]
+            nisa.memset(dst=part, value=0.0, engine=nisa.engine.gpsimd)
+    if row_end > row and column_end > column:
+        top, left = first[0] + a + row * u - first[2], first[1] + b + column * v
+        bottom, right = top + (row_end - row - 1) * u + 1, left + (column_end - column - 1) * v + 1
+        nisa.tensor_copy(
+            dst=plane[0:count, row:row_end, column:column_end],
+            src=dense[0:count, top:bottom:u, left:right:v],
+            engine=nisa.engine.gpsimd,
+        )
+
+
+def inside(first, step, count, extent):
+    """Begin and end of the elements of a lattice that lie in the image."""
+    begin = min(max(0, (-first + step - 1) // step), count)
+    return begin, max(begin, min(count, (extent - 1 - first) // step + 1))
+
+
+def load_groups(source, image, place, axes):
+    """[(column taps, row taps, C), elements] in SBUF, pitched as `pitch` says, for the first group of taps.
+
+    `place` are the first and the number of target rows.
+    """
+    channels, height, width = source.shape[1], source.shape[2], source.shape[3]
+    u, v = axes[0][STRIDE], axes[1][STRIDE]
+    high, wide = pitch(axes[0], place[1]) + 2, pitch(axes[1], axes[1][SIZE])
+    top, left = place[0] * u + axes[0][LOW], axes[1][LOW]
+    begin, end = max(0, top), min(height, top + high * u)
+    size = high * wide
+    rows, columns = axes[0][GROUP], axes[1][GROUP]
+    groups = nl.ndarray((columns * rows * channels, size), dtype=source.dtype, buffer=nl.sbuf)
+    dense = nl.ndarray((channels, max(1, end - begin), width), dtype=source.dtype, buffer=nl.sbuf)
+    if end > begin:
+        start = image * channels * height * width + begin * width
+        pattern = [[height * width, channels], [1, (end - begin) * width]]
+        nisa.dma_copy(dst=dense, src=source.ap(pattern=pattern, offset=start))
+    planes = []
+    for a in range(u):
+        for b in range(v):
+            if a + b == 0 and u * v == 1:
+                plane = groups[0:channels, 0:size]
+            else:
+                plane = nl.ndarray((channels, size), dtype=source.dtype, buffer=nl.sbuf)
+            fill_lattice(plane.reshape((channels, high, wide)), dense, axes, (top, left, begin), (height, width), a, b)
+            planes.append(plane)
+    for column in range(columns):
+        for row in range(rows):
+            (a, down), (b, right) = lattice(axes[0], row), lattice(axes[1], column)
+            first, shift = (column * rows + row) * channels, down * wide + right
+            data = planes[a * v + b][0:channels, shift:size]
+            if first == 0 and u * v == 1:
+                continue
+            to = groups[first : first + channels, 0 : size - shift]
+            if channels % QUADRANT == 0:
+                nisa.activation(dst=to, op=nl.copy, data=data)
+            else:
+                nisa.dma_copy(dst=to, src=data)
+    return groups
+
+
+def multiplied(sums, matrices, groups, axes, first, count, columns, swapped):
+    """PSUM sums of `count` elements of the lattices from `first` on, or of rows of them (row, rows) if not swapped."""
+    wide, steps = pitch(axes[1], axes[1][SIZE]), steps_of(axes)
+    for number in range(len(steps)):
+        rows_of_step, columns_of_step = steps[number]
+        shift = lattice(axes[0], rows_of_step[0])[1] * wide + lattice(axes[1], columns_of_step[0])[1]
+        matrix = matrices[number]
+        size = matrix.shape[0]
+        if swapped:
+            stationary = groups[0:size, first + shift : first + shift + count]
+            nisa.nc_matmul(dst=sums, stationary=stationary, moving=matrix, accumulate=number > 0)
+        else:
+            start = first * wide + shift
+            some = groups[0:size, start : start + count * wide].reshape((size, count, wide))
+            moving = some[0:size, 0:count, 0 : axes[1][SIZE]]
+            stationary = matrix[0:size, columns[0] : columns[0] + columns[1]]
+            nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=number > 0)
+
+
+def swapped_sums(matrices, groups, axes, first, rows, targets, spoilt):
+    """PSUM [targets, rows * pitch]: positions as stationary operand, transposed back."""
+    wide = pitch(axes[1], axes[1][SIZE])
+    turned = nl.ndarray((targets, rows * wide), dtype=nl.float32, buffer=nl.psum)
+    for at, count in pieces(rows * wide, PARTITIONS):
+        sums = nl.ndarray((count, targets), dtype=nl.float32, buffer=nl.psum)
+        multiplied(sums, matrices, groups, axes, first * wide + at, count, (0, targets), True)
+        held = nl.ndarray((count, targets), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=held, op=nl.copy, data=sums)
+        nisa.nc_transpose(dst=turned[0:targets, at : at + count], data=held, engine=nisa.engine.tensor)
+    if len(spoilt) > 0:
+        heads = nl.ndarray((targets, len(pieces(rows * wide, PARTITIONS))), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=heads, src=turned[0:targets, 0 : rows * wide : PARTITIONS])
+        watch(spoilt, heads)
+    return turned.reshape((targets, rows, wide))[0:targets, 0:rows, 0 : axes[1][SIZE]]
+
+
+def finish(out, sums, biases):
+    """fp32 sums and their bias, rounded once."""
+    if len(biases) > 0:
+        nisa.tensor_scalar(dst=out, data=sums, op0=nl.add, operand0=biases[0])
+    else:
+        nisa.tensor_copy(dst=out, src=sums)
+
+
+def gather(target, source, weights, vectors, axes, steps, tile, flipped, swapped, exact, spoilt):
+    """All of target."""
+    sources, targets, high, wide = source.shape[1], target.shape[1], target.shape[2], target.shape[3]
+    matrices = load_matrices(weights, steps, axes, sources, targets, flipped, exact, spoilt)
+    biases = load_columns(vectors, targets)
+    for image in range(target.shape[0]):
+        for place in pieces(high, tile[0]):
+            groups = load_groups(source, image, place, axes)
+            for first, count in pieces(targets, PARTITIONS):
+                out = nl.ndarray((count, place[1], wide), dtype=target.dtype, buffer=nl.sbuf)
+                for row, rows in pieces(place[1], tile[1]):
+                    to = out[0:count, row : row + rows, 0:wide]
+                    if swapped:
+                        finish(to, swapped_sums(matrices, groups, axes, row, rows, targets, spoilt), biases)
+                    else:
+                        sums = nl.ndarray((count, rows, wide), dtype=nl.float32, buffer=nl.psum)
+                        multiplied(sums, matrices, groups, axes, row, rows, (first, count), False)
+                        finish(to, sums, biases[first // PARTITIONS : first // PARTITIONS + 1])
+                start = ((image * targets + first) * high + place[0]) * wide
+                pattern = [[high * wide, count], [1, place[1] * wide]]
+                nisa.dma_copy(dst=target.ap(pattern=pattern, offset=start), src=out.reshape((count, place[1] * wide)))
+
+
+@nki.jit
+def gather_packed(source, weights, bias, with_bias, shape, axes, steps, tile, flipped, swapped):
+    """[N, targets, H, W] in HBM; axes are as above, `steps` are between targets and sources of the weights.
+
+    A tile is rows that are loaded and rows that are summed at once. `flipped` says that the taps of the weights are
+    counted from the highest row, and that their rows are sources. `swapped` is whether positions are stationary.
+    """
+    target = nl.ndarray(shape, dtype=source.dtype, buffer=nl.shared_hbm)
+    vectors, spoilt = [], []
+    if with_bias:
+        vectors.append(bias)
+    if nisa.get_nc_version() == nisa.nc_version.gen2 and (swapped or not flipped):
+        spoilt.append(nl.zeros((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf))
+    gather(target, source, weights, vectors, axes, steps, tile, flipped, swapped, False, spoilt)
+    if len(spoilt) > 0:
+        found, register = not_zero(spoilt[0]), nisa.register_alloc()
+        nisa.register_load(register, found)
+
+        def repeat(left):
+            gather(target, source, weights, vectors, axes, steps, tile, flipped, False, True, [])
+            nisa.memset(dst=found, value=0)
+            nisa.register_load(left, found)
+            return left
+
+        nl.while_loop(register, repeat)
+    return target
+
+
+def not_zero(sums):
+    """An int32 (1, 1): whether any of (P, 1) is not 0."""
+    total = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.psum)
+    ones = nl.ones((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.nc_matmul(dst=total, stationary=sums, moving=ones, accumulate=False)
+    found = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=found, data=total, op0=nl.not_equal, operand0=0.0)
+    return found
