@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from conformance import Unsupported
 from conformance.problems import typed
 from nki_emulator import counting
 from tests.nki_kernels import FOLDER, implementation, minimum, part, tried
@@ -153,6 +154,18 @@ def test_what_nobody_could_compute_is_refused(name: str):
     computed = next(kernel for kernel in implementation().kernels if kernel.operator == operator)
     with pytest.raises(error, match=text):
         computed.function(*tensors, **(GEOMETRY | changed))
+
+
+def test_a_window_larger_than_sbuf_is_unsupported():
+    """It ended in an error of SBUF's capacity, and its gradient in a loop over every pair of a row and a tap."""
+    given = {"stride": (1, 70001), "padding": ((0, 0), (0, 0)), "ceil_mode": False, "count_include_pad": True}
+    for operator, tensor, more in (
+        ("avg_pool_forward", np.zeros((1, 1, 1, 70001), np.float32), {}),
+        ("avg_pool_backward", np.zeros((1, 1, 1, 1), np.float32), {"input_size": (1, 70001)}),
+    ):
+        computed = next(kernel for kernel in implementation().kernels if kernel.operator == operator)
+        with pytest.raises(Unsupported, match="windows of 1 x 70001 in fp32 exceed the 180224 bytes of a partition"):
+            computed.function(tensor, kernel_size=(1, 70001), divisor_override=None, **given, **more)
 
 
 def test_kernels_need_nothing_but_nki():

@@ -42,7 +42,8 @@ def _weight(*what: str) -> Mutant:
 
 def _patterns(*what: str) -> Mutant:
     """Of what computes again where a NaN or an infinity was found."""
-    return Mutant("conv_weight.py", *what, "special")
+    text, instead, operator, problem = what
+    return Mutant("conv_weight.py", text, instead, operator, problem, "special")
 
 
 def _packed(*what: str) -> Mutant:

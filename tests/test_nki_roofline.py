@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conformance.problems import typed
-from nki_emulator.cost import Modelled, modelling, roofline_us
+from nki_emulator.cost import Modelled, modelling
 from tests.nki_kernels import FOLDER, loader, part
 
 FORWARD, DATA, WEIGHT = "conv_forward", "conv_backward_data", "conv_backward_weight"
@@ -68,7 +68,7 @@ def modelled(operator: str, problem: str, dtype: str, target: str) -> tuple[Mode
         else:
             host.conv_backward_weight(x, y, kernel_size=(g.r, g.s), with_bias=g.bias, **how)
     elements = x.size + w.size + y.size
-    return found, roofline_us(target, dt.name, y.size * w[0].size, elements * dt.itemsize)
+    return found, found.roofline_us(dtype, 2 * y.size * w[0].size, elements * dt.itemsize)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -35,7 +35,7 @@ def operands(shape: tuple[int, int, int, int]) -> dict[str, np.ndarray]:
     c, k, size, window = shape
     draw, p = np.random.default_rng(5), size - window + 1
     shapes = {"x": (2, c, size, size), "w": (k, c, window, window), "dy": (2, k, p, p)}
-    return {name: draw.choice(np.float32([-1, 1]), found) for name, found in shapes.items()}
+    return {name: draw.choice(np.array([-1, 1], np.float32), found) for name, found in shapes.items()}
 
 
 def expected(x: np.ndarray, w: np.ndarray, dy: np.ndarray, operator: str) -> np.ndarray:
@@ -52,18 +52,18 @@ def expected(x: np.ndarray, w: np.ndarray, dy: np.ndarray, operator: str) -> np.
             return found
         seen = sliding_window_view(x, window, (2, 3))
         if operator == "conv_forward":
-            return np.einsum("ncpqrs,kcrs->nkpq", seen, w, optimize=True)
-        return np.einsum("ncpqrs,nkpq->kcrs", seen, dy, optimize=True)
+            return np.asarray(np.einsum("ncpqrs,kcrs->nkpq", seen, w, optimize=True))
+        return np.asarray(np.einsum("ncpqrs,nkpq->kcrs", seen, dy, optimize=True))
 
 
 def computed(kernels: Path, target: str, operator: str, x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> np.ndarray:
     """By the kernels of a folder."""
     found = next(kernel for kernel in implementation(kernels, target).kernels if kernel.operator == operator).function
     if operator == "conv_forward":
-        return found(x, w, None, **GEOMETRY)
+        return np.asarray(found(x, w, None, **GEOMETRY))
     if operator == "conv_backward_data":
-        return found(dy, w, input_size=x.shape[2:], **GEOMETRY)
-    return found(x, dy, kernel_size=w.shape[2:], with_bias=False, **GEOMETRY)
+        return np.asarray(found(dy, w, input_size=x.shape[2:], **GEOMETRY))
+    return np.asarray(found(x, dy, kernel_size=w.shape[2:], with_bias=False, **GEOMETRY))
 
 
 READS = {"conv_forward": ("x", "w"), "conv_backward_data": ("dy", "w"), "conv_backward_weight": ("x", "dy")}

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from conformance import Unsupported
+
 from .host_axes import Axis, Padding, Pair, Window
 from .host_conv import matching, tensors
 
@@ -15,6 +17,14 @@ Axes = tuple[Axis, Axis]
 
 SBUF = 96 << 10
 """Bytes a partition for the tiles of one step; those of the step before are still there when it begins."""
+PARTITION = 176 << 10
+"""Bytes of SBUF that a partition has on gen2, for a window in fp32."""
+
+
+def _fits(kernel: Pair) -> None:
+    """Raises Unsupported for windows that do not lie in SBUF whole: a kernel that sums them in parts is not written."""
+    if 4 * kernel[0] * kernel[1] > PARTITION:
+        raise Unsupported(f"windows of {kernel[0]} x {kernel[1]} in fp32 exceed the {PARTITION} bytes of a partition")
 
 
 def _window(size: int, kernel: int, stride: int, padding: Pair, ceil_mode: bool) -> Window:
@@ -78,6 +88,7 @@ class Pooling:
         divisor_override: int | None,
     ) -> np.ndarray:  # fmt: skip
         """y, the sum over the window by the divisor."""
+        _fits(kernel_size)
         (images,) = tensors(x)
         windows = [_window(images.shape[2 + i], kernel_size[i], stride[i], padding[i], ceil_mode) for i in (0, 1)]
         counts = [_counted(windows[i], padding[i], count_include_pad) for i in (0, 1)]
@@ -89,6 +100,7 @@ class Pooling:
         count_include_pad: bool, divisor_override: int | None,
     ) -> np.ndarray:  # fmt: skip
         """dx: every input pixel gathers its shares from the outputs whose window holds it."""
+        _fits(kernel_size)
         (outputs,) = tensors(dy)
         windows = [_window(input_size[i], kernel_size[i], stride[i], padding[i], ceil_mode) for i in (0, 1)]
         for name, size, window in zip(("rows", "columns"), outputs.shape[2:], windows, strict=True):
