@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,8 @@ class Noise:
 
     `spike` is how many visits are hit by something else, which takes a time of heavy tail (Pareto, 1.5). `react` is by
     how much an implementation may react less, or more, to the drift of whole runs than another does. `speeds` is how
-    many benchmarks have two, of which each visit has one.
+    many benchmarks have two, of which each visit has one. `moment` is by how much the machine's speed changes within
+    seconds: visits to one problem share it.
     """
 
     rounds: float = 0.005
@@ -47,6 +49,7 @@ class Noise:
     whole: float = 0.01
     react: float = 0.0
     speeds: float = 0.0
+    moment: float = 0.0
 
 
 BUSY = Noise(rounds=0.03, spike=0.05, visit=0.04, benchmark=0.01, drift=0.03, whole=0.05)
@@ -83,9 +86,11 @@ class Bench:
         second = {key: fixed.uniform(0.3, 0.7) if fixed.random() < n.speeds else 0.0 for key in keys}
         whole, own = rng.normal(0, n.whole), {key: rng.normal(0, n.benchmark) for key in keys}
         data: dict[Key, list[float]] = {key: [] for key in keys}
+        moments = defaultdict[tuple[str, str, int], float](lambda: float(rng.normal(0, n.moment)))
         for key in (keys[index] for _ in range(self.visits) for index in rng.permutation(len(keys))):
             drift = self.memory * drift + rng.normal(0, n.drift * math.sqrt(1 - self.memory**2))
             visit = own[key] + rng.normal(0, n.visit) + drift + whole * react[key.implementation]
+            visit += moments[key.operator, key.problem, len(data[key])] if n.moment else 0.0
             visit += rng.choice([0.0, second[key]]) + (math.log1p(rng.pareto(1.5)) if rng.random() < n.spike else 0.0)
             rounds = rng.normal(0, n.rounds, self.rounds)
             data[key] += [1e-3 * factor(key) * math.exp(visit + own_round) for own_round in rounds]

@@ -21,6 +21,14 @@ def test_one_slow_kernel_is_found_alone_by_one_run():
     assert set().union(*found) == {("acme", "conv_forward p3")}
 
 
+def test_a_machine_that_changes_its_speed_within_seconds_hides_nothing():
+    """By 15%, as a virtual one does: torch's visit to the same problem was made in the same seconds."""
+    bench = Bench(Noise(moment=0.15))
+    found = [slower(tried(bench, seed, by_a_fifth("acme", "conv_forward p3"))) for seed in range(TRIES)]
+    assert sum(one == {("acme", "conv_forward p3")} for one in found) >= TRIES - 2
+    assert set().union(*found) == {("acme", "conv_forward p3")}
+
+
 @pytest.mark.parametrize("visits", [1, 5])
 def test_too_few_visits_do_not_tell_of_one_kernel(visits: int):
     found = tried(Bench(visits=visits), 0, by_a_fifth("acme", "conv_forward p3"))
