@@ -191,6 +191,13 @@ class NkiTensor(View, NKIObject):
         The pages disagree on whether an explicit offset counts from the storage or from the view that is asked, so
         that on a view with an offset of its own it is refused.
         """
+        if dtype is not None and checked(dtype).itemsize != self.dtype.itemsize:
+            # pattern and offset count elements of the other type
+            if scalar_offset is not None or vector_offset is not None:
+                refuse("not-implemented", "ap: an index, and a dtype of another size")
+            if self.offset:
+                refuse("ap-on-view", f"ap with a dtype of another size on a view that starts at {self.offset}")
+            return NkiTensor.of(self.storage).view(self.dtype).view(dtype).ap(pattern, offset)
         strides = tuple(integer(pair[0], "ap: a stride") for pair in pattern)
         shape = positive([pair[1] for pair in pattern], "ap: the counts")
         if offset is not None and self.offset:
@@ -224,13 +231,14 @@ class NkiTensor(View, NKIObject):
         if storage.region.on_chip and start % storage.free + extent(shape[1:], strides[1:]) >= storage.free:
             refuse("out-of-bounds", f"ap: {strides} x {shape} from {start} leaves the partition of {storage}")
         view = self._view(shape, strides, start)
+        view = view if dtype is None else view.view(dtype)
         view.dynamic = dynamic
-        return view if dtype is None else view.view(dtype)
+        return view
 
     def view(self, dtype: DType) -> NkiTensor:
         """The same bits as another type; the last dimension is longer or shorter where the sizes differ."""
         dtype = checked(dtype)
-        if type(self) is not NkiTensor:
+        if type(self) is not NkiTensor or self.dynamic:
             refuse("indirect", f"{self} is addressed by an index and cannot be seen as another type")
         if dtype is self.dtype:
             return self
