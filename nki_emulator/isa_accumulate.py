@@ -216,11 +216,7 @@ def select_reduce(
     chosen = (read(predicate, "predicate") != 0).reshape(dst.shape) ^ bool(reverse_pred)
     values = as_float(read(on_true, "on_true")).reshape(dst.shape)
     result = np.where(chosen, values, operand(on_false, dst, "on_false", dtype=None))
-    found = OPERATORS["maximum"] if reduce_op is None else operator_of(machine, reduce_op, "reduce_op")
-    if found.name != "maximum":
-        refuse("operator", f"reduce_op nl.{found.name}; select_reduce has nl.maximum")
-    allowed = (ReduceCmd.idle, ReduceCmd.reset_reduce, ReduceCmd.reduce)
-    accumulate(machine, machine.vector_registers, reduce_cmd, found, result, dst, allowed)
+    _keep_maximum(machine, result, dst, reduce_cmd, reduce_op)
     write(machine, dst, result)
     if reduce_res is not None:
         _float_result(reduce_res)
@@ -260,12 +256,17 @@ def range_select(
         chosen &= compare.function(index, np.reshape(operand(bound, data, what), (-1, 1))) != 0
     values = flat(read_float(data, "on_true_tile"))
     result = np.where(chosen, values, np.float32(FP32_MIN)).reshape(dst.shape)
-    found = OPERATORS["maximum"] if reduce_op is None else operator_of(machine, reduce_op, "reduce_op")
-    if found.name != "maximum":
-        refuse("operator", f"reduce_op nl.{found.name}; range_select has nl.maximum")
-    allowed = (ReduceCmd.idle, ReduceCmd.reset_reduce, ReduceCmd.reduce)
-    accumulate(machine, machine.vector_registers, reduce_cmd, found, result, data, allowed)
+    _keep_maximum(machine, result, data, reduce_cmd, reduce_op)
     write(machine, dst, result)
     if reduce_res is not None:
         read_out(machine, machine.vector_registers, reduce_res, data)
     return ISSUED
+
+
+def _keep_maximum(machine: Machine, result: np.ndarray, data: NkiTensor, reduce_cmd: Any, reduce_op: Any) -> None:
+    """Into the Vector Engine's registers; selections know no other reduction."""
+    found = OPERATORS["maximum"] if reduce_op is None else operator_of(machine, reduce_op, "reduce_op")
+    if found.name != "maximum":
+        refuse("operator", f"reduce_op nl.{found.name}; {machine.operation} has nl.maximum")
+    allowed = (ReduceCmd.idle, ReduceCmd.reset_reduce, ReduceCmd.reduce)
+    accumulate(machine, machine.vector_registers, reduce_cmd, found, result, data, allowed)

@@ -84,7 +84,7 @@ def test_outcomes_of_own_tests(factor: float, outcome: str, tmp_path: Path):
     path = tmp_path / "test_own.py"
     path.write_text(KERNEL.format(what="load(a) + nl.load(b)") + OWN.format(factor=factor))
     assert [found.outcome for found in public.tested(path, "here")] == [outcome]
-    assert np.allclose(1, 1 + 1e-9)
+    assert np.allclose(1, 1 + 1e-9)  # NumPy's own is back, which is stricter while such tests run
 
 
 def test_tolerance_follows_the_format():
