@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from conformance.dtypes import FORMATS, Format
+from conformance.dtypes import FORMATS, WHOLE, Format, sums_of
 
 _CHOICES = {
     "inputs": ("exact", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "tf32", "fp16", "bf16"),
@@ -16,6 +16,8 @@ _CHOICES = {
     "subnormals": ("kept", "flushed"),
     "between": ("accumulator", "storage"),
     "variance": ("centred", "raw"),
+    "ties": ("even", "away", "up"),
+    "overflow": ("saturates", "nonfinite"),
 }
 
 
@@ -40,6 +42,9 @@ class Contract:
     between      where a fused operator keeps what lies between its parts: in the accumulator's format, or rounded to
                  that of the tensors, as separate kernels do
     variance     of distances from the mean, or the mean of squares less the square of the mean
+    ties         where a requantized result half way between two integers goes: to the even one, away from zero, or up
+    overflow     what a requantized result beyond the range of fp8 becomes: the largest finite number (`saturates`), or
+                 NaN in e4m3 and infinity in e5m2 (`nonfinite`); int8 always saturates
     """
 
     inputs: str = "exact"
@@ -51,6 +56,8 @@ class Contract:
     partials: str = "fp32"
     between: str = "accumulator"
     variance: str = "centred"
+    ties: str = "even"
+    overflow: str = "saturates"
 
     def __init_subclass__(cls) -> None:
         """A subclass could answer anything; what is declared are the fields. Raises ContractError."""
@@ -71,7 +78,7 @@ class Contract:
         if not self.algorithm.startswith("winograd"):
             return self
         g = geometry
-        exists = "conv" in g.family and (g.r, g.s) == (3, 3) and g.stride == g.dilation == (1, 1)
+        exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
         return self if exists else replace(self, algorithm="direct")
 
     @property
@@ -90,7 +97,7 @@ class Contract:
         return {1: 1, 3: 2, 6: 3, 9: 3}[self.products]
 
     def accumulator(self, dtype: str) -> Format:
-        """The accumulator's format for tensors of `dtype`."""
+        """The accumulator's format for tensors of `dtype`; whole numbers have none."""
         if self.accumulate == "auto":
             return FORMATS["fp64" if dtype == "fp64" else "fp32"]
         return FORMATS[self.accumulate]
@@ -101,6 +108,8 @@ class Contract:
         True of every order of a direct sum whose accumulator and partials hold what the storage format (up to fp32's
         24 bits) holds. Inputs fit in 8 bits, so that no input rounding touches them.
         """
+        if dtype in WHOLE:
+            return True
         needed = self._integer_bits(dtype)
         held = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
         return self.algorithm == "direct" and all(format.precision >= needed for format in held)
@@ -108,10 +117,14 @@ class Contract:
     @staticmethod
     def _integer_bits(dtype: str) -> int:
         """Bits of the largest sum of the integers of `conformance.inputs`."""
-        return min(FORMATS[dtype].precision, FORMATS["fp32"].precision)
+        return min(FORMATS[sums_of(dtype)].precision, FORMATS["fp32"].precision)
 
     def exempts(self, distribution: str, dtype: str) -> str:
-        """Why a kernel under this contract is not held to an input distribution; empty if it is."""
+        """Why a kernel under this contract is not held to an input distribution; empty if it is. Sums of whole numbers
+        have one result, whatever is declared."""
+        if dtype in WHOLE:
+            return ""
+        dtype = sums_of(dtype)
         if distribution in ("special", "nonfinite", "mixed") and self.algorithm != "direct":
             return f"{self.algorithm} spreads NaN and Inf over its whole tile (declared)"
         if distribution == "subnormal" and self.subnormals == "flushed":
@@ -159,6 +172,8 @@ class Contract:
 
     def describe(self, dtype: str) -> str:
         """One phrase for a message or a report."""
+        if dtype in WHOLE:
+            return f"exact sums in {sums_of(dtype)}"
         given = "inputs as given" if self.inputs == "exact" else f"inputs rounded to {self.inputs}"
         toward = "" if self.rounding == "nearest" else " toward zero"
         flushed = ", subnormals flushed" if self.subnormals == "flushed" else ""
@@ -167,8 +182,15 @@ class Contract:
         split += ", variance from raw moments" if self.variance == "raw" else ""
         return (
             f"{self.algorithm}, {given}, {self.accumulator(dtype).name} accumulation{toward}, "
-            f"one rounding to {dtype}{flushed}{split}"
+            f"one rounding to {sums_of(dtype)}{flushed}{split}"
         )
+
+    def storing(self, dtype: str) -> str:
+        """How a requantized result is stored."""
+        if dtype in WHOLE:
+            toward = {"even": "to even", "away": "away from zero", "up": "up"}[self.ties]
+            return f"rounded to nearest, ties {toward}, and saturated"
+        return f"rounded to {dtype}, {'saturated' if self.overflow == 'saturates' else 'or not finite beyond it'}"
 
     def as_record(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,7 +1,8 @@
-"""The floating-point formats a verdict is about, and their constants."""
+"""The formats a verdict is about, and the constants of those that have a point."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import ml_dtypes
@@ -41,15 +42,44 @@ TF32 = Format("tf32", 11, -126, 127)
 BF16 = Format("bf16", 8, -126, 127)
 FP16 = Format("fp16", 11, -14, 15)
 
-FORMATS = {format.name: format for format in (FP64, FP32, TF32, BF16, FP16)}
+FP8_E4M3 = Format("fp8_e4m3", 4, -6, 8)
+"""Micikevicius et al., "FP8 formats for deep learning", 2022: no infinity, and of the last binade all but one number,
+so that the largest is 448. A NaN is 0x7f or 0xff."""
+FP8_E5M2 = Format("fp8_e5m2", 3, -14, 15)
+
+FORMATS = {format.name: format for format in (FP64, FP32, TF32, BF16, FP16, FP8_E4M3, FP8_E5M2)}
 
 STORAGE: dict[str, np.dtype] = {
     "fp32": np.dtype(np.float32),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "fp16": np.dtype(np.float16),
     "fp64": np.dtype(np.float64),
+    "fp8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "fp8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "int8": np.dtype(np.int8),
+    "int32": np.dtype(np.int32),
 }
 """The dtypes that tensors are stored in, by the name used everywhere in the suite."""
+
+DTYPES = ("fp32", "bf16", "fp16", "fp64")
+"""Of problems whose tensors all have one format. Tables, drawn problems and behaviour checks mean these by `all`."""
+SUMS = {"fp8_e4m3": "fp32", "fp8_e5m2": "fp32", "int8": "int32"}
+"""Dtypes of problems whose inputs have 8 bits -> what sums of products, and what is added to these, are stored in."""
+DECLARABLE = (*DTYPES, *SUMS)
+"""What the dtype of a problem, or of a kernel, can be."""
+WHOLE = frozenset({"int8", "int32"})
+"""Whole numbers: nothing is rounded, and results must be equal."""
+
+
+def sums_of(dtype: str) -> str:
+    """What a problem of `dtype` stores its results in."""
+    return SUMS.get(dtype, dtype)
+
+
+def ordinary(dtypes: Iterable[str]) -> tuple[str, ...]:
+    """Those of `DTYPES`; all that are given where none is among these, and so was asked for."""
+    given = tuple(dtypes)
+    return tuple(name for name in given if name in DTYPES) or given
 
 
 def name_of(dtype: np.dtype) -> str:

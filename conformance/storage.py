@@ -6,10 +6,13 @@ memory is NaN, belongs to nobody, and is neither read nor written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
+from conformance.layouts import Arrangement
 
 STRIDES, ALIGNMENT = "strides of {} ignored", "alignment of {} assumed"
 KINDS = {
@@ -36,8 +39,15 @@ KINDS = {
 }
 """Kind -> what is wrong, probably, with a kernel that is right without it."""
 PAGES = ("page-end", "page-start", "read-only")
-REPEATING = {"expanded": (0,), "expanded-channels": (1,), "expanded-columns": (3,), "expanded-all": (0, 1, 2, 3)}
+REPEATING = {
+    "expanded": slice(1),
+    "expanded-channels": slice(1, 2),
+    "expanded-columns": slice(-1, None),
+    "expanded-all": slice(None),
+}
 """Kind -> the canonical axes along which all values are the same."""
+ROWS = ("rows", "far-rows", "transposed")
+"""Kinds that need two spatial axes."""
 IMAGES_ONLY = (
     *("other-format", "channels", "chunk", "rows", "far-rows", "reversed", "transposed"),
     *("expanded-channels", "expanded-columns", "expanded-all"),
@@ -76,7 +86,7 @@ def written(storage: Mapping[str, str]) -> str:
 
 def fits(kind: str, dimensions: int) -> bool:
     """Whether an operand of so many axes can be stored in this way."""
-    return dimensions == 4 or kind not in IMAGES_ONLY
+    return kind not in IMAGES_ONLY or dimensions > (3 if kind in ROWS else 1)
 
 
 def repeats(text: str) -> bool:
@@ -97,18 +107,18 @@ class Placement:
     page: str = ""
 
 
-def placement(kind: str, layout: str, shape: Sequence[int], itemsize: int) -> Placement:
-    """The placement of an array of this shape, its axes in the order of the layout (`nchw`, `nhwc`) or one alone."""
-    axes = layout if len(shape) == 4 else "k"
-    sizes = dict(zip(axes, shape, strict=True))
+def placement(kind: str, tensor: Arrangement, itemsize: int) -> Placement:
+    """The placement of an array that is arranged in this way."""
+    axes = tensor.axes
+    sizes = dict(zip(axes, tensor.stored, strict=True))
     order, around, steps, margin, page = axes, dict.fromkeys(axes, (0, 0)), dict.fromkeys(axes, 1), MARGIN, ""
     shift, backwards = 0, ""
     if kind == "other-format":
-        order = "nhwc" if layout == "nchw" else "nchw"
+        order = _other_format(axes)
     elif kind == "transposed":
-        order = axes.replace("hw", "wh")
+        order = axes.translate(str.maketrans("hw", "wh"))
     elif kind == "crop":
-        around |= {"h": (1, 2), "w": (2, 1)} if len(shape) == 4 else {"k": (3, 2)}
+        around |= {"h": (1, 2), "w": (2, 1)} if "h" in axes else {"w" if "w" in axes else "k": (3, 2)}
     elif kind == "channels":
         around["c"] = (1, 2)
     elif kind == "chunk":
@@ -118,16 +128,16 @@ def placement(kind: str, layout: str, shape: Sequence[int], itemsize: int) -> Pl
     elif kind == "rows":
         steps["h"] = 2
     elif kind == "far-rows":
-        around["w"] = (1, FAR // (sizes["c"] if layout == "nhwc" else 1) + 1)
+        inner = max("hw", key=axes.index)
+        around[inner] = (1, FAR // math.prod(sizes[axis] for axis in axes.partition(inner)[2]) + 1)
     elif kind == "reversed":
-        backwards = "hw"
+        backwards = "hw" if "h" in axes else "w"
     elif kind in PAGES:
         margin, page = 0, kind.removeprefix("page-")
     elif kind.startswith(("offset-", "align-")):
         shift, page = int(kind.split("-")[1]), "start"  # a page begins at a multiple of 64 bytes
         shift = shift // itemsize if kind == "align-16" else shift
-    expanded = {"expanded": axes[0], "expanded-channels": "c", "expanded-columns": "w", "expanded-all": axes}
-    repeated = expanded.get(kind, "")
+    repeated = "".join(tensor.canonical[REPEATING[kind]]) if kind in REPEATING else ""
     strides, extent, offset = dict.fromkeys(axes, 0), 1, margin + shift
     for axis in reversed(order):
         before, after = around[axis]
@@ -141,13 +151,21 @@ def placement(kind: str, layout: str, shape: Sequence[int], itemsize: int) -> Pl
     return Placement(offset, tuple(strides[axis] for axis in axes), extent + shift + 2 * margin, page)
 
 
+def _other_format(axes: str) -> str:
+    """Channels last where they are not, and before the axes of space where they are."""
+    rest = axes.replace("c", "")
+    place = min(rest.index(axis) for axis in "dhw" if axis in rest)
+    return f"{rest[:place]}c{rest[place:]}" if axes.endswith("c") else f"{rest}c"
+
+
 def with_repeats(inputs: Mapping[str, np.ndarray], text: str) -> dict[str, np.ndarray]:
     """Inputs in canonical order with the values that they have in memory where strides are 0."""
     found = dict(inputs)
     for operand, kind in parse(text).items():
         if kind in REPEATING and operand in found:
             array = found[operand]
-            first = array[tuple(slice(1) if axis in REPEATING[kind] else slice(None) for axis in range(array.ndim))]
+            repeated = range(array.ndim)[REPEATING[kind]]
+            first = array[tuple(slice(1) if axis in repeated else slice(None) for axis in range(array.ndim))]
             found[operand] = np.ascontiguousarray(np.broadcast_to(first, array.shape))
     return found
 

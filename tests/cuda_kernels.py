@@ -16,6 +16,7 @@ from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.implementations.bridges.numba_cuda import SIMULATES, numba_cuda_arrays
 from conformance.implementations.implementation import Implementation
+from conformance.layouts import layouts_of
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from tests.conftest import absence
@@ -43,8 +44,10 @@ def module(name: str, implementation: Implementation) -> ModuleType:
 def tried(
     implementation: Implementation, operator: str, problem: str, distribution: str = "integer", dtype: str = "fp32"
 ) -> Verdict:
-    """The verdict on one case, whatever its size."""
+    """The verdict on one case, whatever its size, with channels first."""
     kernels = [kernel for kernel in implementation.kernels if kernel.operator == operator]
     subject = Implementation(implementation.name, device=implementation.device, arrays=implementation.arrays)
-    subject.implements(operator, dtypes=(dtype,))(kernels[0].function)
-    return verify(Case(subject, OPERATORS[operator], typed(problem), Variant(dtype, "nchw", distribution), seed=3))
+    known = typed(problem)
+    layout, _ = layouts_of(len(known.geometry.x.shape) - 2)
+    subject.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernels[0].function)
+    return verify(Case(subject, OPERATORS[operator], known, Variant(dtype, layout, distribution), seed=3))

@@ -115,7 +115,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "padding": ({"padding": ((0, 0), (2, 0))}, ValueError, r"padding \(2, 0\) fills a window of 2: must be smaller"),
     "negative padding": ({"padding": ((0, -1), (0, 0))}, ValueError, "padding=.*: must be at least 0"),
     "divisor": ({"divisor_override": 0}, ValueError, r"divisor_override=\(0,\): must be at least 1"),
-    "axes": ({"shape": (5, 5)}, ValueError, r"has shape \(5, 5\): must have four axes"),
+    "axes": ({"shape": (5, 5)}, ValueError, r"has shape \(5, 5\): must have 4 axes"),
     "integers": ({"dtype": "int32"}, TypeError, "is int32: must be of a floating-point dtype"),
 }
 

@@ -21,10 +21,10 @@ OPTIONS = {
     "operator-near": ("--operator=conv_foward", "did you mean conv_forward? Choices: avg_pool_backward"),
     "dtype": ("--dtype=float32", "--dtype float32: unknown"),
     "dtype-near": ("--dtype=fp31", "did you mean fp32? Choices: bf16, fp16, fp32, fp64"),
-    "layout": ("--layout=nhcw", "--layout nhcw: unknown; did you mean nhwc? Choices: nchw, nhwc"),
+    "layout": ("--layout=nhcw", "nhcw: unknown; did you mean ncw? Choices: gndhwc, gnhwc, gnwc, ncdhw, nchw, ncw"),
     "distribution": (
         "--distribution=fix",
-        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, bits, close, fixed, impulse, integer,",
+        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, bits, cancelled, close, codes, fixed,",
     ),
     "problem": ("--problem=edge.plian", "no problem is called edge.plian; did you mean edge.plain or "),
     "impl-other": ("--impl=tox.ini", "--impl tox.ini: not a Python file; give a .py file"),

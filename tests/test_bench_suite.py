@@ -7,15 +7,18 @@ import math
 from dataclasses import replace
 from itertools import chain
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from conformance import Contract, Implementation
 from conformance.results.schema import MachineState
 from conformance.timing import table
+from conformance.timing.clock import CheatError
 from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Measurement, Ratio, Visit, compared, ratio
 from conformance.timing.roofline import Ceilings
+from conformance.timing.rotation import Rotation
 from conformance.timing.run import Run
 from tests import kernels
 from tests.conftest import Project
@@ -306,6 +309,21 @@ def test_a_run_on_an_unusable_machine_exits_3(project: Project, monkeypatch: pyt
         assert (times["machine"]["state"], times["ratio_to_torch"]) == ("unusable", None)
     project.kernel("wrong", body="return y + 1")
     assert project.run("--benchmark-only", "--visits=1").exit == 1
+
+
+def test_a_clock_that_disagrees_proves_nothing_on_an_unusable_machine(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    """Beside four busy processes torch-cpu failed: its process and the judge's waited for one another."""
+    benchmarked(project, SUITE)
+    project.kernel()
+    doubt = CheatError("its process says that calls take 0.009 s; by the judge's clock it was 0.017 s")
+    monkeypatch.setattr(Rotation, "visit", Mock(side_effect=doubt))
+    for values, status, code in (({"others": 1.4}, "unavailable", 5), ({"others": 0.4}, "fail", 1)):
+        monkeypatch.setattr(Conditions, "values", lambda _, values=values: values)
+        outcome = project.run("--benchmark-only", "--visits=1")
+        assert (outcome.exit, {*outcome.statuses}) == (code, {status})
+        assert str(doubt) in " ".join(outcome.text.split()) or status == "unavailable"
 
 
 @pytest.mark.parametrize("text", ["0", "100", "-1", "x", "1.5"])

@@ -6,6 +6,7 @@ import ctypes
 import platform
 from functools import partial, wraps
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,16 @@ from tests import kernels
 from tests.test_floating_point import GLIBC, ROUNDING, switched
 
 CONV = "n2 c4 h7 w7 k4 r3 s3 p2 d1x2"
-PROBLEMS = {"conv": CONV, "conv_bn": "bn.plain", "avg_pool": "pool.tutorial", "max_pool": "maxpool.dilation"}
+PROBLEMS = {
+    "conv": CONV,
+    "conv_bn": "bn.plain",
+    "avg_pool": "pool.tutorial",
+    "max_pool": "maxpool.dilation",
+    "conv_transpose": "convt.plain",
+    "conv_requantized": "requantized.plain",
+}
+HOW: dict[str, dict[str, Any]] = {"conv_requantized": {"dtype": "int8", "distribution": "scales"}}
+"""Of an operator that has no fp32."""
 NUMPY = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
 EVERY = pytest.mark.parametrize("operator", OPERATORS)
 KERNEL = """
@@ -50,7 +60,7 @@ def swapped(x, w, bias, *, stride, padding, dilation, groups):
 
 @EVERY
 def test_right_kernels_pass_with_errors_within_limits(operator: str):
-    result = check(NUMPY, problem_of(operator), operator=operator)
+    result = check(NUMPY, problem_of(operator), operator=operator, **HOW.get(operator, {}))
     assert (result.status, result.passed, result.reason) == ("pass", True, "")
     assert list(result.outputs) == list(OPERATORS[operator].outputs(result.case.problem.geometry))
     assert list(result.inputs) == list(OPERATORS[operator].inputs(result.case.problem.geometry))
@@ -65,7 +75,7 @@ def test_right_kernels_pass_with_errors_within_limits(operator: str):
     [(o.name, d) for o in OPERATORS.values() for d in FAMILIES[o.family].distributions if d in ("fixed", "integer")],
 )
 def test_arrays_say_what_the_judge_says(operator: str, distribution: str):
-    (function,) = (kernel.function for kernel in NUMPY.kernels if kernel.operator == operator)
+    function = next(k.function for k in NUMPY.kernels if k.operator == operator and "nchw" in k.layouts)
     result = check(wrong_in_one_element(function), problem_of(operator), operator=operator, distribution=distribution)
     judgement = result.verdict.judgements[0]
     assert judgement.worst is not None

@@ -286,7 +286,7 @@ def test_geometries_without_a_result_are_refused(text: str, says: str):
 
 def test_bias_is_refused():
     with pytest.raises(GeometryError, match="has no bias"):
-        ConvBnGeometry(2, 2, 3, 3, 2, 3, 3, bias=True)
+        ConvBnGeometry(2, 2, (3, 3), 2, (3, 3), bias=True)
 
 
 HELD_OUT = (

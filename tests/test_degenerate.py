@@ -20,13 +20,15 @@ FIXED = {
     and any((v.dtype, v.distribution) == ("fp32", "fixed") for v in variants)
 }
 TOLD = 0.5
-"""Share of the elements that must differ; those that no product reaches do not count."""
+"""Share of the elements that must differ, of those that a mistake concerns: where no product goes there is nothing to
+tell, and a tap in the centre stays there in a flip."""
 
 
 def blind_spots(operator: Operator, geometry: ConvGeometry, inputs: Arrays) -> Iterator[str]:
     """What these inputs cannot show, one line each."""
     right = operator.reference(geometry, inputs)
-    reached = {name: s2 > 0 for name, s2 in operator.magnitude(geometry, ones(inputs), np.float32).items()}
+    every = {name: np.full_like(array, name != "bias") for name, array in inputs.items()}
+    reached = reached_by(operator, geometry, every)
     for name, array in inputs.items():
         if np.mean(array == 0) >= 0.5:
             yield f"zeros in {name}"
@@ -34,13 +36,22 @@ def blind_spots(operator: Operator, geometry: ConvGeometry, inputs: Arrays) -> I
         if np.mean(array[reached[name]] == 0) >= 0.5:
             yield f"zeros in {name}"
     name = next(iter(right))
+    moved = reached_by(operator, geometry, every | {"w": beside_the_centre(every["w"])}) if "w" in every else reached
     for mistake, outcome in mistaken(operator, geometry, inputs, right[name]):
-        if np.mean((outcome != right[name])[reached[name]]) < TOLD:
+        if np.mean((outcome != right[name])[(moved if mistake == "flip" else reached)[name]]) < TOLD:
             yield mistake
 
 
-def ones(inputs: Arrays) -> Arrays:
-    return {name: np.ones_like(array) for name, array in inputs.items()}
+def reached_by(operator: Operator, geometry: ConvGeometry, inputs: Arrays) -> dict[str, np.ndarray]:
+    """Where some product of what is not zero goes."""
+    return {name: s2 > 0 for name, s2 in operator.magnitude(geometry, inputs, np.float32).items()}
+
+
+def beside_the_centre(w: np.ndarray) -> np.ndarray:
+    """The filters without a tap that a flip leaves in its place."""
+    window = np.arange(np.prod(w.shape[2:], dtype=int)).reshape(w.shape[2:])
+    moved: np.ndarray = w * (window != np.flip(window))
+    return moved
 
 
 def mistaken(
@@ -53,7 +64,7 @@ def mistaken(
             yield "flip", operator.reference(geometry, inputs | {"w": flipped(inputs["w"])})[name]
         else:
             yield "flip", flipped(right)
-    for axis in (2, 3):
+    for axis in range(2, data.ndim):
         if data.shape[axis] > 1:
             yield (
                 f"shift along {axis}",
@@ -62,12 +73,12 @@ def mistaken(
 
 
 def flipped(w: np.ndarray) -> np.ndarray:
-    return w[:, :, ::-1, ::-1]
+    return np.flip(w, tuple(range(2, w.ndim)))
 
 
 def taps_beside_the_centre(geometry: ConvGeometry) -> bool:
     """Whether the image is touched by any tap that a flip puts elsewhere."""
-    sizes = zip((geometry.h, geometry.w), (geometry.r, geometry.s), range(2), strict=True)
+    sizes = zip(geometry.size, geometry.window, range(geometry.rank), strict=True)
     return any(2 * tap != window - 1 for size, window, axis in sizes for tap in touching(geometry, size, window, axis))
 
 

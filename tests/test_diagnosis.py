@@ -13,7 +13,7 @@ from conformance.calibration.known_bad import MUTANTS, Mutant
 from conformance.calibration.known_bad.base import plain
 from conformance.calibration.known_bad.structure import planted
 from conformance.diagnosis.diagnose import Diagnosis, diagnose
-from conformance.diagnosis.mistakes import LIBRARY
+from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, ConvGeometry
 
@@ -50,11 +50,13 @@ def outcome(mutant: Mutant, expected: Expectation) -> bool | None:
     diagnosis = diagnose(*known, outputs)
     if diagnosis is None:
         return False
-    return diagnosis.names[0] == mutant.name or same(named(diagnosis.names[0]).run(*known, recipe.dtype), outputs)
+    return diagnosis.names[0] == mutant.name or same(
+        named(diagnosis.names[0], recipe.operator.name).run(*known, recipe.dtype), outputs
+    )
 
 
-def named(name: str) -> Mutant:
-    return planted(next(mistake for mistake in LIBRARY if mistake.name == name))
+def named(name: str, operator: str) -> Mutant:
+    return planted(next(mistake for mistake in LIBRARY if mistake.name == name and operator in operators_of(mistake)))
 
 
 def same(first: Arrays, second: Arrays) -> bool:
@@ -189,7 +191,7 @@ def test_right_outputs_have_no_diagnosis(operator: str, distribution: str):
 @pytest.mark.parametrize("distribution", ["integer", "fixed", "impulse", "special", "wide"])
 def test_flipped_kernel_is_named_on_every_distribution(distribution: str):
     expected = case("conv_forward", HELD_OUT[1], "fp32", distribution)
-    recipe, flipped = expected.recipe, named("filter flipped in H and W")
+    recipe, flipped = expected.recipe, named("filter flipped in H and W", "conv_forward")
     with np.errstate(all="ignore"):
         outputs = flipped.run(recipe.operator, recipe.geometry, expected.inputs, "fp32")
     diagnosis = diagnose(recipe.operator, recipe.geometry, expected.inputs, outputs)

@@ -13,9 +13,10 @@ import pytest
 
 from conformance import check, export, jax_arrays, torch_arrays
 from conformance.__main__ import main
+from conformance.operators import FAMILIES
 from conformance.resources import IMPLS
 from tests import kernels
-from tests.test_check import CONV, PROBLEMS
+from tests.test_check import CONV, HOW, PROBLEMS
 
 LIBRARY = '''
 import numpy as np
@@ -141,8 +142,9 @@ def test_a_kernel_that_exceeds_a_statistic_is_said_to(tmp_path: Path):
 
 @pytest.mark.parametrize("family", PROBLEMS)
 def test_shipped_kernels_with_several_outputs_are_replayed(family: str, tmp_path: Path):
-    operator = {"conv": "conv_backward_weight", "conv_bn": "conv_bn_backward"}.get(family, f"{family}_backward")
-    script = export(check(IMPLS / "numpy_direct", PROBLEMS[family], operator=operator, dtype="bf16"), tmp_path)
+    *_, operator = (one.name for one in FAMILIES[family].operators)
+    how: dict[str, Any] = {"dtype": "bf16"} | HOW.get(operator, {})
+    script = export(check(IMPLS / "numpy_direct", PROBLEMS[family], operator=operator, **how), tmp_path)
     # these kernels use helpers of the suite: it is found here, as where it is installed
     text = script.read_text().replace(
         "import numpy as np", f"import numpy as np\nsys.path.append({str(IMPLS.parent)!r})", 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DTYPES
 from conformance.execution.case import Case
 from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
@@ -17,7 +17,7 @@ from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
-from conformance.operators import OPERATORS
+from conformance.operators import OPERATORS, ORDINARY
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS
 from tests.field import contracts
 
@@ -29,7 +29,7 @@ GOOD = [name for name in contracts.NAMES if name.startswith("good-")]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    every = (tuple(OPERATORS), tuple(STORAGE), LAYOUTS, tuple(DISTRIBUTIONS))
+    every = (tuple(OPERATORS), DTYPES, LAYOUTS, tuple(DISTRIBUTIONS))
     with Workers(Limits()) as workers:
         plan = Plan(Selection((), (FILE,), "standard", PROBLEMS, *every, 0, "auto"), FILE.parent, {}, workers)
         yield plan, workers, dict(plan.registry.implementations)
@@ -56,7 +56,7 @@ def test_known_bad_contract_is_detected(run: Run, name: str):
     assert reason.startswith("refuses these values") == ("refuses" in name)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", ORDINARY)
 def test_zeros_are_detected(run: Run, operator: str):
     assert first_failure(run, "bad-zeros", operator)
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DTYPES
 from conformance.execution.case import Case
 from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
@@ -31,7 +31,7 @@ FILE = Path(storage.__file__)
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    every = (tuple(OPERATORS), tuple(STORAGE), LAYOUTS, tuple(DISTRIBUTIONS))
+    every = (tuple(OPERATORS), DTYPES, LAYOUTS, tuple(DISTRIBUTIONS))
     with Workers(Limits()) as workers:
         plan = Plan(Selection((), (FILE,), "standard", PROBLEMS, *every, 0, "auto"), FILE.parent, {}, workers)
         yield plan, workers, dict(plan.registry.implementations)

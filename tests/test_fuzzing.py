@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -27,7 +28,8 @@ from conformance.fuzzing.shrink import simpler
 from conformance.implementations.registry import Registry
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
-from conformance.problems import PROBLEMS, Variant, typed
+from conformance.operators.spatial import RANKS
+from conformance.problems import LAYOUTS, PROBLEMS, Variant, typed
 from conformance.problems.drawn import THIN, candidates, drawn
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
 from conformance.problems.regressions import Row, TableError, read, rows
@@ -39,11 +41,13 @@ from tests.conftest import Project
 pytest_plugins = ["pytester"]
 
 
+@pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
-def test_a_drawn_problem_exists_is_cheap_and_is_its_parameters(family: str, seed: int):
-    made = drawn(family, random.Random(seed).choice, THIN)
+def test_a_drawn_problem_exists_is_cheap_and_is_its_parameters(family: str, rank: int, seed: int):
+    made = drawn(family, random.Random(seed).choice, THIN, rank=rank)
+    assert made.rank == rank
     assert geometry(family, parameters(made)) == typed(made.descriptor).geometry == made
     assert all(most >= amount for most, amount in zip(THIN, cost(made), strict=True))
 
@@ -52,18 +56,40 @@ def test_parameters_of_every_table_make_its_problems():
     assert all(geometry(p.geometry.family, parameters(p.geometry)) == p.geometry for p in PROBLEMS)
 
 
+def test_an_implementation_of_several_ranks_draws_some_of_each():
+    one = Implementation("acme")
+    one.implements("conv_forward", dtypes=("fp32",), layouts=("nchw", "ncw", "ncdhw"))(right)
+    found = standard(one, layouts=LAYOUTS).drawn("conv_forward", None)
+    ranks = Counter(case.problem.geometry.rank for case in found if isinstance(case, Case))
+    assert ranks == dict.fromkeys(RANKS, DRAWN_PROBLEMS)
+
+
+def test_a_search_covers_every_rank_that_a_kernel_has_and_is_of_a_round():
+    one = Implementation("acme")
+    one.implements("conv_forward", dtypes=("fp32",), layouts=("nwc", "ndhwc"))(right)
+    search = Search(one, ("conv_forward",), 0)
+    found = [*search.drawn(3)]
+    assert {row.geometry.rank for row in found} == {1, 3}
+    assert found == [*search.drawn(3)]
+
+
+@pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_what_a_run_draws_is_new_and_the_same_for_a_seed(operator: str):
-    first, again, other = (list(islice(candidates(operator, seed), 8)) for seed in (0, 0, 1))
+def test_what_a_run_draws_is_new_and_the_same_for_a_seed(operator: str, rank: int):
+    first, again, other = (
+        list(islice((drawn for drawn in candidates(operator, seed) if drawn[0].geometry.rank == rank), 8))
+        for seed in (0, 0, 1)
+    )
     assert first == again
     assert not {p.geometry.descriptor for p, _ in first} & {p.geometry.descriptor for p, _ in other}
     tables = Coverage()
-    known = [p.geometry for p, _ in at_level(PROBLEMS, "standard") if takes(operator, p.geometry)]
+    taken = (p.geometry for p, _ in at_level(PROBLEMS, "standard") if takes(operator, p.geometry))
+    known = [geometry for geometry in taken if geometry.rank == rank]
     for one in known:
         tables.add(features(one))
     assert not {p.geometry for p, _ in first} & {*known}
-    # of some 190 pairs of values that a problem has, the tables lack many
-    assert sum(tables.new(features(p.geometry)) for p, _ in first) > 8 * 40
+    # of some 190 pairs of values that a problem has, the tables lack many: 39 of a convolution in one dimension
+    assert sum(tables.new(features(p.geometry)) for p, _ in first) > 8 * 30
 
 
 def standard(one: Implementation, **changes: Any) -> Plan:
@@ -200,7 +226,7 @@ def test_calls_that_a_failure_needs_are_found_and_shrunk():
     assert [search.verify(row).status for row in finding.rows] == ["pass", "fail"]
     before, after = (parameters(row.geometry) for row in finding.rows)
     assert {name for name in before if before[name] != after[name]} <= {"p0", "p1", "p2", "p3"}
-    goal = SIMPLEST["conv"]
+    goal = SIMPLEST["conv", 2]
     assert sum(abs(after[name] - goal[name]) for name in goal) < 8
 
 

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DTYPES, STORAGE
 from conformance.inputs import Recipe, distributions
 from conformance.inputs.expectation import Expectation
 from conformance.judge.sparse import judge_sparse
@@ -73,7 +73,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("dtype", STORAGE)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_judge(dtype: str):
     right = np.zeros((1, 5, 2, 3), STORAGE[dtype])
     right.reshape(-1)[PLACES] = VALUES

@@ -128,7 +128,8 @@ def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
         assert found.broken == {}
         (acme,) = found.implementations.values()
         for family in FAMILIES:
-            geometry = next(p.geometry for p in PROBLEMS if p.geometry.family == family)
+            every = (p.geometry for p in PROBLEMS if p.geometry.family == family)
+            geometry = next(g for g in every if not getattr(g, "x_zero_point", 0) and not getattr(g, "y_zero_point", 0))
             assert acme.supports("conv_forward", geometry, "fp32", "nchw")
         with pytest.raises(ValueError, match=r"when=\.\.\. raised ValueError") as caught:
             acme.supports("avg_pool_forward", geometry, "fp32", "nchw")
@@ -137,7 +138,7 @@ def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
     assert [name for name in loaded if name.split(".")[0] in ("pytest", "_pytest", "xdist", "torch", "jax")] == []
     rooms = {name.split(".")[1] for name in loaded if name.startswith("conformance.")}
     assert rooms <= {
-        *("contract", "dtypes", "floating_point", "implementations", "operators"),
+        *("contract", "dtypes", "layouts", "floating_point", "implementations", "operators"),
         *("resources", "storage", "worker", "zeros"),
     }
     assert not any(

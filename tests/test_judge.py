@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.dtypes import STORAGE
+from conformance.calibration.known_bad.base import plain
+from conformance.calibration.subject import Subject, judgements
+from conformance.dtypes import DTYPES, STORAGE
+from conformance.inputs import Expectation, Recipe
 from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
 from conformance.judge.limits import limits
 from conformance.judge.locate import locate
 from conformance.judge.residuals import BLOCK
-from conformance.operators import parse
+from conformance.operators import OPERATORS, parse
 
 TERMS, COUNT = 4608, 1024
 LOOSEST = Contract(inputs="bf16", accumulate="bf16", rounding="zero", algorithm="fft", subnormals="flushed")
@@ -61,7 +64,7 @@ def test_equality(value: float, exact: float, passes: bool, distribution: str):
     assert passes or worst(judgement).index == (1,)
 
 
-@pytest.mark.parametrize("dtype", STORAGE)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_equality_is_with_the_result_rounded_to_the_dtype(dtype: str):
     exact = np.array([1 + 2.0**-30, 1 / 3])
     rounded = exact.astype(STORAGE[dtype])
@@ -297,6 +300,17 @@ def test_errors_of_16_bit_accumulators_are_counted_by_channel():
     assert failed(judge(every, "fixed", Contract(accumulate="bf16"))) == {"offset z"}
 
 
+@pytest.mark.parametrize("text", ["n1 c1 h16 w1000 k1 r3 s1 b1", "n1 c4 h16 w1000 k1 r3 s3 b1"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_bias_of_all_bits_is_no_gain(text: str, seed: int):
+    """Ties of the sums before it leave even numbers: where the same bias is added to all, one direction is commoner."""
+    expected = Expectation(Recipe(OPERATORS["conv_forward"], parse(text), "fp32", "bits", seed))
+    (judgement,) = judgements(Subject("right", "good", plain), expected)
+    assert failed(judgement) == set()
+    truncated = Subject("truncated", "bad", lambda *case: {"y": plain(*case)["y"] * np.float32(1 - 2e-6)})
+    assert "rms" in failed(*judgements(truncated, expected))
+
+
 LADDERS = {
     "tf32 inputs": [Contract(inputs=name) for name in ("exact", "tf32x3", "tf32")],
     "bf16 inputs": [Contract(inputs=name) for name in ("exact", "bf16x3", "bf16")],
@@ -315,7 +329,7 @@ LADDERS = {
 """From the stronger promise to the weaker."""
 
 
-@pytest.mark.parametrize("dtype", STORAGE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS)
 def test_weaker_promise_never_has_a_smaller_limit(ladder: list[Contract], dtype: str):
     s2 = np.repeat(np.geomspace(1e-40, 1e4, 30), 21)

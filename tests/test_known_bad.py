@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from conformance.calibration import mutation
@@ -12,9 +14,13 @@ from conformance.calibration.known_bad.arithmetic import EXACT
 from conformance.calibration.known_bad.base import exact, plain
 from conformance.calibration.mutation import PARTS, outcomes, rows, score
 from conformance.calibration.subject import Subject, judgements
+from conformance.diagnosis.mistakes import LIBRARY, operators_of
+from conformance.dtypes import DECLARABLE, WHOLE
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
-from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
+from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry, GeometryError, takes
+from conformance.operators.mistakes import InapplicableError, Misread
+from conformance.problems import PROBLEMS
 
 BASES = {"float32": plain, "float64": exact, "lowered": EXACT}
 
@@ -27,6 +33,7 @@ SOLE = {
     "nonfinite": ("values: NaN in w becomes zero", "conv_forward", "edge.image1x1"),
     "large": ("values: halves of a sum overflow", "conv_forward", "edge.values-opposite"),
     "small": ("values: smallest normal inputs flushed, subnormal ones declared", "conv_forward", "edge.values"),
+    "codes": ("e4m3: subnormal data flushed", "conv_forward", "fp8.plain"),
     "close": ("values: maxima of fp64 compared in fp32", "max_pool_backward", "maxpool.values-2x3"),
     "range": ("values: finite overflow saturates", "conv_forward", "edge.values"),
     "subnormal": ("values: subnormal bias flushed", "conv_forward", "edge.values"),
@@ -34,6 +41,9 @@ SOLE = {
     "mixed": ("rows of data that begin with zeros skipped", "conv_forward", "edge.values"),
     "scaled": ("bn: filters in fixed point", "conv_bn_forward", "bn.plain"),
     "shifted": ("bn: raw moments", "conv_bn_forward", "bn.tutorial"),
+    "scales": ("requantized int8: scale in bf16", "conv_requantized", "requantized.groups"),
+    "ties": ("requantized int8: ties away from zero", "conv_requantized", "requantized.groups"),
+    "cancelled": ("requantized int8: sums in fp32", "conv_requantized", "requantized.deep"),
     "bound": ("one element summed in 19 bits", "conv_forward", "edge.plain"),
     "rms": ("fp32 result packed in 22 bits", "conv_forward", "sizes.n2_c1_h257_w273_k1_r1_s1"),
     "gain": ("fp32 result truncated", "conv_backward_weight", "edge.c129-k128"),
@@ -49,17 +59,18 @@ def named(name: str) -> Mutant:
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_good_kernels_pass_every_distribution(operator: str, base: str):
-    subject = Subject(base, "good", BASES[base])
-    for _, recipe in rows(operator, "smoke"):
+    # whole numbers are right to the last unit or wrong: sums of fp32 are no good kernel of them
+    subject = Subject(base, "good", BASES[base], dtypes=tuple(name for name in DECLARABLE if name not in WHOLE))
+    for recipe in (recipe for _, recipe in rows(operator, "smoke") if recipe.dtype in subject.dtypes):
         for judged in judgements(subject, Expectation(recipe)):
             assert judged.passed, f"{recipe.key}: {judged.explain()}"
 
 
 def test_collection_is_complete():
     assert len(MUTANTS) >= 80
-    assert max(Counter(mutant.name for mutant in MUTANTS).values()) == 1
+    assert max(Counter((mutant.name, operator) for mutant in MUTANTS for operator in mutant.operators).values()) == 1
     required = {"index", "groups", "bias", "gradients", "precision", "scale", "memory", "subtle", "paths", "values"}
-    required |= {"sizes", "edges", "partial-requests"}
+    required |= {"sizes", "edges", "partial-requests", "formats"}
     assert required | {"batchnorm", "pooling", "divisor"} == set(FAMILIES)
 
 
@@ -69,6 +80,34 @@ def test_mutants_are_detected_at_smoke(operator: str):
     detected, counted = score(found)
     assert counted > 130
     assert detected >= 0.95 * counted, [o.mutant for o in found if o.differs and not o.detected]
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "operator"),
+    [("memory", "conv_forward"), ("edges", "max_pool_forward"), ("precision", "avg_pool_forward")],
+)
+def test_mutants_are_detected_in_every_rank(kind: str, operator: str, rank: int):
+    mutants = [mutant for mutant in MUTANTS if mutant.family == kind and rank in mutant.ranks]
+    found = outcomes(mutants, operator, rows(operator, "standard", rank=rank))
+    assert found
+    assert [o.mutant for o in found if not o.detected] == []
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_mistakes_change_nothing_where_their_axes_are_not(operator: str):
+    """`Mistake.ranks` is read from names: a name that speaks of an axis by chance would hide a mistake."""
+    for problem in (p for p in PROBLEMS if p.geometry.rank == 1 and takes(operator, p.geometry) and p.geometry.n):
+        if "plain" in problem.name or "ceil" in problem.name or problem.name.endswith("rank1-groups"):
+            expected = Expectation(Recipe(OPERATORS[operator], problem.geometry, "fp32", "fixed", SEED))
+            for mistake in (m for m in LIBRARY if operator in operators_of(m) and 1 not in m.ranks):
+                assert mistake.outputs(OPERATORS[operator], problem.geometry, expected.inputs) is None
+                if not isinstance(mistake.compute, Misread) and mistake.when(problem.geometry):
+                    with suppress(GeometryError, InapplicableError), np.errstate(all="ignore"):
+                        made = mistake.compute(OPERATORS[operator], problem.geometry, expected.inputs, np.float64)
+                        for name, exact_values in expected.reference.items():
+                            # of the float64 reference summed in another order, far from what a mistake does
+                            np.testing.assert_allclose(made[name], exact_values, err_msg=mistake.name)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from conformance.dtypes import BF16, FP16, FP32, TF32
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
+from conformance.problems.table import applies
 
 SEEDS = range(3)
 PROBLEMS = (
@@ -64,7 +65,7 @@ def test_known_good_kernel_passes(known_good: KnownGood, operator: str):
         for dtype in known_good.dtypes
         for distribution in known_good.distributions
         for seed in SEEDS
-        if known_good.applies(operator, ConvGeometry.parse(text), dtype)
+        if applies(distribution, dtype) and known_good.applies(operator, ConvGeometry.parse(text), dtype)
         for judgement in judgements(known_good, expected(operator, text, dtype, distribution, seed))
         if not judgement.passed
     ]
@@ -73,7 +74,11 @@ def test_known_good_kernel_passes(known_good: KnownGood, operator: str):
 
 @every
 def test_known_good_kernel_is_detected_under_a_stricter_contract(known_good: KnownGood):
-    if known_good.stricter is None:
+    if known_good.dtypes == ("int8",):
+        assert known_good.stricter is None, "whole numbers are right under every contract"
+    elif known_good.family == "conv_requantized":
+        assert known_good.stricter is None, "8 bits of a result hide the accumulator"
+    elif known_good.stricter is None:
         assert known_good.contract == Contract(accumulate="fp64"), "only the strictest contract has none above"
     else:
         assert any(campaign.detected_when_stricter(known_good, text) for text in campaign.MEDIUM[known_good.family])
@@ -83,7 +88,8 @@ def test_known_good_kernel_is_detected_under_a_stricter_contract(known_good: Kno
 def test_every_direction_and_distribution_that_is_not_run_has_a_reason(known_good: KnownGood):
     assert known_good.distributions
     assert all(known_good.exempted.values())
-    assert len(known_good.operators) == 3 or known_good.contract.algorithm != "direct"
+    one_direction = known_good.contract.algorithm != "direct" or known_good.dtypes == ("int8",)
+    assert len(known_good.operators) == 3 or one_direction
 
 
 TIES = {
@@ -201,5 +207,6 @@ def test_campaign_lists_a_false_alarm(monkeypatch: pytest.MonkeyPatch):
     lines = list(campaign.report(margins))
     assert len(margins.alarms) >= 1
     assert lines[0].startswith("FALSE ALARM fp16-accumulator: ")
-    assert f"{len(declared.distributions)} verdicts, {len(margins.alarms)} false alarms" in lines
+    asked = [name for name in declared.distributions if applies(name, "fp16")]
+    assert f"{len(asked)} verdicts, {len(margins.alarms)} false alarms" in lines
     assert any(line.split()[:1] == ["rms"] for line in lines)

@@ -38,18 +38,21 @@ CASES = (
 
 @st.composite
 def geometries(draw: st.DrawFn) -> MaxPoolGeometry:
-    small, pads = st.integers(1, 4), st.tuples(st.integers(0, 2), st.integers(0, 2))
+    rank = draw(st.integers(1, 3))
+    small, pads = st.integers(1, 5 - rank), st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+    def on_axes(value: st.SearchStrategy[Any]) -> tuple[Any, ...]:
+        return tuple(draw(value) for _ in range(rank))
+
     try:
         return MaxPoolGeometry(
             n=1,
             c=draw(st.integers(1, 2)),
-            h=draw(st.integers(1, 8)),
-            w=draw(st.integers(1, 8)),
-            r=draw(small),
-            s=draw(small),
-            stride=(draw(small), draw(small)),
-            padding=(draw(pads), draw(pads)),
-            dilation=(draw(st.integers(1, 2)), draw(st.integers(1, 3))),
+            size=on_axes(st.integers(1, 10 - 2 * rank)),
+            window=on_axes(small),
+            stride=on_axes(small),
+            padding=on_axes(pads),
+            dilation=on_axes(st.integers(1, 3)),
             ceil_mode=draw(st.booleans()),
         )
     except GeometryError:
@@ -59,14 +62,16 @@ def geometries(draw: st.DrawFn) -> MaxPoolGeometry:
 def by_definition(g: MaxPoolGeometry, x: np.ndarray, dy: np.ndarray | None) -> np.ndarray:
     """One window after the other: its elements in row-major order, the first of those that no other exceeds."""
     y, dx = np.empty(g.y.shape), np.zeros(g.x.shape)
-    for n, c, i, j in np.ndindex(*g.y.shape):
-        rows = [i * g.stride[0] - g.padding[0][0] + r * g.dilation[0] for r in range(g.r)]
-        columns = [j * g.stride[1] - g.padding[1][0] + s * g.dilation[1] for s in range(g.s)]
-        window = [(h, w) for h, w in itertools.product(rows, columns) if 0 <= h < g.h and 0 <= w < g.w]
-        h, w = max(window, key=lambda place: float(x[(n, c, *place)]))  # max takes the first
-        y[n, c, i, j] = x[n, c, h, w]
+    axes = [*zip(g.stride, g.padding, g.window, g.dilation, g.size, strict=True)]
+    for n, c, *place in np.ndindex(*g.y.shape):
+        seen = (
+            [at for t in range(taps) if 0 <= (at := p * u - sides[0] + t * d) < size]
+            for p, (u, sides, taps, d, size) in zip(place, axes, strict=True)
+        )
+        at = max(itertools.product(*seen), key=lambda at: float(x[(n, c, *at)]))  # max takes the first
+        y[(n, c, *place)] = x[(n, c, *at)]
         if dy is not None:
-            dx[n, c, h, w] += dy[n, c, i, j]
+            dx[(n, c, *at)] += dy[(n, c, *place)]
     return y if dy is None else dx
 
 
@@ -110,7 +115,7 @@ TABLE = {p.name: p.geometry for p, _ in at_level(PROBLEMS, "standard") if p.geom
 TORCHS = {
     name: g
     for name, g in TABLE.items()
-    if all(a == b and 2 * a <= window for (a, b), window in zip(g.padding, (g.r, g.s), strict=True))
+    if all(a == b and 2 * a <= window for (a, b), window in zip(g.padding, g.window, strict=True))
 }
 
 
@@ -121,9 +126,9 @@ def test_reference_is_torchs(geometry: MaxPoolGeometry):
     g, operator = geometry, OPERATORS[BACKWARD]
     inputs = Expectation(Recipe(operator, g, "bf16", "fixed", 2)).inputs
     x, dy = (torch.from_numpy(inputs[name].astype(np.float64)) for name in ("x", "dy"))
-    y = torch.nn.functional.max_pool2d(
-        x.requires_grad_(), (g.r, g.s), g.stride, (g.padding[0][0], g.padding[1][0]), g.dilation, g.ceil_mode
-    )
+    own = tuple(before for before, _ in g.padding)
+    pool = getattr(torch.nn.functional, f"max_pool{g.rank}d")
+    y = pool(x.requires_grad_(), g.window, g.stride, own, g.dilation, g.ceil_mode)
     np.testing.assert_array_equal(y.detach().numpy(), OPERATORS[FORWARD].reference(g, inputs)["y"])
     (dx,) = torch.autograd.grad(y, x, dy)
     np.testing.assert_array_equal(dx.numpy(), operator.reference(g, inputs)["dx"])
@@ -249,3 +254,12 @@ def test_geometry_that_no_pooling_has_is_refused_by_name(text: str):
     with pytest.raises(GeometryError) as refusal:
         parse(text)
     assert BAD[text] in str(refusal.value)
+
+
+def test_no_images_have_no_maxima():
+    """A window that reaches beyond a plane takes the path of few windows, which divided by the number of images."""
+    geometry = MaxPoolGeometry.parse("maxpool n0 c5 d1 h6 w6 t2 r3 s3 u2x5x2 p1")
+    dy = np.zeros(geometry.y.shape)
+    operator = OPERATORS["max_pool_backward"]
+    outputs = operator.reference(geometry, {"x": np.zeros(geometry.x.shape), "dy": dy})
+    assert outputs["dx"].shape == geometry.x.shape

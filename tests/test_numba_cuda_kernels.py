@@ -22,6 +22,7 @@ from tests.cuda_kernels import implementations, module, only_simulated, tried
 NAMES = ("conv_forward", "conv_backward_data", "conv_backward_weight")
 RAGGED = "n1 c5 h6 w7 k6 r3 s2 u1x2 p1 b1"
 GROUPED = "n2 c4 h5 w6 k6 r3 s3 u2 p1:0x1 d1x2 g2 b1"
+SOLID = "n1 c4 d3 h4 w3 k6 t2 r2 s2 u1x2x1 p1:0x0:1x1 dil2x1x1 g2 b1"
 DIRECT, TILED, IGEMM = "numba-cuda-direct@sim", "numba-cuda-tiled@sim", "numba-cuda-igemm@sim"
 TILES = 5
 ROOT = Path(__file__).parents[1]
@@ -31,7 +32,7 @@ EVERY = 41
 
 @only_simulated
 @pytest.mark.parametrize("operator", NAMES)
-@pytest.mark.parametrize("problem", [RAGGED, GROUPED])
+@pytest.mark.parametrize("problem", [RAGGED, GROUPED, SOLID])
 @pytest.mark.parametrize("number", range(TILES))
 def test_every_tile_of_the_table_is_right(monkeypatch, operator, problem, number):
     implementation = implementations()[IGEMM]
@@ -39,6 +40,22 @@ def test_every_tile_of_the_table_is_right(monkeypatch, operator, problem, number
     assert len(choices) == TILES
     monkeypatch.setattr(module("igemm", implementation), "tile_for", lambda products, layout: choices[number].tile)
     verdict = tried(implementation, operator, problem)
+    assert verdict.status == "pass", verdict.reason
+
+
+@only_simulated
+@pytest.mark.parametrize("kernel", [DIRECT, TILED, IGEMM])
+@pytest.mark.parametrize("operator", NAMES)
+def test_one_dimension_is_a_row(kernel, operator):
+    verdict = tried(implementations()[kernel], operator, "n2 c6 w9 k6 s3 u2 p1:0 d2 g3 b1")
+    assert verdict.status == "pass", verdict.reason
+
+
+@only_simulated
+@pytest.mark.parametrize("operator", NAMES)
+def test_depthwise_of_planes_is_right(operator):
+    """No kernel for depthwise knows planes: it goes through a tile."""
+    verdict = tried(implementations()[IGEMM], operator, "n1 c3 d4 h3 w4 k6 t2 r3 s2 u1x1x2 p1 g3 b1")
     assert verdict.status == "pass", verdict.reason
 
 

@@ -18,6 +18,7 @@ TALL = "n1 c2 h6 w9 k5 r5 s5 p2"
 STRIDED = "n2 c4 h7 w7 k6 r3 s3 u2 p1 g2"
 DEEP = "n1 c16 h3 w3 k4 r3 s3 p1 b1"
 MANY = "n3 c2 h7 w7 k3 r3 s3 p1 b1"
+SOLID = "n1 c2 d5 h3 w4 k5 t3 r2 s2 u2x1x1 p1 b1"
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,28 @@ MUTANTS = {
         DIRECT,
         FORWARD,
         "n1 c2 h6 w6 k3 r3 s3 p2:0x0",
+    ),
+    "plane read beyond the image": Mutant(
+        "blocks.py", "plane < image[0]", "plane <= image[0]", IGEMM, FORWARD, "n1 c2 d4 h3 w4 k5 t3 r2 s2 p1 b1"
+    ),
+    "columns counted by the rows": Mutant(
+        "address.py",
+        "digits(number // counts[4], counts)",
+        "digits(number // counts[3], counts)",
+        IGEMM,
+        FORWARD,
+        SOLID,
+    ),
+    "stride of the columns for every axis": Mutant(
+        "product.py", "_along(i, rank, one.step)", "_along(i, rank, lattices[-1].step)", IGEMM, WEIGHT, SOLID
+    ),
+    "planes without those of the bias gradient": Mutant(
+        "memory.py",
+        "return self.size // max(1, channels)",
+        "return images * space[-2] * space[-1]",
+        IGEMM,
+        WEIGHT,
+        SOLID,
     ),
     "bf16 cut off": Mutant(
         "storage.py", "(bits + 0x7FFF + (bits >> 16 & 1)) >> 16", "bits >> 16", DIRECT, FORWARD, MANY, "fixed", "bf16"

@@ -1,8 +1,8 @@
-"""The reference against the definition, written as seven loops."""
+"""The reference against the definition, in one to three dimensions, written as loops."""
 
 from __future__ import annotations
 
-import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,38 +15,38 @@ from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry, Geometr
 
 @st.composite
 def geometries(draw: st.DrawFn) -> ConvGeometry:
-    small = st.integers(1, 4)
-    groups = draw(st.integers(1, 3))
+    rank, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     pads = st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+    def on_axes(value: st.SearchStrategy[Any]) -> tuple[Any, ...]:
+        return tuple(draw(value) for _ in range(rank))
+
     try:
         return ConvGeometry(
             n=draw(st.integers(1, 2)),
             c=groups * draw(st.integers(1, 2)),
-            h=draw(st.integers(1, 7)),
-            w=draw(st.integers(1, 7)),
+            size=on_axes(st.integers(1, 9 - 2 * rank)),
             k=groups * draw(st.integers(1, 2)),
-            r=draw(small),
-            s=draw(small),
-            stride=(draw(st.integers(1, 3)), draw(st.integers(1, 3))),
-            padding=(draw(pads), draw(pads)),
-            dilation=(draw(st.integers(1, 2)), draw(st.integers(1, 2))),
+            window=on_axes(st.integers(1, 5 - rank)),
+            stride=on_axes(st.integers(1, 3)),
+            padding=on_axes(pads),
+            dilation=on_axes(st.integers(1, 2)),
             groups=groups,
             bias=draw(st.booleans()),
         )
     except GeometryError:
-        return ConvGeometry(1, 1, 1, 1, 1, 1, 1)
+        return ConvGeometry(1, 1, (1, 1), 1, (1, 1))
 
 
 def taps(g: ConvGeometry):
     """Every (n, k, p, q) and every product it sums: the indices into x and w."""
-    p, q = g.output_size
-    for n, k, i, j in itertools.product(range(g.n), range(g.k), range(p), range(q)):
+    axes = [*zip(g.stride, g.dilation, g.padding, strict=True)]
+    for n, k, *place in np.ndindex(*g.y.shape):
         first = k // (g.k // g.groups) * (g.c // g.groups)
-        for c, r, s in itertools.product(range(g.c // g.groups), range(g.r), range(g.s)):
-            row = i * g.stride[0] + r * g.dilation[0] - g.padding[0][0]
-            column = j * g.stride[1] + s * g.dilation[1] - g.padding[1][0]
-            if 0 <= row < g.h and 0 <= column < g.w:
-                yield (n, k, i, j), (n, first + c, row, column), (k, c, r, s)
+        for c, *tap in np.ndindex(g.c // g.groups, *g.window):
+            read = [p * u + t * d - before for p, t, (u, d, (before, _)) in zip(place, tap, axes, strict=True)]
+            if all(0 <= position < size for position, size in zip(read, g.size, strict=True)):
+                yield (n, k, *place), (n, first + c, *read), (k, c, *tap)
 
 
 def by_definition(operator: str, g: ConvGeometry, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -60,14 +60,14 @@ def by_definition(operator: str, g: ConvGeometry, inputs: dict[str, np.ndarray])
         else:
             outputs["dw"][w] += values["x"][x] * values["dy"][y]
     if g.bias and operator == "conv_forward":
-        outputs["y"] += values["bias"][:, None, None]
+        outputs["y"] += values["bias"].reshape(-1, *[1] * g.rank)
     if g.bias and operator == "conv_backward_weight":
-        outputs["dbias"] += values["dy"].sum(axis=(0, 2, 3))
+        outputs["dbias"] += values["dy"].swapaxes(0, 1).reshape(g.k, -1).sum(axis=1)
     return outputs
 
 
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(geometry=geometries())
 def test_reference_is_the_definition(operator: str, geometry: ConvGeometry):
     expected = expectation(Recipe(OPERATORS[operator], geometry, "fp32", "fixed", 1))

@@ -21,17 +21,18 @@ DTYPES = [
 
 def by_torch(operator: str, g: ConvGeometry, inputs: Arrays) -> Arrays:
     given = {name: torch.from_numpy(array.astype(np.float64)) for name, array in inputs.items()}
-    (top, bottom), (left, right) = g.padding
+    border = [side for sides in reversed(g.padding) for side in sides]
+    convolve = getattr(torch.nn.functional, f"conv{g.rank}d")
     x = given.get("x", torch.zeros(g.x.shape, dtype=torch.float64))
     w = given.get("w", torch.zeros(g.filter.shape, dtype=torch.float64)).requires_grad_()
-    padded = torch.nn.functional.pad(x, (left, right, top, bottom)).requires_grad_()
-    y = torch.nn.functional.conv2d(padded, w, given.get("bias"), g.stride, 0, g.dilation, g.groups)
+    padded = torch.nn.functional.pad(x, border).requires_grad_()
+    y = convolve(padded, w, given.get("bias"), g.stride, 0, g.dilation, g.groups)
     if operator == "conv_forward":
         return {"y": y.detach().numpy()}
     dx, dw = torch.autograd.grad(y, (padded, w), given["dy"])
     if operator == "conv_backward_data":
-        return {"dx": dx[:, :, top : top + g.h, left : left + g.w].numpy()}
-    dbias = {"dbias": given["dy"].sum((0, 2, 3)).numpy()} if g.bias else {}
+        return {"dx": torch.nn.functional.pad(dx, [-side for side in border]).numpy()}
+    dbias = {"dbias": given["dy"].transpose(0, 1).flatten(1).sum(1).numpy()} if g.bias else {}
     return {"dw": dw.numpy(), **dbias}
 
 

@@ -13,7 +13,7 @@ from conformance.checks import check_behaviour
 from conformance.checks.invalid_arguments import invalid_arguments
 from conformance.checks.tutorial import worked_example_is_exact
 from conformance.execution.case import Case
-from conformance.operators import FAMILIES, OPERATORS
+from conformance.operators import FAMILIES, OPERATORS, ORDINARY
 from conformance.problems import PROBLEMS, Variant, typed
 from conformance.reporting.tally import Tally
 from tests.report_samples import as_read, checked, shown
@@ -22,6 +22,7 @@ BATCH_NORM = "bn n2 c4 h6 w5 k4 r3 s3 p1"
 
 
 def case_of(operator: str, kernel: Callable[..., Any], text: str = "", dtype: str = "fp32") -> Case:
+    dtype = dtype if operator in ORDINARY else "int8"
     implementation = Implementation("acme")
     implementation.implements(operator, dtypes=(dtype,))(kernel)
     family = OPERATORS[operator].family

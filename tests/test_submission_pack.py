@@ -14,13 +14,14 @@ import pytest
 from conformance import suites
 from conformance.__main__ import main
 from conformance.checks import required
+from conformance.execution.claims import Key
 from conformance.problems import named
 from conformance.reporting.submission import archive
-from conformance.reporting.submission.complete import defects
+from conformance.reporting.submission.complete import defects, with_layouts
 from conformance.reporting.submission.required import required_cases
 from conformance.results.schema import Record
 from conformance.training.tables import networks
-from tests.report_samples import absent, as_read, trained
+from tests.report_samples import absent, as_read, sample, trained
 from tests.submissions import STATEMENT, Vendor, vendor, verdicts
 
 
@@ -197,6 +198,28 @@ def test_what_is_due_grows_with_the_level(level: str):
     assert len(keys) == len(set(keys)) == sum(share.cases for share in found.verdicts)
     if level != "smoke":
         assert set(keys) > {key for share in required_cases("smoke").verdicts for key in share.keys}
+
+
+@pytest.mark.parametrize(("layout", "like"), [("nhwgc", ""), ("mine", "nhwc"), ("mine", "ndhwc")])
+def test_who_declares_a_layout_owes_all_of_its_cases(layout: str, like: str):
+    """An implementation that leaves out a failure in one would look as if it had none."""
+    usual = required_cases("standard")
+    shares = [share for share in usual.verdicts if share.operator == "conv_forward"]
+    due = sorted(key for share in shares for key in share.optional if key.layout == layout)
+    if like:
+        due = sorted(key._replace(layout=layout) for share in shares for key in share.keys if key.layout == like)
+    every = [as_read(sample(**dict(zip(Key._fields, key, strict=True)))) for key in due]
+
+    def told(records: list[Record]) -> list[str]:
+        found = defects(records, with_layouts(usual, records))
+        return [line for line in found if f" {layout} " in line]
+
+    assert len(due) > 10
+    assert told(every) == []
+    assert len(told(every[1:])) == 1
+    assert told(every[1:])[0].endswith("has no verdict")
+    stray = as_read(sample(**dict(zip(Key._fields, due[0]._replace(problem="bn.plain"), strict=True))))
+    assert told([*every, stray])[0].endswith("is not required")
 
 
 def test_a_network_is_trained_once_or_declared_absent():

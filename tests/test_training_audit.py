@@ -150,7 +150,7 @@ def test_double_precision_has_no_reference_to_be_audited_by():
 
 def cancelling() -> Call:
     """A gradient whose first half is positive and whose second half takes almost all of it away again."""
-    geometry = ConvGeometry(1, 1, 128, 128, 1, 1, 1)
+    geometry = ConvGeometry(1, 1, (128, 128), 1, (1, 1))
     generator = np.random.default_rng(0)
     dy = (0.5 + generator.random((1, 1, 128, 128), np.float32) / 2).astype(np.float32)
     dy[:, :, 64:] *= -1

@@ -29,6 +29,7 @@ from conformance.problems.networks import UNET
 from conformance.resources import IMPLS
 from conformance.results.schema import MachineState
 from conformance.timing import machine, table, unet, unet_table
+from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Accuracy, Measurement, Visit, compared
 from conformance.timing.run import Run, Subject
 from conformance.timing.unet_table import Direction
@@ -261,9 +262,9 @@ def test_tensors_of_a_layer_are_freed_before_the_next(run: Callable[..., Any], m
     expectation.cache_clear()
     visit = Subject.visit
 
-    def visited(subject: Subject) -> None:
+    def visited(subject: Subject, conditions: Conditions) -> None:
         held.append(expectation.cache_info().currsize)
-        visit(subject)
+        visit(subject, conditions)
 
     monkeypatch.setattr(Subject, "visit", visited)
     assert run("--impl", "{file}", "--direction", "forward").code == 0

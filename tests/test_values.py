@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,14 +11,15 @@ import pytest
 from conformance.calibration.known_bad.base import Mutant, exact
 from conformance.calibration.mutation import outcomes
 from conformance.calibration.subject import DEFAULT
-from conformance.dtypes import FORMATS, STORAGE
+from conformance.dtypes import DTYPES, FORMATS, STORAGE
 from conformance.execution.judging import judged
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.stream import Stream
 from conformance.judge import Contract
 from conformance.judge.limits import limits
 from conformance.judge.residuals import measure
-from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, Arrays, parse
+from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays, parse
+from conformance.problems.table import applies
 
 
 def drawn(operator: str, text: str, dtype: str, distribution: str) -> Expectation:
@@ -28,7 +30,7 @@ def fractions(array: np.ndarray) -> np.ndarray:
     return np.array([Fraction(value) for value in array.astype(np.float64).flat], object).reshape(array.shape)
 
 
-@pytest.mark.parametrize("dtype", STORAGE)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_significands_use_the_first_bit_and_the_last(dtype: str):
     precision = FORMATS[dtype].precision
     values = Stream("some").significands((3, 50_000), precision, STORAGE[dtype]).astype(np.float64)
@@ -66,7 +68,7 @@ def test_errors_are_measured_from_both_parts():
 
 
 @pytest.mark.parametrize("distribution", ["range", "subnormal"])
-@pytest.mark.parametrize("dtype", STORAGE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_ends_of_the_range_are_exact_in_every_order(operator: str, dtype: str, distribution: str):
     """In the accumulator's format, with the terms of a group the other way round."""
@@ -90,9 +92,11 @@ def test_ends_of_the_range_are_exact_in_every_order(operator: str, dtype: str, d
         )
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", ORDINARY)
 def test_every_input_has_a_value_that_is_not_finite(operator: str):
-    text = {"conv": "", "conv_bn": "bn ", "avg_pool": "pool ", "max_pool": "maxpool "}[OPERATORS[operator].family]
+    text = {"conv": "", "conv_bn": "bn ", "avg_pool": "pool ", "max_pool": "maxpool ", "conv_transpose": "convt "}[
+        OPERATORS[operator].family
+    ]
     window = "r3 s3 p1" if "pool" in text else "k12 r3 s3 p1" + (" b1" if not text else "")
     expected = drawn(operator, f"{text}n2 c4 h8 w9 {window}" + (" u1" if "pool" in text else ""), "bf16", "nonfinite")
     if operator == "conv_bn_backward":
@@ -146,10 +150,16 @@ def test_the_maximum_of_negative_zeros_is_negative() -> None:
 def test_an_empty_batch_has_every_distribution(operator: str):
     """Problems with it are drawn in all of them."""
     family = OPERATORS[operator].family
-    text = {"conv": "n0 c4 h5 w5 k4 r3 s3 p1 b1", "conv_bn": "bn n0 c4 h5 w5 k4 r3 s3"}.get(family)
+    text = {
+        "conv": "n0 c4 h5 w5 k4 r3 s3 p1 b1",
+        "conv_bn": "bn n0 c4 h5 w5 k4 r3 s3",
+        "conv_transpose": "convt n0 c4 h5 w5 k4 r3 s3 p1 b1",
+        "conv_requantized": "q n0 c4 h5 w5 k4 r3 s3 p1 b1",
+    }.get(family)
     geometry = parse(text or f"{family.replace('_', '').replace('avg', '')} n0 c3 h5 w5 r2 s2")
-    for distribution in FAMILIES[family].distributions:
-        expected = Expectation(Recipe(OPERATORS[operator], geometry, "fp32", distribution, 0))
+    every = product(OPERATORS[operator].dtypes, FAMILIES[family].distributions)
+    for dtype, distribution in ((d, name) for d, name in every if applies(name, d)):
+        expected = Expectation(Recipe(OPERATORS[operator], geometry, dtype, distribution, 0))
         assert all(not np.any(array) for array in expected.reference.values())
 
 

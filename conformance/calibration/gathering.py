@@ -2,13 +2,15 @@
 
     out[n, c, i, j] = sum_{a,b} terms[a, b, n, c, i, j] / divisors[a, b, i, j]
 
-Terms that are padding, or windows that do not exist, are zeros, which no order of a sum can tell from absent ones.
+and likewise on one axis or three. Terms that are padding, or windows that do not exist, are zeros, which no order of a
+sum can tell from absent ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
@@ -22,55 +24,68 @@ Axis = tuple[np.ndarray, np.ndarray]
 class Gathered:
     """The terms as float64 [A, B, N, C, rows, columns]; their divisors, and these by axis, as floats.
 
-    divisors         [A, B, rows, columns]
-    rows, columns    [A, rows] and [B, columns], with divisors as their products
-    common           whether all terms of an output have the same divisor
+    divisors   [A, B, rows, columns]
+    by_axis    [A, rows] and [B, columns], with divisors as their products
+    common     whether all terms of an output have the same divisor
     """
 
     terms: np.ndarray
     divisors: np.ndarray
-    rows: np.ndarray
-    columns: np.ndarray
+    by_axis: tuple[np.ndarray, ...]
     common: bool
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The divisors as they broadcast to the terms."""
+        return np.expand_dims(self.divisors, (len(self.by_axis), len(self.by_axis) + 1))
 
 
 def gathered(operator: Operator, geometry: PoolGeometry, inputs: Arrays) -> Gathered:
     """What the operator adds up."""
-    of_axis = _WAYS[operator.name]
-    (rows, in_rows), (columns, in_columns) = of_axis(geometry, 0), of_axis(geometry, 1)
-    inside = in_rows[:, None, :, None] & in_columns[None, :, None, :]
-    picked = inputs[operator.data].astype(np.float64)[..., rows[:, None, :, None], columns[None, :, None, :]]
-    terms = np.where(inside, picked, 0.0).transpose(2, 3, 0, 1, 4, 5)
-    by_rows, by_columns = by_axis(geometry)
-    if operator.name == "avg_pool_forward":
-        shares = by_rows[None], by_columns[None]
-    else:
-        shares = by_rows[rows], by_columns[columns]
-    divisors = shares[0][:, None, :, None] * shares[1][None, :, None, :]
-    common = operator.name == "avg_pool_forward" or np.unique(geometry.divisors).size == 1
-    return Gathered(np.ascontiguousarray(terms), divisors, *shares, common)
+    rank, forward = geometry.rank, operator.name == "avg_pool_forward"
+    axes = [_WAYS[operator.name](geometry, axis) for axis in range(rank)]
+    picked, by_axis = inputs[operator.data].astype(np.float64), _by_axis(geometry)
+    for axis in reversed(range(rank)):
+        picked = picked.take(axes[axis][0], 2 + axis)
+    terms_first = (*range(2, 2 + 2 * rank, 2), 0, 1, *range(3, 3 + 2 * rank, 2))
+    inside = np.expand_dims(_outer([inside for _, inside in axes]), (rank, rank + 1))
+    shares = tuple(one[None] if forward else one[places] for one, (places, _) in zip(by_axis, axes, strict=True))
+    return Gathered(
+        np.ascontiguousarray(np.where(inside, picked.transpose(terms_first), 0.0)),
+        _outer(shares), shares, forward or np.unique(geometry.divisors).size == 1,
+    )  # fmt: skip
 
 
-def by_axis(geometry: PoolGeometry) -> tuple[np.ndarray, np.ndarray]:
-    """Divisors as products of one for the row, [P], and one for the column, [Q]."""
+def _outer(by_axis: Sequence[np.ndarray]) -> np.ndarray:
+    """The products of arrays [terms, outputs], one for each axis: all terms' axes, then all outputs'."""
+    rank = len(by_axis)
+    found = (
+        array.reshape([extent if place == axis else 1 for extent in array.shape for place in range(rank)])
+        for axis, array in enumerate(by_axis)
+    )
+    return reduce(np.multiply, found)
+
+
+def _by_axis(geometry: PoolGeometry) -> list[np.ndarray]:
+    """Divisors as products of one for each axis."""
     if geometry.divisor_override is not None:
-        return np.full(geometry.output_size[0], float(geometry.divisor_override)), np.ones(geometry.output_size[1])
-    (u, v), (rows, columns), none = geometry.stride, geometry.padding, (0, 0)
-    tall = replace(geometry, w=1, s=1, stride=(u, 1), padding=(rows, none))
-    wide = replace(geometry, h=1, r=1, stride=(1, v), padding=(none, columns))
-    return tall.divisors[:, 0].astype(np.float64), wide.divisors[0].astype(np.float64)
+        first, *others = geometry.output_size
+        return [np.full(first, float(geometry.divisor_override)), *map(np.ones, others)]
+    axes = zip(geometry.size, geometry.window, geometry.stride, geometry.padding, strict=True)
+    alone = (replace(geometry, size=(n,), window=(taps,), stride=(u,), padding=(p,)) for n, taps, u, p in axes)
+    return [one.divisors.astype(np.float64) for one in alone]
 
 
 def _forward(g: PoolGeometry, axis: int) -> Axis:
     """The window of every output."""
-    size, window, outputs = (g.h, g.w)[axis], (g.r, g.s)[axis], g.output_size[axis]
+    size, window, outputs = g.size[axis], g.window[axis], g.output_size[axis]
     places = np.arange(outputs) * g.stride[axis] - g.padding[axis][0] + np.arange(window)[:, None]
     return np.clip(places, 0, size - 1), (places >= 0) & (places < size)
 
 
 def _backward(g: PoolGeometry, axis: int) -> Axis:
     """The windows that hold every element, the last one first."""
-    size, window, stride, outputs = (g.h, g.w)[axis], (g.r, g.s)[axis], g.stride[axis], g.output_size[axis]
+    size, window, stride, outputs = g.size[axis], g.window[axis], g.stride[axis], g.output_size[axis]
     places = np.arange(size) + g.padding[axis][0]
     holding = places // stride - np.arange(-(-window // stride))[:, None]
     inside = (holding >= 0) & (holding < outputs) & (places - holding * stride < window)

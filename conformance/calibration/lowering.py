@@ -1,4 +1,5 @@
-"""Every direction of convolution as one matrix product per group, so that an algorithm is only an order of a sum.
+"""Every direction of convolution, and of transposed convolution, as one matrix product per group, so that an algorithm
+is only an order of a sum.
 
     out[g, m, t] = sum_i a[g, m, i] * b[g, i, t]
 
@@ -8,12 +9,16 @@ from absent ones.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from conformance.operators import Arrays, ConvGeometry, Operator
-from conformance.operators.spatial import padded, windows
+from conformance.operators.conv_transpose.geometry import TransposedGeometry
+from conformance.operators.spatial import padded, spans, windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Product:
         return np.ascontiguousarray(result.swapaxes(0, 1)) if self.batch_first else result
 
 
-def lowered(operator: Operator, geometry: ConvGeometry, inputs: Arrays) -> Product:
+def lowered(operator: Operator, geometry: Any, inputs: Arrays) -> Product:
     """The matrix product that computes the operator's main output (y, dx or dw; bias and dbias apart)."""
     values = {name: array.astype(np.float64) for name, array in inputs.items()}
     return _LOWERINGS[operator.name](geometry, values)
@@ -42,10 +47,15 @@ def lowered(operator: Operator, geometry: ConvGeometry, inputs: Arrays) -> Produ
 
 def _patches(g: ConvGeometry, x: np.ndarray) -> np.ndarray:
     """[G, C/g*R*S, N*P*Q]."""
-    view = windows(padded(x, g.padding, np.dtype(np.float64)), (g.r, g.s), g.stride, g.dilation, g.output_size)
-    n, c, r, s, p, q = view.shape
-    grouped = view.reshape(n, g.groups, c // g.groups, r, s, p, q).transpose(1, 2, 3, 4, 0, 5, 6)
-    return grouped.reshape(g.groups, c // g.groups * r * s, n * p * q)
+    view = windows(padded(x, g.padding, np.dtype(np.float64)), g.window, g.stride, g.dilation, g.output_size)
+    return _by_group(g, view, g.c)
+
+
+def _by_group(g: ConvGeometry, view: np.ndarray, channels: int) -> np.ndarray:
+    """[N, channels, *window, *places] as [G, channels/g * taps, N * places]."""
+    grouped = view.reshape(g.n, g.groups, channels // g.groups, *view.shape[2:])
+    order = (*range(1, 3 + g.rank), 0, *range(3 + g.rank, 3 + 2 * g.rank))
+    return grouped.transpose(order).reshape(g.groups, channels // g.groups * math.prod(g.window), -1)
 
 
 def _forward(g: ConvGeometry, values: Arrays) -> Product:
@@ -60,25 +70,44 @@ def _backward_weight(g: ConvGeometry, values: Arrays) -> Product:
 
 def _backward_data(g: ConvGeometry, values: Arrays) -> Product:
     """A stride-1 convolution of dy, spread out by the stride, with the flipped filter."""
-    (p, q), (u, v) = g.output_size, g.stride
-    (top, _), (left, _) = g.padding
-    reach = (g.dilation[0] * (g.r - 1), g.dilation[1] * (g.s - 1))
-    image = np.zeros((g.n, g.k, g.h + reach[0] + top, g.w + reach[1] + left))
-    spread = image[:, :, reach[0] : reach[0] + (p - 1) * u + 1, reach[1] : reach[1] + (q - 1) * v + 1]
-    rows, columns = spread.shape[2:]
-    image[:, :, reach[0] : reach[0] + rows : u, reach[1] : reach[1] + columns : v] = values["dy"][
-        :, :, : -(-rows // u), : -(-columns // v)
-    ]
-    view = windows(image[:, :, top:, left:], (g.r, g.s), (1, 1), g.dilation, (g.h, g.w))
+    first: list[Any] = [...]
+    kept: list[Any] = [...]
+    inner: list[Any] = [...]
+    extent = []
+    axes = zip(g.size, spans(g), g.stride, g.padding, g.output_size, strict=True)
+    for size, span, u, (before, _), count in axes:
+        extent.append(size + span - 1 + before)
+        reached = min((count - 1) * u + 1, size + before)  # results behind the image meet no element of it
+        first.append(slice(span - 1, span - 1 + reached, u))
+        kept.append(slice(-(-reached // u)))
+        inner.append(slice(before, None))
+    image = np.zeros((g.n, g.k, *extent))
+    image[tuple(first)] = values["dy"][tuple(kept)]
+    view = windows(image[tuple(inner)], g.window, (1,) * g.rank, g.dilation, g.size)
     kg, cg = g.k // g.groups, g.c // g.groups
-    b = view.reshape(g.n, g.groups, kg, g.r, g.s, g.h, g.w).transpose(1, 2, 3, 4, 0, 5, 6)
-    flipped = values["w"][..., ::-1, ::-1].reshape(g.groups, kg, cg, g.r, g.s).transpose(0, 2, 1, 3, 4)
-    a = flipped.reshape(g.groups, cg, kg * g.r * g.s)
-    return Product(a, b.reshape(g.groups, kg * g.r * g.s, -1), (g.c, g.n, g.h, g.w), batch_first=True)
+    flipped = np.flip(values["w"], tuple(range(2, 2 + g.rank))).reshape(g.groups, kg, cg, *g.window)
+    a = flipped.swapaxes(1, 2).reshape(g.groups, cg, -1)
+    return Product(a, _by_group(g, view, g.k), (g.c, g.n, *g.size), batch_first=True)
 
 
-_LOWERINGS = {
+def _transposed_forward(g: TransposedGeometry, values: Arrays) -> Product:
+    """As the data gradient of the mirror, whose images are those of y that windows reach."""
+    return _backward_data(g.mirror, {"dy": values["x"], "w": values["w"]})
+
+
+def _transposed_backward_data(g: TransposedGeometry, values: Arrays) -> Product:
+    return _forward(g.mirror, {"x": values["dy"][g.reached], "w": values["w"]})
+
+
+def _transposed_backward_weight(g: TransposedGeometry, values: Arrays) -> Product:
+    return _backward_weight(g.mirror, {"x": values["dy"][g.reached], "dy": values["x"]})
+
+
+_LOWERINGS: dict[str, Callable[[Any, Arrays], Product]] = {
     "conv_forward": _forward,
     "conv_backward_data": _backward_data,
     "conv_backward_weight": _backward_weight,
+    "conv_transpose_forward": _transposed_forward,
+    "conv_transpose_backward_data": _transposed_backward_data,
+    "conv_transpose_backward_weight": _transposed_backward_weight,
 }

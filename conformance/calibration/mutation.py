@@ -18,6 +18,7 @@ from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, takes
+from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, at_level
 from conformance.problems.table import SPARSE
 
@@ -56,14 +57,16 @@ class Outcome:
 Rows = Sequence[tuple[str, Recipe]]
 
 
-def rows(operator: str, level: str, names: Iterable[str] = ()) -> Rows:
-    """Problem names and recipes of a level that are small enough, layouts apart; optionally of some problems only."""
+def rows(operator: str, level: str, names: Iterable[str] = (), rank: int | None = None) -> Rows:
+    """Problem names and recipes of a level that are small enough, layouts apart; optionally of some problems, or of a
+    number of dimensions, only."""
     chosen = frozenset(names)
     found: dict[Recipe, str] = {}
     for problem, variants in at_level(PROBLEMS, level):
         wanted = takes(operator, problem.geometry) and (not chosen or problem.name in chosen)
+        wanted = wanted and rank in (None, problem.geometry.rank)
         if wanted and OPERATORS[operator].flops(problem.geometry) < 2 * AFFORDABLE:
-            for variant in variants:
+            for variant in (one for one in variants if OPERATORS[operator].defined(problem.geometry, one.dtype)):
                 recipe = Recipe(OPERATORS[operator], problem.geometry, variant.dtype, variant.distribution, SEED)
                 found.setdefault(recipe, problem.name)
     return [(name, recipe) for recipe, name in found.items()]
@@ -105,22 +108,30 @@ def _failed(mutant: Mutant, expected: Expectation, without: frozenset[str]) -> t
 
 
 def run(
-    level: str, families: frozenset[str], without: frozenset[str], operators: Iterable[str], jobs: int = JOBS
+    level: str,
+    families: frozenset[str],
+    without: frozenset[str],
+    operators: Iterable[str],
+    jobs: int = JOBS,
+    rank: int | None = None,
 ) -> list[Outcome]:
-    """All mutants of the families (or of every one) on the operators, on several processes."""
+    """All mutants of the families (or of every one) on the operators, on several processes; with `rank`, those that
+    exist in so many dimensions, on the rows of these."""
     tasks = []
     for operator in operators:
         indices = [
-            i for i, m in enumerate(MUTANTS) if operator in m.operators and (not families or m.family in families)
+            i
+            for i, m in enumerate(MUTANTS)
+            if operator in m.operators and (not families or m.family in families) and rank in (None, *m.ranks)
         ]
-        tasks += [(level, without, operator, indices[i::SHARES]) for i in range(min(SHARES, len(indices)))]
+        tasks += [(level, without, operator, rank, indices[i::SHARES]) for i in range(min(SHARES, len(indices)))]
     with ProcessPoolExecutor(jobs) as pool:
         return [outcome for part in pool.map(_share, tasks) for outcome in part]
 
 
-def _share(task: tuple[str, frozenset[str], str, Sequence[int]]) -> list[Outcome]:
-    level, without, operator, indices = task
-    return outcomes([MUTANTS[i] for i in indices], operator, rows(operator, level), without)
+def _share(task: tuple[str, frozenset[str], str, int | None, Sequence[int]]) -> list[Outcome]:
+    level, without, operator, rank, indices = task
+    return outcomes([MUTANTS[i] for i in indices], operator, rows(operator, level, rank=rank), without)
 
 
 def score(found: Iterable[Outcome]) -> tuple[int, int]:
@@ -167,16 +178,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", choices=("smoke", "standard"), default="standard", help="tables (default: standard)")
     parser.add_argument("--kind", dest="family", action="append", choices=families, help="only this class of defects")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's mutants")
+    parser.add_argument("--rank", type=int, choices=RANKS, help="only on problems of so many dimensions (default: all)")
     parser.add_argument("--without", action="append", choices=PARTS, help="switch a distribution or a statistic off")
     parser.set_defaults(run=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
     families, without = frozenset(arguments.family or ()), frozenset(arguments.without or ())
-    found = run(arguments.level, families, without, arguments.operator or tuple(OPERATORS))
+    found = run(arguments.level, families, without, arguments.operator or tuple(OPERATORS), rank=arguments.rank)
     examined: list[Examined] = []
     failed = ""
-    if not (arguments.operator or without):  # which concern our own mutants alone
+    if not (arguments.operator or arguments.rank or without):  # which concern our own mutants alone
         try:
             examined = field.examine(field.files(families), arguments.level, JOBS)
         except RuntimeError as error:

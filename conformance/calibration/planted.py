@@ -138,7 +138,7 @@ class Kernel(Search):
 def distance(descriptor: str) -> int:
     """How far a problem is from the simplest one of its family, in steps."""
     geometry = parse(descriptor)
-    goal = SIMPLEST[geometry.family]
+    goal = SIMPLEST[geometry.family, geometry.rank]
     return sum(abs(value - goal[name]) for name, value in parameters(geometry).items())
 
 

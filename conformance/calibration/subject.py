@@ -14,11 +14,13 @@ from conformance.inputs.probing import Probes
 from conformance.judge import Contract, Judgement, judge, outputs_of
 from conformance.judge.probes import judge_by_probes
 from conformance.operators import CONVOLUTIONS, Arrays, Operator
+from conformance.operators.spatial import RANKS
 
 DEFAULT = Contract()
 STORED = ("fp32", "bf16", "fp16")
 SHORT = ("bf16", "fp16")
 FP32_ONLY = ("fp32",)
+FP8, INT8 = ("fp8_e4m3", "fp8_e5m2"), ("int8",)
 
 Run = Callable[[Operator, Any, Arrays, str], Arrays]
 """(operator, geometry, inputs in storage dtype, dtype) -> outputs in storage dtype, canonical order."""
@@ -35,11 +37,14 @@ class Subject:
     operators: tuple[str, ...] = CONVOLUTIONS
     when: Callable[[Any], bool] = lambda geometry: True
     dtypes: tuple[str, ...] = STORED
+    ranks: tuple[int, ...] = RANKS
+    """Numbers of dimensions that it computes."""
 
     def applies(self, operator: str, geometry: Any, dtype: str) -> bool:
         """On an empty batch only what is about one: of the others nothing is left to see."""
         about = geometry.n > 0 or self.family == "partial-requests"
-        return about and operator in self.operators and dtype in self.dtypes and self.when(geometry)
+        known = operator in self.operators and dtype in self.dtypes and geometry.rank in self.ranks
+        return about and known and self.when(geometry)
 
 
 def judgements(subject: Subject, expected: Expectation, contract: Contract | None = None) -> Iterator[Judgement]:

@@ -113,7 +113,7 @@ def gradients_asked_for_alone(subject: Subject) -> None:
             tape = _recorded(sample, variant, inputs, wanted, when)
             _require_gradients(gradients, dy, wanted, tape.pull(bridge.from_host(dy)), when)
         images = [
-            array if host is None or host.ndim < 4 else _in_memory(bridge, "channels-last", host)
+            array if host is None or host.ndim < 3 else _in_memory(bridge, "channels-last", host)
             for array, host in zip(inputs, sample.stored, strict=True)
         ]
         if images[0] is not None:
@@ -172,16 +172,17 @@ def _in_memory(bridge: ArrayBridge, memory: str, host: np.ndarray) -> Any | None
     """Images (NCHW) on the device, in memory of one kind; None where the framework has no views."""
     if memory == "contiguous":
         return bridge.from_host(host)
-    n, c, h, w = host.shape
     if memory == "expanded":
-        return bridge.view(bridge.from_host(host.reshape(-1)[:1].copy()), 0, host.shape, (0, 0, 0, 0))
+        return bridge.view(bridge.from_host(host.reshape(-1)[:1].copy()), 0, host.shape, (0,) * host.ndim)
     if memory == "channels-last":
-        flat = np.ascontiguousarray(host.transpose(0, 2, 3, 1)).reshape(-1)
-        return bridge.view(bridge.from_host(flat), 0, host.shape, (h * w * c, 1, w * c, c))
-    larger = np.full((n, c, h + 1, w + 3), np.nan, host.dtype)
-    larger[:, :, 1:, 2 : w + 2] = host
-    row, plane = w + 3, (h + 1) * (w + 3)
-    return bridge.view(bridge.from_host(larger.reshape(-1)), row + 2, host.shape, (c * plane, plane, row, 1))
+        last = np.ascontiguousarray(np.moveaxis(host, 1, -1))
+        strides = np.moveaxis(last, -1, 1).strides
+        return bridge.view(
+            bridge.from_host(last.reshape(-1)), 0, host.shape, tuple(step // host.itemsize for step in strides)
+        )
+    larger = np.pad(host, [(0, 0), (0, 0), *[(1, 0)] * (host.ndim - 3), (2, 1)], constant_values=np.nan)
+    strides = tuple(step // host.itemsize for step in larger.strides)
+    return bridge.view(bridge.from_host(larger.reshape(-1)), sum(strides[2:-1]) + 2, host.shape, strides)
 
 
 def _require_gradients(

@@ -73,7 +73,7 @@ _CHECKS = (
     *(RequiredCheck(check, of_right_kernels=True) for check in BEHAVIOUR),
     RequiredCheck(calls_in_a_row_are_right, of_right_kernels=True, paths=0),
     *(RequiredCheck(check, of_right_kernels=True, paths=1) for check in STATE),
-    RequiredCheck(directions_are_adjoint, ("conv_forward",), of_right_kernels=True),
+    RequiredCheck(directions_are_adjoint, ("conv_forward", "conv_transpose_forward"), of_right_kernels=True),
     RequiredCheck(
         worked_example_is_exact, tuple(name for name, operator in OPERATORS.items() if operator.worked_example)
     ),

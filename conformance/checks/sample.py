@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.dtypes import WHOLE
 from conformance.execution import verify
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
@@ -104,9 +105,11 @@ class Subject:
     def sample(self, number: int = 0, distribution: str = "", problem: Problem | None = None) -> Sample:
         """Inputs of the case's seed, or the `number`-th others; of another problem if one is given.
 
-        On the first distribution of the operator's family, unless another one is asked for.
+        On the first distribution of the operator's family, unless another one is asked for; whole numbers have no
+        fractions.
         """
-        distribution = distribution or FAMILIES[self.case.operator.family].distributions[0]
+        first = FAMILIES[self.case.operator.family].distributions[0]
+        distribution = first if self.case.variant.dtype in WHOLE else distribution or first
         variant = replace(self.case.variant, distribution=distribution)
         case = replace(self.case, problem=problem or self.case.problem, variant=variant, seed=self.case.seed + number)
         expected = Expectation(case.recipe)

@@ -17,14 +17,15 @@ import numpy as np
 
 from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
 from conformance.checks.sample import BehaviourError, Check, Sample, Subject, first_checked
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DTYPES, STORAGE
 from conformance.execution.case import Case
-from conformance.execution.invocation import TO_LAYOUT
 from conformance.execution.paths import MAX_PATHS, every_variant, paths
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
+from conformance.layouts import arranged, rank_of
 from conformance.operators import FAMILIES, GeometryError
-from conformance.operators.descriptor import FLAG, NEGATED_FLAG, PAIR, SIDES, Field
+from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
 from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level, typed
+from conformance.problems.table import usual
 from conformance.results.schema import Facts
 from conformance.worker.audit import differing
 from conformance.worker.repeating import PATIENCE
@@ -127,6 +128,12 @@ EQUAL_SHAPES = {
     "conv_bn": ("bn n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1", "bn n2 c3 h3 w3 k3 r3 s3 p1", "bn n2 c4 h6 w7 k4 r3 s3 p1 g2"),
     "avg_pool": ("pool n3 c4 h5 w5 r3 s3 u2 p1:0x0:1 valid1", "pool n2 c6 h6 w6 r3 s3 u1 p1"),
     "max_pool": ("maxpool n3 c4 h4 w5 r2 s2 u2 p1:0x0:1", "maxpool n2 c6 h6 w6 r3 s3 u1 p1"),
+    "conv_transpose": (
+        "convt n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1",
+        "convt n2 c3 h3 w3 k3 r3 s3 p1",
+        "convt n2 c4 h4 w5 k4 r3 s3 u2 p1 o1 g2 b1",
+    ),
+    "conv_requantized": ("q n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1 b1 zx5 zy-9", "q n2 c3 h3 w3 k3 r3 s3 p1"),
 }
 """Problems of a family with a remainder, so that a parameter can change without a change of any shape, and of equal
 extents, so that both layouts have the same shapes."""
@@ -141,9 +148,9 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
     problems = [typed(text) for text in EQUAL_SHAPES.get(operator.family, ())]
     declared = [kernel for kernel in bridge.kernels if kernel.operator == operator.name]
     variants = tuple(Variant(d, la, case.variant.distribution) for k in declared for d in k.dtypes for la in k.layouts)
-    standard = [problem for problem, _ in at_level(PROBLEMS, "standard")]
+    standard = usual(problem for problem, _ in at_level(PROBLEMS, "standard"))
     places = [(problem, case.variant) for problem in problems]
-    places += paths(bridge, operator.name, standard, every_variant(tuple(STORAGE), LAYOUTS), MAX_PATHS["standard"])
+    places += paths(bridge, operator.name, standard, every_variant(DTYPES, LAYOUTS), MAX_PATHS["standard"])
 
     def at(problem: Problem, variant: Variant) -> Subject | None:
         return _subject(replace(case, problem=problem, variant=variant))
@@ -154,7 +161,8 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
             continue
         tensors = operator.inputs(problem.geometry).values()
         for name, changed in _other_variants(variant, variants):
-            if name == "layout" and not all(len({*t.shape[1:]}) == 1 for t in tensors if len(t.shape) == 4):
+            one, two = ([arranged(t, v.layout, problem.geometry).stored for t in tensors] for v in (variant, changed))
+            if one != two:
                 continue  # its shapes tell the layouts apart
             if counts.get(name, 0) < PAIRS.get(name, 1) and (other := at(problem, changed)):
                 counts[name] = counts.get(name, 0) + 1
@@ -167,7 +175,8 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
 
 
 def _other_variants(variant: Variant, variants: Sequence[Variant]) -> Iterator[tuple[str, Variant]]:
-    """The next variant of another dtype, and that of another layout, if there are any."""
+    """The next variant of another dtype, and that of another layout of the same rank, if there are any."""
+    variants = [v for v in variants if rank_of(v.layout) == rank_of(variant.layout)]
     dtype = next((v for v in variants if v.layout == variant.layout and v.dtype != variant.dtype), None)
     layout = next((v for v in variants if v.dtype == variant.dtype and v.layout != variant.layout), None)
     yield from ((name, other) for name, other in (("dtype", dtype), ("layout", layout)) if other)
@@ -187,12 +196,11 @@ def _neighbours(operator: Any, geometry: Any) -> Iterator[tuple[str, Any]]:
     field one with the same outputs, if there is one, or else one with others."""
     inputs = {name: tensor.shape for name, tensor in operator.inputs(geometry).items()}
     outputs = {name: tensor.shape for name, tensor in operator.outputs(geometry).items()}
-    for field in type(geometry).FIELDS:
-        attribute = field.attribute or field.letter
+    for field in geometry.fields:
         found: list[tuple[bool, Any]] = []
-        for value in _values(field, getattr(geometry, attribute)):
+        for value in _values(field, field.of(geometry)):
             try:
-                other = replace(geometry, **{attribute: value})
+                other = field.changed(geometry, value)
                 same = {name: tensor.shape for name, tensor in operator.inputs(other).items()}
                 returned = {name: tensor.shape for name, tensor in operator.outputs(other).items()}
             except GeometryError:
@@ -207,7 +215,7 @@ def _neighbours(operator: Any, geometry: Any) -> Iterator[tuple[str, Any]]:
 
 def _reaches_beyond(geometry: Any) -> bool:
     """Whether a window can lie in the padding alone."""
-    axes = zip((geometry.r, geometry.s), geometry.dilation, geometry.padding, strict=True)
+    axes = zip(geometry.window, geometry.dilation, geometry.padding, strict=True)
     return any(max(sides) > dilation * (window - 1) for window, dilation, sides in axes)
 
 
@@ -215,13 +223,13 @@ def _values(field: Field, value: Any) -> Iterator[Any]:
     """Other values of a parameter, near ones first."""
     if field.form in (FLAG, NEGATED_FLAG):
         yield not value
-    elif field.form is PAIR:
-        yield from itertools.product((1, 2, 3), repeat=2)
-    elif field.form is SIDES:
+    elif field.attribute == "padding":
         yield tuple((after, before) for before, after in value)
         sides = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (2, 2))
-        yield from itertools.product(sides, repeat=2)
-    elif field.letter in "hwrsg":
+        yield from itertools.product(sides, repeat=len(value))
+    elif isinstance(value, tuple):
+        yield from itertools.product((1, 2, 3), repeat=len(value))
+    elif field.axis is not None or field.letter == "g":
         yield from (value + step for step in (1, -1, 2, -2) if value + step > 0)
     elif field.letter not in "nck":
         yield from (3, 4, 7, 1, 30, 100)
@@ -233,9 +241,9 @@ def calls_are_right_later(subject: Subject) -> None:
     One wait serves all paths: a thread that writes late does so after the checks of a single path have ended.
     """
     case = subject.case
-    standard = [problem for problem, _ in at_level(PROBLEMS, "standard")]
+    standard = usual(problem for problem, _ in at_level(PROBLEMS, "standard"))
     chosen = paths(
-        case.implementation, case.operator.name, standard, every_variant(tuple(STORAGE), LAYOUTS), MAX_PATHS["standard"]
+        case.implementation, case.operator.name, standard, every_variant(DTYPES, LAYOUTS), MAX_PATHS["standard"]
     )
     held = []
     for problem, variant in chosen:
@@ -294,9 +302,8 @@ def memory_is_given_back(subject: Subject) -> None:
             bound = replace(invocation, geometry=one)
             tensors, shapes = operator.inputs(one), []
             for tensor in map(tensors.get, operator.arguments):
-                order = TO_LAYOUT[invocation.layout] if tensor and len(tensor.shape) == 4 else (0,)
                 stored = tensor and STORAGE[tensor.stored_as(invocation.dtype)]
-                shapes.append(tensor and (stored, tuple(tensor.shape[axis] for axis in order)))
+                shapes.append(tensor and (stored, arranged(tensor, invocation.layout, one).stored))
             cases.append((shapes, bound.parameters()))
         found = invocation.instruments.growth_by_shape(invocation.kernel.function, cases, MIN_SHAPES, seconds)
         if found[0] < MIN_SHAPES:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from conformance.diagnosis.arrangements import misreadings
+from conformance.layouts import Arrangement, arranged, filter_letters, layouts_of, letters
 from conformance.operators import FAMILIES, Arrays, Operator, Tensor
 from conformance.operators.mistakes import Mistake, fitted, misread
 
@@ -53,33 +55,45 @@ class Diagnosis:
 
 
 def diagnose(
-    operator: Operator, geometry: Any, inputs: Arrays, outputs: Arrays, reference: Arrays | None = None
+    operator: Operator,
+    geometry: Any,
+    inputs: Arrays,
+    outputs: Arrays,
+    reference: Arrays | None = None,
+    layout: str = "",
 ) -> Diagnosis | None:
     """The known mistake that explains wrong outputs (canonical order, storage dtype); None if none clearly does.
 
-    Elements that are not finite anywhere are left aside. `reference` saves computing the exact outputs once more.
+    Elements that are not finite anywhere are left aside. `reference` saves computing the exact outputs once more;
+    `layout` is the kernel's, which it may have taken for another one.
     """
     sizes = operator.flops(geometry) / 2, operator.bytes(geometry, 1)
-    if max(sizes) > AFFORDABLE or geometry.r * geometry.s > LARGEST_WINDOW or not sizes[0]:  # of an empty batch nothing
+    if (
+        max(sizes) > AFFORDABLE or math.prod(geometry.window) > LARGEST_WINDOW or not sizes[0]
+    ):  # of an empty batch nothing
         return None
     with np.errstate(all="ignore"):
         reference = reference or operator.reference(geometry, inputs)
         if _equal(outputs, reference):
             return None
-        return _best(operator, outputs, reference, _computed(operator, geometry, inputs))
+        further = misreadings(layout or layouts_of(geometry.rank)[0], geometry.rank)
+        return _best(operator, outputs, reference, _computed(operator, geometry, inputs, further), further)
 
 
 def diagnose_shapes(
-    operator: Operator, geometry: Any, inputs: Arrays, returned: Arrays, order: tuple[int, ...] = (0, 1, 2, 3)
+    operator: Operator, geometry: Any, inputs: Arrays, returned: Arrays, layout: str = ""
 ) -> Diagnosis | None:
     """The known mistake that explains outputs of other shapes or dtypes than asked for; None if none does.
 
-    `returned` holds arrays as the kernel returned them; `order`, which axes a tensor of four has there one after the
-    other. A name with residual `UNEXPLAINED` is that of a mistake that makes outputs of these shapes.
+    `returned` holds arrays as the kernel returned them, in a layout (canonical order). A name with residual
+    `UNEXPLAINED` is that of a mistake that makes outputs of these shapes.
     """
     if not operator.flops(geometry) or not all(np.can_cast(array.dtype, np.float64) for array in returned.values()):
         return None
-    tensors, canonical = operator.outputs(geometry), _canonical(returned, order)
+    layout = layout or layouts_of(geometry.rank)[0]
+    tensors, further = operator.outputs(geometry), misreadings(layout, geometry.rank)
+    places = {name: arranged(tensor, layout, geometry) for name, tensor in tensors.items()}
+    canonical = _canonical(returned, places)
     resized = [
         (mistake, seen)
         for mistake in (OF_DY, *_known(operator))
@@ -91,10 +105,11 @@ def diagnose_shapes(
     else:
         with np.errstate(all="ignore"):
             reference = operator.reference(geometry, inputs)
-            for name, outputs in _arranged(tensors, returned, order):
+            for name, outputs in _arranged(places, returned):
                 if _equal(outputs, reference):
                     return Diagnosis((name,), 0.0)
-                if found := _best(operator, outputs, reference, _computed(operator, geometry, inputs)):
+                computed = _computed(operator, geometry, inputs, further)
+                if found := _best(operator, outputs, reference, computed, further):
                     return found
             tried = [(m, m.outputs_as(operator, geometry, seen, inputs)) for m, seen in resized]
             values = [(mistake, outputs) for mistake, outputs in tried if outputs is not None]
@@ -102,11 +117,11 @@ def diagnose_shapes(
             for some in filter(None, (sized, values)):
                 if found := _best(operator, canonical, reference, some):
                     return found
-            for name, outputs in _transposed(tensors, returned, order):
+            for name, outputs in _transposed(tensors, places, returned, layout):
                 if _equal(outputs, reference):
                     return Diagnosis((name,), 0.0)
         names = []  # the values of none of them
-    names += [name for name, _ in _transposed(tensors, returned, order)]
+    names += [name for name, _ in _transposed(tensors, places, returned, layout)]
     names += [
         f"{name} in the shape of {other}"
         for name, array in canonical.items()
@@ -120,38 +135,43 @@ Arrangements = Iterator[tuple[str, Arrays]]
 """How the elements of outputs may be arranged, and the outputs in canonical order if they are."""
 
 
-def _arranged(tensors: Mapping[str, Tensor], returned: Arrays, order: tuple[int, ...]) -> Arrangements:
-    due = _expected(tensors, order)
+def _arranged(places: Mapping[str, Arrangement], returned: Arrays) -> Arrangements:
+    due = {name: place.stored for name, place in places.items()}
     wrong = [name for name, array in returned.items() if array.shape != due[name]]
     what = " and ".join(wrong)
     if not wrong:
-        yield "right values in another dtype", _canonical(returned, order)
-    elif all(returned[name].size == tensors[name].size for name in wrong):
+        yield "right values in another dtype", _canonical(returned, places)
+    elif all(returned[name].size == math.prod(due[name]) for name in wrong):
         reshaped = {name: returned[name].reshape(due[name]) for name in wrong}
-        yield f"{what}: right values in another shape", _canonical(returned | reshaped, order)
+        yield f"{what}: right values in another shape", _canonical(returned | reshaped, places)
 
 
-def _transposed(tensors: Mapping[str, Tensor], returned: Arrays, order: tuple[int, ...]) -> Arrangements:
-    shapes = _expected(tensors, order)
+def _transposed(
+    tensors: Mapping[str, Tensor], places: Mapping[str, Arrangement], returned: Arrays, layout: str
+) -> Arrangements:
+    shapes = {name: place.stored for name, place in places.items()}
     wrong = [name for name, array in returned.items() if array.shape != shapes[name]]
-    if not wrong or not all(len(shapes[name]) == returned[name].ndim == 4 for name in wrong):
+    ranks = {len(shapes[name]) for name in wrong}
+    if len(ranks) != 1 or ranks == {1} or any(returned[name].ndim not in ranks for name in wrong):
         return
-    letters = "KCRS" if tensors[wrong[0]].axes == "KCRS" else "NCHW"
-    due = "".join(letters[axis] for axis in order)
-    for axes in itertools.permutations(range(4)):
+    (dimensions,) = ranks
+    due = (filter_letters(layout) if tensors[wrong[0]].is_filter else letters(layout)).upper()
+    for axes in itertools.permutations(range(dimensions)):
         moved = {name: returned[name].transpose(axes) for name in wrong}
         if _shapes(moved) == {name: shapes[name] for name in wrong}:
-            found = "".join(due[axes.index(axis)] for axis in range(4))
-            yield f"{' and '.join(wrong)} laid out as {found} instead of {due}", _canonical(returned | moved, order)
+            found = "".join(due[axes.index(axis)] for axis in range(dimensions))
+            yield f"{' and '.join(wrong)} laid out as {found} instead of {due}", _canonical(returned | moved, places)
 
 
-def _expected(tensors: Mapping[str, Tensor], order: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Shapes in the kernel's layout."""
-    return {n: tuple(t.shape[a] for a in order) if len(t.shape) == 4 else t.shape for n, t in tensors.items()}
+def _canonical(arrays: Arrays, places: Mapping[str, Arrangement]) -> Arrays:
+    """Those of other shapes with their axes in canonical order too, as far as they have as many."""
+    return {name: _canonically(array, places[name]) for name, array in arrays.items()}
 
 
-def _canonical(arrays: Arrays, order: tuple[int, ...]) -> Arrays:
-    return {name: a.transpose(np.argsort(order)) if a.ndim == 4 else a for name, a in arrays.items()}
+def _canonically(array: np.ndarray, place: Arrangement) -> np.ndarray:
+    if array.shape == place.stored:
+        return place.from_memory(array)
+    return array.transpose(place.back) if array.ndim == len(place.back) == len(place.shape) else array
 
 
 def _known(operator: Operator) -> tuple[Mistake, ...]:
@@ -163,9 +183,11 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-def _computed(operator: Operator, geometry: Any, inputs: Arrays) -> Iterator[tuple[Mistake, Arrays]]:
+def _computed(
+    operator: Operator, geometry: Any, inputs: Arrays, further: Iterable[Mistake] = ()
+) -> Iterator[tuple[Mistake, Arrays]]:
     """What every mistake that exists here makes of the inputs, in outputs of the right shapes."""
-    for mistake in _known(operator):
+    for mistake in (*_known(operator), *further):
         for compute in (mistake.outputs, mistake.read_beyond):
             outputs = compute(operator, geometry, inputs)
             if outputs is not None:
@@ -173,7 +195,11 @@ def _computed(operator: Operator, geometry: Any, inputs: Arrays) -> Iterator[tup
 
 
 def _best(
-    operator: Operator, actual: Arrays, reference: Arrays, computed: Iterable[tuple[Mistake, Arrays]]
+    operator: Operator,
+    actual: Arrays,
+    reference: Arrays,
+    computed: Iterable[tuple[Mistake, Arrays]],
+    further: Iterable[Mistake] = (),
 ) -> Diagnosis | None:
     """The mistakes of least residual ||actual - mistaken|| / ||actual - reference||, if that is small.
 
@@ -195,7 +221,7 @@ def _best(
     best = min(residuals.values(), default=math.inf)
     if not best <= EXPLAINED:
         return None
-    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_known(operator)))
+    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_known(operator), *further))
     names = [name for name in order if residuals.get(name, math.inf) <= max(EQUAL, best * APART)]
     return Diagnosis(tuple(names), best)
 

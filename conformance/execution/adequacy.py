@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.dtypes import FORMATS, STORAGE
+from conformance.dtypes import FORMATS, STORAGE, WHOLE
 from conformance.execution.case import Case
 from conformance.execution.status import KernelFailure
 from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported
@@ -23,7 +23,9 @@ from conformance.inputs import Expectation, Recipe
 from conformance.judge import outputs_of, passes
 from conformance.judge.accuracy import KNOWN
 from conformance.operators import Operator, takes
+from conformance.operators.spatial import Index
 from conformance.problems import PROBLEMS
+from conformance.problems.table import usual
 
 LARGEST = 1 << 25, 1 << 18
 """FLOPs and elements of the largest problem that is tried."""
@@ -31,8 +33,9 @@ MAX_TRIED = 24
 FACTOR = 1.01
 ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
 
-_inadequate: dict[tuple[int, str, str], tuple[Kernel, str]] = {}
-"""(id of a kernel, operator, dtype) -> the kernel (so that no other one gets its id), and what its contract hides."""
+_inadequate: dict[tuple[int, str, str, int], tuple[Kernel, str]] = {}
+"""(id of a kernel, operator, dtype, number of dimensions) -> the kernel (so that no other one gets its id), and what
+its contract hides."""
 
 
 def require_adequate(case: Case) -> None:
@@ -40,7 +43,7 @@ def require_adequate(case: Case) -> None:
     kernel, dtype = case.kernel, case.variant.dtype
     if _strict(kernel.contract, dtype):
         return
-    key = (id(kernel), case.operator.name, dtype)
+    key = (id(kernel), case.operator.name, dtype, case.problem.geometry.rank)
     if key not in _inadequate:
         _inadequate[key] = kernel, _found(case, kernel)
     if hidden := _inadequate[key][1]:
@@ -49,6 +52,8 @@ def require_adequate(case: Case) -> None:
 
 def _strict(contract: Contract, dtype: str) -> bool:
     """Whether it is plain that there is something to see: sums as precise as fp32, of inputs as given."""
+    if dtype in WHOLE:
+        return True
     formats = [contract.accumulator(dtype), *([FORMATS[contract.partials]] if contract.splits > 1 else [])]
     exact = contract.inputs == "exact" and all(f.precision >= FORMATS["fp32"].precision for f in formats)
     return exact and contract.algorithm == "direct" and contract.rounding == "nearest"
@@ -57,13 +62,15 @@ def _strict(contract: Contract, dtype: str) -> bool:
 def _found(case: Case, kernel: Kernel) -> str:
     """What is not told apart on any problem, and what to declare; empty if there is nothing."""
     small = sorted(
-        {case.problem.geometry, *(p.geometry for p in PROBLEMS if takes(case.operator.name, p.geometry))},
+        {case.problem.geometry, *(p.geometry for p in usual(PROBLEMS) if takes(case.operator.name, p.geometry))},
         key=lambda g: (case.operator.flops(g), g.descriptor),
     )
     most_flops, most_elements = LARGEST
     small = [g for g in small if case.operator.flops(g) <= most_flops and case.operator.bytes(g, 1) <= most_elements]
     own = _some([geometry for geometry in small if _takes(case, kernel, geometry)])
-    every = [*own, *_some(small)]
+    # of each number of dimensions apart, so that problems of one do not change what is tried of another
+    ranks = dict.fromkeys((2, case.problem.geometry.rank))
+    every = [*own, *(g for rank in ranks for g in _some([g for g in small if g.rank == rank]))]
 
     def hidden(contract: Contract) -> list[str]:
         return [*_hidden(case, own, contract, (ZEROS,)), *_hidden(case, every, contract, (SCALED, WITHOUT_TAP))]
@@ -111,7 +118,8 @@ def _judged(
     """Wrong outputs of one problem, and whether the judge lets them pass."""
     geometry, dtype, reference = expected.recipe.geometry, expected.recipe.dtype, expected.reference
     without = expected.inputs[operator.operand].copy()
-    without[..., -1, -1] = 0
+    last: Index = (..., *[-1] * geometry.rank)
+    without[last] = 0
     wrongs = {
         ZEROS: {name: np.zeros_like(exact) for name, exact in reference.items()},
         WITHOUT_TAP: operator.reference(geometry, expected.inputs | {operator.operand: without}),

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case
 from conformance.execution.judging import METHODS, by_probes
 from conformance.execution.plan import absence_reason, base_of, engines_named, vary
@@ -28,8 +28,9 @@ from conformance.implementations.errors import kernel_frames
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
 from conformance.judge import Comparison, Contract, compare, outputs_of
+from conformance.layouts import NAMES, has_groups, in_rank, rank_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
-from conformance.problems import LAYOUTS, Problem, Variant, named, typed
+from conformance.problems import Problem, Variant, named, typed
 from conformance.problems.table import applies
 from conformance.resources import IMPLS
 from conformance.storage import StorageError, parse, written
@@ -167,8 +168,7 @@ def check(
     """
     found = _problem(problem)
     family = FAMILIES[found.geometry.family]
-    require_known("dtype", [dtype], STORAGE)
-    require_known("layout", [layout], LAYOUTS)
+    require_known("dtype", [dtype], OPERATORS[operator].dtypes if operator in OPERATORS else DECLARABLE)
     if distribution in (BEHAVIOUR, "training"):
         raise SelectionError(f"distribution {distribution}: is checked by `conformance run` only")
     require_known("distribution", [distribution], DISTRIBUTIONS)
@@ -194,6 +194,8 @@ def check(
                 f"Choices: {', '.join(possible)}"
             )
 
+    if layout in NAMES and rank_of(layout) == 2:  # the default; in other dimensions the one of the same kind
+        layout = in_rank(layout, found.geometry.rank)
     absent = ""
     if not isinstance(kernel, (Implementation, Path, str)):
         if not callable(kernel):
@@ -202,6 +204,7 @@ def check(
             raise SelectionError(f"operator: needed with a plain function. Choices: {', '.join(possible)}")
         name = getattr(kernel, "__name__", type(kernel).__name__)
         bridge = numpy_arrays() if arrays is None else arrays
+        require_known("layout", [layout], NAMES)
         implementation = Implementation(name, arrays=bridge, contract=contract or Contract())
         implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
     elif arrays is not None or contract is not None:
@@ -213,6 +216,7 @@ def check(
             kernel, operator, registry if in_process or sys.platform == "win32" else _workers()
         )
 
+    require_known("layout", [layout], (*NAMES, *implementation.layouts))
     if operator is None and absent:
         operator = possible[0]
     elif operator is None:
@@ -224,12 +228,17 @@ def check(
             raise SelectionError(f"operator: {why}. Choices: {choices}")
         (operator,) = offered
 
+    if has_groups(layout) and not hasattr(found.geometry, "groups"):
+        raise SelectionError(f"layout {layout}: has groups as an axis; {found.geometry.descriptor!r} has none")
     variant = Variant(dtype, layout, distribution, storage)
     if not OPERATORS[operator].determines(found.geometry, distribution):
         raise SelectionError(
             f"distribution {distribution}: {operator} has no one right result on {found.geometry.descriptor!r}, where "
             "an element of the window meets padding alone; algorithms multiply its NaN by zero or leave it out"
         )
+    if not OPERATORS[operator].defined(found.geometry, dtype):
+        choices = ", ".join(name for name in DECLARABLE if OPERATORS[operator].defined(found.geometry, name))
+        raise SelectionError(f"dtype {dtype}: {operator} has none of {found.geometry.descriptor!r}. Choices: {choices}")
     if not variant.suits(operator, found.geometry):
         operands = ", ".join(OPERATORS[operator].inputs(found.geometry))
         raise SelectionError(f"storage {storage}: {operator} has the operands {operands}; vectors have no rows")

@@ -6,14 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DECLARABLE
 from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
 from conformance.execution.judging import METHODS
 from conformance.execution.selection import seed_number
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS
-from conformance.problems import LAYOUTS
 
 EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
 
@@ -38,8 +37,8 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--problem", metavar="PROBLEM", help="the same as an option")
     parser.add_argument("--impl", metavar="NAME", help="which of several implementations that the file defines")
     parser.add_argument("--operator", metavar="NAME", help="may be left out where only one takes the problem")
-    parser.add_argument("--dtype", default="fp32", metavar="|".join(STORAGE))
-    parser.add_argument("--layout", default="nchw", metavar="|".join(LAYOUTS))
+    parser.add_argument("--dtype", default="fp32", metavar="|".join(DECLARABLE))
+    parser.add_argument("--layout", default="nchw", metavar="NAME", help="nchw, nhwgc, ... (default: nchw)")
     parser.add_argument("--distribution", default="fixed", metavar="NAME", help="one of " + ", ".join(DISTRIBUTIONS))
     parser.add_argument("--storage", default="", metavar="TEXT", help="e.g. x:crop,w:page-end (default: contiguous)")
     parser.add_argument("--seed", default="0", metavar="N")

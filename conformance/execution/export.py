@@ -11,15 +11,15 @@ import numpy as np
 
 from conformance.dtypes import STORAGE
 from conformance.execution.check import CheckResult
-from conformance.execution.invocation import TO_LAYOUT
 from conformance.execution.remote import Function
 from conformance.execution.selection import SelectionError
 from conformance.inputs.npz import encode
+from conformance.layouts import arranged
 from conformance.worker.wire import importable
 
 BRIDGES = {
     "numpy": (
-        "import ml_dtypes  # tells NumPy what bfloat16 is\n",
+        "import ml_dtypes  # tells NumPy what bf16 and fp8 are\n",
         "array.astype(dtype)",
         "np.asarray(result).astype(np.float64)",
     ),
@@ -35,6 +35,7 @@ BRIDGES = {
     ),
 }
 """Name of a bridge -> what the script imports, how it makes an argument of a host array, and an array of a result."""
+BEYOND_NUMPY = tuple(STORAGE[name] for name in ("bf16", "fp8_e4m3", "fp8_e5m2"))
 UNKNOWN = ("", "array  # EDIT: what the kernel takes", "np.asarray(result).astype(np.float64)  # EDIT: result to NumPy")
 DECLARES = """\
 try:
@@ -49,7 +50,7 @@ SCRIPT = '''\
 """{title}
 
 Calls the kernel with the arrays beside this file, compares what it returns with expected.npz within limit.npz, prints
-the mismatches, and exits 1 if there are any. bf16 is stored as float32, which holds it exactly.{note}
+the mismatches, and exits 1 if there are any. bf16 and fp8 are stored as float32, which holds them exactly.{note}
 """
 
 import sys
@@ -95,9 +96,10 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     """Write a case to a folder, which is made where it is missing; returns the path of the script.
 
     `inputs.npz`, `expected.npz`, `limit.npz` and, where the kernel returned something, `actual.npz` hold one array for
-    each tensor, in the kernel's layout: inputs in their dtype (bf16 as float32, which holds it exactly), expected and
-    limit in float64. `case.json` holds what was asked for, the parameters and the verdict. `replay.py` calls the kernel
-    and compares, with NumPy and the kernel's framework only. A copy of what connects the kernel lies beside it.
+    each tensor, in the kernel's layout: inputs in their dtype (bf16 and fp8 as float32, which holds them exactly),
+    expected and limit in float64. `case.json` holds what was asked for, the parameters and the verdict. `replay.py`
+    calls the kernel and compares, with NumPy and the kernel's framework only. A copy of what connects the kernel lies
+    beside it.
 
     Raises ValueError for a case that the kernel was not called for, or that is judged by probes; OSError where the
     folder cannot be written.
@@ -112,22 +114,22 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     tensors, returned = operator.inputs(geometry), operator.outputs(geometry)
     parameters = invocation.parameters()
 
-    def stored(array: np.ndarray) -> np.ndarray:
+    def stored(name: str, array: np.ndarray) -> np.ndarray:
         """In the kernel's layout, as NumPy loads it alone."""
-        array = array.transpose(TO_LAYOUT[variant.layout]) if array.ndim == 4 else array
-        return _plain(np.ascontiguousarray(array))
+        place = arranged(tensors[name] if name in tensors else returned[name], variant.layout, geometry)
+        return _plain(np.ascontiguousarray(place.to_memory(array)))
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     outputs = result.outputs.items()
     files = {
-        "inputs": {name: stored(array) for name, array in result.inputs.items()},
-        "expected": {name: stored(one.expected) for name, one in outputs},
+        "inputs": {name: stored(name, array) for name, array in result.inputs.items()},
+        "expected": {name: stored(name, one.expected) for name, one in outputs},
         # where the limit is not finite, only what is expected itself will do
-        "limit": {name: stored(np.where(np.isfinite(one.limit), one.limit, 0)) for name, one in outputs},
+        "limit": {name: stored(name, np.where(np.isfinite(one.limit), one.limit, 0)) for name, one in outputs},
         "actual": {
             # what could not be compared is in the kernel's layout already
-            name: stored(one.actual) if one.error is not None else _plain(one.actual)
+            name: stored(name, one.actual) if one.error is not None else _plain(one.actual)
             for name, one in outputs
             if one.actual is not None
         },
@@ -155,7 +157,7 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     ]
     bridge = case.implementation.arrays
     imports, native, host = BRIDGES.get(bridge.name, UNKNOWN)
-    if bridge.name == "numpy" and "bfloat16" not in dtypes.values():
+    if bridge.name == "numpy" and not {dtype.name for dtype in BEYOND_NUMPY} & {*dtypes.values()}:
         imports = ""
     note = ""
     if result.status == "fail" and verdict.judgements and not any(one.mismatched.any() for _, one in outputs):
@@ -182,8 +184,8 @@ def export(result: CheckResult, folder: str | Path) -> Path:
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """NumPy alone knows no bfloat16; float32 holds it exactly."""
-    return array.astype(np.float32) if array.dtype == STORAGE["bf16"] else array
+    """NumPy alone knows neither bf16 nor fp8; float32 holds them exactly."""
+    return array.astype(np.float32) if array.dtype in BEYOND_NUMPY else array
 
 
 def _import(function: Any, to: Path) -> str:

@@ -18,12 +18,10 @@ from conformance.dtypes import STORAGE, name_of
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
+from conformance.layouts import Arrangement, arranged, arrangement
 from conformance.operators.base import Arrays, Operator, Tensor
 from conformance.worker.audit import audited
 from conformance.worker.instruments import Instruments
-
-TO_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1)}
-FROM_LAYOUT = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}
 
 
 @runtime_checkable
@@ -109,10 +107,18 @@ class Invocation:
         return {name: outputs[name] for name in outputs if name in (self.requested or outputs)}
 
     def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
-        """Arguments by position as the layout stores them on the host; None for an absent one."""
-        arrays = (inputs.get(name) for name in self.operator.arguments)
-        to = TO_LAYOUT[self.layout]
-        return [a if a is None or a.ndim != 4 else np.ascontiguousarray(a.transpose(to)) for a in arrays]
+        """Arguments by position as the layout stores them on the host; None for an absent one. Raises LayoutError for
+        an array whose channels the layout's groups do not divide."""
+        arrays = [(name, inputs.get(name)) for name in self.operator.arguments]
+        return [
+            None if array is None else np.ascontiguousarray(self.arrangement(name, array.shape).to_memory(array))
+            for name, array in arrays
+        ]
+
+    def arrangement(self, name: str, shape: tuple[int, ...]) -> Arrangement:
+        """How an argument of a canonical shape lies in memory; invalid ones have another shape than the problem's."""
+        groups, tensor = getattr(self.geometry, "groups", 1), self.operator.inputs(self.geometry)[name]
+        return arrangement(shape, self.layout, groups, tensor.is_filter)
 
     def to_device(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Fresh copies of the arguments on the device."""
@@ -129,7 +135,7 @@ class Invocation:
                 continue
             if reason := missing_storage(self.bridge, f"{name}:{kind}"):
                 raise Unsupported(reason)
-            place = storage.placement(kind, self.layout, array.shape, array.itemsize)
+            place = storage.placement(kind, self.arrangement(name, inputs[name].shape), array.itemsize)
             before = storage.buffer(array, place)
             guarded = place.page and self.bridge.pages
             memory = self.bridge.placed(before, place.page) if guarded else self.bridge.from_host(before)
@@ -208,15 +214,14 @@ class Invocation:
         """Results on the host in canonical order. Raises MismatchedError for another shape or dtype than asked for."""
         tensors = self.tensors
         returned = dict(zip(tensors, self.fetch(results), strict=True))
-        to, back = TO_LAYOUT[self.layout], FROM_LAYOUT[self.layout]
         canonical = {}
         for name, tensor in tensors.items():
-            is_image = len(tensor.shape) == 4
-            shape = tuple(tensor.shape[axis] for axis in to) if is_image else tensor.shape
+            place = arranged(tensor, self.layout, self.geometry)
             host, dtype = returned[name], tensor.stored_as(self.dtype)
-            if host.shape != shape:
-                raise MismatchedError(f"{name} has shape {host.shape}; expected {shape} ({self.layout})", returned)
+            if host.shape != place.stored:
+                expected = f"{place.stored} ({self.layout})"
+                raise MismatchedError(f"{name} has shape {host.shape}; expected {expected}", returned)
             if host.dtype != STORAGE[dtype]:
                 raise MismatchedError(f"{name} has dtype {name_of(host.dtype)}; expected {dtype}", returned)
-            canonical[name] = np.ascontiguousarray(host.transpose(back)) if is_image else host
+            canonical[name] = np.ascontiguousarray(place.from_memory(host))
         return canonical

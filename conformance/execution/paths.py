@@ -9,6 +9,7 @@ from typing import Any
 
 from conformance.implementations.implementation import BEHAVIOUR, Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
+from conformance.operators.spatial import RANKS
 from conformance.problems import Problem, Variant
 
 SIZES = frozenset("nchwk")
@@ -23,6 +24,8 @@ MAX_ELEMENTS = 1 << 19
 """Of a case, in all tensors: the exact statistics of more take seconds."""
 MAX_EXTENT = 1024
 """The same along one axis: kernels that go along it in Python take minutes while threads interrupt their lines."""
+MAX_WINDOW = 4096
+"""The same of a window, whose taps more kernels go along in Python."""
 MAX_PADDING = 16
 """Of a case: checks enlarge its batch, and with it the padded images that many kernels make."""
 MAX_PATHS = {"smoke": 2, "standard": 8, "full": 24}
@@ -32,23 +35,27 @@ MAX_PATHS = {"smoke": 2, "standard": 8, "full": 24}
 def paths(
     implementation: Implementation, operator: str, problems: Sequence[Problem], variants: Sequence[Variant], most: int
 ) -> list[tuple[Problem, Variant]]:
-    """Of the cases that an implementation takes those that cover most pairs of what `_traits` names, small ones first.
+    """Of the cases that an implementation takes those that cover most pairs of what `_traits` names, small ones first:
+    `most` of them in two dimensions, and a quarter as many in each other number.
 
     A predicate that raises takes a case, which reports it.
     """
     chosen: list[tuple[Problem, Variant]] = []
-    rows = [
+    every = [
         (problem, variant, pairs)
         for problem, variant, pairs in _rows(operator, tuple(problems), tuple(variants))
         if _takes(implementation, operator, problem.geometry, variant)
     ]
-    covered = 0
-    while rows and len(chosen) < most:
-        problem, variant, pairs = max(rows, key=lambda row: (row[2] & ~covered).bit_count())  # the first of equal ones
-        if not pairs & ~covered:
-            break
-        covered |= pairs
-        chosen.append((problem, variant))
+    for rank in RANKS:
+        rows = [row for row in every if row[0].geometry.rank == rank]
+        covered, room = 0, most if rank == 2 else -(-most // 4)
+        while rows and room:
+            # the first of equal ones
+            problem, variant, pairs = max(rows, key=lambda row: (row[2] & ~covered).bit_count())
+            if not pairs & ~covered:
+                break
+            covered, room = covered | pairs, room - 1
+            chosen.append((problem, variant))
     return chosen
 
 
@@ -68,7 +75,8 @@ def _rows(
     family = [problem for problem in problems if takes(operator, problem.geometry)]
     taken = [p for p in family if known.flops(p.geometry) <= MAX_WORK and p.geometry.c <= MAX_CHANNELS]
     taken = [p for p in taken if known.bytes(p.geometry, 1) <= MAX_ELEMENTS]
-    taken = [p for p in taken if max(p.geometry.n, p.geometry.h, p.geometry.w) <= MAX_EXTENT]
+    taken = [p for p in taken if max(p.geometry.n, *p.geometry.size, getattr(p.geometry, "k", 0)) <= MAX_EXTENT]
+    taken = [p for p in taken if max(p.geometry.window) <= MAX_WINDOW]
     taken = [p for p in taken if max(map(max, p.geometry.padding)) <= MAX_PADDING] or family[:1]
     bits: dict[Any, int] = {}
     rows = []
@@ -85,18 +93,18 @@ def _traits(operator: str, geometry: Any, variant: Variant) -> Iterator[tuple[st
     yield "layout", variant.layout
     tensors = (*OPERATORS[operator].inputs(geometry).values(), *OPERATORS[operator].outputs(geometry).values())
     yield "large", max(tensor.size for tensor in tensors) >= LARGE
-    window, image = (geometry.r, geometry.s), (geometry.h, geometry.w)
-    named = {(1, 1): "1x1", (3, 3): "3x3"}
-    yield "window", "image" if window == image != (1, 1) else named.get(window, "other")
-    for field in type(geometry).FIELDS:
-        value = getattr(geometry, field.attribute or field.letter)
+    window, image = geometry.window, geometry.size
+    named = {1: "x".join("1" * geometry.rank), 3: "x".join("3" * geometry.rank)}
+    alike = window[0] if len(set(window)) == 1 else 0
+    yield "window", "image" if window == image and alike != 1 else named.get(alike, "other")
+    for field in geometry.fields:
+        value = field.of(geometry)
         if field.letter == "g":
             yield "groups", "dense" if value == 1 else "depthwise" if value == geometry.c else "grouped"
         elif field.letter == "u":
-            yield "stride", value != (1, 1)
-        elif field.letter not in SIZES and field.letter not in "rs":
-            default = field.default(vars(geometry)) if callable(field.default) else field.default
-            yield field.letter, value != default
+            yield "stride", set(value) != {1}
+        elif field.letter not in SIZES and field.axis is None:
+            yield field.letter, value != field.default_for(vars(geometry))
 
 
 def every_variant(dtypes: Sequence[str], layouts: Sequence[str]) -> tuple[Variant, ...]:

@@ -11,11 +11,12 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
+from conformance.dtypes import ordinary
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.invocation import missing_storage
 from conformance.execution.paths import MAX_PATHS, every_variant, paths
-from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, like_channels_last, require_known
 from conformance.execution.workers import Loader, Workers
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
@@ -26,10 +27,12 @@ from conformance.implementations.implementation import (
     Unsupported,
     variant_name,
 )
+from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
 from conformance.operators import OPERATORS, takes
+from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import candidates
-from conformance.problems.table import DRAWN
+from conformance.problems.table import DRAWN, usual
 from conformance.resources import ENGINES, IMPLS
 
 Predicate = Callable[[Any], bool]
@@ -106,6 +109,11 @@ class Plan:
             known.broken.setdefault(str(source), missed)
         if selection.implementations:
             self._keep(selection)
+        try:
+            self.selection = selection.with_declared(la for one in known.implementations.values() for la in one.layouts)
+        except SelectionError as error:  # a file that could not be read may be the one that declares it
+            reasons = [f"{path} is broken: {why}" for path, why in known.broken.items()]
+            raise SelectionError("\n".join([str(error), *reasons])) from None
         if selection.variants:
             for name, path in vary(known, loader, (n for n in variants if base_of(n) in known.implementations)).items():
                 self._files |= {name: path} if base_of(name) in self._files else {}
@@ -154,7 +162,7 @@ class Plan:
 
         A bridge says why a call through it is not its kernel's time: `untimed`.
         """
-        rows = [(problem, (Variant("fp32", "nchw", "fixed"),)) for problem in problems]
+        rows = [(p, (Variant("fp32", layouts_of(p.geometry.rank)[0], "fixed"),)) for p in problems]
         if operator not in self.selection.operators or not rows:
             return
         present = yield from self._absences(operator, len(rows))
@@ -188,20 +196,23 @@ class Plan:
         asked = self.selection
         if operator not in asked.operators or BEHAVIOUR not in asked.distributions:
             return
-        problems = small(operator, (problem for problem, _ in at_level(asked.problems, asked.level)))
+        dtypes = ordinary(dtype for dtype in asked.dtypes if dtype in OPERATORS[operator].dtypes)
+        problems = small(operator, usual((problem for problem, _ in at_level(asked.problems, asked.level)), dtypes))
         if not problems:
             return
-        every = [Variant(dtype, layout, BEHAVIOUR) for dtype in asked.dtypes for layout in asked.layouts]
-        selected = _keys(operator, [(problem, every) for problem in problems], check)
+        every = [Variant(dtype, layout, BEHAVIOUR) for dtype in dtypes for layout in asked.layouts]
+        of_rank = {rank: [v for v in every if rank_of(v.layout) == rank] for rank in RANKS}
+        selected = _keys(operator, [(problem, of_rank[problem.geometry.rank]) for problem in problems], check)
         quota = BEHAVIOUR_PROBLEMS[asked.level]
         count = min(len(problems), sum(quota.values()) if most is None else 1)
         present = yield from self._absences(operator, count, selected)
         for one in present:
+            layouts = self._layouts(one, operator)
             if most is None:
-                chosen = list(behaviour_cases(one, operator, problems, quota, asked.dtypes, asked.layouts))
+                chosen = list(behaviour_cases(one, operator, problems, quota, dtypes, layouts))
             else:
                 most = most or MAX_PATHS.get(asked.level, max(MAX_PATHS.values()))
-                chosen = paths(one, operator, problems, every_variant(asked.dtypes, asked.layouts), most)
+                chosen = paths(one, operator, problems, every_variant(dtypes, layouts), most)
             for problem, variant in chosen:
                 yield from self._cases(operator, [(problem, [variant])], [one])
             if not chosen:
@@ -233,11 +244,18 @@ class Plan:
     ) -> Iterator[Case | Absence]:
         """Cases of all implementations on rows of a table."""
         if selected := _keys(operator, rows, check):
-            present = yield from self._absences(operator, len(selected), selected, lacks)
+            usual = sum(self._counts(key.layout) for key in selected)
+            present = yield from self._absences(operator, usual, selected, lacks)
             for one in present:  # what a framework does not have is said once, not for each case
                 missing = defaultdict[str, list[Key]](list)
-                for key in (key for key in selected if key.storage):
-                    if reason := missing_storage(one.arrays, key.storage):
+                claimed = {
+                    key for claim in self.claims.values() if claim.implementation == one.name for key in claim.cases
+                }
+                for key in selected:
+                    if not concerns(one, operator, key.layout):
+                        if self._counts(key.layout) or key in claimed:
+                            missing[f"layout {key.layout} is not declared"].append(key)
+                    elif reason := missing_storage(one.arrays, key.storage):
                         missing[reason].append(key)
                 for reason, keys in missing.items():
                     absence = Absence(one.name, operator, one.device, "unsupported", reason, len(keys))
@@ -270,6 +288,18 @@ class Plan:
             yield from self.compared(absence, selected)
         return present
 
+    def _counts(self, layout: str) -> bool:
+        """Whether whoever does not declare a layout is said to be without it: one that is for those who declare it, of
+        many, would fill everybody's totals. Where it is asked for by name it is what the run is about."""
+        return not (is_optional(layout) and self.selection.every_layout)
+
+    def _layouts(self, one: Implementation, operator: str) -> tuple[str, ...]:
+        """What the behaviour of a kernel is checked in: of the layouts asked for, plain ones if it has any."""
+        if not self.selection.every_layout:
+            return self.selection.layouts
+        declared = tuple(dict.fromkeys(la for k in one.kernels if k.operator == operator for la in k.layouts))
+        return declared if all(map(is_optional, declared)) else self.selection.layouts
+
     def _able(self, operator: str) -> list[Implementation]:
         """Who is here and has a kernel for an operator."""
         known = self.registry.implementations.values()
@@ -291,24 +321,28 @@ class Plan:
                 yield replace(case, after=tuple(before))
 
     def drawn(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
-        """What no table has: of every implementation the first problems drawn from the seed that it takes.
+        """What no table has: of every implementation the first problems drawn from the seed that it takes, in each
+        number of dimensions.
 
         A kernel that knows the tables, and is right on nothing else, is detected here.
         """
         asked = self.selection
-        left = {one.name: DRAWN_PROBLEMS for one in self._able(operator)}
+        left = {(one.name, rank): DRAWN_PROBLEMS for one in self._able(operator) for rank in RANKS}
         offered = 0
         for problem, variants in candidates(operator, asked.seed):
-            wanted = [variant for variant in variants if asked.includes(variant)]
+            others = like_channels_last(problem, variants, (*GROUPED, *asked.declared))
+            wanted = [variant for variant in (*variants, *others) if asked.includes(variant)]
             if not any(left.values()) or not (when is None or when(problem.geometry)):
                 continue
             offered += bool(wanted)
-            for name in (name for name, count in left.items() if count):
+            rank = problem.geometry.rank
+            for name in (name for (name, of), count in left.items() if count and of == rank):
                 one = self.registry.implementations[name]
                 if (variant := next((v for v in wanted if _takes(one, operator, problem, v)), None)) is not None:
-                    left[name] -= 1
+                    left[name, rank] -= 1
                     yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, self.program(one))
-        for name in (name for name, count in left.items() if offered and count == DRAWN_PROBLEMS):
+        given = {name for (name, _), count in left.items() if count < DRAWN_PROBLEMS}
+        for name in (one.name for one in self._able(operator) if offered and one.name not in given):
             reason = f"takes none of the {offered} problems drawn from seed {asked.seed}"
             device = self.registry.implementations[name].device
             yield Absence(name, operator, device, "unsupported", reason, 1)
@@ -321,7 +355,8 @@ class Plan:
                 layouts = list(same_tensors)
                 for one in present:
                     program = self.program(one)
-                    for variant in (v for v in layouts if not missing_storage(one.arrays, v.storage)):
+                    mine = (v for v in layouts if concerns(one, operator, v.layout))
+                    for variant in (v for v in mine if not missing_storage(one.arrays, v.storage)):
                         yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, program)
 
 
@@ -332,6 +367,11 @@ def _keys(operator: str, rows: Rows, check: str) -> list[Key]:
         for problem, variants in rows
         for v in variants
     ]
+
+
+def concerns(one: Implementation, operator: str, layout: str) -> bool:
+    """Whether an implementation has cases in a layout: in all plain ones, and in others that it declares."""
+    return not is_optional(layout) or any(layout in k.layouts for k in one.kernels if k.operator == operator)
 
 
 def _takes(one: Implementation, operator: str, problem: Problem, variant: Variant) -> bool:

@@ -19,6 +19,7 @@ from conformance.implementations import implementation as declared
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Tape
 from conformance.implementations.devices import Unavailable
+from conformance.layouts import LayoutError, declare
 from conformance.worker import autodiff, wire
 from conformance.worker import instruments as local
 
@@ -402,6 +403,12 @@ def implementation(home: Home, seen: wire.Implementation) -> declared.Implementa
         name, seen.device, Bridge(home, name, seen.bridge), Contract(**seen.contract), seen.version,  # type: ignore[arg-type]
         seen.deterministic, seen.unsafe,
     )  # fmt: skip
+    for layout, letters in seen.layouts.items():
+        try:
+            declare(layout, letters, name.partition("[")[0])  # its variants declare the same
+        except LayoutError as error:
+            raise declared.ImplementationError(f"layouts: {error}") from None
+        found.layouts[layout] = letters
     for index, kernel in enumerate(seen.kernels):
         function = Function(home, name, "kernel", index, kernel.function)
         when = Condition(home, name, "kernel", index) if kernel.conditional else None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
+from conformance.layouts import LAYOUTS, NAMES, layouts_of, rank_of
 from conformance.problems import Problem, Variant, at_level
 from conformance.problems.regressions import Row
 from conformance.problems.table import EVERY, applies
@@ -32,6 +33,7 @@ class Selection:
     operators: tuple[str, ...]
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
+    """Names; where all plain ones are asked for, so is every other one."""
     distributions: tuple[str, ...]
     seed: int
     method: str
@@ -43,13 +45,16 @@ class Selection:
     """Whether every variant of the implementations runs as well."""
     required: tuple[str, ...] = ()
     """Devices whose absence is a failure."""
+    declared: tuple[str, ...] = ()
+    """Layouts that the implementations of the run declare beside the suite's."""
     program: str = "conformance run" if CHECKOUT is None else "pytest"
     """What runs a single case again: `pytest` does in the checkout, and in a project of its own nowhere else."""
 
     def rows(self) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
         """Problems with the variants that are asked for; a problem given by hand has any storage."""
         for problem, variants in at_level(self.problems, self.level):
-            if self.storages and problem.variants is EVERY[problem.geometry.family]:
+            variants = (*variants, *like_channels_last(problem, variants, self.declared))
+            if self.storages and problem.variants is EVERY[problem.geometry.family, problem.geometry.rank]:
                 stored = (replace(v, storage=text) for v in variants for text in self.storages)
                 variants = tuple(v for v in stored if applies(v.distribution, v.dtype, v.storage))
             if kept := tuple(filter(self.includes, variants)):
@@ -58,8 +63,28 @@ class Selection:
     def includes(self, variant: Variant) -> bool:
         """Whether a variant is asked for."""
         v = variant
-        chosen = v.dtype in self.dtypes and v.layout in self.layouts and v.distribution in self.distributions
+        layout = self.every_layout or v.layout in self.layouts
+        chosen = v.dtype in self.dtypes and layout and v.distribution in self.distributions
         return chosen and (not self.storages or v.storage in self.storages)
+
+    @property
+    def every_layout(self) -> bool:
+        """Whether none was chosen."""
+        return {*LAYOUTS} <= {*self.layouts}
+
+    def with_declared(self, names: Iterable[str]) -> Selection:
+        """The same, when implementations are known: with the layouts that they declare. Raises SelectionError for one
+        that is asked for and that nobody knows."""
+        declared = tuple(dict.fromkeys(names))
+        require_known("--layout", self.layouts, (*NAMES, *declared))
+        return replace(self, declared=declared)
+
+
+def like_channels_last(problem: Problem, variants: Sequence[Variant], layouts: Iterable[str]) -> Iterator[Variant]:
+    """What is run in other layouts of the problem's rank: all that is run in channels last."""
+    rank = problem.geometry.rank
+    for name in (name for name in layouts if rank_of(name) == rank):
+        yield from (replace(v, layout=name) for v in variants if v.layout == layouts_of(rank)[1])
 
 
 def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from conformance.dtypes import STORAGE
 from conformance.execution import storage
 from conformance.execution.adequacy import require_adequate
 from conformance.execution.case import Case
-from conformance.execution.invocation import TO_LAYOUT, Invocation, MismatchedError, fill_freed_memory
+from conformance.execution.invocation import Invocation, MismatchedError, fill_freed_memory
 from conformance.execution.judging import SPARSE, by_probes, judged, prepare_reference
 from conformance.execution.status import (
     BehaviourError,
@@ -117,15 +118,14 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     except MismatchedError as error:
         tensors.outputs = error.returned
         with verdict.timed("diagnosis"):
-            order = TO_LAYOUT[variant.layout]
-            cause = diagnose_shapes(case.operator, geometry, expected.inputs, error.returned, order)
+            cause = diagnose_shapes(case.operator, geometry, expected.inputs, error.returned, variant.layout)
         raise KernelFailure(str(error), cause) from None
     with verdict.timed("judge"):
         verdict.judgements = judged(expected, outputs, contract, case.method)
     failed = [judgement.explain() for judgement in verdict.judgements if not judgement.passed]
     if failed:
         with verdict.timed("diagnosis"):
-            cause = diagnose(case.operator, geometry, expected.inputs, outputs)
+            cause = diagnose(case.operator, geometry, expected.inputs, outputs, layout=variant.layout)
         raise KernelFailure("\n".join([*failed, *changed]), cause)
     if changed:
         raise BehaviourError("\n".join(changed))
@@ -167,9 +167,9 @@ def _require_memory(case: Case) -> None:
     verdicts."""
     each = PROBED if by_probes(case.recipe, case.method) else EXACT
     geometry = case.problem.geometry
-    height, width = (size + sum(pad) for size, pad in zip((geometry.h, geometry.w), geometry.padding, strict=True))
+    extents = tuple(size + sum(pad) for size, pad in zip(geometry.size, geometry.padding, strict=True))
     # the reference pads one image at a time: with a large stride, far more than the tensors themselves
-    needed = case.operator.bytes(geometry, each) + 8 * geometry.c * height * width
+    needed = case.operator.bytes(geometry, each) + 8 * geometry.c * math.prod(extents)
     if case.variant.distribution == SPARSE:  # inputs are memory that nobody touches
         outputs = case.operator.outputs(geometry).values()
         needed = sum(STORAGE[tensor.stored_as(case.variant.dtype)].itemsize * tensor.size for tensor in outputs)

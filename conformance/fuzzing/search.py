@@ -16,15 +16,17 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, NamedTuple
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DTYPES
 from conformance.execution.case import Case
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import attempt
 from conformance.fuzzing.shrink import Rows, shrunk
 from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
+from conformance.layouts import layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, takes
-from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level
-from conformance.problems.drawn import THIN, Budget, distribution, drawn
+from conformance.operators.spatial import RANKS
+from conformance.problems import PROBLEMS, Problem, Variant
+from conformance.problems.drawn import THIN, Budget, distribution, drawn, near
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
 from conformance.problems.regressions import Row
 
@@ -108,13 +110,21 @@ def _described(row: Row) -> dict[str, Any]:
 
 def _simplest(row: Row) -> dict[str, Any]:
     variant = Variant("fp32", "nchw", OPERATOR_FIRST[row.operator])
-    return SIMPLEST[row.geometry.family] | {one.name: getattr(variant, one.name) for one in fields(variant)}
+    return SIMPLEST[row.geometry.family, row.geometry.rank] | {
+        one.name: getattr(variant, one.name) for one in fields(variant)
+    }
 
 
 OPERATOR_FIRST = {
     name: next(p for p in PROBLEMS if p.geometry.family == operator.family).variants[0].distribution
     for name, operator in OPERATORS.items()
 }
+
+
+def _place(row: Row) -> str:
+    """What is covered together: cases of an operator with the same parameters."""
+    rank: int = row.geometry.rank
+    return row.operator if rank == 2 else f"{row.operator} {rank}-D"
 
 
 def _shapes(row: Row) -> list[Any]:
@@ -147,13 +157,17 @@ class Search:
         self.coverage: defaultdict[str, Coverage] = defaultdict(partial(Coverage, 3))
         self._merged: Counter[Kind] = Counter()
         self._tables = {
-            name: [
-                parameters(problem.geometry)
-                for problem, _ in at_level(PROBLEMS, "standard")
-                if problem.geometry.family == OPERATORS[name].family and cost(problem.geometry) <= budgets[0]
+            (name, rank): [
+                parameters(geometry) for geometry in near(OPERATORS[name].family, rank) if cost(geometry) <= budgets[0]
             ]
             for name in self.operators
+            for rank in RANKS
         }
+        self._ranks = {
+            name: sorted({rank_of(la) for k in implementation.kernels if k.operator == name for la in k.layouts})
+            for name in self.operators
+        }
+        """Numbers of dimensions that the implementation has layouts for; where that is one, none is drawn."""
 
     @property
     def cases(self) -> int:
@@ -182,7 +196,7 @@ class Search:
             history.append(row)
             verdict = self.verify(row)
             self.statuses[verdict.status] += 1
-            self.coverage[row.operator].add(features(row.geometry, row.variant))
+            self.coverage[_place(row)].add(features(row.geometry, row.variant))
             if verdict.status not in ("fail", "error") or verdict.reason.startswith("no reference"):
                 continue
             found = kind(row.operator, verdict)
@@ -211,9 +225,9 @@ class Search:
             if draws:
                 described = [features(row.geometry, row.variant) for row in draws]
                 shapes = [again is not None and _shapes(row) == _shapes(again) for row in draws]
-                new = [coverage[operator].new(one) for one in described]
+                new = [coverage[_place(row)].new(one) for row, one in zip(draws, described, strict=True)]
                 place = max(range(len(draws)), key=lambda place: (shapes[place], new[place]))
-                coverage[operator].add(described[place])
+                coverage[_place(draws[place])].add(described[place])
                 before[operator] = draws[place]
                 yield draws[place]
 
@@ -221,11 +235,13 @@ class Search:
         """A case that a kernel is declared for; None after many that none is for."""
         family = OPERATORS[operator].family
         budget = self.budgets[again is not None or dice.randrange(8) == 0]
-        near = [parameters(again.geometry)] if again else self._tables[operator]
+        ranks = self._ranks[operator]
+        rank = again.geometry.rank if again else dice.choice(ranks) if len(ranks) > 1 else ranks[0]
+        near = [parameters(again.geometry)] if again else self._tables[operator, rank]
         for attempt_number in range(64):
             near_it = near if again or attempt_number % 2 else ()
-            made = drawn(family, dice.choice, budget, near_it, sizes=again is None)
-            dtype, layout = dice.choice([*STORAGE]), dice.choice(LAYOUTS)
+            made = drawn(family, dice.choice, budget, near_it, sizes=again is None, rank=rank)
+            dtype, layout = dice.choice([*DTYPES]), dice.choice(layouts_of(made.rank))
             variant = Variant(dtype, layout, distribution(family, dtype, dice.choice))
             row = Row(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
             if self._takes(row):

@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DTYPES
+from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES, GeometryError
-from conformance.problems import LAYOUTS, Variant
+from conformance.problems import Variant
 from conformance.problems.parameters import SIMPLEST, Parameters, geometry, parameters
 from conformance.problems.regressions import Row
 from conformance.problems.table import applies
@@ -69,10 +70,11 @@ def _together(rows: Rows) -> Iterator[Rows]:
 def simpler(row: Row) -> Iterator[Row]:
     """Cases that are simpler in one or two things, those that save most first."""
     known, variant = FAMILIES[row.geometry.family], row.variant
-    for dtype in [*STORAGE][: [*STORAGE].index(variant.dtype)]:
+    for dtype in [*DTYPES][: [*DTYPES].index(variant.dtype)]:
         if applies(variant.distribution, dtype):
             yield replace(row, variant=replace(variant, dtype=dtype))
-    for layout in LAYOUTS[: LAYOUTS.index(variant.layout)]:
+    plain = layouts_of(row.geometry.rank)
+    for layout in plain[: plain.index(variant.layout)] if variant.layout in plain else plain:
         yield replace(row, variant=replace(variant, layout=layout))
     for name in known.distributions[: known.distributions.index(variant.distribution)]:
         if applies(name, variant.dtype):
@@ -90,7 +92,7 @@ def simpler(row: Row) -> Iterator[Row]:
 def _lower(row: Row, counts: tuple[int, ...]) -> Iterator[Parameters]:
     """So many parameters at once: at their simplest values, half way to these, and closer by a step. One alone by steps
     of 2, 4, 8, ... as well, so that a remainder is kept."""
-    now, goal = parameters(row.geometry), SIMPLEST[row.geometry.family]
+    now, goal = parameters(row.geometry), SIMPLEST[row.geometry.family, row.geometry.rank]
     far = {name: goal[name] - now[name] for name in now if now[name] != goal[name]}
     for count in counts:
         for names in combinations(far, count):

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from conformance import layouts as memory
 from conformance import storage
 from conformance.contract import Contract
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DECLARABLE
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.implementations.devices import DEVICES, Unavailable, require
@@ -121,6 +122,8 @@ class Implementation:
     autograd_variants: list[AutogradVariant] = field(default_factory=list, init=False)
     settings: list[Setting] = field(default_factory=list, init=False)
     source: str = field(default="", init=False)
+    layouts: dict[str, str] = field(default_factory=dict, init=False)
+    """The layouts of its own: names and letters."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"\S{1,80}", self.name) or not self.name.isprintable():
@@ -141,18 +144,21 @@ class Implementation:
         operator: str,
         *,
         dtypes: Sequence[str] = ("fp32",),
-        layouts: Sequence[str] = ("nchw",),
+        layouts: Sequence[str] | Mapping[str, str] = ("nchw",),
         when: Predicate | None = None,
         contract: Contract | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Offer a function as the kernel of `operator` for these dtypes and layouts, where `when(geometry)` holds.
 
         The function takes the operator's inputs by position and asks for parameters by naming them keyword-only
-        (`*, stride, padding`). Stack the decorator to declare another contract for some of the dtypes.
+        (`*, stride, padding`). Stack the decorator to declare another contract for some of the dtypes. A mapping of
+        `layouts` names orders of axes of one's own: `{"mine": "chwn"}`, with groups `{"ours": "ghwcn"}`.
         """
         _known("operator", [operator], vocabulary().operators)
-        _known("dtypes", dtypes, STORAGE)
-        _known("layouts", layouts, vocabulary().layouts)
+        _known("dtypes", dtypes, DECLARABLE)
+        _known(f"dtypes of {operator}", dtypes, vocabulary().operators[operator][3])
+        self._name_layouts(layouts)
+        _known("layouts", tuple(layouts) if isinstance(layouts, Mapping) else layouts, self._all_layouts())
         if contract is not None and not isinstance(contract, Contract):
             raise ImplementationError(f"contract={contract!r}: must be a Contract(...)")
 
@@ -171,6 +177,24 @@ class Implementation:
             return function
 
         return register
+
+    def _all_layouts(self) -> tuple[str, ...]:
+        return (*vocabulary().layouts, *self.layouts)
+
+    def _name_layouts(self, layouts: Sequence[str] | Mapping[str, str]) -> None:
+        """Those of a mapping are its own from now on. Raises ImplementationError."""
+        if not isinstance(layouts, Mapping):
+            return
+        try:
+            for name, text in layouts.items():
+                letters = memory.read(name, text)
+                if self.layouts.get(name, letters) != letters:
+                    raise memory.LayoutError(f"{name!r} is {self.layouts[name]} already; choose another name")
+                memory.declare(name, text, self.name)
+                if name not in vocabulary().layouts:
+                    self.layouts[name] = letters
+        except memory.LayoutError as error:
+            raise ImplementationError(f"layouts: {error}") from None
 
     def differentiates(
         self, operator: str, *, label: str = "autograd", saves: int | None = None
@@ -231,7 +255,7 @@ class Implementation:
         reason: str,
         url: str,
         when: Predicate | None = None,
-        dtypes: Sequence[str] = tuple(STORAGE),
+        dtypes: Sequence[str] = DECLARABLE,
         distributions: Sequence[str] | None = None,
         storages: Sequence[str] = (),
     ) -> None:
@@ -244,7 +268,7 @@ class Implementation:
         known = vocabulary().distributions
         distributions = known if distributions is None else distributions
         _known("operator", [operator], vocabulary().operators)
-        _known("dtypes", dtypes, STORAGE)
+        _known("dtypes", dtypes, DECLARABLE)
         _known("distributions", distributions, (*known, BEHAVIOUR))
         if not reason.strip() or not url.strip():
             raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
@@ -268,6 +292,13 @@ class Implementation:
 
     def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel:
         """The kernel for a case. Raises Unsupported with the reason of the one that comes nearest to it."""
+        if (rank := memory.rank_of(layout)) != geometry.rank:
+            raise Unsupported(f"layout {layout} has {rank} spatial axes, the problem {geometry.rank}")
+        if memory.has_groups(layout) and not hasattr(geometry, "groups"):
+            raise Unsupported(f"layout {layout} has groups as an axis, the problem has none")
+        # asked of the class: in a training, a geometry's own attributes may not be known yet
+        if hasattr(type(geometry), "exists_in") and not geometry.exists_in(dtype):
+            raise Unsupported(f"{geometry.descriptor!r} does not exist in {dtype}")
         kernels = [kernel for kernel in self.kernels if kernel.operator == operator]
         reason = NOT_IMPLEMENTED.format(operator)
         for field_name, wanted in (("dtypes", dtype), ("layouts", layout)):
@@ -328,7 +359,7 @@ def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
 def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...]:
     """The parameters to pass by keyword: those after the operator's arguments, for which few people write the `*`."""
     parameters = list(inspect.signature(function).parameters.values())
-    arguments, keywords, capabilities = vocabulary().operators[operator]
+    arguments, keywords, capabilities, _ = vocabulary().operators[operator]
     known = (*keywords, *capabilities)
     asked = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     beyond = [p.name for p in parameters[len(arguments) :] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in known]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    operators: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]
-    """Name -> arguments by position, keywords that a kernel may ask for, and those by which it says that it can do
-    more."""
+    operators: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]]
+    """Name -> arguments by position, keywords that a kernel may ask for, those by which it says that it can do more,
+    and dtypes."""
     layouts: tuple[str, ...]
     distributions: tuple[str, ...]
 
@@ -30,9 +30,11 @@ def vocabulary() -> Vocabulary:
     """The names in use: the tables' own, unless `use` was called."""
     if not _set:
         from conformance.inputs import DISTRIBUTIONS
+        from conformance.layouts import NAMES
         from conformance.operators import OPERATORS
-        from conformance.problems import LAYOUTS
 
-        operators = {name: (one.arguments, one.keywords, one.capabilities) for name, one in OPERATORS.items()}
-        _set.append(Vocabulary(operators, tuple(LAYOUTS), tuple(DISTRIBUTIONS)))
+        operators = {
+            name: (one.arguments, one.keywords, one.capabilities, one.dtypes) for name, one in OPERATORS.items()
+        }
+        _set.append(Vocabulary(operators, NAMES, tuple(DISTRIBUTIONS)))
     return _set[0]

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 Pair = tuple[int, int]
-Padding = tuple[Pair, Pair]
-"""((top, bottom), (left, right))"""
+Extents = tuple[int, ...]
+Padding = tuple[Pair, ...]
+"""(before, after) of every axis: ((top, bottom), (left, right)) in two dimensions."""
 
 
 @dataclass(frozen=True)
@@ -40,27 +41,33 @@ class Window:
 
 
 def windows(
-    size: Pair, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair = (1, 1), ceil: bool = False
-) -> tuple[Window, Window]:
-    """Rows and columns. Raises ValueError for a window that is larger than the padded image."""
-    rows, columns = (Window(size[i], kernel[i], stride[i], *padding[i], dilation[i], ceil) for i in (0, 1))
-    if rows.room < 0 or columns.room < 0:
+    size: Extents, kernel: Extents, stride: Extents, padding: Padding, dilation: Extents = (), ceil: bool = False
+) -> tuple[Window, ...]:
+    """One for each axis. Raises ValueError for a window that is larger than the padded image."""
+    axes = zip(size, kernel, stride, padding, dilation or (1,) * len(size), strict=True)
+    found = tuple(Window(extent, taps, u, *sides, d, ceil) for extent, taps, u, sides, d in axes)
+    if any(one.room < 0 for one in found):
         raise ValueError(f"a window of {kernel}, dilation {dilation}, is larger than the image {size} with {padding}")
-    return rows, columns
+    return found
 
 
-def axes(extents: tuple[int, ...], layout: str) -> tuple[int, int, int, int]:
-    """Sizes or strides in the order N, channels, rows, columns (K, C, R, S of weights)."""
-    first, second, third, fourth = extents
-    return (first, second, third, fourth) if layout == "nchw" else (first, fourth, second, third)
+def canonical(layout: str) -> str:
+    """The letters of a layout in the order N, channels, and those of space."""
+    return "nc" + "dhw"[-(len(layout) - 2) :]
 
 
-def sizes(shape: tuple[int, ...], layout: str) -> tuple[int, int, Pair]:
-    """N, channels, (rows, columns)."""
-    n, channels, rows, columns = axes(shape, layout)
-    return n, channels, (rows, columns)
+def axes(extents: Extents, layout: str) -> Extents:
+    """Sizes or strides in the order N, channels, and those of space (K, C, and the window's of weights)."""
+    return tuple(extents[layout.index(axis)] for axis in canonical(layout))
 
 
-def shape_of(n: int, channels: int, size: Pair, layout: str) -> tuple[int, int, int, int]:
+def sizes(shape: Extents, layout: str) -> tuple[int, int, Extents]:
+    """N, channels, and the size in space, of which two dimensions are (rows, columns)."""
+    n, channels, *size = axes(shape, layout)
+    return n, channels, tuple(size)
+
+
+def shape_of(n: int, channels: int, size: Extents, layout: str) -> Extents:
     """The shape of an image or weight tensor in its layout."""
-    return (n, channels, *size) if layout == "nchw" else (n, *size, channels)
+    by_axis = dict(zip(canonical(layout), (n, channels, *size), strict=True))
+    return tuple(by_axis[axis] for axis in layout)

@@ -14,7 +14,11 @@ shifted   large means with small variances, and constant channels: cancellation 
 mixed     NaN and infinities scattered over the data, zeros in every input: what sums and maxima make of them
 large     integers whose sums no 32-bit integer holds; in fp16, partial sums beyond its range and results within
 small     the smallest normal numbers in the data, in the other factor and in the results; nothing is subnormal
+codes     every number that a format of 8 bits has, one to a result
 close     for maxima: numbers that differ in their last two bits
+scales    results of 8 bits over their whole range and beyond, by scales that need all 24 bits of fp32
+ties      the same with scales that are powers of two: results half way between two, sums exact in fp32
+cancelled int8: sums beyond 2^24 of which the bias takes away most
 sparse    zeros but for integers at both ends, beside powers of two and here and there: tensors beyond 2^31 elements, in
           memory that nobody touches
 """
@@ -26,9 +30,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from conformance.dtypes import FORMATS, STORAGE
-from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, bits, fixed, fixed_point_bits, integer, room
+from conformance.dtypes import FORMATS, STORAGE, SUMS
+from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, bits, fixed, fixed_point_bits, held, integer, room
 from conformance.inputs.extremes import close, large, mixed, nonfinite, range_, small, subnormal
+from conformance.inputs.requantized import cancelled, scales, ties
 from conformance.inputs.stream import term_bits
 from conformance.operators import Arrays
 from conformance.operators.sparse import elements_of, windows_of
@@ -40,13 +45,14 @@ SHIFT_BITS = {"fp32": 12, "bf16": 7, "fp16": 10, "fp64": 20}
 
 
 def _impulse(recipe: Recipe) -> Arrays:
-    """One 1 in every image of the data, each at a place of its own, and integers in the other inputs."""
-    dtype = STORAGE[recipe.dtype]
-    largest = max(1, min(room(recipe) // recipe.terms, LARGEST_INTEGER))
-    inputs = {
-        name: recipe.stream(name).integers(tensor.shape, largest, dtype)
-        for name, tensor in recipe.operator.inputs(recipe.geometry).items()
-    }
+    """One 1 in every image of the data, each at a place of its own, and integers in the other inputs; in
+    filters of 8 bits, every number."""
+    largest = max(1, min(room(recipe) // recipe.terms, LARGEST_INTEGER, held(recipe)))
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
+        codes = recipe.dtype in SUMS and tensor.is_filter  # of a gradient there are sums over images
+        inputs[name] = stream.codes(tensor.shape, dtype) if codes else stream.integers(tensor.shape, largest, dtype)
     data = np.zeros_like(inputs[recipe.operator.data])
     if not data.size:
         return inputs
@@ -54,6 +60,22 @@ def _impulse(recipe: Recipe) -> Arrays:
     places = recipe.stream("impulse").below(images.shape[1], len(images))
     images[np.arange(len(images)), places] = 1
     return inputs | {recipe.operator.data: data}
+
+
+def _codes(recipe: Recipe) -> Arrays:
+    """Data of every number that 8 bits have, of which a result is one: along the axis that is not summed over, the
+    operand has a single 1. In a sum that is rounded, the smallest numbers would be lost."""
+    operator, inputs = recipe.operator, {}
+    for name, tensor in operator.inputs(recipe.geometry).items():
+        stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
+        inputs[name] = stream.integers(tensor.shape, 15, dtype) if tensor.sums else stream.codes(tensor.shape, dtype)
+    operand = np.zeros_like(inputs[operator.operand])
+    along = np.moveaxis(operand, operator.free_axis, 0)
+    if not operand.size:
+        return inputs
+    for place, channel in zip(recipe.stream("one").below(math.prod(along.shape[1:]), len(along)), along, strict=True):
+        channel[np.unravel_index(place, channel.shape)] = 1
+    return inputs | {operator.operand: operand}
 
 
 def _special(recipe: Recipe) -> Arrays:
@@ -71,7 +93,7 @@ def _special(recipe: Recipe) -> Arrays:
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
     if not inputs[operator.data].size:
         return inputs
-    for place, value in operator.specials:
+    for place, value in operator.specials(geometry):
         inputs[operator.data][place] = value
     if (index := operator.nan_place(geometry)) is not None:
         inputs[operator.operand][index] = np.nan
@@ -88,7 +110,7 @@ def _wide(recipe: Recipe) -> Arrays:
     inputs = fixed(recipe)
     format, span = FORMATS[recipe.dtype], recipe.operator.errors(recipe.geometry).span
     _, bits = fixed_point_bits(recipe.dtype, span, recipe.operator.factors)
-    top = format.emax - term_bits(span) - 1
+    top = format.emax - (0 if recipe.dtype in SUMS else term_bits(span) + 1)
     bottom = format.emin - format.precision + 1 + bits
     return _with_scales(recipe, inputs, (top, bottom, 0))
 
@@ -131,11 +153,12 @@ def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
         drawn = np.array(recipe.stream(f"{name} places").below(tensor.size, 64))
         places = [_beside_powers(tensor.shape), drawn]
         if name == operator.data:
-            read = tensor == geometry.x
-            other, links = (geometry.y, elements_of) if read else (geometry.x, windows_of)
+            read, mirror = tensor == geometry.x, getattr(geometry, "mirror", None)
+            ways = (windows_of, elements_of) if mirror else (elements_of, windows_of)
+            other, links = (geometry.y, ways[0]) if read else (geometry.x, ways[1])
             n, c, *pixel = np.unravel_index(_beside_powers(other.shape), other.shape)
-            for _, _, rows, columns, exists in links(geometry, *pixel):
-                index = (n, c % tensor.shape[1], rows, columns)
+            for _, place, exists in links(mirror or geometry, pixel):
+                index = (n, c % tensor.shape[1], *place)
                 places.append(np.ravel_multi_index(index, tensor.shape, "clip")[exists])
         found[name] = np.unique(np.concatenate(places))
     return found
@@ -146,8 +169,8 @@ def _beside_powers(shape: tuple[int, ...]) -> np.ndarray:
     size = math.prod(shape)
     powers = [(1 << bits) + step for bits in range(8, size.bit_length() + 1) for step in (-1, 0, 1)]
     linear = np.array([place for place in (0, 1, 2, size - 3, size - 2, size - 1, *powers) if 0 <= place < size])
-    n, h, w, c = np.unravel_index(linear, tuple(shape[axis] for axis in (0, 2, 3, 1)))
-    return np.union1d(linear, np.ravel_multi_index((n, c, h, w), shape))
+    n, *pixel, c = np.unravel_index(linear, (shape[0], *shape[2:], shape[1]))
+    return np.union1d(linear, np.ravel_multi_index((n, c, *pixel), shape))
 
 
 def _sparse(recipe: Recipe) -> Arrays:
@@ -175,8 +198,12 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "mixed": mixed,
     "large": large,
     "small": small,
+    "codes": _codes,
     "scaled": _scaled,
     "shifted": _shifted,
     "close": close,
+    "scales": scales,
+    "ties": ties,
+    "cancelled": cancelled,
     "sparse": _sparse,
 }

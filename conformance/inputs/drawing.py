@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import FORMATS, STORAGE
+from conformance.dtypes import FORMATS, STORAGE, WHOLE, sums_of
 from conformance.inputs.stream import GENERATOR, Stream, term_bits
 from conformance.operators import Arrays, Operator
 
 EXACT_BITS = 53
-FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11}
+FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11, "fp8_e4m3": 4, "fp8_e5m2": 3}
 """Most bits of a fixed-point input. 19 is more than TF32's 11 and few enough for long exact sums."""
 SUMMAND_BITS = {"fp32": 24, "bf16": 8, "fp16": 11, "fp64": 30}
 """Bits of an input that is added, not multiplied: all that the format has, so that sums have to be rounded."""
@@ -86,30 +86,51 @@ def bits(recipe: Recipe) -> Arrays:
 
 
 def room(recipe: Recipe) -> int:
-    """Integers up to here are exact in the storage format and in an fp32 accumulator."""
-    return 1 << min(FORMATS[recipe.dtype].precision, FORMATS["fp32"].precision)
+    """Integers up to here are exact in the results' format and in an fp32 accumulator."""
+    return 1 << min(FORMATS[_results(recipe)].precision, FORMATS["fp32"].precision)
+
+
+def _results(recipe: Recipe) -> str:
+    """Whole numbers that an fp32 accumulator takes, where none is asked for its last bits: an impulse's."""
+    return "fp32" if recipe.dtype in WHOLE else sums_of(recipe.dtype)
 
 
 def largest_integer(recipe: Recipe) -> int:
     """Of dense integers whose products cannot sum beyond `room`; 0 where there are none."""
     most = room(recipe) // recipe.terms
-    return min(math.isqrt(most) if recipe.operator.factors == 2 else most, LARGEST_INTEGER)
+    return min(math.isqrt(most) if recipe.operator.factors == 2 else most, LARGEST_INTEGER, held(recipe))
+
+
+def held(recipe: Recipe) -> int:
+    """Integers up to here are exact in the format of the inputs."""
+    return np.iinfo(STORAGE[recipe.dtype]).max if recipe.dtype in WHOLE else 1 << FORMATS[recipe.dtype].precision
 
 
 def integer(recipe: Recipe) -> Arrays:
     """Integers whose products cannot sum beyond `room`.
 
     Long contractions of narrow formats get sparse -1, 0, 1: a quarter of the room is the expected number of terms other
-    than zero, and filling it is out of reach (24 standard deviations for bf16).
+    than zero, and filling it is out of reach (24 standard deviations for bf16). Of 8 bits: all that there are.
     """
-    dtype, factors = STORAGE[recipe.dtype], recipe.operator.factors
+    if recipe.dtype in WHOLE:
+        return _whole(recipe)
+    factors = recipe.operator.factors
     largest = largest_integer(recipe)
     density = min(1.0, (room(recipe) / 4 / recipe.terms) ** (1 / factors))
     inputs = {}
     for name, tensor in recipe.operator.inputs(recipe.geometry).items():
-        stream = recipe.stream(name)
+        stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
         if largest:
             inputs[name] = stream.integers(tensor.shape, largest, dtype)
         else:
             inputs[name] = stream.ternary(tensor.shape, density, dtype)
+    return inputs
+
+
+def _whole(recipe: Recipe) -> Arrays:
+    """Every number of 8 bits; what is added to sums, below half of what 32 bits hold."""
+    inputs = {}
+    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+        stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
+        inputs[name] = stream.integers(tensor.shape, 2**30, dtype) if tensor.sums else stream.codes(tensor.shape, dtype)
     return inputs

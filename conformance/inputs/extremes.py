@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from conformance.dtypes import FORMATS, STORAGE
+from conformance.dtypes import FORMATS, STORAGE, WHOLE
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, integer, largest_integer, room
 from conformance.inputs.stream import term_bits
 from conformance.operators import Arrays
+from conformance.operators.spatial import per_channel
 
 FP64_POWER = 400
 """Largest exponent of fp64 data that are judged by a bound: the squares that it is made of are fp64, too."""
@@ -34,7 +35,8 @@ def nonfinite(recipe: Recipe) -> Arrays:
     else:
         inputs, density = {}, {operator.data: min(1.0, room(recipe) / 4 / recipe.terms)}
         for name, tensor in operator.inputs(geometry).items():
-            inputs[name] = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), STORAGE[recipe.dtype])
+            dtype = STORAGE[tensor.stored_as(recipe.dtype)]
+            inputs[name] = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
     for name, place, value in operator.nonfinite(geometry):
         if inputs[name].size:
             inputs[name][place] = value
@@ -50,9 +52,9 @@ def mixed(recipe: Recipe) -> Arrays:
     """
     operator, geometry = recipe.operator, recipe.geometry
     inputs: Arrays = {}
-    density = min(0.25, 1 / max(recipe.terms, geometry.r * geometry.s))
+    density = min(0.25, 1 / max(recipe.terms, math.prod(geometry.window)))
     for name, tensor in operator.inputs(geometry).items():
-        inputs[name] = recipe.stream(name).ternary(tensor.shape, 0.5, STORAGE[recipe.dtype])
+        inputs[name] = recipe.stream(name).ternary(tensor.shape, 0.5, STORAGE[tensor.stored_as(recipe.dtype)])
     if operator.errors(geometry).selects:
         inputs[operator.data][inputs[operator.data] == 0] = -0.0
     scattered = [name for name in operator.scattered if inputs[name].size]
@@ -61,11 +63,11 @@ def mixed(recipe: Recipe) -> Arrays:
         signs = recipe.stream(f"{name} infinities").ternary(shape, density, np.dtype(np.float64))
         inputs[name][signs != 0] = math.inf
         inputs[name][signs < 0] = -math.inf
-        planes = inputs[name].reshape(-1, shape[2] * shape[3])[1::2]  # the first has one of `nonfinite`
+        planes = inputs[name].reshape(-1, math.prod(shape[2:]))[1::2]  # the first has one of `nonfinite`
         planes[np.arange(len(planes)), recipe.stream(f"{name} NaN").below(planes.shape[1], len(planes))] = np.nan
     if operator.errors(geometry).selects:  # a search that begins with the smallest finite number returns that
         data = inputs[operator.data]
-        data.reshape(-1, data.shape[2] * data.shape[3])[2:3] = -math.inf
+        data.reshape(-1, math.prod(data.shape[2:]))[2:3] = -math.inf
     if operator.factors == 2:  # a filter, or a channel, of zeros
         other = inputs[operator.operand if scattered else operator.data]
         if other.shape[operator.free_axis] > 1:
@@ -79,6 +81,8 @@ def mixed(recipe: Recipe) -> Arrays:
 def large(recipe: Recipe) -> Arrays:
     """Integers times powers of two: sums beyond 2^31. fp16 has none; there, sums of one sign leave its range on the way
     to averages, and to sums whose second half takes away most of the first."""
+    if recipe.dtype in WHOLE:
+        return _near_the_ends(recipe)
     operator, geometry, dtype = recipe.operator, recipe.geometry, STORAGE[recipe.dtype]
     inputs, factors = integer(recipe), operator.factors
     if recipe.dtype != "fp16":
@@ -93,17 +97,37 @@ def large(recipe: Recipe) -> Arrays:
         return inputs
     # products are of 8 bits each; filters, or images where these are summed over, have another of the opposite sign
     axis = 1 - operator.free_axis
-    along = 0 if operator.operand == "dy" else 1
+    along = 1 if operator.inputs(geometry)[operator.operand].is_filter else 0
     extent = len(data) if along == 0 else data.shape[1] // geometry.groups
     half = extent // 2
     sign = np.repeat([1.0, -1.0, 0.0], [half, half, extent - 2 * half])
     first = np.arange(data.shape[along]) - half * (np.resize(sign, data.shape[along]) < 0)
-    signs = np.resize(sign, operand.shape[axis]).reshape([-1 if other == axis else 1 for other in range(4)])
+    signs = np.resize(sign, operand.shape[axis]).reshape([-1 if other == axis else 1 for other in range(data.ndim)])
     rest = (recipe.stream("rest").ternary(operand.shape, 1.0, np.dtype(np.float64)) > 0) & (signs <= 0)
     return inputs | {
         operator.data: np.take(positive, first, along).astype(dtype),
         operator.operand: np.ldexp(signs + rest / 128, scale).astype(dtype),
     }
+
+
+def _near_the_ends(recipe: Recipe) -> Arrays:
+    """Results near the ends of 32 bits, of both signs and never beyond.
+
+    In data and filters nine in ten are -128, the number furthest from zero, and others are drawn; every other filter is
+    negated, as far as it can be. What is added to sums leaves them room and no more.
+    """
+    operator, inputs = recipe.operator, integer(recipe)
+    for name in (operator.data, operator.operand):
+        most = np.iinfo(inputs[name].dtype).min
+        drawn = np.array(recipe.stream(f"{name} others").below(10, inputs[name].size)).reshape(inputs[name].shape)
+        inputs[name] = np.where(drawn == 0, inputs[name], most).astype(inputs[name].dtype)
+    filters = np.moveaxis(inputs[operator.operand], operator.free_axis, 0)
+    filters[1::2] = np.maximum(filters[1::2], -127) * -1
+    if "bias" in inputs:
+        room = 2**31 - 1 - recipe.terms * 2**14
+        bias = room - np.abs(recipe.stream("room").integers(inputs["bias"].shape, 2**10, np.dtype(np.int32)))
+        inputs["bias"] = np.where(np.arange(len(bias)) % 4 < 2, bias, -bias).astype(np.int32)
+    return inputs
 
 
 def small(recipe: Recipe) -> Arrays:
@@ -137,18 +161,20 @@ def _powers(
     tensors = operator.inputs(geometry)
     data = inputs[operator.data].astype(np.float64)
     if operator.factors == 1:
-        unit = np.resize(exponents, data.shape[1])[:, None, None]
+        unit = per_channel(np.resize(exponents, data.shape[1]), geometry.rank)
         return inputs | {operator.data: np.ldexp(data, unit).astype(STORAGE[recipe.dtype])}
 
     first, second = np.indices(tensors[operator.operand].shape[:2])
     channels = 0
-    if tensors[operator.operand].axes == "KCRS":  # the second axis counts channels within a group
-        second += first // (geometry.k // geometry.groups) * (geometry.c // geometry.groups)
+    if tensors[operator.operand].is_filter:  # the second axis counts channels within a group
+        filters, within = tensors[operator.operand].shape[:2]
+        second += first // (filters // geometry.groups) * within
         channels = 1
     free, summed = (first, second) if operator.free_axis == 0 else (second, first)
-    power = (exponents[free % len(units)] - shift[summed % len(shift)])[..., None, None]
-    operand = _signed(inputs[operator.operand], signs[free % len(units)][..., None, None])
-    along = np.resize(shift, data.shape[channels]).reshape(-1, *[1] * (3 - channels))
+    image = (*first.shape, *(1,) * geometry.rank)
+    power = (exponents[free % len(units)] - shift[summed % len(shift)]).reshape(image)
+    operand = _signed(inputs[operator.operand], signs[free % len(units)].reshape(image))
+    along = np.resize(shift, data.shape[channels]).reshape(-1, *[1] * (data.ndim - 1 - channels))
     scaled = {
         operator.data: np.ldexp(np.abs(data) if signs.any() else data, along),
         operator.operand: np.where(

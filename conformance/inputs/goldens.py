@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DECLARABLE
 from conformance.exit_codes import ExitCode
 from conformance.inputs import recipes, writing
 from conformance.inputs.distributions import DISTRIBUTIONS
@@ -45,7 +45,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     command.add_argument("folder", type=Path, metavar="DIR", help="created if absent; gets manifest.json and tensors/")
     command.add_argument("--level", choices=("smoke", "standard"), default="smoke", help="tables (default: smoke)")
     command.add_argument("--problem", action="append", type=_problem, metavar="TEXT", help="a name or a descriptor")
-    for option, choices in (("operator", OPERATORS), ("dtype", STORAGE), ("distribution", DISTRIBUTIONS)):
+    for option, choices in (("operator", OPERATORS), ("dtype", DECLARABLE), ("distribution", DISTRIBUTIONS)):
         text = f"only this {option}, as often as needed"
         command.add_argument(f"--{option}", action="append", choices=tuple(choices), help=text)
     command.add_argument("--seed", type=_whole(0, 10**18 - 1), default=SEED, metavar="N", help=f"default: {SEED}")
@@ -121,7 +121,7 @@ def _chosen(arguments: argparse.Namespace) -> list[Recipe]:
     found = [
         recipe
         for recipe in recipes.from_rows(rows, arguments.seed, arguments.operator or tuple(OPERATORS))
-        if recipe.dtype in (arguments.dtype or STORAGE)
+        if recipe.dtype in (arguments.dtype or DECLARABLE)
         and recipe.distribution in (arguments.distribution or DISTRIBUTIONS)
     ]
     if not found:

@@ -8,6 +8,7 @@ import zipfile
 
 import numpy as np
 
+from conformance.dtypes import WHOLE
 from conformance.inputs.digests import canonical
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
@@ -26,8 +27,9 @@ def file_name(recipe: Recipe) -> str:
 
 
 def arrays(expected: Expectation) -> Arrays:
-    """What a recipe's file holds: `inputs/NAME` in float32 (fp64: float64), `outputs/NAME` in float64."""
-    held = "<f8" if expected.recipe.dtype == "fp64" else "<f4"
+    """What a recipe's file holds: `inputs/NAME` in float32 (fp64 and whole numbers: float64), `outputs/NAME` in
+    float64."""
+    held = "<f8" if expected.recipe.dtype in ("fp64", *WHOLE) else "<f4"
     inputs = {f"inputs/{name}": canonical(array).astype(held) for name, array in expected.inputs.items()}
     return inputs | {f"outputs/{name}": canonical(array) for name, array in expected.reference.items()}
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from conformance.dtypes import WHOLE
 from conformance.inputs.drawing import Recipe
 from conformance.operators import Arrays
 from conformance.operators.base import ProbeMethods
@@ -26,13 +27,14 @@ _GATHERED = 1 << 19
 
 def possible(recipe: Recipe) -> bool:
     """Whether the probes' bounds hold for the distribution's data."""
-    return recipe.distribution in DISTRIBUTIONS and recipe.operator.probes is not None and recipe.geometry.n > 0
+    known = recipe.distribution in DISTRIBUTIONS and recipe.dtype not in WHOLE
+    return known and recipe.operator.probes is not None and recipe.geometry.n > 0
 
 
 def worthwhile(recipe: Recipe) -> bool:
     """Whether probes cost much less than the exact reference."""
     methods, geometry = recipe.operator.probes, recipe.geometry
-    if methods is None or recipe.distribution not in DISTRIBUTIONS:
+    if methods is None or recipe.distribution not in DISTRIBUTIONS or recipe.dtype in WHOLE:
         return False
     large = recipe.operator.flops(geometry) >= WORTHWHILE
     return large and methods.channels(geometry) // geometry.groups >= LANES

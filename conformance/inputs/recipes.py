@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TypeVar
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DECLARABLE
 from conformance.inputs.digests import entry
 from conformance.inputs.distributions import DISTRIBUTIONS
 from conformance.inputs.drawing import Recipe
@@ -57,6 +57,15 @@ STORED = (
     "avg_pool_backward pool.valid fp32 fixed",
     "max_pool_forward maxpool.3x3s2-ceil fp32 special",
     "max_pool_backward maxpool.dilation bf16 fixed",
+    "conv_transpose_forward convt.plain fp32 fixed",
+    "conv_transpose_backward_data convt.asymmetric-all fp32 integer",
+    "conv_transpose_backward_weight convt.rank1 bf16 fixed",
+    "conv_forward fp8.plain fp8_e4m3 codes",
+    "conv_forward fp8.groups fp8_e5m2 fixed",
+    "conv_forward int8.plain int8 large",
+    "conv_requantized requantized.plain int8 ties",
+    "conv_requantized requantized.fp8 fp8_e4m3 scales",
+    "conv_requantized requantized.rank1 int8 cancelled",
 )
 """Recipes whose tensors are kept as files: operator, problem, dtype, distribution."""
 
@@ -69,7 +78,7 @@ def from_rows(
     found = {}
     for problem, variants in rows:
         for name in (name for name in operators if takes(name, problem.geometry)):
-            for variant in variants:
+            for variant in (one for one in variants if OPERATORS[name].defined(problem.geometry, one.dtype)):
                 recipe = Recipe(OPERATORS[name], problem.geometry, variant.dtype, variant.distribution, seed)
                 found[recipe.key] = recipe
     return list(found.values())
@@ -86,7 +95,9 @@ def stored() -> list[Recipe]:
     found = {}
     for line in STORED:
         operator, problem, dtype, distribution = line.split()
-        known = operator in OPERATORS and problem in geometries and dtype in STORAGE and distribution in DISTRIBUTIONS
+        known = (
+            operator in OPERATORS and problem in geometries and dtype in DECLARABLE and distribution in DISTRIBUTIONS
+        )
         if not known or not takes(operator, geometries[problem]):
             raise GoldenError(f"{__file__}: STORED asks for {line!r}, which no table has any more; edit that line")
         recipe = Recipe(OPERATORS[operator], geometries[problem], dtype, distribution, SEED)

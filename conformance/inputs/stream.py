@@ -71,6 +71,12 @@ class Stream:
         span = 2 * largest + 1
         return self._drawn(shape, dtype, lambda values: (values.astype("u8") * span >> 32).astype("i4") - largest)
 
+    def codes(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Every bit pattern of a format of 8 bits that is a finite number, some twice as often as others."""
+        codes = self._drawn(shape, np.dtype(np.uint8), lambda values: values >> 24)
+        finite = np.isfinite(codes.view(dtype).astype(np.float64))
+        return np.where(finite, codes, codes & 0xFB).astype(np.uint8).view(dtype)
+
     def ternary(self, shape: tuple[int, ...], density: float, dtype: np.dtype) -> np.ndarray:
         """-1, 0 and 1; the fraction `density` is not zero, both signs equally likely."""
         threshold = min(round(density * 2**31), 2**31 - 1)

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.dtypes import STORAGE
+from conformance.dtypes import STORAGE, WHOLE
 from conformance.judge import accuracy
 from conformance.judge.locate import locate
 from conformance.judge.output import Output
 from conformance.judge.residuals import Residuals, Statistics, measure
 
 EQUALITY_DISTRIBUTIONS = frozenset(
-    {"integer", "impulse", "special", "nonfinite", "range", "subnormal", "mixed", "large", "small", "close"}
-)
+    ("integer", "impulse", "special", "nonfinite", "range", "subnormal", "mixed", "large", "small", "close", "codes")
+) | {"ties"}  # of requantized results
 STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "bits"})
 
 
@@ -112,7 +112,9 @@ class Comparison:
 
 def compare(output: Output, distribution: str, contract: Contract) -> Comparison:
     """Element by element, by the limits of `judge`."""
-    if demands_equality(output, distribution, contract):
+    if output.enclosed is not None:
+        expected, limit, wrong = _outside(output, distribution, contract)
+    elif demands_equality(output, distribution, contract):
         expected, wrong = _unequal(output, contract)
         expected, limit = expected.astype(np.float64), np.zeros(wrong.shape)
     else:
@@ -132,7 +134,9 @@ def compare(output: Output, distribution: str, contract: Contract) -> Comparison
 def demands_equality(output: Output, distribution: str, contract: Contract) -> bool:
     """Whether every bit counts: the contract makes the distribution exact, or nothing is computed. The sum of no terms
     is zero in every arithmetic."""
-    if not output.terms or not output.actual.size:
+    if output.enclosed is not None:
+        return False
+    if not output.terms or not output.actual.size or output.dtype in WHOLE:
         return True
     if output.selects and contract.inputs == "exact" and contract.subnormals == "kept":
         return True
@@ -142,7 +146,7 @@ def demands_equality(output: Output, distribution: str, contract: Contract) -> b
 def checked(output: Output, distribution: str, contract: Contract) -> dict[str, float]:
     """Name -> limit of every check that `judge` makes. Only names, sizes and the contract matter, not the arrays'
     values: the limit on rms is that for as many errors as there are elements."""
-    if demands_equality(output, distribution, contract):
+    if output.enclosed is not None or demands_equality(output, distribution, contract):
         return {"mismatched elements": 0.0}
     found = {"worst error / bound": 1.0}
     if distribution in STATISTICS_DISTRIBUTIONS:
@@ -155,6 +159,8 @@ def checked(output: Output, distribution: str, contract: Contract) -> dict[str, 
 
 def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
     """Equality where it is demanded, else the bound, and on the fixed distribution the statistics."""
+    if output.enclosed is not None:
+        return _by_enclosure(output, distribution, contract)
     if demands_equality(output, distribution, contract):
         return _by_equality(output, contract)
     allowed, s2 = output.limits(contract)
@@ -195,6 +201,8 @@ def judge(output: Output, distribution: str, contract: Contract) -> Judgement:
 
 def passes(output: Output, distribution: str, contract: Contract) -> bool:
     """Whether `judge` would let it pass."""
+    if output.enclosed is not None:
+        return not _outside(output, distribution, contract)[2].any()
     if demands_equality(output, distribution, contract):
         return not _unequal(output, contract)[1].any()
     allowed, s2 = output.limits(contract)
@@ -211,7 +219,10 @@ def _checks(
         None,
     )
     if distribution in STATISTICS_DISTRIBUTIONS:
-        statistics = found.statistics(output.allowed(contract), output.channels)
+        allowed = output.allowed(contract)
+        if distribution == "bits" and output.biased:
+            allowed = replace(allowed, few_states=True)
+        statistics = found.statistics(allowed, output.channels)
         values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}
         named["rms"] = statistics.rms_limit
     return [Check(name, values[name], limit) for name, limit in named.items()], statistics
@@ -225,8 +236,8 @@ def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray
     two parts becomes Inf - Inf.
     """
     with np.errstate(over="ignore"):
-        expected = output.reference.astype(np.float32 if output.dtype != "fp64" else np.float64)
-        expected = expected.astype(STORAGE[output.dtype])
+        wide = np.float64 if output.dtype in ("fp64", *WHOLE) else np.float32  # fp32 does not hold int32
+        expected = output.reference.astype(wide).astype(STORAGE[output.dtype])
     may_be_nan = ~np.isfinite(expected) if contract.parts > 1 else np.isnan(expected)
     wrong = (output.actual != expected) & ~(np.isnan(output.actual) & may_be_nan)
     if output.signed:
@@ -234,21 +245,52 @@ def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray
     return expected, wrong
 
 
+def _outside(output: Output, distribution: str, contract: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A right value for each element, how far others are from it, and the mask of the elements that are wrong."""
+    assert output.enclosed is not None
+    exact = distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)
+    low, high = output.enclosed(contract, exact)[output.name]
+    actual = output.actual.astype(np.float64)
+    may_be_nan, must_be_nan = np.isnan(low) | np.isnan(high), np.isnan(low) & np.isnan(high)
+    within = (actual >= np.nan_to_num(low, nan=-np.inf, posinf=np.inf, neginf=-np.inf)) & (
+        actual <= np.nan_to_num(high, nan=np.inf, posinf=np.inf, neginf=-np.inf)
+    )
+    wrong = np.where(np.isnan(actual), ~may_be_nan, must_be_nan | ~within)
+    expected = np.where(may_be_nan, low, np.clip(output.reference, low, high))
+    with np.errstate(invalid="ignore"):
+        limit = np.where(low == high, 0, np.maximum(high - expected, expected - low))
+    return expected, np.where(may_be_nan, 0, limit), wrong
+
+
+def _by_enclosure(output: Output, distribution: str, contract: Contract) -> Judgement:
+    expected, limit, wrong = _outside(output, distribution, contract)
+    shown = replace(output, reference=expected)
+    criterion = f"each must be the exact result, {contract.storing(output.dtype)}"
+    found = _counted(shown, expected, limit, wrong, criterion)
+    if found.zeros == "fail" and passes(replace(output, actual=np.zeros_like(output.actual)), distribution, contract):
+        return replace(found, zeros="allowed")
+    return found
+
+
 def _by_equality(output: Output, contract: Contract) -> Judgement:
     expected, wrong = _unequal(output, contract)
+    return _counted(output, expected, np.zeros(wrong.shape), wrong, "must equal the exact result")
+
+
+def _counted(output: Output, expected: np.ndarray, limit: np.ndarray, wrong: np.ndarray, criterion: str) -> Judgement:
+    """None may be wrong."""
     mismatched = int(np.count_nonzero(wrong))
     worst, where = None, ""
     if mismatched:
         with np.errstate(invalid="ignore"):
             error = np.abs(output.actual.astype(np.float64) - expected.astype(np.float64))
         error = np.where(wrong, np.nan_to_num(error, nan=np.inf, posinf=np.inf), -1.0)
-        worst = _worst(output, np.unravel_index(int(np.argmax(error)), error.shape), 0.0)
+        index = np.unravel_index(int(np.argmax(error)), error.shape)
+        worst = _worst(output, index, float(limit[index]))
         where = _where(output, wrong)
     checks = (Check("mismatched elements", mismatched, 0),)
     zeros = "fail" if expected.any() else "right"
-    return Judgement(
-        output.name, wrong.size, mismatched, "must equal the exact result", checks, worst, where, zeros=zeros
-    )
+    return Judgement(output.name, wrong.size, mismatched, criterion, checks, worst, where, zeros=zeros)
 
 
 def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:

@@ -75,6 +75,10 @@ odd, all their errors, and leaves other channels as they are. Sums of errors by 
 signs, whatever happens inside of a channel, and z is taken over channels where it exceeds its limit over elements. A
 gain is even under this, but for `drift` its sums by channel have mean zero and are independent given the other operand.
 
+Nor are they in any format where a bias has as many bits as the sums, as on the distribution of that name. Sums of a few
+products end in ties, which leave even numbers, so that the last bits of a sum are known more often than not, and those
+of the bias are the same for a whole channel: one rounding is up, or down, for most of its elements.
+
 *Few bits to round.* A product of two numbers of 16 bits is rounded to 16: with one product in a result, the error is a
 function of its two operands, and where one of these is little more than a power of two it follows the other. Nothing is
 said about gain and offset there. The sum of a few inputs, such as the gradient of a bias, has only a few bits more than

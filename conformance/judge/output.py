@@ -14,6 +14,7 @@ from conformance.contract import Contract
 from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
 from conformance.judge.propagation import Arithmetic
 from conformance.operators import Arrays, Operator, Tensor
+from conformance.operators.base import Interval
 
 NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
 
@@ -31,7 +32,9 @@ class Output:
     rest        what the exact output has beyond `reference`, where float64 does not hold it
     propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
     reach       bound on s2 of what transforms compute of the inputs, whether an output needs it or not
+    enclosed    contract, and whether sums are exact in every order -> the right values by name, where these are few
     adds_inputs whether elements are sums of inputs, divided by a power of two at most, and not of products
+    biased      whether all elements of a channel have one number added
     channels    which channel every element is of (what has a filter or an image of its own); broadcasts to the output
     """
 
@@ -52,6 +55,8 @@ class Output:
     reach: Callable[[], float] = lambda: 0.0
     channels: np.ndarray | None = None
     adds_inputs: bool = False
+    biased: bool = False
+    enclosed: Callable[[Contract, bool], Mapping[str, Interval]] | None = None
 
     def allowed(self, contract: Contract) -> Limits:
         """What a contract allows, whatever the values are."""
@@ -82,13 +87,19 @@ def outputs_of(
 ) -> list[Output]:
     """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs."""
     errors = operator.errors(geometry)
-    bounds = None
+    bounds = enclosed = None
     if (propagate := errors.propagate) is not None:
 
         @cache
         def bounds(contract: Contract) -> Arrays:
             with np.errstate(invalid="ignore"):  # infinities, which are compared with the reference
                 return propagate(geometry, inputs, magnitude(), Arithmetic(contract, dtype))
+
+    if (encloses := errors.encloses) is not None:
+
+        def enclosed(contract: Contract, exact: bool) -> Mapping[str, Interval]:
+            with np.errstate(invalid="ignore", over="ignore"):
+                return encloses(geometry, inputs, magnitude(), Arithmetic(contract, dtype, exact=exact))
 
     return [
         Output(
@@ -105,9 +116,11 @@ def outputs_of(
             constants=Constants(errors.constants, errors.shared_constant),
             fan_out=errors.error_fan_out,
             propagated=bounds,
+            enclosed=enclosed,
             rest=rest.get(name),
             channels=_channels(tensor),
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
+            biased="bias" in inputs,
             reach=lambda: float(
                 np.linalg.norm(inputs[operator.data].astype(np.float64)) * np.max(np.abs(inputs[operator.operand]))
             ),
@@ -123,6 +136,6 @@ def _one_sign(data: np.ndarray) -> bool:
 
 
 def _channels(tensor: Tensor) -> np.ndarray:
-    """Of K where there are filters, else of C."""
-    axis = tensor.axes.index("K" if "K" in tensor.axes else "C")
+    """Of K where there are filters, else of C; a filter's own axis is its first."""
+    axis = 0 if tensor.is_filter else tensor.axes.index("K" if "K" in tensor.axes else "C")
     return np.arange(tensor.shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(tensor.axes))])

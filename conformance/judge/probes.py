@@ -57,7 +57,8 @@ def judge_by_probes(output: Output, evidence: Evidence, distribution: str, contr
     """The judgement on a large output. On the integer distribution both probes must be exact."""
     values = output.actual[tuple(evidence.index.T)]
     magnitude = {output.name: evidence.magnitude}
-    axis = output.axes.index("K" if "K" in output.axes else "C")
+    of_filters = output.name == "dw"
+    axis = 0 if of_filters else output.axes.index("K" if "K" in output.axes else "C")
     samples = replace(
         output, axes="T", actual=values, reference=evidence.exact, magnitude=lambda: magnitude,
         channels=evidence.index[:, axis],
@@ -74,8 +75,9 @@ def judge_by_probes(output: Output, evidence: Evidence, distribution: str, contr
     error[np.isnan(error)] = np.inf
     check = Check("projection error", float(error.max()), limit)
     if not check.passed:
-        # the projected axis is K or C of an image, and sets of K of a filter; the others are known
-        names = (output.axes[0], *output.axes[2:]) if output.axes[0] != "K" else ("group", "set of channels", *"crs")
+        # the projected axis is K or C of an image, and sets of the first axis of a filter; the others are known
+        sets = ("group", "set of channels", *output.axes[1:])
+        names = sets if of_filters else (output.axes[0], *output.axes[2:])
         position = np.unravel_index(int(np.argmax(error)), error.shape)
         places = ", ".join(f"{name.lower()} = {i}" for name, i in zip(names, position, strict=True))
         where = f"somewhere in the channels at {places}"

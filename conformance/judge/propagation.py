@@ -22,6 +22,16 @@ class Arithmetic:
     contract: Contract
     dtype: str
     deviations: float = LAMBDA
+    exact: bool = False
+    """Whether sums are exact in every order."""
+
+    @property
+    def ties(self) -> str:
+        return self.contract.ties
+
+    @property
+    def saturates(self) -> bool:
+        return self.contract.overflow == "saturates"
 
     @property
     def rounds_between(self) -> bool:

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from conformance.operators.conv_bn.geometry import ConvBnGeometry
     from conformance.operators.family import Family
     from conformance.operators.spatial import GeometryError
-    from conformance.operators.table import CONVOLUTIONS, FAMILIES, NORMALISED, OPERATORS, POOLINGS, parse, takes
+    from conformance.operators.table import (
+        CONVOLUTIONS,
+        FAMILIES,
+        NORMALISED,
+        OPERATORS,
+        ORDINARY,
+        POOLINGS,
+        TRANSPOSED,
+        parse,
+        takes,
+    )
 
 _MODULES = {
     "avg_pool.geometry": ("PoolGeometry",),
@@ -24,7 +34,17 @@ _MODULES = {
     "conv_bn.geometry": ("ConvBnGeometry",),
     "family": ("Family",),
     "spatial": ("GeometryError",),
-    "table": ("CONVOLUTIONS", "FAMILIES", "NORMALISED", "OPERATORS", "POOLINGS", "parse", "takes"),
+    "table": (
+        "CONVOLUTIONS",
+        "FAMILIES",
+        "NORMALISED",
+        "OPERATORS",
+        "ORDINARY",
+        "POOLINGS",
+        "TRANSPOSED",
+        "parse",
+        "takes",
+    ),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -33,7 +53,9 @@ __all__ = [
     "FAMILIES",
     "NORMALISED",
     "OPERATORS",
+    "ORDINARY",
     "POOLINGS",
+    "TRANSPOSED",
     "Arrays",
     "ConvBnGeometry",
     "ConvGeometry",

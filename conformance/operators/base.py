@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from conformance.dtypes import DTYPES, STORAGE, sums_of
+
 if TYPE_CHECKING:
     from conformance.operators.extended import Double
 
@@ -38,23 +40,37 @@ class Geometry(Protocol):
 class Tensor:
     """One argument or result: its axes in canonical order (`NCHW`, `KCRS`, `K`) and their extents.
 
-    wide      statistics and parameters of normalisation, which are fp32 where the other tensors are 16 bits wide
-    positive  a variance: drawn above zero
+    wide      statistics, parameters of normalisation and scales, which are fp32 where the other tensors have fewer bits
+    positive  a variance or a scale: drawn above zero
+    sums      sums of products, and what is added to them, which have a format of their own where inputs have 8 bits
     """
 
     axes: str
     shape: tuple[int, ...]
     wide: bool = False
     positive: bool = False
+    sums: bool = False
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
 
+    @property
+    def is_image(self) -> bool:
+        """Whether it has spatial axes, so that layouts differ: an image, a filter, or a gradient of one."""
+        return len(self.shape) > 1
+
+    @property
+    def is_filter(self) -> bool:
+        """Whether its axes are those of weights: KCRS, or CKRS of a transposed convolution."""
+        return self.axes.startswith(("KC", "CK"))
+
     def stored_as(self, dtype: str) -> str:
         """The tensor's own dtype in a problem of `dtype`."""
-        return "fp32" if self.wide and dtype in ("bf16", "fp16") else dtype
+        if self.sums:
+            return sums_of(dtype)
+        return "fp32" if self.wide and dtype not in ("fp32", "fp64") else dtype
 
 
 class Arithmetic(Protocol):
@@ -74,6 +90,21 @@ class Arithmetic(Protocol):
     @property
     def rounds_between(self) -> bool:
         """Whether what lies between the parts of a fused operator is rounded to the storage format."""
+        ...
+
+    @property
+    def ties(self) -> str:
+        """Where a number half way between two whole ones is rounded: `even`, `away` or `up`."""
+        ...
+
+    @property
+    def saturates(self) -> bool:
+        """Whether what overflows 8 bits becomes the largest finite number."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether sums of these inputs are exact in every order."""
         ...
 
     @property
@@ -101,6 +132,11 @@ class Arithmetic(Protocol):
 Propagation = Callable[[Any, Arrays, Arrays, Arithmetic], Arrays]
 """(geometry, inputs, magnitude, arithmetic) -> bound of every output before its rounding."""
 
+Interval = tuple[np.ndarray, np.ndarray]
+"""The least and the largest right value of every element, float64; NaN at an end: NaN is right, too."""
+Enclosure = Callable[[Any, Arrays, Arrays, Arithmetic], dict[str, Interval]]
+"""(geometry, inputs, magnitude, arithmetic) -> what every output may be."""
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorModel:
@@ -116,6 +152,7 @@ class ErrorModel:
     shared_constant    whether these are the same for every element
     error_fan_out      most elements of an output that one rounding may reach, by way of an intermediate result
     propagate          how bounds follow from those of the parts, where an output is no plain sum
+    encloses           which outputs are right, where they are rounded so coarsely that these can be counted
     """
 
     terms: Mapping[str, int]
@@ -127,6 +164,7 @@ class ErrorModel:
     shared_constant: bool = True
     error_fan_out: int = 1
     propagate: Propagation | None = None
+    encloses: Enclosure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +183,7 @@ class ProbeMethods:
 
     channels  extent of the axis that is summed over with random signs
     project   (geometry, inputs, signs, risk, arithmetic) -> `conformance.operators.conv.probes.Projection`
-    sample    (geometry, inputs, index[T, 4]) -> exact values and magnitudes there
+    sample    (geometry, inputs, index[T, axes]) -> exact values and magnitudes there
     """
 
     channels: Callable[[Any], int]
@@ -200,8 +238,6 @@ class Operator:
     """Axis of `operand` that is not summed over: scaling it scales outputs and nothing else."""
     factors: int = 1
     """Inputs that are multiplied in one term of a sum."""
-    specials: tuple[tuple[tuple[int, ...], float], ...] = (((-1, -1, -1, -1), math.inf), ((0, 0, 0, 0), math.nan))
-    """Index into the data and the value that the special distribution puts there; each has one right result."""
     homogeneous = Homogeneous()
     invalid: Mapping[str, Spoil] = {}
     """What no kernel can fulfil, by what is wrong with it."""
@@ -213,6 +249,12 @@ class Operator:
     """Whether a batch without images has a result; it has no statistics."""
     probes: ProbeMethods | None = None
     worked_example: WorkedExample | None = None
+    dtypes: tuple[str, ...] = DTYPES
+    """Of the problems that it is defined on."""
+
+    def defined(self, geometry: Any, dtype: str) -> bool:
+        """Whether a problem exists in a dtype."""
+        return dtype in self.dtypes
 
     def inputs(self, geometry: Any) -> dict[str, Tensor]:
         """Arguments in call order; an absent optional argument is not listed."""
@@ -255,10 +297,20 @@ class Operator:
         tensors = [*self.inputs(geometry).values(), *self.outputs(geometry).values()]
         return itemsize * sum(tensor.size for tensor in tensors)
 
+    def traffic(self, geometry: Any, dtype: str) -> int:
+        """The same of a problem of `dtype`, every tensor in its own format."""
+        tensors = [*self.inputs(geometry).values(), *self.outputs(geometry).values()]
+        return sum(tensor.size * STORAGE[tensor.stored_as(dtype)].itemsize for tensor in tensors)
+
     def nan_place(self, geometry: Any) -> tuple[int, ...] | None:
         """Index of an element of `operand` that may be NaN: no algorithm multiplies it with an element of padding, and
         results that it does not reach remain. None where there is no such element."""
         return None
+
+    def specials(self, geometry: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
+        """Index into the data and the value that the special distribution puts there; each has one right result."""
+        dimensions = len(self.inputs(geometry)[self.data].shape)
+        return ((-1,) * dimensions, math.inf), ((0,) * dimensions, math.nan)
 
     @property
     def scattered(self) -> tuple[str, ...]:
@@ -269,7 +321,8 @@ class Operator:
     def nonfinite(self, geometry: Any) -> Iterator[Place]:
         """What the nonfinite distribution puts where. What IEEE 754 makes of it depends on no
         order of a sum, and nothing of it is multiplied with padding or with zeros that an algorithm inserts."""
-        yield self.data, (-1, 0, 0, 0), -math.inf
+        dimensions = len(self.inputs(geometry)[self.data].shape)
+        yield self.data, (-1, *(0,) * (dimensions - 1)), -math.inf
 
     def determines(self, geometry: Any, distribution: str) -> bool:
         """Whether there is one right result: not where a NaN meets nothing but padding, which algorithms multiply with

@@ -1,18 +1,21 @@
 """Problem descriptors: `n4 c64 h56 w56 k64 r3 s3 u2 p1 g1`, short enough to type and stable enough to be a key.
 
-A field is a letter and a value. Values of both spatial axes may differ: `u2x1` is stride 2 over rows and 1 over
+A field is a letter and a value. Values of the spatial axes may differ: `u2x1` is stride 2 over rows and 1 over
 columns, `p0:1x2:0` pads 0 rows above, 1 below, 2 columns left and none right. Fields at their default are left out.
+
+A problem has as many spatial axes as its image and window have letters: `w` and `s`; `h w` and `r s`; `d h w` and
+`t r s`, where dilation, otherwise `d`, is `dil`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from conformance.operators.spatial import GeometryError
+from conformance.operators.spatial import IMAGE, RANKS, WINDOW, GeometryError
 
 _WORD = re.compile(r"([a-z]+)(-?[0-9][0-9x:]*)")
 MAX_WORD, MAX_DIGITS = 80, 18
@@ -34,27 +37,57 @@ class Form:
 NUMBER = Form(r"-?\d+", "one whole number", lambda found: int(found[0]), str)
 FLAG = Form("[01]", "{0}0 or {0}1", lambda found: found[0] == "1", lambda value: str(int(value)))
 NEGATED_FLAG = Form("[01]", "{0}0 or {0}1", lambda found: found[0] == "0", lambda value: str(int(not value)))
-PAIR = Form(
-    r"(\d+)(?:x(\d+))?",
-    "a number or two joined by x, as in {0}2x1",
-    lambda found: (int(found[1]), int(found[2] or found[1])),
-    lambda pair: str(pair[0]) if pair[0] == pair[1] else f"{pair[0]}x{pair[1]}",
-)
-SIDES = Form(
-    r"(?P<t>\d+)(?::(?P<b>\d+))?(?:x(?P<l>\d+)(?::(?P<r>\d+))?)?",
-    "written as {0}1, {0}1x2 or {0}0:1x2:0",
-    lambda found: (
-        (int(found["t"]), int(found["b"] or found["t"])),
-        (int(found["l"] or found["t"]), int(found["r"] or found["l"] or found["b"] or found["t"])),
-    ),
-    lambda sides: "x".join(dict.fromkeys(str(a) if a == b else f"{a}:{b}" for a, b in sides)),
-)
-"""Padding by axis, (before, after) each."""
+
+
+def _every_axis(rank: int, one: str) -> str:
+    """A pattern for all axes together, or for each."""
+    return one if rank == 1 else f"{one}(?:x{one}){{0}}|{one}(?:x{one}){{{rank - 1}}}"
+
+
+def _for_axes(parts: list[Any], rank: int) -> tuple[Any, ...]:
+    return tuple(parts if len(parts) == rank else parts * rank)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(set(parts)) == 1 else "x".join(parts)
+
+
+def _sides(text: str) -> tuple[int, int]:
+    before, _, after = text.partition(":")
+    return int(before), int(after or before)
+
+
+_EXAMPLES = {
+    1: ("a number", "{0}1 or {0}0:1"),
+    2: ("a number or two joined by x, as in {0}2x1", "{0}1, {0}1x2 or {0}0:1x2:0"),
+}
+_EXAMPLES[3] = ("a number or three joined by x, as in {0}2x1x1", "{0}1, {0}1x2x2 or {0}0:1x2:0x1")
+EXTENTS = {
+    rank: Form(
+        _every_axis(rank, r"\d+"),
+        _EXAMPLES[rank][0],
+        lambda found, rank=rank: _for_axes([int(part) for part in found[0].split("x")], rank),  # type: ignore[misc]
+        lambda values: _joined([*map(str, values)]),
+    )
+    for rank in RANKS
+}
+"""Rank -> a number for each axis, or one for all."""
+SIDES = {
+    rank: Form(
+        _every_axis(rank, r"\d+(?::\d+)?"),
+        "written as " + _EXAMPLES[rank][1],
+        lambda found, rank=rank: _for_axes([_sides(part) for part in found[0].split("x")], rank),  # type: ignore[misc]
+        lambda sides: _joined([str(a) if a == b else f"{a}:{b}" for a, b in sides]),
+    )
+    for rank in RANKS
+}
+"""Rank -> padding by axis, (before, after) each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A letter of a descriptor, and the attribute that it sets: the one of its own name unless another is given.
+    """A letter of a descriptor, and the attribute that it sets: the one of its own name unless another is given, and
+    of that the number of one `axis` where it is a tuple with a letter for each.
 
     `default` may be a function of the attributes before it. A field without one must be given.
     """
@@ -64,6 +97,47 @@ class Field:
     form: Form = NUMBER
     attribute: str = ""
     default: Any = _REQUIRED
+    axis: int | None = None
+
+    def of(self, geometry: Any) -> Any:
+        """Its value."""
+        value = getattr(geometry, self.attribute or self.letter)
+        return value if self.axis is None else value[self.axis]
+
+    def put(self, values: dict[str, Any], value: Any) -> None:
+        """Add its value to the attributes of a geometry; those with an axis come in order."""
+        name = self.attribute or self.letter
+        values[name] = value if self.axis is None else (*values.get(name, ()), value)
+
+    def changed(self, geometry: Any, value: Any) -> Any:
+        """The geometry with another value. Raises GeometryError."""
+        name = self.attribute or self.letter
+        if self.axis is None:
+            return replace(geometry, **{name: value})
+        old = getattr(geometry, name)
+        return replace(geometry, **{name: (*old[: self.axis], value, *old[self.axis + 1 :])})
+
+    def default_for(self, values: Mapping[str, Any]) -> Any:
+        """Its default beside these attributes."""
+        return self.default(values) if callable(self.default) else self.default
+
+
+_MEANINGS = {"d": "depth", "h": "height", "w": "width", "t": "window depth", "r": "window height", "s": "window width"}
+
+
+def sized(attribute: str, letters: str) -> tuple[Field, ...]:
+    """Fields for the extents on each axis, which are one attribute."""
+    return tuple(Field(name, _MEANINGS[name], attribute=attribute, axis=axis) for axis, name in enumerate(letters))
+
+
+def by_rank(fields: Callable[[int], Sequence[Field]]) -> dict[int, tuple[Field, ...]]:
+    """The fields of every rank."""
+    return {rank: tuple(fields(rank)) for rank in RANKS}
+
+
+def dilated(rank: int) -> Field:
+    """The dilation; in three dimensions `d` is the depth."""
+    return Field("dil" if rank == 3 else "d", "dilation", EXTENTS[rank], "dilation", (1,) * rank)
 
 
 class Described:
@@ -71,13 +145,20 @@ class Described:
 
     PREFIX: ClassVar[str] = ""
     """First word of the text; convolution alone has none."""
-    FIELDS: ClassVar[tuple[Field, ...]]
+    FIELDS: ClassVar[dict[int, tuple[Field, ...]]]
+    """By rank."""
+    size: tuple[int, ...]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Those of its rank."""
+        return self.FIELDS[len(self.size)]
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Raises GeometryError that names the unknown, repeated, missing or malformed field, or the value that no
         problem has."""
-        known = {field.letter: field for field in cls.FIELDS}
+        every = {field.letter: field for fields in cls.FIELDS.values() for field in fields}
         written: dict[str, str] = {}
         for word in text.strip().removeprefix(cls.PREFIX).split():
             if len(word) > MAX_WORD or any(len(digits) > MAX_DIGITS for digits in re.findall("[0-9]+", word)):
@@ -86,14 +167,21 @@ class Described:
                     f"a field {MAX_WORD} characters"
                 )
             match = _WORD.fullmatch(word)
-            if match is None or match[1] not in known:
-                legend = ", ".join(f"{field.letter} {field.meaning}" for field in cls.FIELDS)
+            if match is None or match[1] not in every:
+                legend = ", ".join(f"{field.letter} {field.meaning}" for field in every.values())
                 raise GeometryError(f"field {word!r} is not understood; a field is a letter and a number: {legend}")
             if match[1] in written:
                 raise GeometryError(f"field {match[1]!r} is given twice")
             written[match[1]] = match[2]
         values: dict[str, Any] = {}
-        for letter, field in known.items():
+        fields = cls.FIELDS[rank_of(written)]
+        for foreign in written.keys() - {field.letter for field in fields}:
+            raise GeometryError(
+                f"field {foreign!r} is of another number of dimensions than the rest; "
+                + ", ".join(f"{rank}-D has {' '.join(IMAGE[rank] + WINDOW[rank])}" for rank in cls.FIELDS)
+            )
+        for field in fields:
+            letter = field.letter
             if letter in written:
                 found = re.fullmatch(field.form.pattern, written[letter])
                 if found is None:
@@ -102,17 +190,23 @@ class Described:
             elif field.default is _REQUIRED:
                 raise GeometryError(f"field {letter!r} is missing")
             else:
-                value = field.default(values) if callable(field.default) else field.default
-            values[field.attribute or letter] = value
+                value = field.default_for(values)
+            field.put(values, value)
         return cls(**values)
 
     @cached_property
     def descriptor(self) -> str:
         """Canonical text of the problem."""
         words = [self.PREFIX] if self.PREFIX else []
-        for field in self.FIELDS:
-            value = getattr(self, field.attribute or field.letter)
-            default = field.default(vars(self)) if callable(field.default) else field.default
-            if value != default:
+        for field in self.fields:
+            value = field.of(self)
+            if value != field.default_for(vars(self)):
                 words.append(field.letter + field.form.show(value))
         return " ".join(words)
+
+
+def rank_of(letters: Collection[str]) -> int:
+    """Of a problem that is written with these letters: what its window has, or its image."""
+    if "t" in letters or "dil" in letters:
+        return 3
+    return 2 if "r" in letters or "h" in letters else 1

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from conformance.operators.base import Request, Spoil
-from conformance.operators.spatial import UNPADDED
+from conformance.operators.spatial import unpadded
 
 
 def _window_beyond_image(geometry: Any, request: Request) -> Request | None:
     """Images of one pixel, without padding; gradients of such images. One pixel holds a window of one element."""
-    if geometry.r * geometry.s == 1:
+    if math.prod(geometry.window) == 1:
         return None
-    images = {name: array[:, :, :1, :1] for name, array in request.inputs.items() if name == "x"}
-    given = dict(request.parameters) | {"padding": UNPADDED}
+    pixel = (slice(None), slice(None), *[slice(1)] * geometry.rank)
+    images = {name: array[pixel] for name, array in request.inputs.items() if name == "x"}
+    given = dict(request.parameters) | {"padding": unpadded(geometry.rank)}
     if "input_size" in given:
-        given["input_size"] = (1, 1)
+        given["input_size"] = (1,) * geometry.rank
     return Request(request.inputs | images, given)
 
 

@@ -10,6 +10,7 @@ adjoint, so that one statement covers all directions of an operator.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
-from conformance.operators.spatial import UNPADDED, GeometryError, Pair
+from conformance.operators.spatial import RANKS, Extents, GeometryError, spans, unpadded
 
 TILES = (4, 8, 16, 32, 64, 128)
 
@@ -31,6 +32,13 @@ Change = Callable[[np.ndarray, Any], np.ndarray]
 """Moves, copies or zeroes elements of a tensor. It never computes with them, so that it can be applied to indices."""
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias", "dbias": "bias"}
+
+
+AXES_NAMED = {
+    3: re.compile(r"\b(D|T|plane)\b"),
+    2: re.compile(r"\b(H|rows?|axes|transposed|column-major|every column apart|R\*R|(strides|dilations) swapped)\b"),
+}
+"""Number of dimensions -> what the name of a mistake has that does not exist in fewer."""
 
 
 class InapplicableError(Exception):
@@ -49,6 +57,13 @@ class Mistake:
     compute: Compute
     operators: tuple[str, ...] = ()
     when: Callable[[Any], bool] = lambda geometry: True
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Numbers of dimensions that it exists in: those that have the axes which its name speaks of."""
+        named = next((least for least, axes in AXES_NAMED.items() if axes.search(self.name)), 1)
+        least = max(named, self.compute.rank) if isinstance(self.compute, Misread) else named
+        return tuple(rank for rank in RANKS if rank >= least)
 
     def outputs(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: Any = np.float64) -> Arrays | None:
         """What a kernel with this mistake computes; None where the mistake does not exist."""
@@ -77,6 +92,8 @@ class Mistake:
     def _attempted(self, compute: Callable[..., T], operator: Operator, geometry: Any, *rest: Any) -> T | None:
         if (self.operators and operator.name not in self.operators) or not self.when(geometry):
             return None
+        if geometry.rank not in self.ranks:
+            return None
         try:
             with np.errstate(all="ignore"):
                 return compute(operator, geometry, *rest)
@@ -86,10 +103,12 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Misread:
-    """The reference on the geometry that the kernel sees; `changes` rearrange x, w, y or bias, in or out."""
+    """The reference on the geometry that the kernel sees; `changes` rearrange x, w, y or bias, in or out. It exists in
+    `rank` dimensions and more."""
 
     sees: Sees
     changes: Mapping[str, Change]
+    rank: int = 1
 
     def __call__(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
         """The outputs as they lie in buffers of the right shapes."""
@@ -117,14 +136,17 @@ class Misread:
         if any(self._change(name) for name in operator.outputs(geometry)):
             return ()
         seen = self.sees(geometry)
-        if "dy" not in operator.arguments:
+        if "dy" not in operator.arguments or hasattr(seen, "reaching"):
             return (seen,)
-        (p, q), (u, v), (d, e), (rows, columns) = geometry.output_size, seen.stride, seen.dilation, seen.padding
-        top, left = (p - 1) * u - sum(rows), (q - 1) * v - sum(columns)
-        image = {"h": top + d * (seen.r - 1) + 1, "w": left + e * (seen.s - 1) + 1}
-        window = {"r": (seen.h - top - 1) // d + 1, "s": (seen.w - left - 1) // e + 1}
+        moved = [
+            (p - 1) * u - sum(sides)
+            for p, u, sides in zip(geometry.output_size, seen.stride, seen.padding, strict=True)
+        ]
+        image = tuple(first + span for first, span in zip(moved, spans(seen), strict=True))
+        axes = zip(seen.size, moved, seen.dilation, strict=True)
+        window = tuple((size - first - 1) // d + 1 for size, first, d in axes)
         found = [seen]
-        for sizes in (image, window):
+        for sizes in ({"size": image}, {"window": window}):
             with suppress(GeometryError):
                 found.append(replace(seen, **sizes))
         return tuple(found)
@@ -139,25 +161,50 @@ class Misread:
         }
 
 
-def misread(sees: Sees = lambda geometry: geometry, **changes: Change) -> Misread:
+def misread(sees: Sees = lambda geometry: geometry, *, rank: int = 1, **changes: Change) -> Misread:
     """The mistake of a kernel that sees other parameters, or tensors in another order."""
-    return Misread(sees, changes)
+    return Misread(sees, changes, rank)
 
 
-def spanning(g: Any, size: Pair) -> Any:
+H, W, D = -2, -1, -3
+"""Axes of an image or a window, counted from the last."""
+
+
+def on_axis(values: tuple[T, ...], axis: int, change: Callable[[T], T]) -> tuple[T, ...]:
+    """Values of every axis, one of them changed. Raises InapplicableError where there is no such axis."""
+    if -axis > len(values):
+        raise InapplicableError
+    return tuple(change(value) if place == len(values) + axis else value for place, value in enumerate(values))
+
+
+def everywhere(values: tuple[T, ...], axis: int) -> tuple[T, ...]:
+    """One axis's value on every one."""
+    if -axis > len(values):
+        raise InapplicableError
+    return (values[axis],) * len(values)
+
+
+def swapped(values: tuple[T, ...]) -> tuple[T, ...]:
+    """Those of the last two axes exchanged; of a single one nothing."""
+    return values if len(values) < 2 else (*values[:-2], values[-1], values[-2])
+
+
+def spanning(g: Any, size: Extents) -> Any:
     """The geometry with windows for an output of this size, padded as far as they reach and no further.
 
-    Of a pooling, which has no windows of padding alone, as many as begin in the image.
+    Of a pooling, which has no windows of padding alone, as many as begin in the image. A transposed convolution has its
+    windows in the output, which is cropped at its end.
     """
+    if hasattr(g, "reaching"):
+        return g.reaching(size)
     sizes, padding = [], []
-    axes = zip((g.h, g.w), size, (g.r, g.s), g.stride, g.padding, g.dilation, strict=True)
-    for extent, count, taps, stride, (before, _), dilation in axes:
+    for extent, count, span, stride, (before, _) in zip(g.size, size, spans(g), g.stride, g.padding, strict=True):
         if hasattr(g, "ceil_mode"):
             count = min(count, -(-(extent + before) // stride))
-        end = (count - 1) * stride + dilation * (taps - 1) + 1 - before
+        end = (count - 1) * stride + span - before
         sizes.append(min(extent, end))
         padding.append((before, max(0, end - extent)))
-    return replace(g, h=sizes[0], w=sizes[1], padding=tuple(padding))
+    return replace(g, size=tuple(sizes), padding=tuple(padding))
 
 
 def fitted(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -196,6 +243,12 @@ def rolled(axis: int, by: int = 1) -> Change:
     return lambda array, _: np.roll(array, by, axis)
 
 
+def of_neighbours(dx: np.ndarray, rank: int) -> np.ndarray:
+    """What the elements before, on the last axis and the one before it, add up to."""
+    found: np.ndarray = np.roll(dx, 1, -1) + (np.roll(dx, 1, -2) if rank > 1 else 0)
+    return found
+
+
 def on_outputs(change: Change, *names: str) -> Compute:
     """The reference with something done to the outputs of these names."""
 
@@ -207,15 +260,21 @@ def on_outputs(change: Change, *names: str) -> Compute:
     return compute
 
 
+def channels_last(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A buffer of [N, C, H, W] (`shape`) taken for one of [N, H, W, C]."""
+    n, c, *size = shape
+    return np.moveaxis(array.reshape(n, *size, c), -1, 1)
+
+
 _MISREAD_IMAGES: dict[str, Compute] = {
-    "image transposed (H and W swapped)": misread(lambda g: replace(g, h=g.w, w=g.h), x=lambda x, g: x.swapaxes(2, 3)),
-    "image strides of H and W swapped": misread(x=lambda x, g: x.reshape(g.n, g.c, g.w, g.h).swapaxes(2, 3)),
-    "image read as NHWC instead of NCHW": misread(
-        x=lambda x, g: x.reshape(g.n, g.h, g.w, g.c).transpose(0, 3, 1, 2),
+    "image transposed (H and W swapped)": misread(
+        lambda g: replace(g, size=swapped(g.size)), rank=2, x=lambda x, g: x.swapaxes(H, W)
     ),
-    "y (dy) laid out as NHWC instead of NCHW": misread(
-        y=lambda y, g: y.reshape(g.n, *g.output_size, -1).transpose(0, 3, 1, 2),
+    "image strides of H and W swapped": misread(
+        rank=2, x=lambda x, g: x.reshape(g.n, g.c, *swapped(g.size)).swapaxes(H, W)
     ),
+    "image read as NHWC instead of NCHW": misread(x=lambda x, g: channels_last(x, g.x.shape)),
+    "y (dy) laid out as NHWC instead of NCHW": misread(y=lambda y, g: channels_last(y, g.y.shape)),
     "image n uses image n-1": misread(x=rolled(0)),
     "image n uses image n+1": misread(x=rolled(0, -1)),
     "every image uses image 0": misread(x=lambda x, g: np.repeat(x[:1], g.n, axis=0)),
@@ -223,49 +282,82 @@ _MISREAD_IMAGES: dict[str, Compute] = {
     "output channels rotated back by one": misread(y=rolled(1, -1)),
     "input channels rotated back by one": misread(x=rolled(1, -1)),
     "input channels rotated by one": misread(x=rolled(1)),
-    "last row of y (dy) left out": misread(y=zeroed(..., -1, slice(None))),
+    "last row of y (dy) left out": misread(rank=2, y=zeroed(..., -1, slice(None))),
     "last column of y (dy) left out": misread(y=zeroed(..., -1)),
-    "first row of y (dy) left out": misread(y=zeroed(..., 0, slice(None))),
+    "first row of y (dy) left out": misread(rank=2, y=zeroed(..., 0, slice(None))),
     "last output channel left out": misread(y=zeroed(slice(None), -1)),
     "last image left out": misread(y=zeroed(-1)),
-    "last row of x (dx) left out": misread(x=zeroed(..., -1, slice(None))),
+    "last row of x (dx) left out": misread(rank=2, x=zeroed(..., -1, slice(None))),
     "last column of x (dx) left out": misread(x=zeroed(..., -1)),
     "last input channel left out": misread(x=zeroed(slice(None), -1)),
+    "image transposed (D and H swapped)": misread(
+        lambda g: replace(g, size=(g.h, g.d, g.w)), rank=3, x=lambda x, g: x.swapaxes(D, H)
+    ),
+    "last plane of y (dy) left out": misread(rank=3, y=zeroed(slice(None), slice(None), -1)),
+    "first plane of y (dy) left out": misread(rank=3, y=zeroed(slice(None), slice(None), 0)),
+    "last plane of x (dx) left out": misread(rank=3, x=zeroed(slice(None), slice(None), -1)),
+    "every plane of the image uses the first": misread(
+        rank=3, x=lambda x, g: np.repeat(x[:, :, :1], x.shape[2], axis=2)
+    ),
 }
 
 
-def _padded(g: Any, top: int = 0, bottom: int = 0, left: int = 0, right: int = 0) -> Any:
-    """Padding changed by so much; a side that is asked to give more than it has is a GeometryError."""
-    (t, b), (le, ri) = g.padding
-    return replace(g, padding=((t + top, b + bottom), (le + left, ri + right)))
+def _padded(g: Any, axis: int, before: int = 0, after: int = 0) -> Any:
+    """Padding of an axis changed by so much; a side that is asked to give more than it has is a GeometryError."""
+    return replace(g, padding=on_axis(g.padding, axis, lambda sides: (sides[0] + before, sides[1] + after)))
+
+
+def _with_padding(change: Callable[[tuple[int, int]], tuple[int, int]]) -> Sees:
+    """The sides of every axis changed."""
+    return lambda g: replace(g, padding=tuple(map(change, g.padding)))
 
 
 _MISREAD_WINDOWS: dict[str, Sees] = {
     "strides swapped": lambda g: replace(g, stride=g.stride[::-1]),
-    "stride ignored": lambda g: replace(g, stride=(1, 1)),
-    "stride of H used for both axes": lambda g: replace(g, stride=(g.stride[0],) * 2),
-    "stride of W used for both axes": lambda g: replace(g, stride=(g.stride[1],) * 2),
-    "padding swapped between H and W": lambda g: replace(g, padding=g.padding[::-1]),
-    "padding mirrored (before and after exchanged)": lambda g: replace(
-        g, padding=(g.padding[0][::-1], g.padding[1][::-1])
-    ),
-    "padding all after": lambda g: replace(g, padding=((0, sum(g.padding[0])), (0, sum(g.padding[1])))),
-    "padding all before": lambda g: replace(g, padding=((sum(g.padding[0]), 0), (sum(g.padding[1]), 0))),
-    "padding ignored": lambda g: replace(g, padding=UNPADDED),
-    "padding of H one too large before": lambda g: _padded(g, top=1),
-    "padding of W one too large before": lambda g: _padded(g, left=1),
-    "padding of H one too small before": lambda g: _padded(g, top=-1, bottom=1),
-    "padding of W one too small before": lambda g: _padded(g, left=-1, right=1),
-    "padding of H one too small after": lambda g: _padded(g, bottom=-1),
-    "padding of W one too small after": lambda g: _padded(g, right=-1),
+    "stride ignored": lambda g: replace(g, stride=(1,) * g.rank),
+    "stride of H used for both axes": lambda g: replace(g, stride=everywhere(g.stride, H)),
+    "stride of W used for both axes": lambda g: replace(g, stride=everywhere(g.stride, W)),
+    "padding swapped between H and W": lambda g: replace(g, padding=swapped(g.padding)),
+    "padding mirrored (before and after exchanged)": _with_padding(lambda sides: (sides[1], sides[0])),
+    "padding all after": _with_padding(lambda sides: (0, sum(sides))),
+    "padding all before": _with_padding(lambda sides: (sum(sides), 0)),
+    "padding ignored": lambda g: replace(g, padding=unpadded(g.rank)),
+    "padding of H one too large before": lambda g: _padded(g, H, before=1),
+    "padding of W one too large before": lambda g: _padded(g, W, before=1),
+    "padding of H one too small before": lambda g: _padded(g, H, before=-1, after=1),
+    "padding of W one too small before": lambda g: _padded(g, W, before=-1, after=1),
+    "padding of H one too small after": lambda g: _padded(g, H, after=-1),
+    "padding of W one too small after": lambda g: _padded(g, W, after=-1),
+    "stride of D used for every axis": lambda g: replace(g, stride=everywhere(g.stride, D)),
+    "stride of D and H exchanged": lambda g: replace(g, stride=_first_two(g.stride)),
+    "padding exchanged between D and H": lambda g: replace(g, padding=_first_two(g.padding)),
+    "padding exchanged between D and W": lambda g: replace(g, padding=_need(g.padding, 3)[::-1]),
+    "padding of D one too large before": lambda g: _padded(g, D, before=1),
+    "padding of D one too small before": lambda g: _padded(g, D, before=-1, after=1),
+    "padding of D one too small after": lambda g: _padded(g, D, after=-1),
 }
+
+
+def _need(values: tuple[T, ...], rank: int) -> tuple[T, ...]:
+    if len(values) < rank:
+        raise InapplicableError
+    return values
+
+
+def _first_two(values: tuple[T, ...]) -> tuple[T, ...]:
+    """Those of D and H exchanged."""
+    first, second, third = _need(values, 3)
+    return second, first, third
+
 
 _MISREAD_DILATIONS: dict[str, Sees] = {
     "dilations swapped": lambda g: replace(g, dilation=g.dilation[::-1]),
-    "dilation ignored": lambda g: replace(g, dilation=(1, 1)),
-    "dilation of H used for both axes": lambda g: replace(g, dilation=(g.dilation[0],) * 2),
-    "dilation of W used for both axes": lambda g: replace(g, dilation=(g.dilation[1],) * 2),
+    "dilation ignored": lambda g: replace(g, dilation=(1,) * g.rank),
+    "dilation of H used for both axes": lambda g: replace(g, dilation=everywhere(g.dilation, H)),
+    "dilation of W used for both axes": lambda g: replace(g, dilation=everywhere(g.dilation, W)),
     "stride and dilation exchanged": lambda g: replace(g, stride=g.dilation, dilation=g.stride),
+    "dilation of D used for every axis": lambda g: replace(g, dilation=everywhere(g.dilation, D)),
+    "dilation of D and H exchanged": lambda g: replace(g, dilation=_first_two(g.dilation)),
 }
 
 
@@ -286,8 +378,8 @@ def tails_of_output() -> Iterator[Mistake]:
     def tail(tile: int, of_channels: bool) -> Compute:
         def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
             (name, tensor), *_ = operator.outputs(geometry).items()
-            channel = 0 if tensor.axes == "KCRS" else 1
-            axes = (channel,) if of_channels else tuple(range(channel + 1, 4))
+            channel = 0 if tensor.is_filter else 1
+            axes = (channel,) if of_channels else tuple(range(channel + 1, len(tensor.shape)))
             within_tiles(np.empty(tensor.shape, bool), axes, tile)
             outputs = operator.reference(geometry, inputs, dtype)
             return outputs | {name: within_tiles(outputs[name], axes, tile)}
@@ -304,30 +396,49 @@ WINDOWS = tuple(Mistake(name, "index", misread(sees)) for name, sees in _MISREAD
 DILATIONS = tuple(Mistake(name, "index", misread(sees)) for name, sees in _MISREAD_DILATIONS.items())
 TAILS = tuple(tails_of_output())
 
+
+def _one(_: int) -> int:
+    return 1
+
+
+def _none(_: tuple[int, int]) -> tuple[int, int]:
+    return 0, 0
+
+
+def _more(values: Extents) -> Extents:
+    return tuple(value + 1 for value in values)
+
+
 _FURTHER_WINDOWS: dict[str, Sees] = {
-    "stride of H ignored": lambda g: replace(g, stride=(1, g.stride[1])),
-    "stride of W ignored": lambda g: replace(g, stride=(g.stride[0], 1)),
-    "stride one too large": lambda g: replace(g, stride=(g.stride[0] + 1, g.stride[1] + 1)),
-    "stride of H one too large": lambda g: replace(g, stride=(g.stride[0] + 1, g.stride[1])),
-    "stride of W one too large": lambda g: replace(g, stride=(g.stride[0], g.stride[1] + 1)),
-    "padding before ignored": lambda g: replace(g, padding=tuple((0, after) for _, after in g.padding)),
-    "padding after ignored": lambda g: replace(g, padding=tuple((before, 0) for before, _ in g.padding)),
-    "padding of H ignored": lambda g: replace(g, padding=((0, 0), g.padding[1])),
-    "padding of W ignored": lambda g: replace(g, padding=(g.padding[0], (0, 0))),
-    "padding of H used for both axes": lambda g: replace(g, padding=(g.padding[0],) * 2),
-    "padding of W used for both axes": lambda g: replace(g, padding=(g.padding[1],) * 2),
-    "padding before used on both sides": lambda g: replace(g, padding=tuple((side, side) for side, _ in g.padding)),
-    "padding after used on both sides": lambda g: replace(g, padding=tuple((side, side) for _, side in g.padding)),
-    "padding one too large": lambda g: _padded(g, 1, 1, 1, 1),
-    "padding one too small": lambda g: _padded(g, -1, -1, -1, -1),
-    "padding of H one too large after": lambda g: _padded(g, bottom=1),
-    "padding of W one too large after": lambda g: _padded(g, right=1),
+    "stride of H ignored": lambda g: replace(g, stride=on_axis(g.stride, H, _one)),
+    "stride of W ignored": lambda g: replace(g, stride=on_axis(g.stride, W, _one)),
+    "stride one too large": lambda g: replace(g, stride=_more(g.stride)),
+    "stride of H one too large": lambda g: replace(g, stride=on_axis(g.stride, H, lambda u: u + 1)),
+    "stride of W one too large": lambda g: replace(g, stride=on_axis(g.stride, W, lambda u: u + 1)),
+    "padding before ignored": _with_padding(lambda sides: (0, sides[1])),
+    "padding after ignored": _with_padding(lambda sides: (sides[0], 0)),
+    "padding of H ignored": lambda g: replace(g, padding=on_axis(g.padding, H, _none)),
+    "padding of W ignored": lambda g: replace(g, padding=on_axis(g.padding, W, _none)),
+    "padding of H used for both axes": lambda g: replace(g, padding=everywhere(g.padding, H)),
+    "padding of W used for both axes": lambda g: replace(g, padding=everywhere(g.padding, W)),
+    "padding before used on both sides": _with_padding(lambda sides: (sides[0], sides[0])),
+    "padding after used on both sides": _with_padding(lambda sides: (sides[1], sides[1])),
+    "padding one too large": _with_padding(lambda sides: (sides[0] + 1, sides[1] + 1)),
+    "padding one too small": _with_padding(lambda sides: (sides[0] - 1, sides[1] - 1)),
+    "padding of H one too large after": lambda g: _padded(g, H, after=1),
+    "padding of W one too large after": lambda g: _padded(g, W, after=1),
+    "stride of D ignored": lambda g: replace(g, stride=on_axis(g.stride, D, _one)),
+    "stride of D one too large": lambda g: replace(g, stride=on_axis(g.stride, D, lambda u: u + 1)),
+    "padding of D ignored": lambda g: replace(g, padding=on_axis(g.padding, D, _none)),
+    "padding of D used for every axis": lambda g: replace(g, padding=everywhere(g.padding, D)),
+    "padding of D one too large after": lambda g: _padded(g, D, after=1),
 }
 
 _FURTHER_DILATIONS: dict[str, Sees] = {
-    "dilation of H ignored": lambda g: replace(g, dilation=(1, g.dilation[1])),
-    "dilation of W ignored": lambda g: replace(g, dilation=(g.dilation[0], 1)),
-    "dilation one too large": lambda g: replace(g, dilation=(g.dilation[0] + 1, g.dilation[1] + 1)),
+    "dilation of H ignored": lambda g: replace(g, dilation=on_axis(g.dilation, H, _one)),
+    "dilation of W ignored": lambda g: replace(g, dilation=on_axis(g.dilation, W, _one)),
+    "dilation one too large": lambda g: replace(g, dilation=_more(g.dilation)),
+    "dilation of D ignored": lambda g: replace(g, dilation=on_axis(g.dilation, D, _one)),
 }
 
 FURTHER_WINDOWS = tuple(Mistake(name, "index", misread(sees)) for name, sees in _FURTHER_WINDOWS.items())

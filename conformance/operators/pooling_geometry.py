@@ -11,19 +11,22 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.operators.base import Tensor
-from conformance.operators.descriptor import FLAG, PAIR, SIDES, Field
-from conformance.operators.spatial import UNPADDED
+from conformance.operators.descriptor import EXTENTS, FLAG, SIDES, Field, sized
+from conformance.operators.spatial import IMAGE, RESULT, WINDOW, spans, unpadded
 
-SIZES = (
-    Field("n", "batch"),
-    Field("c", "channels"),
-    Field("h", "height"),
-    Field("w", "width"),
-    Field("r", "window height"),
-    Field("s", "window width"),
-    Field("u", "stride", PAIR, "stride", lambda found: (found["r"], found["s"])),
-    Field("p", "padding", SIDES, "padding", UNPADDED),
-)
+
+def pooling_fields(rank: int) -> tuple[Field, ...]:
+    """Those that every pooling has."""
+    return (
+        Field("n", "batch"),
+        Field("c", "channels"),
+        *sized("size", IMAGE[rank]),
+        *sized("window", WINDOW[rank]),
+        Field("u", "stride", EXTENTS[rank], "stride", lambda found: found["window"]),
+        Field("p", "padding", SIDES[rank], "padding", unpadded(rank)),
+    )
+
+
 CEIL = Field("ceil", "ceil mode (0 or 1)", FLAG, "ceil_mode", False)
 
 
@@ -31,18 +34,16 @@ def laid_out(g: Any) -> dict[str, Any]:
     """What follows from a pooling's parameters: `output_size` (P, Q), the tensors `x` and `y`, and `overhang`, the
     padding that holds every window, since in ceil mode the last ones may reach beyond the problem's own."""
     output_size, overhang = [], []
-    axes = zip((g.h, g.w), (g.r, g.s), g.stride, g.padding, g.dilation, strict=True)
-    for size, taps, stride, (before, after), dilation in axes:
-        window = dilation * (taps - 1) + 1
-        room = size + before + after - window
+    for size, span, stride, (before, after) in zip(g.size, spans(g), g.stride, g.padding, strict=True):
+        room = size + before + after - span
         extent = (-(-room // stride) if g.ceil_mode else room // stride) + 1
         if g.ceil_mode and (extent - 1) * stride >= size + before:
             extent -= 1
         output_size.append(extent)
-        overhang.append((before, max(after, (extent - 1) * stride + window - size - before)))
+        overhang.append((before, max(after, (extent - 1) * stride + span - size - before)))
     return {
         "output_size": tuple(output_size),
         "overhang": tuple(overhang),
-        "x": Tensor("NCHW", (g.n, g.c, g.h, g.w)),
-        "y": Tensor("NCPQ", (g.n, g.c, *output_size)),
+        "x": Tensor(f"NC{IMAGE[g.rank].upper()}", (g.n, g.c, *g.size)),
+        "y": Tensor(f"NC{RESULT[g.rank].upper()}", (g.n, g.c, *output_size)),
     }

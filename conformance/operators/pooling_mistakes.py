@@ -17,22 +17,23 @@ from conformance.operators.mistakes import (
     FURTHER_WINDOWS,
     TILES,
     Compute,
+    D,
+    H,
     InapplicableError,
     Mistake,
     Sees,
+    W,
+    everywhere,
     fitted,
     misread,
+    on_axis,
+    swapped,
     within_tiles,
 )
-from conformance.operators.spatial import Pair
+from conformance.operators.spatial import Extents, Index, spans
 
 Kept = Callable[[Any], np.ndarray]
 """Which positions of the window take part, [R, S]."""
-
-
-def span(g: Any) -> Pair:
-    """Rows and columns from the first position of a window to its last one."""
-    return g.dilation[0] * (g.r - 1) + 1, g.dilation[1] * (g.s - 1) + 1
 
 
 def _repacked(sees: Sees) -> Compute:
@@ -49,7 +50,7 @@ def packed(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def _undropped(operator: Operator, g: Any, inputs: Arrays, dtype: Any) -> Arrays:
     """y (dy) with room for windows that start behind the image, which ceil mode drops."""
-    sizes = zip((g.h, g.w), span(g), g.stride, g.padding, strict=True)
+    sizes = zip(g.size, spans(g), g.stride, g.padding, strict=True)
     wide = [-(-(size + sum(sides) - window) // stride) + 1 for size, window, stride, sides in sizes]
     if not g.ceil_mode or wide == list(g.output_size):
         raise InapplicableError
@@ -59,18 +60,17 @@ def _undropped(operator: Operator, g: Any, inputs: Arrays, dtype: Any) -> Arrays
     return operator.reference(g, inputs | {"dy": fitted(packed(inputs["dy"], shape), g.y.shape)}, dtype)
 
 
-def reached(g: Any) -> tuple[int, int]:
+def reached(g: Any) -> Extents:
     """Rows and columns of the image less those behind the last window."""
-    sizes = zip((g.h, g.w), span(g), g.stride, g.padding, g.output_size, strict=True)
-    rows, columns = (min(size, (count - 1) * u + window - sides[0]) for size, window, u, sides, count in sizes)
-    return rows, columns
+    sizes = zip(g.size, spans(g), g.stride, g.padding, g.output_size, strict=True)
+    return tuple(min(size, (count - 1) * u + span - sides[0]) for size, span, u, sides, count in sizes)
 
 
 def _remainder_in_front(x: np.ndarray, g: Any) -> np.ndarray:
-    rows, columns = reached(g)
-    if (rows, columns) == (g.h, g.w):
+    if reached(g) == g.size:
         raise InapplicableError
-    return np.roll(x, (rows - g.h, columns - g.w), (2, 3))
+    back = tuple(rows - size for rows, size in zip(reached(g), g.size, strict=True))
+    return np.roll(x, back, tuple(range(2, x.ndim)))
 
 
 def _in_mode(g: Any, *, ceil: bool) -> Any:
@@ -80,54 +80,64 @@ def _in_mode(g: Any, *, ceil: bool) -> Any:
 
 
 _WINDOWS: dict[str, Compute] = {
-    "window swapped between H and W": misread(lambda g: replace(g, r=g.s, s=g.r)),
-    "window of H used for both axes": misread(lambda g: replace(g, s=g.r)),
-    "window of W used for both axes": misread(lambda g: replace(g, r=g.s)),
-    "window one row too large": misread(lambda g: replace(g, r=g.r + 1)),
-    "window one column too large": misread(lambda g: replace(g, s=g.s + 1)),
-    "window taken for the stride": misread(lambda g: replace(g, stride=(g.r, g.s))),
-    "stride taken for the window": misread(lambda g: replace(g, r=g.stride[0], s=g.stride[1])),
+    "window swapped between H and W": misread(lambda g: replace(g, window=swapped(g.window)), rank=2),
+    "window of H used for both axes": misread(lambda g: replace(g, window=everywhere(g.window, H))),
+    "window of W used for both axes": misread(lambda g: replace(g, window=everywhere(g.window, W))),
+    "window one row too large": misread(lambda g: replace(g, window=on_axis(g.window, H, lambda r: r + 1))),
+    "window one column too large": misread(lambda g: replace(g, window=on_axis(g.window, W, lambda s: s + 1))),
+    "window taken for the stride": misread(lambda g: replace(g, stride=g.window)),
+    "stride taken for the window": misread(lambda g: replace(g, window=g.stride)),
     "floor instead of ceil": misread(lambda g: _in_mode(g, ceil=False)),
     "floor instead of ceil, y (dy) packed for it": _repacked(lambda g: _in_mode(g, ceil=False)),
     "ceil instead of floor, y (dy) packed for it": _repacked(lambda g: _in_mode(g, ceil=True)),
     "ceil mode keeps windows that start behind the image": _undropped,
     "remainder of the stride in front": misread(x=_remainder_in_front),
+    "window exchanged between D and W": misread(lambda g: replace(g, window=g.window[::-1]), rank=3),
+    "window of D used for every axis": misread(lambda g: replace(g, window=everywhere(g.window, D))),
+    "window one plane too large": misread(lambda g: replace(g, window=on_axis(g.window, D, lambda t: t + 1))),
 }
 
 
-def _all_but(*where: Any) -> Kept:
+def _all_but(index: int, axis: int | None = None) -> Kept:
+    """Not those at an index of one axis; or not the one position that has it on every axis."""
+
     def kept(g: Any) -> np.ndarray:
-        seen = np.ones((g.r, g.s), bool)
+        if axis is not None and -axis > g.rank:
+            raise InapplicableError
+        seen = np.ones(g.window, bool)
+        where: Index = (index,) * g.rank if axis is None else (..., index, *[slice(None)] * (-axis - 1))
         seen[where] = False
         return seen
 
     return kept
 
 
-def _only(row: int, column: int) -> Kept:
+def _only(half: int) -> Kept:
     """One position, given in halves of the window: 0 the first, 1 the one in the middle."""
 
     def kept(g: Any) -> np.ndarray:
-        seen = np.zeros((g.r, g.s), bool)
-        seen[row * g.r // 2, column * g.s // 2] = True
+        seen = np.zeros(g.window, bool)
+        seen[tuple(half * extent // 2 for extent in g.window)] = True
         return seen
 
     return kept
 
 
 def _in_tiles(tile: int) -> Kept:
-    return lambda g: within_tiles(np.ones((g.r, g.s), bool), (0, 1), tile)
+    return lambda g: within_tiles(np.ones(g.window, bool), tuple(range(g.rank)), tile)
 
 
 POSITIONS: dict[str, Kept] = {
-    "first row of the window left out": _all_but(0),
-    "last row of the window left out": _all_but(-1),
-    "first column of the window left out": _all_but(slice(None), 0),
-    "last column of the window left out": _all_but(slice(None), -1),
-    "first position of the window left out": _all_but(0, 0),
-    "last position of the window left out": _all_but(-1, -1),
-    "first position of the window only": _only(0, 0),
-    "middle of the window only": _only(1, 1),
+    "first row of the window left out": _all_but(0, H),
+    "last row of the window left out": _all_but(-1, H),
+    "first column of the window left out": _all_but(0, W),
+    "last column of the window left out": _all_but(-1, W),
+    "first position of the window left out": _all_but(0),
+    "last position of the window left out": _all_but(-1),
+    "first position of the window only": _only(0),
+    "middle of the window only": _only(1),
+    "first plane of the window left out": _all_but(0, D),
+    "last plane of the window left out": _all_but(-1, D),
     **{f"tail of the window beyond tiles of {tile} dropped": _in_tiles(tile) for tile in TILES},
 }
 

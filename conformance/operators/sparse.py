@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,25 +14,35 @@ Places = Mapping[str, np.ndarray]
 """By input: flat positions, in canonical order, outside of which it is zero."""
 Nonzero = tuple[np.ndarray, np.ndarray]
 """Ascending flat positions and the values there, float64; all else is zero."""
-Link = tuple[int, int, np.ndarray, np.ndarray, np.ndarray]
-"""A tap (r, s), a position on each axis of the other image for every element, and whether it exists."""
+Place = list[np.ndarray]
+"""A position on each axis for every element."""
+Link = tuple[tuple[int, ...], Place, np.ndarray]
+"""A tap, the place of every element in the other image, and whether it exists."""
 
 
-def windows_of(g: Any, rows: np.ndarray, columns: np.ndarray) -> Iterator[Link]:
-    """The windows whose tap (r, s) lies on these elements of the image, by their places in the output."""
-    (u, v), (d, e), ((top, _), (left, _)) = g.stride, g.dilation, g.padding
-    for r, s in np.ndindex(g.r, g.s):
-        (p, over), (q, across) = np.divmod(rows + top - r * d, u), np.divmod(columns + left - s * e, v)
-        exists = (over == 0) & (across == 0) & (p >= 0) & (q >= 0) & (p < g.output_size[0]) & (q < g.output_size[1])
-        yield r, s, p, q, exists
+def windows_of(g: Any, place: Place) -> Iterator[Link]:
+    """The windows whose tap lies on these elements of the image, by their places in the output."""
+    axes = [*zip(place, g.stride, g.dilation, g.padding, g.output_size, strict=True)]
+    for tap in np.ndindex(*g.window):
+        exists, found = np.ones(place[0].shape, bool), []
+        for t, (position, stride, dilation, (before, _), count) in zip(tap, axes, strict=True):
+            p, rest = np.divmod(position + before - t * dilation, stride)
+            exists &= (rest == 0) & (p >= 0) & (p < count)
+            found.append(p)
+        yield tap, found, exists
 
 
-def elements_of(g: Any, p: np.ndarray, q: np.ndarray) -> Iterator[Link]:
-    """The elements of the image on which tap (r, s) of these windows lies."""
-    (u, v), (d, e), ((top, _), (left, _)) = g.stride, g.dilation, g.padding
-    for r, s in np.ndindex(g.r, g.s):
-        rows, columns = p * u + r * d - top, q * v + s * e - left
-        yield r, s, rows, columns, (rows >= 0) & (columns >= 0) & (rows < g.h) & (columns < g.w)
+def elements_of(g: Any, place: Place) -> Iterator[Link]:
+    """The elements of the image on which a tap of these windows lies."""
+    axes = [*zip(place, g.stride, g.dilation, g.padding, strict=True)]
+    for tap in np.ndindex(*g.window):
+        found = [p * u + t * d - before for t, (p, u, d, (before, _)) in zip(tap, axes, strict=True)]
+        inside = [(p >= 0) & (p < size) for p, size in zip(found, g.size, strict=True)]
+        yield tap, found, np.logical_and.reduce(inside)
+
+
+def _within(place: Place, exists: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(position[exists] for position in place)
 
 
 def nonzero(operator: str, g: Any, inputs: Arrays, places: Places) -> dict[str, Nonzero]:
@@ -51,70 +62,96 @@ def _at(array: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, list[np.ndar
 
 
 def _conv_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    values, (n, c, h, w) = _at(inputs["x"], places["x"])
+    values, (n, c, *place) = _at(inputs["x"], places["x"])
     weights, parts = inputs["w"].astype(np.float64), []
     filters, channels = g.k // g.groups, g.c // g.groups
-    for r, s, p, q, exists in windows_of(g, h, w):
+    for tap, window, exists in windows_of(g, place):
         for member in range(filters):
             k = c // channels * filters + member
-            products = values * weights[k, c % channels, r, s]
-            parts.append((np.ravel_multi_index((n, k, p, q), g.y.shape, "clip")[exists], products[exists]))
+            products = values * weights[(k, c % channels, *tap)]
+            parts.append((np.ravel_multi_index((n, k, *window), g.y.shape, "clip")[exists], products[exists]))
     return _summed(parts)
 
 
 def _conv_backward_data(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    values, (n, k, p, q) = _at(inputs["dy"], places["dy"])
+    values, (n, k, *place) = _at(inputs["dy"], places["dy"])
     weights, parts = inputs["w"].astype(np.float64), []
     filters, channels = g.k // g.groups, g.c // g.groups
-    for r, s, h, w, exists in elements_of(g, p, q):
+    for tap, element, exists in elements_of(g, place):
         for member in range(channels):
             c = k // filters * channels + member
-            products = values * weights[k, member, r, s]
-            parts.append((np.ravel_multi_index((n, c, h, w), g.x.shape, "clip")[exists], products[exists]))
+            products = values * weights[(k, member, *tap)]
+            parts.append((np.ravel_multi_index((n, c, *element), g.x.shape, "clip")[exists], products[exists]))
     return _summed(parts)
 
 
 def _conv_backward_weight(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    values, (n, c, h, w) = _at(inputs["x"], places["x"])
+    values, (n, c, *place) = _at(inputs["x"], places["x"])
     parts, filters, channels = [], g.k // g.groups, g.c // g.groups
-    for r, s, p, q, exists in windows_of(g, h, w):
+    for tap, window, exists in windows_of(g, place):
         for member in range(filters):
             k = (c // channels * filters + member)[exists]
-            products = values[exists] * inputs["dy"][n[exists], k, p[exists], q[exists]].astype(np.float64)
-            parts.append((np.ravel_multi_index((k, c[exists] % channels, r, s), g.filter.shape), products))
+            products = values[exists] * inputs["dy"][(n[exists], k, *_within(window, exists))].astype(np.float64)
+            parts.append((np.ravel_multi_index((k, c[exists] % channels, *tap), g.filter.shape), products))
     return _summed(parts)
 
 
-def _divisors(g: Any, p: np.ndarray, q: np.ndarray) -> np.ndarray:
+def _transposed_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    found, values = _conv_backward_data(g.mirror, inputs | {"dy": inputs["x"]}, {"dy": places["x"]})
+    index = np.unravel_index(found, g.mirror.x.shape)
+    return np.ravel_multi_index(index, g.y.shape), values
+
+
+def _reached(g: Any, inputs: Arrays, places: Places) -> tuple[Arrays, Places]:
+    """dy for the x of the convolution that is transposed."""
+    index = np.unravel_index(places["dy"], g.y.shape)
+    inside = np.logical_and.reduce([at < size for at, size in zip(index[2:], g.mirror.size, strict=True)])
+    read = np.ravel_multi_index(tuple(at[inside] for at in index), g.mirror.x.shape)
+    return {"x": inputs["dy"][g.reached]}, {"x": read}
+
+
+def _transposed_backward_data(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    given, read = _reached(g, inputs, places)
+    return _conv_forward(g.mirror, {"w": inputs["w"], **given}, read)
+
+
+def _transposed_backward_weight(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    given, read = _reached(g, inputs, places)
+    return _conv_backward_weight(g.mirror, {"dy": inputs["x"], **given}, read)
+
+
+def _divisors(g: Any, windows: Sequence[np.ndarray]) -> np.ndarray:
     if g.divisor_override is not None:
-        return np.full(p.shape, float(g.divisor_override))
-    return np.asarray(g.counted(0, p) * g.counted(1, q), np.float64)
+        return np.full(windows[0].shape, float(g.divisor_override))
+    return np.asarray(math.prod(g.counted(axis, place) for axis, place in enumerate(windows)), np.float64)
 
 
 def _avg_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    values, (n, c, h, w) = _at(inputs["x"], places["x"])
-    links = [link[2:] for link in windows_of(g, h, w)]
+    values, (n, c, *place) = _at(inputs["x"], places["x"])
+    parts = []
+    for _, window, ok in windows_of(g, place):
+        shared = values[ok] / _divisors(g, _within(window, ok))
+        parts.append((np.ravel_multi_index((n, c, *window), g.y.shape, "clip")[ok], shared))
+    return _summed(parts)
+
+
+def _avg_backward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    values, (n, c, *place) = _at(inputs["dy"], places["dy"])
+    shares = values / _divisors(g, place)
     return _summed(
         [
-            (np.ravel_multi_index((n, c, p, q), g.y.shape, "clip")[ok], values[ok] / _divisors(g, p[ok], q[ok]))
-            for p, q, ok in links
+            (np.ravel_multi_index((n, c, *element), g.x.shape, "clip")[ok], shares[ok])
+            for _, element, ok in elements_of(g, place)
         ]
     )
 
 
-def _avg_backward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    values, (n, c, p, q) = _at(inputs["dy"], places["dy"])
-    shares = values / _divisors(g, p, q)
-    links = [link[2:] for link in elements_of(g, p, q)]
-    return _summed([(np.ravel_multi_index((n, c, h, w), g.x.shape, "clip")[ok], shares[ok]) for h, w, ok in links])
-
-
 def _max_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
     """Of data that is nowhere negative."""
-    values, (n, c, h, w) = _at(inputs["x"], places["x"])
+    values, (n, c, *place) = _at(inputs["x"], places["x"])
     found = [
-        (np.ravel_multi_index((n, c, p, q), g.y.shape, "clip")[ok], values[ok])
-        for _, _, p, q, ok in windows_of(g, h, w)
+        (np.ravel_multi_index((n, c, *window), g.y.shape, "clip")[ok], values[ok])
+        for _, window, ok in windows_of(g, place)
     ]
     windows, which = np.unique(np.concatenate([place for place, _ in found]), return_inverse=True)
     largest = np.zeros(len(windows))
@@ -123,18 +160,21 @@ def _max_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
 
 
 def _max_backward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    values, (n, c, p, q) = _at(inputs["dy"], places["dy"])
-    links = [(np.clip(h, 0, g.h - 1), np.clip(w, 0, g.w - 1), ok) for _, _, h, w, ok in elements_of(g, p, q)]
-    seen = np.array([np.where(ok, inputs["x"][n, c, h, w].astype(np.float64), -np.inf) for h, w, ok in links])
-    first, which = seen.argmax(axis=0), np.arange(len(n))
-    rows, columns = (np.array([link[axis] for link in links])[first, which] for axis in (0, 1))
-    return _summed([(np.ravel_multi_index((n, c, rows, columns), g.x.shape), values)])
+    values, (n, c, *place) = _at(inputs["dy"], places["dy"])
+    last = np.array(g.size)[:, None] - 1
+    links = [(np.clip(element, 0, last), ok) for _, element, ok in elements_of(g, place)]
+    seen = np.array([np.where(ok, inputs["x"][(n, c, *at)].astype(np.float64), -np.inf) for at, ok in links])
+    chosen = np.array([at for at, _ in links])[seen.argmax(axis=0), :, np.arange(len(n))]
+    return _summed([(np.ravel_multi_index((n, c, *chosen.T), g.x.shape), values)])
 
 
 RULES: dict[str, dict[str, Callable[[Any, Arrays, Places], Nonzero]]] = {
     "conv_forward": {"y": _conv_forward},
     "conv_backward_data": {"dx": _conv_backward_data},
     "conv_backward_weight": {"dw": _conv_backward_weight},
+    "conv_transpose_forward": {"y": _transposed_forward},
+    "conv_transpose_backward_data": {"dx": _transposed_backward_data},
+    "conv_transpose_backward_weight": {"dw": _transposed_backward_weight},
     "avg_pool_forward": {"y": _avg_forward},
     "avg_pool_backward": {"dx": _avg_backward},
     "max_pool_forward": {"y": _max_forward},

@@ -1,16 +1,28 @@
-"""Windows on the two spatial axes: what convolution and pooling share."""
+"""Windows on the spatial axes, one to three of them: what convolution and pooling share.
+
+What has a number for each axis is a tuple in the order of the axes, the last of which is the width.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-Pair = tuple[int, int]
-Padding = tuple[Pair, Pair]
-"""((before, after) of the height, (before, after) of the width)."""
-UNPADDED: Padding = ((0, 0), (0, 0))
+RANKS = (1, 2, 3)
+IMAGE = {1: "w", 2: "hw", 3: "dhw"}
+WINDOW = {1: "s", 2: "rs", 3: "trs"}
+RESULT = {1: "q", 2: "pq", 3: "zpq"}
+"""Rank -> the axes of an image, a window, and a result."""
+
+Extents = tuple[int, ...]
+Sides = tuple[int, int]
+Padding = tuple[Sides, ...]
+"""(before, after) of every axis."""
+Index = tuple[Any, ...]
+"""Of an array: an ellipsis, and a slice or number for each spatial axis."""
 
 BLOCK_ELEMENTS = 1 << 21
 """Elements of one block of gathered windows: 16 MiB of float64, so that a block stays near the caches and the
@@ -21,43 +33,116 @@ class GeometryError(ValueError):
     """A problem that no kernel could compute; the message names the field and what it must be."""
 
 
-def require_windows(geometry: Any, **sizes: int) -> None:
-    """Raises GeometryError for sizes below one (`sizes` beside those of image and window), negative padding, or a
-    window larger than the padded image. A batch may have no images."""
+class Spatial:
+    """The sizes on each axis by their letters, which are 1 on axes that the problem has not."""
+
+    size: Extents
+    window: Extents
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.size)
+
+    @property
+    def d(self) -> int:
+        return _from_the_end(self.size, 3)
+
+    @property
+    def h(self) -> int:
+        return _from_the_end(self.size, 2)
+
+    @property
+    def w(self) -> int:
+        return self.size[-1]
+
+    @property
+    def t(self) -> int:
+        return _from_the_end(self.window, 3)
+
+    @property
+    def r(self) -> int:
+        return _from_the_end(self.window, 2)
+
+    @property
+    def s(self) -> int:
+        return self.window[-1]
+
+
+def _from_the_end(extents: Extents, place: int) -> int:
+    return extents[-place] if place <= len(extents) else 1
+
+
+def unpadded(rank: int) -> Padding:
+    """No padding on so many axes."""
+    return ((0, 0),) * rank
+
+
+def is_padded(padding: Padding) -> bool:
+    """Whether any side has padding."""
+    return any(map(any, padding))
+
+
+def require_sizes(geometry: Any, **sizes: int) -> None:
+    """Raises GeometryError for sizes below one (`sizes` beside those of image and window), negative padding, or another
+    number of axes than the image has. A batch may have no images."""
+    rank = len(geometry.size)
+    if rank not in RANKS:
+        raise GeometryError(f"size is {geometry.size}; an image has 1 to 3 axes")
+    for name in ("window", "stride", "padding", "dilation"):
+        if len(getattr(geometry, name)) != rank:
+            raise GeometryError(f"{name} is {getattr(geometry, name)}; the image has {rank} axes")
     if geometry.n < 0:
         raise GeometryError(f"n is {geometry.n}; it must not be negative")
-    positive = {name: getattr(geometry, name) for name in ("c", "h", "w", "r", "s")} | sizes
+    positive = {"c": geometry.c, **dict(zip(IMAGE[rank], geometry.size, strict=True))}
+    positive |= {**dict(zip(WINDOW[rank], geometry.window, strict=True)), **sizes}
     for name, value in (positive | {"stride": min(geometry.stride), "dilation": min(geometry.dilation)}).items():
         if value < 1:
             raise GeometryError(f"{name} is {value}; it must be at least 1")
-    (top, bottom), (left, right) = geometry.padding
-    if min(top, bottom, left, right) < 0:
+    if min(map(min, geometry.padding)) < 0:
         raise GeometryError(f"padding is {geometry.padding}; it must not be negative")
-    rows = ("h", geometry.dilation[0] * (geometry.r - 1) + 1, geometry.h + top + bottom)
-    columns = ("w", geometry.dilation[1] * (geometry.s - 1) + 1, geometry.w + left + right)
-    for name, extent, room in (rows, columns):
-        if extent > room:
+
+
+def require_groups(geometry: Any) -> None:
+    """Raises GeometryError where groups divide the channels of one side only."""
+    for name, channels in (("c", geometry.c), ("k", geometry.k)):
+        if channels % geometry.groups:
+            raise GeometryError(f"{name} is {channels}, which {geometry.groups} groups do not divide")
+
+
+def require_windows(geometry: Any, **sizes: int) -> None:
+    """The same, and for a window larger than the padded image."""
+    require_sizes(geometry, **sizes)
+    rank = len(geometry.size)
+    for name, size, extent, sides in zip(IMAGE[rank], geometry.size, spans(geometry), geometry.padding, strict=True):
+        if extent > (room := size + sum(sides)):
             raise GeometryError(
                 f"the window spans {extent} on axis {name}, more than the padded image's {room}; "
                 f"enlarge {name} or p, or shrink the window or its dilation"
             )
 
 
-def taps_per_input(window: int, stride: int, dilation: int) -> int:
-    """Most windows positions of one axis that touch the same input element, so that a gradient sums that many terms.
+def spans(geometry: Any) -> Extents:
+    """Elements of every axis from the first tap of a window to its last one."""
+    return tuple(d * (taps - 1) + 1 for taps, d in zip(geometry.window, geometry.dilation, strict=True))
 
-    Position h meets tap r where h + before - r*dilation is a multiple of the stride: one residue of r in every
-    stride / gcd(stride, dilation).
+
+def taps_per_input(geometry: Any) -> int:
+    """Most windows that hold the same input element, so that a gradient sums that many terms.
+
+    On one axis position h meets tap r where h + before - r*dilation is a multiple of the stride: one residue of r in
+    every stride / gcd(stride, dilation).
     """
-    return math.ceil(window / (stride // math.gcd(stride, dilation)))
+    axes = zip(geometry.window, geometry.stride, geometry.dilation, strict=True)
+    return math.prod(math.ceil(window / (stride // math.gcd(stride, d))) for window, stride, d in axes)
 
 
 def taps_of_padding(geometry: Any) -> bool:
     """Whether some element of the window meets padding alone, at all positions."""
-    axes = ((geometry.h, geometry.r), (geometry.w, geometry.s))
-    for (size, window), stride, dilation, (before, _), count in zip(
-        axes, geometry.stride, geometry.dilation, geometry.padding, geometry.output_size, strict=True
-    ):
+    for size, window, stride, dilation, (before, _), count in zip(
+        geometry.size, geometry.window, geometry.stride, geometry.dilation, geometry.padding, geometry.output_size,
+        strict=True,
+    ):  # fmt: skip
         start = np.arange(window) * dilation - before
         first = np.maximum(0, -(start // stride))  # position at which the tap is in the image, or beyond
         if ((first >= count) | (start + first * stride >= size)).any():
@@ -65,24 +150,37 @@ def taps_of_padding(geometry: Any) -> bool:
     return False
 
 
+def taps(geometry: Any) -> Iterator[Index]:
+    """For every tap, the last axis fastest: an index (..., rows, columns) of what it meets of the padded image (with
+    `overhang`, where a pooling has that) over all positions of the window."""
+    axes = [*zip(geometry.output_size, geometry.stride, geometry.dilation, strict=True)]
+    for tap in np.ndindex(*geometry.window):
+        yield ..., *(slice(t * d, t * d + (count - 1) * u + 1, u) for t, (count, u, d) in zip(tap, axes, strict=True))
+
+
 def padded(image: np.ndarray, padding: Padding, dtype: np.dtype, fill: float = 0.0) -> np.ndarray:
-    """`image[..., H, W]` in `dtype` with zeros (or `fill`) around it."""
-    (top, bottom), (left, right) = padding
-    *lead, height, width = image.shape
-    out = np.full((*lead, top + height + bottom, left + width + right), fill, dtype)
-    out[..., top : top + height, left : left + width] = image
+    """`image[..., H, W]` (as many axes as have padding) in `dtype` with zeros (or `fill`) around it."""
+    lead, size = image.shape[: -len(padding)], image.shape[-len(padding) :]
+    out = np.full((*lead, *(b + extent + a for extent, (b, a) in zip(size, padding, strict=True))), fill, dtype)
+    cropped(out, padding, size)[...] = image
     return out
 
 
-def cropped(image: np.ndarray, padding: Padding, size: Pair) -> np.ndarray:
+def cropped(image: np.ndarray, padding: Padding, size: Extents) -> np.ndarray:
     """The inverse of `padded`: the view of `image` without its border."""
-    (top, _), (left, _) = padding
-    return image[..., top : top + size[0], left : left + size[1]]
+    inner: Index = (..., *(slice(b, b + extent) for extent, (b, _) in zip(size, padding, strict=True)))
+    return image[inner]
 
 
-def windows(image: np.ndarray, window: Pair, stride: Pair, dilation: Pair, output: Pair) -> np.ndarray:
+def windows(image: np.ndarray, window: Extents, stride: Extents, dilation: Extents, output: Extents) -> np.ndarray:
     """View [..., R, S, P, Q] of a padded `image[..., H, W]`: element (r, s, p, q) is image[p*u + r*d, q*v + s*e]."""
-    *lead, row, column = image.strides
-    shape = (*image.shape[:-2], *window, *output)
-    strides = (*lead, row * dilation[0], column * dilation[1], row * stride[0], column * stride[1])
-    return np.lib.stride_tricks.as_strided(image, shape, strides, writeable=False)
+    lead, steps = image.strides[: -len(window)], image.strides[-len(window) :]
+    by_tap = (step * d for step, d in zip(steps, dilation, strict=True))
+    by_place = (step * u for step, u in zip(steps, stride, strict=True))
+    shape = (*image.shape[: -len(window)], *window, *output)
+    return np.lib.stride_tricks.as_strided(image, shape, (*lead, *by_tap, *by_place), writeable=False)
+
+
+def per_channel(values: np.ndarray, rank: int) -> np.ndarray:
+    """[K] as it is added to [..., K, *size]."""
+    return values.reshape(-1, *(1,) * rank)

@@ -9,11 +9,17 @@ from conformance.operators.base import Geometry, Operator
 from conformance.operators.conv import family as conv
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.conv_bn import family as conv_bn
+from conformance.operators.conv_requantized import family as conv_requantized
+from conformance.operators.conv_transpose import family as conv_transpose
 from conformance.operators.family import Family
 from conformance.operators.max_pool import family as max_pool
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (conv.FAMILY, conv_bn.FAMILY, avg_pool.FAMILY, max_pool.FAMILY)
+    family.name: family
+    for family in (
+        *(conv.FAMILY, conv_bn.FAMILY, avg_pool.FAMILY, max_pool.FAMILY, conv_transpose.FAMILY),
+        conv_requantized.FAMILY,
+    )
 }
 """Every family that there is. This is the only place that lists them."""
 OPERATORS: dict[str, Operator] = {
@@ -24,7 +30,10 @@ _BY_PREFIX = {family.geometry.PREFIX: family.geometry for family in FAMILIES.val
 CONVOLUTIONS = tuple(operator.name for operator in conv.FAMILY.operators)
 NORMALISED = tuple(operator.name for operator in conv_bn.FAMILY.operators)
 POOLINGS = tuple(operator.name for operator in avg_pool.FAMILY.operators)
+TRANSPOSED = tuple(operator.name for operator in conv_transpose.FAMILY.operators)
 """Names of the operators, by family."""
+ORDINARY = tuple(name for name, operator in OPERATORS.items() if "fp32" in operator.dtypes)
+"""Names of those with problems whose tensors all have one format; what is requantized has 8 bits alone."""
 
 
 def takes(operator: str, geometry: Geometry) -> bool:

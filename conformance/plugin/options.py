@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conformance import storage
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DECLARABLE, DTYPES
 from conformance.execution.judging import METHODS
 from conformance.execution.process import Limits
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, seed_number, split
@@ -116,8 +116,10 @@ def _read(config: pytest.Config) -> Selection:
             raise SelectionError(f"--problems {file}: cannot be read ({error.strerror})") from None
         except TableError as error:
             raise SelectionError(f"--problems {error}") from None
-    operators, dtypes = chosen("--operator", OPERATORS), chosen("--dtype", STORAGE)
-    layouts = chosen("--layout", LAYOUTS)
+    operators, dtypes = chosen("--operator", OPERATORS), chosen("--dtype", DECLARABLE)
+    if texts and not config.getoption("--dtype"):  # what has 8 bits, of any problem, is asked for
+        dtypes = DTYPES
+    layouts = tuple(config.getoption("--layout") or LAYOUTS)  # the plan knows what implementations declare
     distributions = chosen("--distribution", (*DISTRIBUTIONS, BEHAVIOUR, TRAINING))
     require_known("--show", config.getoption("--show") or (), STATUSES)
     required = tuple(config.getoption("--require") or ())

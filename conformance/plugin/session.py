@@ -24,6 +24,7 @@ from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, NEURON, missing, neuron_cores
+from conformance.layouts import NAMES
 from conformance.plugin import compiling, options, recording
 from conformance.plugin.outcome import BEGUN, PROPERTY, ROW, decoded, publish, record_of
 from conformance.plugin.summary import Summary
@@ -102,7 +103,7 @@ class Session:
         self._recorded = recording.recorded(config, self.records)
         self._begun: dict[str, str] = {}
         """Test that a worker has begun with -> its record, should that be the worker's end."""
-        if self.selection.implementations or self.selection.paths:
+        if self.selection.implementations or self.selection.paths or {*self.selection.layouts} - {*NAMES}:
             _ = self.plan  # what is wrong with it ends the run before it starts, also where only workers need it
         if not self.is_worker:
             self.summary = Summary(self)

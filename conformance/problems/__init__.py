@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import difflib
 
+from conformance.layouts import LAYOUTS, NAMES
 from conformance.operators import GeometryError
-from conformance.problems import edges, empty, huge, max_pooling, networks, normalised, pairwise, pooling, sizes
+from conformance.problems import (
+    edges,
+    empty,
+    formats,
+    grouped,
+    huge,
+    max_pooling,
+    networks,
+    normalised,
+    pairwise,
+    pooling,
+    rank_paths,
+    rank_sizes,
+    ranks,
+    reported,
+    requantized,
+    sizes,
+    transposed,
+)
 from conformance.problems.storage import with_storage
-from conformance.problems.table import LAYOUTS, LEVELS, Problem, Variant, at_level, typed
+from conformance.problems.table import LEVELS, Problem, Variant, at_level, typed
 
 _CONVOLUTIONS = (
     *(*edges.BASIC, *edges.SHAPES, *edges.VALUES, *edges.SQUARES, *edges.TILES, *pairwise.PAIRWISE),
@@ -17,7 +36,10 @@ PROBLEMS: tuple[Problem, ...] = with_storage(
     (
         *(*_CONVOLUTIONS, *normalised.PROBLEMS, *pooling.PROBLEMS, *max_pooling.PROBLEMS),
         *(*sizes.CONVOLUTIONS, *sizes.NORMALISED, *sizes.AVERAGE_POOLINGS, *sizes.MAX_POOLINGS),
-        *(*empty.PROBLEMS, *huge.PROBLEMS),
+        *(*sizes.TRANSPOSED, *ranks.PROBLEMS, *rank_paths.PROBLEMS, *rank_sizes.PROBLEMS),
+        *(*empty.PROBLEMS, *huge.PROBLEMS, *grouped.PROBLEMS, *transposed.PROBLEMS, *formats.PROBLEMS),
+        *requantized.PROBLEMS,
+        *reported.PROBLEMS,
     )
 )
 """All; behaviour is checked on the first ones of a family."""
@@ -36,4 +58,4 @@ def named(text: str) -> Problem:
     raise GeometryError(f"no problem is called {text}{hint} (all: conformance list problems)")
 
 
-__all__ = ["LAYOUTS", "LEVELS", "PROBLEMS", "Problem", "Variant", "at_level", "named", "typed"]
+__all__ = ["LAYOUTS", "LEVELS", "NAMES", "PROBLEMS", "Problem", "Variant", "at_level", "named", "typed"]

@@ -5,27 +5,33 @@ Whoever draws says how one of several options is chosen, the simplest first: `ra
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import ordinary
+from conformance.layouts import is_optional, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError
+from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, Coverage, Parameters, cost, features, geometry, parameters
-from conformance.problems.table import DRAWN, LAYOUTS, Problem, Variant, applies, at_level
+from conformance.problems.table import DRAWN, Problem, Variant, applies, at_level, usual
 
 T = TypeVar("T")
-CANDIDATES = 64
-"""Problems that a run draws for an operator: an implementation gets the first ones that it takes."""
+CANDIDATES = {2: 64, 1: 16, 3: 16}
+"""Number of dimensions -> problems that a run draws for an operator: an implementation gets the first ones of each that
+it takes."""
 NOVELTY = 6
 """Draws, of which the one is kept that has most in it that no problem before it had."""
 
 MAX_NEAR = 50
 """Draws near a problem, of which none may be within the budget."""
 
+SIZES = frozenset("ncdhwktrsg")
+"""Parameters that are sizes; a dilation is `d0`, or `dil0`."""
 TINY = (1, 2, 3)
 SMALL = (1, 2, 3, 4, 5, 6, 7, 8)
 TAILS = (9, 11, 13, 15, 16, 17, 19, 23, 31, 32, 33)
@@ -42,6 +48,8 @@ SPECIAL = {
     "ceil": (0, 1),
     "valid": (1, 0),
     "div": (0, 0, 0, 1, 2, 3, 5, 8, 24),
+    "zx": (0, 0, 3, -5, -128, 127),
+    "zy": (0, 0, 1, -3, -128, 127),
 }
 """Options of a family, and the values that they are drawn from."""
 
@@ -63,10 +71,11 @@ THIN = Budget(1 << 20, 1 << 16)
 """Of what a run draws: milliseconds."""
 
 
-def draw(family: str, choose: Choose) -> Parameters:
+def draw(family: str, choose: Choose, rank: int = 2) -> Parameters:
     """The parameters of a problem, which may not exist. At most one axis is long; then the others are short."""
-    names = SIMPLEST[family]
-    long = choose(["", "", "", "", *(name for name in "nchwkrs" if name in names)])
+    names = SIMPLEST[family, rank]
+    dilation_of = "dil{}" if rank == 3 else "d{}"
+    long = choose(["", "", "", "", *(name for name in "ncdhwktrs" if name in names)])
 
     def size(name: str, usual: Sequence[int] = SMALL) -> int:
         if name == long:
@@ -75,7 +84,7 @@ def draw(family: str, choose: Choose) -> Parameters:
 
     def axis(letter: str, window: str) -> tuple[int, ...]:
         taps, stride = size(window, SMALL[:5]), choose((1, 1, 1, 2, 2, 3, 4, 5))
-        dilation = choose((1, 1, 1, 2, 3, 4)) if "d0" in names else 1
+        dilation = choose((1, 1, 1, 2, 3, 4)) if dilation_of.format(0) in names else 1
         extent = dilation * (taps - 1) + 1
         before = choose((0, 0, 0, 1, 2, taps // 2, extent - 1, extent))
         after = choose((before, before, before, 0, 1, 2, extent - 1))
@@ -92,32 +101,46 @@ def draw(family: str, choose: Choose) -> Parameters:
             found |= {"g": found["c"], "c": 1, "k": choose((1, 1, 2, 3))}
         elif grouping == "groups":
             found["g"] = choose((2, 3, 4, 5, 7, 8))
-    rows = axis("h", "r")
-    columns = axis("w", "s")
-    if long not in ("h", "w", "r", "s"):
-        columns = tuple(choose((row, row, column)) for row, column in zip(rows, columns, strict=True))
-    for place, letters in enumerate(("rs", "u0 u1", "d0 d1", "p0 p2", "p1 p3", "hw")):
-        parts = letters.split() if " " in letters else [*letters]
-        found |= {part: values[place] for part, values in zip(parts, (rows, columns), strict=True) if part in names}
+    axes = [axis(image, window) for image, window in zip(IMAGE[rank], WINDOW[rank], strict=True)]
+    if long not in (*IMAGE[rank], *WINDOW[rank]):
+        first, *others = axes
+        axes = [first, *(tuple(choose((a, a, b)) for a, b in zip(first, other, strict=True)) for other in others)]
+    places = range(rank)
+    letters = (
+        *([*WINDOW[rank]], [f"u{place}" for place in places], [dilation_of.format(place) for place in places]),
+        *([f"p{2 * place}" for place in places], [f"p{2 * place + 1}" for place in places], [*IMAGE[rank]]),
+    )
+    for number, parts in enumerate(letters):
+        found |= {part: values[number] for part, values in zip(parts, axes, strict=True) if part in names}
+    for place in places if "o0" in names else ():
+        reach = max(found[f"u{place}"], found[dilation_of.format(place)])
+        found[f"o{place}"] = choose((0, 0, 1, reach - 1))
     return found
 
 
-def drawn(family: str, choose: Choose, budget: Budget, near: Sequence[Parameters] = (), sizes: bool = True) -> Any:
-    """A geometry within a budget; with `near` one of these, of which a few parameters are drawn anew, or only such that
-    are no sizes. Where none of these fits the budget, from nothing."""
+def drawn(
+    family: str,
+    choose: Choose,
+    budget: Budget,
+    near: Sequence[Parameters] = (),
+    sizes: bool = True,
+    rank: int = 2,
+) -> Any:
+    """A geometry of so many dimensions within a budget; with `near` one of these, of which a few parameters are drawn
+    anew, or only such that are no sizes. Where none of these fits the budget, from nothing."""
     tries = 0
     while True:
         tries += 1
-        found = draw(family, choose)
+        found = draw(family, choose, rank)
         if near and tries <= MAX_NEAR:
-            kept, names = choose(near), [name for name in found if sizes or name not in "nchwkrsg"]
+            kept, names = choose(near), [name for name in found if sizes or name not in SIZES]
             found = kept | {name: found[name] for name in {choose(names) for _ in range(choose((1, 2, 3, 4)))}}
         try:
             made = geometry(family, found)
             flops, elements = cost(made)
         except GeometryError:
             continue
-        if flops <= budget.flops and elements <= budget.elements and made.r * made.s <= LONG[-1]:
+        if flops <= budget.flops and elements <= budget.elements and math.prod(made.window) <= LONG[-1]:
             return made
 
 
@@ -128,34 +151,53 @@ def distribution(family: str, dtype: str, choose: Choose) -> str:
 
 
 @cache
-def _known(family: str) -> tuple[list[Parameters], frozenset[str], list[list[tuple[str, Any]]]]:
-    """Of the tables up to `standard`: parameters of what is small enough, all descriptors, all features."""
-    found = [p.geometry for p, _ in at_level(PROBLEMS, "standard") if p.geometry.family == family]
+def near(family: str, rank: int) -> list[Any]:
+    """The geometries of the tables up to `standard` that others are drawn near to. Those that are only run in inputs of
+    8 bits, or in optional layouts, are none: what a seed draws stays as it is when more of them are added."""
+    tables = [(p, v) for p, v in at_level(PROBLEMS, "standard") if not all(is_optional(one.layout) for one in v)]
+    plain = (p.geometry for p in usual(problem for problem, _ in tables))
+    return [g for g in plain if (g.family, g.rank) == (family, rank)]
+
+
+@cache
+def _known(family: str, rank: int) -> tuple[list[Parameters], frozenset[str], list[list[tuple[str, Any]]]]:
+    """Of the tables up to `standard`, in so many dimensions: parameters of what is small enough, all descriptors, all
+    features."""
+    found = near(family, rank)
     small = [g for g in found if cost(g) <= THIN]
-    return [parameters(g) for g in small], frozenset(g.descriptor for g in found), [features(g) for g in found]
+    return (
+        [parameters(g) for g in small],
+        frozenset(g.descriptor for g in found),
+        [features(g) for g in found],
+    )
 
 
 def candidates(operator: str, seed: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-    """Problems for a run of this seed, each with variants in the order in which they are to be tried.
+    """Problems for a run of this seed, each with variants in the order in which they are to be tried: of two
+    dimensions, then of one and three.
 
     In turn from nothing and near a problem of the tables, where kernels that take little find something too. The same
     in every process.
     """
-    family = OPERATORS[operator].family
-    dice = random.Random(f"{seed} {operator}")
-    near, known, table = _known(family)
+    for rank, count in CANDIDATES.items():
+        yield from _candidates(operator, f"{seed} {operator}" + f" {rank}" * (rank != 2), rank, count)
+
+
+def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
+    family, dice = OPERATORS[operator].family, random.Random(seed)
+    near, known, table = _known(family, rank)
     coverage = Coverage()
     for found in table:
         coverage.add(found)
     taken = set(known)
-    for place in range(CANDIDATES):
-        draws = [drawn(family, dice.choice, THIN, near if place % 2 else ()) for _ in range(NOVELTY)]
+    for place in range(count):
+        draws = [drawn(family, dice.choice, THIN, near if place % 2 else (), rank=rank) for _ in range(NOVELTY)]
         best = max(draws, key=lambda one: (one.descriptor not in taken, coverage.new(features(one))))
         if best.descriptor in taken:
             continue
         taken.add(best.descriptor)
         coverage.add(features(best))
-        formats = dice.sample([*product(STORAGE, LAYOUTS)], len(STORAGE) * len(LAYOUTS))
+        formats = dice.sample(every := [*product(ordinary(OPERATORS[operator].dtypes), layouts_of(rank))], len(every))
         offered = (Variant(d, layout, distribution(family, d, dice.choice)) for d, layout in formats)
         variants = tuple(variant for variant in offered if variant.suits(operator, best))
         yield Problem(DRAWN + best.descriptor.replace(" ", "_"), best, "standard", variants), variants

@@ -7,6 +7,7 @@ number of groups fits. 0 stands for an absent divisor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import combinations
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from conformance.operators import FAMILIES
-from conformance.operators.descriptor import FLAG, NEGATED_FLAG, PAIR, SIDES, Field
+from conformance.operators.descriptor import EXTENTS, FLAG, NEGATED_FLAG, SIDES, Field, rank_of
+from conformance.operators.spatial import RESULT
 from conformance.problems.table import Variant
 
 Parameters = dict[str, int]
@@ -26,32 +28,35 @@ BUCKETS = (5, 8, 16, 64, 256, 4096)
 """Largest value of each bucket; up to the first, every value is one of its own."""
 
 
-def _names(field: Field) -> list[str]:
-    count = {PAIR: 2, SIDES: 4}.get(field.form, 1)
-    return [field.letter] if count == 1 else [f"{field.letter}{place}" for place in range(count)]
+def _names(field: Field, rank: int) -> list[str]:
+    count = rank * {EXTENTS[rank]: 1, SIDES[rank]: 2}.get(field.form, 0)
+    return [f"{field.letter}{place}" for place in range(count)] or [field.letter]
 
 
 def _simplest(field: Field) -> int:
     """The default of an option; otherwise the smallest value there is."""
-    if field.form is SIDES or field.default is None:
+    if field.attribute in ("padding", "output_padding") or field.default is None:
         return 0
     return int(field.default) if isinstance(field.default, int) else 1
 
 
-SIMPLEST: dict[str, Parameters] = {
-    name: {part: _simplest(field) for field in family.geometry.FIELDS for part in _names(field)}
+SIMPLEST: dict[tuple[str, int], Parameters] = {
+    (name, rank): {part: _simplest(field) for field in fields for part in _names(field, rank)}
     for name, family in FAMILIES.items()
+    for rank, fields in family.geometry.FIELDS.items()
 }
-"""Family -> the values that a problem is shrunk towards."""
+"""Family and rank -> the values that a problem is shrunk towards."""
 
 
 def parameters(geometry: Any) -> Parameters:
     """The numbers of a geometry."""
     found: Parameters = {}
-    for field in geometry.FIELDS:
-        value = getattr(geometry, field.attribute or field.letter)
-        parts = [value] if field.form not in (PAIR, SIDES) else value if field.form is PAIR else [*value[0], *value[1]]
-        found |= zip(_names(field), (int(part or 0) for part in parts), strict=True)
+    for field in geometry.fields:
+        value = field.of(geometry)
+        parts = [value] if not isinstance(value, tuple) else value
+        if field.attribute == "padding":
+            parts = [side for sides in value for side in sides]
+        found |= zip(_names(field, geometry.rank), (int(part or 0) for part in parts), strict=True)
     for name in ("c", "k") if "g" in found else ():
         found[name] //= found["g"]
     return found
@@ -59,30 +64,30 @@ def parameters(geometry: Any) -> Parameters:
 
 def geometry(family: str, given: Mapping[str, int]) -> Any:
     """The geometry of these numbers. Raises GeometryError."""
-    kind = FAMILIES[family].geometry
+    kind, rank = FAMILIES[family].geometry, rank_of(given)
     values: dict[str, Any] = {}
-    for field in kind.FIELDS:
-        parts = [given[name] for name in _names(field)]
+    for field in kind.FIELDS[rank]:
+        parts = [given[name] for name in _names(field, rank)]
         value: Any = parts[0]
         if field.form in (FLAG, NEGATED_FLAG):
             value = bool(value)
-        elif field.form is PAIR:
+        elif field.form is EXTENTS[rank]:
             value = tuple(parts)
-        elif field.form is SIDES:
-            value = (tuple(parts[:2]), tuple(parts[2:]))
+        elif field.form is SIDES[rank]:
+            value = tuple(zip(parts[::2], parts[1::2], strict=True))
         elif field.default is None:
             value = value or None
         elif field.letter in "ck" and "g" in given:
             value *= given["g"]
-        values[field.attribute or field.letter] = value
+        field.put(values, value)
     return kind(**values)
 
 
 def cost(geometry: Any) -> tuple[int, int]:
     """FLOPs and elements of the most expensive operator of the family, those of the padded image included."""
     operators = FAMILIES[geometry.family].operators
-    height, width = (size + sum(pad) for size, pad in zip((geometry.h, geometry.w), geometry.padding, strict=True))
-    elements = geometry.n * geometry.c * height * width + max(one.bytes(geometry, 1) for one in operators)
+    image = math.prod(size + sum(sides) for size, sides in zip(geometry.size, geometry.padding, strict=True))
+    elements = geometry.n * geometry.c * image + max(one.bytes(geometry, 1) for one in operators)
     return max(one.flops(geometry) for one in operators), elements
 
 
@@ -94,7 +99,7 @@ def bucket(value: int) -> int:
 def features(geometry: Any, variant: Variant | None = None) -> list[Feature]:
     """What is known of a case by buckets: its parameters, the extent of its output, its variant."""
     found: dict[str, Any] = {name: bucket(value) for name, value in parameters(geometry).items()}
-    found |= zip("PQ", map(bucket, geometry.output_size), strict=True)
+    found |= zip(RESULT[geometry.rank].upper(), map(bucket, geometry.output_size), strict=True)
     if variant is not None:
         found |= {field.name: getattr(variant, field.name) for field in fields(variant)}
     return [*found.items()]

@@ -10,9 +10,10 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DECLARABLE
+from conformance.layouts import grouped_of, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
-from conformance.problems.table import LAYOUTS, Variant, applies
+from conformance.problems.table import Variant, applies
 
 FORM = "operator | descriptor | dtype layout distribution | seed"
 
@@ -55,10 +56,11 @@ def row(text: str) -> Row:
     if not takes(operator, geometry):
         raise TableError(f"{operator} does not take {descriptor!r}")
     variant = Variant(*how.split())
-    known = FAMILIES[geometry.family].distributions
-    if variant.dtype not in STORAGE or variant.layout not in LAYOUTS or variant.distribution not in known:
+    known, layouts = FAMILIES[geometry.family].distributions, layouts_of(geometry.rank)
+    layouts += grouped_of(geometry.rank) if hasattr(geometry, "groups") else ()
+    if variant.dtype not in DECLARABLE or variant.layout not in layouts or variant.distribution not in known:
         raise TableError(f"{how!r}: must be a dtype, a layout and a distribution of {geometry.family}")
-    if not applies(variant.distribution, variant.dtype):
+    if variant.dtype not in OPERATORS[operator].dtypes or not applies(variant.distribution, variant.dtype):
         raise TableError(f"{how!r}: there is no such distribution in {variant.dtype}")
     if not (seed.isascii() and seed.isdigit() and len(seed) <= 18):
         raise TableError(f"{seed!r}: the seed must be a whole number from 0 to 10^18 - 1")

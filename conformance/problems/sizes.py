@@ -265,3 +265,44 @@ _DILATED = """
 MAX_POOLINGS = _poolings("maxpool", _DILATED, valid="", divisor="") + _tiles(
     "maxpool n1 c{c} h{h} w{w} r3 s2 u1 p1", 21
 )
+
+TRANSPOSED = _thin(
+    "\n".join(
+        f"convt {row.strip()}"
+        for row in """
+    n70001 c2 h1 w1 k3 r2 s2 u2 b1
+    n1 c70001 h1 w2 k2 r2 s2
+    n2 c2 h1 w1 k70001 r1 s1 b1
+    n1 c2 h70001 w1 k2 r2 s1
+    n1 c1 h1 w70001 k3 r1 s2 b1
+    n2 c1 h35001 w1 k2 r3 s1 u2x1 p1x0 o1x0
+    n1 c2 h1 w35001 k2 r1 s3 u1x2 p0x1 o0x1
+    n1 c1 h70001 w2 k2 r1 s2 b1
+    n1 c1 h1 w1 k2 r1 s70001 b1
+    n1 c2 h1 w70001 k2 r1 s1
+    n1 c2 h1 w1 k1 r70001 s1
+    n2 c1 h257 w273 k1 r1 s1
+    n263 c267 h1 w1 k2 r1 s1
+    n267 c2 h1 w1 k263 r1 s1
+    n1 c263 h1 w2 k267 r1 s1
+    n1 c7789 h2 w1 k2 r3 s3 u2
+
+    n2 c2 h3 w2 k2 r3 s3 u260x1 p1 o259x0
+    n1 c2 h2 w3 k3 r3 s3 u1x260 p1 o0x259 b1
+    n2 c2 h2 w2 k2 r3 s3 u300 p259:1x1:258
+    n1 c2 h2 w2 k3 r3 s3 u300 p1:258x259:0 b1
+    n1 c2 h3 w3 k2 r3 s3 p0x1 d260x1 o259x0
+    n1 c2 h3 w4 k2 r3 s3 p1x0 d1x260 o0x259 b1
+    n1 c2 h2 w3 k2 r3 s3 p260 d260
+    n2 c1 h2 w2 k2 r1031 s1 u3x1
+    n1 c2 h2 w2 k1 r1 s1031 u1x3 p0x5
+    n1 c1 h2 w3 k2 r257 s258 u2
+
+    n1 c70002 h2 w1 k35001 r1 s1 g35001
+    n70001 c2 h1 w1 k2 r2 s2 g2 b1
+    n1 c70001 h1 w1 k70001 r1 s2 u2 g70001 b1
+    n1 c35001 h1 w1 k70002 r2 s1 g35001
+""".splitlines()
+        if row.strip()
+    )
+) + _tiles("convt n1 c{c} h{h} w{w} k{k} r3 s3 u2 p1 o1", 14)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import count, product
+from itertools import count, cycle, product
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DTYPES, ordinary
+from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES, Operator
-from conformance.problems.table import LAYOUTS, Problem, Variant
+from conformance.problems.table import Problem, Variant
 from conformance.storage import KINDS, PAGES, fits, repeats, written
 
 PROBLEMS = {
@@ -32,8 +33,10 @@ PROBLEMS = {
     "max_pool": ("maxpool.3x3s2-padded", "maxpool.asymmetric-ceil", "maxpool.dilation-by-axis"),
 }
 """Names of problems, by family; unpadded, padded, 1x1, depthwise, grouped and dense ones follow each other."""
-EXACT = {"conv_bn": "scaled"}
+EXACT = {"conv_bn": "scaled", "conv_requantized": "ties"}
 """Distribution whose judgement needs no independent errors, where values repeat; `integer` for the other families."""
+USUAL = {"conv_requantized": "scales"}
+"""The distribution elsewhere; `fixed` for the other families."""
 ALONE = ("rows", "far-rows", "reversed", "expanded-columns", "expanded-all")
 """Kinds that operands have alone, the last two only gradients: batch normalisation has no use for equal images."""
 VIEWS = tuple(kind for kind in KINDS if kind not in PAGES and kind not in ALONE)
@@ -42,6 +45,7 @@ LARGE = {
     "conv_bn": ("unet.bn.64x64", "resnet50.bn.conv3.downsample", "mobilenetv2.bn.dw96s2"),
     "avg_pool": ("resnet-d.shortcut", "densenet.transition"),
     "max_pool": ("resnet50.maxpool", "googlenet.branch"),
+    "conv_transpose": ("dcgan.128x64", "unet.up.128x64"),
 }
 """Problems with more than 2^16 elements in an operand, by family: kernels read past the end of these alone, where they
 take blocks or vectors."""
@@ -49,11 +53,27 @@ ODD = {
     "conv": ("edge.one-product", "edge.prime-all", "edge.depthwise-image1x1"),
     "avg_pool": ("pool.batch1-channel1",),
     "max_pool": ("maxpool.batch1-channel1",),
+    "conv_transpose": ("convt.one-product",),
 }
 """Problems with an odd number of elements in every operand, by family: kernels that take two at once read past the end
 of these alone."""
 ONE_CHANNEL = {"conv": "edge.channel1", "conv_bn": "bn.channel1", "avg_pool": "pool.batch1-channel1"}
 """Problems whose strides do not tell the memory format, by family."""
+
+ONCE = {
+    ("conv", 1): ("rank1.plain", "rank1.asymmetric", "rank1.depthwise", "rank1.pointwise-gaps"),
+    ("conv", 3): ("rank3.plain", "rank3.asymmetric", "rank3.depthwise", "rank3.pointwise-gaps"),
+    ("conv_bn", 1): ("bn.rank1", "bn.rank1-groups", "bn.rank1-pointwise"),
+    ("conv_bn", 3): ("bn.rank3", "bn.rank3-stride", "bn.rank3-pointwise"),
+    ("avg_pool", 1): ("pool.rank1", "pool.rank1-ceil"),
+    ("avg_pool", 3): ("pool.rank3", "pool.rank3-2x2x2"),
+    ("max_pool", 1): ("maxpool.rank1", "maxpool.rank1-ceil"),
+    ("max_pool", 3): ("maxpool.rank3", "maxpool.rank3-2x2x2"),
+    ("conv_requantized", 2): ("requantized.fp8", "requantized.no-zero-points", "requantized.pointwise"),
+    ("conv_transpose", 2): ("convt.plain", "convt.2x2", "convt.depthwise", "convt.asymmetric-all"),
+}
+"""Names of problems by family and rank, where every operand has every kind once: what reads a view wrongly in one dtype
+does so for other operators and in two dimensions too."""
 
 
 def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -61,20 +81,27 @@ def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     problems = tuple(problems)
     known = {problem.name: problem for problem in problems}
     extra: dict[str, dict[Variant, None]] = {name: {} for name in known}
-    for family, names in PROBLEMS.items():
+    for family, large in LARGE.items():
         for operator in FAMILIES[family].operators:
-            for name, variant in _rows(operator, [known[name] for name in names]):
-                extra[name][variant] = None
+            if family in PROBLEMS:
+                for name, variant in _rows(operator, [known[name] for name in PROBLEMS[family]]):
+                    extra[name][variant] = None
             ways, kinds = product((("fp32", "nchw"), ("bf16", "nhwc")), PAGES), dict.fromkeys(operator.arguments)
             for (dtype, layout), page in ways:
-                for name in (*LARGE[family], *ODD.get(family, ())):
+                for name in (*large, *ODD.get(family, ())):
                     here = operator.inputs(known[name].geometry)
                     text = written({operand: page for operand in kinds if operand in here})
                     extra[name][Variant(dtype, layout, "fixed", text)] = None
             if family in ONE_CHANNEL:
                 name = ONE_CHANNEL[family]
-                for dtype, layout, kind in product(("fp32", "bf16"), LAYOUTS, ("crop", "transposed", "other-format")):
+                for dtype, layout, kind in product(
+                    ("fp32", "bf16"), layouts_of(2), ("crop", "transposed", "other-format")
+                ):
                     extra[name][Variant(dtype, layout, "fixed", f"{operator.data}:{kind}")] = None
+    for (family, rank), names in ONCE.items():
+        for operator in FAMILIES[family].operators:
+            for name, variant in _once(operator, [known[name] for name in names], rank):
+                extra[name][variant] = None
     return tuple(
         replace(problem, variants=(*problem.variants, *extra[problem.name])) if extra[problem.name] else problem
         for problem in problems
@@ -83,7 +110,7 @@ def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Variant]]:
     """Names of problems and variants for one operator."""
-    turn, ways = count(), list(product(STORAGE, LAYOUTS))
+    turn, ways = count(), list(product(DTYPES, layouts_of(2)))
 
     def row(way: tuple[str, str], kind_of: dict[str, str]) -> Iterator[tuple[str, Variant]]:
         problem = problems[next(turn) % len(problems)]
@@ -114,3 +141,27 @@ def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Va
         if operand == "dy" or not repeats(f"{operand}:{kind}"):
             yield from row(("fp32", "nchw"), {operand: kind})
             yield from row(("bf16", "nhwc"), {operand: kind})
+
+
+def _once(operator: Operator, problems: list[Problem], rank: int) -> Iterator[tuple[str, Variant]]:
+    """Names of problems and variants for one operator, in which operands of a row have different kinds."""
+    every = (*VIEWS, *ALONE)
+    turns = zip(cycle(problems), cycle(product(ordinary(operator.dtypes), layouts_of(rank))), strict=False)
+    for step in range(len(every) + len(PAGES)):
+        problem, (dtype, layout) = next(turns)
+        here = operator.inputs(problem.geometry)
+        if step >= len(every):
+            storage = dict.fromkeys(here, PAGES[step - len(every)])
+        else:
+            kinds = ((o, every[(step + 5 * place) % len(every)]) for place, o in enumerate(here))
+            storage = {o: kind for o, kind in kinds if _suits(o, kind, len(here[o].shape))}
+        if storage:
+            text = written(storage)
+            exact, usual = EXACT.get(operator.family, "integer"), USUAL.get(operator.family, "fixed")
+            distribution = exact if repeats(text) else usual
+            yield problem.name, Variant(dtype, layout, distribution, text)
+
+
+def _suits(operand: str, kind: str, dimensions: int) -> bool:
+    """Whether an operand can have a kind, and anybody gives it that."""
+    return fits(kind, dimensions) and (operand == "dy" or kind not in ALONE or not repeats(f"{operand}:{kind}"))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DECLARABLE, DTYPES, SUMS, WHOLE
+from conformance.layouts import grouped_of, has_groups, in_rank, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, parse
+from conformance.operators.spatial import RANKS
 from conformance.storage import fits, repeats
 from conformance.storage import parse as parse_storage
 
 DRAWN = "drawn."
 """What the names of problems begin with that stand in no table, and were drawn."""
 LEVELS = ("smoke", "standard", "full", "huge")
-LAYOUTS = ("nchw", "nhwc")
 SPARSE, HUGE = "sparse", 1 << 29
 """The distribution of problems with as many elements in one operand, which are 2^31 bytes in fp32, and of no others."""
 DISTRIBUTIONS = (*dict.fromkeys(name for family in FAMILIES.values() for name in family.distributions), SPARSE)
@@ -34,7 +36,11 @@ class Variant:
     def suits(self, operator: str, geometry: Any) -> bool:
         """Whether the operator has one right result of these values on this problem, and every operand that the storage
         names, and each can lie so."""
+        if not OPERATORS[operator].defined(geometry, self.dtype):
+            return False
         if not OPERATORS[operator].determines(geometry, self.distribution):
+            return False
+        if has_groups(self.layout) and not hasattr(geometry, "groups"):
             return False
         inputs = OPERATORS[operator].inputs(geometry)
         named = parse_storage(self.storage).items()
@@ -52,29 +58,72 @@ class Problem:
     variants: tuple[Variant, ...]
 
 
+OF_EIGHT_BITS = {
+    "fp8": ("integer", "fixed", "impulse", "special", "nonfinite", "wide", "mixed", "codes"),
+    "whole": ("integer", "impulse", "large"),
+}
+"""The distributions that problems have whose inputs are fp8, or whole numbers. Sums stay within the range of what they
+are stored in."""
+REQUANTIZED = ("scales", "ties", "cancelled")
+"""The distributions of problems whose results have 8 bits as well."""
+
+
 def applies(distribution: str, dtype: str, storage: str = "") -> bool:
     """Whether a distribution exists for a dtype and a storage: fp64 data at the ends of the range would leave the
-    reference's own, and the statistics of the fixed distribution are those of values that do not repeat."""
+    reference's own, the statistics of the fixed distribution are those of values that do not repeat, and of 8 bits
+    there are few numbers."""
+    if distribution in REQUANTIZED:
+        return dtype in (WHOLE if distribution == "cancelled" else SUMS)
+    if dtype in SUMS:
+        return distribution in OF_EIGHT_BITS["whole" if dtype in WHOLE else "fp8"]
+    if distribution == "codes":
+        return False
     return not (distribution == "wide" and dtype == "fp64") and not (distribution == "fixed" and repeats(storage))
 
 
-def variants(family: str, *lines: str) -> tuple[Variant, ...]:
-    """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all."""
-    every = (list(STORAGE), list(LAYOUTS), list(FAMILIES[family].distributions))
+def variants(family: str, *lines: str, rank: int = 2) -> tuple[Variant, ...]:
+    """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all.
+    Layouts are written as those of two dimensions, and are those of the same kind in others."""
+    every = (list(DTYPES), list(layouts_of(2)), list(FAMILIES[family].distributions))
     found = []
     for line in lines:
         names = (word.split(",") for word in line.split())
         dtypes, layouts, distributions = (
             known if words == ["all"] else words for words, known in zip(names, every, strict=True)
         )
-        found += [Variant(d, la, a) for d in dtypes for la in layouts for a in distributions if applies(a, d)]
+        found += [
+            Variant(d, in_rank(la, rank), a) for d in dtypes for la in layouts for a in distributions if applies(a, d)
+        ]
     return tuple(dict.fromkeys(found))
 
 
-EVERY = {family: variants(family, "all all all") for family in FAMILIES}
-"""All variants that a problem of a family can have."""
-FP32 = frozenset(Variant("fp32", "nchw", distribution) for distribution in DISTRIBUTIONS)
-FP32_AND_BF16 = FP32 | {Variant("bf16", "nchw", "fixed")}
+def grouped(every: Iterable[Variant], rank: int) -> tuple[Variant, ...]:
+    """The variants in channels last once more in each layout that has groups as an axis."""
+    last = [variant for variant in every if variant.layout == layouts_of(rank)[1]]
+    return tuple(replace(variant, layout=layout) for layout in grouped_of(rank) for variant in last)
+
+
+def _every(family: str, rank: int) -> tuple[Variant, ...]:
+    known = FAMILIES[family]
+    dtypes = [dtype for dtype in DECLARABLE if any(dtype in operator.dtypes for operator in known.operators)]
+    plain = variants(family, f"{','.join(dtypes)} all all", rank=rank)
+    takes_groups = any(field.letter == "g" for field in known.geometry.FIELDS[rank])
+    return (*plain, *(grouped(plain, rank) if takes_groups else ()))
+
+
+EVERY = {(family, rank): _every(family, rank) for family in FAMILIES for rank in RANKS}
+"""All variants that a problem of a family and a rank can have."""
+FIRST = tuple(layouts_of(rank)[0] for rank in RANKS)
+FP32 = frozenset(Variant("fp32", layout, distribution) for layout in FIRST for distribution in DISTRIBUTIONS)
+FP32_AND_BF16 = FP32 | {Variant("bf16", layout, "fixed") for layout in FIRST}
+FORMATS = frozenset(
+    Variant(dtype, layout, distribution)
+    for layout in FIRST
+    for dtype, distribution in (
+        *product(("fp8_e4m3", "fp8_e5m2"), ("fixed", "codes", "special", "scales", "ties")),
+        *product(("int8",), ("integer", "large", "scales", "ties")),
+    )
+)
 SMOKE = {
     "edge.plain": FP32_AND_BF16,
     "edge.asymmetric-all": FP32,
@@ -90,6 +139,13 @@ SMOKE = {
     "maxpool.3x3s2-padded": FP32_AND_BF16,
     "maxpool.asymmetric-ceil": FP32,
     "maxpool.dilation-by-axis": FP32,
+    "convt.plain": FP32_AND_BF16,
+    "convt.asymmetric-all": FP32,
+    "convt.2x2": FP32,
+    "fp8.plain": FORMATS,
+    "int8.plain": FORMATS,
+    "requantized.plain": FORMATS,
+    "requantized.fp8": FORMATS,
 }
 """What level smoke runs, by problem: of each family a plain one, which restricted kernels take too, and a few that
 together detect most of the known-bad kernels."""
@@ -102,9 +158,9 @@ def table(level: str, how: Iterable[str], rows: dict[str, str]) -> tuple[Problem
     """
     geometries = {name: parse(text) for name, text in rows.items()}
     (family,) = {geometry.family for geometry in geometries.values()}
-    run = variants(family, *how)
+    run = {rank: variants(family, *how, rank=rank) for rank in {geometry.rank for geometry in geometries.values()}}
     levels = {name: "smoke" if name in SMOKE else level for name in rows}
-    return tuple(Problem(name, geometry, levels[name], run) for name, geometry in geometries.items())
+    return tuple(Problem(name, geometry, levels[name], run[geometry.rank]) for name, geometry in geometries.items())
 
 
 def in_turn(
@@ -124,9 +180,18 @@ def typed(text: str, level: str = "smoke") -> Problem:
     """The problem of a descriptor given by hand, in every variant; raises GeometryError."""
     geometry = parse(text)
     family = geometry.family
-    huge = max(geometry.x.size, geometry.y.size) >= HUGE and family != "conv_bn"
-    run = variants(family, f"all all {SPARSE}") if huge else EVERY[family]
-    return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, run)
+    huge = max(geometry.x.size, geometry.y.size) >= HUGE and family not in ("conv_bn", "conv_requantized")
+    run = variants(family, f"all all {SPARSE}", rank=geometry.rank) if huge else EVERY[family, geometry.rank]
+    existing = tuple(v for v in run if any(one.defined(geometry, v.dtype) for one in FAMILIES[family].operators))
+    # the selection adds storages to a problem with all of `EVERY`
+    return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, run if existing == run else existing)
+
+
+def usual(problems: Iterable[Problem], dtypes: Iterable[str] = DTYPES) -> list[Problem]:
+    """Those that are run in one of these dtypes. What is chosen among problems does not change when one is added that
+    is run in other dtypes alone."""
+    wanted = frozenset(dtypes)
+    return [problem for problem in problems if any(variant.dtype in wanted for variant in problem.variants)]
 
 
 def at_level(problems: Iterable[Problem], level: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from conformance.dtypes import STORAGE
 from conformance.execution.case import Absence, Case
 from conformance.execution.judging import by_probes
 from conformance.execution.selection import BEHAVIOUR
@@ -93,7 +92,7 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
 
 def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
     geometry, dtype, here = case.problem.geometry, case.variant.dtype, case.implementation
-    least = case.operator.bytes(geometry, STORAGE[dtype].itemsize)
+    least = case.operator.traffic(geometry, dtype)
     return {
         "schema": SCHEMA,
         "implementation": here.name,

@@ -27,6 +27,7 @@ from conformance.execution.workers import Workers
 from conformance.implementations.devices import Unavailable
 from conformance.results.schema import MachineState
 from conformance.timing import roofline, scaling
+from conformance.timing.clock import CheatError
 from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Key, Measurement, Ratio, compared
 from conformance.timing.roofline import Ceilings
@@ -34,6 +35,7 @@ from conformance.timing.rotation import Rotation
 from conformance.worker import ceilings
 
 DEFAULT_VISITS, MAX_VISITS = 7, 99
+UNUSABLE = "The machine was unusable, so that this is not held against the kernel"
 
 
 def visits(text: str) -> int:
@@ -51,17 +53,31 @@ class Subject:
     verdict: Verdict | None = None
     rotation: Rotation | None = None
 
-    def visit(self) -> None:
+    def visit(self, conditions: Conditions) -> None:
         """Verify the first time, then time. Nothing an implementation does raises from here, except
-        KeyboardInterrupt."""
+        KeyboardInterrupt. A clock that does not agree proves nothing where processes wait for processors: on an
+        unusable machine the kernel has no time, and has not failed."""
         if self.verdict is None:
             self.verdict = verify(self.case)
             self.rotation = Rotation(self.case, self.verdict.seconds.get("kernel", 0.0))
         verdict, rotation = self.verdict, self.rotation
         if verdict.status != "pass" or rotation is None:
             return
-        ended = conclude(lambda _: rotation.visit(), partial(self.case.waiver, (self.case.variant.distribution,)))
-        if ended.status != "pass":
+        doubts: list[CheatError] = []
+
+        def attempt(_: Verdict) -> None:
+            try:
+                rotation.visit()
+            except CheatError as doubt:
+                doubts.append(doubt)
+                raise
+
+        ended = conclude(attempt, partial(self.case.waiver, (self.case.variant.distribution,)))
+        if doubts:
+            conditions.look()
+        if doubts and conditions.state.state == "unusable":
+            verdict.status, verdict.reason = "unavailable", f"no time: {doubts[0]}. {UNUSABLE}"
+        elif ended.status != "pass":
             verdict.status, verdict.waiver, verdict.crashed = ended.status, ended.waiver, ended.crashed
             verdict.reason = f"no time: {ended.reason}" if ended.status == "fail" else ended.reason
         if self.case.implementation.device == "cuda" and not ended.crashed:
@@ -124,7 +140,7 @@ def time_all(run: Run, count: int, order: int, workers: Workers | None, report: 
                 for subject in group:
                     report(run.rounds, subject)
                     run.conditions.look()
-                    subject.visit()
+                    subject.visit(run.conditions)
                     if workers is not None and subject.verdict is not None:
                         workers.conclude(subject.case.implementation, subject.verdict)
                 scaling.free()  # before the tensors of the next problem are drawn

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from conformance.execution.invocation import FROM_LAYOUT, TO_LAYOUT, Invocation, MalformedError
+from conformance.execution.invocation import Invocation, MalformedError
 from conformance.implementations.bridges import torch_arrays
 from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.implementation import Implementation, Kernel, Unsupported
+from conformance.layouts import Arrangement, arranged
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.conv.signatures import SIGNATURES
 from conformance.training.exchange import Call, RefusedError
@@ -44,7 +45,8 @@ class Kernels:
         kernel, bridge = self.find(direction, geometry, like.dtype, what), self.implementation.arrays
         invocation = Invocation(kernel, bridge, operator, geometry, DTYPES[like.dtype], self.layout)
         inputs = {name: tensor.detach() for name, tensor in given.items() if tensor is not None}
-        native = [self._given(inputs.get(name)) for name in operator.arguments]
+        places = {name: arranged(tensor, self.layout, geometry) for name, tensor in operator.inputs(geometry).items()}
+        native = [self._given(inputs[name], places[name]) if name in inputs else None for name in operator.arguments]
         place = f"{what}: {direction} of {self.implementation.name}"
         try:
             results = invocation.call(native)
@@ -55,7 +57,7 @@ class Kernels:
             raise
         tensors = operator.outputs(geometry)
         outputs = {
-            name: self._received(invocation, array, name, tensor.shape, like)
+            name: self._received(invocation, array, name, arranged(tensor, self.layout, geometry), like)
             for (name, tensor), array in zip(tensors.items(), results, strict=True)
         }
         return Call(direction, geometry, DTYPES[like.dtype], kernel.contract.on(geometry), inputs, outputs)
@@ -65,26 +67,23 @@ class Kernels:
         arrays = self.implementation.arrays
         return isinstance(arrays, TorchArrays) and arrays.device == tensor.device.type
 
-    def _given(self, tensor: Any) -> Any:
+    def _given(self, tensor: Any, place: Arrangement) -> Any:
         """A tensor as the kernels take it: in the layout, contiguous."""
-        if tensor is None:
-            return None
-        stored = (tensor.permute(TO_LAYOUT[self.layout]) if tensor.dim() == 4 else tensor).contiguous()
+        stored = tensor.reshape(place.split).permute(place.order).contiguous()
         if self._is_native(tensor):
             return stored
         return self.implementation.arrays.from_host(host(stored))
 
-    def _received(self, invocation: Invocation, array: Any, name: str, shape: tuple[int, ...], like: Any) -> Any:
+    def _received(self, invocation: Invocation, array: Any, name: str, place: Arrangement, like: Any) -> Any:
         """A result as a tensor in canonical order beside `like`, if it is what was asked for."""
         if not self._is_native(like) or type(array) is not torch.Tensor or array.device != like.device:
             found = torch_arrays(like.device.type).from_host(invocation.fetch([array])[0]).to(like.device)
         else:
             found = array.detach()
-        stored = tuple(shape[axis] for axis in TO_LAYOUT[self.layout]) if len(shape) == 4 else shape
-        if tuple(found.shape) != stored or found.dtype != like.dtype:
-            expected = f"{DTYPES[like.dtype]} {stored} ({self.layout})"
+        if tuple(found.shape) != place.stored or found.dtype != like.dtype:
+            expected = f"{DTYPES[like.dtype]} {place.stored} ({self.layout})"
             raise MalformedError(f"{name} is {DTYPES.get(found.dtype)} {tuple(found.shape)}; expected {expected}")
-        return found.permute(FROM_LAYOUT[self.layout]).contiguous() if len(shape) == 4 else found
+        return found.permute(place.back).reshape(place.shape).contiguous() if len(place.shape) > 1 else found
 
 
 def on_host(call: Call) -> Call:

@@ -109,6 +109,7 @@ class Known:
     def __init__(self, module: Any) -> None:
         transposed = isinstance(module, torch.nn.ConvTranspose2d)
         self.k, in_group, self.r, self.s = module.weight.shape
+        self.window, self.rank = (self.r, self.s), 2
         self.c = in_group * module.groups
         self.stride, self.dilation, self.groups = module.stride, module.dilation, module.groups
         self.padding = _padding(module)
@@ -141,22 +142,21 @@ def _require_same(module: Any, x: Any) -> None:
 
 
 def _geometry(module: Any, x: Any) -> ConvGeometry:
-    n, c, h, w = x.shape
-    r, s = module.kernel_size
-    return ConvGeometry(n, c, h, w, module.out_channels, r, s, **_parameters(module), bias=module.bias is not None)
+    n, c, *size = x.shape
+    given = _parameters(module) | {"bias": module.bias is not None}
+    return ConvGeometry(n, c, tuple(size), module.out_channels, module.kernel_size, **given)
 
 
 def _transposed_geometry(module: Any, x: Any, more: list[int]) -> ConvGeometry:
     """The convolution from the layer's output to its input; `more` is torch's output_padding."""
-    n, k, p, q = x.shape
-    r, s = module.kernel_size
-    h, w = (
+    n, k, *counts = x.shape
+    size = tuple(
         (count - 1) * u - 2 * pad + d * (window - 1) + 1 + extra
         for count, u, pad, d, window, extra in zip(
-            (p, q), module.stride, module.padding, module.dilation, (r, s), more, strict=True
+            counts, module.stride, module.padding, module.dilation, module.kernel_size, more, strict=True
         )
     )
-    return ConvGeometry(n, module.out_channels, h, w, k, r, s, **_parameters(module))
+    return ConvGeometry(n, module.out_channels, size, k, module.kernel_size, **_parameters(module))
 
 
 def _parameters(module: Any) -> dict[str, Any]:

@@ -32,7 +32,10 @@ MAX_RESULTS = 16
 """Results of one call that are looked at."""
 OBJECTS, MAX_OBJECTS = "object", 1 << 24
 """Arrays of Python objects, of which only the shape is told, and the most elements that one may have."""
-_NAMED = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+_NAMED = {
+    dtype.name: dtype for dtype in map(np.dtype, (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
+}
+"""Dtypes that NumPy has no letter for."""
 
 
 class Tensor(Struct, frozen=True, array_like=True):
@@ -121,6 +124,8 @@ class Implementation(Struct, frozen=True):
     deterministic: bool = False
     unsafe: tuple[str, ...] = ()
     settings: tuple[Setting, ...] = ()
+    layouts: dict[str, str] = {}
+    """Those of its own: names and letters."""
 
 
 class Loaded(Struct, frozen=True):
@@ -237,7 +242,7 @@ def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[Tensor, int]
             count = os.pwrite(descriptor, rest, position)
             rest, position = rest[count:], position + count
     position = offset + array.nbytes
-    name = "bfloat16" if array.dtype == ml_dtypes.bfloat16 else array.dtype.str
+    name = array.dtype.name if array.dtype.name in _NAMED else array.dtype.str
     return Tensor(offset, name, tuple(array.shape)), (position + 63) // 64 * 64
 
 

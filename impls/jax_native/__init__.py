@@ -14,6 +14,13 @@ from .batch_norm import (
     conv_bn_recomputing,
 )
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
+from .conv_requantized import conv_requantized
+from .conv_transpose import (
+    conv_transpose_backward_data,
+    conv_transpose_backward_weight,
+    conv_transpose_forward,
+)
+from .layout import LAYOUTS
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward
 
@@ -29,11 +36,13 @@ __all__ = [
 ]
 
 EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
-BOTH_LAYOUTS = ("nchw", "nhwc")
 KERNELS = {
     "conv_forward": conv_forward,
     "conv_backward_data": conv_backward_data,
     "conv_backward_weight": conv_backward_weight,
+    "conv_transpose_forward": conv_transpose_forward,
+    "conv_transpose_backward_data": conv_transpose_backward_data,
+    "conv_transpose_backward_weight": conv_transpose_backward_weight,
     "avg_pool_forward": avg_pool_forward,
     "avg_pool_backward": avg_pool_backward,
     "max_pool_forward": max_pool_forward,
@@ -41,7 +50,8 @@ KERNELS = {
     "conv_bn_backward": conv_bn_backward,
     "conv_bn_inference": conv_bn_inference,
 }
-WEIGHT_GRADIENTS = ("conv_backward_weight", "conv_bn_backward")
+WEIGHT_GRADIENTS = ("conv_backward_weight", "conv_bn_backward", "conv_transpose_backward_weight")
+DATA_GRADIENTS = ("conv_backward_data", "conv_transpose_forward")
 FORMS = ((conv_bn_plain, "plain", 2), (conv_bn_checkpointed, "checkpoint", 1), (conv_bn_recomputing, "custom_vjp", 1))
 
 
@@ -53,8 +63,39 @@ def few_groups(geometry):
 
 def divides(geometry):
     """XLA divides by zero, which ends the process, in a gradient of more than 65,536 channels where each of several
-    groups has one filter."""
-    return not (1 < geometry.groups == geometry.k < geometry.c and geometry.c > 65536)
+    groups has one filter. A transposed convolution is the gradient of its mirror."""
+    one = getattr(geometry, "mirror", geometry)
+    return not (1 < one.groups == one.k < one.c and one.c > 65536)
+
+
+def exchanged(geometry):
+    """XLA ends the process (a check of its algebraic simplifier) in a gradient of an image that is smaller than its
+    window, whose operands it exchanges, where along another axis the gradient has gaps and nothing around it."""
+    one = getattr(geometry, "mirror", geometry)
+    axes = [*zip(one.size, one.window, one.stride, one.padding, one.dilation, one.output_size, strict=True)]
+    bare = [
+        u > 1 and s > 1 and low == d * (s - 1) and size - 1 + low == (q - 1) * u for size, s, u, (low, _), d, q in axes
+    ]
+    small = [q < s for _, s, *_, q in axes]
+    return any(a and b and i != j for i, a in enumerate(bare) for j, b in enumerate(small))
+
+
+def both(*conditions):
+    return lambda geometry: all(condition(geometry) for condition in conditions)
+
+
+def kept(geometry):
+    return not exchanged(geometry)
+
+
+CAPABLE = (
+    dict.fromkeys(WEIGHT_GRADIENTS, few_groups)
+    | dict.fromkeys(DATA_GRADIENTS, both(divides, kept))
+    | {"conv_bn_backward": both(few_groups, kept)}
+)
+CAPABLE_IN_FP64 = {name: few_groups for name in KERNELS if name.startswith("conv")} | dict.fromkeys(
+    (*DATA_GRADIENTS, "conv_bn_backward"), both(few_groups, kept)
+)
 
 
 def _register(name: str, device: str, platform: str, contract: Contract) -> Implementation:
@@ -62,17 +103,22 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         name, device=device, arrays=jax_arrays(platform), contract=contract, version=jax.__version__, unsafe=("fork",)
     )
     for operator, kernel in KERNELS.items():
-        when = few_groups if operator in WEIGHT_GRADIENTS else divides if operator == "conv_backward_data" else None
-        in_fp64 = few_groups if operator.startswith("conv") else None
-        implementation.implements(operator, dtypes=EVERY_DTYPE[:3], layouts=BOTH_LAYOUTS, when=when)(kernel)
-        implementation.implements(operator, dtypes=EVERY_DTYPE[3:], layouts=BOTH_LAYOUTS, when=in_fp64)(kernel)
+        when, in_fp64 = CAPABLE.get(operator), CAPABLE_IN_FP64.get(operator)
+        implementation.implements(operator, dtypes=EVERY_DTYPE[:3], layouts=LAYOUTS, when=when)(kernel)
+        implementation.implements(operator, dtypes=EVERY_DTYPE[3:], layouts=LAYOUTS, when=in_fp64)(kernel)
+        if kernel in (conv_forward, conv_backward_data, conv_backward_weight):
+            implementation.implements(operator, dtypes=("fp8_e4m3", "fp8_e5m2"), layouts=LAYOUTS, when=when)(kernel)
+    implementation.implements("conv_forward", dtypes=("int8",), layouts=LAYOUTS)(conv_forward)
+    implementation.implements("conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=LAYOUTS)(
+        conv_requantized
+    )
     # XLA's select_and_scatter has no dilated windows
     implementation.implements(
-        "max_pool_backward", dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS, when=lambda p: p.dilation == (1, 1)
+        "max_pool_backward", dtypes=EVERY_DTYPE, layouts=LAYOUTS, when=lambda p: set(p.dilation) == {1}
     )(max_pool_backward)
     for form, label, saves in FORMS:
         implementation.differentiates("conv_bn_forward", label=label, saves=saves)(form)
-    for kernel in (conv_forward, avg_pool_forward, max_pool_forward):
+    for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward):
         implementation.differentiates(kernel.__name__)(kernel)
     return implementation
 
@@ -90,22 +136,36 @@ GROUPS = (
 
 
 def slid_over_groups(p):
-    return p.groups > 1 and not p.c == p.k == p.groups
+    """In three dimensions XLA does not, and in one it does not over two groups with unit steps."""
+    stepped = p.rank == 2 or p.groups > 2 or max(*p.stride, *p.dilation) > 1
+    return p.rank < 3 and p.groups > 1 and not p.c == p.k == p.groups and stepped
 
 
 def slid_over_larger_images(p):
-    return slid_over_groups(p) and (p.h, p.w) != (1, 1)
+    return slid_over_groups(p) and (p.rank == 1 or set(p.size) != {1})
 
 
-for operator, when in (("conv_backward_weight", slid_over_larger_images), ("conv_bn_backward", slid_over_groups)):
+for operator, when in (
+    ("conv_backward_weight", slid_over_larger_images),
+    ("conv_bn_backward", slid_over_groups),
+    ("conv_transpose_backward_weight", slid_over_groups),
+):
     jax_cpu.waive(
         operator,
         reason="a NaN in one group reaches the weight gradients of all groups, because XLA multiplies it with zeros",
         url=GROUPS,
         when=when,
-        dtypes=("fp32", "bf16", "fp16"),
-        distributions=("special", "nonfinite", "mixed") if operator == "conv_backward_weight" else ("special",),
+        dtypes=("fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2"),
+        distributions=("special",) if operator == "conv_bn_backward" else ("special", "nonfinite", "mixed"),
     )
+jax_cpu.waive(
+    "conv_bn_backward",
+    reason="a NaN in one group reaches the gradients of all groups, because XLA multiplies it with zeros",
+    url=GROUPS,
+    when=lambda p: slid_over_groups(p) and p.rank == 1 and p.stride[0] > 1,
+    dtypes=("fp32", "bf16", "fp16"),
+    distributions=("nonfinite",),
+)
 for operator in ("conv_forward", "conv_backward_data"):
     jax_cpu.waive(
         operator,

@@ -16,10 +16,12 @@ def floating(**arrays):
         raise TypeError(f"{' and '.join(arrays)} are {' and '.join(dtypes)}: must have one dtype")
 
 
-def images(**arrays):
+def images(layout, **arrays):
     for name, array in arrays.items():
-        if array.ndim != 4 or 0 in array.shape[1:]:
-            raise ValueError(f"{name} has shape {array.shape}: must have four axes, and none empty but the first")
+        if array.ndim != len(layout) or 0 in array.shape[1:]:
+            raise ValueError(
+                f"{name} has shape {array.shape}: must have {len(layout)} axes ({layout}), and none empty but the first"
+            )
 
 
 def shape(name, array, expected):
@@ -39,8 +41,9 @@ def _least(name, values, lowest):
 
 
 def _window_fits(size, window, padding, dilation):
-    _least("padding", (*padding[0], *padding[1]), 0)
-    for name, extent, taps, pad, d in zip(("height", "width"), size, window, padding, dilation, strict=True):
+    _least("padding", [side for sides in padding for side in sides], 0)
+    names = ("depth", "height", "width")[-len(size) :]
+    for name, extent, taps, pad, d in zip(names, size, window, padding, dilation, strict=True):
         span, room = d * (taps - 1) + 1, extent + sum(pad)
         if span > room:
             raise ValueError(f"the window spans {span} on the {name}, more than the padded image's {room}")
@@ -50,7 +53,7 @@ def pooling(size, kernel_size, stride, padding, divisor_override):
     """ValueError for a window larger than the padded image, padding that fills a window, or a divisor below 1."""
     _least("kernel_size", kernel_size, 1)
     _least("stride", stride, 1)
-    _window_fits(size, kernel_size, padding, (1, 1))
+    _window_fits(size, kernel_size, padding, (1,) * len(size))
     for taps, pad in zip(kernel_size, padding, strict=True):
         if max(pad) >= taps:
             raise ValueError(f"padding {pad} fills a window of {taps}: must be smaller")
@@ -60,7 +63,7 @@ def pooling(size, kernel_size, stride, padding, divisor_override):
 
 def convolution(x, w, stride, padding, dilation, groups, layout):
     """ValueError where channels do not match the groups, or the window is larger than the padded image."""
-    images(x=x, w=w)
+    images(layout, x=x, w=w)
     _least("stride", stride, 1)
     _least("dilation", dilation, 1)
     _least("groups", (groups,), 1)

@@ -10,7 +10,9 @@ from jax import lax
 
 from . import layout as axes
 
-DIMENSIONS = {"nchw": ("NCHW", "OIHW", "NCHW"), "nhwc": ("NHWC", "OHWI", "NHWC")}
+DIMENSIONS = {
+    layout: (image := layout.upper(), image.replace("N", "O").replace("C", "I"), image) for layout in axes.LAYOUTS
+}
 STATIC = ("stride", "padding", "dilation", "groups", "layout")
 
 
@@ -33,13 +35,14 @@ def convolved(x, w, stride, padding, dilation, groups, layout, result=None):
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
     """y; the bias is added in the accumulator's precision, so that the result is rounded once."""
     if bias is None:
-        return convolved(x, w, stride, padding, dilation, groups, layout)
+        return convolved(x, w, stride, padding, dilation, groups, layout, axes.result(x.dtype))
     y = convolved(x, w, stride, padding, dilation, groups, layout, axes.wide(x.dtype))
-    return (y + axes.along_channels(bias, layout)).astype(x.dtype)
+    return (y + axes.along_channels(bias, layout)).astype(axes.result(x.dtype))
 
 
 @partial(jax.jit, static_argnames=(*STATIC, "input_size"))
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, layout):
+    dy, w = (array.astype(axes.result(array.dtype)) for array in (dy, w))
     shape = axes.shape(layout, dy.shape[0], axes.channels(w, layout) * groups, input_size)
     x = jax.ShapeDtypeStruct(shape, dy.dtype)
     forward = partial(convolved, w=w, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout)
@@ -49,6 +52,7 @@ def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, 
 @partial(jax.jit, static_argnames=(*STATIC, "kernel_size", "with_bias"))
 def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, layout):
     """dw, the transpose of the convolution in w; dbias, the sum of dy."""
+    x, dy = (array.astype(axes.result(array.dtype)) for array in (x, dy))
     k, c = axes.channels(dy, layout), axes.channels(x, layout) // groups
     w = jax.ShapeDtypeStruct(axes.shape(layout, k, c, kernel_size), x.dtype)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-SPATIAL = {"nchw": (2, 3), "nhwc": (1, 2)}
-CHANNELS = {"nchw": 1, "nhwc": 3}
-BUT_CHANNELS = {"nchw": (0, 2, 3), "nhwc": (0, 1, 2)}
+LAYOUTS = ("nchw", "nhwc", "ncw", "nwc", "ncdhw", "ndhwc")
+SPATIAL = {layout: tuple(layout.index(axis) for axis in "dhw" if axis in layout) for layout in LAYOUTS}
+CHANNELS = {layout: layout.index("c") for layout in LAYOUTS}
+BUT_CHANNELS = {layout: tuple(axis for axis in range(len(layout)) if layout[axis] != "c") for layout in LAYOUTS}
 
 
 def shape(layout, batch, channels, size):
-    return (batch, channels, *size) if layout == "nchw" else (batch, *size, channels)
+    return (batch, *size, channels) if layout.endswith("c") else (batch, channels, *size)
 
 
 def channels(array, layout):
@@ -22,15 +23,22 @@ def size(array, layout):
 
 
 def along_channels(vector, layout):
-    """A vector [K] in a shape that broadcasts against 4-D tensors."""
-    return vector[:, None, None] if layout == "nchw" else vector
+    """A vector [K] in a shape that broadcasts against images."""
+    return vector if layout.endswith("c") else vector.reshape(-1, *(1 for _ in SPATIAL[layout]))
 
 
-def on_spatial(rows, columns, layout):
-    """Values for the two spatial axes, 1 for the other two."""
-    return shape(layout, 1, 1, (rows, columns))
+def on_spatial(values, layout):
+    """Values for the spatial axes, 1 for the other two."""
+    return shape(layout, 1, 1, values)
 
 
 def wide(dtype):
-    """What 16-bit storage is accumulated in; fp32 and fp64 are their own."""
-    return jnp.promote_types(dtype, jnp.float32)
+    """What fewer bits are accumulated in; fp32 and fp64 are their own."""
+    if jnp.dtype(dtype).itemsize > 1:
+        return jnp.promote_types(dtype, jnp.float32)
+    return jnp.int32 if dtype == jnp.int8 else jnp.float32  # jax promotes no fp8
+
+
+def result(dtype):
+    """Of an operator on such inputs: their own format, where that has more than 8 bits."""
+    return wide(dtype) if jnp.dtype(dtype).itemsize == 1 else dtype

@@ -23,14 +23,14 @@ def _reduced(x, least, larger, kernel_size, stride, padding, dilation, ceil_mode
     by_axis = [(*axis, ceil_mode) for axis in zip(axes.size(x, layout), spans, stride, padding, strict=True)]
     reach = [(before, after + over) for (before, after), over in zip(padding, starmap(_overhang, by_axis), strict=True)]
     border = axes.shape(layout, (0, 0), (0, 0), reach)
-    window, steps = (axes.on_spatial(*pair, layout) for pair in (kernel_size, stride))
-    spread = {} if tuple(dilation) == (1, 1) else {"window_dilation": axes.on_spatial(*dilation, layout)}
+    window, steps = (axes.on_spatial(given, layout) for given in (kernel_size, stride))
+    spread = {} if set(dilation) == {1} else {"window_dilation": axes.on_spatial(dilation, layout)}
     return lax.reduce_window(x, np.array(least, x.dtype), larger, window, steps, border, **spread)
 
 
 def _check(x, kernel_size, stride, padding, dilation, layout):
     checks.floating(x=x)
-    checks.images(x=x)
+    checks.images(layout, x=x)
     spans = tuple(d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True))
     sized = zip(axes.size(x, layout), spans, stride, padding, strict=True)
     # padding behind the last window is never read, however wide

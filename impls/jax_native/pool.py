@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from itertools import starmap
 
 import jax
@@ -39,9 +39,8 @@ def _counts(size, window, stride, padding, ceil_mode, count_include_pad):
 
 def _divisor(by_axis, count_include_pad, layout):
     """Positions that count in each window, in a shape that broadcasts against y."""
-    rows, columns = (_counts(*axis, count_include_pad) for axis in by_axis)
-    counts = np.outer(rows, columns)
-    return counts if layout == "nchw" else counts[:, :, None]
+    counts = reduce(np.multiply.outer, (_counts(*axis, count_include_pad) for axis in by_axis))
+    return counts[..., None] if layout.endswith("c") else counts
 
 
 def _pooled(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout):
@@ -49,7 +48,7 @@ def _pooled(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divis
     by_axis = [(*axis, ceil_mode) for axis in zip(axes.size(x, layout), kernel_size, stride, padding, strict=True)]
     reach = [(before, after + over) for (before, after), over in zip(padding, starmap(_overhang, by_axis), strict=True)]
     border = axes.shape(layout, (0, 0), (0, 0), reach)
-    window, steps = (axes.on_spatial(*pair, layout) for pair in (kernel_size, stride))
+    window, steps = (axes.on_spatial(given, layout) for given in (kernel_size, stride))
     wide = axes.wide(x.dtype)
     sums = lax.reduce_window(x.astype(wide), np.zeros((), wide), lax.add, window, steps, border)
     divisor = divisor_override or _divisor(by_axis, count_include_pad, layout)
@@ -60,7 +59,7 @@ def _pooled(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divis
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout):
     """y; raises ValueError for a window that does not fit, TypeError for integers."""
     checks.floating(x=x)
-    checks.images(x=x)
+    checks.images(layout, x=x)
     checks.pooling(axes.size(x, layout), kernel_size, stride, padding, divisor_override)
     return _pooled(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout)
 
@@ -71,7 +70,7 @@ def avg_pool_backward(
 ):
     """dx, the transpose of pooling. Raises as avg_pool_forward does, and ValueError where dy is not of y's shape."""
     checks.floating(dy=dy)
-    checks.images(dy=dy)
+    checks.images(layout, dy=dy)
     checks.pooling(input_size, kernel_size, stride, padding, divisor_override)
     x = jax.ShapeDtypeStruct(axes.shape(layout, dy.shape[0], axes.channels(dy, layout), input_size), dy.dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 
 from conformance import Implementation
+from conformance.layouts import LAYOUTS, layouts_of
 
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
@@ -14,10 +15,11 @@ numba_cpu = Implementation(
     "numba-cpu", version=numba.__version__, unsafe=("fork",)
 )  # with GNU OpenMP it ends the child
 
-KERNELS = (
+CONVOLUTIONS = (
     conv_forward, conv_backward_data, conv_backward_weight, conv_bn_forward, conv_bn_backward, conv_bn_inference,
-    avg_pool_forward, avg_pool_backward,
 )  # fmt: skip
+POOLINGS = avg_pool_forward, avg_pool_backward
 
-for kernel in KERNELS:
-    numba_cpu.implements(kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), layouts=("nchw", "nhwc"))(kernel)
+for kernels, layouts in (CONVOLUTIONS, LAYOUTS), (POOLINGS, layouts_of(2) + layouts_of(1)):
+    for kernel in kernels:
+        numba_cpu.implements(kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), layouts=layouts)(kernel)

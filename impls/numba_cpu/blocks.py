@@ -32,9 +32,10 @@ UNPACKED_USES = 8
 
 @dataclass(frozen=True)
 class Dense:
-    """A plan, and how many elements of memory it takes."""
+    """A plan, that of the lattices whose weights are packed, and how many elements of memory they take."""
 
     plan: Array
+    packing: Array
     work: int
     scratch: int
     panels: int
@@ -60,7 +61,7 @@ def _plane(axes: tuple[Axis, Axis], extent: tuple[int, int], lanes: int) -> _Pla
     in_rows, across = extent[0] * -(-extent[1] // lanes), -(-((extent[0] - 1) * width + extent[1]) // lanes)
     by_row = in_rows <= across
     pitch = -(-width // lanes) * lanes if by_row else width
-    size = axes[0].phases.size * axes[1].phases.size * height * pitch
+    size = len(axes[0].phases) * len(axes[1].phases) * height * pitch
     return _Plane(height, pitch, (-(-size // lanes) | 1) * lanes, by_row, min(in_rows, across))
 
 
@@ -73,7 +74,7 @@ def _lines_up(lattice: Lattice) -> bool:
 
 
 def _line(axis: Axis, count: int) -> Axis:
-    return Axis(axis.taps, axis.offsets, 1, count, count, 1, 0)
+    return Axis(axis.taps, axis.offsets, 1, count, count, 1, axis.target_start, axis.starts)
 
 
 def tile_of(rows: int, vectors: int, lowest: bool = False) -> tuple[int, int]:
@@ -103,7 +104,8 @@ def _cut(lattice: Lattice, in_place: bool, dtype: np.dtype, workers: int) -> _Bl
     if in_place:
         u, v = 1, even_split(columns.count, BLOCK_OUTPUTS, lanes)
     else:
-        v = columns.count if columns.count <= BLOCK_COLUMNS * 3 // 2 else BLOCK_COLUMNS
+        most = BLOCK_OUTPUTS if rows.source == rows.count == 1 else BLOCK_COLUMNS  # of one dimension
+        v = columns.count if columns.count <= most * 3 // 2 else most
         u = even_split(rows.count, max(1, BLOCK_OUTPUTS // v))
         wanted = min(channels, CHANNELS // 2) * dtype.itemsize
         while u > 1 and _plane(lattice.axes, (u, v), lanes).channel_pitch * wanted > BLOCK_BYTES:
@@ -144,7 +146,7 @@ def _record(lattice: Lattice, dtype: np.dtype, workers: int, panels_at: int) -> 
         tile_rows, tile_vectors = tile_of(targets, n * plane.vectors, lowest=True)
     k = even_split(targets, -(-targets // block.parts_k), tile_rows)
     taps = rows.taps.size * columns.taps.size
-    planes = rows.planes[:, None] * columns.phases.size + columns.planes
+    planes = rows.planes[:, None] * len(columns.phases) + columns.planes
     offsets = ((planes * plane.rows + rows.slots[:, None]) * plane.pitch + columns.slots).ravel()
     weights = (rows.taps[:, None] * lattice.w_strides[2] + columns.taps * lattice.w_strides[3]).ravel()
     in_panel = np.arange(taps) * tile_rows if packed else weights
@@ -163,15 +165,15 @@ def _record(lattice: Lattice, dtype: np.dtype, workers: int, panels_at: int) -> 
         "block_n": n, "image_pitch": lattice.src_strides[0] if in_place else plane.channel_pitch,
         "by_row": plane.by_row, "single": single, "by_tile": in_place and k * c * dtype.itemsize <= PANELS_BYTES,
         "in_place": in_place, "packed": packed, "tile_rows": tile_rows, "tile_vectors": tile_vectors,
-        "phases_h": rows.phases.size, "phases_w": columns.phases.size, "taps": taps, "panels_at": panels_at,
+        "phases_h": len(rows.phases), "phases_w": len(columns.phases), "taps": taps, "panels_at": panels_at,
         "tile_at": buffer, "room": room,
     }  # fmt: skip
     tables = {
-        "phases_h_at": rows.phases, "phases_w_at": columns.phases, "weights_at": weights,
-        "taps_at": table,
+        "phases_h_at": rows.phases * (1, lattice.src_strides[2]), "phases_w_at": columns.phases[:, 0],
+        "weights_at": weights, "taps_at": table,
     }  # fmt: skip
     pads = not (in_place or all(_stays_inside(axis) for axis in (rows, columns)))
-    return record(fields, tables), Dense(np.empty(0), work, scratch, panels, pads)
+    return record(fields, tables), Dense(np.empty(0), np.empty(0), work, scratch, panels, pads)
 
 
 def _stays_inside(axis: Axis) -> bool:
@@ -179,15 +181,21 @@ def _stays_inside(axis: Axis) -> bool:
 
 
 def dense_plan(lattices: list[Lattice], dtype: np.dtype, workers: int) -> Dense:
-    records, sizes = [], [Dense(np.empty(0), 0, 0, 0, False)]
+    """Lattices that take the same weights in the same blocks, as planes between the edges do, share their panels."""
+    records, sizes, owners, panels = [], [], {}, 0
     for lattice in lattices:
-        part, size = _record(lattice, dtype, workers, sum(size.panels for size in sizes))
+        part, size = _record(lattice, dtype, workers, panels)
+        rows, columns = lattice.axes
+        cut = part[[F.block_c, F.tile_rows, F.packed]]
+        owner = owners.setdefault((rows.taps.tobytes(), columns.taps.tobytes(), cut.tobytes()), part)
+        part[F.panels_at] = owner[F.panels_at]
+        panels += size.panels if owner is part else 0
         records.append(part)
         sizes.append(size)
-    work, scratch = (max(getattr(size, name) for size in sizes) for name in ("work", "scratch"))
+    work, scratch = (max((getattr(size, name) for size in sizes), default=0) for name in ("work", "scratch"))
     for part in records:  # workers need not be at the same lattice
         part[[F.work_size, F.scratch_size]] = work, scratch
     return Dense(
-        joined(records), STATUS + workers * work, workers * scratch, sum(size.panels for size in sizes),
+        joined(records), joined(list(owners.values())), STATUS + workers * work, workers * scratch, panels,
         any(size.pads for size in sizes),
     )  # fmt: skip

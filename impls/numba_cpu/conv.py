@@ -1,7 +1,8 @@
-"""2-D convolution and its two gradients on the CPU: what a problem needs is planned once, a call fills in the tensors.
+"""Convolution and its two gradients on the CPU: what a problem needs is planned once, a call fills in the tensors.
 
 Layouts: "nchw" is x[N, C, H, W], w[K, C/g, R, S], y[N, K, P, Q]; "nhwc" is x[N, H, W, C], w[K, R, S, C/g],
-y[N, P, Q, K].  Half-precision inputs are widened exactly to float32 and each result is rounded once.
+y[N, P, Q, K]; and those of one and of three dimensions.  Half-precision inputs are widened exactly to float32 and each
+result is rounded once.
 """
 
 from __future__ import annotations
@@ -9,15 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import prod
 
 import numpy as np
 from numba import get_num_threads
 
-from conformance.implementations.windows import Padding, Pair, shape_of, sizes, windows
+from conformance.implementations.windows import Extents, Padding, shape_of, sizes, windows
 
 from . import gather, gradient, rows
 from .blocks import Dense, dense_plan
-from .geometry import Array, Axis, Problem, Shape, backward_axes, forward_axis, image_strides, require_same
+from .geometry import (
+    Array,
+    Axis,
+    Problem,
+    Shape,
+    backward_axes,
+    forward_axis,
+    image_strides,
+    in_space,
+    require_same,
+    through_planes,
+)
 from .launch import run
 from .packing import aligned
 from .plan import Lattice, joined, record
@@ -57,7 +70,7 @@ class Gathering:
         work = np.empty(dense.work, np.int64)
         work[0] = 0
         if dense.panels:
-            run(gather.pack, out.dtype, workers, dense.plan, work, out, src, w, bias, panels, scratch)
+            run(gather.pack, out.dtype, workers, dense.packing, work, out, src, w, bias, panels, scratch)
         run(gather.multiply, out.dtype, workers, dense.plan, work, out, src, w, bias, panels, scratch)
         return dense.pads and bool(work[0])
 
@@ -73,10 +86,11 @@ def _gathering(
         return Gathering(shape, 0, True, joined(records), None)
     for lattice in lattices:
         step, taps = lattice.axes[1].step, (lattice.axes[0].taps.size, lattice.axes[1].taps.size)
+        in_one_plane = not np.ptp(lattice.axes[0].starts)
         kind = step if src_strides[3] == 1 and step <= 2 else ANY
         fields = lattice.fields() | {
             "row_taps": lattice.axes[0].taps.size, "column_taps": lattice.axes[1].taps.size,
-            "row_kind": kind, "window": unrolled(taps, kind) if problem[2] == 1 else OPEN,
+            "row_kind": kind, "window": unrolled(taps, kind) if problem[2] == 1 and in_one_plane else OPEN,
             "bands": min(lattice.axes[0].count, -(-rows.UNITS_PER_WORKER * workers // planes)),
         }  # fmt: skip
         records.append(record(fields, lattice.tables()))
@@ -86,42 +100,51 @@ def _gathering(
 
 @lru_cache(PLANS)
 def _forward(
-    x_shape: Shape, w_shape: Shape, stride: Pair, padding: Padding, dilation: Pair, groups: int, layout: str,
+    x_shape: Shape, w_shape: Shape, stride: Extents, padding: Padding, dilation: Extents, groups: int, layout: str,
     dtype: np.dtype, workers: int,
 ) -> Gathering:  # fmt: skip
     n, c, size = sizes(x_shape, layout)
     k, per_group, kernel = sizes(w_shape, layout)
     require_same("channels of x", (c,), (per_group * groups,))
-    axes = tuple(forward_axis(window) for window in windows(size, kernel, stride, padding, dilation))
-    shape = shape_of(n, k, (axes[0].count, axes[1].count), layout)
-    w_strides = image_strides(w_shape, layout)
+    axes = windows(size, kernel, stride, padding, dilation)
+    planes, rows, columns = in_space(axes)
+    shape = shape_of(n, k, tuple(axis.outputs for axis in axes), layout)
+    w_strides = image_strides(w_shape, layout, columns.kernel)
+    lines = through_planes(forward_axis(planes), forward_axis(rows), rows.kernel, rows.outputs)
     return _gathering(
-        shape, image_strides(shape, layout), image_strides(x_shape, layout), w_strides, k // groups * w_strides[0],
-        (n, groups, c // groups, k // groups), [axes], True, dtype, workers,
+        shape, image_strides(shape, layout, columns.outputs), image_strides(x_shape, layout, columns.size), w_strides,
+        k // groups * w_strides[0], (n, groups, c // groups, k // groups),
+        [(line, forward_axis(columns)) for line in lines], True, dtype, workers,
     )  # fmt: skip
 
 
 @lru_cache(PLANS)
 def _backward(
-    dy_shape: Shape, w_shape: Shape, input_size: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int,
-    layout: str, dtype: np.dtype, workers: int,
+    dy_shape: Shape, w_shape: Shape, input_size: Extents, stride: Extents, padding: Padding, dilation: Extents,
+    groups: int, layout: str, dtype: np.dtype, workers: int,
 ) -> Gathering:  # fmt: skip
     n, k, seen = sizes(dy_shape, layout)
     filters, c, kernel = sizes(w_shape, layout)
     axes = windows(input_size, kernel, stride, padding, dilation)
-    require_same("channels and size of dy", (k, *seen), (filters, axes[0].outputs, axes[1].outputs))
+    require_same("channels and size of dy", (k, *seen), (filters, *(axis.outputs for axis in axes)))
+    planes, rows, columns = in_space(axes)
     shape = shape_of(n, c * groups, input_size, layout)
-    by_k, by_c, by_r, by_s = image_strides(w_shape, layout)
-    parts = list(product(backward_axes(axes[0]), backward_axes(axes[1])))
-    covered = sum(rows.count * columns.count for rows, columns in parts) == input_size[0] * input_size[1]
+    by_k, by_c, by_r, by_s = image_strides(w_shape, layout, columns.kernel)
+    parts = [
+        (line, of_columns)
+        for of_planes, of_rows in product(backward_axes(planes), backward_axes(rows))
+        for line in through_planes(of_planes, of_rows, rows.kernel, rows.size)
+        for of_columns in backward_axes(columns)
+    ]
+    covered = sum(line.count * of_columns.count for line, of_columns in parts) == prod(input_size)
     return _gathering(
-        shape, image_strides(shape, layout), image_strides(dy_shape, layout), (by_c, by_k, by_r, by_s),
-        k // groups * by_k, (n, groups, k // groups, c), parts, covered, dtype, workers,
+        shape, image_strides(shape, layout, columns.size), image_strides(dy_shape, layout, columns.outputs),
+        (by_c, by_k, by_r, by_s), k // groups * by_k, (n, groups, k // groups, c), parts, covered, dtype, workers,
     )  # fmt: skip
 
 
 def conv_forward(
-    x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, *, stride: Pair, padding: Padding, dilation: Pair,
+    x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, *, stride: Extents, padding: Padding, dilation: Extents,
     groups: int, layout: str, into: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """y = x cross-correlated with w, plus bias[K], plus what `into` holds."""
@@ -138,8 +161,8 @@ def added(sums: np.ndarray, into: np.ndarray | None, dtype: np.dtype) -> np.ndar
 
 
 def conv_backward_data(
-    dy: np.ndarray, w: np.ndarray, *, input_size: Pair, stride: Pair, padding: Padding, dilation: Pair,
-    groups: int, layout: str, into: np.ndarray | None = None,
+    dy: np.ndarray, w: np.ndarray, *, input_size: Extents, stride: Extents, padding: Padding,
+    dilation: Extents, groups: int, layout: str, into: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """dx: every input pixel gathers from the outputs whose window covers it; plus what `into` holds."""
     dtype, workers = compute_dtype(dy.dtype), get_num_threads()
@@ -149,20 +172,20 @@ def conv_backward_data(
 
 @lru_cache(PLANS)
 def _gradient(
-    x_shape: Shape, dy_shape: Shape, kernel: Pair, with_bias: bool, stride: Pair, padding: Padding, dilation: Pair,
-    groups: int, layout: str, dtype: np.dtype, workers: int,
-) -> gradient.Gradient:  # fmt: skip
+    x_shape: Shape, dy_shape: Shape, kernel: Extents, with_bias: bool, stride: Extents, padding: Padding,
+    dilation: Extents, groups: int, layout: str, dtype: np.dtype, workers: int,
+) -> gradient.Gradients:  # fmt: skip
     n, c, size = sizes(x_shape, layout)
     images, k, seen = sizes(dy_shape, layout)
     shape = shape_of(k, c // groups, kernel, layout)
     axes = windows(size, kernel, stride, padding, dilation)
-    require_same("images and size of dy", (images, *seen), (n, axes[0].outputs, axes[1].outputs))
+    require_same("images and size of dy", (images, *seen), (n, *(axis.outputs for axis in axes)))
     return gradient.plan(shape, layout, x_shape, dy_shape, groups, axes, with_bias, dtype, workers)
 
 
 def conv_backward_weight(
-    x: np.ndarray, dy: np.ndarray, *, kernel_size: Pair, with_bias: bool, stride: Pair, padding: Padding,
-    dilation: Pair, groups: int, layout: str,
+    x: np.ndarray, dy: np.ndarray, *, kernel_size: Extents, with_bias: bool, stride: Extents, padding: Padding,
+    dilation: Extents, groups: int, layout: str,
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """dw, or (dw, dbias): sums over all images and output pixels."""
     dtype, workers = compute_dtype(x.dtype), get_num_threads()

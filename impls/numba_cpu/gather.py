@@ -2,7 +2,8 @@
 
 A block is U x V outputs of one image and group.  Its source pixels are copied to a buffer
 [channel][row phase][column phase][row][column], in which every tap of a unit-step lattice is a constant
-shift, so a register tile reads its columns as contiguous vectors and im2col is never formed.  The buffer has zeros
+shift, so a register tile reads its columns as contiguous vectors and im2col is never formed.  Of a window that has
+several planes, those of the source are row phases.  The buffer has zeros
 where the window leaves the image.  A product with such a zero is zero unless the weight is NaN or infinite, and
 then a sum is NaN: the kernel reports that it stored one, and all is computed again by `rows`, which reads no padding.
 
@@ -34,13 +35,14 @@ def _pack_plane(plan: Pointer, p: int, buffer: Pointer, target: int, src: Pointe
     pitch, size, step, increment = plan[p + F.pitch], plan[p + F.size_w], plan[p + F.step_w], plan[p + F.src_w]
     vectors = -(-pitch // vector_lanes(buffer))
     for a in range(plan[p + F.phases_h]):
-        first_h = u * plan[p + F.step_h] + plan[p + F.low_h] + plan[p + plan[p + F.phases_h_at] + a]
+        phase = p + plan[p + F.phases_h_at] + 2 * a
+        first_h, plane = u * plan[p + F.step_h] + plan[p + F.low_h] + plan[phase], src_at + plan[phase + 1]
         for b in range(plan[p + F.phases_w]):
             first_w = v * step + plan[p + F.low_w] + plan[p + plan[p + F.phases_w_at] + b]
             for row in range(plan[p + F.height]):
                 h = first_h + row * plan[p + F.step_h]
                 width = size if 0 <= h < plan[p + F.size_h] else 0
-                at = src_at + h * plan[p + F.src_h]
+                at = plane + h * plan[p + F.src_h]
                 if increment == 1 and step == 1:
                     pack_row(buffer, target, src, at, first_w, width, vectors)
                 elif increment == 1 and step == 2:
@@ -176,7 +178,7 @@ def _multiply_lattice(
         for part_c in range(parts_c):
             c = part_c * block_c
             held = min(block_c, channels - c)
-            src_at = image * plan[p + F.src_n] + (group * channels + c) * plan[p + F.src_c]
+            src_at = plan[p + F.src_at] + image * plan[p + F.src_n] + (group * channels + c) * plan[p + F.src_c]
             if plan[p + F.packed]:
                 panel = (group * parts_c + part_c) * panels_k + k // height
                 a, a_at = panels, plan[p + F.panels_at] + panel * panel_size

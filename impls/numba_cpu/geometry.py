@@ -7,16 +7,23 @@ Forward and backward-data are the same operation.  Along one axis
 with out-of-range sources left out.  Forward has one such lattice (step = stride, target_step = 1);
 backward-data has one per residue modulo the stride (step = 1, target_step = stride), each using only the taps
 that reach that residue.
+
+All kernels are two-dimensional. One dimension is a single row. Of three, every plane of targets is a lattice of rows
+and columns whose taps lie in several planes of the source: the planes are one behind the other in memory, so that a tap
+of another plane is one some rows further on. It meets the edges of its own plane, and taps of planes that there are not
+are left out. Poolings of one dimension are rows, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from conformance.implementations.windows import Window
 from conformance.implementations.windows import axes as in_order
+from conformance.layouts import rank_of
 
 Array = np.ndarray
 Triple = tuple[int, int, int]
@@ -28,7 +35,8 @@ Problem = Quad  # images, groups, source channels per group, targets per group
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a gathering convolution; `taps` are kernel indices, `offsets` their source offsets."""
+    """One axis of a gathering convolution; `taps` are kernel indices, `offsets` their source offsets, from the position
+    that the plane of each `starts` at."""
 
     taps: np.ndarray
     offsets: np.ndarray
@@ -37,20 +45,29 @@ class Axis:
     count: int
     target_step: int
     target_start: int
+    starts: np.ndarray
+
+    @property
+    def first(self) -> int:
+        return int(self.starts.min())
 
     @property
     def low(self) -> int:
         return int(self.offsets.min())
 
     @property
+    def _phase_of_taps(self) -> np.ndarray:
+        return np.stack(((self.offsets - self.low) % self.step, self.starts - self.first), axis=1)
+
+    @property
     def phases(self) -> np.ndarray:
-        """Residues modulo `step` that any tap reads: a block keeps one plane for each."""
-        return np.unique((self.offsets - self.low) % self.step)
+        """Residues modulo `step` that any tap reads, and from which start on: a block keeps one plane for each."""
+        return np.unique(self._phase_of_taps, axis=0)
 
     @property
     def planes(self) -> np.ndarray:
         """For every tap, the index of its phase in `phases`."""
-        return np.searchsorted(self.phases, (self.offsets - self.low) % self.step)
+        return np.unique(self._phase_of_taps, axis=0, return_inverse=True)[1].reshape(-1)
 
     @property
     def slots(self) -> np.ndarray:
@@ -67,7 +84,7 @@ def require_same(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -
 def forward_axis(window: Window) -> Axis:
     taps = np.arange(window.kernel)
     offsets = taps * window.dilation - window.before
-    return Axis(taps, offsets, window.stride, window.size, window.outputs, 1, 0)
+    return Axis(taps, offsets, window.stride, window.size, window.outputs, 1, 0, np.zeros_like(taps))
 
 
 def backward_axes(window: Window) -> list[Axis]:
@@ -79,8 +96,47 @@ def backward_axes(window: Window) -> list[Axis]:
         count = -(-(window.size - start) // window.stride)
         offsets = distance[taps] // window.stride
         if taps.size:
-            lattices.append(Axis(taps, offsets, 1, window.outputs, count, window.stride, start))
+            starts = np.zeros_like(taps)
+            lattices.append(Axis(taps, offsets, 1, window.outputs, count, window.stride, start, starts))
     return lattices
+
+
+LONE = Window(1, 1, 1, 0, 0)
+
+
+def in_space(axes: tuple[Window, ...]) -> tuple[Window, Window, Window]:
+    """Planes, rows and columns. In three dimensions two neighbours that the window passes on as they are become one, so
+    that a window along the planes alone is one of rows."""
+    planes, rows, columns = (*(LONE,) * (3 - len(axes)), *axes)
+    if len(axes) == 3 and _passes_on(rows):
+        if _passes_on(columns):
+            return LONE, planes, _one(rows, columns)
+        if _passes_on(planes):
+            return LONE, _one(planes, rows), columns
+    return planes, rows, columns
+
+
+def _passes_on(axis: Window) -> bool:
+    return axis.kernel == axis.stride == 1 and axis.before == axis.after == 0
+
+
+def _one(outer: Window, inner: Window) -> Window:
+    return Window(outer.size * inner.size, 1, 1, 0, 0)
+
+
+def through_planes(depth: Axis, rows: Axis, taps: int, height: int) -> Iterator[Axis]:
+    """Of every plane of targets that `depth` fills the rows, with the taps of both; `taps` are rows of the window,
+    `height` those of a plane of targets. Where no tap has a plane, one stands for them and finds no row."""
+    for u in range(depth.count):
+        planes, target = depth.step * u + depth.offsets, depth.target_step * u + depth.target_start
+        held = np.flatnonzero((planes >= 0) & (planes < depth.source))
+        some = held if held.size else np.zeros(1, np.int64)
+        source = rows.source if held.size else 0
+        yield Axis(
+            (depth.taps[some, None] * taps + rows.taps).ravel(), np.tile(rows.offsets, some.size), rows.step, source,
+            rows.count, rows.target_step, rows.target_start + target * height,
+            np.repeat(planes[some] * rows.source, rows.taps.size),
+        )  # fmt: skip
 
 
 def lattice_strides(axes: tuple[Axis, Axis], strides: Strides) -> tuple[int, Strides]:
@@ -90,10 +146,11 @@ def lattice_strides(axes: tuple[Axis, Axis], strides: Strides) -> tuple[int, Str
     return start, (*strides[:2], strides[2] * rows.target_step, strides[3] * columns.target_step)
 
 
-def image_strides(shape: tuple[int, ...], layout: str) -> Strides:
-    """Element strides (N, channel, row, column; K, C, R, S of weights) of a contiguous tensor."""
-    _, second, third, last = shape
-    return in_order((second * third * last, third * last, last, 1), layout)
+def image_strides(shape: Shape, layout: str, columns: int) -> Strides:
+    """Element strides (N, channel, row, column; K, C, R, S of weights) of a contiguous tensor with such rows."""
+    outer = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    by_image, by_channel, *by_axis = in_order(tuple(outer), layout)
+    return by_image, by_channel, columns * by_axis[rank_of(layout) - 1], by_axis[rank_of(layout) - 1]
 
 
 def even_split(total: int, limit: int, multiple: int = 1) -> int:

@@ -11,11 +11,13 @@ from math import gcd, prod
 
 import numpy as np
 
-from conformance.implementations.windows import Window
+from conformance.implementations.windows import Window, shape_of
+from conformance.implementations.windows import axes as in_order
+from conformance.layouts import in_rank
 
-from . import rows, wgrad
+from . import rows, statistics, wgrad
 from .blocks import tile_of
-from .geometry import Array, Shape, Strides, even_split, image_strides
+from .geometry import LONE, Array, Shape, Strides, even_split, image_strides, in_space
 from .launch import run
 from .packing import aligned
 from .plan import G, record
@@ -97,13 +99,75 @@ def _lanes_are_weights(targets: int, channels: int, axes: tuple[Window, Window],
     )
 
 
+@dataclass(frozen=True)
+class Planes:
+    """What is multiplied for one plane of the window: pairs of a plane of x and one of dy, of which every image has so
+    many; where the first are, and how far apart the others."""
+
+    images: int
+    each: int
+    x_at: int
+    dy_at: int
+    by_x: int
+    by_dy: int
+
+
+def _pairs(planes: Window, tap: int, images: int, by_x: int, by_dy: int) -> Planes:
+    found = np.arange(planes.outputs) * planes.stride + tap * planes.dilation - planes.before
+    held = np.flatnonzero((found >= 0) & (found < planes.size))
+    first = held[0] if held.size else 0
+    return Planes(images, held.size, int(found[first]) * by_x, int(first) * by_dy, planes.stride * by_x, by_dy)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """A gradient for every plane of the window, which has no bias, or the one of two dimensions, which has."""
+
+    shape: Shape
+    layout: str
+    parts: tuple[tuple[Planes, Gradient], ...]
+    flat: bool
+    with_bias: bool
+
+    def run(self, x: Array, dy: Array, dtype: np.dtype, workers: int) -> tuple[Array, Array]:
+        if self.flat:
+            dw, dbias = self.parts[0][1].run(x, dy, dtype, workers)
+            return dw.reshape(self.shape), dbias
+        dw, x, dy = np.empty(self.shape, dtype), operand(x, dtype), operand(dy, dtype)
+        for tap, (planes, part) in enumerate(self.parts):
+            found, _ = part.run(x.reshape(-1)[planes.x_at :], dy.reshape(-1)[planes.dy_at :], dtype, workers)
+            dw[(slice(None),) * self.layout.index("d") + (tap,)] = found
+        zeros = np.zeros(self.shape[0])
+        sums = statistics.sums(dy, zeros, dy, zeros, self.layout)[0] if self.with_bias and dy.size else zeros
+        return dw, sums.astype(dtype)
+
+
 def plan(
-    shape: Shape, layout: str, x_shape: Shape, dy_shape: Shape, groups: int, axes: tuple[Window, Window],
+    shape: Shape, layout: str, x_shape: Shape, dy_shape: Shape, groups: int, axes: tuple[Window, ...],
     with_bias: bool, dtype: np.dtype, workers: int,
+) -> Gradients:  # fmt: skip
+    planes, rows, columns = in_space(axes)
+    x_strides = image_strides(x_shape, layout, columns.size)
+    dy_strides = image_strides(dy_shape, layout, columns.outputs)
+    _, channels, *_ = in_order(shape, layout)
+    in_plane, flat, parts = in_rank(layout, 2), planes == LONE, []
+    part = shape_of(shape[0], channels, (rows.kernel, columns.kernel), in_plane)
+    for tap in range(planes.kernel):
+        pairs = _pairs(planes, tap, x_shape[0], rows.size * x_strides[2], rows.outputs * dy_strides[2])
+        found = _plan(
+            part, in_plane, x_strides, dy_strides, pairs, groups, (rows, columns), flat and with_bias, dtype, workers
+        )
+        parts.append((pairs, found))
+    return Gradients(shape, layout, tuple(parts), flat, with_bias)
+
+
+def _plan(
+    shape: Shape, layout: str, x_strides: Strides, dy_strides: Strides, planes: Planes, groups: int,
+    axes: tuple[Window, Window], with_bias: bool, dtype: np.dtype, workers: int,
 ) -> Gradient:  # fmt: skip
-    dw_strides, x_strides, dy_strides = (image_strides(sizes, layout) for sizes in (shape, x_shape, dy_shape))
-    images, lanes = x_shape[0], lanes_of(dtype)
-    filters, channels = shape[0], (shape[1] if layout == "nchw" else shape[3])
+    dw_strides = image_strides(shape, layout, axes[1].kernel)
+    images, lanes = planes.images * planes.each, lanes_of(dtype)
+    filters, channels, *_ = in_order(shape, layout)
     targets, step = filters // groups, axes[1].stride
     kind = step if x_strides[3] == dy_strides[3] == 1 and step <= 2 else ANY
     window = unrolled((axes[0].kernel, axes[1].kernel), kind)
@@ -113,6 +177,9 @@ def plan(
         *(value for a in axes for value in (a.size, a.kernel, a.stride, a.before, a.dilation, a.outputs)), with_bias,
     )  # fmt: skip
     fields = dict(zip(names, numbers, strict=True)) | {
+        "planes": max(1, planes.each),
+        "x_d": planes.by_x,
+        "dy_d": planes.by_dy,
         "row_kind": kind,
         "window": window if window in WHOLE else OPEN,
     }

@@ -39,7 +39,7 @@ class Fields(NamedTuple):
     count_v: int = 19
     step_h: int = 20
     step_w: int = 21
-    rows_at: int = 22  # per row of taps: weight offset, source offset
+    rows_at: int = 22  # per row of taps: weight offset, source row, where its plane starts in the source
     row_taps: int = 23
     columns_at: int = 24
     column_taps: int = 25
@@ -76,6 +76,7 @@ class Fields(NamedTuple):
     image_pitch: int = 56
     by_tile: int = 57
     single: int = 58  # whether the taps of the table are the channels, of windows of one tap
+    src_at: int = 59  # where the first plane starts in the source
 
 
 class GradientFields(NamedTuple):
@@ -130,6 +131,9 @@ class GradientFields(NamedTuple):
     part_size: int = 46
     units: int = 47  # shares in which the parts are added
     block_n: int = 48
+    planes: int = 49  # of each of the images, which are those of all
+    x_d: int = 50
+    dy_d: int = 51
 
 
 F, G = Fields(), GradientFields()
@@ -153,12 +157,14 @@ class Lattice:
             *self.problem, *out, start, *self.src_strides, rows.source, columns.source, *self.w_strides[:2],
             self.w_group, rows.count, columns.count, rows.step, columns.step,
         )  # fmt: skip
-        return dict(zip(F._fields, values, strict=False))
+        return dict(zip(F._fields, values, strict=False)) | {"src_at": rows.first * self.src_strides[2]}
 
     def tables(self) -> dict[str, Array]:
+        (rows, columns), (*_, by_row, by_column) = self.axes, self.w_strides
+        starts = (rows.starts - rows.first) * self.src_strides[2]
         return {
-            name: np.stack((axis.taps * stride, axis.offsets), axis=1)
-            for name, axis, stride in zip(("rows_at", "columns_at"), self.axes, self.w_strides[2:], strict=True)
+            "rows_at": np.stack((rows.taps * by_row, rows.offsets, starts), axis=1),
+            "columns_at": np.stack((columns.taps * by_column, columns.offsets), axis=1),
         }
 
 

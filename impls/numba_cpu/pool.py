@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import get_num_threads
 
-from conformance.implementations.windows import Padding, Pair, Window, shape_of, sizes, windows
+from conformance.implementations.windows import Extents, Padding, Pair, Window, shape_of, sizes, windows
 
-from .geometry import Array, require_same
+from .geometry import Array, in_space, require_same
 from .launch import cached_kernel, index, launch, njit_inner
 from .packing import aligned, row_total
 from .storage import add_row, add_rows, compute_dtype, narrow_row, store_row, stored, widen_row
@@ -220,11 +220,11 @@ class _Pooling(NamedTuple):
 
 
 def _pooling(
-    size: Pair, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool, count_include_pad: bool,
+    size: Extents, kernel_size: Extents, stride: Extents, padding: Padding, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None,
 ) -> _Pooling:  # fmt: skip
     """Where all rows have the same divisor, only columns are scaled. Raises ValueError where no window fits."""
-    rows, columns = windows(size, kernel_size, stride, padding, ceil=ceil_mode)
+    _, rows, columns = in_space(windows(size, kernel_size, stride, padding, ceil=ceil_mode))
     by_row, by_column = (_divisors(axis, count_include_pad) for axis in (rows, columns))
     if divisor_override is not None:
         by_row, by_column = np.full(rows.outputs, divisor_override), np.ones(columns.outputs)
@@ -238,9 +238,9 @@ def _run(target: Array, source: Array, pooling: _Pooling, layout: str, forward: 
     if not target.size:
         return target
     n, c, _ = sizes(source.shape, layout)
-    planes, channels = (n * c, 1) if layout == "nchw" else (n, c)
+    planes, channels = (n * c, 1) if layout[1] == "c" else (n, c)
     (by_row, by_column), axes = pooling.shares, pooling.axes
-    if layout == "nchw" and all(axis.outputs == 1 and np.ptp(_covered(axis)) == axis.size for axis in axes):
+    if layout[1] == "c" and all(axis.outputs == 1 and np.ptp(_covered(axis)) == axis.size for axis in axes):
         # windows as large as the image are windows of one long row, in which planes lie one behind the other
         merged, pixels = gcd(planes, MERGED_PLANES), axes[0].size * axes[1].size
         planes, by_column = planes // merged, np.repeat(by_column, merged)
@@ -255,7 +255,7 @@ def _run(target: Array, source: Array, pooling: _Pooling, layout: str, forward: 
     bands = min(target_rows, max(1, UNITS_PER_WORKER * workers // planes))
     lines, buffers = (aligned((workers, -(-size // LINE) * LINE), dtype) for size in (width, pitch))
     launch(
-        _pool_planes if layout == "nchw" else _pool_pixels, dtype, workers, *stored(target, True),
+        _pool_planes if layout[1] == "c" else _pool_pixels, dtype, workers, *stored(target, True),
         *stored(source), source.dtype == np.float16, (planes, source_rows, pitch, target_rows, width, channels), rows,
         columns, _covered(axes[1]), taps, axes[1].stride, by_row, by_column, forward, bands, lines, buffers,
         np.empty((workers, sources), np.int64), np.empty((workers, sources), dtype),
@@ -264,22 +264,23 @@ def _run(target: Array, source: Array, pooling: _Pooling, layout: str, forward: 
 
 
 def avg_pool_forward(
-    x: Array, *, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool, count_include_pad: bool,
+    x: Array, *, kernel_size: Extents, stride: Extents, padding: Padding, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None, layout: str,
 ) -> Array:  # fmt: skip
     """y: window sums in fp32 (fp64 for fp64), scaled, rounded once."""
     n, c, size = sizes(x.shape, layout)
     pooling = _pooling(size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    y = np.empty(shape_of(n, c, (pooling.axes[0].outputs, pooling.axes[1].outputs), layout), x.dtype)
+    outputs = tuple(axis.outputs for axis in pooling.axes)
+    y = np.empty(shape_of(n, c, outputs[-len(size) :], layout), x.dtype)
     return _run(y, x, pooling, layout, True)
 
 
 def avg_pool_backward(
-    dy: Array, *, input_size: Pair, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool,
-    count_include_pad: bool, divisor_override: int | None, layout: str,
+    dy: Array, *, input_size: Extents, kernel_size: Extents, stride: Extents, padding: Padding,
+    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None, layout: str,
 ) -> Array:  # fmt: skip
     """dx: every pixel adds the shares of the windows that hold it."""
     n, c, outputs = sizes(dy.shape, layout)
     pooling = _pooling(input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    require_same("size of dy", outputs, tuple(axis.outputs for axis in pooling.axes))
+    require_same("size of dy", outputs, tuple(axis.outputs for axis in pooling.axes)[-len(outputs) :])
     return _run(np.empty(shape_of(n, c, input_size, layout), dy.dtype), dy, pooling, layout, False)

@@ -59,10 +59,11 @@ def row_product(
     doubled = e.builder.icmp_signed("==", e.scalar(plan, e.sum(p, F.out_v)), i64(2))
     tables = [e.sum(p, e.scalar(plan, e.sum(p, place))) for place in (F.rows_at, F.columns_at)]
 
-    def tap(axis: int, number: Any) -> tuple[Any, Any]:
-        """Offsets in the weights and in the source."""
-        pair = e.sum(tables[axis], e.product(e.sum(number), 2))
-        return e.scalar(plan, pair), e.scalar(plan, e.sum(pair, 1))
+    def tap(axis: int, number: Any) -> tuple[Any, ...]:
+        """Offset in the weights, place along the axis and, of a row, where its plane starts."""
+        size = 3 - axis
+        entry = e.sum(tables[axis], e.product(e.sum(number), size))
+        return tuple(e.scalar(plan, e.sum(entry, i)) for i in range(size))
 
     def add(sums: list[Any], kind: int, weight: Any, at: Any, start: Any) -> None:
         for v, total in enumerate(sums):
@@ -81,7 +82,7 @@ def row_product(
             for row, v in product(range(kind), range(len(sums) * kind)):
                 line_at = e.sum(src_at, e.product(e.sum(line, row), src_h), column)
                 e.prefetch(src, e.sum(line_at, v * e.lanes + AHEAD // e.bytes))
-            for (_, offset), own in zip(over_rows, weights, strict=True):
+            for (_, offset, _), own in zip(over_rows, weights, strict=True):
                 row = e.sum(line, offset)
                 with e.builder.if_then(e.builder.icmp_unsigned("<", row, size_h)):
                     at = e.opaque(e.sum(src_at, e.product(row, src_h)))
@@ -93,10 +94,10 @@ def row_product(
     def looped(sums: list[Any], kind: int, _: int) -> Any:
         def write(line: Any) -> None:
             with e.loop(channels) as c, e.loop(row_taps) as r:
-                weights, offset = tap(0, r)
+                weights, offset, start = tap(0, r)
                 row = e.sum(line, offset)
                 with e.builder.if_then(e.builder.icmp_unsigned("<", row, size_h)):
-                    at = e.sum(src_at, e.product(c, src_c), e.product(row, src_h))
+                    at = e.sum(src_at, e.product(c, src_c), e.product(row, src_h), start)
                     weights = e.sum(w_at, e.product(c, w_c), weights)
                     with e.loop(column_taps) as s:
                         place, shift = tap(1, s)
@@ -138,9 +139,9 @@ def correlation(e: Emitter, dw: Any, dw_at: Any, r: Any, x: Any, x_at: Any, dy: 
             G.x_w, G.dy_n, G.dy_p, G.dy_q,
         )
     )  # fmt: skip
-    images, count_p, count_q, kernel_w, dw_r, dw_s, kind, window = (
+    images, planes, x_d, dy_d, count_p, count_q, kernel_w, dw_r, dw_s, kind, window = (
         e.scalar(plan, i64(place)) for place in (
-            G.images, G.count_p, G.count_q, G.kernel_w, G.dw_r, G.dw_s, G.row_kind, G.window,
+            G.images, G.planes, G.x_d, G.dy_d, G.count_p, G.count_q, G.kernel_w, G.dw_r, G.dw_s, G.row_kind, G.window,
         )
     )  # fmt: skip
     vectors = e.builder.sdiv(e.sum(count_q, e.lanes - 1), i64(e.lanes))
@@ -148,26 +149,30 @@ def correlation(e: Emitter, dw: Any, dw_at: Any, r: Any, x: Any, x_at: Any, dy: 
     def write(step: int, taps: list[tuple[Any, list[Any]]]) -> None:
         """`taps` are rows of the window and the columns of each."""
         sums = [e.variables(len(columns), e.zero) for _, columns in taps]
-        with e.loop(images) as image, e.loop(count_p) as p, e.loop(vectors) as v:
-            first, x_image = e.product(v, e.lanes), e.sum(x_at, e.product(image, x_n))
-            line = e.sum(dy_at, e.product(image, dy_n), e.product(p, dy_p))
-            factor, live = _read(e, min(step, 1), dy, line, first, i64(1), count_q, dy_q)
-            if step != ANY:
-                e.prefetch(dy, e.sum(line, first, AHEAD // e.bytes))
-                x_line = e.product(e.product(p, step_h), x_h)
-                for v in range(step * step):
-                    ahead = AHEAD // e.bytes + v * e.lanes
-                    e.prefetch(x, e.sum(x_image, x_line, e.product(first, step_w), ahead))
-            for (row, columns), totals in zip(taps, sums, strict=True):
-                h = e.builder.sub(e.sum(e.product(p, step_h), e.product(dilation_h, row)), before_h)
-                with e.builder.if_then(e.builder.icmp_unsigned("<", h, size_h)):
-                    at = e.opaque(e.sum(x_image, e.product(h, x_h)))
-                    for s, total in zip(columns, totals, strict=True):
-                        place = e.builder.sub(e.sum(e.product(first, step_w), e.product(dilation_w, s)), before_w)
-                        vector, mask = _read(e, step, x, at, place, step_w, size_w, x_w)
-                        held = e.builder.load(total)
-                        added = e.fma(factor, vector, held)
-                        e.builder.store(e.builder.select(e.builder.and_(mask, live), added, held), total)
+        with e.loop(images) as number:
+            image, plane = e.builder.sdiv(number, planes), e.builder.srem(number, planes)
+            x_image = e.sum(x_at, e.product(image, x_n), e.product(plane, x_d))
+            dy_image = e.sum(dy_at, e.product(image, dy_n), e.product(plane, dy_d))
+            with e.loop(count_p) as p, e.loop(vectors) as v:
+                first = e.product(v, e.lanes)
+                line = e.sum(dy_image, e.product(p, dy_p))
+                factor, live = _read(e, min(step, 1), dy, line, first, i64(1), count_q, dy_q)
+                if step != ANY:
+                    e.prefetch(dy, e.sum(line, first, AHEAD // e.bytes))
+                    x_line = e.product(e.product(p, step_h), x_h)
+                    for v in range(step * step):
+                        ahead = AHEAD // e.bytes + v * e.lanes
+                        e.prefetch(x, e.sum(x_image, x_line, e.product(first, step_w), ahead))
+                for (row, columns), totals in zip(taps, sums, strict=True):
+                    h = e.builder.sub(e.sum(e.product(p, step_h), e.product(dilation_h, row)), before_h)
+                    with e.builder.if_then(e.builder.icmp_unsigned("<", h, size_h)):
+                        at = e.opaque(e.sum(x_image, e.product(h, x_h)))
+                        for s, total in zip(columns, totals, strict=True):
+                            place = e.builder.sub(e.sum(e.product(first, step_w), e.product(dilation_w, s)), before_w)
+                            vector, mask = _read(e, step, x, at, place, step_w, size_w, x_w)
+                            held = e.builder.load(total)
+                            added = e.fma(factor, vector, held)
+                            e.builder.store(e.builder.select(e.builder.and_(mask, live), added, held), total)
         for (row, columns), totals in zip(taps, sums, strict=True):
             for s, total in zip(columns, totals, strict=True):
                 at = e.sum(dw_at, e.product(dw_r, row), e.product(dw_s, s))

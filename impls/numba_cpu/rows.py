@@ -36,7 +36,7 @@ def gather(
         band, k, image = first % bands, first // bands % (groups * targets), first // bands // (groups * targets)
         group, target = k // targets, k % targets
         for _ in range(first, last):
-            src_at = image * plan[p + F.src_n] + group * channels * plan[p + F.src_c]
+            src_at = plan[p + F.src_at] + image * plan[p + F.src_n] + group * channels * plan[p + F.src_c]
             w_at = group * plan[p + F.w_group] + target * plan[p + F.w_k]
             k = group * targets + target
             out_at = plan[p + F.out_at] + image * plan[p + F.out_n] + k * plan[p + F.out_k]

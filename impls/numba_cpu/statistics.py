@@ -8,6 +8,8 @@ tensor is: these loops wait for memory, and a mean that is large beside the devi
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 from numba import get_num_threads
 
@@ -119,8 +121,8 @@ def _pass(
 def _run(task: int, target: Array, other: Array, z: Array, constants: Array, layout: str) -> Array:
     """One pass; returns the sums, [2, channels]."""
     workers, channels = get_num_threads(), constants.shape[1]
-    if layout == "nchw":
-        planes, unit = channels, z.shape[2] * z.shape[3]
+    if layout[1] == "c":
+        planes, unit = channels, prod(z.shape[2:])
         width = min(unit, PLANE_LANES)
     else:
         planes, width = 0, channels * max(1, LANES // channels)

@@ -30,6 +30,12 @@ Pointer = Any
 
 
 @njit_inner()
+def _place(image: int, planes: int, by_image: int, by_plane: int) -> int:
+    """Where one of the planes of all images begins."""
+    return image // planes * by_image + image % planes * by_plane
+
+
+@njit_inner()
 def _pack_pixels(
     buffer: Pointer, at: int, panel: int, src: Pointer, src_at: int, strides: tuple[int, int, int],
     rows: tuple[int, int], columns: tuple[int, int], channels: int, width: int, work: Pointer, rows_at: int,
@@ -169,7 +175,7 @@ def multiply(
     panels_k, panels_c = -(-targets // height), -(-lanes // width)
     blocks_p, blocks_q = -(-count_p // block_p), -(-count_q // block_q)
     blocks_k, blocks_c = -(-targets // block_k), -(-lanes // block_c)
-    block_n = plan[G.block_n]
+    block_n, planes = plan[G.block_n], plan[G.planes]
     blocks = -(-plan[G.images] // block_n) * blocks_p * blocks_q
     a_at, rows_at = worker * plan[G.scratch_size], STATUS + worker * plan[G.work_size]
     b_at, sums_kind = a_at + plan[G.b_at], 1 if plan[G.dy_q] == 1 else 0
@@ -190,18 +196,20 @@ def multiply(
             images = min(block_n, plan[G.images] - image)
             p, q = pixels // blocks_q % blocks_p * block_p, pixels % blocks_q * block_q
             rows, columns = (p, min(p + block_p, count_p)), (q, min(q + block_q, count_q))
-            dy_at = image * plan[G.dy_n] + (group * targets + k) * plan[G.dy_k]
-            x_at = image * plan[G.x_n] + group * channels * plan[G.x_c]
+            dy_group, x_group = (group * targets + k) * plan[G.dy_k], group * channels * plan[G.x_c]
+            dy_at = dy_group + _place(image, planes, plan[G.dy_n], plan[G.dy_d])
+            x_at = x_group + _place(image, planes, plan[G.x_n], plan[G.x_d])
             size = (rows[1] - rows[0]) * (columns[1] - columns[0])
             for i in range(images):
-                to = a_at + i * size * height
+                to, source = a_at + i * size * height, _place(image + i, planes, plan[G.dy_n], plan[G.dy_d])
                 _pack_pixels(
-                    scratch, to, images * size * height, dy, dy_at + i * plan[G.dy_n], dy_strides, rows, columns,
-                    held[0], height, work, rows_at,
+                    scratch, to, images * size * height, dy, dy_group + source, dy_strides, rows, columns, held[0],
+                    height, work, rows_at,
                 )  # fmt: skip
             if folded:
                 for i in range(images):
-                    to, panel, source = b_at + i * size * width, images * size * width, x_at + i * plan[G.x_n]
+                    to, panel = b_at + i * size * width, images * size * width
+                    source = x_group + _place(image + i, planes, plan[G.x_n], plan[G.x_d])
                     if folded == POINTWISE:
                         source += c * plan[G.x_c]
                         _pack_pixels(

@@ -4,9 +4,11 @@ and in numba's simulator of one."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from conformance import Implementation, numba_cuda_arrays
+from conformance.layouts import LAYOUTS, layouts_of
 
 from . import direct, igemm, tiled
 from .conv import Convolution
@@ -21,7 +23,7 @@ second a call, so that all of the simulator's cases take two minutes on two core
 def small(geometry: Any) -> bool:
     """Whether a problem is small enough for the simulator."""
     sizes = geometry.x.size, geometry.y.size, getattr(geometry, "filter", geometry.x).size
-    window = geometry.filter.size // geometry.k if hasattr(geometry, "filter") else geometry.r * geometry.s
+    window = geometry.filter.size // geometry.k if hasattr(geometry, "filter") else prod(geometry.window)
     return geometry.y.size * window <= PRODUCTS and max(sizes) <= ELEMENTS
 
 
@@ -34,8 +36,8 @@ def _register(name: str, simulator: bool, *kernels: Callable[..., Any]) -> Imple
     )
     for kernel in kernels:
         implementation.implements(
-            kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), layouts=("nchw", "nhwc"),
-            when=small if simulator else None,
+            kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), when=small if simulator else None,
+            layouts=LAYOUTS if name == "numba-cuda-igemm" else layouts_of(2) + layouts_of(1),
         )(kernel)  # fmt: skip
     return implementation
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from .storage import inline
 
-Form = tuple[int, int, int, int]
-"""What the start gives, and one more of each of three digits; of counts, the total and each digit's."""
+Form = tuple[int, ...]
+"""What the start gives, and one more of each digit; of counts, the total and each digit's."""
+Number = tuple[int, ...]
+"""Digits."""
 
 
 @inline
@@ -18,6 +23,38 @@ def digits(number: int, counts: Form) -> tuple[int, int, int]:
 @inline
 def place(form: Form, first: int, second: int, third: int) -> int:
     return form[0] + first * form[1] + second * form[2] + third * form[3]
+
+
+@inline
+def _three_digits(number: int, counts: Form) -> Number:
+    return digits(number, counts)
+
+
+@inline
+def _place_of_three(form: Form, number: Number) -> int:
+    return place(form, number[0], number[1], number[2])
+
+
+@inline
+def _four_digits(number: int, counts: Form) -> Number:
+    first, second, third = digits(number // counts[4], counts)
+    return first, second, third, number % counts[4]
+
+
+@inline
+def _place_of_four(form: Form, number: Number) -> int:
+    return place(form, number[0], number[1], number[2]) + number[3] * form[4]
+
+
+class Space(NamedTuple):
+    """Device functions for a number of spatial axes: digits(number, counts) and place(form, digits)."""
+
+    digits: Callable[[int, Form], Number]
+    place: Callable[[Form, Number], int]
+
+
+SPACES = {2: Space(_three_digits, _place_of_three), 3: Space(_four_digits, _place_of_four)}
+"""By rank. A number has a digit more than space has axes: that of the image, or of the channel."""
 
 
 @inline

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .address import Form, digits, inside, place
+from .address import SPACES, Form, inside
 from .plan import Tile
 from .product import NO_BIAS, Table
 from .static import natural, unrolled
@@ -38,27 +38,75 @@ def way(thread: int, extent: int, depth: int, threads: int, along_depth: bool) -
     return thread % extent, thread // extent, 0, threads // extent
 
 
-@inline
-def look_up(far: Any, near: Any, lane: int, number: int, end: int, depth: Table) -> None:
-    """Where depth `number` is: addresses in b and a, image row and column; nowhere from `end` on."""
-    if number < end:
-        first, second, third = digits(number, depth[0])
-        far[0, lane] = place(depth[1], first, second, third)
-        near[0, lane] = place(depth[2], first, second, third)
-        near[1, lane] = place(depth[3], first, second, third)
-        far[1, lane] = place(depth[4], first, second, third)
-    else:
-        near[0, lane] = OUTSIDE
-        far[1, lane] = NOWHERE
+@cache
+def looking_up(rank: int) -> Parts:
+    """look_up(far, near, lane, number, end, depth): where depth `number` is, addresses in b and a, and coordinates in
+    the image; nowhere from `end` on."""
+    digits, place = SPACES[rank]
+
+    @inline
+    def coordinate(axis: int, near: Any, lane: int, depth: Table, found: tuple[int, ...]) -> None:
+        near[axis, lane] = place(depth[2 + axis], found)
+
+    coordinates = unrolled(rank, coordinate)
+
+    @inline
+    def look_up(far: Any, near: Any, lane: int, number: int, end: int, depth: Table) -> None:
+        if number < end:
+            found = digits(number, depth[0])
+            far[0, lane] = place(depth[1], found)
+            coordinates(near, lane, depth, found)
+            far[1, lane] = place(depth[-1], found)
+        else:
+            near[0, lane] = OUTSIDE
+            far[1, lane] = NOWHERE
+
+    return look_up
 
 
-@inline
-def locate(placed: Any, thread: int, threads: int, start: int, columns: tuple[Form, ...], base: int) -> None:
-    """Where a block's columns are in the result; nowhere behind the last."""
-    for column in range(thread, placed.size, threads):
-        first, second, third = digits(start + column, columns[0])
-        at = base + place(columns[4], first, second, third)
-        placed[column] = at if start + column < columns[0][0] else NOWHERE
+@cache
+def locating(rank: int) -> Parts:
+    """locate(placed, thread, threads, start, columns, base): where a block's columns are in the result; nowhere behind
+    the last."""
+    digits, place = SPACES[rank]
+
+    @inline
+    def locate(placed: Any, thread: int, threads: int, start: int, columns: tuple[Form, ...], base: int) -> None:
+        for column in range(thread, placed.size, threads):
+            at = base + place(columns[-1], digits(start + column, columns[0]))
+            placed[column] = at if start + column < columns[0][0] else NOWHERE
+
+    return locate
+
+
+@cache
+def bounding(rank: int) -> tuple[Callable[..., tuple[int, ...]], Callable[..., bool]]:
+    """bounds(scalars): the size of the image. here(e, spots, near, k, image): whether the coordinates of a thread's
+    element and of a depth together are in it."""
+
+    @inline
+    def coordinate(axis: int, e: int, spots: Any, near: Any, k: int) -> int:
+        return np.int32(spots[e * rank + axis] + near[axis, k])
+
+    @inline
+    def rows_and_columns(scalars: tuple[int, ...]) -> tuple[int, ...]:
+        return np.int32(scalars[7]), np.int32(scalars[8])
+
+    @inline
+    def in_plane(e: int, spots: Any, near: Any, k: int, image: tuple[int, ...]) -> bool:
+        row, column = coordinate(rank - 2, e, spots, near, k), coordinate(rank - 1, e, spots, near, k)
+        return inside(row, column, image[rank - 2], image[rank - 1])
+
+    @inline
+    def planes_too(scalars: tuple[int, ...]) -> tuple[int, ...]:
+        return np.int32(scalars[7]), np.int32(scalars[8]), np.int32(scalars[9])
+
+    @inline
+    def in_space(e: int, spots: Any, near: Any, k: int, image: tuple[int, ...]) -> bool:
+        plane = coordinate(0, e, spots, near, k)
+        return plane >= 0 and plane < image[0] and in_plane(e, spots, near, k, image)
+
+    return (rows_and_columns, in_plane) if rank == 2 else (planes_too, in_space)
 
 
 @cache
@@ -81,28 +129,32 @@ def bringing_a(stored: Format, each: int) -> tuple[Parts, Parts]:
 
 
 @cache
-def bringing_b(stored: Format, each: int) -> tuple[Parts, Parts]:
-    """The same of b: start(begins, way, column_start, columns, base), where `begins` is addresses, image rows and image
-    columns; bring(values, b, begins, far, near, first, depth_step, image)."""
-    widen, wide = stored.widen, stored.wide
+def bringing_b(stored: Format, each: int, rank: int) -> tuple[Parts, Parts]:
+    """The same of b: start(begins, way, column_start, columns, base), where `begins` is addresses, and coordinates in
+    the image, an element's side by side; bring(values, b, begins, far, near, first, depth_step, image)."""
+    widen, wide, (digits, place), (_, here) = stored.widen, stored.wide, SPACES[rank], bounding(rank)
+
+    @inline
+    def coordinate(axis: int, e: int, spots: Any, columns: Any, found: tuple[int, ...], there: bool) -> None:
+        spots[e * rank + axis] = place(columns[2 + axis], found) if there or axis else OUTSIDE
+
+    coordinates = unrolled(rank, coordinate)
 
     @inline
     def start(e: int, begins: Any, way: tuple[int, ...], column_start: int, columns: Any, base: int) -> None:
-        at, line, spot = begins
+        at, spots = begins
         column = column_start + way[0] + e * way[2]
-        first, second, third = digits(column, columns[0])
-        at[e] = base + place(columns[1], first, second, third)
-        line[e] = place(columns[2], first, second, third) if column < columns[0][0] else OUTSIDE
-        spot[e] = place(columns[3], first, second, third)
+        found = digits(column, columns[0])
+        at[e] = base + place(columns[1], found)
+        coordinates(e, spots, columns, found, column < columns[0][0])
 
     @inline
     def bring(
-        e: int, values: Any, b: Any, begins: Any, far: Any, near: Any, first: int, step: int, image: tuple[int, int]
+        e: int, values: Any, b: Any, begins: Any, far: Any, near: Any, first: int, step: int, image: tuple[int, ...]
     ) -> None:
-        at, line, spot = begins
+        at, spots = begins
         k = natural(first + e * step)
-        here = inside(np.int32(line[e] + near[0, k]), np.int32(spot[e] + near[1, k]), image[0], image[1])
-        values[e] = widen(b[natural(at[e] + far[0, k])]) if here else wide(0)
+        values[e] = widen(b[natural(at[e] + far[0, k])]) if here(e, spots, near, k, image) else wide(0)
 
     return unrolled(each, start), unrolled(each, bring)
 

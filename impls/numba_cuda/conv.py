@@ -1,7 +1,7 @@
 """The convolution operators: arguments checked, results made, products computed by an engine.
 
 Layouts: "nchw" is x[N, C, H, W], w[K, C/g, R, S], y[N, K, P, Q]; "nhwc" is x[N, H, W, C], w[K, R, S, C/g],
-y[N, P, Q, K].
+y[N, P, Q, K]; and those of one and of three dimensions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from conformance.implementations.windows import Padding, Pair, shape_of, windows
+from conformance.implementations.windows import Extents, Padding, shape_of, sizes, windows
 
 from .memory import Tensor, empty, tensor
 from .plan import splits_for
@@ -59,7 +59,7 @@ def _pair(first: Any, second: Any, layout: str) -> tuple[Tensor, Tensor]:
     return operands
 
 
-def _matching(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def _matching(what: str, found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
     if found != expected:
         raise ValueError(f"{what}: {found} where {expected} are expected")
 
@@ -76,39 +76,40 @@ class Convolution:
         return self.conv_forward, self.conv_backward_data, self.conv_backward_weight
 
     def conv_forward(
-        self, x: Any, w: Any, bias: Any, *, stride: Pair, padding: Padding, dilation: Pair, groups: int, layout: str
-    ) -> Any:
+        self, x: Any, w: Any, bias: Any, *, stride: Extents, padding: Padding, dilation: Extents, groups: int,
+        layout: str,
+    ) -> Any:  # fmt: skip
         """y = x cross-correlated with w, plus bias[K]."""
         x, w = _pair(x, w, layout)
-        (n, c, *size), (k, per_group, *kernel) = x.sizes, w.sizes
+        (n, c, size), (k, per_group, kernel) = (sizes(given.shape, layout) for given in (x, w))
         _matching("channels of x", (c,), (per_group * groups,))
-        window = windows((size[0], size[1]), (kernel[0], kernel[1]), stride, padding, dilation)
-        shape = shape_of(n, k, (window[0].outputs, window[1].outputs), layout)
+        window = windows(size, kernel, stride, padding, dilation)
+        shape = shape_of(n, k, tuple(axis.outputs for axis in window), layout)
         y = empty(shape, self.result or x.dtype, layout)
         offsets = None if bias is None else tensor(bias)
         return multiply(self.engine, forward(x, w, y, window, groups), y, w, x, offsets)
 
     def conv_backward_data(
-        self, dy: Any, w: Any, *, input_size: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int,
-        layout: str,
+        self, dy: Any, w: Any, *, input_size: Extents, stride: Extents, padding: Padding, dilation: Extents,
+        groups: int, layout: str,
     ) -> Any:  # fmt: skip
         """dx: every input pixel gathers from the outputs whose window covers it."""
         dy, w = _pair(dy, w, layout)
-        k, per_group, *kernel = w.sizes
-        window = windows(input_size, (kernel[0], kernel[1]), stride, padding, dilation)
-        _matching("channels and size of dy", dy.sizes[1:], (k, window[0].outputs, window[1].outputs))
-        dx = empty(shape_of(dy.sizes[0], per_group * groups, input_size, layout), self.result or dy.dtype, layout)
+        (n, *given), (k, per_group, kernel) = (sizes(one.shape, layout) for one in (dy, w))
+        window = windows(input_size, kernel, stride, padding, dilation)
+        _matching("channels and size of dy", tuple(given), (k, tuple(axis.outputs for axis in window)))
+        dx = empty(shape_of(n, per_group * groups, input_size, layout), self.result or dy.dtype, layout)
         return multiply(self.engine, backward_data(dy, w, dx, window, groups), dx, w, dy)
 
     def conv_backward_weight(
-        self, x: Any, dy: Any, *, kernel_size: Pair, with_bias: bool, stride: Pair, padding: Padding, dilation: Pair,
-        groups: int, layout: str,
+        self, x: Any, dy: Any, *, kernel_size: Extents, with_bias: bool, stride: Extents, padding: Padding,
+        dilation: Extents, groups: int, layout: str,
     ) -> Any:  # fmt: skip
         """dw, or (dw, dbias): sums over all images and output pixels."""
         x, dy = _pair(x, dy, layout)
-        (n, c, *size), (images, k, *outputs) = x.sizes, dy.sizes
-        window = windows((size[0], size[1]), kernel_size, stride, padding, dilation)
-        _matching("images and size of dy", (images, *outputs), (n, window[0].outputs, window[1].outputs))
+        (n, c, size), (images, k, outputs) = (sizes(given.shape, layout) for given in (x, dy))
+        window = windows(size, kernel_size, stride, padding, dilation)
+        _matching("images and size of dy", (images, *outputs), (n, *(axis.outputs for axis in window)))
         dw = empty(shape_of(k, c // groups, kernel_size, layout), self.result or x.dtype, layout)
         weights = multiply(self.engine, backward_weight(x, dy, dw, window, groups), dw, dy, x)
         if not with_bias:

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from .address import whose
+from conformance.implementations.windows import sizes
+
+from .address import SPACES, Form, whose
 from .conv import Convolution, Engine
 from .memory import Tensor, download, empty, launch, tensor, upload
 from .plan import grid_for
@@ -46,25 +48,25 @@ def _covariance(first: float, second: float, center: float) -> float:
 
 
 @cache
-def _affine_kernel(one: Format, other: Format, result: Format, both: bool) -> Any:
+def _affine_kernel(one: Format, other: Format, result: Format, both: bool, rank: int = 2) -> Any:
     """out = (first - center) * scale + shift, and + second * slope if `both`; elements in fp64."""
     widen, widen_other, narrow, wide = one.widen, other.widen, result.narrow, result.wide
+    digits, place = SPACES[rank]
 
     @cuda.jit
     def affine(
-        out: Any, first: Any, second: Any, center: Any, scale: Any, shift: Any, slope: Any, sizes: tuple[int, ...],
-        to: tuple[int, ...], by: tuple[int, ...], by_other: tuple[int, ...],
+        out: Any, first: Any, second: Any, center: Any, scale: Any, shift: Any, slope: Any, counts: Form, to: Form,
+        at: Form, at_other: Form, steps: tuple[int, ...],
     ) -> None:  # fmt: skip
-        images, channels, height, width = sizes
-        for element in range(cuda.grid(1), images * channels * height * width, cuda.gridsize(1)):
-            c, pixel = whose(element, channels, images * height * width, to[1] == 1)
-            n, i, j = pixel // width // height, pixel // width % height, pixel % width
-            value = np.float64(widen(first[n * by[0] + c * by[1] + i * by[2] + j * by[3]]))
+        channels, to_channel, by_channel, by_channel_other = steps
+        for element in range(cuda.grid(1), channels * counts[0], cuda.gridsize(1)):
+            c, pixel = whose(element, channels, counts[0], to_channel == 1)
+            found = digits(pixel, counts)
+            value = np.float64(widen(first[c * by_channel + place(at, found)]))
             value = (value - center[c]) * scale[c] + shift[c]
             if both:
-                at = n * by_other[0] + c * by_other[1] + i * by_other[2] + j * by_other[3]
-                value += np.float64(widen_other(second[at])) * slope[c]
-            out[n * to[0] + c * to[1] + i * to[2] + j * to[3]] = narrow(wide(value))
+                value += np.float64(widen_other(second[c * by_channel_other + place(at_other, found)])) * slope[c]
+            out[c * to_channel + place(to, found)] = narrow(wide(value))
 
     return affine
 
@@ -75,9 +77,10 @@ def _affine(
 ) -> Tensor:  # fmt: skip
     out, other = empty(first.shape, dtype, first.layout), second or first
     vectors = [upload(vector) for vector in (center, scale, shift, scale if slope is None else slope)]
-    kernel = _affine_kernel(first.format, other.format, out.format, second is not None)
-    steps = out.steps, first.steps, other.steps
-    launch(kernel, *grid_for(out.size), out, first, other, *vectors, first.sizes, *steps)
+    kernel = _affine_kernel(first.format, other.format, out.format, second is not None, len(first.sizes) - 2)
+    forms, steps = (first.counts, out.places, first.places, other.places), (out.steps, first.steps, other.steps)
+    by_channel = first.sizes[1], *(step[1] for step in steps)
+    launch(kernel, *grid_for(out.size), out, first, other, *vectors, *forms, by_channel)
     return out
 
 
@@ -186,7 +189,7 @@ class Normalised:
 
         # rounded once, from a dz that is not
         convolution = Convolution(self.engine, tensor(x).dtype)
-        input_size, kernel_size = (tensor(given, layout).sizes[2:] for given in (x, w))
+        input_size, kernel_size = (sizes(tensor(given).shape, layout)[2] for given in (x, w))
         image, weights = _widened(x, layout), _widened(w, layout)
         dx = convolution.conv_backward_data(dz, weights, input_size=input_size, **window)
         dw = convolution.conv_backward_weight(image, dz, kernel_size=kernel_size, with_bias=False, **window)

@@ -13,10 +13,20 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from . import direct, tiled
-from .blocks import PAD, bringing_a, bringing_b, clearing, finishing, locate, look_up, multiplying, storing, way
+from .blocks import (
+    PAD,
+    bounding,
+    bringing_a,
+    bringing_b,
+    clearing,
+    finishing,
+    locating,
+    looking_up,
+    multiplying,
+    storing,
+    way,
+)
 from .direct import Direct
 from .memory import Tensor, launch
 from .plan import Tile, tile_for
@@ -27,14 +37,16 @@ from .tiled import Tiled
 
 
 @cache
-def kernel(stored: Format, result: Format, tile: Tile) -> Any:
-    """The kernel for a storage format and a tile; `result` is the format, or that of partial sums."""
+def kernel(stored: Format, result: Format, tile: Tile, rank: int = 2) -> Any:
+    """The kernel for a storage format, a tile and a number of spatial axes; `result` is the format, or that of partial
+    sums."""
     accumulator, A_EACH, B_EACH = stored.accumulator, tile.each(tile.rows), tile.each(tile.columns)  # noqa: N806
     ROWS, COLUMNS, DEPTH, THREADS, LANES = tile.rows, tile.columns, tile.depth, tile.threads, tile.lanes  # noqa: N806
     A_WIDTH, B_WIDTH, MINE, OURS = ROWS + PAD, COLUMNS + PAD, tile.thread_rows, tile.thread_columns  # noqa: N806
     A_SIZE, B_SIZE, RESULTS, REACH = DEPTH * A_WIDTH, DEPTH * B_WIDTH, tile.results, THREADS // DEPTH  # noqa: N806
     CELLS = 2 * (A_SIZE + B_SIZE)  # noqa: N806
-    (start_a, bring_a), (start_b, bring_b) = bringing_a(stored, A_EACH), bringing_b(stored, B_EACH)
+    (start_a, bring_a), (start_b, bring_b) = bringing_a(stored, A_EACH), bringing_b(stored, B_EACH, rank)
+    (bounds, _), look_up, locate, COORDINATES = bounding(rank), looking_up(rank), locating(rank), rank * B_EACH  # noqa: N806
     store_a, store_b, multiply = storing(A_EACH), storing(B_EACH), multiplying(tile)
     clear, finish = clearing(tile, stored.wide(0)), finishing(stored, result, tile)
 
@@ -43,16 +55,16 @@ def kernel(stored: Format, result: Format, tile: Tile) -> Any:
         out: Any, a: Any, b: Any, bias: Any, columns: Table, depth: Table, scalars: tuple[int, ...],
         cut: tuple[int, ...],
     ) -> None:  # fmt: skip
-        rows, _, a_row, a_group, b_group, out_row, out_group, height, width = scalars
+        rows, _, a_row, a_group, b_group, out_row, out_group = scalars[:7]
         a_along_depth, b_along_depth, share, splits, tiles, partial, bias_step = cut
         # aligned, for reads of 16 bytes; the simulator aligns nothing
         cells = cuda.shared.array(CELLS, accumulator) if SIMULATED else cuda.shared.array(CELLS, accumulator, 16)
         far = cuda.shared.array((2, THREADS), types.int64)
-        near = cuda.shared.array((2, THREADS), types.int32)
+        near = cuda.shared.array((rank, THREADS), types.int32)
         placed = cuda.shared.array(COLUMNS, types.int64)
         a_next, b_next = cuda.local.array(A_EACH, accumulator), cuda.local.array(B_EACH, accumulator)
         a_from, b_at = cuda.local.array(A_EACH, types.int64), cuda.local.array(B_EACH, types.int64)
-        b_from = b_at, cuda.local.array(B_EACH, types.int32), cuda.local.array(B_EACH, types.int32)
+        b_from = b_at, cuda.local.array(COORDINATES, types.int32)
         sums = cuda.local.array(RESULTS, accumulator)
         mine, ours = cuda.local.array(MINE, accumulator), cuda.local.array(OURS, accumulator)
 
@@ -67,7 +79,7 @@ def kernel(stored: Format, result: Format, tile: Tile) -> Any:
         locate(placed, thread, THREADS, column_start, columns, split * partial + group * out_group)
         clear(sums)
 
-        steps, image = (end - begin + DEPTH - 1) // DEPTH, (np.int32(height), np.int32(width))
+        steps, image = (end - begin + DEPTH - 1) // DEPTH, bounds(scalars)
         for known in range(0, steps + 1, REACH):
             look_up(far, near, thread, begin + known * DEPTH + thread, end, depth)
             cuda.syncthreads()
@@ -108,14 +120,15 @@ class Igemm:
             int(product.a_along_depth), int(product.b_along_depth), share, splits, tiles, out.size // splits,
             bias.strides[0] if bias else NO_BIAS,
         )  # fmt: skip
-        launch(kernel(b.format, out.format, tile), grid, tile.threads, out, a, b, bias or b, *product.arguments, cut)
+        own = kernel(b.format, out.format, tile, product.rank)
+        launch(own, grid, tile.threads, out, a, b, bias or b, *product.arguments, cut)
 
 
 def engine(products: Sequence[Product], stored: Format) -> Sequence[Igemm | Direct | Tiled]:
     """Depthwise, a tile would have one row and most of it would be idle: so the input is in shared memory where pixels
-    are neighbours in memory, and a thread has an element where channels are."""
+    are neighbours in memory, and a thread has an element where channels are. Those kernels know no planes."""
     first = products[0]
-    if first.depthwise:
+    if first.depthwise and first.rank == 2:
         other = direct if first.b_step < first.pixels.nearest(1) else tiled
         return other.engine(products, stored)
     tile = tile_for(products, stored)

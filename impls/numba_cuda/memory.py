@@ -10,7 +10,7 @@ import numpy as np
 
 from conformance import Unsupported
 from conformance.implementations.bridges.numba_cuda import allocate, attach, interface
-from conformance.implementations.windows import axes
+from conformance.implementations.windows import Extents, axes
 
 from .storage import Format, format_of
 from .target import SIMULATED, cuda
@@ -37,14 +37,32 @@ class Tensor:
         return int(np.prod(self.shape))
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """In the order N, channels, rows, columns (K, C, R, S of weights)."""
-        return axes(self.shape, self.layout)
+    def sizes(self) -> Extents:
+        """In the order N, channels, rows, columns (K, C, R, S of weights), in three dimensions planes before rows. What
+        has one dimension is a row."""
+        return with_rows(axes(self.shape, self.layout), 1)
 
     @property
-    def steps(self) -> tuple[int, int, int, int]:
+    def steps(self) -> Extents:
         """Strides in that order."""
-        return axes(self.strides, self.layout)
+        return with_rows(axes(self.strides, self.layout), 0)
+
+    @property
+    def counts(self) -> Extents:
+        """As `address` takes pixels apart: how many there are, and of each digit."""
+        images, channels, *space = self.sizes
+        return self.size // max(1, channels), images, *space
+
+    @property
+    def places(self) -> Extents:
+        """What each digit of a pixel adds to its address in a channel."""
+        by_image, _, *by_axis = self.steps
+        return 0, by_image, *by_axis
+
+
+def with_rows(extents: Extents, lone: int) -> Extents:
+    """N, channels and at least two axes of space; `lone` is the extent of a row that was not there."""
+    return extents if len(extents) > 3 else (*extents[:2], lone, *extents[2:])
 
 
 def tensor(array: Any, layout: str = "nchw") -> Tensor:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from conformance.implementations.windows import Padding, Pair, shape_of, windows
+from conformance.implementations.windows import Extents, Padding, axes, shape_of, windows
 
 from .address import whose
 from .memory import Tensor, empty, launch, tensor
 from .plan import grid_for
+from .product import with_row
 from .storage import Format, inline
 from .target import cuda
 
@@ -89,35 +90,35 @@ def _kernel(stored: Format, backward: bool) -> Any:
 
 
 def _run(
-    source: Tensor, input_size: Pair, backward: bool, kernel_size: Pair, stride: Pair, padding: Padding,
+    source: Tensor, input_size: Extents, backward: bool, kernel_size: Extents, stride: Extents, padding: Padding,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Any:  # fmt: skip
-    images, channels, *given = source.sizes
-    both = windows(input_size, kernel_size, stride, padding, ceil=ceil_mode)
-    outputs = both[0].outputs, both[1].outputs
-    if backward and (given[0], given[1]) != outputs:
+    images, channels, *given = axes(source.shape, source.layout)
+    window = windows(input_size, kernel_size, stride, padding, ceil=ceil_mode)
+    outputs = tuple(axis.outputs for axis in window)
+    if backward and tuple(given) != outputs:
         raise ValueError(f"dy has {tuple(given)} windows; expected {outputs}")
     size = input_size if backward else outputs
     out = empty(shape_of(images, channels, size, source.layout), source.dtype, source.layout)
-    rows, columns = ((a.size, a.kernel, a.stride, a.before, a.after, a.outputs) for a in both)
-    sizes, divide = (images, channels, *size), (int(count_include_pad), divisor_override or 0)
+    rows, columns = ((a.size, a.kernel, a.stride, a.before, a.after, a.outputs) for a in with_row(window))
+    sizes, divide = out.sizes, (int(count_include_pad), divisor_override or 0)
     kernel = _kernel(source.format, backward)
     launch(kernel, *grid_for(out.size), out, source, rows, columns, sizes, out.steps, source.steps, divide)
     return out.array
 
 
 def avg_pool_forward(
-    x: Any, *, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool, count_include_pad: bool,
+    x: Any, *, kernel_size: Extents, stride: Extents, padding: Padding, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None, layout: str,
 ) -> Any:  # fmt: skip
     image = tensor(x, layout)
     divided = ceil_mode, count_include_pad, divisor_override
-    return _run(image, image.sizes[2:], False, kernel_size, stride, padding, *divided)
+    return _run(image, axes(image.shape, layout)[2:], False, kernel_size, stride, padding, *divided)
 
 
 def avg_pool_backward(
-    dy: Any, *, input_size: Pair, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool,
-    count_include_pad: bool, divisor_override: int | None, layout: str,
+    dy: Any, *, input_size: Extents, kernel_size: Extents, stride: Extents, padding: Padding,
+    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None, layout: str,
 ) -> Any:  # fmt: skip
     """dx, to which each window gives its share of dy."""
     divided = ceil_mode, count_include_pad, divisor_override

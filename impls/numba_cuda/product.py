@@ -12,33 +12,37 @@ A column and a depth are numbers of three digits. The address in b, its image ro
 of a part that the column gives and one that the depth gives, both linear in the digits; where row or column leaves the
 image, the element is zero. Backward-data of a stride is one product for each residue of the pixels modulo the stride:
 the taps that reach a residue are an arithmetic progression, and so are the outputs they read.
+
+In three dimensions there are planes too: a fourth digit, and a third coordinate. One dimension is a single row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product as cartesian
 from math import gcd, prod
 
-from conformance.implementations.windows import Pair, Window
+from conformance.implementations.windows import Extents, Pair, Window
 
 from .memory import Tensor
 
-Digit = tuple[int, int, int, int, int]
-"""Count; what one more adds to the address in b, to the image row, to the image column, and to the other address."""
-Table = tuple[tuple[int, int, int, int], ...]
-"""Counts, addresses in b, rows, columns and other addresses: of the start, and of each of three digits."""
+Digit = tuple[int, ...]
+"""Count; what one more adds to the address in b, to each coordinate in the image (plane, row, column), and to the other
+address."""
+Table = tuple[tuple[int, ...], ...]
+"""Counts, addresses in b, planes, rows, columns and other addresses: of the start, and of each digit."""
+Windows = tuple[Window, ...]
 NO_BIAS = -(1 << 30)
 """What stands for the step of a bias that is absent. One that is expanded has the step 0."""
 
 
 @dataclass(frozen=True)
 class Composite:
-    """A column or a depth: three digits, the first the slowest. `start` is what all digits zero stand for."""
+    """A column or a depth: its digits, the first the slowest. `start` is what all digits zero stand for."""
 
-    start: tuple[int, int, int, int]
-    digits: tuple[Digit, Digit, Digit]
+    start: tuple[int, ...]
+    digits: tuple[Digit, ...]
 
     @property
     def total(self) -> int:
@@ -51,18 +55,17 @@ class Composite:
     @property
     def by_channel(self) -> Composite:
         """A window with its channel as the first digit. Only channels leave the place in the image as it is."""
-        order = (0, 1, 2) if self.digits[0][2:4] == (0, 0) else (2, 0, 1)
-        first, second, third = (self.digits[i] for i in order)
-        return Composite(self.start, (first, second, third))
+        *taps, last = self.digits
+        return Composite(self.start, (last, *taps) if any(self.digits[0][2:-1]) else self.digits)
 
     def nearest(self, which: int) -> int:
-        """Elements between neighbours in b (1) or in the other tensor (4)."""
+        """Elements between neighbours in b (1) or in the other tensor (-1)."""
         return next((abs(digit[which]) for digit in reversed(self.digits) if digit[0] > 1), 1 << 62)
 
 
 @dataclass(frozen=True)
 class Product:
-    """One launch: all groups. Steps are from row to row and group to group; `image` bounds b's rows and columns."""
+    """One launch: all groups. Steps are from row to row and group to group; `image` bounds b's coordinates."""
 
     rows: int
     groups: int
@@ -71,7 +74,7 @@ class Product:
     a_steps: Pair
     b_step: int
     out_steps: Pair
-    image: Pair
+    image: Extents
     pixels: Composite
     """Which of columns and depth are pixels."""
 
@@ -85,6 +88,11 @@ class Product:
         return self.rows, self.groups, *self.a_steps, self.b_step, *self.out_steps, *self.image
 
     @property
+    def rank(self) -> int:
+        """Axes of space, two or three."""
+        return len(self.image)
+
+    @property
     def over_pixels(self) -> bool:
         """Whether the sum is over pixels, as in backward-weight, not over a window."""
         return self.pixels is self.depth
@@ -96,13 +104,13 @@ class Product:
 
     @property
     def window(self) -> Composite:
-        """Channel, row and column of the window."""
+        """Channel, and plane, row and column of the window."""
         return (self.columns if self.over_pixels else self.depth).by_channel
 
     @property
     def a_along_depth(self) -> bool:
         """Whether neighbours in depth lie closer together in a than neighbouring rows."""
-        return self.depth.nearest(4) < self.a_steps[0]
+        return self.depth.nearest(-1) < self.a_steps[0]
 
     @property
     def b_along_depth(self) -> bool:
@@ -112,7 +120,7 @@ class Product:
     @property
     def out_along_rows(self) -> bool:
         """Whether neighbouring rows lie closer together in the result than neighbouring columns."""
-        return self.out_steps[0] < self.columns.nearest(4)
+        return self.out_steps[0] < self.columns.nearest(-1)
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,9 @@ class Lattice:
     start: int
     step: int
     reach: int
+
+
+Lattices = tuple[Lattice, ...]
 
 
 def forward_lattice(window: Window) -> Lattice:
@@ -148,65 +159,80 @@ def backward_lattices(window: Window) -> list[Lattice]:
     return lattices
 
 
-def _pixels(lattices: tuple[Lattice, Lattice], source: Tensor, target: Tensor) -> Composite:
+def _lattices(of: Callable[[Window], Lattice], window: Windows) -> Lattices:
+    return tuple(of(axis) for axis in with_row(window))
+
+
+def with_row(window: Windows) -> Windows:
+    """Those of at least two axes: what has one is a row."""
+    return window if len(window) > 1 else (Window(1, 1, 1, 0, 0), *window)
+
+
+def _along(axis: int, rank: int, step: int) -> tuple[int, ...]:
+    """What a step along one axis adds to each coordinate."""
+    return tuple(step if other == axis else 0 for other in range(rank))
+
+
+def _pixels(lattices: Lattices, source: Tensor, target: Tensor) -> Composite:
     """Where the windows lie in the source, and the pixels of the target that they belong to."""
-    rows, columns = lattices
-    by_n, _, by_h, by_w = source.steps
-    to_n, _, to_h, to_w = target.steps
-    address = rows.start * by_h + columns.start * by_w
-    return Composite(
-        (address, rows.start, columns.start, rows.target * to_h + columns.target * to_w),
-        (
-            (source.sizes[0], by_n, 0, 0, to_n),
-            (rows.count, rows.step * by_h, rows.step, 0, rows.target_step * to_h),
-            (columns.count, columns.step * by_w, 0, columns.step, columns.target_step * to_w),
-        ),
+    rank = len(lattices)
+    by_n, _, *by = source.steps
+    to_n, _, *to = target.steps
+    address = sum(one.start * step for one, step in zip(lattices, by, strict=True))
+    at = sum(one.target * step for one, step in zip(lattices, to, strict=True))
+    image = source.sizes[0], by_n, *_along(0, rank, 0), to_n
+    axes = (
+        (one.count, one.step * by[i], *_along(i, rank, one.step), one.target_step * to[i])
+        for i, one in enumerate(lattices)
     )
+    return Composite((address, *(one.start for one in lattices), at), (image, *axes))
 
 
-def _window(lattices: tuple[Lattice, Lattice], source: Tensor, groups: int, to: Sequence[int]) -> Composite:
-    """Where channels and taps lie in a window of the source, and in the weights, whose steps by source channel, row and
-    column are `to`. Channels come where memory has them, so that neighbouring depths are neighbours there."""
-    rows, columns = lattices
-    _, by_c, by_h, by_w = source.steps
-    channel = source.sizes[1] // groups, by_c, 0, 0, to[0]
-    row = rows.taps, rows.reach * by_h, rows.reach, 0, rows.tap_step * to[1]
-    column = columns.taps, columns.reach * by_w, 0, columns.reach, columns.tap_step * to[2]
-    digits = (channel, row, column) if source.layout == "nchw" else (row, column, channel)
-    return Composite((0, 0, 0, rows.tap * to[1] + columns.tap * to[2]), digits)
+def _window(lattices: Lattices, source: Tensor, groups: int, to: Sequence[int]) -> Composite:
+    """Where channels and taps lie in a window of the source, and in the weights, whose steps by source channel and tap
+    are `to`. Channels come where memory has them, so that neighbouring depths are neighbours there."""
+    rank, (_, by_c, *by), (by_channel, *by_tap) = len(lattices), source.steps, to
+    channel = source.sizes[1] // groups, by_c, *_along(0, rank, 0), by_channel
+    taps = tuple(
+        (one.taps, one.reach * by[i], *_along(i, rank, one.reach), one.tap_step * by_tap[i])
+        for i, one in enumerate(lattices)
+    )
+    first = sum(one.tap * step for one, step in zip(lattices, by_tap, strict=True))
+    digits = (channel, *taps) if source.layout[1] == "c" else (*taps, channel)
+    return Composite((0, *_along(0, rank, 0), first), digits)
 
 
 def _product(
     out: Pair, a: Pair, source: Tensor, groups: int, columns: Composite, depth: Composite, pixels: Composite
 ) -> Product:
     """`out` is rows in a group and the step from row to row, `a` the steps to the next row and group."""
-    _, channels, height, width = source.sizes
+    _, channels, *image = source.sizes
     b_step, out_steps = channels // groups * source.steps[1], (out[1], out[0] * out[1])
-    return Product(out[0], groups, columns, depth, a, b_step, out_steps, (height, width), pixels)
+    return Product(out[0], groups, columns, depth, a, b_step, out_steps, tuple(image), pixels)
 
 
-def forward(x: Tensor, w: Tensor, y: Tensor, window: tuple[Window, Window], groups: int) -> list[Product]:
+def forward(x: Tensor, w: Tensor, y: Tensor, window: Windows, groups: int) -> list[Product]:
     by_k, *to = w.steps
-    lattices = forward_lattice(window[0]), forward_lattice(window[1])
+    lattices = _lattices(forward_lattice, window)
     pixels, depth, targets = _pixels(lattices, x, y), _window(lattices, x, groups, to), w.sizes[0] // groups
     return [_product((targets, y.steps[1]), (by_k, targets * by_k), x, groups, pixels, depth, pixels)]
 
 
-def backward_data(dy: Tensor, w: Tensor, dx: Tensor, window: tuple[Window, Window], groups: int) -> list[Product]:
-    """One product for each pair of residues."""
+def backward_data(dy: Tensor, w: Tensor, dx: Tensor, window: Windows, groups: int) -> list[Product]:
+    """One product for each residue along every axis."""
     by_k, by_c, *by_tap = w.steps
     filters, targets, *_ = w.sizes
     products = []
-    for lattices in cartesian(*map(backward_lattices, window)):
+    for lattices in cartesian(*map(backward_lattices, with_row(window))):
         pixels, depth = _pixels(lattices, dy, dx), _window(lattices, dy, groups, (by_k, *by_tap))
         steps = by_c, filters // groups * by_k
         products.append(_product((targets, dx.steps[1]), steps, dy, groups, pixels, depth, pixels))
     return products
 
 
-def backward_weight(x: Tensor, dy: Tensor, dw: Tensor, window: tuple[Window, Window], groups: int) -> list[Product]:
+def backward_weight(x: Tensor, dy: Tensor, dw: Tensor, window: Windows, groups: int) -> list[Product]:
     """Forward with the roles of pixels and window changed."""
     to_k, *to = dw.steps
-    lattices = forward_lattice(window[0]), forward_lattice(window[1])
+    lattices = _lattices(forward_lattice, window)
     columns, pixels, targets = _window(lattices, x, groups, to), _pixels(lattices, x, dy), dw.sizes[0] // groups
     return [_product((targets, to_k), (dy.steps[1], targets * dy.steps[1]), x, groups, columns, pixels, pixels)]

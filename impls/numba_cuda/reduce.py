@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .address import Form, digits, place
+from .address import SPACES, Form
 from .memory import Tensor, empty, launch
 from .plan import grid_for, slices_for
 from .storage import Format, inline
@@ -45,8 +45,8 @@ Term = Callable[[float, float, float], float]
 
 
 @cache
-def _channels_kernel(term: Term, one: Format, other: Format, sums: Format) -> Any:
-    widen, widen_other, wide = one.widen, other.widen, sums.wide
+def _channels_kernel(term: Term, one: Format, other: Format, sums: Format, rank: int = 2) -> Any:
+    widen, widen_other, wide, (digits, place) = one.widen, other.widen, sums.wide, SPACES[rank]
 
     @cuda.jit
     def channels(
@@ -59,9 +59,9 @@ def _channels_kernel(term: Term, one: Format, other: Format, sums: Format) -> An
             part = thread // channel_count if along_channels else thread % slices
             center, total = wide(centers[channel]), wide(0)
             for pixel in range(part, counts[0], slices):
-                n, row, column = digits(pixel, counts)
-                u = wide(widen(first[channel * by_channel + place(at, n, row, column)]))
-                v = wide(widen_other(second[channel * by_channel_other + place(at_other, n, row, column)]))
+                found = digits(pixel, counts)
+                u = wide(widen(first[channel * by_channel + place(at, found)]))
+                v = wide(widen_other(second[channel * by_channel_other + place(at_other, found)]))
                 total += term(u, v, center)
             parts[part * channel_count + channel] = total
 
@@ -71,12 +71,11 @@ def _channels_kernel(term: Term, one: Format, other: Format, sums: Format) -> An
 def channel_sums(out: Tensor, first: Tensor, second: Tensor, centers: Tensor, term: Term = itself) -> None:
     """out[c] = sum over pixels of term(first, second, centers[c]); each slice takes every `slices`-th pixel, so that
     neighbouring threads read neighbouring memory whichever axis is the last."""
-    (images, channels, height, width), by, other = first.sizes, first.steps, second.steps
-    pixels = images * height * width
-    slices = slices_for(pixels)
+    channels, by, other = first.sizes[1], first.steps, second.steps
+    slices = slices_for(first.counts[0])
     parts = empty((slices * channels,), np.dtype(centers.format.wide))
-    steps = channels, slices, by[1], other[1], int(by[1] < by[3])
-    forms = (pixels, images, height, width), (0, by[0], *by[2:]), (0, other[0], *other[2:])
-    kernel = _channels_kernel(term, first.format, second.format, centers.format)
+    steps = channels, slices, by[1], other[1], int(by[1] < by[-1])
+    forms = first.counts, first.places, second.places
+    kernel = _channels_kernel(term, first.format, second.format, centers.format, len(by) - 2)
     launch(kernel, *grid_for(channels * slices), parts, first, second, centers, *forms, steps)
     add_partials(out, parts, slices)

@@ -18,7 +18,12 @@ class Specialisation(NamedTuple):
 
 
 INTEGER = types.int64
-TABLE = types.UniTuple(types.UniTuple(INTEGER, 4), 5)
+RANKS = {2: (), 3: ("3-D",)}
+"""How many axes of space, and what says so in a name: what has one is a row of two."""
+
+
+def _table(rank: int) -> Any:
+    return types.UniTuple(types.UniTuple(INTEGER, rank + 2), rank + 3)
 
 
 def _integers(count: int) -> Any:
@@ -41,12 +46,14 @@ def _named(kernel: Any, arguments: tuple[Any, ...], *what: object) -> Specialisa
 def products(stored: Format, result: Format) -> Iterator[Specialisation]:
     """The kernels of convolution, for every tile that accumulators fit into, and for patches of a window of three rows
     and the smallest."""
-    arguments = _array(result), *[_array(stored)] * 3, TABLE, TABLE, _integers(9)
+    arrays = _array(result), *[_array(stored)] * 3
+    arguments = *arrays, *[_table(2)] * 2, _integers(9)
     what = f"{stored.name} to {result.name}"
     yield _named(direct.kernel(stored, result), (*arguments, _integers(4)), what)
     for _, _, tile in CHOICES:
-        if stored is not FP64 or tile.results <= MAX_WIDE:
-            yield _named(igemm.kernel(stored, result, tile), (*arguments, _integers(7)), what, tile)
+        for rank, name in RANKS.items() if stored is not FP64 or tile.results <= MAX_WIDE else ():
+            own = *arrays, *[_table(rank)] * 2, _integers(7 + rank), _integers(7)
+            yield _named(igemm.kernel(stored, result, tile, rank), own, what, tile, *name)
     for shape in (*((*shape, 3) for _, *shape in SHAPES), (1, 32, 1, 1)):
         for patch in (Patch(*shape, 1), Patch(*shape, TARGETS)):
             for family in (tiled.gather_kernel, tiled.scatter_kernel):
@@ -58,23 +65,27 @@ def sums(stored: Format) -> Iterator[Specialisation]:
     array, wide, four = _array(stored), _wide(stored), _integers(4)
     partials = reduce._partials_kernel(wide, stored)
     yield _named(partials, (array, _array(wide), INTEGER, INTEGER), stored.name)
-    channels = reduce._channels_kernel(reduce.itself, stored, stored, wide)
-    yield _named(channels, (_array(wide), array, array, _array(wide), *[four] * 3, _integers(5)), stored.name)
+    for rank, name in RANKS.items():
+        channels = reduce._channels_kernel(reduce.itself, stored, stored, wide, rank)
+        forms = *[_integers(rank + 2)] * 3, _integers(5)
+        yield _named(channels, (_array(wide), array, array, _array(wide), *forms), stored.name, *name)
     for backward in (False, True):
         shape = _integers(6), _integers(6), four, four, four, _integers(2)
         yield _named(pool._kernel(stored, backward), (array, array, *shape), stored.name, backward)
 
 
 def normalisation(stored: Format) -> Iterator[Specialisation]:
-    wide, four, vector = _wide(stored), _integers(4), _array(FP64)
-    for term in (conv_bn._deviation, conv_bn._square, conv_bn._covariance):
-        kernel = reduce._channels_kernel(term, wide, stored, FP64)
-        arrays = vector, _array(wide), _array(stored), vector
-        yield _named(kernel, (*arrays, *[four] * 3, _integers(5)), stored.name, term.__name__)
-    for result, both in ((stored, False), (wide, True)):
-        kernel = conv_bn._affine_kernel(wide, stored, result, both)
-        arrays = _array(result), _array(wide), _array(stored)
-        yield _named(kernel, (*arrays, *[vector] * 4, *[four] * 4), stored.name, both)
+    wide, vector = _wide(stored), _array(FP64)
+    for rank, name in RANKS.items():
+        form = _integers(rank + 2)
+        for term in (conv_bn._deviation, conv_bn._square, conv_bn._covariance):
+            kernel = reduce._channels_kernel(term, wide, stored, FP64, rank)
+            arrays = vector, _array(wide), _array(stored), vector
+            yield _named(kernel, (*arrays, *[form] * 3, _integers(5)), stored.name, term.__name__, *name)
+        for result, both in ((stored, False), (wide, True)):
+            kernel = conv_bn._affine_kernel(wide, stored, result, both, rank)
+            arrays = _array(result), _array(wide), _array(stored)
+            yield _named(kernel, (*arrays, *[vector] * 4, *[form] * 4, _integers(4)), stored.name, both, *name)
 
 
 def every() -> Iterator[Specialisation]:

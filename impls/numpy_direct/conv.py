@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .windows import accumulator, cropped, empty_image, output_size, padded, taps
+from .windows import accumulator, cropped, empty_image, output_size, padded, per_channel, places, result, taps
 
 
 def _grouped(array: np.ndarray, groups: int, axis: int) -> np.ndarray:
@@ -18,9 +18,10 @@ def convolved(x, w, stride, padding, dilation, groups):
     size = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
     image, weights = padded(_grouped(x, groups, 1), padding), _grouped(w, groups, 0)
     y = np.zeros((len(x), groups, weights.shape[1], *size), image.dtype)
-    for r, s, seen in taps(w.shape[2:], stride, dilation, size):
+    for tap, seen in taps(w.shape[2:], stride, dilation, size):
         for c in range(w.shape[1]):
-            y += weights[:, :, c, r, s, None, None] * image[:, :, c][seen][:, :, None]
+            by_filter = weights[:, :, c, *tap]
+            y += by_filter.reshape(*by_filter.shape, *(1 for _ in size)) * image[:, :, c][seen][:, :, None]
     return y.reshape(len(x), len(w), *size)
 
 
@@ -28,9 +29,11 @@ def image_gradient(dy, w, input_size, stride, padding, dilation, groups):
     """dx in accumulator precision, each output position adding its share to the inputs that it saw."""
     gradient, weights = _grouped(dy, groups, 1), _grouped(w, groups, 0)
     image = empty_image((len(dy), groups, w.shape[1]), input_size, padding, gradient.dtype)
-    for r, s, seen in taps(w.shape[2:], stride, dilation, dy.shape[2:]):
+    for tap, seen in taps(w.shape[2:], stride, dilation, dy.shape[2:]):
         for k in range(weights.shape[1]):
-            image[seen] += weights[:, k, :, r, s, None, None] * gradient[:, :, k, None]
+            by_channel = weights[:, k, :, *tap]
+            by_channel = by_channel.reshape(*by_channel.shape, *(1 for _ in tap))
+            image[seen] += by_channel * gradient[:, :, k, None]
     return cropped(image, padding, input_size).reshape(len(dy), groups * w.shape[1], *input_size)
 
 
@@ -38,14 +41,14 @@ def weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups):
     """dw in accumulator precision, one sum over batch and output positions per weight."""
     image, gradient = padded(_grouped(x, groups, 1), padding), _grouped(dy, groups, 1)
     dw = np.empty((groups, gradient.shape[2], image.shape[2], *kernel_size), image.dtype)
-    for r, s, seen in taps(kernel_size, stride, dilation, dy.shape[2:]):
+    for tap, seen in taps(kernel_size, stride, dilation, dy.shape[2:]):
         for c in range(image.shape[2]):
             products = image[:, :, c][seen][:, :, None] * gradient
-            dw[:, :, c, r, s] = products.sum(axis=(0, 3, 4))
+            dw[:, :, c, *tap] = products.sum(axis=(0, *range(3, products.ndim)))
     return dw.reshape(dy.shape[1], -1, *kernel_size)
 
 
-def _stored(sums, dtype, into):
+def stored(sums, dtype, into):
     """The sums, and what `into` holds, rounded once."""
     return (sums if into is None else sums + into.astype(sums.dtype)).astype(dtype)
 
@@ -54,12 +57,12 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, into=None):
     """y; the bias is added before the rounding."""
     y = convolved(x, w, stride, padding, dilation, groups)
     if bias is not None:
-        y += bias.astype(y.dtype)[:, None, None]
-    return _stored(y, x.dtype, into)
+        y += per_channel(bias.astype(y.dtype), y.shape[2:])
+    return stored(y, result(x), into)
 
 
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, into=None):
-    return _stored(image_gradient(dy, w, input_size, stride, padding, dilation, groups), dy.dtype, into)
+    return stored(image_gradient(dy, w, input_size, stride, padding, dilation, groups), result(dy), into)
 
 
 def conv_backward_weight(
@@ -70,7 +73,7 @@ def conv_backward_weight(
     if output_mask[0]:
         sums.append(weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups))
     if with_bias and output_mask[1]:
-        sums.append(dy.astype(accumulator(dy)).sum(axis=(0, 2, 3)))
+        sums.append(dy.astype(accumulator(dy)).sum(axis=places(dy)))
     held = into if isinstance(into, tuple) else (into,) * len(sums)
-    found = tuple(_stored(part, x.dtype, array) for part, array in zip(sums, held, strict=True))
+    found = tuple(stored(part, result(x), array) for part, array in zip(sums, held, strict=True))
     return found if len(found) > 1 else found[0]

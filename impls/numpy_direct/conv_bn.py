@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .conv import convolved, image_gradient, weight_gradient
-
-OVER = (0, 2, 3)
-
-
-def _column(vector):
-    return vector[:, None, None]
+from .windows import per_channel, places
 
 
 def _deviation(var, eps, eps_outside):
@@ -22,9 +17,9 @@ def _statistics(z):
     elements = z.size // z.shape[1]
     if elements < 2:
         raise ValueError(f"z has shape {z.shape}, one element a channel: its variance is undefined")
-    mean = z.sum(axis=OVER) / z.dtype.type(elements)
-    centred = z - _column(mean)
-    return mean, centred, (centred * centred).sum(axis=OVER)
+    mean = z.sum(axis=places(z)) / z.dtype.type(elements)
+    centred = z - per_channel(mean, z.shape[2:])
+    return mean, centred, (centred * centred).sum(axis=places(z))
 
 
 def _variance(squares, centred, unbiased):
@@ -33,7 +28,8 @@ def _variance(squares, centred, unbiased):
 
 
 def _scaled(normal, gamma, beta):
-    return normal if gamma is None else normal * _column(gamma) + _column(beta)
+    size = normal.shape[2:]
+    return normal if gamma is None else normal * per_channel(gamma, size) + per_channel(beta, size)
 
 
 def _blended(running, batch, momentum):
@@ -48,7 +44,8 @@ def conv_bn_forward(
     z = convolved(x, w, stride, padding, dilation, groups)
     mean, centred, squares = _statistics(z)
     var = _variance(squares, centred, unbiased=eps_outside)
-    y = _scaled(centred / _column(_deviation(var, eps, eps_outside)), gamma, beta).astype(x.dtype)
+    deviation = per_channel(_deviation(var, eps, eps_outside), z.shape[2:])
+    y = _scaled(centred / deviation, gamma, beta).astype(x.dtype)
     if running_mean is None:
         return y, mean, var
     unbiased = _variance(squares, centred, unbiased=True)
@@ -59,7 +56,9 @@ def conv_bn_inference(
     x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps, eps_outside
 ):
     z = convolved(x, w, stride, padding, dilation, groups)
-    normal = (z - _column(running_mean)) / _column(_deviation(running_var, eps, eps_outside))
+    size = z.shape[2:]
+    centred = z - per_channel(running_mean, size)
+    normal = centred / per_channel(_deviation(running_var, eps, eps_outside), size)
     return _scaled(normal, gamma, beta).astype(x.dtype)
 
 
@@ -73,10 +72,11 @@ def _z_gradient(dy, centred, var, gamma, eps, eps_outside):
     freedom = var.dtype.type(elements - 1 if eps_outside else elements)
     deviation = _deviation(var, eps, eps_outside)
     root = np.sqrt(var) if eps_outside else deviation
-    t = dy / _column(deviation) * (1 if gamma is None else _column(gamma))
-    along = (t * centred).sum(axis=OVER) / freedom
+    over, size = places(dy), dy.shape[2:]
+    t = dy / per_channel(deviation, size) * (1 if gamma is None else per_channel(gamma, size))
+    along = (t * centred).sum(axis=over) / freedom
     slope = np.divide(along, root * deviation, out=np.zeros_like(along), where=root != 0)
-    return t - _column(t.sum(axis=OVER) / var.dtype.type(elements)) - centred * _column(slope)
+    return t - per_channel(t.sum(axis=over) / var.dtype.type(elements), size) - centred * per_channel(slope, size)
 
 
 def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps, eps_outside, output_mask=(True,) * 4):
@@ -90,8 +90,8 @@ def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps,
     gradients = (
         lambda: image_gradient(dz, w, x.shape[2:], *geometry).astype(x.dtype),
         lambda: weight_gradient(x, dz, w.shape[2:], *geometry).astype(w.dtype),
-        lambda: (dy * centred).sum(axis=OVER) / _deviation(var, eps, eps_outside),
-        lambda: dy.sum(axis=OVER),
+        lambda: (dy * centred).sum(axis=places(dy)) / _deviation(var, eps, eps_outside),
+        lambda: dy.sum(axis=places(dy)),
     )
     present = gradients if gamma is not None else gradients[:2]
     return tuple(gradient() for gradient, asked in zip(present, output_mask, strict=False) if asked)

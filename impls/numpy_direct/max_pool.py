@@ -19,7 +19,7 @@ def _windows(x, kernel_size, stride, padding, dilation, ceil_mode):
     reach = [(before, after + rest) for (before, after), (_, rest) in zip(padding, over, strict=True)]
     image = np.pad(x.astype(accumulator(x)), ((0, 0), (0, 0), *reach), constant_values=-np.inf)
     inside = np.pad(np.ones(size, bool), reach)
-    places = [seen for _, _, seen in taps(kernel_size, stride, dilation, count)]
+    places = [seen for _, seen in taps(kernel_size, stride, dilation, count)]
     if not np.all(np.any([inside[seen] for seen in places], axis=0)):
         raise ValueError(f"padding {padding}: a window of {tuple(kernel_size)} holds nothing else")
     return reach, places, [(image[seen], inside[seen]) for seen in places]

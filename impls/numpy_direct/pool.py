@@ -6,8 +6,6 @@ import numpy as np
 
 from .windows import accumulator, cropped, empty_image, padded, require_fit, taps
 
-UNDILATED = (1, 1)
-
 
 def _output_extent(size, window, stride, pad, ceil_mode):
     """Windows of one axis. In ceil mode one may overhang, unless it starts behind the image and its padding before."""
@@ -19,7 +17,7 @@ def _output_extent(size, window, stride, pad, ceil_mode):
 
 
 def _output_size(size, kernel_size, stride, padding, ceil_mode):
-    require_fit(size, kernel_size, padding, UNDILATED)
+    require_fit(size, kernel_size, padding, (1,) * len(size))
     axes = zip(size, kernel_size, stride, padding, strict=True)
     return tuple(_output_extent(*axis, ceil_mode) for axis in axes)
 
@@ -31,17 +29,17 @@ def _overhang(size, kernel_size, stride, padding, output_size):
 
 
 def _window_sums(image, kernel_size, stride, output_size):
-    sums = np.zeros((*image.shape[:-2], *output_size), image.dtype)
-    for _, _, seen in taps(kernel_size, stride, UNDILATED, output_size):
+    sums = np.zeros((*image.shape[: -len(output_size)], *output_size), image.dtype)
+    for _, seen in taps(kernel_size, stride, (1,) * len(stride), output_size):
         sums += image[seen]
     return sums
 
 
 def _divisor(size, kernel_size, stride, padding, overhang, output_size, count_include_pad):
-    """[P, Q]: how many positions of each window count, as the sum over an image of ones."""
+    """Of the output's size: how many positions of each window count, as the sum over an image of ones."""
     ones = np.ones(size)
     counted = np.pad(ones, padding, constant_values=1.0 if count_include_pad else 0.0)
-    return _window_sums(padded(counted, overhang), kernel_size, stride, output_size)
+    return _window_sums(np.pad(counted, overhang), kernel_size, stride, output_size)
 
 
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
@@ -64,6 +62,6 @@ def avg_pool_backward(dy, *, input_size, kernel_size, stride, padding, ceil_mode
     shares = dy.astype(wide) / np.asarray(divisor, wide)
     reach = [(before, after + over) for (before, after), (_, over) in zip(padding, overhang, strict=True)]
     image = empty_image(dy.shape[:2], input_size, reach, wide)
-    for _, _, seen in taps(kernel_size, stride, UNDILATED, count):
+    for _, seen in taps(kernel_size, stride, (1,) * len(stride), count):
         image[seen] += shares
     return cropped(image, reach, input_size).astype(dy.dtype)

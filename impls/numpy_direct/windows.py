@@ -6,14 +6,22 @@ import itertools
 
 import numpy as np
 
-ACCUMULATORS = {"float64": np.float64, "float32": np.float32, "float16": np.float32, "bfloat16": np.float32}
+ACCUMULATORS = {
+    **{"float64": np.float64, "float32": np.float32, "float16": np.float32, "bfloat16": np.float32},
+    **{"float8_e4m3fn": np.float32, "float8_e5m2": np.float32, "int8": np.int32, "int32": np.int32},
+}
 
 
 def accumulator(array: np.ndarray) -> type:
-    """fp64 for fp64, fp32 for fp32 and 16 bits; raises TypeError for integers."""
+    """fp64 for fp64, int32 for int8, fp32 for what has fewer bits; raises TypeError for other integers."""
     if array.dtype.name not in ACCUMULATORS:
         raise TypeError(f"{array.dtype.name}: must be one of {', '.join(ACCUMULATORS)}")
     return ACCUMULATORS[array.dtype.name]
+
+
+def result(array: np.ndarray) -> np.dtype:
+    """Of an operator on such inputs: their own format, where that has more than 8 bits."""
+    return array.dtype if array.itemsize > 1 else np.dtype(accumulator(array))
 
 
 def require_fit(size, kernel_size, padding, dilation):
@@ -24,7 +32,7 @@ def require_fit(size, kernel_size, padding, dilation):
 
 
 def output_size(size, kernel_size, stride, padding, dilation):
-    """(P, Q): windows that fit into the padded image."""
+    """Of every axis: windows that fit into the padded image."""
     require_fit(size, kernel_size, padding, dilation)
     return tuple(
         (extent + sum(pad) - d * (window - 1) - 1) // u + 1
@@ -33,12 +41,11 @@ def output_size(size, kernel_size, stride, padding, dilation):
 
 
 def padded(image: np.ndarray, padding) -> np.ndarray:
-    return np.pad(image, ((0, 0),) * (image.ndim - 2) + tuple(padding))
+    return np.pad(image, ((0, 0),) * (image.ndim - len(padding)) + tuple(padding))
 
 
 def cropped(image: np.ndarray, padding, size) -> np.ndarray:
-    (top, _), (left, _) = padding
-    return image[..., top : top + size[0], left : left + size[1]]
+    return image[(..., *(slice(before, before + extent) for (before, _), extent in zip(padding, size, strict=True)))]
 
 
 def empty_image(lead, size, padding, dtype) -> np.ndarray:
@@ -46,11 +53,17 @@ def empty_image(lead, size, padding, dtype) -> np.ndarray:
 
 
 def taps(kernel_size, stride, dilation, output_size):
-    """For every tap (r, s): the slice of the padded image that it reads over all output positions."""
-    for r, s in itertools.product(*map(range, kernel_size)):
-        first = (r * dilation[0], s * dilation[1])
-        rows, columns = (
-            slice(start, start + (count - 1) * u + 1, u)
-            for start, count, u in zip(first, output_size, stride, strict=True)
-        )
-        yield r, s, (..., rows, columns)
+    """For every tap: its place in the window, and the slice of the padded image that it reads over all outputs."""
+    for tap in itertools.product(*map(range, kernel_size)):
+        axes = zip(tap, dilation, output_size, stride, strict=True)
+        yield tap, (..., *(slice(t * d, t * d + (count - 1) * u + 1, u) for t, d, count, u in axes))
+
+
+def per_channel(values, size):
+    """[K] as it is added to [..., K, *size]."""
+    return values.reshape(-1, *(1 for _ in size))
+
+
+def places(images):
+    """All axes of [N, K, *size] but the channels'."""
+    return (0, *range(2, images.ndim))

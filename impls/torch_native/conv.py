@@ -1,11 +1,13 @@
-"""conv2d and its gradients."""
+"""conv1d, conv2d, conv3d and their gradients."""
 
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv1d, conv2d, conv3d, pad
 
 from .layout import empty, nchw, restored, split
+
+CONV = {1: conv1d, 2: conv2d, 3: conv3d}
 
 
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
@@ -13,17 +15,23 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
     x, w = nchw(x, layout), nchw(w, layout)
     if border is not None:
         x = pad(x, border)
-    return restored(conv2d(x, w, bias, stride, own, dilation, groups), layout)
+    return restored(CONV[len(stride)](x, w, bias, stride, own, dilation, groups), layout)
+
+
+def conv_forward_of_int8(x, w, bias, **parameters):
+    """torch convolves int8 into int8, which wraps around; of int32 it has sums."""
+    return conv_forward(x.to(torch.int32), w.to(torch.int32), bias, **parameters)
 
 
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, layout):
     own, border = split(padding)
     dy, w = nchw(dy, layout), nchw(w, layout)
-    left, right, top, bottom = border or (0, 0, 0, 0)
-    shape = (dy.shape[0], w.shape[1] * groups, top + input_size[0] + bottom, left + input_size[1] + right)
-    x = empty(shape, layout, dy).zero_()
+    sides = padding if border is not None else ((0, 0),) * len(padding)
+    size = (before + extent + after for extent, (before, after) in zip(input_size, sides, strict=True))
+    x = empty((dy.shape[0], w.shape[1] * groups, *size), layout, dy).zero_()
     dx = _backward(dy, x, w, None, stride, own, dilation, groups, (True, False, False))[0]
-    dx = dx[:, :, top : top + input_size[0], left : left + input_size[1]]
+    for axis, ((before, _), extent) in enumerate(zip(sides, input_size, strict=True), 2):
+        dx = dx.narrow(axis, before, extent)
     return restored(dx, layout)
 
 
@@ -46,5 +54,5 @@ def conv_backward_weight(
 
 def _backward(dy, x, w, bias_sizes, stride, padding, dilation, groups, wanted):
     return torch.ops.aten.convolution_backward(
-        dy, x, w, bias_sizes, stride, padding, dilation, False, (0, 0), groups, wanted
+        dy, x, w, bias_sizes, stride, padding, dilation, False, (0,) * len(stride), groups, wanted
     )

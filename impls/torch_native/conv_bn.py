@@ -1,4 +1,4 @@
-"""Convolution and batch norm as torch runs the pair: conv2d, then batch_norm, each on its own.
+"""Convolution and batch norm as torch runs the pair: conv2d (or of another rank), then batch_norm, each on its own.
 
 What the convolution returns is stored, in the storage format, before batch_norm reads it.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch.nn.functional import batch_norm
+from torch.nn import functional
 
 from .conv import conv_forward
-from .layout import CHANNEL, POSITIONS, nchw, restored, wide
+from .layout import along_channels, nchw, positions, restored, wide
 
 
 def conv_bn_forward(
@@ -54,13 +54,21 @@ def _in_memory_like(strides, dy):
     return dy if dy.stride() == strides else dy.new_empty_strided(dy.shape, strides).copy_(dy)
 
 
+def batch_norm(z, *given):
+    """Torch's own, of a row as of an image of one row: channels-last rows have no memory format, and on the path of
+    strided memory a 16-bit dy is summed to a 16-bit dbeta."""
+    return (
+        functional.batch_norm(z.unsqueeze(2), *given).squeeze(2) if z.dim() == 3 else functional.batch_norm(z, *given)
+    )
+
+
 def _convolved(x, w, layout, window):
     """z; `window` is stride, padding, dilation and groups."""
     z = nchw(conv_forward(x, w, None, layout=layout, **window), layout)
     # of images of one pixel or one channel torch cannot tell the order, and then takes the path of strided memory
     if z.shape[1] == 1:
         return z.flatten().view(z.shape)
-    return z.flatten(1)[..., None, None] if z.shape[2:] == (1, 1) else z
+    return z.flatten(1).view(z.shape) if set(z.shape[2:]) == {1} else z
 
 
 def _statistics(z):
@@ -84,10 +92,10 @@ def _trained(z, gamma, beta, moved, momentum, eps, eps_outside):
     if z.numel() == z.shape[1]:
         raise ValueError(f"one element a channel in {tuple(z.shape)}: its variance is undefined")
     values = z.to(wide(z.dtype))
-    deviation, mean = torch.std_mean(values, POSITIONS, correction=1)
+    deviation, mean = torch.std_mean(values, positions(values), correction=1)
     return _normalized(values, mean, deviation, gamma, beta, eps).to(z.dtype)
 
 
 def _normalized(values, mean, deviation, gamma, beta, eps):
-    y = (values - mean[CHANNEL]) / (deviation + eps)[CHANNEL]
-    return y if gamma is None else y * gamma[CHANNEL] + beta[CHANNEL]
+    y = (values - along_channels(mean, values)) / along_channels(deviation + eps, values)
+    return y if gamma is None else y * along_channels(gamma, values) + along_channels(beta, values)

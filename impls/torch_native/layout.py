@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import torch
 
-CHANNEL = (slice(None), None, None)
-"""Index that lines a per-channel vector up with NCHW."""
-POSITIONS = (0, 2, 3)
-"""All axes of NCHW but the channels."""
+
+def along_channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A per-channel vector lined up with NCHW."""
+    return vector.view(-1, *(1 for _ in like.shape[2:]))
+
+
+def positions(tensor: torch.Tensor) -> tuple[int, ...]:
+    """All axes of NCHW but the channels."""
+    return (0, *range(2, tensor.dim()))
+
+
+def channels_last(layout: str) -> bool:
+    return layout.endswith("c")
 
 
 def nchw(tensor: torch.Tensor, layout: str) -> torch.Tensor:
     """A channels-last tensor as torch sees it: NCHW shape over NHWC memory."""
-    return tensor if layout == "nchw" else tensor.permute(0, 3, 1, 2)
+    return tensor.movedim(-1, 1) if channels_last(layout) else tensor
 
 
 def restored(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    return tensor if layout == "nchw" else tensor.permute(0, 2, 3, 1)
+    return tensor.movedim(1, -1) if channels_last(layout) else tensor
 
 
 def empty(shape, layout: str, like: torch.Tensor) -> torch.Tensor:
     """An uninitialized tensor of NCHW shape over memory of the given layout."""
-    _, c, h, w = shape
-    strides = (c * h * w, h * w, w, 1) if layout == "nchw" else (c * h * w, 1, w * c, c)
-    return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device)
+    n, c, *size = shape
+    stored = (n, *size, c) if channels_last(layout) else tuple(shape)
+    return nchw(torch.empty(stored, dtype=like.dtype, device=like.device), layout)
 
 
 def split(padding):
-    """What conv2d pads itself, and what is asymmetric and must be padded before (left, right, top, bottom)."""
-    (top, bottom), (left, right) = padding
-    if top == bottom and left == right:
-        return (top, left), None
-    return (0, 0), (left, right, top, bottom)
+    """What torch pads itself, and what is asymmetric and must be padded before, from the last axis on."""
+    if all(before == after for before, after in padding):
+        return tuple(before for before, _ in padding), None
+    return (0,) * len(padding), border_of(padding)
+
+
+def border_of(padding):
+    """(left, right, top, bottom) for torch.nn.functional.pad."""
+    return tuple(side for sides in reversed(padding) for side in sides)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -1,12 +1,14 @@
-"""max_pool2d and its gradient; where their padding is not torch's own, over an image padded before."""
+"""max_pool2d, max_pool3d and their gradients; where their padding is not torch's own, over an image padded before."""
 
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import max_pool2d, pad
+from torch.nn.functional import max_pool2d, max_pool3d, pad
 
 from .layout import nchw, restored
-from .pool import _axes, _border, _own
+from .pool import _axes, _border, _own, rows_as_images
+
+MAXIMUM = {2: max_pool2d, 3: max_pool3d}
 
 
 def _prepared(x, kernel_size, stride, padding, dilation, ceil_mode):
@@ -22,18 +24,25 @@ def _prepared(x, kernel_size, stride, padding, dilation, ceil_mode):
     if any(axis.size + axis.before + axis.after < axis.window for axis in axes):
         raise ValueError(f"a window of {tuple(kernel_size)} is larger than the padded image")
     border = _border(axes, [axis.outputs(ceil_mode) for axis in axes])
-    return pad(x, border, value=float("-inf")), (kernel_size, stride, (0, 0), dilation, False), border
+    return pad(x, border, value=float("-inf")), (kernel_size, stride, (0,) * len(stride), dilation, False), border
 
 
+@rows_as_images
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
-    """y through max_pool2d."""
+    """y through max_pool2d or max_pool3d."""
     image, parameters, _ = _prepared(nchw(x, layout), kernel_size, stride, padding, dilation, ceil_mode)
-    return restored(max_pool2d(image, *parameters), layout)
+    return restored(MAXIMUM[len(stride)](image, *parameters), layout)
 
 
+@rows_as_images
 def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
-    """dx through aten's max_pool2d_with_indices_backward, which adds up in the storage format."""
+    """dx through aten's max_pool2d_with_indices_backward (or max_pool3d's), which adds up in the storage format."""
     image, parameters, border = _prepared(nchw(x, layout), kernel_size, stride, padding, dilation, ceil_mode)
-    _, indices = torch.ops.aten.max_pool2d_with_indices(image, *parameters)
-    dx = torch.ops.aten.max_pool2d_with_indices_backward(nchw(dy, layout), image, *parameters, indices)
+    aten = torch.ops.aten
+    forward, backward = {
+        2: (aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward),
+        3: (aten.max_pool3d_with_indices, aten.max_pool3d_with_indices_backward),
+    }[len(stride)]
+    _, indices = forward(image, *parameters)
+    dx = backward(nchw(dy, layout), image, *parameters, indices)
     return restored(dx if border is None else pad(dx, tuple(-side for side in border)), layout)

@@ -1,13 +1,17 @@
-"""avg_pool2d and its gradient; where their padding is not torch's own, the same sums over an image padded before."""
+"""avg_pool2d, avg_pool3d and their gradients; where their padding is not torch's own, the same sums over an image
+padded before. A row is an image of one row, which avg_pool1d makes of it too."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce, wraps
 
 import torch
-from torch.nn.functional import avg_pool2d, pad
+from torch.nn.functional import avg_pool2d, avg_pool3d, pad
 
-from .layout import empty, nchw, restored, wide
+from .layout import border_of, empty, nchw, restored, wide
+
+AVERAGE = {2: avg_pool2d, 3: avg_pool3d}
 
 
 @dataclass(frozen=True)
@@ -41,28 +45,48 @@ class Axis:
 
 def overlapping(geometry) -> bool:
     """Whether windows share elements, so that gradients are added up."""
-    return geometry.stride[0] < geometry.r or geometry.stride[1] < geometry.s
+    return any(stride < taps for stride, taps in zip(geometry.stride, geometry.window, strict=True))
 
 
 def overlapping_and_composed(geometry) -> bool:
     """Of those, where the shares are made here, because the padding is not torch's own."""
-    return overlapping(geometry) and _own(geometry.padding, (geometry.r, geometry.s)) is None
+    return overlapping(geometry) and _own(geometry.padding, geometry.window) is None
 
 
+LEADING = {"kernel_size": 1, "stride": 1, "dilation": 1, "input_size": 1, "padding": (0, 0)}
+
+
+def rows_as_images(kernel):
+    """The kernel of images given a row, as an image of one row."""
+
+    @wraps(kernel)
+    def run(*tensors, layout, **given):
+        if len(given["stride"]) > 1:
+            return kernel(*tensors, layout=layout, **given)
+        axis = layout.index("w")
+        wider = {name: (LEADING[name], *value) if name in LEADING else value for name, value in given.items()}
+        images = (tensor.unsqueeze(axis) for tensor in tensors)
+        return kernel(*images, layout=layout.replace("w", "hw"), **wider).squeeze(axis)
+
+    return run
+
+
+@rows_as_images
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout):
-    """y through avg_pool2d."""
+    """y through avg_pool2d or avg_pool3d."""
     x = nchw(x, layout)
     if own := _own(padding, kernel_size):
-        y = avg_pool2d(x, kernel_size, stride, own, ceil_mode, count_include_pad, divisor_override)
+        y = AVERAGE[len(stride)](x, kernel_size, stride, own, ceil_mode, count_include_pad, divisor_override)
         return restored(y, layout)
     axes = _axes(x.shape[2:], kernel_size, stride, padding)
     outputs = [axis.outputs(ceil_mode) for axis in axes]
     image = pad(x.to(wide(x.dtype)), _border(axes, outputs))
-    sums = avg_pool2d(image, kernel_size, stride, divisor_override=1)
+    sums = AVERAGE[len(stride)](image, kernel_size, stride, divisor_override=1)
     divisors = divisor_override or _counts(axes, outputs, count_include_pad, sums)
     return restored((sums / divisors).to(x.dtype), layout)
 
 
+@rows_as_images
 def avg_pool_backward(
     dy, *, input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout
 ):
@@ -73,19 +97,21 @@ def avg_pool_backward(
         dx = _backward(dy, x, kernel_size, stride, own, ceil_mode, count_include_pad, divisor_override)
         return restored(dx, layout)
     axes = _axes(input_size, kernel_size, stride, padding)
-    left, right, top, bottom = _border(axes, dy.shape[2:])
-    image = empty((*dy.shape[:2], top + input_size[0] + bottom, left + input_size[1] + right), layout, dy)
+    sides = [axis.border(count) for axis, count in zip(axes, dy.shape[2:], strict=True)]
+    size = (before + extent + after for extent, (before, after) in zip(input_size, sides, strict=True))
+    image = empty((*dy.shape[:2], *size), layout, dy)
     wider = dy.to(wide(dy.dtype))
     shares = wider / (divisor_override or _counts(axes, dy.shape[2:], count_include_pad, wider))
-    dx = _backward(shares.to(dy.dtype), image, kernel_size, stride, (0, 0), False, True, 1)
-    return restored(pad(dx, (-left, -right, -top, -bottom)), layout)
+    dx = _backward(shares.to(dy.dtype), image, kernel_size, stride, (0,) * len(stride), False, True, 1)
+    return restored(pad(dx, tuple(-side for side in border_of(sides))), layout)
 
 
 def _own(padding, kernel_size):
-    """Padding that avg_pool2d does itself: the same before and behind, at most half a window. None if it is not."""
-    (top, bottom), (left, right) = padding
-    halves = 2 * top <= kernel_size[0] and 2 * left <= kernel_size[1]
-    return (top, left) if top == bottom and left == right and halves else None
+    """Padding that torch does itself: the same before and behind, at most half a window. None if it is not."""
+    own = all(
+        before == after and 2 * before <= taps for (before, after), taps in zip(padding, kernel_size, strict=True)
+    )
+    return tuple(before for before, _ in padding) if own else None
 
 
 def _axes(size, kernel_size, stride, padding):
@@ -95,20 +121,19 @@ def _axes(size, kernel_size, stride, padding):
 
 def _border(axes, outputs):
     """(left, right, top, bottom)"""
-    rows, columns = (axis.border(count) for axis, count in zip(axes, outputs, strict=True))
-    return *columns, *rows
+    return border_of([axis.border(count) for axis, count in zip(axes, outputs, strict=True)])
 
 
 def _counts(axes, outputs, count_include_pad, like):
-    """Divisors of all windows, [P, Q]."""
-    rows, columns = (
+    """Divisors of all windows, of the output's size."""
+    by_axis = (
         torch.tensor(axis.counts(count, count_include_pad), dtype=like.dtype, device=like.device)
         for axis, count in zip(axes, outputs, strict=True)
     )
-    return torch.outer(rows, columns)
+    return reduce(lambda found, counts: found[..., None] * counts, by_axis)
 
 
 def _backward(dy, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    return torch.ops.aten.avg_pool2d_backward(
-        dy, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
+    aten = torch.ops.aten
+    backward = {2: aten.avg_pool2d_backward, 3: aten.avg_pool3d_backward}[len(stride)]
+    return backward(dy, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)

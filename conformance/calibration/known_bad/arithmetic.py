@@ -11,8 +11,10 @@ from conformance.calibration.known_bad.base import stored
 from conformance.calibration.lowering import lowered
 from conformance.calibration.rounding import Way, overflowing
 from conformance.calibration.subject import Run
-from conformance.dtypes import FORMATS, Format
+from conformance.dtypes import FORMATS, Format, sums_of
 from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.operators.conv.mistakes import over_places
+from conformance.operators.spatial import per_channel
 
 STEPS = 4096
 """Most steps of an emulated accumulation; a longer sum adds several exact products at a time, as tensor cores do."""
@@ -72,9 +74,9 @@ class Arithmetic:
         main, *rest = operator.outputs(geometry)
         total = product.restored(self._sum(self.first(product.a, storage), self.second(product.b, storage), storage))
         if "bias" in inputs:
-            total = total + inputs["bias"].astype(np.float64)[:, None, None]
+            total = total + per_channel(inputs["bias"].astype(np.float64), geometry.rank)
         outputs = {main: self.after(total, storage)}
-        return stored(outputs | {name: inputs["dy"].sum((0, 2, 3), np.float64) for name in rest}, dtype)
+        return stored(outputs | {name: over_places(inputs["dy"], np.float64) for name in rest}, sums_of(dtype))
 
     def _sum(self, a: np.ndarray, b: np.ndarray, storage: Format) -> np.ndarray:
         if self.splits > 1:

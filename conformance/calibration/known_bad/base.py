@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.subject import Run, Subject
-from conformance.dtypes import STORAGE
-from conformance.operators import NORMALISED, OPERATORS, Arrays, Operator
+from conformance.dtypes import STORAGE, WHOLE
+from conformance.operators import NORMALISED, ORDINARY, Arrays, Operator
 
-PLAIN = tuple(name for name in OPERATORS if name not in NORMALISED)
+PLAIN = tuple(name for name in ORDINARY if name not in NORMALISED)
 """Operators whose outputs are sums of inputs or of their products, or inputs themselves."""
 
 
 def stored(outputs: Arrays, dtype: str) -> Arrays:
     """The outputs rounded once to the storage format, by way of float32, as a kernel's accumulator is."""
-    wide = np.float64 if dtype == "fp64" else np.float32
+    wide = np.float64 if dtype in ("fp64", *WHOLE) else np.float32
     return {name: array.astype(wide).astype(STORAGE[dtype]) for name, array in outputs.items()}
 
 

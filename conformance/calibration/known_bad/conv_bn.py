@@ -22,6 +22,7 @@ from conformance.calibration.known_good.normalisation import (
     Sums,
     centred,
     distances,
+    per_filter,
     summed,
 )
 from conformance.calibration.known_good.sums import Sum
@@ -30,6 +31,7 @@ from conformance.calibration.subject import FP32_ONLY, SHORT, Run
 from conformance.calibration.subject import STORED as ALL
 from conformance.dtypes import BF16, FORMATS, FP16, STORAGE, TF32, Format
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
+from conformance.operators.conv_bn.channels import as_image
 
 FORWARD, BACKWARD, INFERENCE = (f"conv_bn_{name}" for name in ("forward", "backward", "inference"))
 TRAINING, OUTWARD = (FORWARD, BACKWARD), (FORWARD, INFERENCE)
@@ -292,9 +294,9 @@ def _folded_in_storage(operator: Operator, geometry: ConvBnGeometry, inputs: Arr
     """Filters multiplied by the scale and stored as the filters were."""
     nothing = np.zeros((geometry.k, 1), np.float32)
     c = GOOD.with_statistics(geometry, inputs, nothing, inputs["running_mean"], inputs["running_var"])
-    w = narrowed(inputs["w"].astype(np.float32) * c.factor[:, None, None, None], FORMATS[dtype])
-    z = GOOD.z(geometry, {"x": inputs["x"], "w": w}, dtype).reshape(geometry.k, geometry.n, *geometry.output_size)
-    y = z.swapaxes(0, 1) + (c.beta - c.mean * c.factor)[:, None, None]
+    w = narrowed(inputs["w"].astype(np.float32) * per_filter(c.factor, geometry.rank), FORMATS[dtype])
+    z = GOOD.z(geometry, {"x": inputs["x"], "w": w}, dtype)
+    y = as_image(z + (c.beta - c.mean * c.factor)[:, None], geometry)
     return {"y": y.astype(STORAGE[dtype])}
 
 

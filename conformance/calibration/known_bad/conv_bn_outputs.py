@@ -17,6 +17,7 @@ from conformance.calibration.subject import FP32_ONLY, SHORT, STORED, Run
 from conformance.dtypes import BF16, FORMATS, FP16
 from conformance.inputs.stream import Stream
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
+from conformance.operators.spatial import is_padded
 
 Change = Callable[[np.ndarray], np.ndarray]
 
@@ -155,12 +156,12 @@ _NORMAL = (
     "epsilon inside of the root where it belongs outside, or the reverse",
 )
 _PATHS: Paths = {
-    "pointwise": (lambda g: g.r == g.s == 1, _NORMAL),
+    "pointwise": (lambda g: max(g.window) == 1, _NORMAL),
     "depthwise": (lambda g: 1 < g.groups == g.c, (*_NORMAL, *_CONVOLVED)),
     "grouped": (lambda g: 1 < g.groups < g.c, (*_NORMAL, *_CONVOLVED)),
     "strided": (lambda g: max(g.stride) > 1, (*_NORMAL, *_CONVOLVED)),
     "dilated": (lambda g: max(g.dilation) > 1, (_NORMAL[0], _NORMAL[2], "dilation ignored", *_CONVOLVED[:1])),
-    "unpadded": (lambda g: g.padding == ((0, 0), (0, 0)), (*_NORMAL, _CONVOLVED[0], _CONVOLVED[3])),
+    "unpadded": (lambda g: not is_padded(g.padding), (*_NORMAL, _CONVOLVED[0], _CONVOLVED[3])),
     "single image": (lambda g: g.n == 1, (_NORMAL[0], _NORMAL[2], _CONVOLVED[0], _CONVOLVED[2])),
     "few elements": (lambda g: g.count < 4, (*_NORMAL[:1], _NORMAL[2])),
     "many elements": (lambda g: g.count > 4096, ("tail of the statistics beyond tiles of 64 left out", *_NORMAL[1:])),

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import gt, le
 from typing import Any
-
-import numpy as np
 
 from conformance.calibration.known_bad.base import Mutant, exact
 from conformance.calibration.known_bad.sizes import AVERAGE, CONV, CONV_BN, MAXIMUM, unwritten
 from conformance.calibration.known_bad.structure import Paths, on_paths
 from conformance.operators import CONVOLUTIONS, OPERATORS
+from conformance.operators.spatial import Extents, is_padded, spans
 
 
-def extents(g: Any) -> tuple[int, int]:
-    """Rows and columns that a window spans."""
-    return g.dilation[0] * (g.r - 1) + 1, g.dilation[1] * (g.s - 1) + 1
+def rooms(g: Any) -> Extents:
+    """Size of the padded image."""
+    return tuple(size + sum(sides) for size, sides in zip(g.size, g.padding, strict=True))
 
 
-def rooms(g: Any) -> tuple[int, int]:
-    """Rows and columns of the padded image."""
-    return g.h + sum(g.padding[0]), g.w + sum(g.padding[1])
+def _everywhere(holds: Callable[..., bool], *values: Extents) -> bool:
+    """Whether it holds on every axis, of which these are numbers."""
+    return all(map(holds, *values))
 
 
 def _prime(size: int) -> bool:
@@ -28,22 +28,22 @@ def _prime(size: int) -> bool:
 
 
 EDGES_OF_WINDOWS: dict[str, Callable[[Any], bool]] = {
-    "window as large as the padded image": lambda g: bool(np.any(g.padding)) and extents(g) == rooms(g),
-    "window larger than the image": lambda g: extents(g)[0] > g.h and extents(g)[1] > g.w,
-    "stride beyond a padded window": lambda g: (
-        min(sum(g.padding[0]), sum(g.padding[1])) > 0 and g.stride[0] > extents(g)[0] and g.stride[1] > extents(g)[1]
-    ),
-    "sizes all prime": lambda g: all(map(_prime, (g.h, g.w, g.c))) and g.h != g.w,
+    "window as large as the padded image": lambda g: is_padded(g.padding) and spans(g) == rooms(g),
+    "window larger than the image": lambda g: _everywhere(gt, spans(g), g.size),
+    "stride beyond a padded window": lambda g: min(map(sum, g.padding)) > 0 and _everywhere(gt, g.stride, spans(g)),
+    "sizes all prime": lambda g: all(map(_prime, (*g.size, g.c))) and len({*g.size}) == g.rank,
     "padding on one side alone": lambda g: all(min(sides) == 0 < max(sides) for sides in g.padding),
 }
 DILATED = {
-    "even window, dilated": lambda g: g.r % 2 == g.s % 2 == 0 and min(g.dilation) > 1,
-    "window reaches beyond the image by dilation": lambda g: g.r <= g.h < extents(g)[0] and g.s <= g.w < extents(g)[1],
+    "even window, dilated": lambda g: not any(taps % 2 for taps in g.window) and min(g.dilation) > 1,
+    "window reaches beyond the image by dilation": lambda g: (
+        _everywhere(le, g.window, g.size) and _everywhere(gt, spans(g), g.size)
+    ),
 }
 GROUPED = {
-    "grouped 1x1 image": lambda g: 1 < g.groups < g.c and g.h == g.w == 1,
-    "depthwise 1x1 image": lambda g: 1 < g.groups == g.c and g.h == g.w == 1,
-    "grouped 1x1 window": lambda g: 1 < g.groups < g.c and g.r == g.s == 1,
+    "grouped 1x1 image": lambda g: 1 < g.groups < g.c and max(g.size) == 1,
+    "depthwise 1x1 image": lambda g: 1 < g.groups == g.c and max(g.size) == 1,
+    "grouped 1x1 window": lambda g: 1 < g.groups < g.c and max(g.window) == 1,
 }
 CEIL = {
     "ceil mode with padding on one side": lambda g: g.ceil_mode and any(before != after for before, after in g.padding),
@@ -51,7 +51,7 @@ CEIL = {
         g.ceil_mode
         and any(
             -(-(room - extent) // stride) > size - 1
-            for room, extent, stride, size in zip(rooms(g), extents(g), g.stride, g.output_size, strict=True)
+            for room, extent, stride, size in zip(rooms(g), spans(g), g.stride, g.output_size, strict=True)
         )
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import lt
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from conformance.operators import Arrays, Operator
 from conformance.operators.max_pool.family import FAMILY
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.max_pool.operators import routed, selected
-from conformance.operators.pooling import taps
-from conformance.operators.spatial import cropped, padded
+from conformance.operators.spatial import cropped, is_padded, padded, taps
 
 BOTH = FORWARD, BACKWARD = tuple(operator.name for operator in FAMILY.operators)
 Key = Callable[[np.ndarray], np.ndarray]
@@ -32,8 +32,8 @@ def _compared_by(key: Key) -> Run:
         if operator.name == BACKWARD:
             return stored({"dx": routed(g, found, inputs["dy"].astype(np.float64))}, dtype)
         image, y = padded(x, g.overhang, x.dtype, -np.inf), np.zeros(g.y.shape)
-        for tap, (rows, columns) in enumerate(taps(g)):
-            y = np.where(found == tap, image[..., rows, columns], y)
+        for tap, place in enumerate(taps(g)):
+            y = np.where(found == tap, image[place], y)
         return stored({"y": y}, dtype)
 
     return run
@@ -63,16 +63,16 @@ def _lowest(dtype: str) -> float:
 def _fmax(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """A maximum that takes the number, if one of two is none (C's fmaxf)."""
     image, y = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf), np.full(g.y.shape, -np.inf)
-    for rows, columns in taps(g):
-        y = np.fmax(y, image[..., rows, columns])
+    for place in taps(g):
+        y = np.fmax(y, image[place])
     return stored({"y": y}, dtype)
 
 
 def _greater(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """`if (value > best) best = value`, which NaN never is."""
     image, y = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf), np.full(g.y.shape, -np.inf)
-    for rows, columns in taps(g):
-        seen = image[..., rows, columns]
+    for place in taps(g):
+        seen = image[place]
         y = np.where(seen > y, seen, y)
     return stored({"y": y}, dtype)
 
@@ -80,8 +80,8 @@ def _greater(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str)
 def _not_less(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """`best = best > value ? best : value`, which forgets a NaN when the next number comes."""
     image, y = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf), np.full(g.y.shape, -np.inf)
-    for rows, columns in taps(g):
-        seen = image[..., rows, columns]
+    for place in taps(g):
+        seen = image[place]
         y = np.where(y > seen, y, seen)
     return stored({"y": y}, dtype)
 
@@ -92,10 +92,10 @@ def _added_in(format: Callable[[str], Format], way: Way = np.rint) -> Run:
     def run(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
         found, dy = selected(g, inputs["x"].astype(np.float64)), inputs["dy"].astype(np.float64)
         image = padded(np.zeros(g.x.shape), g.overhang, np.dtype(np.float64))
-        for tap, (rows, columns) in enumerate(taps(g)):
-            total = image[..., rows, columns] + np.where(found == tap, dy, 0)
-            image[..., rows, columns] = rounded(total, format(dtype), way)
-        return stored({"dx": cropped(image, g.overhang, (g.h, g.w))}, dtype)
+        for tap, place in enumerate(taps(g)):
+            total = image[place] + np.where(found == tap, dy, 0)
+            image[place] = rounded(total, format(dtype), way)
+        return stored({"dx": cropped(image, g.overhang, g.size)}, dtype)
 
     return run
 
@@ -104,9 +104,9 @@ def _multiplied_by_mask(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, 
     """dy times one where the maximum is, and times zero elsewhere, so that NaN and Inf reach the whole window."""
     found, dy = selected(g, inputs["x"].astype(np.float64)), inputs["dy"].astype(np.float64)
     image = padded(np.zeros(g.x.shape), g.overhang, np.dtype(np.float64))
-    for tap, (rows, columns) in enumerate(taps(g)):
-        image[..., rows, columns] += dy * (found == tap)
-    return stored({"dx": cropped(image, g.overhang, (g.h, g.w))}, dtype)
+    for tap, place in enumerate(taps(g)):
+        image[place] += dy * (found == tap)
+    return stored({"dx": cropped(image, g.overhang, g.size)}, dtype)
 
 
 def _index_of_bits(count: int) -> Run:
@@ -179,13 +179,13 @@ _PADDINGS = ("padding mirrored (before and after exchanged)", "max pooling: padd
 _SHAPES = ("window swapped between H and W", "max pooling: last column of the window left out")
 
 _PATHS: Paths = {
-    "global": (lambda g: (g.h, g.w) == (g.r, g.s), (*_ALWAYS[:2], "max pooling: minimum instead of maximum")),
-    "single-element window": (lambda g: g.r == g.s == 1, ("image n uses image n-1", "stride ignored")),
-    "one-axis window": (lambda g: (g.r == 1) != (g.s == 1), (*_ALWAYS[:2], *_STRIDES, *_SHAPES)),
-    "non-overlapping": (lambda g: g.stride == (g.r, g.s), (*_ALWAYS[:2], "remainder of the stride in front")),
-    "overlapping": (lambda g: g.stride[0] < g.r and g.stride[1] < g.s, (*_ALWAYS, *_STRIDES, *_PADDINGS)),
-    "padded": (lambda g: g.padding != ((0, 0), (0, 0)), (*_ALWAYS, *_STRIDES, *_PADDINGS)),
-    "dilated": (lambda g: g.dilation != (1, 1), (*_ALWAYS[:2], "dilations swapped", "dilation ignored", *_PADDINGS)),
+    "global": (lambda g: g.size == g.window, (*_ALWAYS[:2], "max pooling: minimum instead of maximum")),
+    "single-element window": (lambda g: max(g.window) == 1, ("image n uses image n-1", "stride ignored")),
+    "one-axis window": (lambda g: min(g.window) == 1 < max(g.window), (*_ALWAYS[:2], *_STRIDES, *_SHAPES)),
+    "non-overlapping": (lambda g: g.stride == g.window, (*_ALWAYS[:2], "remainder of the stride in front")),
+    "overlapping": (lambda g: all(map(lt, g.stride, g.window)), (*_ALWAYS, *_STRIDES, *_PADDINGS)),
+    "padded": (lambda g: is_padded(g.padding), (*_ALWAYS, *_STRIDES, *_PADDINGS)),
+    "dilated": (lambda g: max(g.dilation) > 1, (*_ALWAYS[:2], "dilations swapped", "dilation ignored", *_PADDINGS)),
     "ceil": (lambda g: g.ceil_mode, (*_ALWAYS, *_STRIDES, "floor instead of ceil, y (dy) packed for it")),
     "wide channels": (lambda g: g.c >= 64, (*_ALWAYS[:2], "input channels rotated by one", _PADDINGS[1])),
     "long row": (lambda g: g.w >= 256, ("stride ignored", "last column of x (dx) left out", _PADDINGS[1])),

@@ -13,6 +13,7 @@ from conformance.calibration.lowering import lowered
 from conformance.calibration.subject import Run
 from conformance.inputs.stream import Stream
 from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
+from conformance.operators.mistakes import D, H, W
 
 CHUNK = 8
 LOST = 0.01
@@ -68,7 +69,8 @@ def _masked_padding(operator: Operator, geometry: Any, inputs: Arrays, dtype: st
     outputs = operator.reference(geometry, inputs)
     stray = np.roll(inputs[operator.data], 1, 0)
     hole = np.zeros_like(stray)
-    hole[..., 0, 0], hole[..., -1, -1] = stray[..., -1, -1], stray[..., 0, 0]
+    first, last = (..., *(0,) * geometry.rank), (..., *(-1,) * geometry.rank)
+    hole[first], hole[last] = stray[last], stray[first]
     leak = operator.reference(geometry, inputs | {operator.data: hole})
     return stored({name: outputs[name] + 0 * leak[name] for name in outputs}, dtype)
 
@@ -93,8 +95,7 @@ _RUNS: dict[str, Run] = {
     "tail of the output never written (NaN)": _tail(lambda flat: np.full_like(flat, np.nan)),
     "tail of the output never written (zeros)": _tail(np.zeros_like),
     "tail of the output never written (other results)": _tail(lambda flat: flat[::-1].copy()),
-    "reads beside the row, times zero": _masked_reads(1, 3),
-    "reads beside the column, times zero": _masked_reads(1, 2),
+    "reads beside the row, times zero": _masked_reads(1, W),
     "reads of another channel, times zero": _masked_reads(1, 1),
     "reads of another image, times zero": _masked_padding,
     "NaN in the result becomes zero": on_outputs(lambda y, _: _without_nan(y)),
@@ -104,6 +105,12 @@ _RUNS: dict[str, Run] = {
     "infinite inputs clamped to a finite number": _on_inputs(_without_inf),
     "infinite results become NaN": on_outputs(lambda y, _: y + 0 * y),
 }
+
+_OF_AXES: dict[str, tuple[Run, tuple[int, ...]]] = {
+    "reads beside the column, times zero": (_masked_reads(1, H), (2, 3)),
+    "reads beside the plane, times zero": (_masked_reads(1, D), (3,)),
+}
+"""With the numbers of dimensions that have such an axis."""
 
 _GRADIENTS: dict[str, Run] = {
     "reads of another filter's gradient, times zero": _masked_reads(1, 1, attrgetter("operand")),
@@ -122,6 +129,7 @@ _RACES: dict[str, Run] = {
 
 MEMORY: tuple[Mutant, ...] = (
     *(Mutant(name, "memory", run, operators=PLAIN, base=exact) for name, run in _RUNS.items()),
+    *(Mutant(name, "memory", run, operators=PLAIN, base=exact, ranks=ranks) for name, (run, ranks) in _OF_AXES.items()),
     *(Mutant(name, "memory", run, operators=CONVOLUTIONS, base=exact) for name, run in _RACES.items()),
     *(Mutant(name, "memory", run, operators=CONVOLUTIONS[2:], base=exact) for name, run in _GRADIENTS.items()),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from conformance.calibration.known_bad.base import Mutant
 from conformance.calibration.known_bad.structure import Paths, on_paths
 from conformance.operators import CONVOLUTIONS
+from conformance.operators.spatial import is_padded
 
 _PARAMETERS = (
     "stride ignored",
@@ -22,18 +23,18 @@ _ALL = (*_PARAMETERS, *_OTHERS, *_KERNEL, *_GROUPS)
 _NO_DILATION = tuple(name for name in _PARAMETERS if "dilation" not in name)
 
 _PATHS: Paths = {
-    "pointwise": (lambda g: g.r == g.s == 1, (*_NO_DILATION, *_OTHERS, *_GROUPS)),
+    "pointwise": (lambda g: max(g.window) == 1, (*_NO_DILATION, *_OTHERS, *_GROUPS)),
     # a kernel may be declared for these alone, and then no grouped problem looks at it
-    "ungrouped pointwise": (lambda g: g.r == g.s == 1 and g.groups == 1, (*_NO_DILATION, *_OTHERS)),
-    "one-axis window": (lambda g: (g.r == 1) != (g.s == 1), _ALL),
-    "even window": (lambda g: g.r % 2 == 0 or g.s % 2 == 0, _ALL),
-    "large window": (lambda g: max(g.r, g.s) >= 5, _ALL),
+    "ungrouped pointwise": (lambda g: max(g.window) == g.groups == 1, (*_NO_DILATION, *_OTHERS)),
+    "one-axis window": (lambda g: min(g.window) == 1 < max(g.window), _ALL),
+    "even window": (lambda g: any(taps % 2 == 0 for taps in g.window), _ALL),
+    "large window": (lambda g: max(g.window) >= 5, _ALL),
     "depthwise": (lambda g: 1 < g.groups == g.c, (*_PARAMETERS, *_OTHERS, *_KERNEL, "group off by one")),
     "grouped": (lambda g: 1 < g.groups < g.c, _ALL),
     "strided": (lambda g: max(g.stride) > 1, _ALL),
     "dilated": (lambda g: max(g.dilation) > 1, _ALL),
     "strided and dilated": (lambda g: max(g.stride) > 1 and max(g.dilation) > 1, _ALL),
-    "unpadded": (lambda g: g.padding == ((0, 0), (0, 0)), (*_PARAMETERS[:4], *_OTHERS, *_KERNEL, *_GROUPS)),
+    "unpadded": (lambda g: not is_padded(g.padding), (*_PARAMETERS[:4], *_OTHERS, *_KERNEL, *_GROUPS)),
     "single image": (lambda g: g.n == 1, (*_PARAMETERS, _OTHERS[0], *_KERNEL, *_GROUPS)),
     "wide channels": (lambda g: g.c >= 64 or g.k >= 64, _ALL),
     "odd channels": (lambda g: g.c // g.groups % 4 > 0, _ALL),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import gt, lt
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from conformance.calibration.rounding import Way, bits, flushed, outward, overfl
 from conformance.calibration.subject import DEFAULT, FP32_ONLY, SHORT, STORED, Run
 from conformance.dtypes import BF16, FORMATS, FP16, FP32, TF32, Format
 from conformance.operators import POOLINGS, Arrays, Operator, PoolGeometry
-from conformance.operators.pooling import taps
-from conformance.operators.spatial import padded
+from conformance.operators.spatial import is_padded, padded, taps
 
 FORWARD, BACKWARD = POOLINGS
 
@@ -48,21 +48,23 @@ class Pooling:
     def __call__(self, operator: Operator, geometry: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
         storage, (name,) = FORMATS[dtype], operator.outputs(geometry)
         seen = gathered(operator, geometry, inputs)
-        terms, divisors = self.given(seen.terms, storage), seen.divisors[:, :, None, None]
+        terms, divisors = self.given(seen.terms, storage), seen.shares
         if self.first or not seen.common:
-            total = self._sum(self.share(self._divided(terms, divisors, storage), storage), storage)
+            shares = self.share(self._divided(terms, divisors, storage), storage)
+            total = self._sum(shares, storage, geometry.rank)
         else:
-            total = self._divided(self.before(self._sum(terms, storage), storage), divisors[0, 0], storage)
+            total = self.before(self._sum(terms, storage, geometry.rank), storage)
+            total = self._divided(total, divisors[(0,) * geometry.rank], storage)
         return stored({name: self.after(total, storage)}, dtype)
 
-    def _sum(self, terms: np.ndarray, storage: Format) -> np.ndarray:
-        """Of terms [A, B, ...]."""
+    def _sum(self, terms: np.ndarray, storage: Format, rank: int) -> np.ndarray:
+        """Over the first `rank` axes."""
         if self.columns is not unchanged:
-            terms = self.columns(terms.sum(1, keepdims=True), storage)
+            terms = self.columns(terms.sum(rank - 1, keepdims=True), storage)
         chosen = (storage, np.rint) if self.in_storage else self.accumulate
         if chosen is None:
-            return terms.sum((0, 1))
-        return added(terms.reshape(-1, *terms.shape[2:]), *chosen)
+            return terms.sum(tuple(range(rank)))
+        return added(terms.reshape(-1, *terms.shape[rank:]), *chosen)
 
     def _divided(self, values: np.ndarray, divisors: np.ndarray, storage: Format) -> np.ndarray:
         known = self.divisor(divisors, storage)
@@ -118,11 +120,14 @@ def _sliding(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) ->
     What lay in the window before leaves its roundings behind, and NaN and Inf for ever.
     """
     image = padded(inputs["x"], g.overhang, np.dtype(np.float32))
-    (p, q), (u, v) = g.output_size, g.stride
-    columns = np.stack([image[:, :, i * u : i * u + g.r].sum(2, dtype=np.float32) for i in range(p)], axis=2)
-    leaving = np.concatenate([np.zeros_like(columns[..., : g.s]), columns[..., : -g.s]], axis=3)
-    steps = np.stack([columns, -leaving], axis=-1).reshape(*columns.shape[:3], -1)
-    sums = steps.cumsum(3, dtype=np.float32)[..., 1::2][..., g.s - 1 :: v][..., :q]
+    columns = image
+    for axis in range(2, 1 + g.rank):
+        u, extent = g.stride[axis - 2], g.window[axis - 2]
+        windows = [columns.take(range(i * u, i * u + extent), axis) for i in range(g.output_size[axis - 2])]
+        columns = np.stack([window.sum(axis, dtype=np.float32) for window in windows], axis=axis)
+    leaving = np.concatenate([np.zeros_like(columns[..., : g.s]), columns[..., : -g.s]], axis=-1)
+    steps = np.stack([columns, -leaving], axis=-1).reshape(*columns.shape[:-1], -1)
+    sums = steps.cumsum(-1, dtype=np.float32)[..., 1::2][..., g.s - 1 :: g.stride[-1]][..., : g.output_size[-1]]
     return stored({"y": sums / g.divisors.astype(np.float32)}, dtype)
 
 
@@ -141,7 +146,7 @@ def _padded_with(value: float) -> Run:
     def run(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
         inside = padded(np.ones(g.x.shape), g.overhang, np.dtype(np.float64))
         image = np.where(inside > 0, padded(inputs["x"], g.overhang, np.dtype(np.float64)), value)
-        total = sum((image[..., rows, columns] for rows, columns in taps(g)), start=np.zeros(g.y.shape))
+        total = sum((image[place] for place in taps(g)), start=np.zeros(g.y.shape))
         return stored({"y": total / g.divisors}, dtype)
 
     return run
@@ -149,12 +154,12 @@ def _padded_with(value: float) -> Run:
 
 def _reads_on(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """A window that hangs over the padded image reads on in the next row."""
-    over = g.overhang[1][1] - g.padding[1][1]
+    over = g.overhang[-1][1] - g.padding[-1][1]
     if over == 0:
         return exact(operator, g, inputs, dtype)
-    image = padded(inputs["x"], (g.overhang[0], g.padding[1]), np.dtype(np.float64))
-    image = np.concatenate([image, np.roll(image, -1, 2)[..., :over]], axis=3)
-    total = sum((image[..., rows, columns] for rows, columns in taps(g)), start=np.zeros(g.y.shape))
+    image = padded(inputs["x"], (*g.overhang[:-1], g.padding[-1]), np.dtype(np.float64))
+    image = np.concatenate([image, np.roll(image, -1, -2)[..., :over]], axis=-1)
+    total = sum((image[place] for place in taps(g)), start=np.zeros(g.y.shape))
     return stored({"y": total / g.divisors}, dtype)
 
 
@@ -215,19 +220,19 @@ _CEIL = ("floor instead of ceil, y (dy) packed for it", "window size for the div
 _SHAPES = ("window swapped between H and W", "last column of the window left out")
 
 _PATHS: Paths = {
-    "global": (lambda g: (g.h, g.w) == (g.r, g.s), (*_ALWAYS, "last column of the window left out")),
-    "single-element window": (lambda g: g.r == g.s == 1, (*_ALWAYS, "stride ignored")),
-    "one-axis window": (lambda g: (g.r == 1) != (g.s == 1), (*_ALWAYS, *_STRIDES, *_SHAPES)),
-    "oblong window": (lambda g: g.r != g.s, (*_ALWAYS, *_STRIDES, *_SHAPES)),
-    "even window": (lambda g: g.r % 2 == 0 and g.s % 2 == 0, (*_ALWAYS, "window one row too large")),
-    "non-overlapping": (lambda g: g.stride == (g.r, g.s), (*_ALWAYS, "remainder of the stride in front")),
-    "overlapping": (lambda g: g.stride[0] < g.r and g.stride[1] < g.s, (*_ALWAYS, *_STRIDES, *_PADDINGS)),
-    "gapped": (lambda g: g.stride[0] > g.r and g.stride[1] > g.s, (*_ALWAYS, "stride taken for the window")),
-    "unit stride": (lambda g: g.stride == (1, 1), (*_ALWAYS, *_PADDINGS[:1])),
-    "padded": (lambda g: g.padding != ((0, 0), (0, 0)), (*_ALWAYS, *_STRIDES, *_PADDINGS)),
+    "global": (lambda g: g.size == g.window, (*_ALWAYS, "last column of the window left out")),
+    "single-element window": (lambda g: max(g.window) == 1, (*_ALWAYS, "stride ignored")),
+    "one-axis window": (lambda g: min(g.window) == 1 < max(g.window), (*_ALWAYS, *_STRIDES, *_SHAPES)),
+    "oblong window": (lambda g: len({*g.window}) > 1, (*_ALWAYS, *_STRIDES, *_SHAPES)),
+    "even window": (lambda g: not any(taps % 2 for taps in g.window), (*_ALWAYS, "window one row too large")),
+    "non-overlapping": (lambda g: g.stride == g.window, (*_ALWAYS, "remainder of the stride in front")),
+    "overlapping": (lambda g: all(map(lt, g.stride, g.window)), (*_ALWAYS, *_STRIDES, *_PADDINGS)),
+    "gapped": (lambda g: all(map(gt, g.stride, g.window)), (*_ALWAYS, "stride taken for the window")),
+    "unit stride": (lambda g: max(g.stride) == 1, (*_ALWAYS, *_PADDINGS[:1])),
+    "padded": (lambda g: is_padded(g.padding), (*_ALWAYS, *_STRIDES, *_PADDINGS)),
     "valid": (lambda g: not g.count_include_pad, (*_ALWAYS, *_STRIDES, *_VALID, "divisors transposed")),
     "ceil": (lambda g: g.ceil_mode, (*_ALWAYS, *_STRIDES, *_CEIL)),
-    "ceil and padded": (lambda g: g.ceil_mode and g.padding != ((0, 0), (0, 0)), (*_ALWAYS, *_PADDINGS, *_CEIL)),
+    "ceil and padded": (lambda g: g.ceil_mode and is_padded(g.padding), (*_ALWAYS, *_PADDINGS, *_CEIL)),
     "ceil and valid": (lambda g: g.ceil_mode and not g.count_include_pad, (*_ALWAYS, "padding counted", *_CEIL)),
     "given-divisor": (
         lambda g: g.divisor_override is not None,

@@ -12,7 +12,8 @@ from conformance.calibration.known_bad.base import PLAIN, Mutant, exact, on_outp
 Deviation = Callable[[np.ndarray, Any], np.ndarray]
 """From an exact output in float64, of any rank, and the geometry to the deviating one."""
 
-_TILE = (..., slice(0, 4), slice(0, 4))
+_TILE = slice(0, 4)
+"""Of each of the last two axes, or of the only one."""
 
 
 def _times(factor: float) -> Deviation:
@@ -54,18 +55,23 @@ def _offset(share: float) -> Deviation:
     return change
 
 
+def _first_tile(rank: int) -> tuple[Any, ...]:
+    return (..., *(_TILE,) * min(rank, 2))
+
+
 def _stale_tile(array: np.ndarray, geometry: Any) -> np.ndarray:
     """The first tile of an image (filter) still holds that of the one before."""
     out = array.copy()
-    if array.ndim == 4:
-        out[1:][_TILE] = array[:-1][_TILE]
+    if array.ndim > 2:
+        tile = _first_tile(array.ndim - 2)
+        out[1:][tile] = array[:-1][tile]
     return out
 
 
 def _zero_tile(array: np.ndarray, geometry: Any) -> np.ndarray:
     out = array.copy()
-    if array.ndim == 4:
-        out[-1, -1][_TILE] = 0
+    if array.ndim > 2:
+        out[-1, -1][_first_tile(array.ndim - 2)] = 0
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,16 +10,19 @@ import numpy as np
 
 from conformance.calibration.known_bad.base import Mutant, exact
 from conformance.calibration.subject import Run
-from conformance.operators import OPERATORS, Arrays, Operator
+from conformance.operators import OPERATORS, ORDINARY, Arrays, Operator
+from conformance.operators.spatial import RANKS, is_padded
 
 Size = Callable[[Any], int]
 When = Callable[[Any], bool]
 
-AXES = ("images", "channels", "rows", "columns")
+AXES = {"images": 0, "channels": 1, "rows": -2, "columns": -1, "planes": -3}
+RANKS_OF = {"rows": (2, 3), "row": (2, 3), "above": (2, 3), "planes": (3,), "plane": (3,)}
+"""Word in a name -> the numbers of dimensions that have such an axis; others are in all."""
 PATHS: dict[str, When] = {
-    "1x1": lambda g: g.groups == 1 and g.r == g.s == 1,
-    "3x3": lambda g: g.groups == 1 and g.r == g.s == 3,
-    "unpadded 3x3": lambda g: g.groups == 1 and g.r == g.s == 3 and not np.any(g.padding),
+    "1x1": lambda g: g.groups == 1 and {*g.window} == {1},
+    "3x3": lambda g: g.groups == 1 and {*g.window} == {3},
+    "unpadded 3x3": lambda g: g.groups == 1 and {*g.window} == {3} and not is_padded(g.padding),
     "depthwise": lambda g: g.groups == g.c > 1,
     "grouped": lambda g: 1 < g.groups < g.c,
 }
@@ -56,19 +60,23 @@ def unwritten(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> 
     return outputs
 
 
+def _ranks(name: str) -> tuple[int, ...]:
+    return next((RANKS_OF[word] for word in name.split() if word in RANKS_OF), RANKS)
+
+
 def _wrapping() -> Iterator[Mutant]:
-    for axis, name in enumerate(AXES):
+    for name, axis in AXES.items():
         for bits in (8, 10, 15, 16):
-            for operator in OPERATORS:
+            for operator in ORDINARY:
                 yield Mutant(
                     f"{name} counted in {bits} bits, {operator}", "sizes", wrapped(axis, bits), operators=(operator,),
-                    when=_longer(operator, axis, bits), base=exact,
+                    when=_longer(operator, axis, bits), base=exact, ranks=_ranks(name),
                 )  # fmt: skip
         for path, taken in PATHS.items():
             bits = 12 if axis == 1 and path in ("unpadded 3x3", "grouped") else 16
             yield Mutant(
                 f"{name} counted in {bits} bits, {path} alone", "sizes", wrapped(axis, bits), operators=CONV[:1],
-                when=_both(_longer(CONV[0], axis, bits), taken), base=exact,
+                when=_both(_longer(CONV[0], axis, bits), taken), base=exact, ranks=_ranks(name),
             )  # fmt: skip
 
 
@@ -91,15 +99,15 @@ def _is_one(size: Size) -> When:
 _STEPS: dict[str, Size] = {
     "window rows": lambda g: g.r,
     "window columns": lambda g: g.s,
-    "window": lambda g: g.r * g.s,
-    "stride of rows": lambda g: g.stride[0],
-    "stride of columns": lambda g: g.stride[1],
-    "padding above": lambda g: g.padding[0][0],
-    "padding on the right": lambda g: g.padding[1][1],
+    "window": lambda g: math.prod(g.window),
+    "stride of rows": lambda g: g.stride[-2],
+    "stride of columns": lambda g: g.stride[-1],
+    "padding above": lambda g: g.padding[-2][0],
+    "padding on the right": lambda g: g.padding[-1][1],
 }
 _DILATION: dict[str, Size] = {
-    "dilation of rows": lambda g: g.dilation[0],
-    "dilation of columns": lambda g: g.dilation[1],
+    "dilation of rows": lambda g: g.dilation[-2],
+    "dilation of columns": lambda g: g.dilation[-1],
 }
 _PRODUCTS: dict[str, Size] = {
     "products of an element": lambda g: g.filter.size // g.k,
@@ -108,13 +116,14 @@ _PRODUCTS: dict[str, Size] = {
     "groups": lambda g: g.groups,
 }
 _PLANES: dict[str, Size] = {
-    "elements of an image": lambda g: g.h * g.w,
+    "elements of an image": lambda g: math.prod(g.size),
     "images and channels": lambda g: g.n * g.c,
     "statistics": lambda g: g.y.size // g.y.shape[1],
 }
 _ONES: dict[str, Size] = {
     "image": lambda g: g.n, "channel": lambda g: g.c, "row": lambda g: g.h, "column": lambda g: g.w,
-    "output row": lambda g: g.output_size[0], "output column": lambda g: g.output_size[1],
+    "output row": lambda g: g.output_size[-2], "output column": lambda g: g.output_size[-1],
+    "plane": lambda g: g.d, "output plane": lambda g: g.output_size[-3],
 }  # fmt: skip
 _LIMITS: tuple[tuple[tuple[str, ...], dict[str, Size], int], ...] = (
     (CONV, _STEPS | _DILATION, 1 << 8),
@@ -133,11 +142,16 @@ def _unwritten() -> Iterator[Mutant]:
     for operators, sizes, limit in _LIMITS:
         for name, size in sizes.items():
             text = f"last element not written, {name} beyond {limit}, {OPERATORS[operators[0]].family}"
-            yield Mutant(text, "sizes", unwritten, operators=operators, when=_beyond(size, limit), base=exact)
+            yield Mutant(
+                text, "sizes", unwritten, operators=operators, when=_beyond(size, limit), base=exact,
+                ranks=_ranks(name),
+            )  # fmt: skip
     for operators in (CONV, CONV_BN, AVERAGE, MAXIMUM):
         for name, size in _ONES.items():
             text = f"last element not written, one {name}, {OPERATORS[operators[0]].family}"
-            yield Mutant(text, "sizes", unwritten, operators=operators, when=_is_one(size), base=exact)
+            yield Mutant(
+                text, "sizes", unwritten, operators=operators, when=_is_one(size), base=exact, ranks=_ranks(name)
+            )
     for rest in range(16):  # the remainder of a vector of 16 columns
         yield Mutant(
             f"last element not written, {rest} columns over 16", "sizes", unwritten, operators=CONV[:1],
@@ -146,7 +160,7 @@ def _unwritten() -> Iterator[Mutant]:
 
 
 def _remainder(rest: int) -> When:
-    return lambda g: g.output_size[1] > 16 and g.output_size[1] % 16 == rest
+    return lambda g: g.output_size[-1] > 16 and g.output_size[-1] % 16 == rest
 
 
 SIZES: tuple[Mutant, ...] = (*_wrapping(), *_unwritten())

@@ -10,8 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.calibration.known_bad.base import Mutant, exact, of_operator
+from conformance.calibration.subject import STORED
 from conformance.diagnosis.mistakes import LIBRARY, Mistake, operators_of
-from conformance.operators import Arrays, Operator
+from conformance.operators import OPERATORS, ORDINARY, Arrays, Operator
+
+
+def _dtypes_of(mistake: Mistake) -> tuple[str, ...]:
+    """And 8 bits, where an operator has nothing else."""
+    only = {dtype for name in operators_of(mistake) if name not in ORDINARY for dtype in OPERATORS[name].dtypes}
+    return (*STORED, *sorted(only))
 
 
 def planted(mistake: Mistake) -> Mutant:
@@ -23,7 +30,10 @@ def planted(mistake: Mistake) -> Mutant:
             return exact(operator, geometry, inputs, dtype)
         return of_operator(operator, geometry, outputs, dtype)
 
-    return Mutant(mistake.name, mistake.kind, run, operators=operators_of(mistake), when=mistake.when, base=exact)
+    return Mutant(
+        mistake.name, mistake.kind, run, operators=operators_of(mistake), when=mistake.when, base=exact,
+        dtypes=_dtypes_of(mistake), ranks=mistake.ranks,
+    )  # fmt: skip
 
 
 STRUCTURE: tuple[Mutant, ...] = tuple(planted(mistake) for mistake in LIBRARY)
@@ -31,19 +41,24 @@ STRUCTURE: tuple[Mutant, ...] = tuple(planted(mistake) for mistake in LIBRARY)
 Paths = Mapping[str, tuple[Callable[[Any], bool], tuple[str, ...]]]
 """Special path of a kernel -> when it is taken, and the mistakes that are made on it alone."""
 
+OF_SEVERAL_AXES = ("one-axis window", "oblong window")
+"""Paths that do not exist in one dimension."""
+
 
 def on_paths(paths: Paths, among: tuple[str, ...], family: str, name: str) -> Iterator[Mutant]:
     """Kernels that are right wherever a path is not taken, so that only a table which combines the two detects them.
 
     `name` is a format of `mistake` and `path`.
     """
-    known = {mutant.name: mutant for mutant in STRUCTURE}
+    known = {mutant.name: mutant for mutant in STRUCTURE if set(mutant.operators) & set(among)}
     for path, (taken, mistakes) in paths.items():
         for mistake in mistakes:
             mutant = known[mistake]
             operators = tuple(operator for operator in mutant.operators if operator in among)
             full = name.format(mistake=mistake, path=path)
-            yield replace(mutant, name=full, family=family, operators=operators, when=_both(taken, mutant.when))
+            ranks = tuple(rank for rank in mutant.ranks if rank > 1 or path not in OF_SEVERAL_AXES)
+            when = _both(taken, mutant.when)
+            yield replace(mutant, name=full, family=family, operators=operators, when=when, ranks=ranks)
 
 
 def _both(first: Callable[[Any], bool], second: Callable[[Any], bool]) -> Callable[[Any], bool]:

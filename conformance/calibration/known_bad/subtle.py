@@ -23,16 +23,16 @@ _SHORTER = Arithmetic(accumulate=(bits(19), np.rint))
 def _skipping_zeros(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """Rows of the data that begin with zeros are taken for empty, as a kernel for sparse data might."""
     data = inputs[operator.data]
-    if data.shape[3] <= PEEK:
+    if data.shape[-1] <= PEEK:
         return exact(operator, geometry, inputs, dtype)
-    empty = (data[..., :PEEK] == 0).all(axis=3, keepdims=True)
+    empty = (data[..., :PEEK] == 0).all(axis=-1, keepdims=True)
     return exact(operator, geometry, inputs | {operator.data: np.where(empty, np.zeros_like(data), data)}, dtype)
 
 
 def _without_last_product(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """The last product of a long sum is left out, which is less than the declared rounding of the inputs."""
     w = inputs["w"].copy()
-    w[:, -1, -1, -1] = 0
+    w.reshape(geometry.k, -1)[:, -1] = 0
     return _ROUNDED(operator, geometry, inputs | {"w": w}, dtype)
 
 

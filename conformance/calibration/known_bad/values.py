@@ -11,18 +11,19 @@ import numpy as np
 from conformance.calibration.known_bad.base import Mutant, exact, of_operator
 from conformance.calibration.rounding import Way, overflowing, rounded
 from conformance.calibration.subject import Run
-from conformance.dtypes import FORMATS, FP16, FP32, STORAGE, Format
+from conformance.dtypes import DTYPES, FORMATS, FP16, FP32, Format
 from conformance.judge import Contract
-from conformance.operators import CONVOLUTIONS, NORMALISED, OPERATORS, POOLINGS, Arrays, Operator
+from conformance.operators import CONVOLUTIONS, NORMALISED, OPERATORS, ORDINARY, POOLINGS, Arrays, Operator
+from conformance.operators.spatial import per_channel
 
-EVERY = tuple(OPERATORS)
+EVERY = ORDINARY
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = CONVOLUTIONS
 TRAINING, BACKWARD, INFERENCE = NORMALISED
 SUMS = (*CONVOLUTIONS, *POOLINGS, "max_pool_backward")
 MAXIMA = ("max_pool_forward", "max_pool_backward")
 FULL = ("fp32", "fp64")
 """Formats in which the fixed distribution leaves bits unused."""
-FORMAT = tuple(STORAGE)
+FORMAT = DTYPES
 
 Change = Callable[[np.ndarray, Format], np.ndarray]
 """From float64 and the tensor's format to float64."""
@@ -220,7 +221,7 @@ def _in_halves(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) ->
     x, total = inputs["x"], dict[str, np.ndarray]()
     first = np.arange(geometry.c) < geometry.c // 2
     for half, bias in ((first, inputs.get("bias")), (~first, None)):
-        part = inputs | {"x": np.where(half[:, None, None], x, x.dtype.type(0))}
+        part = inputs | {"x": np.where(per_channel(half, geometry.rank), x, x.dtype.type(0))}
         if "bias" in inputs:
             part["bias"] = np.zeros_like(inputs["bias"]) if bias is None else bias
         for name, array in operator.reference(geometry, part).items():

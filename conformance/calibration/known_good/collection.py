@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,10 @@ from conformance.calibration.known_good import sums
 from conformance.calibration.known_good.sums import Sum, Total, direct
 from conformance.calibration.known_good.transforms import fft, fft_with_steps, three_by_three, unit_steps, winograd
 from conformance.calibration.rounding import overflowing
-from conformance.calibration.subject import DEFAULT, FP32_ONLY, Run, Subject
+from conformance.calibration.subject import DEFAULT, FP8, FP32_ONLY, INT8, STORED, Run, Subject
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
-from conformance.operators import CONVOLUTIONS, FAMILIES, ConvGeometry
+from conformance.operators import CONVOLUTIONS, FAMILIES, TRANSPOSED, ConvGeometry
 
 NONFINITE = ("special", "nonfinite", "mixed")
 SPREADS_NAN = dict.fromkeys(
@@ -46,8 +46,8 @@ class KnownGood(Subject):
 
 
 def _summed(name: str, total: Total, contract: Contract = DEFAULT, **given: Any) -> KnownGood:
-    """A direct algorithm, in every direction."""
-    return KnownGood(name, "conv", partial(direct, total), contract, **given)
+    """A direct algorithm, in every direction, of fp8 too unless its dtypes are given."""
+    return KnownGood(name, "conv", partial(direct, total), contract, **{"dtypes": (*STORED, *FP8), **given})
 
 
 def _transformed(name: str, run: Run, when: Callable[[ConvGeometry], bool], **given: Any) -> KnownGood:
@@ -129,13 +129,30 @@ _PARTIALS = (
 )  # fmt: skip
 """Split-K with partial sums stored in 16 bits."""
 
+_WHOLE = tuple(
+    _summed(f"int32-{name}", total, dtypes=INT8, operators=CONVOLUTIONS[:1], stricter=None)
+    for name, total in {
+        "sequential": Sum(work=np.int32, held=np.int32),
+        "reversed": Sum(work=np.int32, held=np.int32, order=sums.backwards),
+        "simd-8": Sum(work=np.int32, held=np.int32, lanes=sums.always(8), strided=True, combine=sums.pairwise),
+        "from-fp64": Sum(work=np.float64, held=np.int32),
+    }.items()
+)
+"""Sums of whole numbers, which wrap around nowhere that it matters."""
+
 _TRANSFORMS = (
-    _transformed("winograd-f2", partial(winograd, "winograd-f2"), three_by_three, exempted=SPREADS_NAN),
+    _transformed("winograd-f2", partial(winograd, "winograd-f2"), three_by_three, exempted=SPREADS_NAN, ranks=(2,)),
     _transformed("winograd-f4", partial(winograd, "winograd-f4"), three_by_three, stricter=DEFAULT,
-                 exempted=SPREADS_NAN | OVERFLOWS),
+                 exempted=SPREADS_NAN | OVERFLOWS, ranks=(2,)),
     _transformed("fft", fft, unit_steps, stricter=DEFAULT, exempted=SPREADS_NAN | OVERFLOWS),
     KnownGood("fft-with-steps", "conv", fft_with_steps, Contract(algorithm="fft"), CONVOLUTIONS[::2],
               stricter=DEFAULT, exempted=SPREADS_NAN | OVERFLOWS),
 )  # fmt: skip
 
-KNOWN_GOOD: tuple[KnownGood, ...] = (*_ORDERS, *_STEPS, *_INPUTS, *_PARTIALS, *_TRANSFORMS)
+_TRANSPOSED = tuple(
+    replace(kernel, name=f"transposed {kernel.name}", family="conv_transpose", operators=TRANSPOSED)
+    for kernel in (*_ORDERS, *_STEPS, *_INPUTS, *_PARTIALS)
+)
+"""The same sums in transposed convolution."""
+
+KNOWN_GOOD: tuple[KnownGood, ...] = (*_ORDERS, *_STEPS, *_INPUTS, *_PARTIALS, *_WHOLE, *_TRANSFORMS, *_TRANSPOSED)

@@ -62,7 +62,8 @@ _CONVOLUTIONS = (
 
 _WINOGRAD = tuple(
     _known_good(name, Kernel(computed(partial(winograd, name))), Contract(algorithm=name), stricter=stricter,
-                exempted=SPREADS_NAN, operators=("conv_bn_forward", "conv_bn_inference"), when=three_by_three)
+                exempted=SPREADS_NAN, operators=("conv_bn_forward", "conv_bn_inference"), when=three_by_three,
+                ranks=(2,))
     for name, stricter in (("winograd-f2", BETTER), ("winograd-f4", DEFAULT))
 )  # fmt: skip
 

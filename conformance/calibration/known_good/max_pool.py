@@ -15,8 +15,9 @@ from conformance.judge import Contract
 from conformance.operators import Arrays, Operator
 from conformance.operators.max_pool.family import FAMILY
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
-from conformance.operators.pooling import taps
-from conformance.operators.spatial import cropped, padded
+from conformance.operators.max_pool.operators import chosen
+from conformance.operators.pooling import covered
+from conformance.operators.spatial import cropped, padded, taps
 
 FORWARD, BACKWARD = (operator.name for operator in FAMILY.operators)
 Add = Callable[[np.ndarray, np.ndarray, str], np.ndarray]
@@ -24,20 +25,20 @@ Add = Callable[[np.ndarray, np.ndarray, str], np.ndarray]
 
 
 def _separable(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Maxima of rows, then of columns."""
+    """Maxima of rows, then of columns, then of planes."""
     image = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf)
-    (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
-    rows = np.max([image[..., s * e : s * e + (q - 1) * v + 1 : v] for s in range(g.s)], axis=0)
-    y = np.max([rows[..., r * d : r * d + (p - 1) * u + 1 : u, :] for r in range(g.r)], axis=0)
-    return {"y": stored(y, dtype)}
+    axes = [*enumerate(zip(g.output_size, g.stride, g.dilation, g.window, strict=True), 2)]
+    for axis, (count, u, d, extent) in reversed(axes):
+        image = np.max([image.take(np.arange(count) * u + tap * d, axis) for tap in range(extent)], axis=0)
+    return {"y": stored(image, dtype)}
 
 
 def _backwards(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """From the last position of the window to the first."""
     image = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf)
     y = np.full(g.y.shape, -np.inf)
-    for rows, columns in list(taps(g))[::-1]:
-        y = np.maximum(image[..., rows, columns], y)
+    for seen in list(taps(g))[::-1]:
+        y = np.maximum(image[seen], y)
     return {"y": stored(y, dtype)}
 
 
@@ -67,13 +68,13 @@ def _window_by_window(order: int, add: Add) -> Callable[[Operator, Any, Arrays, 
         dy = inputs["dy"].astype(np.float64)
         out = padded(np.zeros(g.x.shape), g.overhang, np.dtype(np.float64))
         images, channels = np.ogrid[: g.n, : g.c]
-        (u, v), (d, e) = g.stride, g.dilation
-        for i, j in list(np.ndindex(*g.output_size))[::order]:
-            window = image[:, :, i * u : i * u + d * (g.r - 1) + 1 : d, j * v : j * v + e * (g.s - 1) + 1 : e]
-            at = window.reshape(g.n, g.c, -1).argmax(axis=2)
-            place = images, channels, i * u + at // g.s * d, j * v + at % g.s * e
-            out[place] = add(out[place], dy[:, :, i, j], dtype)
-        return {"dx": stored(cropped(out, g.overhang, (g.h, g.w)), dtype)}
+        inside = padded(np.ones(g.size), g.overhang, np.dtype(bool))
+        for place, seen in list(covered(g))[::order]:
+            within = np.flatnonzero(inside[seen])  # padding is never chosen, not by a window of minus infinities either
+            found = within[image[seen].reshape(g.n, g.c, -1)[..., within].argmax(axis=2)]
+            at = chosen(g, found, (images, channels, *place[1:]))
+            out[at] = add(out[at], dy[place], dtype)
+        return {"dx": stored(cropped(out, g.overhang, g.size), dtype)}
 
     return run
 

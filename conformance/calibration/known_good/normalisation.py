@@ -16,6 +16,7 @@ from conformance.calibration.subject import Run
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS, Arrays, ConvBnGeometry, ConvGeometry, Operator
 from conformance.operators.conv_bn.channels import as_image, by_channel
+from conformance.operators.spatial import per_channel
 
 Convolve = Callable[[str, ConvGeometry, Arrays, str], np.ndarray]
 """(operator of a convolution, geometry, inputs, format to keep the result in) -> its main output."""
@@ -179,6 +180,11 @@ class Kernel:
         return Channels(z, mean, var, inverse, gamma, beta)
 
 
+def per_filter(values: np.ndarray, rank: int) -> np.ndarray:
+    """[K] as filters are multiplied by it, one input channel and window at a time."""
+    return per_channel(values, rank + 1)
+
+
 def _forward(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
     c = kernel.channels(geometry, inputs, dtype)
     outputs = {"y": as_image(kernel.scale(c), geometry), "mean": c.mean, "var": c.var}
@@ -197,7 +203,7 @@ def _inference(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: 
         z = kernel.z(geometry, inputs, dtype)
         return {"y": as_image(kernel.scale(kernel.with_statistics(geometry, inputs, z, mean, var)), geometry)}
     c = kernel.with_statistics(geometry, inputs, mean[:, None], mean, var)
-    w = kernel.wide(inputs["w"]) * c.factor[:, None, None, None]
+    w = kernel.wide(inputs["w"]) * per_filter(c.factor, geometry.rank)
     z = replace(kernel, between=False).z(geometry, {"x": inputs["x"], "w": w}, dtype)
     return {"y": as_image(z + (c.beta - c.mean * c.factor)[:, None], geometry)}
 

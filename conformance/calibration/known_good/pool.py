@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,8 +19,7 @@ from conformance.calibration.subject import DEFAULT, FP32_ONLY
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry
-from conformance.operators.pooling import taps
-from conformance.operators.spatial import cropped, padded
+from conformance.operators.spatial import cropped, padded, taps
 
 FORWARD, BACKWARD = POOLINGS
 TIMES_ZERO = dict.fromkeys(NONFINITE, "a constant matrix multiplies NaN and Inf outside the window by zero")
@@ -57,8 +57,8 @@ def _added(total: Total, terms: np.ndarray, weights: np.ndarray | None = None) -
 
 def _listed(seen: Gathered) -> tuple[np.ndarray, np.ndarray]:
     """Terms [KS, N, C, rows, columns] and their divisors, that broadcast to them."""
-    terms, divisors = seen.terms, seen.divisors[:, :, None, None]
-    return terms.reshape(-1, *terms.shape[2:]), divisors.reshape(-1, *divisors.shape[2:])
+    rank, terms, shares = len(seen.by_axis), seen.terms, seen.shares
+    return terms.reshape(-1, *terms.shape[rank:]), shares.reshape(-1, *shares.shape[rank:])
 
 
 Average = Callable[[Operator, PoolGeometry, Arrays], np.ndarray]
@@ -93,7 +93,7 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class Separable:
-    """Columns of the window first, then its rows; divided axis by axis, or once."""
+    """Columns of the window first, then its rows and planes; divided axis by axis, or once."""
 
     divide: Divide
     once: bool = False
@@ -101,16 +101,21 @@ class Separable:
 
     def __call__(self, operator: Operator, geometry: PoolGeometry, inputs: Arrays) -> np.ndarray:
         """In fp32."""
-        seen = gathered(operator, geometry, inputs)
-        terms = seen.terms.astype(np.float32).swapaxes(0, 1)
-        columns, rows = seen.columns[:, None, None, None, None], seen.rows[:, None, None, :, None]
-        if self.once and seen.common:
-            return self.divide(self._pass(self._between(self._pass(terms))), seen.divisors[0, 0])
-        if operator.name == FORWARD:
-            across = self._between(self.divide(self._pass(terms), columns[0]))
-            return self.divide(self._pass(across), rows[0])
-        across = self._between(self._pass(self.divide(terms, columns)))
-        return self._pass(self.divide(across, rows))
+        seen, forward = gathered(operator, geometry, inputs), operator.name == FORWARD
+        total, once = seen.terms.astype(np.float32), self.once and seen.common
+        for axis in reversed(range(geometry.rank)):  # the terms of this axis are the last that are left
+            total = np.moveaxis(total, axis, 0)
+            shape = [-1 if place == axis else 1 for place in range(geometry.rank)]
+            of_outputs = (len(seen.by_axis[axis]), *(1,) * (axis + 2), *shape)
+            divisors = seen.by_axis[axis].reshape(of_outputs)
+            if not (once or forward):
+                total = self.divide(total, divisors)
+            total = self._pass(total)
+            if forward and not once:
+                total = self.divide(total, divisors[0])
+            if axis:
+                total = self._between(total)
+        return self.divide(total, seen.divisors[(0,) * geometry.rank]) if once else total
 
     def _between(self, across: np.ndarray) -> np.ndarray:
         return stored(across, self.kept).astype(np.float32)
@@ -125,16 +130,16 @@ def _scattered(divide: Divide) -> Average:
     def average(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
         shares = divide(inputs["dy"].astype(np.float32), g.divisors.astype(np.float64))
         image = padded(np.zeros(g.x.shape, np.float32), g.overhang, np.dtype(np.float32))
-        for rows, columns in taps(g):
-            image[..., rows, columns] += shares
-        return np.ascontiguousarray(cropped(image, g.overhang, (g.h, g.w)))
+        for seen in taps(g):
+            image[seen] += shares
+        return np.ascontiguousarray(cropped(image, g.overhang, g.size))
 
     return average
 
 
 def _constant_matrix(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
     """A GEMM with a matrix that holds reciprocals where a window is, and zeros elsewhere."""
-    places = g.h * g.w
+    places = math.prod(g.size)
     one = replace(g, n=places, c=1, divisor_override=1)
     unit = np.eye(places).reshape(one.x.shape)
     windows = OPERATORS[FORWARD].reference(one, {"x": unit})["y"].reshape(places, -1)
@@ -148,11 +153,13 @@ def _constant_matrix(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.
 def _prefix_sums(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
     """Differences of an integral image in fp64, which holds the suite's data exactly."""
     image = padded(inputs["x"], g.overhang, np.dtype(np.float64))
-    whole = np.pad(image.cumsum(2).cumsum(3), ((0, 0), (0, 0), (1, 0), (1, 0)))
-    (p, q), (u, v) = g.output_size, g.stride
-    top, left = np.arange(p)[:, None] * u, np.arange(q) * v
-    total = whole[..., top + g.r, left + g.s] - whole[..., top, left + g.s]
-    return (total - (whole[..., top + g.r, left] - whole[..., top, left])) / g.divisors
+    total = image
+    for axis in range(2, 2 + g.rank):
+        total = np.pad(total.cumsum(axis), [(int(place == axis), 0) for place in range(total.ndim)])
+    for axis, (count, u, extent) in enumerate(zip(g.output_size, g.stride, g.window, strict=True), 2):
+        first = np.arange(count) * u
+        total = total.take(first + extent, axis) - total.take(first, axis)
+    return total / g.divisors
 
 
 def _known_good(name: str, average: Average, contract: Contract = DEFAULT, **given: Any) -> KnownGood:
@@ -203,7 +210,7 @@ _ACCUMULATORS = (
                 stricter=Contract(accumulate="fp16"), dtypes=("bf16",)),
     _known_good("columns-stored-bf16", Separable(by_reciprocals, once=True, kept="bf16"),
                 Contract(splits=4, partials="bf16"), stricter=Contract(splits=4, partials="fp16"),
-                dtypes=("bf16",), operators=(FORWARD,), when=lambda g: g.r <= 4),
+                dtypes=("bf16",), operators=(FORWARD,), when=lambda g: math.prod(g.window[:-1]) <= 4),
     _known_good("tf32", Summed(Sum(prepare=partial(sums.narrowed, TF32))), Contract(inputs="tf32"),
                 stricter=Contract(inputs="bf16x3"), dtypes=FP32_ONLY),
     _known_good("bf16-inputs", Summed(Sum(prepare=partial(sums.narrowed, BF16)), by_reciprocals),

@@ -7,17 +7,21 @@ multiply-add is one rounding here as it is in hardware.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 
 from conformance.calibration.lowering import lowered
 from conformance.calibration.rounding import Way, parts, rounded, stored
-from conformance.dtypes import Format
-from conformance.operators import Arrays, ConvGeometry, Operator
+from conformance.dtypes import WHOLE, Format, sums_of
+from conformance.operators import Arrays, Operator
+from conformance.operators.mistakes import fitted
+from conformance.operators.spatial import per_channel
 
 State = tuple[np.ndarray, ...]
 """The accumulators, and what a compensated sum carries beside them."""
@@ -187,12 +191,14 @@ def blas(a: np.ndarray, b: np.ndarray, taps: int = 1) -> np.ndarray:
 Total = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 
 
-def direct(total: Total, operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """An operator as sums of its own products: its main output, and dbias in the same order."""
+def direct(total: Total, operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+    """An operator as sums of its own products: its main output, zero where there is none, and dbias in the same
+    order."""
     product = lowered(operator, geometry, inputs)
-    taps = 1 if operator.name == "conv_backward_weight" else geometry.r * geometry.s
+    taps = 1 if operator.name.endswith("backward_weight") else math.prod(geometry.window)
     main, *others = operator.outputs(geometry)
-    outputs = {main: product.restored(total(product.a, product.b, taps))}
+    found = product.restored(total(product.a, product.b, taps))
+    outputs = {main: fitted(found, operator.outputs(geometry)[main].shape)}
     if others:
         dy = inputs["dy"].astype(np.float64).swapaxes(0, 1).reshape(1, geometry.k, -1)
         outputs[others[0]] = total(dy, np.ones((1, dy.shape[2], 1)), 1).reshape(-1)
@@ -203,9 +209,12 @@ def finished(outputs: Arrays, inputs: Arrays, dtype: str) -> Arrays:
     """The bias added in the accumulator's dtype, and the one rounding to storage."""
     if "bias" in inputs:
         outputs = {
-            name: values + inputs["bias"].astype(values.dtype)[:, None, None] for name, values in outputs.items()
+            name: values + per_channel(inputs["bias"].astype(values.dtype), values.ndim - 2)
+            for name, values in outputs.items()
         }
-    return {name: stored(values, dtype) for name, values in outputs.items()}
+    if dtype in WHOLE:
+        return outputs
+    return {name: stored(values, sums_of(dtype)) for name, values in outputs.items()}
 
 
 def blocks(size: int) -> Callable[[int], int]:

@@ -1,4 +1,4 @@
-"""NumPy arrays; bf16 is ml_dtypes.bfloat16."""
+"""NumPy arrays; bf16 and fp8 are those of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from conformance.implementations.bridges import pages
@@ -38,8 +37,8 @@ class NumpyArrays(ArrayBridge):
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
         steps = [stride * array.itemsize for stride in strides]
-        # its base is the whole array, as of a slice; of bf16 NumPy knows no buffers
-        whole = array.view(np.uint8) if array.dtype == ml_dtypes.bfloat16 else array
+        # its base is the whole array, as of a slice; of bf16 and fp8 NumPy knows no buffers
+        whole = array.view(np.uint8) if array.dtype.isbuiltin == 2 else array
         return np.ndarray(shape, array.dtype, whole, offset * array.itemsize, steps)
 
     @property

@@ -7,7 +7,6 @@ import mmap
 import sys
 from functools import cache
 
-import ml_dtypes
 import numpy as np
 
 
@@ -27,8 +26,8 @@ def placed(array: np.ndarray, side: str) -> np.ndarray:
     address = ctypes.addressof(handle)
     del handle  # it would keep the region from being unmapped
     start = span - array.nbytes if side == "end" else page if side == "start" else 0
-    # bf16 has no buffers; of other dtypes the array itself is what views of it have as their base
-    dtype = np.dtype(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array.dtype
+    # what NumPy has no letter for has no buffers; of other dtypes the array itself is what views have as their base
+    dtype = np.dtype(f"u{array.itemsize}") if array.dtype.isbuiltin == 2 else array.dtype
     memory = np.frombuffer(region, dtype, array.size, start).view(array.dtype)
     memory[...] = array
     no_access, reading = 0, 1  # PROT_NONE, PROT_READ

@@ -17,6 +17,13 @@ from conformance.implementations.bridges.tape import Footprint, Tape, first, of_
 from conformance.implementations.devices import Unavailable
 from conformance.zeros import copied
 
+CARRIED = (
+    ("bfloat16", "int16", np.dtype(ml_dtypes.bfloat16)),
+    ("float8_e4m3fn", "int8", np.dtype(ml_dtypes.float8_e4m3fn)),
+    ("float8_e5m2", "int8", np.dtype(ml_dtypes.float8_e5m2)),
+)
+"""What travels as integers, which NumPy and torch agree on."""
+
 
 def _torch() -> ModuleType:
     return import_module("torch")
@@ -52,8 +59,9 @@ class TorchArrays(ArrayBridge):
         if array.device.type != self.device:
             raise TypeError(f"returned a tensor on {array.device.type}; expected one on {self.device}")
         tensor = array.detach().contiguous().cpu()
-        if tensor.dtype == torch.bfloat16:
-            return np.asarray(tensor.view(torch.int16)).view(ml_dtypes.bfloat16)
+        for own, integers, dtype in CARRIED:
+            if tensor.dtype == getattr(torch, own):
+                return np.asarray(tensor.view(getattr(torch, integers))).view(dtype)
         return np.asarray(tensor)
 
     def synchronize(self, result: Any) -> None:
@@ -113,10 +121,11 @@ class TorchArrays(ArrayBridge):
 
 
 def _tensor(array: np.ndarray) -> Any:
-    """A tensor on the array's memory; bf16 travels as 16-bit integers, which NumPy and torch agree on."""
+    """A tensor on the array's memory."""
     torch = _torch()
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    for own, integers, dtype in CARRIED:
+        if array.dtype == dtype:
+            return torch.from_numpy(array.view(integers)).view(getattr(torch, own))
     return torch.from_numpy(array)
 
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import ClassVar
 
 import numpy as np
 
 from conformance.operators.base import Tensor
-from conformance.operators.descriptor import NEGATED_FLAG, Described, Field
-from conformance.operators.pooling_geometry import CEIL, SIZES, laid_out
-from conformance.operators.spatial import UNPADDED, GeometryError, Padding, Pair, require_windows
+from conformance.operators.descriptor import NEGATED_FLAG, Described, Field, by_rank
+from conformance.operators.pooling_geometry import CEIL, laid_out, pooling_fields
+from conformance.operators.spatial import (
+    WINDOW,
+    Extents,
+    GeometryError,
+    Padding,
+    Spatial,
+    require_windows,
+    unpadded,
+)
 
 LARGEST_MULTIPLE = 1 << 18
 """Least common multiple of a problem's divisors that leaves room for data in an exact float64 sum."""
@@ -22,63 +30,67 @@ MAX_DISTINCT = 1 << 10
 MAX_EDGE = 1 << 20
 """Windows at one edge that are looked at."""
 
+DIVISORS = (
+    Field("valid", "divide by the positions inside the image (0 or 1)", NEGATED_FLAG, "count_include_pad", True),
+    Field("div", "divisor", attribute="divisor_override", default=None),
+)
+
 
 @dataclass(frozen=True)
-class PoolGeometry(Described):
-    """Sizes and parameters of one average pooling. Raises GeometryError for what no pooling has.
+class PoolGeometry(Described, Spatial):
+    """Sizes and parameters of one average pooling in one to three dimensions. Raises GeometryError for what no pooling
+    has. A padding of () is none.
 
     What follows from them: see `conformance.operators.pooling.laid_out`.
     """
 
     PREFIX = "pool"
-    FIELDS = (
-        *SIZES,
-        CEIL,
-        Field("valid", "divide by the positions inside the image (0 or 1)", NEGATED_FLAG, "count_include_pad", True),
-        Field("div", "divisor", attribute="divisor_override", default=None),
-    )
+    FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = by_rank(lambda rank: (*pooling_fields(rank), CEIL, *DIVISORS))
     family: ClassVar[str] = "avg_pool"
-    dilation: ClassVar[Pair] = (1, 1)
 
     n: int
     c: int
-    h: int
-    w: int
-    r: int
-    s: int
-    stride: Pair
-    padding: Padding = UNPADDED
+    size: Extents
+    window: Extents
+    stride: Extents
+    padding: Padding = ()
     ceil_mode: bool = False
     count_include_pad: bool = True
     divisor_override: int | None = None
 
-    output_size: Pair = field(init=False, repr=False, compare=False)
+    output_size: Extents = field(init=False, repr=False, compare=False)
     overhang: Padding = field(init=False, repr=False, compare=False)
     x: Tensor = field(init=False, repr=False, compare=False)
     y: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        vars(self).update(padding=self.padding or unpadded(self.rank))
         require_windows(self, divisor=1 if self.divisor_override is None else self.divisor_override)
-        for name, window, sides in zip("rs", (self.r, self.s), self.padding, strict=True):
+        for name, window, sides in zip(WINDOW[self.rank], self.window, self.padding, strict=True):
             if max(sides) >= window:
                 raise GeometryError(f"padding is {max(sides)}; it must be less than the window, {name}{window}")
         vars(self).update(laid_out(self))
         if self.common_multiple > LARGEST_MULTIPLE:
             raise GeometryError(TOO_MANY)
 
+    @property
+    def dilation(self) -> Extents:
+        """None."""
+        return (1,) * self.rank
+
     @cached_property
     def divisors(self) -> np.ndarray:
-        """What each output is divided by, [P, Q], integers."""
+        """What each output is divided by, of its size, integers."""
         if self.divisor_override is not None:
             return np.full(self.output_size, self.divisor_override)
-        rows, columns = (self.counted(axis, np.arange(count)) for axis, count in enumerate(self.output_size))
-        return np.asarray(np.multiply.outer(rows, columns))
+        axes = (self.counted(axis, np.arange(count)) for axis, count in enumerate(self.output_size))
+        return np.asarray(reduce(np.multiply.outer, axes))
 
     @property
     def rounded_reciprocals(self) -> int:
         """Factors of the divisors, one for each axis, with reciprocals that no binary format holds."""
         given = self.divisor_override
-        factors = [self._distinct(0), self._distinct(1)] if given is None else [np.array(given)]
+        factors = self._distinct if given is None else [np.array(given)]
         return sum(bool(np.any(divisors & (divisors - 1))) for divisors in factors)
 
     @cached_property
@@ -91,14 +103,19 @@ class PoolGeometry(Described):
         """Each divisor once, in order."""
         if self.divisor_override is not None:
             return np.array([self.divisor_override])
-        return np.unique(np.multiply.outer(self._distinct(0), self._distinct(1)))
+        return np.unique(reduce(np.multiply.outer, self._distinct))
 
-    def _distinct(self, axis: int) -> np.ndarray:
-        """Each count of positions along one axis once. Raises GeometryError for those that no common multiple allows.
+    @cached_property
+    def _distinct(self) -> list[np.ndarray]:
+        """For each axis, each count of positions once."""
+        return [self._distinct_along(axis) for axis in range(self.rank)]
+
+    def _distinct_along(self, axis: int) -> np.ndarray:
+        """Raises GeometryError for counts that no common multiple allows.
 
         All windows between the edges have the same: an image that fits into no memory can be described.
         """
-        count, window = self.output_size[axis], (self.r, self.s)[axis]
+        count, window = self.output_size[axis], self.window[axis]
         edge = 2 * (window // self.stride[axis]) + 2  # windows that may reach beyond the image, on each side
         if min(count, edge) <= MAX_EDGE:
             ends = np.arange(min(count, edge + 1)), np.arange(max(count - edge, 0), count)
@@ -109,7 +126,7 @@ class PoolGeometry(Described):
 
     def counted(self, axis: int, windows: np.ndarray) -> np.ndarray:
         """Positions of windows along one axis that count."""
-        size, window, (before, after) = (self.h, self.w)[axis], (self.r, self.s)[axis], self.padding[axis]
+        size, window, (before, after) = self.size[axis], self.window[axis], self.padding[axis]
         starts = windows * self.stride[axis] - before
         low, high = (-before, size + after) if self.count_include_pad else (0, size)
         counts: np.ndarray = np.minimum(starts + window, high) - np.maximum(starts, low)

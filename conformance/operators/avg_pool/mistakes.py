@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,24 @@ from conformance.operators.mistakes import (
     WINDOWS,
     Change,
     Compute,
+    H,
     InapplicableError,
+    Misread,
     Mistake,
     Sees,
-    misread,
+    W,
+    of_neighbours,
+    on_axis,
     on_outputs,
 )
-from conformance.operators.pooling import scattered, taps
+from conformance.operators.pooling import scattered
 from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS, Kept, packed, reached
-from conformance.operators.spatial import UNPADDED, padded
+from conformance.operators.spatial import Extents, is_padded, padded, taps, unpadded
 
 FORWARD, BACKWARD = "avg_pool_forward", "avg_pool_backward"
 
 Counts = Callable[[PoolGeometry], np.ndarray]
-"""Divisors [P, Q]."""
+"""Divisors, of the output's size."""
 
 
 def _divisors(g: PoolGeometry) -> np.ndarray:
@@ -42,7 +47,7 @@ def apart(sees: Sees = lambda geometry: geometry, counts: Counts = _divisors, **
 
     Gradients are brought to the divisors' common multiple, as the reference does, and divided once.
     """
-    sums = misread(lambda geometry: replace(sees(geometry), divisor_override=1), **changes)
+    sums = Misread(lambda geometry: replace(sees(geometry), divisor_override=1), changes)
 
     def compute(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         divisors = counts(g)
@@ -57,20 +62,20 @@ def apart(sees: Sees = lambda geometry: geometry, counts: Counts = _divisors, **
 
 def _without_remainder(g: PoolGeometry) -> PoolGeometry:
     """The image that y alone implies."""
-    rows, columns = reached(g)
-    if columns == g.w or min(rows, columns) < 1:
+    size = reached(g)
+    if size[-1] == g.w or min(size) < 1:
         raise InapplicableError
-    (top, _), (left, _) = g.padding
-    return replace(g, h=rows, w=columns, padding=((top, 0), (left, 0)))
+    return replace(g, size=size, padding=tuple((before, 0) for before, _ in g.padding))
 
 
 def _filled(mode: Any) -> Compute:
     """Something else than zeros around the image, the divisor being right."""
 
     def enlarged(g: PoolGeometry) -> PoolGeometry:
-        if g.padding == UNPADDED:
+        if not is_padded(g.padding):
             raise InapplicableError
-        return replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=UNPADDED)
+        size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
+        return replace(g, size=size, padding=unpadded(g.rank))
 
     return apart(enlarged, x=lambda x, g: np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode))
 
@@ -83,7 +88,7 @@ def _some(kept: Kept) -> Compute:
         if operator.name == BACKWARD:
             return {"dx": scattered(g, shares(g, inputs, dtype), seen) / g.common_multiple}
         image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
-        total = sum((image[..., rows, columns] for rows, columns in seen), start=np.zeros(g.y.shape, dtype))
+        total = sum((image[place] for place in seen), start=np.zeros(g.y.shape, dtype))
         return {"y": total / g.divisors}
 
     return compute
@@ -98,7 +103,7 @@ def shares(g: PoolGeometry, inputs: Arrays, dtype: Any = np.float64) -> np.ndarr
 def _largest(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
     """The maximum over the window, padding included."""
     image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
-    return {"y": np.max([image[..., rows, columns] for rows, columns in taps(g)], axis=0)}
+    return {"y": np.max([image[place] for place in taps(g)], axis=0)}
 
 
 _ADDED: dict[str, Compute] = {
@@ -112,11 +117,10 @@ _ADDED: dict[str, Compute] = {
 }
 
 
-def _counted(g: PoolGeometry, low: tuple[int, int], high: tuple[int | None, int | None]) -> np.ndarray:
+def _counted(g: PoolGeometry, low: Extents, high: Sequence[int | None]) -> np.ndarray:
     """Positions of each window from `low` on and below `high` (None: wherever it ends), counted from the image."""
-    axes = zip((g.r, g.s), g.stride, g.padding, g.output_size, low, high, strict=True)
-    rows, columns = (_along(*axis) for axis in axes)
-    counts: np.ndarray = np.maximum(np.multiply.outer(rows, columns), 1)
+    axes = zip(g.window, g.stride, g.padding, g.output_size, low, high, strict=True)
+    counts: np.ndarray = np.maximum(reduce(np.multiply.outer, [_along(*axis) for axis in axes]), 1)
     return counts
 
 
@@ -127,12 +131,37 @@ def _along(window: int, stride: int, sides: tuple[int, int], count: int, low: in
     return found
 
 
-def _before(g: PoolGeometry) -> tuple[int, int]:
-    return -g.padding[0][0], -g.padding[1][0]
+def _before(g: PoolGeometry) -> Extents:
+    return tuple(-before for before, _ in g.padding)
 
 
-def _after(g: PoolGeometry) -> tuple[int, int]:
-    return g.h + g.padding[0][1], g.w + g.padding[1][1]
+def _after(g: PoolGeometry) -> Extents:
+    return tuple(size + after for size, (_, after) in zip(g.size, g.padding, strict=True))
+
+
+def _zeros(g: PoolGeometry) -> Extents:
+    return (0,) * g.rank
+
+
+def _not_counted(axis: int) -> Counts:
+    """The padding of one axis is not counted."""
+
+    def counts(g: PoolGeometry) -> np.ndarray:
+        low, high = on_axis(_before(g), axis, lambda _: 0), on_axis(_after(g), axis, lambda _: g.size[axis])
+        return _counted(g, low, high)
+
+    return counts
+
+
+def _squared(axis: int, power: Callable[[PoolGeometry], int]) -> Counts:
+    """The divisor by the window along one axis."""
+
+    def number(g: PoolGeometry) -> int:
+        if -axis > g.rank:
+            raise InapplicableError
+        return int(g.window[axis] ** power(g))
+
+    return _all(number)
 
 
 def _all(number: Callable[[PoolGeometry], int]) -> Counts:
@@ -151,20 +180,20 @@ def _transposed(g: PoolGeometry) -> np.ndarray:
 
 _COUNTED: dict[str, Counts] = {
     "padding counted": lambda g: _counted(g, _before(g), _after(g)),
-    "padding not counted": lambda g: _counted(g, (0, 0), (g.h, g.w)),
-    "padding before not counted": lambda g: _counted(g, (0, 0), _after(g)),
-    "padding after not counted": lambda g: _counted(g, _before(g), (g.h, g.w)),
-    "padding of H not counted": lambda g: _counted(g, (0, -g.padding[1][0]), (g.h, g.w + g.padding[1][1])),
-    "padding of W not counted": lambda g: _counted(g, (-g.padding[0][0], 0), (g.h + g.padding[0][1], g.w)),
-    "window size for the divisor (R*S)": _all(lambda g: g.r * g.s),
-    "positions beyond the image counted, padding before not": lambda g: _counted(g, (0, 0), (None, None)),
-    "last position counted before the image's end": lambda g: _counted(g, (0, 0), (g.h - 1, g.w - 1)),
-    "divisor by rows of the window only": _all(lambda g: g.r),
-    "divisor by columns of the window only": _all(lambda g: g.s),
-    "divisor of a square window, R*R": _all(lambda g: g.r * g.r),
-    "divisor of a square window, S*S": _all(lambda g: g.s * g.s),
+    "padding not counted": lambda g: _counted(g, _zeros(g), g.size),
+    "padding before not counted": lambda g: _counted(g, _zeros(g), _after(g)),
+    "padding after not counted": lambda g: _counted(g, _before(g), g.size),
+    "padding of H not counted": _not_counted(H),
+    "padding of W not counted": _not_counted(W),
+    "window size for the divisor (R*S)": _all(lambda g: math.prod(g.window)),
+    "positions beyond the image counted, padding before not": lambda g: _counted(g, _zeros(g), (None,) * g.rank),
+    "last position counted before the image's end": lambda g: _counted(g, _zeros(g), [size - 1 for size in g.size]),
+    "divisor by rows of the window only": _squared(H, lambda g: 1),
+    "divisor by columns of the window only": _squared(W, lambda g: 1),
+    "divisor of a square window, R*R": _squared(H, lambda g: g.rank),
+    "divisor of a square window, S*S": _squared(W, lambda g: g.rank),
     "divisor of the strides": _all(lambda g: math.prod(g.stride)),
-    "divisor of the whole image": _all(lambda g: g.h * g.w),
+    "divisor of the whole image": _all(lambda g: math.prod(g.size)),
     "divisor of the first window for every one": _of_window(0),
     "divisor of the middle window for every one": _of_window(1),
     "divisors transposed": _transposed,
@@ -185,7 +214,7 @@ _OVERRIDDEN: dict[str, Counts] = {
         lambda g, divisor: divisor * replace(g, divisor_override=None).divisors
     ),
     "divisor override on inner windows only": _of_override(
-        lambda g, divisor: np.where(_counted(g, (0, 0), (g.h, g.w)) == g.r * g.s, divisor, g.r * g.s)
+        lambda g, divisor: np.where(_counted(g, _zeros(g), g.size) == math.prod(g.window), divisor, math.prod(g.window))
     ),
 }
 
@@ -205,14 +234,14 @@ def _overlapping(order: Callable[[list[Any]], list[Any]]) -> Compute:
 
 
 def _holding(g: PoolGeometry) -> np.ndarray:
-    """Windows that hold each element, [H, W]."""
+    """Windows that hold each element of an image."""
     one = replace(g, n=1, c=1)
     holding: np.ndarray = scattered(one, np.ones(one.y.shape), list(taps(one)))[0, 0]
     return holding
 
 
 def _gaps_filled(dx: np.ndarray, g: PoolGeometry) -> np.ndarray:
-    return np.where(_holding(g) == 0, np.roll(dx, 1, 3) + np.roll(dx, 1, 2), dx)
+    return np.where(_holding(g) == 0, of_neighbours(dx, g.rank), dx)
 
 
 _GRADIENTS: dict[str, Compute] = {

@@ -1,4 +1,4 @@
-"""Two-dimensional average pooling, forward and backward.
+"""Average pooling in one to three dimensions, forward and backward; the formula is that of two.
 
     y[n,c,p,q] = sum_{r,s} x[n, c, p*u + r - top, q*v + s - left] / divisor[p,q]
 
@@ -12,6 +12,7 @@ least common multiple before they are added.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -23,8 +24,8 @@ from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor, WorkedExample
 from conformance.operators.extended import Double
 from conformance.operators.invalid import INTEGERS, WINDOW
-from conformance.operators.pooling import covered, few_windows, most_windows, scattered, taps
-from conformance.operators.spatial import padded
+from conformance.operators.pooling import covered, few_windows, scattered
+from conformance.operators.spatial import padded, taps, taps_per_input
 
 
 class _Pool(Operator):
@@ -44,7 +45,7 @@ class _Pool(Operator):
 
     def parameters(self, geometry: PoolGeometry) -> dict[str, Any]:
         return {
-            "kernel_size": (geometry.r, geometry.s),
+            "kernel_size": geometry.window,
             "stride": geometry.stride,
             "padding": geometry.padding,
             "ceil_mode": geometry.ceil_mode,
@@ -68,7 +69,7 @@ class _Pool(Operator):
 
     def flops(self, geometry: PoolGeometry) -> int:
         """An addition for every position of every window."""
-        return geometry.y.size * geometry.r * geometry.s
+        return geometry.y.size * math.prod(geometry.window)
 
 
 class AvgPoolForward(_Pool):
@@ -93,8 +94,8 @@ class AvgPoolForward(_Pool):
     def errors(self, geometry: PoolGeometry) -> ErrorModel:
         """The window, and one more rounding for the division. The windows that hold an element may share its share of
         the average, or its sum with another one."""
-        window = geometry.r * geometry.s
-        return self.error_model(geometry, {"y": window + 1}, window, most_windows(geometry))
+        window = math.prod(geometry.window)
+        return self.error_model(geometry, {"y": window + 1}, window, taps_per_input(geometry))
 
     def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """The sum over the window, exact, divided once."""
@@ -126,13 +127,13 @@ class AvgPoolBackward(_Pool):
 
     def parameters(self, geometry: PoolGeometry) -> dict[str, Any]:
         """The common ones and input_size=(H, W), which dy does not determine."""
-        return {**super().parameters(geometry), "input_size": (geometry.h, geometry.w)}
+        return {**super().parameters(geometry), "input_size": geometry.size}
 
     def errors(self, geometry: PoolGeometry) -> ErrorModel:
         """The windows that hold an element, and one more rounding for the division; in units of the least common
         multiple of their divisors. The elements of a window all get the same share."""
-        holding = most_windows(geometry)
-        elements = min(geometry.r, geometry.h) * min(geometry.s, geometry.w)
+        holding = taps_per_input(geometry)
+        elements = math.prod(map(min, geometry.window, geometry.size))
         return self.error_model(geometry, {"dx": holding + 1}, holding * geometry.common_multiple, elements)
 
     def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
@@ -159,9 +160,10 @@ def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:
     image = padded(x, geometry.overhang, x.dtype)
     y = np.zeros(geometry.y.shape, x.dtype)
     if few_windows(geometry):
-        for p, q, rows, columns in covered(geometry):
-            y[..., p, q] = image[..., rows, columns].sum(axis=(-2, -1))
+        axes = tuple(range(-geometry.rank, 0))
+        for place, seen in covered(geometry):
+            y[place] = image[seen].sum(axis=axes)
         return y
-    for rows, columns in taps(geometry):
-        y += image[..., rows, columns]
+    for seen in taps(geometry):
+        y += image[seen]
     return y

@@ -11,7 +11,7 @@ FAMILY = Family(
     name="conv",
     geometry=ConvGeometry,
     operators=(ConvForward(), ConvBackwardData(), ConvBackwardWeight()),
-    distributions=(*LINEAR, "large", "small"),
+    distributions=(*LINEAR, "large", "small", "codes"),
     mistakes=MISTAKES,
     further=FURTHER,
 )

@@ -6,64 +6,80 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from conformance.operators.base import Tensor
-from conformance.operators.descriptor import FLAG, PAIR, SIDES, Described, Field
-from conformance.operators.spatial import UNPADDED, GeometryError, Padding, Pair, require_windows
-
-FIELDS = (
-    Field("n", "batch"),
-    Field("c", "input channels"),
-    Field("h", "height"),
-    Field("w", "width"),
-    Field("k", "output channels"),
-    Field("r", "window height"),
-    Field("s", "window width"),
-    Field("u", "stride", PAIR, "stride", (1, 1)),
-    Field("p", "padding", SIDES, "padding", UNPADDED),
-    Field("d", "dilation", PAIR, "dilation", (1, 1)),
-    Field("g", "groups", attribute="groups", default=1),
+from conformance.operators.descriptor import EXTENTS, FLAG, SIDES, Described, Field, by_rank, dilated, sized
+from conformance.operators.spatial import (
+    IMAGE,
+    RESULT,
+    WINDOW,
+    Extents,
+    Padding,
+    Spatial,
+    require_groups,
+    require_windows,
+    spans,
+    unpadded,
 )
 
 
-@dataclass(frozen=True)
-class ConvGeometry(Described):
-    """Sizes and parameters of one convolution. Raises GeometryError for sizes that no convolution has.
+def convolution_fields(rank: int) -> tuple[Field, ...]:
+    """Those that every convolution has."""
+    return (
+        Field("n", "batch"),
+        Field("c", "input channels"),
+        *sized("size", IMAGE[rank]),
+        Field("k", "output channels"),
+        *sized("window", WINDOW[rank]),
+        Field("u", "stride", EXTENTS[rank], "stride", (1,) * rank),
+        Field("p", "padding", SIDES[rank], "padding", unpadded(rank)),
+        dilated(rank),
+        Field("g", "groups", attribute="groups", default=1),
+    )
 
-    What follows from them: (P, Q), and the tensors - x, weights with C counted within a group, y, and bias.
+
+@dataclass(frozen=True)
+class ConvGeometry(Described, Spatial):
+    """Sizes and parameters of one convolution in one to three dimensions. Raises GeometryError for sizes that no
+    convolution has. A stride, padding or dilation of () is the default on every axis.
+
+    What follows from them: `output_size`, and the tensors - x, weights with C counted within a group, y, and bias.
     """
 
-    FIELDS: ClassVar[tuple[Field, ...]] = (*FIELDS, Field("b", "bias (0 or 1)", FLAG, "bias", False))
+    FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = by_rank(
+        lambda rank: (*convolution_fields(rank), Field("b", "bias (0 or 1)", FLAG, "bias", False))
+    )
     family: ClassVar[str] = "conv"
 
     n: int
     c: int
-    h: int
-    w: int
+    size: Extents
     k: int
-    r: int
-    s: int
-    stride: Pair = (1, 1)
-    padding: Padding = UNPADDED
-    dilation: Pair = (1, 1)
+    window: Extents
+    stride: Extents = ()
+    padding: Padding = ()
+    dilation: Extents = ()
     groups: int = 1
     bias: bool = False
 
-    output_size: Pair = field(init=False, repr=False, compare=False)
+    output_size: Extents = field(init=False, repr=False, compare=False)
     x: Tensor = field(init=False, repr=False, compare=False)
     filter: Tensor = field(init=False, repr=False, compare=False)
     y: Tensor = field(init=False, repr=False, compare=False)
     per_channel: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_windows(self, k=self.k, groups=self.groups)
-        for name, channels in (("c", self.c), ("k", self.k)):
-            if channels % self.groups:
-                raise GeometryError(f"{name} is {channels}, which {self.groups} groups do not divide")
-        axes = zip((self.h, self.w), (self.r, self.s), self.stride, self.padding, self.dilation, strict=True)
-        p, q = ((size + sum(sides) - d * (window - 1) - 1) // u + 1 for size, window, u, sides, d in axes)
+        rank = len(self.size)
+        ones = (1,) * rank
         vars(self).update(
-            output_size=(p, q),
-            x=Tensor("NCHW", (self.n, self.c, self.h, self.w)),
-            filter=Tensor("KCRS", (self.k, self.c // self.groups, self.r, self.s)),
-            y=Tensor("NKPQ", (self.n, self.k, p, q)),
+            stride=self.stride or ones, padding=self.padding or unpadded(rank), dilation=self.dilation or ones
+        )
+        require_windows(self, k=self.k, groups=self.groups)
+        require_groups(self)
+        axes = zip(self.size, spans(self), self.stride, self.padding, strict=True)
+        output_size = tuple((size + sum(sides) - span) // u + 1 for size, span, u, sides in axes)
+        vars(self).update(
+            output_size=output_size,
+            x=Tensor(f"NC{IMAGE[rank].upper()}", (self.n, self.c, *self.size)),
+            filter=Tensor(f"KC{WINDOW[rank].upper()}", (self.k, self.c // self.groups, *self.window)),
+            y=Tensor(f"NK{RESULT[rank].upper()}", (self.n, self.k, *output_size)),
             per_channel=Tensor("K", (self.k,)),
         )

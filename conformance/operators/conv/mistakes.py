@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,16 +21,22 @@ from conformance.operators.mistakes import (
     WINDOWS,
     Change,
     Compute,
+    D,
+    H,
     InapplicableError,
     Mistake,
+    W,
+    channels_last,
     misread,
+    of_neighbours,
     on_outputs,
     rolled,
     spanning,
+    swapped,
     within_tiles,
     zeroed,
 )
-from conformance.operators.spatial import UNPADDED, cropped, padded
+from conformance.operators.spatial import Index, cropped, is_padded, padded, per_channel, spans, taps, unpadded
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = "conv_forward", "conv_backward_data", "conv_backward_weight"
 
@@ -37,27 +44,34 @@ FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = "conv_forward", "conv_backward_data", 
 def _exchanged(w: np.ndarray, g: ConvGeometry) -> np.ndarray:
     if g.k != g.c:
         raise InapplicableError
-    grouped = w.reshape(g.groups, g.k // g.groups, g.c // g.groups, g.r, g.s)
+    grouped = w.reshape(g.groups, g.k // g.groups, g.c // g.groups, *g.window)
     return grouped.swapaxes(1, 2).reshape(w.shape)
 
 
-_MISREAD_KERNELS: dict[str, Compute] = {
-    "filter flipped in H": misread(w=lambda w, g: w[:, :, ::-1]),
-    "filter flipped in W": misread(w=lambda w, g: w[..., ::-1]),
-    "filter flipped in H and W": misread(w=lambda w, g: w[:, :, ::-1, ::-1]),
-    "filter transposed (R and S swapped)": misread(lambda g: replace(g, r=g.s, s=g.r), w=lambda w, g: w.swapaxes(2, 3)),
+MISREAD_FILTERS: dict[str, Compute] = {
+    "filter flipped in H": misread(rank=2, w=lambda w, g: np.flip(w, H)),
+    "filter flipped in W": misread(w=lambda w, g: np.flip(w, W)),
+    "filter flipped in H and W": misread(rank=2, w=lambda w, g: np.flip(w, (H, W))),
+    "filter transposed (R and S swapped)": misread(
+        lambda g: replace(g, window=swapped(g.window)), rank=2, w=lambda w, g: w.swapaxes(H, W)
+    ),
     "filter strides of R and S swapped": misread(
-        w=lambda w, g: w.reshape(*w.shape[:2], g.s, g.r).swapaxes(2, 3),
+        rank=2, w=lambda w, g: w.reshape(*w.shape[:2], *swapped(g.window)).swapaxes(H, W)
     ),
-    "filter read as KRSC instead of KCRS": misread(
-        w=lambda w, g: w.reshape(g.k, g.r, g.s, -1).transpose(0, 3, 1, 2),
-    ),
-    "filter rotated by one in H": misread(w=rolled(2)),
-    "filter rotated by one in W": misread(w=rolled(3)),
+    "filter read as KRSC instead of KCRS": misread(w=lambda w, g: channels_last(w, w.shape)),
+    "filter rotated by one in H": misread(rank=2, w=rolled(H)),
+    "filter rotated by one in W": misread(w=rolled(W)),
     "K and C of the filter exchanged": misread(w=_exchanged),
-    "last row of the filter left out": misread(w=zeroed(..., -1, slice(None))),
+    "last row of the filter left out": misread(rank=2, w=zeroed(..., -1, slice(None))),
     "last column of the filter left out": misread(w=zeroed(..., -1)),
-    "last tap of the filter left out": misread(w=zeroed(..., -1, -1)),
+    "last tap of the filter left out": misread(rank=2, w=lambda w, g: zeroed(..., *[-1] * g.rank)(w, g)),
+    "filter flipped in D": misread(rank=3, w=lambda w, g: np.flip(w, D)),
+    "filter flipped in D, H and W": misread(rank=3, w=lambda w, g: np.flip(w, (D, H, W))),
+    "filter transposed (T and R swapped)": misread(
+        lambda g: replace(g, window=(g.r, g.t, g.s)), rank=3, w=lambda w, g: w.swapaxes(D, H)
+    ),
+    "filter rotated by one in D": misread(rank=3, w=rolled(D)),
+    "last plane of the filter left out": misread(rank=3, w=zeroed(slice(None), slice(None), -1)),
 }
 
 
@@ -65,10 +79,11 @@ def _filled(mode: Any) -> Compute:
     """Padding with something else than zero: the kernel sees an unpadded image that is already enlarged."""
 
     def enlarged(g: ConvGeometry) -> ConvGeometry:
-        return replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=UNPADDED)
+        size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
+        return replace(g, size=size, padding=unpadded(g.rank))
 
     def change(x: np.ndarray, g: ConvGeometry) -> np.ndarray:
-        if g.padding == UNPADDED:
+        if not is_padded(g.padding):
             raise InapplicableError
         return np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode)
 
@@ -81,22 +96,34 @@ _FILLED: dict[str, Compute] = {
     "padding repeats the edge instead of zero": _filled("edge"),
 }
 
-_SUMMED = {FORWARD: ("w", (2, 3, 4)), BACKWARD_DATA: ("w", (1, 3, 4)), BACKWARD_WEIGHT: ("dy", (0, 2, 3))}
-"""Operator -> tensor and axes; w is seen as [G, K/g, C/g, R, S]."""
+Summed = Mapping[str, tuple[str, int]]
+"""Operator -> tensor and the axis that is summed over with those of space; w is seen as [G, K/g, C/g, R, S]."""
 
 
-def _tail_of_sum(tile: int) -> Compute:
+def over_places(dy: np.ndarray, dtype: Any) -> np.ndarray:
+    """The sum of every channel."""
+    found: np.ndarray = dy.sum(axis=(0, *range(2, dy.ndim)), dtype=dtype)
+    return found
+
+
+def _tail_of_sum(summed: Summed, tile: int) -> Compute:
     def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-        name, axes = _SUMMED[operator.name]
+        name, axis = summed[operator.name]
         array, g = inputs[name], geometry
-        seen = array.reshape(g.groups, g.k // g.groups, g.c // g.groups, g.r, g.s) if name == "w" else array
-        kept = within_tiles(seen, axes, tile).reshape(array.shape)
+        seen = array.reshape(g.groups, len(array) // g.groups, *array.shape[1:]) if name == "w" else array
+        kept = within_tiles(seen, (axis, *range(seen.ndim - g.rank, seen.ndim)), tile).reshape(array.shape)
         outputs = operator.reference(geometry, inputs | {name: kept}, dtype)
         if "dbias" in outputs:
-            outputs["dbias"] = array.sum(axis=(0, 2, 3), dtype=dtype)
+            outputs["dbias"] = over_places(inputs["dy"], dtype)
         return outputs
 
     return compute
+
+
+def tails_of_sums(summed: Summed) -> tuple[Mistake, ...]:
+    """Of the main output's sum; that of the bias is another one."""
+    name = "tail of the sum beyond tiles of {} dropped"
+    return tuple(Mistake(name.format(tile), "index", _tail_of_sum(summed, tile), tuple(summed)) for tile in TILES)
 
 
 def _by_groups(axis: int, *, interleaved: bool) -> Change:
@@ -149,9 +176,11 @@ def _bias_along(axis: int) -> Compute:
     """bias[index along another axis than the channel's], counted round when it is longer."""
 
     def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        if -axis > geometry.rank:
+            raise InapplicableError
         bare = {name: array for name, array in inputs.items() if name != "bias"}
         y = operator.reference(replace(geometry, bias=False), bare, dtype)["y"]
-        shape = [-1 if a == axis else 1 for a in range(4)]
+        shape = [-1 if place == axis % y.ndim else 1 for place in range(y.ndim)]
         return {"y": y + np.resize(inputs["bias"], y.shape[axis]).astype(dtype).reshape(shape)}
 
     return compute
@@ -159,7 +188,7 @@ def _bias_along(axis: int) -> Compute:
 
 def _bias_twice(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
     y = operator.reference(geometry, inputs, dtype)["y"]
-    return {"y": y + inputs["bias"].astype(dtype)[:, None, None]}
+    return {"y": y + per_channel(inputs["bias"].astype(dtype), geometry.rank)}
 
 
 def _dbias_of(kept: slice) -> Compute:
@@ -167,19 +196,20 @@ def _dbias_of(kept: slice) -> Compute:
 
     def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         outputs = operator.reference(geometry, inputs, dtype)
-        return outputs | {"dbias": inputs["dy"][kept].sum(axis=(0, 2, 3), dtype=dtype)}
+        return outputs | {"dbias": over_places(inputs["dy"][kept], dtype)}
 
     return compute
 
 
-_BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
+BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
     "bias (dbias) missing": (misread(bias=lambda bias, g: np.zeros_like(bias)), (FORWARD, BACKWARD_WEIGHT)),
     "bias (dbias) of the channel before": (misread(bias=rolled(0)), (FORWARD, BACKWARD_WEIGHT)),
     "bias (dbias) of the next channel": (misread(bias=rolled(0, -1)), (FORWARD, BACKWARD_WEIGHT)),
     "bias of channel 0 for every channel": (misread(bias=lambda bias, g: np.repeat(bias[:1], g.k)), (FORWARD,)),
     "bias added along N": (_bias_along(0), (FORWARD,)),
-    "bias added along H": (_bias_along(2), (FORWARD,)),
-    "bias added along W": (_bias_along(3), (FORWARD,)),
+    "bias added along H": (_bias_along(H), (FORWARD,)),
+    "bias added along W": (_bias_along(W), (FORWARD,)),
+    "bias added along D": (_bias_along(D), (FORWARD,)),
     "bias added twice": (_bias_twice, (FORWARD,)),
     "dbias of the first image only": (_dbias_of(slice(0, 1)), (BACKWARD_WEIGHT,)),
     "dbias without the last image": (_dbias_of(slice(0, -1)), (BACKWARD_WEIGHT,)),
@@ -191,92 +221,97 @@ _BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
 }
 
 
-def _overwritten(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+def overwritten(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
     """dx where the last window that touches an element wins."""
-    (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
-    dy = inputs["dy"].astype(dtype).reshape(g.n, g.groups, -1, p * q)
-    w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1, g.r, g.s)
+    dy = inputs["dy"].astype(dtype).reshape(g.n, g.groups, g.k // g.groups, -1)
+    w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1, *g.window)
     image = padded(np.zeros(g.x.shape, dtype), g.padding, np.dtype(dtype))
-    for r, s in itertools.product(range(g.r), range(g.s)):
-        rows, columns = slice(r * d, r * d + (p - 1) * u + 1, u), slice(s * e, s * e + (q - 1) * v + 1, v)
-        image[:, :, rows, columns] = (w[..., r, s].swapaxes(1, 2) @ dy).reshape(g.n, g.c, p, q)
-    return {"dx": np.ascontiguousarray(cropped(image, g.padding, (g.h, g.w)))}
+    for tap, seen in zip(np.ndindex(*g.window), taps(g), strict=True):
+        image[seen] = (w[..., *tap].swapaxes(1, 2) @ dy).reshape(g.n, g.c, *g.output_size)
+    return {"dx": np.ascontiguousarray(cropped(image, g.padding, g.size))}
 
 
-def _gaps_filled(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """dx where elements that no window touches repeat a neighbour."""
-    one = replace(g, n=1, c=1, k=1, groups=1)
+def gaps(operator: Operator, g: Any) -> np.ndarray:
+    """Which elements of the main output's images no window reaches. Raises InapplicableError where there are none."""
+    one = replace(g, n=1, c=1, k=1, groups=1, bias=False)
     ones = {name: np.ones(tensor.shape) for name, tensor in operator.inputs(one).items()}
-    gaps = operator.reference(one, ones)["dx"] == 0
-    if not gaps.any():
+    found: np.ndarray = next(iter(operator.reference(one, ones).values())) == 0
+    if not found.any():
         raise InapplicableError
-    dx = operator.reference(g, inputs, dtype)["dx"]
-    return {"dx": np.where(gaps, np.roll(dx, 1, 3) + np.roll(dx, 1, 2), dx)}
+    return found
 
 
-def remainder(g: ConvGeometry) -> tuple[int, int]:
+def gaps_filled(operator: Operator, g: Any, inputs: Arrays, dtype: Any) -> Arrays:
+    """An image where elements that no window touches repeat a neighbour."""
+    empty = gaps(operator, g)
+    ((name, image),) = operator.reference(g, inputs, dtype).items()
+    return {name: np.where(empty, of_neighbours(image, g.rank), image)}
+
+
+def remainder(g: ConvGeometry) -> tuple[int, ...]:
     """Rows and columns of the padded image that no window reaches, because the stride does not divide."""
-    (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
-    rows = g.h + sum(g.padding[0]) - (p - 1) * u - d * (g.r - 1) - 1
-    return rows, g.w + sum(g.padding[1]) - (q - 1) * v - e * (g.s - 1) - 1
+    axes = zip(g.size, g.padding, g.output_size, g.stride, spans(g), strict=True)
+    return tuple(size + sum(sides) - (count - 1) * u - span for size, sides, count, u, span in axes)
 
 
 def _rounded_up(g: ConvGeometry) -> Any:
     """With a last window that reaches beyond the padding where the stride leaves a remainder."""
-    rows, columns = g.output_size
-    return spanning(g, (rows + (remainder(g)[0] > 0), columns + (remainder(g)[1] > 0)))
+    return spanning(g, tuple(p + (rest > 0) for p, rest in zip(g.output_size, remainder(g), strict=True)))
 
 
 def _remainder_in_front(x: np.ndarray, g: ConvGeometry) -> np.ndarray:
-    if remainder(g) == (0, 0):
+    if not any(remainder(g)):
         raise InapplicableError
-    return np.roll(x, tuple(-extra for extra in remainder(g)), (2, 3))
+    return np.roll(x, tuple(-extra for extra in remainder(g)), tuple(range(-g.rank, 0)))
 
 
 def _packed(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
     """dx of the size that dy alone implies, written row after row into the larger buffer."""
-    rows, columns = remainder(g)
-    if columns == 0 or columns >= g.w or rows >= g.h:
+    left = [size - rest for size, rest in zip(g.size, remainder(g), strict=True)]
+    if not any(remainder(g)[1:] or remainder(g)) or min(left) <= 0:
         raise InapplicableError
     dx = operator.reference(g, inputs, dtype)["dx"]
-    small = dx[..., : g.h - rows, : g.w - columns].reshape(-1)
+    kept: Index = (..., *map(slice, left))
+    small = dx[kept].reshape(-1)
     return {"dx": np.resize(np.append(small, np.zeros(dx.size - small.size, dx.dtype)), dx.shape)}
 
 
+OF_WEIGHTS: dict[str, Compute] = {
+    "dw of the first image only": misread(x=zeroed(slice(1, None))),
+    "dw of the last image only": misread(x=zeroed(slice(0, -1))),
+    "dw averaged over images": on_outputs(lambda dw, g: dw / g.n, "dw"),
+    "dw averaged over all places": on_outputs(lambda dw, g: dw / (g.y.size // g.k), "dw"),
+    "dw of the flipped image": misread(x=lambda x, g: np.flip(x, tuple(range(2, x.ndim)))),
+}
+
 _GRADIENTS: dict[str, tuple[Compute, str]] = {
-    "dx overwritten instead of accumulated where windows overlap": (_overwritten, BACKWARD_DATA),
-    "dx filled where no window reaches": (_gaps_filled, BACKWARD_DATA),
+    "dx overwritten instead of accumulated where windows overlap": (overwritten, BACKWARD_DATA),
+    "dx filled where no window reaches": (gaps_filled, BACKWARD_DATA),
     "dx packed as if the stride left no remainder": (_packed, BACKWARD_DATA),
-    "dx averaged over the window": (on_outputs(lambda dx, g: dx / (g.r * g.s), "dx"), BACKWARD_DATA),
+    "dx averaged over the window": (on_outputs(lambda dx, g: dx / math.prod(g.window), "dx"), BACKWARD_DATA),
     "dx of the stride's remainder in front": (misread(x=_remainder_in_front), BACKWARD_DATA),
     "dw of the stride's remainder in front": (misread(x=_remainder_in_front), BACKWARD_WEIGHT),
-    "dw of the first image only": (misread(x=zeroed(slice(1, None))), BACKWARD_WEIGHT),
-    "dw of the last image only": (misread(x=zeroed(slice(0, -1))), BACKWARD_WEIGHT),
-    "dw averaged over images": (on_outputs(lambda dw, g: dw / g.n, "dw"), BACKWARD_WEIGHT),
-    "dw averaged over all places": (on_outputs(lambda dw, g: dw / (g.y.size // g.k), "dw"), BACKWARD_WEIGHT),
-    "dw of the flipped image": (misread(x=lambda x, g: x[..., ::-1, ::-1]), BACKWARD_WEIGHT),
+    **{name: (compute, BACKWARD_WEIGHT) for name, compute in OF_WEIGHTS.items()},
 }
 
 _INDEX: tuple[Mistake, ...] = (
-    *(Mistake(name, "index", compute) for name, compute in _MISREAD_KERNELS.items()),
+    *(Mistake(name, "index", compute) for name, compute in MISREAD_FILTERS.items()),
     *IMAGES,
     *WINDOWS,
     *DILATIONS,
     *(Mistake(name, "index", compute) for name, compute in _FILLED.items()),
 )
-_MISTAKEN_GROUPS = tuple(
-    Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _GROUPS.items()
-)
+GROUPS = tuple(Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _GROUPS.items())
 
-CONVOLVING = (*_INDEX, *_MISTAKEN_GROUPS)
+CONVOLVING = (*_INDEX, *GROUPS)
 """Those of every operator with a convolution in it, whose reference can be asked for on other parameters."""
 
 MISTAKES: tuple[Mistake, ...] = (
     *_INDEX,
     *TAILS,
-    *(Mistake(f"tail of the sum beyond tiles of {tile} dropped", "index", _tail_of_sum(tile)) for tile in TILES),
-    *_MISTAKEN_GROUPS,
-    *(Mistake(name, "bias", compute, where, lambda g: g.bias) for name, (compute, where) in _BIAS.items()),
+    *tails_of_sums({FORWARD: ("w", 2), BACKWARD_DATA: ("w", 1), BACKWARD_WEIGHT: ("dy", 0)}),
+    *GROUPS,
+    *(Mistake(name, "bias", compute, where, lambda g: g.bias) for name, (compute, where) in BIAS.items()),
     *(Mistake(name, "gradients", compute, (where,)) for name, (compute, where) in _GRADIENTS.items()),
 )
 

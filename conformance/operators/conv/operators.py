@@ -1,4 +1,4 @@
-"""Two-dimensional convolution: forward, backward-data and backward-weight.
+"""Convolution in one to three dimensions: forward, backward-data and backward-weight; formulas are those of two.
 
 Cross-correlation (no kernel flip), as in ONNX Conv and torch.nn.functional.conv2d:
 
@@ -19,18 +19,28 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from conformance.operators import extended
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Place, ProbeMethods
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, ProbeMethods
 from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.extended import Double
 from conformance.operators.invalid import CHANNELS, WINDOW
-from conformance.operators.spatial import BLOCK_ELEMENTS, cropped, padded, taps_per_input
+from conformance.operators.spatial import (
+    BLOCK_ELEMENTS,
+    Index,
+    cropped,
+    padded,
+    per_channel,
+    spans,
+    taps,
+    taps_per_input,
+)
 
 
 def _blocks(g: ConvGeometry) -> Iterator[tuple[slice, slice]]:
-    """Images and output rows of as many windows as fit in `BLOCK_ELEMENTS`: rows of one image, or whole images."""
-    p, row = g.output_size[0], g.groups * (g.filter.size // g.k) * g.output_size[1]
+    """Images and output rows of as many windows as fit in `BLOCK_ELEMENTS`: rows of one image, or whole images. A row
+    is all that has the same place on the first axis."""
+    p, row = g.output_size[0], g.groups * (g.filter.size // g.k) * math.prod(g.output_size[1:])
     rows = max(1, min(p, BLOCK_ELEMENTS // row))
     images = max(1, BLOCK_ELEMENTS // (row * p))
     for image in range(0, g.n, images):
@@ -40,15 +50,16 @@ def _blocks(g: ConvGeometry) -> Iterator[tuple[slice, slice]]:
 
 def _gathered(g: ConvGeometry, x: np.ndarray, dtype: Any) -> Iterator[tuple[slice, slice, np.ndarray]]:
     """Images, output rows and the windows that these see in x[N, C, H, W]: [G, C/g*R*S, images*rows*Q], in `dtype`."""
-    (u, v), (d, e) = g.stride, g.dilation
-    window, taps = (d * (g.r - 1) + 1, e * (g.s - 1) + 1), g.filter.size // g.k
-    before = slice(0, 0)
+    rank, products, before = g.rank, g.filter.size // g.k, slice(0, 0)
+    places: Index = (..., *(slice(None, None, step) for step in (*g.stride, *g.dilation)))
+    # [images, G, C/g, *output, *window] -> [G, C/g, *window, images, *output]
+    order = (1, 2, *range(3 + rank, 3 + 2 * rank), 0, *range(3, 3 + rank))
     for images, rows in _blocks(g):
         if images != before:
-            by_group = padded(x[images].reshape(-1, g.groups, g.c // g.groups, g.h, g.w), g.padding, np.dtype(dtype))
-            seen = sliding_window_view(by_group, window, axis=(3, 4))[..., ::u, ::v, ::d, ::e]
+            by_group = padded(x[images].reshape(-1, g.groups, g.c // g.groups, *g.size), g.padding, np.dtype(dtype))
+            seen = sliding_window_view(by_group, spans(g), axis=tuple(range(3, 3 + rank)))[places]
             before = images
-        yield images, rows, seen[:, :, :, rows].transpose(1, 2, 5, 6, 0, 3, 4).reshape(g.groups, taps, -1)
+        yield images, rows, seen[:, :, :, rows].transpose(order).reshape(g.groups, products, -1)
 
 
 def _by_group(g: ConvGeometry, image: np.ndarray, dtype: Any) -> np.ndarray:
@@ -56,19 +67,18 @@ def _by_group(g: ConvGeometry, image: np.ndarray, dtype: Any) -> np.ndarray:
     return image.astype(dtype).swapaxes(0, 1).reshape(g.groups, g.k // g.groups, -1)
 
 
-class _Conv(signatures.Convolution):
-    """What the three directions share."""
+class Products(Operator):
+    """A sum of products of two inputs, and a bias or its gradient beside them."""
 
     factors = 2
-    invalid = WINDOW | CHANNELS
 
-    def magnitude(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(operator applied to squared inputs), by output."""
         squares = {name: np.square(array.astype(dtype)) for name, array in inputs.items()}
         outputs = self.reference(geometry, squares, dtype)
         return {name: np.sqrt(array, out=array) for name, array in outputs.items()}
 
-    def exact(self, geometry: ConvGeometry, inputs: Arrays) -> dict[str, Double]:
+    def exact(self, geometry: Any, inputs: Arrays) -> dict[str, Double]:
         """Products of slices, and the sums that bias and dbias are."""
         main, unbiased = next(iter(self.outputs(geometry))), replace(geometry, bias=False)
         span = self.errors(geometry).span
@@ -78,11 +88,17 @@ class _Conv(signatures.Convolution):
 
         found = {main: extended.linear(product, [inputs[self.data], inputs[self.operand]], span)}
         if "bias" in inputs:
-            bias = inputs["bias"].astype(np.float64)[:, None, None] + np.zeros_like(found[main][0])
+            bias = per_channel(inputs["bias"].astype(np.float64), geometry.rank) + np.zeros_like(found[main][0])
             found[main] = extended.added(found[main], (bias, np.zeros_like(bias)))
         if "dbias" in self.outputs(geometry):
             found["dbias"] = extended.summed(inputs["dy"].astype(np.float64).swapaxes(0, 1).reshape(geometry.k, -1))
         return found
+
+
+class _Conv(Products, signatures.Convolution):
+    """What the three directions share."""
+
+    invalid = WINDOW | CHANNELS
 
     def flops(self, geometry: ConvGeometry) -> int:
         """2 * N*K*P*Q * C/g*R*S in every direction, taps on padding counted as the field does."""
@@ -100,26 +116,34 @@ def apart(extent: int, wanted: Iterable[Place]) -> Iterator[Place]:
         yield name, (i * extent // len(places), *index), value
 
 
-def inner_tap(g: ConvGeometry) -> tuple[int, int] | None:
+def inner_tap(g: ConvGeometry) -> tuple[int, ...] | None:
     """The first tap of the window that no output has on padding; None where there is none."""
     found = []
-    for axis, (size, window) in enumerate(((g.h, g.r), (g.w, g.s))):
+    for axis, (size, window) in enumerate(zip(g.size, g.window, strict=True)):
         starts = np.arange(g.output_size[axis]) * g.stride[axis] - g.padding[axis][0]
         places = starts + g.dilation[axis] * np.arange(window)[:, None]
         found.append(np.flatnonzero(((places >= 0) & (places < size)).all(axis=1)))
-    return (int(found[0][0]), int(found[1][0])) if all(map(len, found)) else None
+    return tuple(int(each[0]) for each in found) if all(map(len, found)) else None
 
 
-def inner_pixel(g: ConvGeometry) -> tuple[int, int] | None:
+def inner_pixel(g: ConvGeometry) -> tuple[int, ...] | None:
     """The first output whose window lies within the image; None where there is none."""
     pixels = []
-    axes = zip((g.h, g.w), (g.r, g.s), g.stride, g.padding, g.dilation, strict=True)
-    for size, window, stride, (before, _), dilation in axes:
+    for size, span, stride, (before, _) in zip(g.size, spans(g), g.stride, g.padding, strict=True):
         output = -(-before // stride)
-        if output * stride - before + dilation * (window - 1) >= size:
+        if output * stride - before + span > size:
             return None
         pixels.append(output)
-    return pixels[0], pixels[1]
+    return tuple(pixels)
+
+
+def centred_tap(g: ConvGeometry) -> tuple[int, ...] | None:
+    """The tap in the middle, with which every element of dx has a product: algorithms that put zeros around dy or
+    between its elements multiply other taps with these. None where there is no such tap."""
+    middle = tuple(before // dilation for (before, _), dilation in zip(g.padding, g.dilation, strict=True))
+    centred = all(m * d == p[0] for m, d, p in zip(middle, g.dilation, g.padding, strict=True))
+    within = all(m < taps for m, taps in zip(middle, g.window, strict=True))
+    return middle if centred and set(g.stride) == {1} and g.output_size == g.size and within else None
 
 
 class ConvForward(_Conv, signatures.Forward):
@@ -152,7 +176,7 @@ class ConvForward(_Conv, signatures.Forward):
             block = y[images, :, rows].swapaxes(0, 1)
             block[...] = (w @ seen).reshape(block.shape)
         if geometry.bias:
-            y += inputs["bias"].astype(dtype)[:, None, None]
+            y += per_channel(inputs["bias"].astype(dtype), geometry.rank)
         return {"y": y}
 
 
@@ -163,39 +187,33 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
     probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
 
     def nonfinite(self, geometry: ConvGeometry) -> Iterator[Place]:
-        """Filters in their middle, with which every element of dx has a product: algorithms that put zeros around dy or
-        between its elements multiply other taps with these."""
+        """Filters in their middle."""
         yield from super().nonfinite(geometry)
-        g, size = geometry, (geometry.h, geometry.w)
-        middle = tuple(before // dilation for (before, _), dilation in zip(g.padding, g.dilation, strict=True))
-        centred = all(m * d == p[0] for m, d, p in zip(middle, g.dilation, g.padding, strict=True))
-        if centred and g.stride == (1, 1) and g.output_size == size and middle < (g.r, g.s):
-            for name, (c, *tap), value in apart(g.c // g.groups, [("w", middle, value) for value in NONFINITE]):
+        if middle := centred_tap(geometry):
+            channels = geometry.c // geometry.groups
+            for name, (c, *tap), value in apart(channels, [("w", middle, value) for value in NONFINITE]):
                 yield name, (0, c, *tap), value
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """K/g products for every window position that touches an input element."""
-        rows = taps_per_input(geometry.r, geometry.stride[0], geometry.dilation[0])
-        columns = taps_per_input(geometry.s, geometry.stride[1], geometry.dilation[1])
-        terms = geometry.k // geometry.groups * rows * columns
+        terms = geometry.k // geometry.groups * taps_per_input(geometry)
         return ErrorModel({"dx": terms}, span=terms)
 
     def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """dx = the windows' contributions w^T @ dy, added where they came from, by blocks."""
         g, dx = geometry, np.empty(geometry.x.shape, dtype)
-        q, (u, v), (d, e) = g.output_size[1], g.stride, g.dilation
         w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1).transpose(0, 2, 1)
         for images, rows in _blocks(g):
             if not rows.start:
                 image = padded(np.zeros(dx[images].shape, dtype), g.padding, np.dtype(dtype))
             dy = inputs["dy"][images, :, rows]
-            columns = (w @ _by_group(g, dy, dtype)).reshape(g.c, g.r, g.s, len(dy), -1, q)
-            for r, s in np.ndindex(g.r, g.s):
-                top, left, count = rows.start * u + r * d, s * e, columns.shape[4]
-                seen = slice(top, top + (count - 1) * u + 1, u), slice(left, left + (q - 1) * v + 1, v)
-                image[..., *seen] += columns[:, r, s].swapaxes(0, 1)
+            columns = (w @ _by_group(g, dy, dtype)).reshape(g.c, *g.window, len(dy), -1, *g.output_size[1:])
+            for tap, (_, first, *others) in zip(np.ndindex(*g.window), taps(g), strict=True):
+                top, count, u = first.start + rows.start * g.stride[0], dy.shape[2], g.stride[0]
+                seen: Index = (..., slice(top, top + (count - 1) * u + 1, u), *others)
+                image[seen] += columns[:, *tap].swapaxes(0, 1)
             if rows.stop == g.output_size[0]:
-                dx[images] = cropped(image, g.padding, (g.h, g.w))
+                dx[images] = cropped(image, g.padding, g.size)
         return {"dx": dx}
 
 
@@ -233,5 +251,5 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
             dw += _by_group(geometry, inputs["dy"][images, :, rows], dtype) @ seen.transpose(0, 2, 1)
         outputs = {"dw": dw.reshape(geometry.filter.shape)}
         if geometry.bias:
-            outputs["dbias"] = inputs["dy"].sum(axis=(0, 2, 3), dtype=dtype)
+            outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)
         return outputs

@@ -14,14 +14,14 @@ half the cost of reading the tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from conformance.operators.base import Arrays
 from conformance.operators.conv.geometry import ConvGeometry
-from conformance.operators.spatial import cropped, padded
+from conformance.operators.spatial import Index, Sides, cropped, padded, taps
 
 _BLOCK = 1 << 20
 """Elements of an image taken into float64 at a time: 8 MiB."""
@@ -69,25 +69,14 @@ def _blocks(pixels: int, channels: int) -> Iterator[slice]:
     return (slice(start, min(start + step, pixels)) for start in range(0, pixels, step))
 
 
-def _taps(g: ConvGeometry) -> Iterator[tuple[int, tuple[slice, slice]]]:
-    """Every tap and the part of the padded image that it sees over all output positions."""
-    (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
-    for tap in range(g.r * g.s):
-        r, s = divmod(tap, g.s)
-        rows = slice(r * d, r * d + (p - 1) * u + 1, u)
-        columns = slice(s * e, s * e + (q - 1) * v + 1, v)
-        yield tap, (rows, columns)
-
-
-def _inner(g: ConvGeometry, r: int, s: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """Where tap (r, s) reads the unpadded image, and the output positions that do not read padding."""
-    rows, columns = (
-        _overlap(size, count, tap * dilation - before, stride)
-        for size, count, tap, dilation, (before, _), stride in zip(
-            (g.h, g.w), g.output_size, (r, s), g.dilation, g.padding, g.stride, strict=True
-        )
+def _inner(g: ConvGeometry, tap: Sequence[int]) -> tuple[Index, Index]:
+    """Where a tap reads the unpadded image, and the output positions that do not read padding."""
+    axes = zip(g.size, g.output_size, tap, g.dilation, g.padding, g.stride, strict=True)
+    read, given = zip(
+        *(_overlap(size, count, t * dilation - before, u) for size, count, t, dilation, (before, _), u in axes),
+        strict=True,
     )
-    return (rows[0], columns[0]), (rows[1], columns[1])
+    return (..., *read), (..., *given)
 
 
 def _overlap(size: int, count: int, offset: int, stride: int) -> tuple[slice, slice]:
@@ -109,9 +98,9 @@ def _folded(signs: np.ndarray, w: np.ndarray, groups: int, over: int) -> np.ndar
     return folded.reshape(grouped.shape[3], -1)
 
 
-def _spectrum(w: np.ndarray, taps: int) -> np.ndarray:
-    """Squares of the filter summed over the projected axis, one value per product in an output element."""
-    return np.square(w.astype(np.float64)).reshape(*w.shape[:2], taps)
+def _spectrum(w: np.ndarray) -> np.ndarray:
+    """Squares of the filter, [K, C/g, taps]."""
+    return np.square(w.astype(np.float64)).reshape(*w.shape[:2], -1)
 
 
 def _square_bound(per_product: np.ndarray, risk: float) -> float:
@@ -124,12 +113,12 @@ def forward(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, ari
     weights = _folded(signs, inputs["w"], g.groups, 0)
     expected = np.zeros((g.n, *g.output_size))
     for image, out in zip(inputs["x"], expected, strict=True):
-        parts = summed(weights, image.reshape(g.c, -1), arithmetic).reshape(-1, g.h, g.w)
-        for tap, seen in _taps(g):
-            out += padded(parts[tap], g.padding, np.dtype(np.float64))[seen]
+        parts = summed(weights, image.reshape(g.c, -1), arithmetic).reshape(-1, *g.size)
+        for part, seen in zip(parts, taps(g), strict=True):
+            out += padded(part, g.padding, np.dtype(np.float64))[seen]
     if g.bias:
         expected += signs @ inputs["bias"].astype(np.float64)
-    spectrum = _spectrum(inputs["w"], g.r * g.s)
+    spectrum = _spectrum(inputs["w"])
     by_group = spectrum.reshape(g.groups, -1, *spectrum.shape[1:])
     square = _square_bound(by_group.sum(axis=1), risk) + (g.k if g.bias else 0)
     return Projection("y", signs[None], expected, square, g.k, arithmetic, _noise(arithmetic, g.c, g.k))
@@ -138,14 +127,14 @@ def forward(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, ari
 def backward_data(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype) -> Projection:
     """signs[C]; expected [N, H, W]."""
     weights = _folded(signs, inputs["w"], g.groups, 1)
-    expected = np.empty((g.n, g.h, g.w))
+    expected = np.empty((g.n, *g.size))
     for dy, out in zip(inputs["dy"], expected, strict=True):
         parts = summed(weights, dy.reshape(g.k, -1), arithmetic).reshape(-1, *g.output_size)
-        image = padded(np.zeros((g.h, g.w)), g.padding, np.dtype(np.float64))
-        for tap, seen in _taps(g):
-            image[seen] += parts[tap]
-        out[...] = cropped(image, g.padding, (g.h, g.w))
-    square = _square_bound(_spectrum(inputs["w"], g.r * g.s).sum(axis=1), risk)
+        image = padded(np.zeros(g.size), g.padding, np.dtype(np.float64))
+        for part, seen in zip(parts, taps(g), strict=True):
+            image[seen] += part
+        out[...] = cropped(image, g.padding, g.size)
+    square = _square_bound(_spectrum(inputs["w"]).sum(axis=1), risk)
     return Projection("dx", signs[None], expected, square, g.c, arithmetic, _noise(arithmetic, g.k, g.c))
 
 
@@ -160,17 +149,17 @@ def backward_weight(
 
     Every one of the N*P*Q products x^2 * sum_k dy_k^2 lies in [0, lanes] with mean lanes/9 (Hoeffding again).
     """
-    picks = _sets(signs.reshape(g.groups, -1))
-    expected = np.zeros((*picks.shape[:2], g.c // g.groups, g.r * g.s))
-    placed = np.zeros((picks.shape[1], g.r * g.s, g.h, g.w), arithmetic)
+    picks, count = _sets(signs.reshape(g.groups, -1)), math.prod(g.window)
+    expected = np.zeros((*picks.shape[:2], g.c // g.groups, count))
+    placed = np.zeros((picks.shape[1], count, *g.size), arithmetic)
     for image, dy in zip(inputs["x"], inputs["dy"], strict=True):
-        pairs = zip(image.reshape(g.groups, -1, g.h * g.w), dy.reshape(g.groups, picks.shape[2], -1), strict=True)
+        pairs = zip(image.reshape(g.groups, g.c // g.groups, -1), dy.reshape(g.groups, picks.shape[2], -1), strict=True)
         for group, (x, gradient) in enumerate(pairs):
             z = summed(picks[group], gradient, arithmetic).reshape(-1, *g.output_size)
             expected[group] += _correlated(g, x, z, placed)
     pixels, lanes = g.y.size // g.k, min(LANES, picks.shape[2])
     square = lanes * (pixels / 9 + math.sqrt(math.log(1 / risk) / 2 * pixels))
-    shaped = expected.reshape(*expected.shape[:3], g.r, g.s)
+    shaped = expected.reshape(*expected.shape[:3], *g.window)
     noise = _noise(arithmetic, _BLOCK // (g.c // g.groups), lanes)
     return Projection("dw", picks, shaped, square, lanes, arithmetic, noise)
 
@@ -189,10 +178,10 @@ def _correlated(g: ConvGeometry, image: np.ndarray, z: np.ndarray, placed: np.nd
     `placed[sets, taps, H, W]` is zero where no tap reads. Blocks of pixels are added in float64, so that rounding in
     z's precision does not grow with the image.
     """
-    for tap in range(g.r * g.s):
-        seen, given = _inner(g, *divmod(tap, g.s))
-        placed[(slice(None), tap, *seen)] = z[(slice(None), *given)]
-    flat = placed.reshape(-1, g.h * g.w)
+    for number, tap in enumerate(np.ndindex(*g.window)):
+        seen, given = _inner(g, tap)
+        placed[:, number][seen] = z[given]
+    flat = placed.reshape(placed.shape[0] * placed.shape[1], -1)
     out = np.zeros((len(image), len(flat)))
     for block in _blocks(image.shape[1], len(image)):
         out += image[:, block].astype(z.dtype, copy=False) @ flat[:, block].T
@@ -217,8 +206,23 @@ def sums_of_gradient(inputs: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return by_image.sum(axis=(0, 2), dtype=np.float64), np.sqrt(squares.sum(axis=0))
 
 
-def _inside(position: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.clip(position, 0, size - 1), (position >= 0) & (position < size)
+def _gathered(
+    image: np.ndarray, n: np.ndarray, channels: np.ndarray, places: Sequence[np.ndarray], size: Sequence[int]
+) -> np.ndarray:
+    """image[n, channels, *places] for each sample, [T, channels, *taps], zero at places outside of it; `places` are
+    [T, taps] of each axis."""
+    rank = len(size)
+
+    def spread(along: np.ndarray, axis: int) -> np.ndarray:
+        return along.reshape(len(along), *(-1 if other == axis else 1 for other in range(rank + 1)))
+
+    clipped = [
+        spread(np.clip(p, 0, extent - 1), axis + 1) for axis, (p, extent) in enumerate(zip(places, size, strict=True))
+    ]
+    seen: np.ndarray = image[(spread(n[:, None], 0), spread(channels, 0), *clipped)].astype(np.float64)
+    for axis, (p, extent) in enumerate(zip(places, size, strict=True)):
+        seen = seen * spread((p >= 0) & (p < extent), axis + 1)
+    return seen
 
 
 def _products(factors: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -228,13 +232,12 @@ def _products(factors: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def sample_forward(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    n, k, p, q = index.T
+    n, k, *place = index.T
     cg = g.c // g.groups
     channels = (k // (g.k // g.groups) * cg)[:, None] + np.arange(cg)
-    rows, row_ok = _inside(p[:, None] * g.stride[0] + np.arange(g.r) * g.dilation[0] - g.padding[0][0], g.h)
-    columns, column_ok = _inside(q[:, None] * g.stride[1] + np.arange(g.s) * g.dilation[1] - g.padding[1][0], g.w)
-    grid = (n[:, None, None, None], channels[:, :, None, None], rows[:, None, :, None], columns[:, None, None, :])
-    seen = inputs["x"][grid].astype(np.float64) * (row_ok[:, None, :, None] & column_ok[:, None, None, :])
+    axes = zip(place, g.window, g.stride, g.dilation, g.padding, strict=True)
+    read = [p[:, None] * u + np.arange(window) * d - before for p, window, u, d, (before, _) in axes]
+    seen = _gathered(inputs["x"], n, channels, read, g.size)
     values, magnitudes = _products(seen, inputs["w"][k].astype(np.float64))
     if g.bias:
         bias = inputs["bias"].astype(np.float64)[k]
@@ -242,21 +245,18 @@ def sample_forward(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[
     return values, magnitudes
 
 
-def _origin(position: np.ndarray, taps: int, stride: int, dilation: int, before: int) -> np.ndarray:
-    """Output position whose tap reads `position`, -1 where none does: [T, taps]."""
-    shifted = position[:, None] + before - np.arange(taps) * dilation
+def _origin(position: np.ndarray, window: int, stride: int, dilation: int, sides: Sides) -> np.ndarray:
+    """Output position whose tap reads `position`, -1 where none does: [T, window]."""
+    shifted = position[:, None] + sides[0] - np.arange(window) * dilation
     return np.where(shifted % stride == 0, shifted // stride, -1)
 
 
 def sample_backward_data(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    n, c, h, w = index.T
+    n, c, *place = index.T
     kg, cg = g.k // g.groups, g.c // g.groups
     channels = (c // cg * kg)[:, None] + np.arange(kg)
-    p, q = g.output_size
-    rows, row_ok = _inside(_origin(h, g.r, g.stride[0], g.dilation[0], g.padding[0][0]), p)
-    columns, column_ok = _inside(_origin(w, g.s, g.stride[1], g.dilation[1], g.padding[1][0]), q)
-    grid = (n[:, None, None, None], channels[:, :, None, None], rows[:, None, :, None], columns[:, None, None, :])
-    seen = inputs["dy"][grid].astype(np.float64) * (row_ok[:, None, :, None] & column_ok[:, None, None, :])
+    axes = zip(place, g.window, g.stride, g.dilation, g.padding, strict=True)
+    seen = _gathered(inputs["dy"], n, channels, [_origin(*axis) for axis in axes], g.output_size)
     return _products(seen, inputs["w"][channels, (c % cg)[:, None]].astype(np.float64))
 
 
@@ -265,10 +265,10 @@ def sample_backward_weight(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -
     return np.array(values), np.array(magnitudes)
 
 
-def _weight(g: ConvGeometry, inputs: Arrays, k: int, c: int, r: int, s: int) -> tuple[float, float]:
+def _weight(g: ConvGeometry, inputs: Arrays, k: int, c: int, *tap: int) -> tuple[float, float]:
     """One element of dw and its magnitude: the part of dy whose tap lies inside the image, times what it sees."""
     channel = k // (g.k // g.groups) * (g.c // g.groups) + c
-    seen, given = _inner(g, r, s)
-    image, dy = inputs["x"][(slice(None), channel, *seen)], inputs["dy"][(slice(None), k, *given)]
+    seen, given = _inner(g, tap)
+    image, dy = inputs["x"][:, channel][seen], inputs["dy"][:, k][given]
     products = np.multiply(image, dy, dtype=np.float64).reshape(-1)
     return float(products.sum()), math.sqrt(float(products @ products))

@@ -21,12 +21,12 @@ from conformance.operators import extended
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, Tensor
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight
 from conformance.operators.conv_bn import propagation
-from conformance.operators.conv_bn.channels import as_image, by_channel, column
+from conformance.operators.conv_bn.channels import as_image, by_channel, column, places
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.operators import CONV, ConvBn, Statistics, intermediate
 from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.extended import Double
-from conformance.operators.spatial import taps_of_padding
+from conformance.operators.spatial import per_channel, taps_of_padding
 
 MAX_APART = 14
 """Binades between the gradients of groups beyond which slices must reach further down for the smaller one."""
@@ -66,7 +66,7 @@ class ConvBnBackward(ConvBn):
     def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
         """And NaN in dy."""
         yield from super().nonfinite_channels(geometry)
-        yield "dy", (0, 0), math.nan
+        yield "dy", (0,) * geometry.rank, math.nan
 
     def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
         for name, (k, *place), value in super().nonfinite(geometry):
@@ -130,9 +130,9 @@ class Gradient:
 def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> np.ndarray:
     """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
     level, scale = extended.levelled(w)
-    raised = np.ldexp(dz, scale[:, None, None])
+    raised = np.ldexp(dz, per_channel(scale, geometry.rank))
     # what meets filters of zeros alone reaches no dx, and would leave the others few bits of the slices
-    raised[np.isfinite(raised) & ~(level != 0).any((1, 2, 3))[:, None, None]] = 0
+    raised[np.isfinite(raised) & ~per_channel((level != 0).reshape(geometry.k, -1).any(1), geometry.rank)] = 0
     largest = np.max(
         np.abs(raised).swapaxes(0, 1).reshape(geometry.groups, -1),
         axis=1, where=np.isfinite(raised).swapaxes(0, 1).reshape(geometry.groups, -1), initial=0.0,
@@ -140,13 +140,18 @@ def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> 
     exponents = np.frexp(largest[largest > 0])[1]
     apart = int(np.ptp(exponents)) if exponents.size else 0
     return _in_slices(
-        _GRADIENT, geometry, ("dy", raised, (0, 1, 2, 3)), ("w", level), dtype, apart if apart > MAX_APART else 0
+        _GRADIENT,
+        geometry,
+        ("dy", raised, tuple(range(raised.ndim))),
+        ("w", level),
+        dtype,
+        apart if apart > MAX_APART else 0,
     )
 
 
 def _dw(geometry: ConvBnGeometry, x: np.ndarray, dz: np.ndarray, dtype: Any) -> np.ndarray:
     """backward-weight of dz."""
-    return _in_slices(_WEIGHT, geometry, ("dy", dz, (0, 2, 3)), ("x", x.astype(np.float64)), dtype)
+    return _in_slices(_WEIGHT, geometry, ("dy", dz, places(dz)), ("x", x.astype(np.float64)), dtype)
 
 
 def _in_slices(

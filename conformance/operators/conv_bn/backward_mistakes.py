@@ -10,9 +10,19 @@ import numpy as np
 
 from conformance.operators.base import Arrays
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
-from conformance.operators.conv_bn.mistakes import affine, counting, mistakes, not_added, of_part, over
-from conformance.operators.conv_bn.steps import BACKWARD, Average, Parts, Step, Steps, convolved
-from conformance.operators.mistakes import Change, InapplicableError, Mistake, Sees, fitted
+from conformance.operators.conv_bn.mistakes import (
+    affine,
+    counting,
+    last_not_added,
+    last_row_not_added,
+    mistakes,
+    not_added,
+    of_part,
+    over,
+)
+from conformance.operators.conv_bn.steps import BACKWARD, Average, Parts, Step, Steps, convolved, summed
+from conformance.operators.mistakes import Change, InapplicableError, Mistake, Sees, fitted, swapped
+from conformance.operators.spatial import unpadded
 
 
 def _inner(p: Parts, mean: Any, pull: Any) -> Any:
@@ -56,11 +66,11 @@ _DZ: dict[str, Step] = {
     "deviation missing in dz": lambda p: p.gamma * _inner(p, p.mean_dy, p.pull),
     "dz divided by the variance": lambda p: _dz(p, p.mean_dy, p.pull) * p.inverse,
     "dy taken for dz": lambda p: p.dy,
-    "sums of dz over every image apart": _with_sums(over(2, 3)),
+    "sums of dz over every image apart": _with_sums(over()),
     "sums of dz over image 0": _with_sums(of_part(slice(0, 1))),
     "sums of dz without the last image": _with_sums(not_added(-1)),
-    "sums of dz without the last row": _with_sums(not_added((..., -1, slice(None)))),
-    "sums of dz without the last element": _with_sums(not_added((-1, slice(None), -1, -1))),
+    "sums of dz without the last row": _with_sums(last_row_not_added),
+    "sums of dz without the last element": _with_sums(last_not_added),
     "sums of dz divided by M - 1": _with_sums(counting(lambda g: g.count - 1)),
     "sums of dz divided by N": _with_sums(counting(lambda g: g.n)),
     "sums of dz divided by P*Q": _with_sums(counting(lambda g: g.count // g.n)),
@@ -82,45 +92,46 @@ _OUTSIDE: dict[str, Steps] = {
 }
 
 
-def _summed(values: np.ndarray) -> np.ndarray:
-    found: np.ndarray = values.sum((0, 2, 3))
-    return found
+def _but_last_row(values: np.ndarray) -> np.ndarray:
+    if values.ndim < 4:
+        raise InapplicableError
+    return summed(values[..., :-1, :])
 
 
 def _dgamma(p: Parts) -> np.ndarray:
-    return _summed(p.dy * p.d * p.inverse)
+    return summed(p.dy * p.d * p.inverse)
 
 
 _DGAMMA: dict[str, Step] = {
-    "dgamma of z instead of its normalised value": lambda p: _summed(p.dy * p.z),
-    "dgamma without the mean subtracted": lambda p: _summed(p.dy * p.z * p.inverse),
-    "dgamma not divided by the deviation": lambda p: _summed(p.dy * p.d),
-    "dgamma divided by the variance": lambda p: _summed(p.dy * p.d * p.inverse**2),
+    "dgamma of z instead of its normalised value": lambda p: summed(p.dy * p.z),
+    "dgamma without the mean subtracted": lambda p: summed(p.dy * p.z * p.inverse),
+    "dgamma not divided by the deviation": lambda p: summed(p.dy * p.d),
+    "dgamma divided by the variance": lambda p: summed(p.dy * p.d * p.inverse**2),
     "dgamma multiplied by gamma": lambda p: _dgamma(p) * p.inputs["gamma"],
     "dgamma averaged instead of summed": lambda p: _dgamma(p) / p.geometry.count,
     "dgamma averaged over images": lambda p: _image_mean(p, _dgamma(p)),
     "dgamma of image 0": lambda p: _of_images(p, slice(0, 1), p.dy * p.d * p.inverse),
     "dgamma without the last image": lambda p: _of_images(p, slice(0, -1), p.dy * p.d * p.inverse),
-    "dgamma without the last row": lambda p: _summed((p.dy * p.d * p.inverse)[..., :-1, :]),
+    "dgamma without the last row": lambda p: _but_last_row(p.dy * p.d * p.inverse),
     "dgamma of the next channel": lambda p: np.roll(_dgamma(p), -1),
     "dgamma of the channel before": lambda p: np.roll(_dgamma(p), 1),
     "dgamma with its sign changed": lambda p: -_dgamma(p),
 }
 
 _DBETA: dict[str, Step] = {
-    "dbeta averaged over all places": lambda p: _summed(p.dy) / p.geometry.count,
-    "dbeta averaged over the batch": lambda p: _image_mean(p, _summed(p.dy)),
+    "dbeta averaged over all places": lambda p: summed(p.dy) / p.geometry.count,
+    "dbeta averaged over the batch": lambda p: _image_mean(p, summed(p.dy)),
     "dbeta of image 0": lambda p: _of_images(p, slice(0, 1), p.dy),
     "dbeta of all images but the last": lambda p: _of_images(p, slice(0, -1), p.dy),
-    "dbeta without the last row": lambda p: _summed(p.dy[..., :-1, :]),
-    "dbeta one channel further": lambda p: np.roll(_summed(p.dy), -1),
-    "dbeta one channel back": lambda p: np.roll(_summed(p.dy), 1),
-    "dbeta multiplied by gamma": lambda p: _summed(p.dy) * p.inputs["gamma"],
-    "dbeta of dz instead of dy, which is zero": lambda p: _summed(p.steps.dz(p)),
+    "dbeta without the last row": lambda p: _but_last_row(p.dy),
+    "dbeta one channel further": lambda p: np.roll(summed(p.dy), -1),
+    "dbeta one channel back": lambda p: np.roll(summed(p.dy), 1),
+    "dbeta multiplied by gamma": lambda p: summed(p.dy) * p.inputs["gamma"],
+    "dbeta of dz instead of dy, which is zero": lambda p: summed(p.steps.dz(p)),
 }
 
 _BOTH: dict[str, Steps] = {
-    "dgamma and dbeta swapped": Steps(dgamma=lambda p: _summed(p.dy), dbeta=_dgamma),
+    "dgamma and dbeta swapped": Steps(dgamma=lambda p: summed(p.dy), dbeta=_dgamma),
 }
 
 
@@ -133,7 +144,7 @@ def _image_mean(p: Parts, sums: np.ndarray) -> np.ndarray:
 def _of_images(p: Parts, where: slice, values: np.ndarray) -> np.ndarray:
     if p.geometry.n == 1:
         raise InapplicableError
-    return _summed(values[where])
+    return summed(values[where])
 
 
 def _again(sees: Sees = lambda geometry: geometry, **changes: Change) -> Steps:
@@ -151,11 +162,11 @@ def _again(sees: Sees = lambda geometry: geometry, **changes: Change) -> Steps:
 
 
 _RECOMPUTED: dict[str, Steps] = {
-    "z recomputed with the filter flipped": _again(w=lambda w, g: w[..., ::-1, ::-1]),
-    "z recomputed with the stride ignored": _again(lambda g: replace(g, stride=(1, 1))),
-    "z recomputed with the dilation ignored": _again(lambda g: replace(g, dilation=(1, 1))),
-    "z recomputed with the padding ignored": _again(lambda g: replace(g, padding=((0, 0), (0, 0)))),
-    "z recomputed with padding swapped between H and W": _again(lambda g: replace(g, padding=g.padding[::-1])),
+    "z recomputed with the filter flipped": _again(w=lambda w, g: _flipped(w)),
+    "z recomputed with the stride ignored": _again(lambda g: replace(g, stride=(1,) * g.rank)),
+    "z recomputed with the dilation ignored": _again(lambda g: replace(g, dilation=(1,) * g.rank)),
+    "z recomputed with the padding ignored": _again(lambda g: replace(g, padding=unpadded(g.rank))),
+    "z recomputed with padding swapped between H and W": _again(lambda g: replace(g, padding=swapped(g.padding))),
     "z recomputed from the image before": _again(x=lambda x, g: np.roll(x, 1, 0)),
     "z recomputed from image 0": _again(x=lambda x, g: np.repeat(x[:1], g.n, 0)),
     "z recomputed with the filters of the next channel": _again(w=lambda w, g: np.roll(w, -1, 0)),
@@ -166,12 +177,12 @@ _RECOMPUTED: dict[str, Steps] = {
 
 def _without_last_tap(w: np.ndarray) -> np.ndarray:
     kept = w.copy()
-    kept[..., -1, -1] = 0
+    kept.reshape(*w.shape[:2], -1)[..., -1] = 0
     return kept
 
 
 def _flipped(w: np.ndarray) -> np.ndarray:
-    return w[..., ::-1, ::-1]
+    return np.flip(w, tuple(range(2, w.ndim)))
 
 
 def _scaled(factor: Callable[[Parts], Any]) -> Step:

@@ -14,8 +14,13 @@ def by_channel(image: np.ndarray) -> np.ndarray:
 
 def as_image(channels: np.ndarray, geometry: ConvGeometry) -> np.ndarray:
     """[K, M] as [N, K, P, Q]."""
-    n, k, p, q = geometry.y.shape
-    return np.ascontiguousarray(channels.reshape(k, n, p, q).swapaxes(0, 1))
+    n, k, *size = geometry.y.shape
+    return np.ascontiguousarray(channels.reshape(k, n, *size).swapaxes(0, 1))
+
+
+def places(image: np.ndarray) -> tuple[int, ...]:
+    """All axes of [N, K, P, Q] but the channels'."""
+    return (0, *range(2, image.ndim))
 
 
 def column(values: np.ndarray | None) -> np.ndarray | float:

@@ -9,9 +9,17 @@ from typing import ClassVar
 import numpy as np
 
 from conformance.operators.base import Tensor
-from conformance.operators.conv.geometry import FIELDS, ConvGeometry
-from conformance.operators.descriptor import FLAG, Field
+from conformance.operators.conv.geometry import ConvGeometry, convolution_fields
+from conformance.operators.descriptor import FLAG, Field, by_rank
 from conformance.operators.spatial import GeometryError
+
+NORMALISATION = (
+    Field("affine", "gamma and beta (0 or 1)", FLAG, "affine", True),
+    Field("run", "running statistics (0 or 1)", FLAG, "running", True),
+    Field("eps", "epsilon, 10 to minus this", attribute="eps_digits", default=5),
+    Field("outside", "epsilon added to the root of the unbiased variance (0 or 1)", FLAG, "eps_outside", False),
+    Field("mom", "momentum in percent", attribute="momentum_percent", default=10),
+)
 
 
 @dataclass(frozen=True)
@@ -19,14 +27,7 @@ class ConvBnGeometry(ConvGeometry):
     """A convolution without bias and the normalisation of its output. `eps` is 10**-eps_digits."""
 
     PREFIX = "bn"
-    FIELDS: ClassVar[tuple[Field, ...]] = (
-        *FIELDS,
-        Field("affine", "gamma and beta (0 or 1)", FLAG, "affine", True),
-        Field("run", "running statistics (0 or 1)", FLAG, "running", True),
-        Field("eps", "epsilon, 10 to minus this", attribute="eps_digits", default=5),
-        Field("outside", "epsilon added to the root of the unbiased variance (0 or 1)", FLAG, "eps_outside", False),
-        Field("mom", "momentum in percent", attribute="momentum_percent", default=10),
-    )
+    FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = by_rank(lambda rank: (*convolution_fields(rank), *NORMALISATION))
     family: ClassVar[str] = "conv_bn"
 
     affine: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
+from conformance.operators.conv_bn.channels import places
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.steps import (
     BACKWARD,
@@ -24,7 +26,8 @@ from conformance.operators.conv_bn.steps import (
     of_running,
     over_batch,
 )
-from conformance.operators.mistakes import TILES, InapplicableError, Mistake, within_tiles
+from conformance.operators.mistakes import TILES, H, InapplicableError, Mistake, W, within_tiles
+from conformance.operators.spatial import per_channel
 
 TRAINING = (FORWARD, BACKWARD)
 OUTWARD = (FORWARD, INFERENCE)
@@ -60,9 +63,22 @@ def _running(geometry: ConvBnGeometry) -> bool:
     return geometry.running
 
 
-def over(*axes: int) -> Average:
-    """Statistics over other axes of [N, K, P, Q] than the batch and the image."""
-    return lambda values, g: values.mean(axes, keepdims=True)
+def over(*lead: int, without: int | None = None) -> Average:
+    """Statistics over these of the axes N and K, and over the image, or the image but for one axis."""
+
+    def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
+        if without is not None and (-without > g.rank or g.rank == 1):
+            raise InapplicableError
+        image = (axis for axis in range(2, values.ndim) if without is None or axis != values.ndim + without)
+        mean: np.ndarray = values.mean((*lead, *image), keepdims=True)
+        return mean
+
+    return average
+
+
+def _over_batch_alone(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
+    mean: np.ndarray = values.mean(0, keepdims=True)
+    return mean
 
 
 def _over_groups(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
@@ -70,7 +86,7 @@ def _over_groups(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
     groups = g.groups if g.groups > 1 else 2
     if g.k % groups or g.k == groups:
         raise InapplicableError
-    return np.repeat(values.reshape(g.n, groups, -1).mean(2), g.k // groups, 1)[..., None, None]
+    return np.repeat(values.reshape(g.n, groups, -1).mean(2), g.k // groups, 1).reshape(g.n, g.k, *(1,) * g.rank)
 
 
 def of_part(*where: Any) -> Average:
@@ -81,6 +97,17 @@ def of_part(*where: Any) -> Average:
         if seen.size in (0, values.size):
             raise InapplicableError
         return over_batch(seen, g)
+
+    return average
+
+
+def of_rows(kept: slice) -> Average:
+    """Statistics of some rows."""
+
+    def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
+        if g.rank < 2:
+            raise InapplicableError
+        return of_part(..., kept, slice(None))(values, g)
 
     return average
 
@@ -106,10 +133,20 @@ def not_added(where: Any) -> Average:
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         kept = values.copy()
         kept[where] = 0
-        mean: np.ndarray = kept.mean((0, 2, 3), keepdims=True)
+        mean: np.ndarray = kept.mean(places(kept), keepdims=True)
         return mean
 
     return average
+
+
+def last_row_not_added(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
+    if g.rank < 2:
+        raise InapplicableError
+    return not_added((..., -1, slice(None)))(values, g)
+
+
+def last_not_added(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
+    return not_added((-1, slice(None), *[-1] * g.rank))(values, g)
 
 
 def _full_tiles(tile: int) -> Average:
@@ -118,32 +155,32 @@ def _full_tiles(tile: int) -> Average:
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         within_tiles(np.empty(g.count, bool), (0,), tile)
         channels = values.swapaxes(0, 1).reshape(g.k, -1)
-        mean: np.ndarray = channels[:, : g.count // tile * tile].mean(1).reshape(1, -1, 1, 1)
-        return mean
+        mean: np.ndarray = channels[:, : g.count // tile * tile].mean(1)
+        return per_channel(mean, g.rank)[None]
 
     return average
 
 
 _AVERAGES: dict[str, Average] = {
-    "statistics of every image apart (instance normalisation)": over(2, 3),
-    "statistics of an image over all its channels (layer normalisation)": over(1, 2, 3),
+    "statistics of every image apart (instance normalisation)": over(),
+    "statistics of an image over all its channels (layer normalisation)": over(1),
     "statistics of an image over groups of channels (group normalisation)": _over_groups,
-    "statistics over all channels of the batch": over(0, 1, 2, 3),
-    "statistics of every place over the batch": over(0),
-    "statistics of every row apart": over(0, 3),
-    "statistics of every column apart": over(0, 2),
+    "statistics over all channels of the batch": over(0, 1),
+    "statistics of every place over the batch": _over_batch_alone,
+    "statistics of every row apart": over(0, without=H),
+    "statistics of every column apart": over(0, without=W),
     "statistics of the first half of the batch": _first_half,
     "statistics of image 0": of_part(slice(0, 1)),
     "last image left out of the statistics": of_part(slice(0, -1)),
-    "last row left out of the statistics": of_part(..., slice(0, -1), slice(None)),
+    "last row left out of the statistics": of_rows(slice(0, -1)),
     "last column left out of the statistics": of_part(..., slice(0, -1)),
-    "first row left out of the statistics": of_part(..., slice(1, None), slice(None)),
-    "every second row left out of the statistics": of_part(..., slice(0, None, 2), slice(None)),
+    "first row left out of the statistics": of_rows(slice(1, None)),
+    "every second row left out of the statistics": of_rows(slice(0, None, 2)),
     "last image counted in the statistics, but not added": not_added(-1),
-    "last row counted in the statistics, but not added": not_added((..., -1, slice(None))),
-    "last element counted in the statistics, but not added": not_added((-1, slice(None), -1, -1)),
+    "last row counted in the statistics, but not added": last_row_not_added,
+    "last element counted in the statistics, but not added": last_not_added,
     "statistics divided by M - 1 throughout": counting(lambda g: g.count - 1),
-    "statistics divided by the number of places of x": counting(lambda g: g.n * g.h * g.w),
+    "statistics divided by the number of places of x": counting(lambda g: g.n * math.prod(g.size)),
     "statistics divided by N": counting(lambda g: g.n),
     "statistics divided by P*Q": counting(lambda g: g.count // g.n),
     **{f"tail of the statistics beyond tiles of {tile} left out": _full_tiles(tile) for tile in TILES},
@@ -176,7 +213,7 @@ _STATISTICS: dict[str, Steps] = {
     "variance biased where the unbiased one is due, or the reverse": Steps(
         freedom=lambda g: g.count - (not g.eps_outside)
     ),
-    "variance about zero instead of the mean": _about(lambda z, g: np.zeros((1, 1, 1, 1))),
+    "variance about zero instead of the mean": _about(lambda z, g: np.zeros((1,) * z.ndim)),
     "variance about the mean of the channel before": _about(lambda z, g: _previous(over_batch(z, g))),
     "variance about the mean of image 0": _about(of_part(slice(0, 1))),
 }

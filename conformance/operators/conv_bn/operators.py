@@ -39,7 +39,7 @@ from conformance.operators.conv_bn.channels import as_image, by_channel, column
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.extended import Double
 from conformance.operators.invalid import CHANNELS, INTEGERS, WINDOW
-from conformance.operators.spatial import UNPADDED
+from conformance.operators.spatial import per_channel, unpadded
 
 CONV = ConvForward()
 
@@ -75,7 +75,7 @@ def convolved(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype:
         room = extended.room(inputs["x"].astype(dtype), geometry.filter.size // geometry.k)
         if room < extended.width(level):
             parts = CONV.exact(geometry.conv, {"x": inputs["x"], "w": level})["y"]
-            high, low = (by_channel(np.ldexp(part, scale[:, None, None])) for part in parts)
+            high, low = (by_channel(np.ldexp(part, per_channel(scale, geometry.rank))) for part in parts)
             return high, low
     high = by_channel(CONV.reference(geometry.conv, pair, dtype)["y"].astype(np.float64))
     return high, np.zeros_like(high)
@@ -87,9 +87,11 @@ def _pair(inputs: Mapping[str, np.ndarray]) -> Arrays:
 
 def _one_element(geometry: ConvBnGeometry, request: Request) -> Request:
     """One pixel of one image: a channel without a variance."""
-    pixel = {name: request.inputs[name][:1, :, :1, :1] for name in ("x", "dy") if name in request.inputs}
-    filters = {"w": request.inputs["w"][:, :, :1, :1]}
-    return Request(request.inputs | pixel | filters, {**request.parameters, "padding": UNPADDED, "stride": (1, 1)})
+    first = (slice(1),) * geometry.rank
+    pixel = {name: request.inputs[name][:1, :, *first] for name in ("x", "dy") if name in request.inputs}
+    filters = {"w": request.inputs["w"][:, :, *first]}
+    plain = {"padding": unpadded(geometry.rank), "stride": (1,) * geometry.rank}
+    return Request(request.inputs | pixel | filters, {**request.parameters, **plain})
 
 
 VARIANCE: dict[str, Spoil] = {"a variance of one element": _one_element}
@@ -107,9 +109,11 @@ class ConvBn(Operator):
     operand = "w"
     free_axis = 0
     factors = 2
-    specials = (((0, 0, 0, 0), math.nan),)
-    """No infinity: whether it becomes Inf or NaN in a statistic depends on the order of correct operations."""
     invalid = WINDOW | CHANNELS | INTEGERS | VARIANCE
+
+    def specials(self, geometry: ConvBnGeometry) -> tuple[tuple[tuple[int, ...], float], ...]:
+        """No infinity: whether it becomes Inf or NaN in a statistic depends on the order of correct operations."""
+        return super().specials(geometry)[1:]
 
     def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
         return {**CONV.parameters(geometry), "eps": geometry.eps, "eps_outside": geometry.eps_outside}
@@ -128,21 +132,21 @@ class ConvBn(Operator):
         g = geometry
         if g.eps_outside and "dy" in inputs:
             return inputs
-        steps = steps * (np.arange(g.c) % CONSTANT != 0)[:, None, None]
+        steps = steps * per_channel(np.arange(g.c) % CONSTANT != 0, g.rank)
         w = inputs["w"].reshape(g.groups, -1, *inputs["w"].shape[1:])
         seen = np.arange(g.c).reshape(g.groups, 1, -1) % CONSTANT == 0
         blind = np.arange(g.k).reshape(g.groups, -1, 1) % CONSTANT == 0
         kept = np.where(blind & ~seen, 0, 1).astype(w.dtype)
         return inputs | {
             "x": (1 + steps).astype(inputs["x"].dtype),
-            "w": (w * kept[..., None, None]).reshape(inputs["w"].shape),
+            "w": (w * kept.reshape(*kept.shape, *(1,) * g.rank)).reshape(inputs["w"].shape),
         }
 
     def ranged(self, geometry: ConvBnGeometry, inputs: Arrays, power: int) -> Arrays:
         """Beside ordinary ones in turn: filters of 2^power, 2^-power and zero, without variance; a gamma of zero,
         2^(-2*power) and 2^power; a running variance of zero, the smallest number and 2^power."""
         turn, found = np.arange(geometry.k), dict(inputs)
-        scale = np.array([1, 2.0**power, 2.0**-power, 0])[turn % 4].reshape(-1, 1, 1, 1)
+        scale = np.array([1, 2.0**power, 2.0**-power, 0])[turn % 4].reshape(-1, *(1,) * (geometry.rank + 1))
         found["w"] = (inputs["w"].astype(np.float64) * scale).astype(inputs["w"].dtype)
         for name, first in (("gamma", turn + turn // 4), ("running_var", 3 * turn + turn // 4)):
             if name in inputs:
@@ -270,7 +274,7 @@ class ConvBnInference(ConvBn):
         return {"y": geometry.y}
 
     def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
-        yield self.data, (-1, 0, 0, 0), -math.inf
+        yield self.data, (-1, *(0,) * (geometry.rank + 1)), -math.inf
         yield from super().nonfinite(geometry)
 
     def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:

@@ -290,7 +290,7 @@ def _linear(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays) -> np.
 def _of_dx(
     geometry: ConvBnGeometry, w: np.ndarray, scales: Arrays, arithmetic: Arithmetic, shared: _Shared, own: np.ndarray
 ) -> np.ndarray:
-    taps = geometry.r * geometry.s
+    taps = math.prod(geometry.window)
     common = shared.one[:, None] + shared.d[:, None] * np.abs(scales["d"]) + shared.dz[:, None] * np.abs(scales["dz"])
     squares = as_image(taps * common**2 + own**2, geometry)
     given = {"dy": squares, "w": np.square(w.astype(np.float64))}
@@ -304,7 +304,10 @@ def _of_dw(
     geometry: ConvBnGeometry, x: np.ndarray, scales: Arrays, arithmetic: Arithmetic, shared: _Shared, own: np.ndarray
 ) -> np.ndarray:
     patterns = ((shared.one, scales["ones"]), (shared.d, scales["distances"]), (shared.dz, scales["dw"]))
-    common = sum((each.reshape(-1, 1, 1, 1) * np.abs(pattern) for each, pattern in patterns), start=np.zeros(()))
+    common = sum(
+        (each.reshape(-1, *(1,) * (pattern.ndim - 1)) * np.abs(pattern) for each, pattern in patterns),
+        start=np.zeros(()),
+    )
     given = {"x": np.square(x.astype(np.float64)), "dy": as_image(own**2, geometry)}
     independent = np.sqrt(_linear(_DW, geometry, given))
     terms = _DW.errors(geometry.conv).terms["dw"]

@@ -14,21 +14,26 @@ import numpy as np
 
 from conformance.operators.base import Arrays
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
+from conformance.operators.conv_bn.channels import places
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.spatial import per_channel
 
 FORWARD, BACKWARD, INFERENCE = "conv_bn_forward", "conv_bn_backward", "conv_bn_inference"
-EVERYWHERE = (1, -1, 1, 1)
-"""Shape in which numbers [K] broadcast to an image."""
-
 Average = Callable[[np.ndarray, ConvBnGeometry], np.ndarray]
 """The mean of an image over the elements that share a statistic, broadcasting to the image."""
 
 
 def over_batch(values: np.ndarray, _: ConvBnGeometry) -> np.ndarray:
     """The mean of every channel. Distances from the first element are averaged: constants come out exact."""
-    first = values[:1, :, :1, :1]
-    mean: np.ndarray = first + (values - first).mean((0, 2, 3), keepdims=True)
+    first = values[:1, :, *[slice(1)] * (values.ndim - 2)]
+    mean: np.ndarray = first + (values - first).mean(places(values), keepdims=True)
     return mean
+
+
+def summed(values: np.ndarray) -> np.ndarray:
+    """The sum of every channel."""
+    found: np.ndarray = values.sum(places(values))
+    return found
 
 
 def convolved(geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
@@ -52,7 +57,7 @@ class Parts:
     def given(self, name: str, absent: float = 1.0) -> Any:
         """An input [K] that broadcasts to images; `absent` where there is none."""
         found = self.inputs.get(name)
-        return absent if found is None else found.astype(np.float64).reshape(EVERYWHERE)
+        return absent if found is None else per_channel(found.astype(np.float64), self.geometry.rank)[None]
 
     @property
     def gamma(self) -> Any:
@@ -103,7 +108,7 @@ class Parts:
     def by_channel(self, values: np.ndarray) -> np.ndarray:
         """A statistic as [K], averaged where there is more than one a channel."""
         n, k = self.z.shape[:2]
-        found: np.ndarray = np.broadcast_to(values, (n, k, *values.shape[2:])).mean((0, 2, 3))
+        found: np.ndarray = np.broadcast_to(values, (n, k, *values.shape[2:])).mean(places(values))
         return found
 
     @property
@@ -125,7 +130,9 @@ def of_batch(steps: Steps, z: np.ndarray, geometry: ConvBnGeometry, inputs: Arra
 
 def of_running(steps: Steps, z: np.ndarray, geometry: ConvBnGeometry, inputs: Arrays) -> Statistics:
     """Mean and variance as they were learned."""
-    mean, var = (inputs[name].astype(np.float64).reshape(EVERYWHERE) for name in ("running_mean", "running_var"))
+    mean, var = (
+        per_channel(inputs[name].astype(np.float64), geometry.rank)[None] for name in ("running_mean", "running_var")
+    )
     return mean, var
 
 
@@ -162,8 +169,8 @@ class Steps:
     running: Step = lambda parts: moved(parts, parts.geometry.momentum, parts.mean, parts.var * parts.bessel)
     slope: Step = slope
     dz: Step = lambda parts: parts.gamma * parts.inverse * (parts.dy - parts.mean_dy - parts.d * parts.pull)
-    dgamma: Step = lambda parts: (parts.dy * parts.d * parts.inverse).sum((0, 2, 3))
-    dbeta: Step = lambda parts: parts.dy.sum((0, 2, 3))
+    dgamma: Step = lambda parts: summed(parts.dy * parts.d * parts.inverse)
+    dbeta: Step = lambda parts: summed(parts.dy)
     dz_of_dx: Step = lambda parts: parts.steps.dz(parts)
     dz_of_dw: Step = lambda parts: parts.steps.dz(parts)
     w_of_dx: Callable[[np.ndarray], np.ndarray] = lambda w: w

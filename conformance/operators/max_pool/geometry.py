@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from conformance.operators.base import Tensor
-from conformance.operators.descriptor import PAIR, Described, Field
-from conformance.operators.pooling_geometry import CEIL, SIZES, laid_out
-from conformance.operators.spatial import UNPADDED, GeometryError, Padding, Pair, require_windows
+from conformance.operators.descriptor import Described, Field, by_rank, dilated
+from conformance.operators.pooling_geometry import CEIL, laid_out, pooling_fields
+from conformance.operators.spatial import IMAGE, Extents, GeometryError, Padding, Spatial, require_windows, unpadded
 
 MAX_STARTS = 1 << 20
 """Windows that begin in the padding, and differ, of one axis."""
 
 
 @dataclass(frozen=True)
-class MaxPoolGeometry(Described):
-    """Sizes and parameters of one max pooling. Raises GeometryError for what no pooling has.
+class MaxPoolGeometry(Described, Spatial):
+    """Sizes and parameters of one max pooling in one to three dimensions. Raises GeometryError for what no pooling has.
+    A padding or dilation of () is the default.
 
     The conventions are those of torch.nn.MaxPool2d and ONNX MaxPool, and of XLA's SelectAndScatter:
 
@@ -31,29 +32,29 @@ class MaxPoolGeometry(Described):
     """
 
     PREFIX = "maxpool"
-    FIELDS: ClassVar[tuple[Field, ...]] = (*SIZES, Field("d", "dilation", PAIR, "dilation", (1, 1)), CEIL)
+    FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = by_rank(lambda rank: (*pooling_fields(rank), dilated(rank), CEIL))
     family: ClassVar[str] = "max_pool"
 
     n: int
     c: int
-    h: int
-    w: int
-    r: int
-    s: int
-    stride: Pair
-    padding: Padding = UNPADDED
-    dilation: Pair = (1, 1)
+    size: Extents
+    window: Extents
+    stride: Extents
+    padding: Padding = ()
+    dilation: Extents = ()
     ceil_mode: bool = False
 
-    output_size: Pair = field(init=False, repr=False, compare=False)
+    output_size: Extents = field(init=False, repr=False, compare=False)
     overhang: Padding = field(init=False, repr=False, compare=False)
     x: Tensor = field(init=False, repr=False, compare=False)
     y: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        rank = self.rank
+        vars(self).update(padding=self.padding or unpadded(rank), dilation=self.dilation or (1,) * rank)
         require_windows(self)
         vars(self).update(laid_out(self))
-        axes = zip("hw", (self.h, self.w), (self.r, self.s), self.stride, self.padding, self.dilation, strict=True)
+        axes = zip(IMAGE[rank], self.size, self.window, self.stride, self.padding, self.dilation, strict=True)
         for (name, size, taps, stride, (before, _), dilation), windows in zip(axes, self.output_size, strict=True):
             # by numbers and not by arrays, which sizes that no machine holds would not fit into
             first, last = -before, (windows - 1) * stride - before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
-from conformance.operators.max_pool.operators import routed, selected
+from conformance.operators.max_pool.operators import chosen, routed, selected
 from conformance.operators.mistakes import (
     DILATIONS,
     IMAGES,
@@ -21,9 +22,9 @@ from conformance.operators.mistakes import (
     Mistake,
     on_outputs,
 )
-from conformance.operators.pooling import scattered, taps
+from conformance.operators.pooling import covered, scattered
 from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS
-from conformance.operators.spatial import UNPADDED, padded
+from conformance.operators.spatial import cropped, is_padded, padded, taps, unpadded
 
 FORWARD, BACKWARD = "max_pool_forward", "max_pool_backward"
 
@@ -41,8 +42,8 @@ def _choosing(choice: Choice, padding: float = -np.inf) -> Compute:
             return {"dx": routed(g, found, inputs["dy"].astype(dtype))}
         image = padded(x, g.overhang, np.dtype(dtype), padding)
         y = np.full(g.y.shape, -np.inf, dtype)
-        for tap, (rows, columns) in enumerate(taps(g)):
-            y = np.where(found == tap, image[..., rows, columns], y)
+        for tap, seen in enumerate(taps(g)):
+            y = np.where(found == tap, image[seen], y)
         return {"y": y}
 
     return compute
@@ -54,7 +55,7 @@ def _of_some(kept: Callable[[Any], np.ndarray]) -> Compute:
 
 
 def _zero_padding(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
-    if g.overhang == UNPADDED:
+    if not is_padded(g.overhang):
         raise InapplicableError
     return selected(g, x, padding=0.0)
 
@@ -63,9 +64,12 @@ def _filled(mode: Any) -> Compute:
     """The maximum over an image enlarged by what it holds already."""
 
     def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-        if g.padding == UNPADDED:
+        if not is_padded(g.padding):
             raise InapplicableError
-        wide = replace(g, h=g.h + sum(g.padding[0]), w=g.w + sum(g.padding[1]), padding=UNPADDED)
+        size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
+        wide = replace(g, size=size, padding=unpadded(g.rank))
+        if wide.output_size != g.output_size:  # in ceil mode a window that starts behind the image
+            raise InapplicableError
         return operator.reference(wide, {"x": np.pad(inputs["x"], ((0, 0), (0, 0), *g.padding), mode=mode)}, dtype)
 
     return compute
@@ -77,7 +81,7 @@ def _average(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any)
     if operator.name == BACKWARD:
         return {"dx": scattered(g, inputs["dy"].astype(dtype) / len(places), places)}
     image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
-    return {"y": np.mean([image[..., rows, columns] for rows, columns in places], axis=0)}
+    return {"y": np.mean([image[place] for place in places], axis=0)}
 
 
 _CHOICES: dict[str, Compute] = {
@@ -98,8 +102,8 @@ _FORWARD: dict[str, Compute] = {
 def _every_maximum(g: MaxPoolGeometry, x: np.ndarray, places: list[Any]) -> list[np.ndarray]:
     """Position -> which windows have their maximum there."""
     image = padded(x, g.overhang, x.dtype, -np.inf)
-    largest = np.max([image[..., rows, columns] for rows, columns in places], axis=0)
-    return [image[..., rows, columns] == largest for rows, columns in places]
+    largest = np.max([image[place] for place in places], axis=0)
+    return [image[place] == largest for place in places]
 
 
 def _to_every_maximum(shared: bool) -> Compute:
@@ -124,31 +128,28 @@ def _overwritten(order: int) -> Compute:
     def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         found, dy = selected(g, inputs["x"].astype(dtype)), inputs["dy"].astype(dtype)
         image = padded(np.zeros(g.x.shape, dtype), g.overhang, np.dtype(dtype))
-        (p, q), (u, v), (d, e) = g.output_size, g.stride, g.dilation
         images, channels = np.ogrid[: g.n, : g.c]
-        for i, j in list(np.ndindex(p, q))[::order]:
-            at = found[:, :, i, j]
-            image[images, channels, i * u + at // g.s * d, j * v + at % g.s * e] = dy[:, :, i, j]
-        (top, _), (left, _) = g.overhang
-        return {"dx": image[..., top : top + g.h, left : left + g.w].copy()}
+        for place, _ in list(covered(g))[::order]:
+            image[chosen(g, found[place], (images, channels, *place[1:]))] = dy[place]
+        return {"dx": cropped(image, g.overhang, g.size).copy()}
 
     return compute
 
 
 def _by_columns(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
-    return selected(g, x, np.arange(g.r * g.s).reshape(g.r, g.s).T.reshape(-1).tolist())
+    return selected(g, x, np.arange(math.prod(g.window)).reshape(g.window).T.reshape(-1).tolist())
 
 
 def _rolled_by_padding(dx: np.ndarray, g: MaxPoolGeometry) -> np.ndarray:
-    shift = g.padding[0][0], g.padding[1][0]
-    if shift == (0, 0):
+    shift = tuple(before for before, _ in g.padding)
+    if not any(shift):
         raise InapplicableError
-    return np.roll(dx, shift, (2, 3))
+    return np.roll(dx, shift, tuple(range(2, dx.ndim)))
 
 
 _BACKWARD: dict[str, Compute] = {
     "tie to the last maximum instead of the first": _choosing(
-        lambda g, x: selected(g, x, range(g.r * g.s - 1, -1, -1)),
+        lambda g, x: selected(g, x, range(math.prod(g.window) - 1, -1, -1)),
     ),
     "tie to the first maximum in column-major order": _choosing(_by_columns),
     "tie to every maximum": _to_every_maximum(shared=False),
@@ -159,7 +160,7 @@ _BACKWARD: dict[str, Compute] = {
         "dx": scattered(g, inputs["dy"].astype(dtype))
     },
     "dx at the index of the padded image": on_outputs(_rolled_by_padding, "dx"),
-    "dx divided by the size of the window": on_outputs(lambda dx, g: dx / (g.r * g.s), "dx"),
+    "dx divided by the size of the window": on_outputs(lambda dx, g: dx / math.prod(g.window), "dx"),
 }
 
 MISTAKES: tuple[Mistake, ...] = (

@@ -1,4 +1,4 @@
-"""Two-dimensional max pooling, forward and backward.
+"""Max pooling in one to three dimensions, forward and backward; the formula is that of two.
 
     y[n,c,p,q] = max_{r,s} x[n, c, p*u + r*d - top, q*v + s*e - left]
 
@@ -10,7 +10,7 @@ frameworks do that keep no indices, and adds up the gradients of the windows tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,14 +31,14 @@ from conformance.operators.base import (
 from conformance.operators.extended import Double
 from conformance.operators.invalid import WINDOW
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
-from conformance.operators.pooling import covered, few_windows, most_windows, taps
-from conformance.operators.spatial import cropped, padded
+from conformance.operators.pooling import covered, few_windows
+from conformance.operators.spatial import cropped, padded, spans, taps, taps_per_input
 
 
 def _only_padding(geometry: MaxPoolGeometry, request: Request) -> Request:
     """As much padding as the window reaches: the first one holds nothing else."""
-    rows, columns = geometry.dilation[0] * (geometry.r - 1) + 1, geometry.dilation[1] * (geometry.s - 1) + 1
-    return Request(request.inputs, {**request.parameters, "padding": ((rows, rows), (columns, columns))})
+    padding = tuple((span, span) for span in spans(geometry))
+    return Request(request.inputs, {**request.parameters, "padding": padding})
 
 
 PADDING: dict[str, Spoil] = {"a window of padding only": _only_padding}
@@ -47,27 +47,26 @@ PADDING: dict[str, Spoil] = {"a window of padding only": _only_padding}
 def selected(
     g: MaxPoolGeometry, x: np.ndarray, order: Iterable[int] | None = None, padding: float | None = None
 ) -> np.ndarray:
-    """The position of each window that holds its maximum, r*S + s, [N, C, P, Q]: the first one in row-major order.
+    """The position of each window that holds its maximum, the first one, [N, C, P, Q]; the last axis counts fastest.
 
     Mistakes compare positions in another `order`, or only some of them, and take padding for a number.
     """
     image = padded(x, g.overhang, x.dtype, -np.inf if padding is None else padding)
-    inside = padded(np.ones((g.h, g.w), bool), g.overhang, np.dtype(bool))
+    inside = padded(np.ones(g.size, bool), g.overhang, np.dtype(bool))
     found = np.full(g.y.shape, -1)
     if order is None and padding is None and few_windows(g):
-        for p, q, rows, columns in covered(g):
-            within = np.flatnonzero(inside[rows, columns])
-            seen = image[..., rows, columns].reshape(g.n, g.c, -1)
-            found[..., p, q] = within[seen[..., within].argmax(-1)]  # the first maximum, or the first NaN
+        for place, elements in covered(g):
+            within = np.flatnonzero(inside[elements])
+            seen = image[elements].reshape(g.n, g.c, inside[elements].size)
+            found[place] = within[seen[..., within].argmax(-1)]  # the first maximum, or the first NaN
         return found
     places = list(taps(g))
     best = np.full(g.y.shape, -np.inf, x.dtype)
     for tap in range(len(places)) if order is None else order:
-        rows, columns = places[tap]
-        seen = image[..., rows, columns]
+        seen = image[places[tap]]
         better = (seen > best) | (np.isnan(seen) & ~np.isnan(best)) | (found < 0)
         if padding is None:
-            better &= inside[rows, columns]
+            better &= inside[places[tap]]
         best = np.where(better, seen, best)
         found[better] = tap
     return found
@@ -76,10 +75,16 @@ def selected(
 def routed(g: MaxPoolGeometry, found: np.ndarray, dy: np.ndarray) -> np.ndarray:
     """dx: every gradient added at the position of its window that `selected` found."""
     image = padded(np.zeros(g.x.shape, dy.dtype), g.overhang, dy.dtype)
-    n, c, p, q = np.indices(g.y.shape, sparse=True)
-    rows, columns = p * g.stride[0] + found // g.s * g.dilation[0], q * g.stride[1] + found % g.s * g.dilation[1]
-    np.add.at(image, (n, c, rows, columns), dy)
-    return np.ascontiguousarray(cropped(image, g.overhang, (g.h, g.w)))
+    np.add.at(image, chosen(g, found, np.indices(g.y.shape, sparse=True)), dy)
+    return np.ascontiguousarray(cropped(image, g.overhang, g.size))
+
+
+def chosen(g: MaxPoolGeometry, found: np.ndarray, places: Sequence[Any]) -> tuple[Any, ...]:
+    """Index into the image inside `overhang` of the positions `found` of windows at these places (n, c, p, q)."""
+    n, c, *place = places
+    # of one axis: where others have a single element, numpy 2.4.6 unravels all beyond its buffer of 8,192 wrongly
+    tap = [along.reshape(found.shape) for along in np.unravel_index(found.reshape(-1), g.window)]
+    return n, c, *(p * u + t * d for p, t, u, d in zip(place, tap, g.stride, g.dilation, strict=True))
 
 
 class _MaxPool(Operator):
@@ -91,7 +96,7 @@ class _MaxPool(Operator):
 
     def parameters(self, geometry: MaxPoolGeometry) -> dict[str, Any]:
         return {
-            "kernel_size": (geometry.r, geometry.s),
+            "kernel_size": geometry.window,
             "stride": geometry.stride,
             "padding": geometry.padding,
             "dilation": geometry.dilation,
@@ -100,7 +105,7 @@ class _MaxPool(Operator):
 
     def flops(self, geometry: MaxPoolGeometry) -> int:
         """A comparison for every position of every window."""
-        return geometry.y.size * geometry.r * geometry.s
+        return geometry.y.size * math.prod(geometry.window)
 
 
 class MaxPoolForward(_MaxPool):
@@ -108,14 +113,16 @@ class MaxPoolForward(_MaxPool):
 
     name, data, operand = "max_pool_forward", "x", "x"
     arguments = ("x",)
-    specials = (((-1, 0), -np.inf), *Operator.specials)
-    """A channel of minus infinities, which is what its maxima are, and not the lowest number."""
     homogeneous = Homogeneous(("x",), ("y",), signs=False)
     gradients = ("max_pool_backward",)
     worked_example = WorkedExample(
         "maxpool n1 c1 h5 w5 r5 s5 u1 p2", {"x": np.arange(1.0, 26.0).reshape(1, 1, 5, 5)}, "on consecutive numbers"
     )
     """Of the ONNX specification, MaxPool, maxpool_2d_precomputed_pads."""
+
+    def specials(self, geometry: MaxPoolGeometry) -> tuple[tuple[tuple[int, ...], float], ...]:
+        """And a channel of minus infinities, which is what its maxima are, and not the lowest number."""
+        return (((-1, 0), -np.inf), *super().specials(geometry))
 
     def inputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
         return {"x": geometry.x}
@@ -130,11 +137,12 @@ class MaxPoolForward(_MaxPool):
         image = padded(inputs["x"], geometry.overhang, np.dtype(dtype), -np.inf)
         y = np.full(geometry.y.shape, -np.inf, dtype)
         if few_windows(geometry):
-            for p, q, rows, columns in covered(geometry):
-                y[..., p, q] = image[..., rows, columns].max(axis=(-2, -1))
+            axes = tuple(range(-geometry.rank, 0))
+            for place, seen in covered(geometry):
+                y[place] = image[seen].max(axis=axes)
             return {"y": y}
-        for rows, columns in taps(geometry):
-            np.maximum(y, image[..., rows, columns], out=y)
+        for seen in taps(geometry):
+            np.maximum(y, image[seen], out=y)
         return {"y": y}
 
     def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
@@ -159,12 +167,12 @@ class MaxPoolBackward(_MaxPool):
     def nonfinite(self, geometry: MaxPoolGeometry) -> Iterator[Place]:
         """And an image with NaN, to which gradients go, and both infinities."""
         yield from super().nonfinite(geometry)
-        yield from (("x", index, value) for index, value in self.specials)
-        yield "x", (0, -1, -1, -1), -math.inf
+        yield from (("x", index, value) for index, value in self.specials(geometry))
+        yield "x", (0, *(-1,) * (geometry.rank + 1)), -math.inf
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         """As many gradients as there are windows that hold an element."""
-        terms = most_windows(geometry)
+        terms = taps_per_input(geometry)
         return ErrorModel({"dx": terms}, span=terms)
 
     def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:

@@ -165,7 +165,7 @@ def defects(found: Contents) -> Iterator[str]:
     yield from _runs(found)
     for name in names:
         records = found.of(name)
-        required = required_cases(found.statement.level)
+        required = complete.with_layouts(required_cases(found.statement.level), records)
         looks = (_facts(records), complete.defects(records, required), _verdicts(records, required))
         yield from (f"{shown(name)}: {defect}" for look in looks for defect in dict.fromkeys(look))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from conformance.execution.claims import Key
 from conformance.reporting.submission.required import Required, Share
@@ -16,8 +17,8 @@ Absent = Counter[tuple[str, str, int]]
 
 def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
     """What is missing, given twice, or not required in the records of one implementation."""
-    cases = [record for record in records if isinstance(record, Attempt) and not isinstance(record, TrainingRecord)]
-    given = Counter(Key._make(getattr(record, name) for name in Key._fields) for record in cases)
+    cases = _attempts(records)
+    given = Counter(map(_key, cases))
     shares = (*required.verdicts, *required.behaviour, *required.measured, *required.drawn)
     known = frozenset().union(*(share.keys for share in shares))
     yield from (f"{_name(key)} has {count} verdicts" for key, count in given.items() if count > 1)
@@ -57,6 +58,28 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
         f"{shown(f'{operator} {check}'.strip())}: an absence of {count} cases is not required"
         for operator, check, count in absent
     )
+
+
+def _attempts(records: Sequence[Record]) -> list[Attempt]:
+    return [record for record in records if isinstance(record, Attempt) and not isinstance(record, TrainingRecord)]
+
+
+def _key(record: Attempt) -> Key:
+    return Key._make(getattr(record, name) for name in Key._fields)
+
+
+def with_layouts(required: Required, records: Sequence[Record]) -> Required:
+    """What is required with the layouts that an implementation has verdicts in beside the plain ones."""
+    given = [_key(record) for record in _attempts(records)]
+
+    def widened(share: Share) -> Share:
+        mine = [key for key in given if (key.operator, key.check) == (share.operator, share.check)]
+        return replace(share, keys=share.keys | share.in_layouts(mine))
+
+    verdicts, behaviour, drawn = (
+        tuple(map(widened, shares)) for shares in (required.verdicts, required.behaviour, required.drawn)
+    )
+    return replace(required, verdicts=verdicts, behaviour=behaviour, drawn=drawn)
 
 
 def _in_behaviour(

@@ -11,10 +11,14 @@ from conformance.execution.claims import Key
 from conformance.execution.plan import BEHAVIOUR_PROBLEMS, DRAWN_PROBLEMS, small
 from conformance.execution.selection import BEHAVIOUR
 from conformance.inputs.manifest import SEED
+from conformance.layouts import NAMES, is_optional, layouts_of
 from conformance.operators import takes
+from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import candidates
 from conformance.training.tables import networks
+
+CHANNELS_LAST = tuple(layouts_of(rank)[1] for rank in RANKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,20 @@ class Share:
     """How many of them it does; a behaviour check chooses by what the implementation takes."""
     few: bool = True
     """Of a behaviour check: whether it is made on the cases that the others are made on."""
+    optional: frozenset[Key] = frozenset()
+    """What is required too of who declares the layout."""
+
+    def in_layouts(self, given: Iterable[Key]) -> frozenset[Key]:
+        """Of verdicts in layouts that only some declare, all that the same ones require. One that an implementation
+        names itself is run in what channels last is; which letters it has is not known here."""
+        found: set[Key] = set()
+        for name in {key.layout for key in given if is_optional(key.layout)}:
+            mine = {key for key in given if key.layout == name}
+            likes = () if name in NAMES and self.optional else CHANNELS_LAST
+            every = [{key._replace(layout=name) for key in self.keys if key.layout == last} for last in likes]
+            found |= set[Key]().union(*(keys for keys in every if keys & mine))
+            found |= {key for key in self.optional if key.layout == name}
+        return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +75,8 @@ def required_cases(level: str) -> Required:
         rows = [(problem, variants) for problem, variants in fitting if when is None or when(problem.geometry)]
         pairs = ((problem, v) for problem, variants in rows for v in variants if v.suits(operator, problem.geometry))
         keys = _keys(operator, pairs)
-        verdicts.append(Share(operator, "", keys, len(keys)))
+        usual = frozenset(key for key in keys if not is_optional(key.layout))
+        verdicts.append(Share(operator, "", usual, len(usual), optional=keys - usual))
     behaviour, measured, quota = [], [], BEHAVIOUR_PROBLEMS[level]
     every = {Variant(v.dtype, v.layout, BEHAVIOUR) for problem in PROBLEMS for v in problem.variants}
     for check, required in CHECKS.items():

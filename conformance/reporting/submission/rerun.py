@@ -11,7 +11,7 @@ from pathlib import Path
 from conformance.checks import CHECKS, check_behaviour
 from conformance.checks.required import VERIFIED
 from conformance.checks.sample import NOT_CHECKED, WRONG, NotChecked
-from conformance.dtypes import STORAGE
+from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key
 from conformance.execution.plan import Plan
@@ -122,7 +122,7 @@ def repeated(found: Contents, count: int, drawn: int, paths: Sequence[Path]) -> 
     """
     selection = Selection(
         () if paths else found.statement.implementations, tuple(paths), found.statement.level, PROBLEMS,
-        tuple(OPERATORS), tuple(STORAGE), LAYOUTS, (*DISTRIBUTIONS, BEHAVIOUR, DISTRIBUTION), SEED, "auto",
+        tuple(OPERATORS), DECLARABLE, LAYOUTS, (*DISTRIBUTIONS, BEHAVIOUR, DISTRIBUTION), SEED, "auto",
     )  # fmt: skip
     with Workers(Limits(memory=share(1))) as workers:
         try:

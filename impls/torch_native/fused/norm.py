@@ -9,9 +9,14 @@ from dataclasses import dataclass
 
 import torch
 
-from ..layout import CHANNEL, POSITIONS, wide
+from ..layout import wide
 from .once import differentiable_once
 from .parameters import require_image, require_normalization
+
+CHANNEL = (slice(None), None, None)
+"""Index that lines a per-channel vector up with NCHW."""
+POSITIONS = (0, 2, 3)
+"""All axes of NCHW but the channels."""
 
 
 @dataclass(frozen=True)

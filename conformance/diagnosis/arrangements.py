@@ -1,0 +1,74 @@
+"""Mistakes of a kernel that takes memory in one layout for memory in another: the right elements in the wrong places.
+
+The plain layouts' own are in the library of every family. These are of layouts with groups as an axis, and of declared
+ones, and exist only where a kernel is called in such a layout: they would be other names for mistakes of a plain one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from conformance.layouts import (
+    Arrangement,
+    filter_letters,
+    grouped_of,
+    is_optional,
+    layouts_of,
+    letters,
+    of_letters,
+)
+from conformance.operators.mistakes import Change, InapplicableError, Misread, Mistake
+
+_OF_IMAGES = str.maketrans("ktrs", "ndhw")
+
+
+def misreadings(layout: str, rank: int) -> tuple[Mistake, ...]:
+    """Of a kernel that is called in a layout; none in a plain one."""
+    return _misreadings(layout, letters(layout), rank) if is_optional(layout) else ()
+
+
+@cache
+def _misreadings(layout: str, image: str, rank: int) -> tuple[Mistake, ...]:
+    """By the letters too, which a name may get anew."""
+    first, last = layouts_of(rank)
+    # channels first and last are the memory of NGCHW and NHWGC, in whose names groups are told apart
+    images = grouped_of(rank) if "g" in image else (first, last, *grouped_of(rank))
+    weights = filter_letters(layout)
+    inside = {weights.replace("g", "").replace("k", "kg"), weights.replace("g", "").replace("c", "gc")}
+    others = [filter_letters(name) for name in grouped_of(rank)] if "g" in image else [*map(filter_letters, images)]
+    found = [
+        Mistake(f"{what} as {other.upper()} instead of {image.upper()}", "index", Misread(_as_it_is, {role: change}))
+        for other in dict.fromkeys(map(letters, images))
+        if other != image
+        for what, role in (("image read", "x"), ("y (dy) laid out", "y"))
+        for change in [_taken_for(image, other, False)]
+    ]
+    for other in dict.fromkeys((*others, *sorted(inside if "g" in image else ()))):
+        if other != weights:
+            name = f"filter read as {other.upper()} instead of {weights.upper()}"
+            found.append(Mistake(name, "index", Misread(_as_it_is, {"w": _taken_for(weights, other, True)})))
+    return tuple(found)
+
+
+def _as_it_is(geometry: Any) -> Any:
+    return geometry
+
+
+def _taken_for(actual: str, other: str, is_filter: bool) -> Change:
+    """A canonical array as it is read from memory where `actual` lies and `other` is expected."""
+
+    def change(array: np.ndarray, geometry: Any) -> np.ndarray:
+        groups = getattr(geometry, "groups", 1)
+        places: list[Arrangement] = [
+            of_letters(array.shape, axes.translate(_OF_IMAGES), groups, is_filter) for axes in (actual, other)
+        ]
+        written, read = places
+        if written.order == read.order:
+            raise InapplicableError
+        memory = np.ascontiguousarray(written.to_memory(array))
+        return read.from_memory(memory.reshape(read.stored))
+
+    return change

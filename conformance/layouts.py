@@ -1,0 +1,193 @@
+"""The order in which axes lie in memory, by name: `nchw`, `ndhwc`, `gnhwc`. A layout is data.
+
+A name has a letter for every axis of an image: n, c, and those of space. Weights lie in the same order, k for n and
+the window's axes for the image's.
+
+Where groups are an axis, g, c counts the channels of one. Such layouts are Composable Kernel's, and in its names
+(K counted within a group, Y and X the window's axes):
+
+    image   GNHWC  weights GKYXC  output GNHWK      gnwc, gnhwc, gndhwc
+    image   NHWGC  weights GKYXC  output NHWGK      nwgc, nhwgc, ndhwgc
+    image   NGCHW  weights GKCYX  output NGKHW      ngcw, ngchw, ngcdhw
+
+as `GroupConvLayout1D`, `2D` and `3D` pair them (experimental/builder, types.hpp; its fourth, NGCHW with GKYXC, is not
+here). To MIOpen tensors have no groups axis. It calls these kernels with its NHWC memory as NHWGC, the stride of G
+being C, and its KYXC as GKYXC (`CKArgs` in solver/conv/conv_hip_implicit_gemm_grouped_wrw_xdlops.cpp): the same
+bytes. So are NCHW and NGCHW. No plain layout has those of GNHWC.
+
+Others may be declared, a name and its letters: `declare`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+LAYOUTS = ("nchw", "nhwc", "ncw", "nwc", "ncdhw", "ndhwc")
+"""Channels first and channels last, in two dimensions, in one and in three."""
+GROUPED = ("gnhwc", "nhwgc", "ngchw", "gnwc", "nwgc", "ngcw", "gndhwc", "ndhwgc", "ngcdhw")
+"""Those with groups as an axis. Only who declares one is run in it."""
+NAMES = (*LAYOUTS, *GROUPED)
+SPACE = {"w": "s", "hw": "rs", "dhw": "trs"}
+"""Axes of an image and of a window, by rank."""
+_OF_WEIGHTS = str.maketrans("ndhw", "ktrs")
+_OF_IMAGES = str.maketrans("ktrs", "ndhw")
+_declared: dict[str, tuple[str, str]] = {}
+"""Name -> letters, and who declares it."""
+
+
+class LayoutError(ValueError):
+    """A declaration of a layout that cannot be meant; the message says what to do."""
+
+
+def letters(layout: str) -> str:
+    """Axes of an image as they lie in memory: the name itself, but of a layout that somebody has declared."""
+    return _declared[layout][0] if layout in _declared else layout
+
+
+def declare(name: str, text: str, owner: str) -> None:
+    """Let a name stand for an order of axes: `chwn`, or `ghwcn` with groups, which may be written k. Raises
+    LayoutError. Who declares a name may do so again, with other letters too: a file that was mended is read anew."""
+    found = read(name, text)
+    if name in NAMES:
+        if found != name:
+            raise LayoutError(f"{name!r} is taken: the suite's layout {name} is another one; choose another name")
+        return
+    known, whose = _declared.get(name, (found, owner))
+    if known != found and whose != owner:
+        raise LayoutError(f"{name!r} is taken: {whose} declares it as {known}; choose another name for {text}")
+    _declared[name] = found, whose
+    arrangement.cache_clear()
+
+
+def read(name: str, text: str) -> str:
+    """The letters of a declaration, g for the groups. Raises LayoutError."""
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name):
+        raise LayoutError(f"{name!r}: a name is 1 to 40 small letters, digits and _, beginning with a letter")
+    form = "give each axis once: n, c, those of space (w, hw or dhw) and, if groups are one, g, such as chwn or gnhwc"
+    if not isinstance(text, str):
+        raise LayoutError(f"{name!r}: {text!r} are no letters; {form}")
+    if unknown := "".join(dict.fromkeys(axis for axis in text if axis not in "ncdhwgk")):
+        raise LayoutError(f"{name!r}: {text!r} has the unknown {', '.join(unknown)}; {form}")
+    found = text.replace("k", "g")
+    if twice := "".join(dict.fromkeys(axis for axis in found if found.count(axis) > 1)):
+        raise LayoutError(f"{name!r}: {text!r} has {', '.join(twice)} twice; {form}")
+    space = next((axes for axes in reversed(SPACE) if axes[0] in found), "w")
+    if missing := "".join(axis for axis in f"nc{space}" if axis not in found):
+        raise LayoutError(f"{name!r}: {text!r} lacks {', '.join(missing)}; {form}")
+    return found
+
+
+def has_groups(layout: str) -> bool:
+    """Whether groups are an axis of their own."""
+    return "g" in letters(layout)
+
+
+def is_optional(layout: str) -> bool:
+    """Whether only who declares it is run in it."""
+    return layout not in LAYOUTS
+
+
+def rank_of(layout: str) -> int:
+    """Number of spatial axes."""
+    return len(letters(layout)) - 2 - has_groups(layout)
+
+
+def layouts_of(rank: int) -> tuple[str, ...]:
+    """Channels first and channels last in so many spatial axes."""
+    return tuple(layout for layout in LAYOUTS if rank_of(layout) == rank)
+
+
+def grouped_of(rank: int) -> tuple[str, ...]:
+    """Those with groups as an axis, in so many spatial axes."""
+    return tuple(layout for layout in GROUPED if rank_of(layout) == rank)
+
+
+def in_rank(layout: str, rank: int) -> str:
+    """The layout of the same kind with another number of spatial axes; what is declared by name has none."""
+    for kinds in (layouts_of, grouped_of):
+        if layout in kinds(rank_of(layout)):
+            return kinds(rank)[kinds(rank_of(layout)).index(layout)]
+    return layout
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How one tensor lies in memory: its canonical extents, with channels split into groups where these are an axis,
+    and the places of these axes in the order of memory."""
+
+    shape: tuple[int, ...]
+    split: tuple[int, ...]
+    order: tuple[int, ...]
+    axes: str
+    """Letters of an image, in the order of memory; those of weights are written with an image's."""
+    canonical: tuple[str, ...]
+    """The letters that each canonical axis has: `gc` where channels are split."""
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """The shape in memory."""
+        return tuple(self.split[axis] for axis in self.order)
+
+    @property
+    def back(self) -> tuple[int, ...]:
+        """The inverse of `order`."""
+        return tuple(map(self.order.index, range(len(self.order))))
+
+    def to_memory(self, array: np.ndarray) -> np.ndarray:
+        """A canonical array with its axes as they lie in memory; a view where it can be one."""
+        return array.reshape(self.split).transpose(self.order)
+
+    def from_memory(self, array: np.ndarray) -> np.ndarray:
+        """The inverse."""
+        return array.transpose(self.back).reshape(self.shape)
+
+
+def filter_letters(layout: str) -> str:
+    """Axes of weights as they lie in memory: k, c, those of the window and, if groups are one, g."""
+    found = letters(layout)
+    if layout in GROUPED:  # whose weights begin with the groups wherever these are in the image
+        found = "gn" + found.replace("g", "").replace("n", "")
+    return found.translate(_OF_WEIGHTS)
+
+
+@cache
+def arrangement(shape: tuple[int, ...], layout: str, groups: int = 1, is_filter: bool = False) -> Arrangement:
+    """Of a tensor with this canonical shape: an image, weights [K, C of a group, ...], or a vector, which stays. Raises
+    LayoutError where groups do not divide the channels."""
+    if len(shape) == 1:
+        return Arrangement(shape, shape, (0,), "k", ("k",))
+    axes = filter_letters(layout).translate(_OF_IMAGES) if is_filter else letters(layout)
+    return of_letters(shape, axes, groups, is_filter)
+
+
+def of_letters(shape: tuple[int, ...], axes: str, groups: int, is_filter: bool) -> Arrangement:
+    """The same by the letters of an image in the order of memory. Raises LayoutError."""
+    space = tuple(axis for axis in "dhw" if axis in axes)
+    if "g" not in axes:
+        canonical: tuple[str, ...] = ("n", "c", *space)
+        split = shape
+    else:
+        place = 0 if is_filter else 1
+        if shape[place] % groups:
+            raise LayoutError(f"{shape[place]} channels are not {groups} groups")
+        canonical = ("gn", "c", *space) if is_filter else ("n", "gc", *space)
+        split = (*shape[:place], groups, shape[place] // groups, *shape[place + 1 :])
+    return Arrangement(shape, split, tuple(map("".join(canonical).index, axes)), axes, canonical)
+
+
+def arranged(tensor: Any, layout: str, geometry: Any) -> Arrangement:
+    """Of a tensor of an operator on a problem."""
+    return arrangement(tuple(tensor.shape), layout, getattr(geometry, "groups", 1), tensor.is_filter)
+
+
+def own(declared: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """Of what a kernel declares, the layouts that are not the suite's, with their letters. Raises LayoutError."""
+    if not isinstance(declared, Mapping):
+        return {}
+    return {name: read(name, text) for name, text in declared.items() if name not in NAMES}

@@ -1,0 +1,133 @@
+"""Convolution of 8 bits with a result of 8 bits; formulas are those of two dimensions.
+
+As ONNX QLinearConv and TFLite's CONV_2D with filters that are symmetric (w has no zero point), a scale for each filter:
+
+    sum[n,k,p,q] = bias[k] + sum_{c,r,s} (x[n, c', p*u + r*d - top, q*v + s*e - left] - zx) * w[k,c,r,s]
+    y[n,k,p,q]   = saturate(round(scale[k] * sum[n,k,p,q]) + zy)
+
+Padding is a real zero: it holds zx. scale[k] is what ONNX writes x_scale * w_scale[k] / y_scale. In fp8 zero points are
+0, and y is the product rounded to the format of the inputs.
+
+*Which results are right.* Sums of whole numbers are exact. The sum is converted to fp32 and multiplied with the scale
+there: (1 + d1)(1 + d2) scale*sum with |d| <= u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
+section 2.2), d1 = 0 where fp32 holds the sum, as it does all below 2^24, and d2 = 0 where it holds the product as well.
+A kernel may do better, with an fma or in fp64. y is right if it is what some number within that distance of scale*sum
+is rounded to. As storing never decreases, these are all from the stored lower end to the stored upper end: one number,
+or two neighbours where a boundary of rounding lies between the ends. At a scale that is a power of two and with sums
+below 2^24 there is no distance, and a result half way between two integers must be rounded as declared. In fp8 the
+distance of fp32 accumulation (`conformance.judge.limits`), multiplied with the scale, comes on top, unless sums are
+exact in any order.
+
+A fixed-point multiplier (gemmlowp's and TFLite's: 31 bits of the scale, two roundings) gives other results and is not
+covered: in a tie of the second rounding it is off by one where this definition has one right result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import FP32, STORAGE, SUMS, WHOLE, name_of
+from conformance.operators.base import Arithmetic, Arrays, ErrorModel, Interval, Operator, Tensor
+from conformance.operators.conv.operators import ConvForward
+from conformance.operators.conv_requantized.geometry import RequantizedGeometry
+from conformance.operators.conv_requantized.storing import stored
+from conformance.operators.invalid import CHANNELS, WINDOW
+from conformance.operators.spatial import per_channel
+
+_FORWARD = ConvForward()
+
+
+def centred(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> Arrays:
+    """What is convolved: x less its zero point, w and bias, in float64."""
+    wide = {name: inputs[name].astype(np.float64) for name in ("x", "w", "bias") if name in inputs}
+    return wide | {"x": wide["x"] - geometry.x_zero_point}
+
+
+def sums(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The sums [N,K,P,Q] with their bias, float64: exact for the data of `conformance.inputs`."""
+    found: np.ndarray = _FORWARD.reference(geometry, centred(geometry, inputs))["y"]
+    return found
+
+
+def scaled(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """scale * sum."""
+    product: np.ndarray = sums(geometry, inputs) * per_channel(inputs["scale"].astype(np.float64), geometry.rank)
+    return product
+
+
+class ConvRequantized(Operator):
+    """x[N,C,H,W], w[K,C/g,R,S], bias[K]?, scale[K] -> y[N,K,P,Q]. bias is always passed, None when absent."""
+
+    name = family = "conv_requantized"
+    dtypes = tuple(SUMS)
+    arguments = ("x", "w", "bias", "scale")
+    keywords = ("stride", "padding", "dilation", "groups", "x_zero_point", "y_zero_point", "layout")
+    data, operand, free_axis = "x", "w", 0
+    factors = 2
+    invalid = WINDOW | CHANNELS
+
+    def defined(self, geometry: RequantizedGeometry, dtype: str) -> bool:
+        return dtype in self.dtypes and geometry.exists_in(dtype)
+
+    def inputs(self, geometry: RequantizedGeometry) -> dict[str, Tensor]:
+        bias = {"bias": replace(geometry.per_channel, sums=True)} if geometry.bias else {}
+        scale = replace(geometry.per_channel, wide=True, positive=True)
+        return {"x": geometry.x, "w": geometry.filter, **bias, "scale": scale}
+
+    def outputs(self, geometry: RequantizedGeometry) -> dict[str, Tensor]:
+        return {"y": geometry.y}
+
+    def parameters(self, geometry: RequantizedGeometry) -> dict[str, Any]:
+        return {
+            "stride": geometry.stride,
+            "padding": geometry.padding,
+            "dilation": geometry.dilation,
+            "groups": geometry.groups,
+            "x_zero_point": geometry.x_zero_point,
+            "y_zero_point": geometry.y_zero_point,
+        }
+
+    def flops(self, geometry: RequantizedGeometry) -> int:
+        """Those of the convolution: a multiplication for each result is nothing beside it."""
+        return _FORWARD.flops(geometry)
+
+    def errors(self, geometry: RequantizedGeometry) -> ErrorModel:
+        return replace(_FORWARD.errors(geometry), encloses=_enclosed)
+
+    def reference(
+        self, geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
+    ) -> Arrays:
+        """y as it is stored by default: ties to even, saturated. In `dtype`, which holds all 8 bits."""
+        y = stored(scaled(geometry, inputs), name_of(inputs["x"].dtype), geometry.y_zero_point)
+        return {"y": y.astype(dtype)}
+
+    def magnitude(
+        self, geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
+    ) -> Arrays:
+        """The exact sums, and the scale of their rounding errors; always in float64, in which they are exact."""
+        s2 = {} if inputs["x"].dtype == STORAGE["int8"] else _FORWARD.magnitude(geometry, centred(geometry, inputs))
+        return {"sums": sums(geometry, inputs), **s2}
+
+
+def _enclosed(
+    geometry: RequantizedGeometry, inputs: Arrays, magnitude: Arrays, arithmetic: Arithmetic
+) -> dict[str, Interval]:
+    """The least and the largest y that are right, see the module."""
+    dtype, exact = name_of(inputs["x"].dtype), magnitude["sums"]
+    scale = per_channel(inputs["scale"].astype(np.float64), geometry.rank)
+    product, before, u = exact * scale, np.zeros_like(exact), FP32.unit_roundoff
+    if dtype not in WHOLE:
+        u = arithmetic.u
+        if not arithmetic.exact:
+            before = arithmetic.product(exact, magnitude["y"], _FORWARD.errors(geometry).terms["y"]) * scale
+    converted = exact.astype(np.float32) != exact if dtype in WHOLE else before > 0
+    rounded = converted | (product.astype(np.float32) != product)
+    distance = before + ((1 + u) ** (converted.astype(int) + rounded) - 1) * (np.abs(product) + before)
+    # of an infinity nothing is known to be off
+    distance = np.where(np.isfinite(product), distance, 0)
+    how = geometry.y_zero_point, arithmetic.ties, arithmetic.saturates
+    return {"y": (stored(product - distance, dtype, *how), stored(product + distance, dtype, *how))}

@@ -1,0 +1,210 @@
+"""Transposed convolution: forward, backward-data and backward-weight; formulas are those of two dimensions.
+
+As torch.nn.ConvTranspose2d and ONNX ConvTranspose, with a padding of its own on each side:
+
+    y[n, k, h*u + r*d - top, w*v + s*e - left] = bias[k] + sum_{h,w,r,s,c} x[n, c', h, w] * w[c', k, r, s]
+
+with c' among the C/groups channels of k's group. It is the data gradient of a convolution of y (`TransposedGeometry.
+mirror`), its data gradient is that convolution, and its weight gradient the same with x and dy exchanged: references,
+magnitudes and errors are the convolution's. Output padding adds rows and columns at the end of y, of which windows
+reach those that padding would have cropped; the others have the bias alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, ProbeMethods, Request, Tensor
+from conformance.operators.conv import operators as conv
+from conformance.operators.conv.operators import NONFINITE, Products, apart
+from conformance.operators.conv_transpose import probes as large
+from conformance.operators.conv_transpose.geometry import TransposedGeometry
+from conformance.operators.invalid import CHANNELS
+from conformance.operators.mistakes import fitted
+from conformance.operators.spatial import per_channel, spans, unpadded
+
+_FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwardData(), conv.ConvBackwardWeight()
+
+
+def _no_output(geometry: TransposedGeometry, request: Request) -> Request:
+    """Padding that crops all that there is."""
+    axes = zip(geometry.size, geometry.stride, spans(geometry), strict=True)
+    whole = tuple(((size - 1) * u + span,) * 2 for size, u, span in axes)
+    return Request(request.inputs, dict(request.parameters) | {"padding": whole})
+
+
+def _output_padding_beyond(geometry: TransposedGeometry, request: Request) -> Request:
+    """As much as stride and dilation, which torch and ONNX refuse: the next row of x would be there."""
+    beyond = tuple(map(max, geometry.stride, geometry.dilation))
+    return Request(request.inputs, dict(request.parameters) | {"output_padding": beyond})
+
+
+def _gradient_below_window(geometry: TransposedGeometry, request: Request) -> Request | None:
+    """A gradient of one pixel, of an output that no window of several elements makes."""
+    if math.prod(geometry.window) == 1:
+        return None
+    dy = request.inputs["dy"][(slice(None), slice(None), *[slice(1)] * geometry.rank)]
+    none = {"padding": unpadded(geometry.rank), "output_padding": (0,) * geometry.rank}
+    return Request(request.inputs | {"dy": dy}, dict(request.parameters) | none)
+
+
+BELOW_WINDOW = {"a gradient smaller than the window": _gradient_below_window}
+
+
+class _Transposed(Products):
+    """What the three directions share."""
+
+    family = "conv_transpose"
+    keywords: tuple[str, ...] = ("stride", "padding", "output_padding", "dilation", "groups", "layout")
+
+    def parameters(self, geometry: TransposedGeometry) -> dict[str, Any]:
+        return {
+            "stride": geometry.stride,
+            "padding": geometry.padding,
+            "output_padding": geometry.output_padding,
+            "dilation": geometry.dilation,
+            "groups": geometry.groups,
+        }
+
+    def flops(self, geometry: TransposedGeometry) -> int:
+        """2 * N*C*H*W * K/g*R*S in every direction, products that are cropped counted as the field does."""
+        return 2 * geometry.x.size * (geometry.filter.size // geometry.c)
+
+
+class ConvTransposeForward(_Transposed):
+    """x[N,C,H,W], w[C,K/g,R,S], bias[K]? -> y[N,K,P,Q]. bias is always passed, None when absent."""
+
+    name, data, operand, free_axis = "conv_transpose_forward", "x", "w", 1
+    arguments = ("x", "w", "bias")
+    capabilities = ("into",)
+    homogeneous = Homogeneous(("x", "bias"), ("y",))
+    invalid = CHANNELS | {
+        "padding that leaves no output": _no_output,
+        "output padding that neither stride nor dilation exceeds": _output_padding_beyond,
+    }
+    gradients = ("conv_transpose_backward_data", "conv_transpose_backward_weight")
+    cofactor = "dy"
+    probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
+
+    def inputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
+        bias = {"bias": geometry.per_channel} if geometry.bias else {}
+        return {"x": geometry.x, "w": geometry.filter, **bias}
+
+    def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
+        return {"y": geometry.y}
+
+    def nonfinite(self, geometry: TransposedGeometry) -> Iterator[Place]:
+        """Filters in their middle, as of the convolution's data gradient, and the bias of other channels."""
+        yield from Operator.nonfinite(self, geometry)
+        tap, wanted = conv.centred_tap(geometry.mirror), list[Place]()
+        for value in NONFINITE:
+            wanted += [("w", tap, value)] if tap else []
+            wanted += [("bias", (), value)] if geometry.bias else []
+        for name, (k, *place), value in apart(geometry.k // geometry.groups, wanted):
+            yield name, ((0, k, *place) if name == "w" else (k,)), value
+
+    def errors(self, geometry: TransposedGeometry) -> ErrorModel:
+        """C/g products for every window that holds an element, and the bias."""
+        terms = _BACKWARD_DATA.errors(geometry.mirror).terms["dx"] + geometry.bias
+        return ErrorModel({"y": terms}, span=terms)
+
+    def reference(
+        self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
+    ) -> Arrays:
+        given = {"dy": inputs["x"], "w": inputs["w"]}
+        y = fitted(_BACKWARD_DATA.reference(geometry.mirror, given, dtype)["dx"], geometry.y.shape)
+        if geometry.bias:
+            y += per_channel(inputs["bias"].astype(dtype), geometry.rank)
+        return {"y": y}
+
+
+class ConvTransposeBackwardData(_Transposed):
+    """dy[N,K,P,Q], w[C,K/g,R,S] -> dx[N,C,H,W]."""
+
+    name, data, operand, free_axis = "conv_transpose_backward_data", "dy", "w", 0
+    arguments = ("dy", "w")
+    capabilities = ("into",)
+    homogeneous = Homogeneous(("dy",), ("dx",))
+    invalid = CHANNELS | BELOW_WINDOW
+    cofactor = "x"
+    probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
+
+    def inputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
+        return {"dy": geometry.y, "w": geometry.filter}
+
+    def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
+        return {"dx": geometry.x}
+
+    def nonfinite(self, geometry: TransposedGeometry) -> Iterator[Place]:
+        """Filters, as of the convolution."""
+        yield from _mirrored(_FORWARD.nonfinite(geometry.mirror), {"x": "dy", "w": "w"})
+
+    def errors(self, geometry: TransposedGeometry) -> ErrorModel:
+        """K/g*R*S products."""
+        terms = geometry.filter.size // geometry.c
+        return ErrorModel({"dx": terms}, span=terms)
+
+    def reference(
+        self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
+    ) -> Arrays:
+        given = {"x": inputs["dy"][geometry.reached], "w": inputs["w"]}
+        return {"dx": _FORWARD.reference(geometry.mirror, given, dtype)["y"]}
+
+
+class ConvTransposeBackwardWeight(_Transposed):
+    """x[N,C,H,W], dy[N,K,P,Q] -> dw[C,K/g,R,S], and dbias[K] where the problem has a bias.
+
+    dy is the image over which windows lie, so that it is the data here.
+    """
+
+    name, data, operand, free_axis = "conv_transpose_backward_weight", "dy", "x", 1
+    arguments = ("x", "dy")
+    keywords = (*_Transposed.keywords, "kernel_size", "with_bias")
+    capabilities = ("output_mask", "into")
+    scattered = ()
+    homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
+    invalid = BELOW_WINDOW
+    cofactor = "w"
+    probes = ProbeMethods(lambda geometry: geometry.c, large.backward_weight, large.sample_backward_weight)
+
+    def inputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
+        return {"x": geometry.x, "dy": geometry.y}
+
+    def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
+        dbias = {"dbias": geometry.per_channel} if geometry.bias else {}
+        return {"dw": geometry.filter, **dbias}
+
+    def parameters(self, geometry: TransposedGeometry) -> dict[str, Any]:
+        """The common ones, kernel_size=(R, S), and with_bias: whether (dw, dbias) is asked for."""
+        return {**super().parameters(geometry), "kernel_size": geometry.window, "with_bias": geometry.bias}
+
+    def errors(self, geometry: TransposedGeometry) -> ErrorModel:
+        """N*H*W products; N*P*Q gradients of the bias."""
+        terms = {"dw": geometry.x.size // geometry.c, "dbias": geometry.y.size // geometry.k}
+        terms = {name: terms[name] for name in self.outputs(geometry)}
+        return ErrorModel(terms, span=max(terms.values()))
+
+    def nan_place(self, geometry: TransposedGeometry) -> tuple[int, ...] | None:
+        return _BACKWARD_WEIGHT.nan_place(geometry.mirror)
+
+    def nonfinite(self, geometry: TransposedGeometry) -> Iterator[Place]:
+        """Pixels of x whose window lies within the output."""
+        yield from _mirrored(_BACKWARD_WEIGHT.nonfinite(geometry.mirror), {"x": "dy", "dy": "x"})
+
+    def reference(
+        self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
+    ) -> Arrays:
+        given = {"x": inputs["dy"][geometry.reached], "dy": inputs["x"]}
+        outputs = _BACKWARD_WEIGHT.reference(geometry.mirror, given, dtype)
+        if geometry.bias:
+            outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)
+        return outputs
+
+
+def _mirrored(places: Iterator[Place], names: Mapping[str, str]) -> Iterator[Place]:
+    for name, index, value in places:
+        yield names[name], index, value
