@@ -12,10 +12,9 @@ import pytest
 
 import conformance
 from conformance import Contract, Implementation
-from conformance.calibration.known_bad.requantized import REQUANTIZED
+from conformance.calibration.known_bad import MUTANTS
 from conformance.calibration.known_good.requantized import KNOWN_GOOD
 from conformance.calibration.mutation import outcomes, rows
-from conformance.calibration.requantized import Steps
 from conformance.calibration.subject import judgements
 from conformance.contract import ContractError
 from conformance.execution.export import export
@@ -24,11 +23,13 @@ from conformance.implementations.implementation import ImplementationError
 from conformance.inputs import Expectation, Recipe
 from conformance.judge.propagation import Arithmetic
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse
+from conformance.operators.conv_requantized.steps import Steps
 from conformance.operators.conv_requantized.storing import TIES, stored
 from conformance.problems import PROBLEMS, at_level, typed
 from conformance.problems.table import applies
 
 OPERATOR = OPERATORS["conv_requantized"]
+KNOWN_BAD = tuple(mutant for mutant in MUTANTS if OPERATOR.name in mutant.operators and mutant.family == "formats")
 SMALL = (
     "q n1 c2 h4 w5 k3 r2 s3 u1x2 p1:0x1 d2x1 b1 zx3 zy-5",
     "q n2 c4 w7 k4 s3 p2:1 g2 b1 zx-128 zy127",
@@ -154,13 +155,13 @@ def test_right_kernels_pass(kernel):
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_known_bad_kernels_are_detected_in_every_rank(rank: int):
-    found = outcomes(REQUANTIZED, OPERATOR.name, rows(OPERATOR.name, "standard", rank=rank))
-    assert len(found) == len(REQUANTIZED) > 100
+    found = outcomes(KNOWN_BAD, OPERATOR.name, rows(OPERATOR.name, "standard", rank=rank))
+    assert len(found) == len(KNOWN_BAD) > 100
     assert [o.mutant for o in found if not o.detected] == []
 
 
 def test_smoke_detects_most_known_bad_kernels():
-    found = outcomes(REQUANTIZED, OPERATOR.name, rows(OPERATOR.name, "smoke"))
+    found = outcomes(KNOWN_BAD, OPERATOR.name, rows(OPERATOR.name, "smoke"))
     survived = {o.mutant for o in found if o.differs and not o.detected}
     assert not survived
     assert sum(o.differs for o in found) > 0.9 * len(found)

@@ -35,6 +35,7 @@ from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, 
 from conformance.problems.regressions import Row, TableError, read, rows
 from conformance.problems.table import at_level
 from conformance.resources import IMPLS
+from impls.numpy_direct.conv_requantized import conv_requantized
 from tests import kernels
 from tests.conftest import Project
 
@@ -228,6 +229,28 @@ def test_calls_that_a_failure_needs_are_found_and_shrunk():
     assert {name for name in before if before[name] != after[name]} <= {"p0", "p1", "p2", "p3"}
     goal = SIMPLEST["conv", 2]
     assert sum(abs(after[name] - goal[name]) for name in goal) < 8
+
+
+def padding_without_zero_point(x, w, bias, scale, *, stride, padding, dilation, groups, x_zero_point, y_zero_point):
+    zero_point = 0 if groups > 1 and dilation[0] > 1 else x_zero_point
+    return conv_requantized(
+        x, w, bias, scale, stride=stride, padding=padding, dilation=dilation, groups=groups,
+        x_zero_point=zero_point, y_zero_point=y_zero_point,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "smallest"), [
+    ("nchw", "q n1 c2 h1 w1 k2 r1 s1 d2x1 g2 zx1"),
+    ("ncw", "q n1 c2 w1 k2 s1 d2 g2 zx1"),
+])  # fmt: skip
+def test_kernels_of_8_bits_are_searched_in_what_they_declare(layout: str, smallest: str):
+    one = Implementation("acme")
+    declared = one.implements("conv_requantized", dtypes=("int8", "fp8_e4m3"), layouts=(layout,))
+    declared(padding_without_zero_point)
+    search = searched(one, 2)
+    found = {str(finding.rows[-1]).replace("zx-1", "zx1") for finding in search.findings}
+    assert found == {f"conv_requantized | {smallest} | int8 {layout} scales | 0"}
+    assert {row.variant.dtype for row in search.drawn(0)} == {"int8", "fp8_e4m3"}
 
 
 def test_what_no_kernel_can_do_is_not_drawn():

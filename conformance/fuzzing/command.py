@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from conformance.dtypes import DTYPES
+from conformance.dtypes import DECLARABLE
 from conformance.execution.plan import Plan, absence_reason
 from conformance.execution.process import Limits
 from conformance.execution.selection import Selection, SelectionError, require_known, seed_number, split
@@ -108,7 +108,7 @@ def _chosen(arguments: argparse.Namespace, workers: Workers) -> tuple[Plan, Impl
     """The one implementation that is meant. Raises SelectionError."""
     names, paths = split([arguments.kernel, *([arguments.impl] if arguments.impl else [])])
     selection = Selection(
-        names, paths, "standard", PROBLEMS, tuple(OPERATORS), DTYPES, LAYOUTS, tuple(DISTRIBUTIONS), 0, "auto",
+        names, paths, "standard", PROBLEMS, tuple(OPERATORS), DECLARABLE, LAYOUTS, tuple(DISTRIBUTIONS), 0, "auto",
         program="conformance run",
     )  # fmt: skip
     plan = Plan(selection, IMPLS, loader=workers)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, NamedTuple
 
-from conformance.dtypes import DTYPES
+from conformance.dtypes import DTYPES, SUMS
 from conformance.execution.case import Case
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import attempt
@@ -109,7 +109,8 @@ def _described(row: Row) -> dict[str, Any]:
 
 
 def _simplest(row: Row) -> dict[str, Any]:
-    variant = Variant("fp32", "nchw", OPERATOR_FIRST[row.operator])
+    first = OPERATORS[row.operator].dtypes[0], layouts_of(row.geometry.rank)[0]
+    variant = Variant(*first, OPERATOR_FIRST[row.operator])
     return SIMPLEST[row.geometry.family, row.geometry.rank] | {
         one.name: getattr(variant, one.name) for one in fields(variant)
     }
@@ -168,6 +169,11 @@ class Search:
             for name in self.operators
         }
         """Numbers of dimensions that the implementation has layouts for; where that is one, none is drawn."""
+        of_eight_bits = {(k.operator, dtype) for k in implementation.kernels for dtype in k.dtypes if dtype in SUMS}
+        self._dtypes = {
+            name: [one for one in OPERATORS[name].dtypes if one in DTYPES or (name, one) in of_eight_bits]
+            for name in self.operators
+        }
 
     @property
     def cases(self) -> int:
@@ -241,7 +247,7 @@ class Search:
         for attempt_number in range(64):
             near_it = near if again or attempt_number % 2 else ()
             made = drawn(family, dice.choice, budget, near_it, sizes=again is None, rank=rank)
-            dtype, layout = dice.choice([*DTYPES]), dice.choice(layouts_of(made.rank))
+            dtype, layout = dice.choice(self._dtypes[operator]), dice.choice(layouts_of(made.rank))
             variant = Variant(dtype, layout, distribution(family, dtype, dice.choice))
             row = Row(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
             if self._takes(row):

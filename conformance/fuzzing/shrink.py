@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 
-from conformance.dtypes import DTYPES
 from conformance.layouts import layouts_of
-from conformance.operators import FAMILIES, GeometryError
+from conformance.operators import FAMILIES, OPERATORS, GeometryError
 from conformance.problems import Variant
 from conformance.problems.parameters import SIMPLEST, Parameters, geometry, parameters
 from conformance.problems.regressions import Row
@@ -70,7 +69,8 @@ def _together(rows: Rows) -> Iterator[Rows]:
 def simpler(row: Row) -> Iterator[Row]:
     """Cases that are simpler in one or two things, those that save most first."""
     known, variant = FAMILIES[row.geometry.family], row.variant
-    for dtype in [*DTYPES][: [*DTYPES].index(variant.dtype)]:
+    dtypes = OPERATORS[row.operator].dtypes
+    for dtype in dtypes[: dtypes.index(variant.dtype)]:
         if applies(variant.distribution, dtype):
             yield replace(row, variant=replace(variant, dtype=dtype))
     plain = layouts_of(row.geometry.rank)

@@ -15,8 +15,9 @@ from conformance.inputs.drawing import FIXED_POINT_BITS, Recipe, held
 from conformance.operators import Arrays
 from conformance.operators.conv_requantized.operators import sums
 
-INT8_POWERS = (5, 6, 4, 7)
-"""Half of a filter's results are larger than half of 2^power."""
+INT8_POWERS = (5, 6, 33, 4, 24, 7)
+"""Half of a filter's results are larger than half of 2^power: beyond 2^22, which is as far as a large number added in
+fp32 rounds them, and beyond the 32 bits of a conversion."""
 
 
 def _stored(recipe: Recipe) -> dict[str, np.dtype]:
@@ -28,7 +29,7 @@ def _with_scale(recipe: Recipe, inputs: Arrays, significand: np.ndarray) -> Arra
     """The inputs and a scale [K]: significands in [1/2, 1) times the power of two that brings the median where it is
     wanted."""
     if recipe.dtype in WHOLE:
-        powers = INT8_POWERS
+        powers: tuple[int, ...] = INT8_POWERS
     else:
         format = FORMATS[recipe.dtype]
         powers = (0, format.emax, format.emin, 3)

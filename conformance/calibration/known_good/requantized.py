@@ -11,13 +11,14 @@ import numpy as np
 from conformance.calibration.known_good import sums
 from conformance.calibration.known_good.collection import KnownGood
 from conformance.calibration.known_good.sums import Sum
-from conformance.calibration.requantized import FORWARD, Steps, around, as_defined, summed
+from conformance.calibration.requantized import summed
 from conformance.calibration.subject import DEFAULT, FP8, INT8
 from conformance.dtypes import FP32
 from conformance.judge import Contract
 from conformance.operators import Arrays, Operator
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
+from conformance.operators.conv_requantized.steps import FORWARD, Steps, around, as_defined
 from conformance.operators.conv_requantized.storing import TIES, stored
 
 OPERATOR = ("conv_requantized",)

@@ -9,33 +9,40 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import WHOLE, name_of
+from conformance.dtypes import FORMATS, STORAGE, name_of
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.conv.mistakes import CONVOLVING
-from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST, RequantizedGeometry
-from conformance.operators.conv_requantized.operators import scaled
-from conformance.operators.conv_requantized.storing import TIES
+from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
+from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
+from conformance.operators.conv_requantized.steps import Change, Steps, around, wrapped
+from conformance.operators.conv_requantized.storing import LARGEST, TIES, stored
 from conformance.operators.mistakes import Compute, InapplicableError, Mistake, misread
-from conformance.operators.spatial import is_padded, padded, unpadded
+
+Image = Callable[[Geometry, np.ndarray], np.ndarray]
+Store = Callable[[Geometry, np.ndarray, str], np.ndarray]
+WHOLE_NUMBERS, FP8 = frozenset({"int8"}), frozenset(LARGEST)
 
 
-def _whole(inputs: Arrays) -> None:
-    if name_of(inputs["x"].dtype) not in WHOLE:
-        raise InapplicableError
+def _exactly(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    product: np.ndarray = sums * scale
+    return product
 
 
-def _padded_first(operator: Operator, g: RequantizedGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """Padding is 0 before the zero point is taken off, so that it is -zx."""
-    if not (g.x_zero_point and is_padded(g.padding)):
-        raise InapplicableError
-    size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
-    image = padded(inputs["x"], g.padding, inputs["x"].dtype)
-    return operator.reference(replace(g, size=size, padding=unpadded(g.rank)), inputs | {"x": image}, dtype)
+def _made(dtypes: frozenset[str] = WHOLE_NUMBERS | FP8, **steps: Any) -> Compute:
+    """A kernel of which these steps are others, in exact products; it exists in these dtypes."""
+    kernel = Steps(**{"scaled": _exactly} | steps)
+
+    def compute(operator: Operator, g: Geometry, inputs: Arrays, dtype: Any) -> Arrays:
+        name = name_of(inputs["x"].dtype)
+        if name not in dtypes:
+            raise InapplicableError
+        return {"y": kernel(operator, g, inputs, name)["y"].astype(dtype)}
+
+    return compute
 
 
-_ZERO_POINTS: dict[str, Compute] = {
+_EXCHANGED: dict[str, Compute] = {
     "zero point of x not taken off": misread(lambda g: replace(g, x_zero_point=0)),
-    "zero point of x taken off of padding": _padded_first,
     "zero point of x added": misread(lambda g: replace(g, x_zero_point=-g.x_zero_point)),
     "zero point of y left out": misread(lambda g: replace(g, y_zero_point=0)),
     "zero point of y taken off": misread(lambda g: replace(g, y_zero_point=-g.y_zero_point)),
@@ -44,64 +51,135 @@ _ZERO_POINTS: dict[str, Compute] = {
     ),
 }
 
-
-def _ended(store: Callable[[RequantizedGeometry, np.ndarray], np.ndarray]) -> Compute:
-    """Whole numbers from exact products."""
-
-    def compute(operator: Operator, g: RequantizedGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-        _whole(inputs)
-        return {"y": store(g, scaled(g, inputs)).astype(dtype)}
-
-    return compute
-
-
-def _rounded(rounding: Callable[[np.ndarray], np.ndarray]) -> Compute:
-    return _ended(lambda g, values: np.clip(rounding(values) + g.y_zero_point, LOWEST, HIGHEST))
-
-
-_STORING: dict[str, Compute] = {
-    "truncated instead of rounded": _rounded(np.trunc),
-    "rounded down instead of to nearest": _rounded(np.floor),
-    "ties rounded away from zero": _rounded(TIES["away"]),
-    "ties rounded up": _rounded(TIES["up"]),
-    "wraps around at 8 bits instead of saturating": _ended(
-        lambda g, values: (np.rint(values) + g.y_zero_point - LOWEST) % 256 + LOWEST
-    ),
-    "saturates at -127": _ended(lambda g, values: np.clip(np.rint(values) + g.y_zero_point, -HIGHEST, HIGHEST)),
-    "saturates before the zero point of y is added": _ended(
-        lambda g, values: np.clip(np.clip(np.rint(values), LOWEST, HIGHEST) + g.y_zero_point, LOWEST, HIGHEST)
-    ),
+_IMAGES: dict[str, Image] = {
+    "zero point of x taken off of padding": lambda g, x: around(g, x) - g.x_zero_point,
+    "zero point of x not taken off, padding holds it": lambda g, x: around(g, x, g.x_zero_point),
+    "padding holds the zero point after it is taken off": lambda g, x: around(g, x - g.x_zero_point, g.x_zero_point),
+    "zero point of x taken off twice": lambda g, x: around(g, x - 2 * g.x_zero_point),
+    "zero point of y taken off of x": lambda g, x: around(g, x - g.y_zero_point),
+    "x read as unsigned": lambda g, x: around(g, x % 256 - g.x_zero_point),
+    "x less its zero point wraps around at 8 bits": lambda g, x: around(g, wrapped(x - g.x_zero_point)),
+    "x less its zero point saturates at 8 bits": lambda g, x: around(g, np.clip(x - g.x_zero_point, LOWEST, HIGHEST)),
 }
 
 
-def _given(change: Callable[[RequantizedGeometry, Arrays], Arrays]) -> Compute:
-    """The reference of other inputs."""
-    return lambda operator, g, inputs, dtype: operator.reference(g, inputs | change(g, inputs), dtype)
+def _limited(rounding: Change, low: float = LOWEST, high: float = HIGHEST) -> Store:
+    """Rounded so, moved by the zero point, saturated there."""
+    return lambda g, values, dtype: np.clip(rounding(values) + g.y_zero_point, low, high)
 
 
-_SCALES: dict[str, Compute] = {
-    "scale of the next filter": _given(lambda g, inputs: {"scale": np.roll(inputs["scale"], -1)}),
-    "scale of the first filter for all": _given(
-        lambda g, inputs: {"scale": np.full_like(inputs["scale"], inputs["scale"][0])}
+def _moved(by: Callable[[Geometry], int]) -> Store:
+    return lambda g, values, dtype: stored(values, dtype, by(g))
+
+
+def _saturated_first(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
+    whole: np.ndarray = np.clip(np.rint(values), LOWEST, HIGHEST)
+    return whole + g.y_zero_point
+
+
+def _in_32_bits(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
+    """x86's conversion makes -2^31 of everything that is too large."""
+    whole = np.where(np.abs(values) < 2.0**31, np.rint(values), -(2.0**31))
+    limited: np.ndarray = np.clip(whole + g.y_zero_point, LOWEST, HIGHEST)
+    return limited
+
+
+_WHOLE: dict[str, Store] = {
+    "truncated instead of rounded": _limited(np.trunc),
+    "rounded down instead of to nearest": _limited(np.floor),
+    "rounded up instead of to nearest": _limited(np.ceil),
+    "one half added and truncated": _limited(lambda values: np.trunc(values + 0.5)),
+    "ties rounded away from zero": _limited(TIES["away"]),
+    "ties rounded up": _limited(TIES["up"]),
+    "ties rounded down": _limited(lambda values: -TIES["up"](-values)),
+    "ties rounded toward zero": _limited(lambda values: np.copysign(-TIES["up"](-np.abs(values)), values)),
+    "rounded after the zero point of y is added": lambda g, values, dtype: np.clip(
+        np.rint(values + g.y_zero_point), LOWEST, HIGHEST
     ),
-    "scale inverted": _given(lambda g, inputs: {"scale": 1 / inputs["scale"]}),
+    "wraps around at 8 bits instead of saturating": lambda g, values, dtype: np.rint(values) + g.y_zero_point,
+    "wraps around at the upper end instead of saturating": _limited(np.rint, high=np.inf),
+    "wraps around at the lower end instead of saturating": _limited(np.rint, low=-np.inf),
+    "wraps around at 32 bits before it saturates": _in_32_bits,
+    "saturates at -127": _limited(np.rint, low=-HIGHEST),
+    "saturates at 126": _limited(np.rint, high=HIGHEST - 1),
+    "saturates at 0 and 127": _limited(np.rint, low=0),
+    "saturates at 0 and 255": _limited(np.rint, low=0, high=255),
+    "saturates before the zero point of y is added": lambda g, values, dtype: np.clip(
+        _saturated_first(g, values, dtype), LOWEST, HIGHEST
+    ),
+    "saturates before the zero point of y is added, which wraps around": _saturated_first,
+    "zero point of y added twice": _moved(lambda g: 2 * g.y_zero_point),
+    "zero point of y read as unsigned": _moved(lambda g: g.y_zero_point % 256),
+    "zero point of x added to y": _moved(lambda g: g.x_zero_point),
 }
 
 
-def _bias_unscaled(operator: Operator, g: RequantizedGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """Added to what is scaled already."""
-    inverse = inputs["bias"] / inputs["scale"].astype(np.float64)
-    return operator.reference(g, inputs | {"bias": inverse}, dtype)
+def _flushed(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
+    result = stored(values, dtype)
+    return np.where(np.abs(result) < FORMATS[dtype].smallest_normal, 0, result)
 
 
-_BIASES: dict[str, Compute] = {
-    "bias left out": _given(lambda g, inputs: {"bias": np.zeros_like(inputs["bias"])}),
-    "bias of the next filter": _given(lambda g, inputs: {"bias": np.roll(inputs["bias"], -1)}),
-    "bias added after the scale": _bias_unscaled,
+def _toward_zero(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
+    nearest = stored(values, dtype)
+    return np.where(np.abs(nearest) > np.abs(values), stored(values - (nearest - values), dtype), nearest)
+
+
+_IN_FP8: dict[str, Store] = {
+    "rounded toward zero instead of to nearest": _toward_zero,
+    "saturates at 240": lambda g, values, dtype: stored(np.clip(values, -240, 240), dtype),
+    "overflow loses its sign": lambda g, v, dtype: stored(np.where(v < -LARGEST[dtype], -v, v), dtype),
+    "overflow becomes zero": lambda g, v, dtype: np.where(np.abs(v) > LARGEST[dtype], 0, stored(v, dtype)),
+    "subnormal results flushed": _flushed,
+    "stored as the other format of 8 bits": lambda g, values, dtype: stored(values, next(iter(FP8 - {dtype}))),
+}
+
+
+def _rounded_to(dtype: str) -> Change:
+    return lambda values: values.astype(np.float32).astype(STORAGE[dtype]).astype(np.float64)
+
+
+_SCALES: dict[str, Change] = {
+    "scale of the next filter": lambda scale: np.roll(scale, -1),
+    "scale of the first filter for all": lambda scale: np.full_like(scale, scale[0]),
+    "scale of the last filter for all": lambda scale: np.full_like(scale, scale[-1]),
+    "mean scale for all": lambda scale: np.full_like(scale, scale.mean()),
+    "scale inverted": lambda scale: 1 / scale,
+    "scale squared": np.square,
+    "scale ignored": np.ones_like,
+    "scale rounded to bf16": _rounded_to("bf16"),
+    "scale rounded to fp16": _rounded_to("fp16"),
+}
+
+_BIASES: dict[str, dict[str, Any]] = {
+    "bias left out": {"with_bias": lambda sums, bias, scale: sums},
+    "bias of the next filter": {"with_bias": lambda sums, bias, scale: sums + np.roll(bias, -1, 0)},
+    "bias taken off": {"with_bias": lambda sums, bias, scale: sums - bias},
+    "bias added twice": {"with_bias": lambda sums, bias, scale: sums + 2 * bias},
+    "bias scaled twice": {"with_bias": lambda sums, bias, scale: sums + bias * scale},
+    "bias added after the scale": {
+        "with_bias": lambda sums, bias, scale: sums,
+        "late": lambda product, bias: product + bias,
+    },
+}
+
+_SUMS: dict[str, dict[str, Any]] = {
+    "filters read as unsigned": {"filters": lambda w: w % 256},
+    "sums rounded to bf16 before the scale": {"scaled": lambda g, sums, scale: _rounded_to("bf16")(sums) * scale},
+    "sums rounded to fp16 before the scale": {"scaled": lambda g, sums, scale: _rounded_to("fp16")(sums) * scale},
+    "sums wrap around at 16 bits": {"scaled": lambda g, sums, scale: wrapped(sums, 16) * scale},
+    "zero point of y added before the scale": {
+        "scaled": lambda g, sums, scale: (sums + g.y_zero_point) * scale,
+        "stored": _moved(lambda g: 0),
+    },
 }
 
 MISTAKES: tuple[Mistake, ...] = (
-    *(Mistake(name, "formats", compute) for name, compute in (_ZERO_POINTS | _STORING | _SCALES).items()),
-    *(Mistake(name, "formats", compute, when=lambda g: g.bias) for name, compute in _BIASES.items()),
+    *(Mistake(name, "formats", compute) for name, compute in _EXCHANGED.items()),
+    *(Mistake(name, "formats", _made(WHOLE_NUMBERS, image=image)) for name, image in _IMAGES.items()),
+    *(Mistake(name, "formats", _made(WHOLE_NUMBERS, stored=store)) for name, store in _WHOLE.items()),
+    *(Mistake(name, "formats", _made(FP8, stored=store)) for name, store in _IN_FP8.items()),
+    *(Mistake(name, "formats", _made(scale=scale)) for name, scale in _SCALES.items()),
+    *(Mistake(name, "formats", _made(**steps), when=lambda g: g.bias) for name, steps in _BIASES.items()),
+    *(Mistake(name, "formats", _made(WHOLE_NUMBERS, **steps)) for name, steps in _SUMS.items()),
     *CONVOLVING,
 )

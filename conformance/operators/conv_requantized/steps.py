@@ -1,0 +1,103 @@
+"""A requantized convolution step by step, of which every step can be another one: what its mistakes are made of, and
+the kernels of calibration, right and wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import STORAGE, WHOLE
+from conformance.operators.base import Arrays, Operator
+from conformance.operators.conv.geometry import ConvGeometry
+from conformance.operators.conv.operators import ConvForward
+from conformance.operators.conv_requantized.geometry import RequantizedGeometry
+from conformance.operators.conv_requantized.storing import stored
+from conformance.operators.spatial import padded
+
+FORWARD = ConvForward()
+
+Change = Callable[[np.ndarray], np.ndarray]
+Sums = Callable[[ConvGeometry, np.ndarray, np.ndarray], np.ndarray]
+
+
+def same(values: np.ndarray) -> np.ndarray:
+    return values
+
+
+def centred(g: RequantizedGeometry, x: np.ndarray) -> np.ndarray:
+    """x less its zero point, zeros around it."""
+    return around(g, x - g.x_zero_point)
+
+
+def around(g: RequantizedGeometry, x: np.ndarray, fill: float = 0.0) -> np.ndarray:
+    return padded(x, g.padding, np.dtype(np.float64), fill)
+
+
+def exact_sums(g: ConvGeometry, image: np.ndarray, w: np.ndarray) -> np.ndarray:
+    found: np.ndarray = FORWARD.reference(g, {"x": image, "w": w})["y"]
+    return found
+
+
+def in_fp32(g: RequantizedGeometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The sum converted and multiplied: two roundings."""
+    product: np.ndarray = sums.astype(np.float32) * scale.astype(np.float32)
+    return product.astype(np.float64)
+
+
+def as_defined(g: RequantizedGeometry, values: np.ndarray, dtype: str) -> np.ndarray:
+    return stored(values, dtype, g.y_zero_point)
+
+
+def added(sums: np.ndarray, bias: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    total: np.ndarray = sums + bias
+    return total
+
+
+def bias_is_in(product: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    return product
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The kernel, a `conformance.calibration.subject.Run`; arrays are float64, bias and scale broadcast to sums.
+
+    image     (geometry, x) -> the padded image
+    filters   as they are multiplied
+    sums      (convolution of the padded image, image, filters) -> sums without the bias
+    with_bias (sums, bias, scale) -> sums with it; not asked where there is none
+    scale     [K] as it is multiplied
+    scaled    (geometry, sums, scale) -> their product
+    late      (product, bias) -> what is stored
+    stored    (geometry, values, dtype) -> what comes out
+    """
+
+    image: Callable[[RequantizedGeometry, np.ndarray], np.ndarray] = centred
+    filters: Change = same
+    sums: Sums = exact_sums
+    with_bias: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] = added
+    scale: Change = same
+    scaled: Callable[[RequantizedGeometry, np.ndarray, np.ndarray], np.ndarray] = in_fp32
+    late: Callable[[np.ndarray, np.ndarray], np.ndarray] = bias_is_in
+    stored: Callable[[RequantizedGeometry, np.ndarray, str], np.ndarray] = as_defined
+
+    def __call__(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+        g, along = geometry, (-1, *(1,) * geometry.rank)
+        wide = {name: array.astype(np.float64) for name, array in inputs.items()}
+        image = self.image(g, wide["x"])
+        inner = ConvGeometry(g.n, g.c, image.shape[2:], g.k, g.window, g.stride, (), g.dilation, g.groups)
+        scale, bias = self.scale(wide["scale"]).reshape(along), wide.get("bias", np.zeros(g.k)).reshape(along)
+        sums = self.sums(inner, image, self.filters(wide["w"]))
+        if g.bias:
+            sums = self.with_bias(sums, bias, scale)
+        values = self.stored(g, self.late(self.scaled(g, sums, scale), bias), dtype)
+        return {"y": (wrapped(values) if dtype in WHOLE else values).astype(STORAGE[dtype])}
+
+
+def wrapped(values: np.ndarray, width: int = 8) -> np.ndarray:
+    """Whole numbers in so many bits, beyond which they begin again."""
+    half = 2.0 ** (width - 1)
+    found: np.ndarray = (values + half) % (2 * half) - half
+    return found
