@@ -14,6 +14,7 @@ from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY, Arrays, parse
 from conformance.problems import PROBLEMS
+from conformance.problems.parameters import SIMPLEST, geometry
 
 pytestmark = pytest.mark.usefixtures("mistakes_computed_once")
 
@@ -153,3 +154,16 @@ def test_planted_mistakes_are_named_first(operator: str, rank: int):
     print(f"{operator}, rank {rank}: {share:.1%} of {len(answers)} planted mistakes named first; not: {wrong}")
     assert len(answers) > 60
     assert share >= 0.95, wrong
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_mistake_can_be_tried_on_the_smallest_problem(operator: str, rank: int):
+    """A window of one element: nothing is left of it where its first row is left out."""
+    kind = OPERATORS[operator]
+    smallest = geometry(kind.family, SIMPLEST[kind.family, rank] | {"n": 2})
+    recipe = Recipe(kind, smallest, kind.dtypes[0], FAMILIES[kind.family].distributions[0], SEED)
+    expected = Expectation(recipe)
+    wrong = {name: array + array.dtype.type(1) for name, array in expected.reference.items()}
+    found = diagnose(kind, smallest, expected.inputs, wrong)
+    assert found is None or found.names

@@ -51,7 +51,13 @@ def _choosing(choice: Choice, padding: float = -np.inf) -> Compute:
 
 def _of_some(kept: Callable[[Any], np.ndarray]) -> Compute:
     """Some positions of the window only; those outside of the image are minus infinity, if nothing else is there."""
-    return _choosing(lambda g, x: selected(g, x, np.flatnonzero(kept(g)).tolist(), -np.inf))
+
+    def choice(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
+        if not (order := np.flatnonzero(kept(g)).tolist()):  # the first row of a window of one row
+            raise InapplicableError
+        return selected(g, x, order, -np.inf)
+
+    return _choosing(choice)
 
 
 def _zero_padding(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
