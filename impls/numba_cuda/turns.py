@@ -24,7 +24,7 @@ class _Abandoned(BaseException):
 
 
 class _Lane(threading.Thread):
-    """A thread of a block, for one block after the other. numba's stand-ins look for `threadIdx`, `blockIdx`,
+    """A thread of a block, for one block after the other. numba's simulator looks for `threadIdx`, `blockIdx`,
     `thread_id` and `syncthreads` on the thread that runs."""
 
     def __init__(self, index: Any, number: int) -> None:
