@@ -93,8 +93,11 @@ class Project:
         return self.write(f"{folder}/{name}.py", MODULE.format(name=name, body=body, **places))
 
     def run(self, *arguments: str, subprocess: bool = False, patience: float = 60, keep: bool = False) -> Outcome:
-        """Run the suite, on one tiny case unless the arguments select others; `keep` what is in the file of records."""
-        usual = [f"{option}={value}" for option, value in USUAL.items() if not _given(option, arguments)]
+        """Run the suite, on one tiny case unless the arguments select others; `keep` what is in the file of records.
+        Benchmarks have problems of their own."""
+        timed = "mark.benchmarks" in (self.folder / "suite/test_suite.py").read_text()
+        given = {option for option in USUAL if _given(option, arguments) or (timed and option == "--problem")}
+        usual = [f"{option}={value}" for option, value in USUAL.items() if option not in given]
         usual += [] if keep or _given("--resume", arguments) else ["--overwrite"]
         if subprocess:
             result = self.pytester.runpytest_subprocess(*arguments, *usual, timeout=patience)

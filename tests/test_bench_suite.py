@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -248,6 +249,14 @@ def test_a_table_has_the_required_cases(project: Project):
         counts.append(text.count("test_table[acme-"))
         assert text.count("test_table[far-unavailable]") == 1
     assert counts == [2, 24, 32]
+
+
+def test_a_problem_that_is_named_is_timed_instead_of_the_table(project: Project):
+    benchmarked(project, TABLE)
+    project.kernel()
+    named = ("--problem=resnet50.conv1", "--problem=n1 c8 h9 w9 k4 r3 s3", "--problem=pool n2 c2 h6 w4 r2 s2")
+    text = project.run("--collect-only", "-q", *named).text
+    assert re.findall(r"test_table\[acme-(\S+)-fp32", text) == ["n1_c3_h64_w64_k64_r7_s7_u2_p3", "n1_c8_h9_w9_k4_r3_s3"]
 
 
 def test_cases_that_cannot_run_are_counted_as_often_as_they_are_required(project: Project):

@@ -116,6 +116,7 @@ EVERY = {(family, rank): _every(family, rank) for family in FAMILIES for rank in
 FIRST = tuple(layouts_of(rank)[0] for rank in RANKS)
 FP32 = frozenset(Variant("fp32", layout, distribution) for layout in FIRST for distribution in DISTRIBUTIONS)
 FP32_AND_BF16 = FP32 | {Variant("bf16", layout, "fixed") for layout in FIRST}
+TWICE = frozenset(Variant("fp32", layout, distribution) for layout in FIRST for distribution in ("fixed", "special"))
 FORMATS = frozenset(
     Variant(dtype, layout, distribution)
     for layout in FIRST
@@ -146,9 +147,18 @@ SMOKE = {
     "int8.plain": FORMATS,
     "requantized.plain": FORMATS,
     "requantized.fp8": FORMATS,
+    "rank1.plain": TWICE,
+    "rank3.plain": TWICE,
+    "bn.rank1": TWICE,
+    "bn.rank3": TWICE,
+    "pool.rank1": TWICE,
+    "pool.rank3": TWICE,
+    "maxpool.rank1": TWICE,
+    "maxpool.rank3": TWICE,
 }
 """What level smoke runs, by problem: of each family a plain one, which restricted kernels take too, and a few that
-together detect most of the known-bad kernels."""
+together detect most of the known-bad kernels; of one and three dimensions a plain one, or a kernel of these alone would
+have nothing to show."""
 
 
 def table(level: str, how: Iterable[str], rows: dict[str, str]) -> tuple[Problem, ...]:
