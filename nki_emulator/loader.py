@@ -27,10 +27,10 @@ from .errors import NOT_IMPLEMENTED, SOURCES, EmulationError, Refusal, located, 
 from .machine import MEMORY, Machine, executing, running
 from .modules import beta_modules, imports_beta
 from .modules import modules as current_modules
-from .objects import NKIObject
+from .objects import Dictionary, NKIObject
 from .pages import page_of
 from .storage import Region, Storage
-from .subset import check
+from .subset import DICTIONARY, check
 from .targets import PLATFORMS, TARGETS, Target
 from .tensor import NkiTensor
 from .watchdog import MemoryUp, TimeUp, Watchdog
@@ -69,6 +69,7 @@ def load(
         beta = imports_beta(tree)
         if not beta:
             check(tree, file)
+            vars(module)[DICTIONARY] = Dictionary
         core = Core(BetaMachine if beta else Machine, TARGETS[target], precise, instructions, seconds, partial_outputs)
         with core.imports(), _registered(module), _given(modules or {}):
             exec(compile(tree, file, "exec"), vars(module))

@@ -7,6 +7,30 @@ from dataclasses import MISSING, Field
 from inspect import get_annotations
 from typing import Any
 
+from .errors import refuse
+
+
+class Dictionary(dict[str, Any]):
+    """A dictionary of a kernel: strings alone are keys."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__()
+        self.update(*given, **named)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if type(key) is not str:
+            refuse("python-dict-key", f"{key!r}: keys of a dictionary must be strings")
+        super().__setitem__(key, value)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *given: Any, **named: Any) -> None:
+        for key, value in dict(*given, **named).items():
+            self[key] = value
+
 
 class NKIObject:
     """nki.language.NKIObject. Classes get the initialisers that they do not define: `__init__` with their annotated

@@ -48,6 +48,7 @@ BY_RULE = {
     "enum": MIGRATION,
     "memset-value": MIGRATION,
     "python-is": MIGRATION,
+    "python-dict-key": GUIDE,
     "python-keyword-only": MIGRATION,
     "python-with": "nki.language.no_reorder",
 }

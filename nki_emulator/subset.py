@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from .errors import EmulationError
 from .pages import page_of
 
+DICTIONARY = "_nki_dictionary"
+"""What kernels make dictionaries with: `objects.Dictionary`."""
 DYNAMIC_LOOPS: set[tuple[str, int]] = set()
 """File and line of each `while` whose condition is a name alone, which may be a register."""
 
@@ -28,7 +30,8 @@ _BY_NODE: tuple[tuple[tuple[type[ast.AST], ...], str, str], ...] = (
 
 
 def check(tree: ast.Module, file: str) -> None:
-    """Raise `EmulationError` at the first construct outside the subset in a jitted function, or one that it calls."""
+    """Raise `EmulationError` at the first construct outside the subset in a jitted function, or one that it calls.
+    Their dictionaries become those of `DICTIONARY`, because only a call shows what becomes a key."""
     libraries = frozenset(_numpy_names(tree))
     DYNAMIC_LOOPS.update(
         (file, node.test.lineno) for node in ast.walk(tree) if isinstance(node, ast.While) and _is_name(node.test)
@@ -45,6 +48,23 @@ def check(tree: ast.Module, file: str) -> None:
                     raise EmulationError(kernel, file, node.lineno, "python-class", message, page_of("python-class"))
                 for rule, message in _broken(node, libraries):
                     raise EmulationError(kernel, file, getattr(node, "lineno", 0), rule, message, page_of(rule))
+            _Dictionaries().visit(functions[name])
+
+
+class _Dictionaries(ast.NodeTransformer):
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        self.generic_visit(node)
+        return ast.copy_location(ast.Call(_name(DICTIONARY, node), [node], []), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "dict":
+            node.func = _name(DICTIONARY, node.func)
+        return node
+
+
+def _name(name: str, place: ast.expr) -> ast.Name:
+    return ast.copy_location(ast.Name(name, ast.Load()), place)
 
 
 def _is_value(value: object) -> bool:

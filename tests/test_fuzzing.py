@@ -247,7 +247,7 @@ def test_kernels_of_8_bits_are_searched_in_what_they_declare(layout: str, smalle
     one = Implementation("acme")
     declared = one.implements("conv_requantized", dtypes=("int8", "fp8_e4m3"), layouts=(layout,))
     declared(padding_without_zero_point)
-    search = searched(one, 2)
+    search = searched(one, 1)
     found = {str(finding.rows[-1]).replace("zx-1", "zx1") for finding in search.findings}
     assert found == {f"conv_requantized | {smallest} | int8 {layout} scales | 0"}
     assert {row.variant.dtype for row in search.drawn(0)} == {"int8", "fp8_e4m3"}
