@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shlex
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ from conformance import Implementation, numpy_arrays, suites, torch_arrays
 from conformance.checks import CHECKS, behaviour, check_behaviour
 from conformance.checks.behaviour import BEHAVIOUR
 from conformance.checks.sample import Check
-from conformance.checks.state import calls_in_a_row_are_right
+from conformance.checks.state import calls_in_a_row_are_right, other_parameters_are_told_apart
 from conformance.execution import selection
 from conformance.execution.case import Case
 from conformance.execution.verify import verify
@@ -159,6 +160,23 @@ def marks_of(test: object) -> list[pytest.Mark]:
 def test_repeatability_is_reported_and_not_judged(kernel: Kernel, repeats: bool):
     verdict = check_behaviour(case_of(kernel), behaviour.calls_repeat)
     assert (verdict.status, verdict.facts.repeatable) == ("pass", repeats)
+
+
+class Simulator(NumpyArrays):
+    stands_for = ("trn1",)
+
+
+@pytest.mark.parametrize("check", [calls_in_a_row_are_right, other_parameters_are_told_apart])
+@pytest.mark.parametrize(("arrays", "several"), [(NumpyArrays(), True), (Simulator(), False)])
+def test_a_simulator_is_not_called_from_several_threads(check: Check, arrays: ArrayBridge, several: bool):
+    threads = set()
+
+    def kernel(*inputs, **parameters):
+        threads.add(threading.get_ident())
+        return cheaters.honest(*inputs, **parameters)
+
+    assert status_of(check, kernel, arrays) == "pass"
+    assert (len(threads) > 1) == several
 
 
 def test_memory_is_poisoned_before_the_call_that_is_judged():

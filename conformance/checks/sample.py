@@ -102,6 +102,12 @@ class Subject:
         """Of the implementation."""
         return self.case.implementation.arrays
 
+    @property
+    def takes_threads(self) -> bool:
+        """Whether several threads call the kernel at once. Not a simulator's: its calls wait for one another, for
+        seconds, and say nothing about a device's."""
+        return "threads" not in self.case.implementation.unsafe and not getattr(self.bridge, "stands_for", ())
+
     def sample(self, number: int = 0, distribution: str = "", problem: Problem | None = None) -> Sample:
         """Inputs of the case's seed, or the `number`-th others; of another problem if one is given.
 

@@ -67,7 +67,7 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
         made.append((f"after calls on the same shapes: {what}", sample, given, sample.audited(given)))
     again = subject.sample(distribution="fixed")  # sums of integers have the same bits in any order
     repeats = repeated([again], CALLS, SECONDS, "one of {} calls on the same inputs")
-    if "threads" not in subject.case.implementation.unsafe:
+    if subject.takes_threads:
         turns = [(first, again)[thread % 2] for thread in range(THREADS)]
         repeated(turns, AT_ONCE, SECONDS_AT_ONCE, f"one of {{}} calls from each of {THREADS} threads at once")
     for what, sample, _, results in made:
@@ -117,8 +117,7 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
                     given[place] = memory[place]
             with suppress(Unsupported):
                 sample.require_right(sample.call(given), f"{order} a call on the same shapes with {what}")
-        threads = "threads" not in subject.case.implementation.unsafe
-        if threads and first.invocation.kernel is other.invocation.kernel:
+        if subject.takes_threads and first.invocation.kernel is other.invocation.kernel:
             with suppress(Unsupported):
                 repeated([first, other] * 2, PAIRED, SECONDS_PAIRED, f"calls at once with {what}")
 
