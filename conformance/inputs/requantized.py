@@ -87,14 +87,15 @@ def ties(recipe: Recipe) -> Arrays:
 
 
 def cancelled(recipe: Recipe) -> Arrays:
-    """Elements close to the furthest from zero, so that sums are nearly as large as they can be; every other filter is
-    negated, and the bias takes a filter's median away: what is left has few bits. Where all magnitudes could leave 32
-    bits, filters are smaller."""
+    """Elements close to the furthest from zero, half of x the furthest, so that sums are nearly as large as they can be
+    and two products of -128 more than 16 bits hold, which every other filter is made of; the bias takes a filter's
+    median away: what is left has few bits. Where all magnitudes could leave 32 bits, filters are smaller."""
     g, inputs = recipe.geometry, _codes_or_fractions(recipe)
-    far = 127 - (inputs["x"] & 15)
+    far = 127 - np.where(inputs["x"] & 16, inputs["x"] & 15, 0).astype(np.int8)
     inputs["x"] = far if g.x_zero_point < 0 else ~far
-    inputs["w"] = (127 - (inputs["w"] & 3)) // min(127, -(-recipe.terms >> 16))
-    inputs["w"][1::2] *= -1
+    within = min(127, -(-recipe.terms >> 16))
+    inputs["w"] = (127 - (inputs["w"] & 3)) // within
+    inputs["w"][1::2] = ~(127 // within)
     if g.bias:
         exact = sums(g, inputs | {"bias": np.zeros(g.k)}).swapaxes(0, 1).reshape(g.k, -1)
         inputs["bias"] = -np.rint(np.median(exact, axis=1) if exact.size else np.zeros(g.k)).astype(np.int32)

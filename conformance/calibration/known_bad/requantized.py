@@ -35,7 +35,7 @@ GOOD = Steps()
 Store = Callable[[Geometry, np.ndarray, str], np.ndarray]
 
 
-def _mutant(name: str, run: Steps, dtypes: tuple[str, ...], base: Steps = GOOD, **more: Any) -> Mutant:
+def _mutant(name: str, run: Callable[..., Any], dtypes: tuple[str, ...], base: Steps = GOOD, **more: Any) -> Mutant:
     of = "int8" if dtypes == INT8 else "fp8"
     return Mutant(f"requantized {of}: {name}", "formats", run, operators=OPERATOR, dtypes=dtypes, base=base, **more)
 
@@ -149,6 +149,22 @@ def _pairs(a: np.ndarray, b: np.ndarray, taps: int) -> np.ndarray:
     return _folded(a, b, 2, lambda total, pair: total + np.clip(pair, -(2**15), 2**15 - 1))
 
 
+def _in_pairs(kept: Change) -> Callable[..., Any]:
+    """Of x as it is, zero points as padding, so that only two products of -128 leave 16 bits; then the zero point is
+    taken off of the sum."""
+
+    def run(operator: Any, g: Geometry, inputs: Any, dtype: str) -> Any:
+        filters = inputs["w"].astype(np.float64).reshape(g.k, -1).sum(axis=1).reshape(-1, *(1,) * g.rank)
+        pairs = summed(lambda a, b, taps: _folded(a, b, 2, lambda total, pair: total + kept(pair)))
+        steps = Steps(
+            image=lambda g, x: around(g, x, g.x_zero_point),
+            sums=lambda inner, image, w: pairs(inner, image, w) - g.x_zero_point * filters,
+        )
+        return steps(operator, g, inputs, dtype)
+
+    return run
+
+
 def _before_scale(change: Change) -> Steps:
     return Steps(scaled=lambda g, sums, scale: in_fp32(g, change(sums), scale))
 
@@ -168,6 +184,15 @@ _SUMS: dict[str, Steps] = {
 }
 _SUMMED = (
     *(_mutant(name, steps, INT8, when=_short) for name, steps in _SUMS.items()),
+    _mutant(
+        "two products of x as it is saturate at 16 bits",
+        _in_pairs(lambda pair: np.clip(pair, -(2**15), 2**15 - 1)),
+        INT8,
+        when=_short,
+    ),
+    _mutant(
+        "two products of x as it is wrap around at 16 bits", _in_pairs(partial(wrapped, width=16)), INT8, when=_short
+    ),
     _mutant(
         "sums in fp32", Steps(sums=_step_by_step(_to(FP32))), INT8, when=lambda g: 2000 < g.filter.size // g.k < 9000
     ),
