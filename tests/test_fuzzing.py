@@ -110,6 +110,31 @@ def standard(one: Implementation, **changes: Any) -> Plan:
     return Plan(replace(selection, **changes), IMPLS, loader=Loader())
 
 
+def test_a_kernel_without_the_tables_usual_pair_is_verified_on_their_shapes_all_the_same():
+    """One of fp32 in channels last was run on a third of the problems, and was right on these."""
+    one = Implementation("acme")
+    one.implements("conv_forward", dtypes=("fp32",), layouts=("nhwc",), when=lambda p: p.n < 9)(right)
+    cases = standard(one, layouts=LAYOUTS).cases("conv_forward", None)
+    cases = (case for case in cases if isinstance(case, Case) and case.variant.layout == "nhwc")
+    supported = {case.problem.geometry for case in cases}
+    tables = (p for p, _ in at_level(PROBLEMS, "standard") if p.geometry.family == "conv" and p.geometry.rank == 2)
+    pairs = {p.geometry: {(v.dtype, v.layout, v.storage) for v in p.variants} for p in tables if p.geometry.n < 9}
+    ordinary = {geometry for geometry, known in pairs.items() if ("fp32", "nchw", "") in known}
+    assert ordinary <= supported
+
+
+def test_a_kernel_that_takes_what_tables_have_gets_nothing_beyond_them():
+    one = acme(right)
+    plan = standard(one, layouts=LAYOUTS)
+    tables = {p.name: variants for p, variants in at_level(PROBLEMS, "standard")}
+    cases = [case for case in plan.cases("conv_forward", None) if isinstance(case, Case)]
+    beyond = [case for case in cases if case.variant not in tables.get(case.problem.name, ())]
+    drawn = [case for case in beyond if case.problem.name not in tables]
+    assert len(drawn) == DRAWN_PROBLEMS
+    known = [{(v.dtype, v.layout) for v in tables[case.problem.name]} for case in beyond if case not in drawn]
+    assert not any(("fp32", "nchw") in pairs for pairs in known)
+
+
 def acme(kernel: Any, **declared: Any) -> Implementation:
     one = Implementation("acme")
     one.implements("conv_forward", dtypes=("fp32",), layouts=("nchw",), **declared)(kernel)

@@ -28,11 +28,11 @@ from conformance.implementations.implementation import (
     variant_name,
 )
 from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
-from conformance.operators import OPERATORS, takes
+from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import candidates
-from conformance.problems.table import DRAWN, usual
+from conformance.problems.table import DRAWN, applies, usual
 from conformance.resources import ENGINES, IMPLS
 
 Predicate = Callable[[Any], bool]
@@ -155,6 +155,7 @@ class Plan:
             yield from self._rows(operator, rows)
             yield from self._regressions(operator, when)
             if self.selection.level != "smoke" and self.selection.problems is PROBLEMS:
+                yield from self._left_out(operator, rows)
                 yield from self.drawn(operator, when)
 
     def timed(self, operator: str, problems: Iterable[Problem]) -> Iterator[Case | Absence]:
@@ -319,6 +320,29 @@ class Plan:
                     for row in rows
                 )  # fmt: skip
                 yield replace(case, after=tuple(before))
+
+    def _left_out(self, operator: str, rows: Rows) -> Iterator[Case]:
+        """Problems that the table runs in no dtype and layout of a kernel, once in one that it declares: tables take
+        fp32 in channels first and other pairs in turn, so that a kernel without that pair would miss most shapes."""
+        asked, dtypes = self.selection, ordinary(OPERATORS[operator].dtypes)
+        for one in self._able(operator):
+            mine = [kernel for kernel in one.kernels if kernel.operator == operator]
+            declared = dict.fromkeys((d, la) for k in mine for d in k.dtypes if d in dtypes for la in k.layouts)
+            for problem, variants in rows:
+                plain = (v for v in variants if v.dtype in dtypes and not (is_optional(v.layout) or v.storage))
+                pairs = {(v.dtype, v.layout) for v in plain}
+                if not pairs or pairs & declared.keys():
+                    continue
+                known = FAMILIES[problem.geometry.family].distributions
+                for dtype, layout in declared:
+                    first = next(name for name in ("fixed", *known) if name in known and applies(name, dtype))
+                    variant = Variant(dtype, layout, first)
+                    fits = rank_of(layout) == problem.geometry.rank and asked.includes(variant)
+                    if fits and variant.suits(operator, problem.geometry) and _takes(one, operator, problem, variant):
+                        yield Case(
+                            one, OPERATORS[operator], problem, variant, asked.seed, asked.method, self.program(one)
+                        )
+                        break
 
     def drawn(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
         """What no table has: of every implementation the first problems drawn from the seed that it takes, in each
