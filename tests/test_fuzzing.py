@@ -115,8 +115,8 @@ def test_a_kernel_without_the_tables_usual_pair_is_verified_on_their_shapes_all_
     one = Implementation("acme")
     one.implements("conv_forward", dtypes=("fp32",), layouts=("nhwc",), when=lambda p: p.n < 9)(right)
     cases = standard(one, layouts=LAYOUTS).cases("conv_forward", None)
-    cases = (case for case in cases if isinstance(case, Case) and case.variant.layout == "nhwc")
-    supported = {case.problem.geometry for case in cases}
+    taken = (case for case in cases if isinstance(case, Case) and case.variant.layout == "nhwc")
+    supported = {case.problem.geometry for case in taken}
     tables = (p for p, _ in at_level(PROBLEMS, "standard") if p.geometry.family == "conv" and p.geometry.rank == 2)
     pairs = {p.geometry: {(v.dtype, v.layout, v.storage) for v in p.variants} for p in tables if p.geometry.n < 9}
     ordinary = {geometry for geometry, known in pairs.items() if ("fp32", "nchw", "") in known}
