@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.known_bad.base import Mutant
-from conformance.calibration.requantized import summed
+from conformance.calibration.requantized import compensated, summed
 from conformance.calibration.rounding import bits, overflowing
 from conformance.calibration.subject import FP8, INT8
 from conformance.dtypes import BF16, FORMATS, FP16, FP32, STORAGE, Format
@@ -150,19 +150,8 @@ def _pairs(a: np.ndarray, b: np.ndarray, taps: int) -> np.ndarray:
 
 
 def _in_pairs(kept: Change) -> Callable[..., Any]:
-    """Of x as it is, zero points as padding, so that only two products of -128 leave 16 bits; then the zero point is
-    taken off of the sum."""
-
-    def run(operator: Any, g: Geometry, inputs: Any, dtype: str) -> Any:
-        filters = inputs["w"].astype(np.float64).reshape(g.k, -1).sum(axis=1).reshape(-1, *(1,) * g.rank)
-        pairs = summed(lambda a, b, taps: _folded(a, b, 2, lambda total, pair: total + kept(pair)))
-        steps = Steps(
-            image=lambda g, x: around(g, x, g.x_zero_point),
-            sums=lambda inner, image, w: pairs(inner, image, w) - g.x_zero_point * filters,
-        )
-        return steps(operator, g, inputs, dtype)
-
-    return run
+    """Of x as it is, so that only two products of -128 leave 16 bits."""
+    return compensated(summed(lambda a, b, taps: _folded(a, b, 2, lambda total, pair: total + kept(pair))))
 
 
 def _before_scale(change: Change) -> Steps:

@@ -11,14 +11,14 @@ import numpy as np
 from conformance.calibration.known_good import sums
 from conformance.calibration.known_good.collection import KnownGood
 from conformance.calibration.known_good.sums import Sum
-from conformance.calibration.requantized import summed
+from conformance.calibration.requantized import compensated, summed
 from conformance.calibration.subject import DEFAULT, FP8, INT8
 from conformance.dtypes import FP32
 from conformance.judge import Contract
 from conformance.operators import Arrays, Operator
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
-from conformance.operators.conv_requantized.steps import FORWARD, Steps, around, as_defined
+from conformance.operators.conv_requantized.steps import Steps, around, as_defined, exact_sums
 from conformance.operators.conv_requantized.storing import TIES, stored
 
 OPERATOR = ("conv_requantized",)
@@ -41,16 +41,6 @@ def _scaled_in_two_steps(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np
     """A significand in fp32 first, a power of two after it."""
     significand, power = np.frexp(scale)
     return np.ldexp((sums.astype(np.float32) * significand.astype(np.float32)).astype(np.float64), power)
-
-
-def _compensated(operator: Operator, g: Geometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Sums of x as it is, with zero points as padding, less zx times the sum of the filter."""
-    filters = inputs["w"].astype(np.float64).reshape(g.k, -1).sum(axis=1).reshape(-1, *(1,) * g.rank)
-    steps = Steps(
-        image=lambda g, x: around(g, x, g.x_zero_point),
-        sums=lambda inner, image, w: FORWARD.reference(inner, {"x": image, "w": w})["y"] - g.x_zero_point * filters,
-    )
-    return steps(operator, g, inputs, dtype)
 
 
 def _as_unsigned(operator: Operator, g: Geometry, inputs: Arrays, dtype: str) -> Arrays:
@@ -94,7 +84,7 @@ KNOWN_GOOD: tuple[KnownGood, ...] = (
         "fp32 sums below 2^24", Steps(sums=summed(Sum())), INT8, when=_below_24_bits,
         exempted={"cancelled": "sums are larger there"},
     ),
-    _known_good("zero point compensated", _compensated, INT8),
+    _known_good("zero point compensated", compensated(exact_sums), INT8),
     _known_good("unsigned", _as_unsigned, INT8),
     _known_good("rounded by a magic number", Steps(stored=_by_magic_number), INT8),
     _known_good("ties away", _rounding("away"), INT8, Contract(ties="away")),
