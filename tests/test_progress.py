@@ -83,7 +83,9 @@ def test_a_terminal_shows_what_is_not_done(project: Project, arguments: tuple[st
     pictures = [screen(part) for part in written.split("\x1b[J")]
     live = [line for picture in pictures for line in picture if re.search(r"\d/3, \d failed, \d+ s left", line)]
     assert {line.split()[0] for line in live} == {"acme", "zeta"}
-    assert any("zeta" in line and "2 failed" in line for line in live)
+    # on a busy machine, workers' verdicts arrive together, and a picture between the first two is not drawn
+    assert all(re.search("[12] failed", line) for line in live if "zeta" in line)
+    assert not any(re.search("[1-9] failed", line) for line in live if "acme" in line)
     assert any(re.match(r"\d/6, \d+ s left  (acme|zeta)-", line) for picture in pictures for line in picture)
     seen = screen(written)
     assert not any(" left" in line for line in seen)  # nothing of it stays
