@@ -88,7 +88,7 @@ def packed_plan(axes: Axes, operand: Operand, images: int, flipped: bool) -> Pac
     loaded = _rows(grouped, operand)
     if loaded < 1:
         return None
-    summed = BANK // (columns.wide if swapped else columns.size)
+    summed = max(1, BANK // (columns.wide if swapped else columns.size))
     summed = -(-loaded // -(-loaded // summed))
     return PackedPlan(grouped, (loaded, summed), swapped)
 
@@ -111,10 +111,19 @@ def _candidates(axes: Axes, operand: Operand, flipped: bool) -> Iterator[tuple[i
         moved = copied * rows.wide * columns.wide * operand.itemsize // BYTES
         plain = steps * -(-operand.targets // PARTITIONS) * rows.size * columns.size * _passes(operand)
         yield max(plain, moved), high, wide, False
-        if operand.targets <= PARTITIONS and columns.wide <= BANK:
-            tiles = -(-rows.size * columns.wide // PARTITIONS)
-            each = steps * max(LEAST, operand.targets) * _passes(operand) + PARTITIONS
+        if operand.targets <= PARTITIONS:
+            tiles = _tiles(rows, columns)
+            # sums of two runs of rows are transposed at once
+            together = 2 if 2 * operand.targets <= PARTITIONS and operand.targets % QUADRANT == 0 else 1
+            each = steps * max(LEAST, operand.targets) * _passes(operand) + PARTITIONS // together
             yield max(tiles * each, moved), high, wide, True
+
+
+def _tiles(rows: PackedAxis, columns: PackedAxis) -> int:
+    """Of positions, where these are stationary: a bank holds some rows with what lies between them, or one without."""
+    if 2 * columns.wide > BANK:
+        return rows.size * -(-columns.size // PARTITIONS)
+    return -(-rows.size * columns.wide // PARTITIONS)
 
 
 def _groups(axes: Axes, most: int) -> Iterator[Pair]:

@@ -1,4 +1,4 @@
-"""The definitions, written down: one fp32 multiply-add per tap, in a fixed order, no BLAS.
+"""The definitions, written down: for each tap a sum of products in fp32, in a fixed order, no BLAS.
 
 Slow and plain on purpose; the other implementations are compared with the exact reference, not with this one.
 16-bit inputs are widened, accumulated in fp32 and rounded once.

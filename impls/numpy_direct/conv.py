@@ -1,6 +1,8 @@
-"""Convolution and its gradients, tap by tap, channel by channel."""
+"""Convolution and its gradients, tap by tap, each a sum of products in accumulator precision (no BLAS)."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -13,38 +15,42 @@ def _grouped(array: np.ndarray, groups: int, axis: int) -> np.ndarray:
     return array.astype(accumulator(array)).reshape(shape)
 
 
+def _at(weights, tap):
+    """[groups, K of a group, C of a group] of the filters at a tap."""
+    return np.ascontiguousarray(weights[(..., *tap)])
+
+
+def _flat(image):
+    """[N, groups, channels, positions]."""
+    return np.ascontiguousarray(image).reshape(*image.shape[:3], math.prod(image.shape[3:]))
+
+
 def convolved(x, w, stride, padding, dilation, groups):
     """y[n,k,p,q] in accumulator precision."""
     size = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
     image, weights = padded(_grouped(x, groups, 1), padding), _grouped(w, groups, 0)
-    y = np.zeros((len(x), groups, weights.shape[1], *size), image.dtype)
+    y = np.zeros((len(x), groups, weights.shape[1], math.prod(size)), image.dtype)
     for tap, seen in taps(w.shape[2:], stride, dilation, size):
-        for c in range(w.shape[1]):
-            by_filter = weights[:, :, c, *tap]
-            y += by_filter.reshape(*by_filter.shape, *(1 for _ in size)) * image[:, :, c][seen][:, :, None]
+        y += np.einsum("gkc,ngcp->ngkp", _at(weights, tap), _flat(image[seen]))
     return y.reshape(len(x), len(w), *size)
 
 
 def image_gradient(dy, w, input_size, stride, padding, dilation, groups):
     """dx in accumulator precision, each output position adding its share to the inputs that it saw."""
-    gradient, weights = _grouped(dy, groups, 1), _grouped(w, groups, 0)
+    gradient, weights = _flat(_grouped(dy, groups, 1)), _grouped(w, groups, 0)
     image = empty_image((len(dy), groups, w.shape[1]), input_size, padding, gradient.dtype)
     for tap, seen in taps(w.shape[2:], stride, dilation, dy.shape[2:]):
-        for k in range(weights.shape[1]):
-            by_channel = weights[:, k, :, *tap]
-            by_channel = by_channel.reshape(*by_channel.shape, *(1 for _ in tap))
-            image[seen] += by_channel * gradient[:, :, k, None]
+        shares = np.einsum("gkc,ngkp->ngcp", _at(weights, tap), gradient)
+        image[seen] += shares.reshape(*shares.shape[:3], *dy.shape[2:])
     return cropped(image, padding, input_size).reshape(len(dy), groups * w.shape[1], *input_size)
 
 
 def weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups):
     """dw in accumulator precision, one sum over batch and output positions per weight."""
-    image, gradient = padded(_grouped(x, groups, 1), padding), _grouped(dy, groups, 1)
+    image, gradient = padded(_grouped(x, groups, 1), padding), _flat(_grouped(dy, groups, 1))
     dw = np.empty((groups, gradient.shape[2], image.shape[2], *kernel_size), image.dtype)
     for tap, seen in taps(kernel_size, stride, dilation, dy.shape[2:]):
-        for c in range(image.shape[2]):
-            products = image[:, :, c][seen][:, :, None] * gradient
-            dw[:, :, c, *tap] = products.sum(axis=(0, *range(3, products.ndim)))
+        dw[(..., *tap)] = np.einsum("ngcp,ngkp->gkc", _flat(image[seen]), gradient)
     return dw.reshape(dy.shape[1], -1, *kernel_size)
 
 

@@ -229,21 +229,44 @@ def multiplied(sums, matrices, groups, axes, first, count, columns, swapped):
             nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=number > 0)
 
 
-def swapped_sums(matrices, groups, axes, first, rows, targets, spoilt):
-    """PSUM [targets, rows * pitch]: positions as stationary operand, transposed back."""
-    wide = pitch(axes[1], axes[1][SIZE])
-    turned = nl.ndarray((targets, rows * wide), dtype=nl.float32, buffer=nl.psum)
-    for at, count in pieces(rows * wide, PARTITIONS):
-        sums = nl.ndarray((count, targets), dtype=nl.float32, buffer=nl.psum)
-        multiplied(sums, matrices, groups, axes, first * wide + at, count, (0, targets), True)
-        held = nl.ndarray((count, targets), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.activation(dst=held, op=nl.copy, data=sums)
-        nisa.nc_transpose(dst=turned[0:targets, at : at + count], data=held, engine=nisa.engine.tensor)
+def swapped_sums(matrices, groups, axes, runs, targets, spoilt):
+    """PSUM [(runs, targets), rows, columns] of runs of rows (first, count): positions as stationary operand.
+
+    The sums are transposed back, those of all runs at once, and after all products: the Tensor Engine takes its
+    instructions in order, and would wait for each copy.
+    """
+    wide, number, rows = pitch(axes[1], axes[1][SIZE]), len(runs), runs[0][1]
+    # of one row nothing behind its last column is computed, which may save the last of the pieces
+    kept = axes[1][SIZE] if rows == 1 else wide
+    found, held = pieces(rows * kept, PARTITIONS), []
+    for at, count in found:
+        sums = nl.ndarray((count, number * targets), dtype=nl.float32, buffer=nl.psum)
+        for run in range(number):
+            part = sums[0:count, run * targets : (run + 1) * targets]
+            multiplied(part, matrices, groups, axes, runs[run][0] * wide + at, count, (0, targets), True)
+        tile = nl.ndarray((count, number * targets), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=tile, op=nl.copy, data=sums)
+        held.append(tile)
+    turned = nl.ndarray((number * targets, rows * kept), dtype=nl.float32, buffer=nl.psum)
+    for piece in range(len(found)):
+        at, count = found[piece]
+        to = turned[0 : number * targets, at : at + count]
+        nisa.nc_transpose(dst=to, data=held[piece], engine=nisa.engine.tensor)
     if len(spoilt) > 0:
-        heads = nl.ndarray((targets, len(pieces(rows * wide, PARTITIONS))), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=heads, src=turned[0:targets, 0 : rows * wide : PARTITIONS])
+        heads = nl.ndarray((number * targets, len(found)), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=heads, src=turned[0 : number * targets, 0 : rows * kept : PARTITIONS])
         watch(spoilt, heads)
-    return turned.reshape((targets, rows, wide))[0:targets, 0:rows, 0 : axes[1][SIZE]]
+    return turned.reshape((number * targets, rows, kept))[0 : number * targets, 0:rows, 0 : axes[1][SIZE]]
+
+
+def runs_of(rows, size, together):
+    """[[(first, count)]]: runs of `size` rows, so many together; what is left comes alone."""
+    found, whole = [], pieces(rows // size * size, size)
+    for first, count in pieces(len(whole), together):
+        found.append(whole[first : first + count])
+    if rows % size > 0:
+        found.append([(rows // size * size, rows % size)])
+    return found
 
 
 def finish(out, sums, biases):
@@ -259,19 +282,24 @@ def gather(target, source, weights, vectors, axes, steps, tile, flipped, swapped
     sources, targets, high, wide = source.shape[1], target.shape[1], target.shape[2], target.shape[3]
     matrices = load_matrices(weights, steps, axes, sources, targets, flipped, exact, spoilt)
     biases = load_columns(vectors, targets)
+    together = 2 if swapped and 2 * targets <= PARTITIONS and targets % QUADRANT == 0 else 1
     for image in range(target.shape[0]):
         for place in pieces(high, tile[0]):
             groups = load_groups(source, image, place, axes)
             for first, count in pieces(targets, PARTITIONS):
                 out = nl.ndarray((count, place[1], wide), dtype=target.dtype, buffer=nl.sbuf)
-                for row, rows in pieces(place[1], tile[1]):
-                    to = out[0:count, row : row + rows, 0:wide]
+                for runs in runs_of(place[1], tile[1], together):
                     if swapped:
-                        finish(to, swapped_sums(matrices, groups, axes, row, rows, targets, spoilt), biases)
-                    else:
-                        sums = nl.ndarray((count, rows, wide), dtype=nl.float32, buffer=nl.psum)
-                        multiplied(sums, matrices, groups, axes, row, rows, (first, count), False)
-                        finish(to, sums, biases[first // PARTITIONS : first // PARTITIONS + 1])
+                        both = swapped_sums(matrices, groups, axes, runs, targets, spoilt)
+                    for run in range(len(runs)):
+                        row, rows = runs[run]
+                        to = out[0:count, row : row + rows, 0:wide]
+                        if swapped:
+                            finish(to, both[run * targets : (run + 1) * targets, 0:rows, 0:wide], biases)
+                        else:
+                            sums = nl.ndarray((count, rows, wide), dtype=nl.float32, buffer=nl.psum)
+                            multiplied(sums, matrices, groups, axes, row, rows, (first, count), False)
+                            finish(to, sums, biases[first // PARTITIONS : first // PARTITIONS + 1])
                 start = ((image * targets + first) * high + place[0]) * wide
                 pattern = [[high * wide, count], [1, place[1] * wide]]
                 nisa.dma_copy(dst=target.ap(pattern=pattern, offset=start), src=out.reshape((count, place[1] * wide)))
