@@ -20,6 +20,8 @@ WORTH = 0.8
 """Of the cycles without packing, below which it is done."""
 BYTES = 100
 """That the DMA moves in a cycle of the Tensor Engine: 272 GB/s at 2.8 GHz."""
+COPIED = 2
+"""Cycles of the Tensor Engine in which an engine copies an element of each partition, beside its other work."""
 
 
 class PackedAxis(NamedTuple):
@@ -31,6 +33,7 @@ class PackedAxis(NamedTuple):
     taps: int
     group: int
     size: int
+    rest: int = 1
 
     @property
     def wide(self) -> int:
@@ -83,8 +86,8 @@ def packed_plan(axes: Axes, operand: Operand, images: int, flipped: bool) -> Pac
     found = min(_candidates(axes, operand, flipped), default=None)
     if found is None or found[0] > WORTH * plain:
         return None
-    _, high, wide, swapped = found
-    grouped = rows._replace(group=high), columns._replace(group=wide)
+    _, high, wide, rest, swapped = found
+    grouped = rows._replace(group=high), columns._replace(group=wide, rest=rest)
     loaded = _rows(grouped, operand)
     if loaded < 1:
         return None
@@ -98,25 +101,28 @@ def _passes(operand: Operand) -> int:
     return 4 if operand.itemsize == 4 else 1
 
 
-def _candidates(axes: Axes, operand: Operand, flipped: bool) -> Iterator[tuple[int, int, int, bool]]:
-    """Cycles of the Tensor Engine, row and column taps of a group, and whether positions are stationary."""
+def _candidates(axes: Axes, operand: Operand, flipped: bool) -> Iterator[tuple[int, int, int, int, bool]]:
+    """Cycles of the Tensor Engine, row and column taps of a group, column taps where fewer rows are left, and whether
+    positions are stationary."""
     rows, columns = axes
     aligned = operand.sources % QUADRANT == 0
-    for high, wide in _groups(axes, PARTITIONS // operand.sources):
-        if high * wide > 1 and flipped and not aligned:
+    # sums of two runs of rows are transposed at once
+    together = 2 if 2 * operand.targets <= PARTITIONS and operand.targets % QUADRANT == 0 else 1
+    for high, wide, rest in _groups(axes, PARTITIONS // operand.sources):
+        if not aligned and (rest > 1 or (high * wide > 1 and flipped)):
             continue
-        grouped = rows._replace(group=high), columns._replace(group=wide)
-        steps = grouped[0].steps * grouped[1].steps
-        copied = 0 if aligned else (high * wide - 1) * operand.sources
-        moved = copied * rows.wide * columns.wide * operand.itemsize // BYTES
+        left = 1 if rows.taps % high else 0
+        steps = (rows.taps // high) * -(-columns.taps // wide) + left * -(-columns.taps // max(wide, rest))
+        # engines that copy to other partitions; where these are not aligned the DMA does
+        copied = (high * wide - 1) + (rest if rest > 1 else 0)
+        elements = copied * rows.wide * columns.wide
+        moved = elements * COPIED if aligned else elements * operand.sources * operand.itemsize // BYTES
         plain = steps * -(-operand.targets // PARTITIONS) * rows.size * columns.size * _passes(operand)
-        yield max(plain, moved), high, wide, False
+        yield max(plain, moved), high, wide, rest, False
         if operand.targets <= PARTITIONS:
             tiles = _tiles(rows, columns)
-            # sums of two runs of rows are transposed at once
-            together = 2 if 2 * operand.targets <= PARTITIONS and operand.targets % QUADRANT == 0 else 1
             each = steps * max(LEAST, operand.targets) * _passes(operand) + PARTITIONS // together
-            yield max(tiles * each, moved), high, wide, True
+            yield max(tiles * each, moved), high, wide, rest, True
 
 
 def _tiles(rows: PackedAxis, columns: PackedAxis) -> int:
@@ -126,15 +132,18 @@ def _tiles(rows: PackedAxis, columns: PackedAxis) -> int:
     return -(-rows.size * columns.wide // PARTITIONS)
 
 
-def _groups(axes: Axes, most: int) -> Iterator[Pair]:
-    """Taps of rows and of columns that are a prefix of the group in every step, whose lattices stay the same."""
+def _groups(axes: Axes, most: int) -> Iterator[tuple[int, int, int]]:
+    """Taps of rows and of columns that are a prefix of the group in every step, whose lattices stay the same; and taps
+    of columns for a last row that has no group."""
     rows, columns = axes
     for high in range(1, min(rows.taps, most) + 1):
         if high == rows.taps or high * rows.reach % rows.stride == 0:
-            yield high, 1
+            yield high, 1, 1
+            if rows.taps % high == 1 and rows.stride * columns.stride == 1:
+                yield high, 1, min(columns.taps, most)
     for wide in range(2, min(columns.taps, most // rows.taps) + 1):
         if wide == columns.taps or wide * columns.reach % columns.stride == 0:
-            yield rows.taps, wide
+            yield rows.taps, wide, 1
 
 
 def _rows(axes: Axes, operand: Operand) -> int:
@@ -145,7 +154,7 @@ def _rows(axes: Axes, operand: Operand) -> int:
         lattices = rows.stride * columns.stride
         lattice = (rows.count(count) + 2) * columns.wide
         dense = (rows.count(count) + 2) * rows.stride * columns.stride * columns.wide
-        planes = lattices * lattice if lattices > 1 else 0
+        planes = lattices * lattice if lattices > 1 else lattice if columns.rest > 1 else 0
         if (lattice + dense + planes + count * columns.size) * operand.itemsize <= BUDGET:
             return count
         count = count // 2

@@ -18,9 +18,9 @@ import nki.language as nl
 
 PARTITIONS, BANK, QUADRANT = 128, 512, 32
 """Of a tile; fp32 sums of a PSUM bank; partitions where an engine may begin."""
-STRIDE, LOW, REACH, TAPS, GROUP, SIZE = 0, 1, 2, 3, 4, 5
+STRIDE, LOW, REACH, TAPS, GROUP, SIZE, REST = 0, 1, 2, 3, 4, 5, 6
 """Of an axis: source rows from target to target, of the first tap of target 0, from tap to tap; taps; taps of a group;
-targets."""
+targets; of columns, taps of a group where fewer rows are left than a group has."""
 
 
 def pieces(total, size):
@@ -56,9 +56,14 @@ def steps_of(axes):
     """[((first row tap, count), (first column tap, count))] of the taps that are multiplied at once."""
     found = []
     for rows in pieces(axes[0][TAPS], axes[0][GROUP]):
-        for columns in pieces(axes[1][TAPS], axes[1][GROUP]):
+        for columns in pieces(axes[1][TAPS], axes[1][REST] if is_rest(axes, rows) else axes[1][GROUP]):
             found.append((rows, columns))
     return found
+
+
+def is_rest(axes, rows):
+    """Whether these row taps, fewer than a group has, are multiplied with groups of columns of their own."""
+    return rows[1] < axes[0][GROUP] and axes[1][REST] > 1
 
 
 def load_matrices(weights, steps, axes, sources, targets, flipped, exact, spoilt):
@@ -169,9 +174,10 @@ def inside(first, step, count, extent):
 
 
 def load_groups(source, image, place, axes):
-    """[(column taps, row taps, C), elements] in SBUF, pitched as `pitch` says, for the first group of taps.
+    """[[(column taps, row taps, C), elements]] in SBUF, pitched as `pitch` says, for the first group of taps.
 
-    `place` are the first and the number of target rows.
+    A second one, where the columns of the last rows have groups of their own. `place` are the first and the number of
+    target rows.
     """
     channels, height, width = source.shape[1], source.shape[2], source.shape[3]
     u, v = axes[0][STRIDE], axes[1][STRIDE]
@@ -207,7 +213,17 @@ def load_groups(source, image, place, axes):
                 nisa.activation(dst=to, op=nl.copy, data=data)
             else:
                 nisa.dma_copy(dst=to, src=data)
-    return groups
+    if axes[1][REST] == 1:
+        return [groups]
+    rest = nl.ndarray((axes[1][REST] * channels, size), dtype=source.dtype, buffer=nl.sbuf)
+    for column in range(axes[1][REST]):
+        first, shift = column * channels, column * axes[1][REACH]
+        to, data = rest[first : first + channels, 0 : size - shift], planes[0][0:channels, shift:size]
+        if column == 0:
+            nisa.tensor_copy(dst=to, src=data, engine=nisa.engine.gpsimd)
+        else:
+            nisa.activation(dst=to, op=nl.copy, data=data)
+    return [groups, rest]
 
 
 def multiplied(sums, matrices, groups, axes, first, count, columns, swapped):
@@ -217,13 +233,13 @@ def multiplied(sums, matrices, groups, axes, first, count, columns, swapped):
         rows_of_step, columns_of_step = steps[number]
         shift = lattice(axes[0], rows_of_step[0])[1] * wide + lattice(axes[1], columns_of_step[0])[1]
         matrix = matrices[number]
-        size = matrix.shape[0]
+        size, held = matrix.shape[0], groups[1 if is_rest(axes, rows_of_step) else 0]
         if swapped:
-            stationary = groups[0:size, first + shift : first + shift + count]
+            stationary = held[0:size, first + shift : first + shift + count]
             nisa.nc_matmul(dst=sums, stationary=stationary, moving=matrix, accumulate=number > 0)
         else:
             start = first * wide + shift
-            some = groups[0:size, start : start + count * wide].reshape((size, count, wide))
+            some = held[0:size, start : start + count * wide].reshape((size, count, wide))
             moving = some[0:size, 0:count, 0 : axes[1][SIZE]]
             stationary = matrix[0:size, columns[0] : columns[0] + columns[1]]
             nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=number > 0)
