@@ -181,10 +181,19 @@ def test_statistics_that_are_too_large_are_named():
 
 
 @pytest.mark.parametrize(
+    ("causes", "title"),
+    [("ABCD", "A, or B, or C, or D"), ("ABCDE", "A, or B, or C, or one of 2 others")],
+)
+def test_causes_that_explain_as_much_are_named_as_far_as_a_line_goes(causes: str, title: str):
+    (only,) = group([wrong(*causes)])
+    assert only.title == title
+
+
+@pytest.mark.parametrize(
     ("precisions", "why"),
     [
-        (("bf16 inputs",) * 4 + ("unknown",), "errors as with bf16 inputs"),
-        (("tf32",) * 4 + ("bf16 inputs",), "errors as with bf16 inputs"),
+        (("bf16 inputs",) * 4 + ("unknown",), "cause unknown, errors as large as with bf16 inputs"),
+        (("tf32",) * 4 + ("bf16 inputs",), "cause unknown, errors as large as with bf16 inputs"),
         (("bf16 inputs",) * 3 + ("unknown",), "cause unknown"),
         (("unknown",) * 4, "cause unknown"),
     ],

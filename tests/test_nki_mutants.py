@@ -27,6 +27,8 @@ JOINED = "n2 c256 h5 w4 k256 r3 s3 p1 b1"
 TAPS = "n1 c3 h9 w8 k64 r3 s3 p1 b1"
 LATTICES = "n1 c3 h15 w16 k64 r7 s7 u2 p3"
 MANY = "n1 c64 h40 w20 k64 r3 s3 p1 b1"
+SEVERAL = "n1 c2 h24 w40 k2 r3 s3 p1 g2"
+BROAD = "n1 c64 h3 w260 k32 r3 s3 p1"
 BANDS = "n1 c20 h20 w30 k40 r3 s3 p1 b1"
 PAIRED = "n2 c20 h9 w7 k32 r3 s3 p1 b1"
 WIDE = "n1 c1 h60 w30 k2 r28 s20 d2x1"
@@ -156,16 +158,26 @@ MUTANTS = {
     "first product left out": _windows("if started and step == 0:", "if started and step == 1:", FORWARD, DEPTHWISE),
     "bf16 sums": Mutant(
         "conv_windows.py",
-        "sums = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)",
-        "sums = nl.ndarray(shape, dtype=tensors[0].dtype, buffer=nl.sbuf)",
+        "product = nl.ndarray(data.shape, dtype=nl.float32",
+        "product = nl.ndarray(data.shape, dtype=data.dtype",
         FORWARD,
         DEPTHWISE,
         "fixed",
         "bf16",
     ),
+    "every run of channels reads the first rows": _windows(
+        "add_products(tensors, weights, some, skip,", "add_products(tensors, weights, some, 0,", FORWARD, LARGE
+    ),
+    "every run of the gradient reads the first rows": _windows(
+        "channels), part, some_rows, skip, axes", "channels), part, some_rows, 0, axes", WEIGHT, LARGE
+    ),
+    "every run replaces the weight gradient": _windows("first and skip == 0", "first", WEIGHT, SEVERAL),
     "every tile replaces the weight gradient": _windows("    if first:\n", "    if True:\n", WEIGHT, LARGE),
     "weight gradient of one image": _windows(
-        "data=products, axis=(1, 2, 3)", "data=products[0:count, 0:1], axis=(1, 2, 3)", WEIGHT, DEPTHWISE
+        "dst=products, op=nl.copy, data=products,",
+        "dst=products[0:count, 0:1], op=nl.copy, data=products[0:count, 0:1],",
+        WEIGHT,
+        DEPTHWISE,
     ),
     "bf16 partial weight gradients": Mutant(
         "conv_windows.py",
@@ -231,9 +243,21 @@ MUTANTS = {
         DATA,
         MANY,
     ),
-    "bands of positions at the first": _packed("first * wide + at, count", "at, count", FORWARD, MANY),
+    "bands of positions at the first": _packed("runs[run][0] * wide + at, count", "at, count", FORWARD, MANY),
+    "second run of rows as the first": _packed("runs[run][0] * wide", "runs[0][0] * wide", FORWARD, MANY),
+    "sums of both runs from the first": _packed("both[run * targets : (run + 1)", "both[0 : (0 + 1)", FORWARD, MANY),
+    "rows that make no whole run left out": _packed("if rows % size > 0:", "if rows % size > rows:", FORWARD, MANY),
+    "one row without its last columns": _packed(
+        "kept = axes[1][SIZE] if rows == 1", "kept = axes[1][SIZE] - 1 if rows == 1", FORWARD, BROAD
+    ),
+    "last row's columns from the first group": _packed(
+        "groups[1 if is_rest(axes, rows_of_step) else 0]", "groups[0]", FORWARD, MANY
+    ),
+    "last row's columns side by side": _packed(
+        "column * channels, column * axes[1][REACH]", "column * channels, 0", FORWARD, MANY
+    ),
     "step reads the first group": _packed(
-        "groups[0:size, first + shift : first + shift + count]", "groups[0:size, first : first + count]", FORWARD, MANY
+        "held[0:size, first + shift : first + shift + count]", "held[0:size, first : first + count]", FORWARD, MANY
     ),
     "NaN of positions left": Mutant(
         "conv_packed.py", "        nl.while_loop(register, repeat)\n", "", FORWARD, MANY, "special"

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from conformance.dtypes import ordinary
+from conformance.execution.behaviour import BEHAVIOUR_PROBLEMS, behaviour_cases, small
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.invocation import missing_storage
+from conformance.execution.naming import base_of, engines_named, vary, word
 from conformance.execution.paths import MAX_PATHS, every_variant, paths
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, like_channels_last, require_known
-from conformance.execution.workers import Loader, Workers
+from conformance.execution.workers import Loader
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import (
@@ -33,24 +34,13 @@ from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import candidates
 from conformance.problems.table import DRAWN, applies, usual
-from conformance.resources import ENGINES, IMPLS
+from conformance.resources import IMPLS
 
 Predicate = Callable[[Any], bool]
 Rows = Sequence[tuple[Problem, Sequence[Variant]]]
 Lacks = Callable[[Implementation, str], str]
 """Why a check of an operator does not apply to an implementation; empty where it does."""
 
-SMALL = 1 << 28
-"""FLOPs of the largest problem that behaviour is checked on; a check calls a dozen times."""
-BEHAVIOUR_PROBLEMS = {
-    **{level: {"fp32": 1} for level in ("smoke", "huge")},
-    **{level: {"fp32": 2, "bf16": 1} for level in ("standard", "full")},
-}
-"""Level -> dtype -> problems that behaviour is checked on, few, because behaviour seldom depends on the shape. A kernel
-of none of these dtypes gets the first number for its first dtype."""
-
-PREFIX = "engine-"
-"""What the environment of an engine is called before its name, which then is a name of the engine as well."""
 DRAWN_PROBLEMS = 3
 """Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
 
@@ -84,7 +74,7 @@ class Plan:
             loader.load_installed(known)
         loader.load(engines_named(bases - known.implementations.keys()), known)
         for stem in named - known.implementations.keys():
-            if mine := {name for name, path in known.paths.items() if Path(path).stem == _word(stem)}:
+            if mine := {name for name, path in known.paths.items() if Path(path).stem == word(stem)}:
                 named = named - {stem} | mine
         self._named = named
         for name, path in vary(known, loader, named).items():
@@ -407,39 +397,6 @@ def _takes(one: Implementation, operator: str, problem: Problem, variant: Varian
     return not kernel.contract.exempts(variant.distribution, variant.dtype)
 
 
-def base_of(name: str) -> str:
-    """The implementation that a variant is one of; of another name, itself."""
-    return re.sub(r"\[[^\[\]]+\]\Z", "", name)
-
-
-def engines_named(names: Collection[str]) -> list[Path]:
-    """Files of the engines that go by these names: their own begin with their file's."""
-    every = registry.discover(ENGINES) if names and ENGINES.is_dir() else []
-    words = [_word(name) for name in names]
-    return [path for path in every if any(word == path.stem or word.startswith(f"{path.stem}_") for word in words)]
-
-
-def _word(name: str) -> str:
-    """As files are called."""
-    return name.removeprefix(PREFIX).replace("-", "_")
-
-
-def vary(known: registry.Registry, loader: Loader, names: Iterable[str], option: str = "--impl") -> dict[str, str]:
-    """Load those of the names that are variants, `NAME[label]`; name -> file. Raises SelectionError."""
-    found = {}
-    for name in sorted(set(names) - known.implementations.keys()):
-        one = known.implementations.get(base_of(name))
-        if one is None or one.name == name:
-            continue  # reported with all names that are unknown
-        labels = {variant_name(one.name, setting.label): setting.label for setting in one.settings}
-        require_known(option, [name], labels or [one.name])
-        if not isinstance(loader, Workers):
-            raise SelectionError(f"{option} {name}: a variant needs a process of its own; leave out --in-process")
-        loader.vary(one, labels[name], known)
-        found[name] = known.paths[one.name]
-    return found
-
-
 def absence_reason(implementation: Implementation) -> str | None:
     """Why an implementation cannot run here; None if it can."""
     try:
@@ -447,42 +404,3 @@ def absence_reason(implementation: Implementation) -> str | None:
     except Unavailable as absence:
         return str(absence)
     return None
-
-
-def small(operator: str, problems: Iterable[Problem]) -> list[Problem]:
-    """The problems of the operator's family that behaviour can be checked on: those with something to compute."""
-    taken = (problem for problem in problems if takes(operator, problem.geometry))
-    return [problem for problem in taken if 0 < OPERATORS[operator].flops(problem.geometry) < SMALL]
-
-
-def behaviour_cases(
-    implementation: Implementation,
-    operator: str,
-    problems: Sequence[Problem],
-    quota: Mapping[str, int],
-    dtypes: Sequence[str],
-    layouts: Sequence[str],
-) -> Iterator[tuple[Problem, Variant]]:
-    """Of the dtypes and layouts asked for: the first problems that the implementation takes, in its first layout.
-
-    A predicate that raises takes none, and is reported when its case runs.
-    """
-    kernels = [kernel for kernel in implementation.kernels if kernel.operator == operator]
-    declared = [d for d in dict.fromkeys(d for kernel in kernels for d in kernel.dtypes) if d in dtypes]
-    where = [la for la in dict.fromkeys(la for kernel in kernels for la in kernel.layouts) if la in layouts]
-    first = dict.fromkeys(declared[:1], max(quota.values()))
-    counts = {dtype: count for dtype, count in quota.items() if dtype in declared} or first
-
-    def taken(dtype: str) -> Iterator[tuple[Problem, Variant]]:
-        for problem in problems:
-            for layout in where:
-                try:
-                    supported = implementation.supports(operator, problem.geometry, dtype, layout)
-                except ImplementationError:
-                    supported = True
-                if supported:
-                    yield problem, Variant(dtype, layout, BEHAVIOUR)
-                    break
-
-    for dtype, count in counts.items():
-        yield from islice(taken(dtype), count)

@@ -8,10 +8,9 @@ there is nothing.
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,31 +34,35 @@ class Estimate:
         self.total = 0
         self.left: Counter[str] = Counter()
         self.workers = 1
+        self._running: dict[str, float] = {}
+        """Seconds of the phases of a test so far."""
+        self._ended: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
-        self._ended: defaultdict[str, list[float]] = defaultdict(list)
 
     def expect(self, names: Sequence[str]) -> None:
         """These tests are to run, and no others."""
         self.total, self.left = len(names), Counter(map(_function, names))
 
     def add(self, name: str, seconds: float) -> None:
-        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        self._running[name] = self._running.get(name, 0.0) + seconds
 
     def end(self, name: str) -> None:
-        self.left[_function(name)] -= 1
-        self._ended[_function(name)].append(self._seconds.pop(name, 0.0))
+        function = _function(name)
+        self.left[function] -= 1
+        self._ended[function] += 1
+        self._seconds[function] = self._seconds.get(function, 0.0) + self._running.pop(name, 0.0)
 
     @property
     def done(self) -> int:
-        return sum(map(len, self._ended.values()))
+        return self._ended.total()
 
     @property
     def remaining(self) -> float | None:
         """Seconds until all have ended; None before the first one has."""
         if not self._ended:
             return None
-        means = {name: statistics.fmean(ended) for name, ended in self._ended.items()}
-        mean = statistics.fmean(seconds for ended in self._ended.values() for seconds in ended)
+        mean = sum(self._seconds.values()) / self.done
+        means = {name: self._seconds[name] / count for name, count in self._ended.items()}
         return sum(count * means.get(name, mean) for name, count in self.left.items()) / self.workers
 
 

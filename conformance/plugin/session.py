@@ -18,7 +18,8 @@ from conformance import __version__
 from conformance.checks import CHECKS
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim
-from conformance.execution.plan import Plan, base_of
+from conformance.execution.naming import base_of
+from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
 from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode

@@ -34,6 +34,8 @@ STATISTICS = frozenset({"rms", "gain z", "offset z"})
 """Checks of all elements together: each by itself may be within its bound."""
 COMMON = 0.8
 """Share of a group's cases that must have an error location or a precision for its title to name it."""
+NAMED = 2
+"""Other causes that a title names where more explain as much."""
 MAX_TEXT = 200
 """Characters of what a kernel raised."""
 _EDGES = re.compile(r"\b(\w+) (?:= \d+ \((first|last)\)|(at both edges))")
@@ -196,10 +198,12 @@ def _group(key: Key, held: list[Record], attributed: list[Record]) -> Group:
 
 
 def _equally(cause: str, held: list[Record]) -> str:
-    """The cause, and how many others explain every case just as well: the first of several is no answer."""
-    others = set(held[0].causes).intersection(*(record.causes for record in held)) - {cause}
-    more = f"one of {len(others)} others" if len(others) > 1 else "".join(others)
-    return f"{cause}, or {more}" if others else cause
+    """The cause, and others that explain every case just as well: the first of several is no answer."""
+    common = set(held[0].causes).intersection(*(record.causes for record in held)) - {cause}
+    others = [name for name in held[0].causes if name in common]
+    if len(others) > NAMED + 1:
+        others[NAMED:] = [f"one of {len(others) - NAMED} others"]
+    return ", or ".join([cause, *others])
 
 
 def _cover(explanations: Iterable[tuple[str, ...]]) -> list[str]:
@@ -257,7 +261,8 @@ def _text(records: list[Record]) -> str:
     known = [one for one in inferred if one.precision != "unknown"]
     # the least precise: on few terms a poor accumulator looks like a better one
     precision = max(known, key=lambda one: one.rank).precision if known and len(known) >= COMMON * len(inferred) else ""
-    why = f"errors as with {precision}" if precision else "cause unknown"
+    # other mistakes make errors of the same size: a wrong factor does
+    why = f"cause unknown, errors as large as with {precision}" if precision else "cause unknown"
     checks = dict.fromkeys(check for _, _, check in exceeded)
     if STATISTICS.issuperset(checks):
         return f"{outputs}: {', '.join(checks)} too large, {why}"

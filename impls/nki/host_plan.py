@@ -88,11 +88,9 @@ def _held_bytes(tile: Tile, axes: Axes, size: int) -> int:
     return tile[0] * axes[0].held(tile[1]) * axes[1].held(tile[2]) * size
 
 
-def _whole_tile(images: int, axes: Axes, by_channel: bool) -> tuple[Tile, int]:
-    """The largest tile, and how many of its rows are summed at once: for PSUM, as many as fill a bank."""
+def _whole_tile(images: int, axes: Axes) -> tuple[Tile, int]:
+    """The largest tile, and how many of its rows are summed at once: as many as fill a bank of PSUM."""
     rows, columns = axes[0].positions, axes[1].positions
-    if by_channel:
-        return _largest_tile(images, rows, columns, POSITIONS), 1
     some_images, run, columns = _largest_tile(images, rows, columns, BANK)
     return (some_images, rows if run == rows else min(rows, POSITIONS // (run * columns) * run), columns), run
 
@@ -117,7 +115,7 @@ def gather_plan(images: int, axes: Axes, operand: Operand, source: int, filters:
     Raises Unsupported where the weights of one target do not fit.
     """
     by_channel = operand.by_channel
-    whole = _whole_tile(images, axes, by_channel)
+    whole = _whole_tile(images, axes)
     windows = operand.sources if by_channel else operand.parts
     tile = _fitting(whole, axes, windows, by_channel, operand.itemsize)
     fits = windows * _held_bytes(tile, axes, operand.itemsize) <= WINDOWS

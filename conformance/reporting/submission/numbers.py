@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE
-from conformance.execution.plan import SMALL
+from conformance.execution.behaviour import SMALL
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.probing import Probes, worthwhile
 from conformance.judge import Contract, ContractError, Output, outputs_of

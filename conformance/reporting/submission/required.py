@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from conformance.checks.required import CHECKS, VERIFIED
+from conformance.execution.behaviour import BEHAVIOUR_PROBLEMS, small
 from conformance.execution.claims import Key
-from conformance.execution.plan import BEHAVIOUR_PROBLEMS, DRAWN_PROBLEMS, small
+from conformance.execution.plan import DRAWN_PROBLEMS
 from conformance.execution.selection import BEHAVIOUR
 from conformance.inputs.manifest import SEED
 from conformance.layouts import NAMES, is_optional, layouts_of

@@ -160,11 +160,11 @@ def fill_lattice(plane, dense, axes, first, extents, a, b):
     if row_end > row and column_end > column:
         top, left = first[0] + a + row * u - first[2], first[1] + b + column * v
         bottom, right = top + (row_end - row - 1) * u + 1, left + (column_end - column - 1) * v + 1
-        nisa.tensor_copy(
-            dst=plane[0:count, row:row_end, column:column_end],
-            src=dense[0:count, top:bottom:u, left:right:v],
-            engine=nisa.engine.gpsimd,
-        )
+        to, some = plane[0:count, row:row_end, column:column_end], dense[0:count, top:bottom:u, left:right:v]
+        if b % 2 == 0:
+            nisa.tensor_copy(dst=to, src=some, engine=nisa.engine.gpsimd)
+        else:
+            nisa.activation(dst=to, op=nl.copy, data=some)
 
 
 def inside(first, step, count, extent):

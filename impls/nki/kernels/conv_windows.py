@@ -206,11 +206,9 @@ def has(axis, residue, place):
     return place[0], min(place[0] + place[1], total) - place[0]
 
 
-def runs(images, rows, columns, whole):
-    """[(skip, count)] of row positions: the whole tile, or as many at once as a PSUM bank holds."""
-    if min(rows, columns) < 1:
-        return []
-    return [(0, rows)] if whole else pieces(rows, BANK // (images * columns))
+def runs(images, rows, columns):
+    """[(skip, count)] of row positions: as many at once as a PSUM bank holds."""
+    return [] if min(rows, columns) < 1 else pieces(rows, BANK // (images * columns))
 
 
 def weight_of(residue, taps, width):
@@ -408,11 +406,14 @@ def contract(tensors, matrices, block, place, skip, axes, residue, width):
     return sums
 
 
-def add_products(tensors, scalars, place, axes, residue, width):
-    """SBUF sums of a residue's positions, where every partition has its own weights [partitions, channels, taps]."""
+def add_products(tensors, scalars, place, skip, axes, residue, width):
+    """PSUM sums of a residue's positions, where every partition has its own weights [partitions, channels, taps].
+
+    The Scalar Engine multiplies while the Vector Engine adds, which takes half as long where one operand is in PSUM.
+    """
     shape = (scalars.shape[0], place[0][1], place[1][1], place[2][1])
-    sums = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    whole, partly = reads(tensors, place, 0, axes, residue)
+    sums = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+    whole, partly = reads(tensors, place, skip, axes, residue)
     started = len(whole) > 0
     if not started:
         nisa.memset(dst=sums, value=0.0)
@@ -423,11 +424,11 @@ def add_products(tensors, scalars, place, axes, residue, width):
             weight = scalars[0 : scalars.shape[0], part, tap : tap + 1]
             data, some = moving_of(tensors, place, axes, residue, read, part), part_of(sums, read[1][0], read[1][1])
             if started and step == 0:
-                nisa.tensor_scalar(dst=some, data=data, op0=nl.multiply, operand0=weight)
+                nisa.activation(dst=some, op=nl.copy, data=data, scale=weight)
             else:
-                nisa.scalar_tensor_tensor(
-                    dst=some, data=data, op0=nl.multiply, operand0=weight, op1=nl.add, operand1=some
-                )
+                product = nl.ndarray(data.shape, dtype=nl.float32, buffer=nl.sbuf)
+                nisa.activation(dst=product, op=nl.copy, data=data, scale=weight)
+                nisa.tensor_tensor(dst=some, data1=some, data2=product, op=nl.add)
             step += 1
     return sums
 
@@ -439,14 +440,14 @@ def gather(out, tensors, weights, by_channel, biases, place, axes, width):
     """
     for residue in residue_pairs(axes):
         rows, columns = has(axes[0], residue[0], place[1]), has(axes[1], residue[1], place[2])
-        for skip, some_rows in runs(place[0][1], rows[1], columns[1], by_channel):
+        for skip, some_rows in runs(place[0][1], rows[1], columns[1]):
             some = (place[0], (rows[0] + skip, some_rows), columns)
             filled_rows = (residue[0][TARGET] + skip * axes[0][SPACING], some_rows, axes[0][SPACING])
             filled = part_of(out, filled_rows, (residue[1][TARGET], columns[1], axes[1][SPACING]))
             if residue[0][TAPS] * residue[1][TAPS] == 0:
                 nisa.memset(dst=filled, value=0.0)
             elif by_channel:
-                finish(filled, add_products(tensors, weights, some, axes, residue, width), biases)
+                finish(filled, add_products(tensors, weights, some, skip, axes, residue, width), biases)
             else:
                 sums = contract(tensors, weights[0], weights[1], some, skip, axes, residue, width)
                 finish(filled, sums, biases)
@@ -559,22 +560,28 @@ def add_onto(total, part, first):
         nisa.tensor_tensor(dst=total, data1=total, data2=part, op=nl.add)
 
 
-def window_sums(tensors, gradient, place, axes, width):
-    """fp32 [targets, channels, taps]: products of a tile of dy with what each tap reads of x, summed over the tile."""
+def window_sums(tensors, gradient, place, skip, axes, width):
+    """fp32 [targets, channels, taps]: products of a tile of dy with what each tap reads of x, summed over the tile.
+
+    The Vector Engine multiplies, with dy in PSUM, and the Scalar Engine sums.
+    """
     residue = (axes[0][RESIDUES][0], axes[1][RESIDUES][0])
     count, channels, taps = gradient.shape[0], len(tensors[2]), residue[0][TAPS] * residue[1][TAPS]
     sums = nl.ndarray((count, channels, taps), dtype=nl.float32, buffer=nl.sbuf)
-    whole, partly = reads(tensors, place, 0, axes, residue)
+    factors = nl.ndarray(gradient.shape, dtype=nl.float32, buffer=nl.psum)
+    nisa.activation(dst=factors, op=nl.copy, data=gradient)
+    whole, partly = reads(tensors, place, skip, axes, residue)
     if len(whole) + len(partly) < taps:
         nisa.memset(dst=sums, value=0.0)
     for read in whole + partly:
         for part in range(channels):
-            factor = part_of(gradient, read[1][0], read[1][1])
+            factor = part_of(factors, read[1][0], read[1][1])
             products = nl.ndarray(factor.shape, dtype=nl.float32, buffer=nl.sbuf)
             data = moving_of(tensors, place, axes, residue, read, part)
             nisa.tensor_tensor(dst=products, data1=data, data2=factor, op=nl.multiply)
             tap = weight_of(residue, read[0], width)
-            nisa.tensor_reduce(dst=sums[0:count, part, tap : tap + 1], op=nl.add, data=products, axis=(1, 2, 3))
+            to = sums[0:count, part, tap : tap + 1]
+            nisa.activation_reduce(dst=products, op=nl.copy, data=products, reduce_op=nl.add, reduce_res=to)
     return sums
 
 
@@ -611,7 +618,11 @@ def weight_by_channel(x, dy, shape, with_bias, axes, plain, width, groups, tile,
         for place in places(x.shape[0], axes, tile):
             windows = load_windows(x, place, axes, channels, False) if held else []
             gradient = load_window(dy, place, plain, (row, [[area, count]], count))
-            add_onto(total, window_sums((x, windows, channels), gradient, place, axes, width), first)
+            for skip, rows in runs(place[0][1], place[1][1], place[2][1]):
+                some_rows = (place[0], (place[1][0] + skip, rows), place[2])
+                part = gradient[0:count, 0 : place[0][1], skip : skip + rows, 0 : place[2][1]]
+                sums = window_sums((x, windows, channels), part, some_rows, skip, axes, width)
+                add_onto(total, sums, first and skip == 0)
             if with_bias:
                 add_onto(bias_total, whole_sums(gradient), first)
             first = False
