@@ -29,6 +29,7 @@ LATTICES = "n1 c3 h15 w16 k64 r7 s7 u2 p3"
 MANY = "n1 c64 h40 w20 k64 r3 s3 p1 b1"
 SEVERAL = "n1 c2 h24 w40 k2 r3 s3 p1 g2"
 BROAD = "n1 c64 h3 w260 k32 r3 s3 p1"
+UNEVEN = "n1 c64 h41 w20 k64 r3 s3 p1 b1"
 BANDS = "n1 c20 h20 w30 k40 r3 s3 p1 b1"
 PAIRED = "n2 c20 h9 w7 k32 r3 s3 p1 b1"
 WIDE = "n1 c1 h60 w30 k2 r28 s20 d2x1"
@@ -246,7 +247,7 @@ MUTANTS = {
     "bands of positions at the first": _packed("runs[run][0] * wide + at, count", "at, count", FORWARD, MANY),
     "second run of rows as the first": _packed("runs[run][0] * wide", "runs[0][0] * wide", FORWARD, MANY),
     "sums of both runs from the first": _packed("both[run * targets : (run + 1)", "both[0 : (0 + 1)", FORWARD, MANY),
-    "rows that make no whole run left out": _packed("if rows % size > 0:", "if rows % size > rows:", FORWARD, MANY),
+    "rows that make no whole run left out": _packed("if rows % size > 0:", "if rows % size > rows:", FORWARD, UNEVEN),
     "one row without its last columns": _packed(
         "kept = axes[1][SIZE] if rows == 1", "kept = axes[1][SIZE] - 1 if rows == 1", FORWARD, BROAD
     ),
