@@ -86,7 +86,8 @@ def test_modelled_time_stays_near_the_roofline(layer: str, operator: str, dtype:
 def longest_runs(problem: str, itemsize: int) -> dict[str, int]:
     """Bytes of the longest run that each tensor allows with its channels on 128 partitions."""
     g = typed(problem).geometry
-    pixels = {"x": (g.c, g.h * g.w), "y": (g.k, g.output_size[0] * g.output_size[1]), "w": (g.k, g.c // g.groups * g.r * g.s)}
+    taps = g.c // g.groups * g.r * g.s
+    pixels = {"x": (g.c, g.h * g.w), "y": (g.k, g.output_size[0] * g.output_size[1]), "w": (g.k, taps)}
     return {name: -(-channels // 128) * size * itemsize for name, (channels, size) in pixels.items()}
 
 
