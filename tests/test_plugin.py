@@ -109,6 +109,34 @@ def test_marker_selects_by_device(project: Project):
     assert project.run("-m", "cpu or simulator").statuses == {"pass": 2}
 
 
+@pytest.mark.parametrize(
+    ("expression", "planned"),
+    [
+        ("cpu", {"acme"}),
+        ("not cpu", {"simulated"}),
+        ("cpu or simulator", {"acme", "simulated"}),
+        ("verifies and not (cpu or cuda)", {"simulated"}),
+        ("behaves or cpu", {"acme", "simulated"}),
+        ("not (behaves and cpu)", {"acme", "simulated"}),
+        ("cuda", set()),
+        ("", {"acme", "simulated"}),
+    ],
+)
+def test_cases_that_a_marker_deselects_are_not_planned(project: Project, expression: str, planned: set[str]):
+    """Of `-m emulator`, four fifths of the collection were other devices' cases. A marker of others decides nothing."""
+    project.kernel()
+    project.kernel("simulated", construct=", device='simulator'")
+    asked = {"acme": "cpu", "simulated": "simulator"}
+    with (project.folder / "conftest.py").open("a") as conftest:
+        conftest.write(
+            "\n\ndef pytest_itemcollected(item):\n"
+            "    if hasattr(item, 'callspec'):\n"
+            "        print('planned', item.callspec.params['case'].implementation.name)\n",
+        )
+    text = project.run("-m", expression, "--collect-only", "-q", "-s").text
+    assert {name for name in asked if f"planned {name}" in text} == planned
+
+
 def test_marker_does_not_hide_a_broken_file(project: Project):
     project.write("impls/acme.py", "import numpy as np\n1 / 0\n")
     outcome = project.run("-m", "simulator")

@@ -41,10 +41,13 @@ def paths(
     A predicate that raises takes a case, which reports it.
     """
     chosen: list[tuple[Problem, Variant]] = []
+    # of most rows the kernel takes neither dtype nor layout, which is seen without asking it
+    kernels = [kernel for kernel in implementation.kernels if kernel.operator == operator]
+    declared = {v for v in variants if any(v.dtype in k.dtypes and v.layout in k.layouts for k in kernels)}
     every = [
         (problem, variant, pairs)
         for problem, variant, pairs in _rows(operator, tuple(problems), tuple(variants))
-        if _takes(implementation, operator, problem.geometry, variant)
+        if variant in declared and _takes(implementation, operator, problem.geometry, variant)
     ]
     for rank in RANKS:
         rows = [row for row in every if row[0].geometry.rank == rank]

@@ -210,6 +210,11 @@ class Plan:
                 reason = "no small problem of those asked for is supported: behaviour not checked"
                 yield from self.compared(Absence(one.name, operator, one.device, "unsupported", reason, 1), selected)
 
+    @property
+    def implementations(self) -> list[Implementation]:
+        """Those of the devices that are asked for."""
+        return [one for one in self.registry.implementations.values() if one.device in self.selection.devices]
+
     def simulators(self, device: str) -> dict[str, list[str]]:
         """Marker -> implementations that could run here and execute kernels of `device` on another one.
 
@@ -263,7 +268,7 @@ class Plan:
         """Who cannot run `count` cases of an operator, as claims have it of the `selected` ones; returns the others."""
         present: list[Implementation] = []
         absent: list[Absence] = []
-        for one in self.registry.implementations.values():
+        for one in self.implementations:
             if reason := absence_reason(one):
                 absent.append(Absence(one.name, operator, one.device, "unavailable", reason, count))
             elif not any(kernel.operator == operator for kernel in one.kernels):
@@ -293,7 +298,7 @@ class Plan:
 
     def _able(self, operator: str) -> list[Implementation]:
         """Who is here and has a kernel for an operator."""
-        known = self.registry.implementations.values()
+        known = self.implementations
         return [one for one in known if any(k.operator == operator for k in one.kernels) and not absence_reason(one)]
 
     def _regressions(self, operator: str, when: Predicate | None) -> Iterator[Case]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from conformance.implementations.devices import DEVICES
 from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
 from conformance.layouts import LAYOUTS, NAMES, layouts_of, rank_of
@@ -43,6 +44,8 @@ class Selection:
     """Lines of regression tables."""
     variants: bool = False
     """Whether every variant of the implementations runs as well."""
+    devices: tuple[str, ...] = tuple(DEVICES)
+    """Those whose implementations are asked for."""
     required: tuple[str, ...] = ()
     """Devices whose absence is a failure."""
     declared: tuple[str, ...] = ()

@@ -57,7 +57,7 @@ def trainings(plan: Plan, network: str) -> Iterator[Training | Absence]:
         return
     absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
     selected = [Key(OPERATOR, network, "fp32", layout, DISTRIBUTION) for layout in asked.layouts]
-    for one in registry.implementations.values():
+    for one in plan.implementations:
         unavailable = absence_reason(one)
         try:
             layout = "" if unavailable else _layout(one, asked.layouts)
