@@ -61,6 +61,8 @@ class Plan:
         loader: Loader = registry,
     ) -> None:
         self.selection = selection
+        self._paths: dict[tuple[str, str, int], list[tuple[Problem, Variant]]] = {}
+        """Of an implementation, an operator and how many are asked for: several checks want the same."""
         self.claims: dict[str, Claim] = {}
         self.registry = known = loader.load(selection.paths)
         if known.duplicates:
@@ -203,7 +205,9 @@ class Plan:
                 chosen = list(behaviour_cases(one, operator, problems, quota, dtypes, layouts))
             else:
                 most = most or MAX_PATHS.get(asked.level, max(MAX_PATHS.values()))
-                chosen = paths(one, operator, problems, every_variant(dtypes, layouts), most)
+                if (key := (one.name, operator, most)) not in self._paths:
+                    self._paths[key] = paths(one, operator, problems, every_variant(dtypes, layouts), most)
+                chosen = self._paths[key]
             for problem, variant in chosen:
                 yield from self._cases(operator, [(problem, [variant])], [one])
             if not chosen:
