@@ -193,3 +193,28 @@ def test_no_two_timed_calls_are_given_the_same():
     assert len({address for _, address in due}) == rounds
     assert seen[0][0] not in {content for content, _ in due}
     assert {call for place, call in enumerate(waves) if place % turn < rotation.WARM_UP} == {seen[0]}
+
+
+@pytest.mark.parametrize(
+    ("slower", "caught"), [({"burst", "turn"}, False), ({"burst"}, True)], ids=["machine", "cheat"]
+)
+def test_many_in_a_row_are_compared_with_calls_of_the_same_moment(clock: Clock, slower: set[str], caught: bool):
+    """A machine that became 1.7 times as slow during a run made torch a cheater."""
+    late = False
+
+    def answer(*inputs: Any) -> tuple[None, tuple[float, ...], None]:
+        factor = 2.0 if late and ("turn" if len(inputs) == 2 else "burst") in slower else 1.0
+        walls = (factor * WORK,) * len(inputs)
+        clock.spend(sum(walls))
+        return None, walls, None
+
+    invocation: Any = SimpleNamespace(timed=answer, instruments=SimpleNamespace(exchange=lambda: None))
+    found = clocks.Clock(invocation)
+    for _ in range(5):
+        found.call([], [])
+    late = True
+    if caught:
+        with pytest.raises(CheatError, match=r"timed calls take 0\.003 s, many in a row 0\.006 s each"):
+            found.require_agreement([], [])
+    else:
+        found.require_agreement([], [])

@@ -83,11 +83,16 @@ class Clock:
             again = self._spans[-AGAIN:]
             if self._lacking(again) == AGAIN:
                 raise _disagreement(*map(statistics.median, zip(*again, strict=True)))
-        for number in range(AGAIN):
-            if not (doubt := self._burst(native)):
+        turns = self._turns
+        for _ in range(AGAIN):
+            if not (doubt := self._burst(native, turns)):
                 break
-            if number == AGAIN - 1:
-                raise CheatError(doubt)
+            # a machine that has become slower since is slower for these too: torch failed so, 1.7 times as slow
+            for _ in range(AGAIN):
+                self.call(native, *before)
+            turns = self._turns[-AGAIN:]
+        else:
+            raise CheatError(doubt)
         if self._turns and _moved(min(one for one, _ in self._turns), statistics.median(two for _, two in self._turns)):
             for _ in range(AGAIN):
                 self.call(native, *before)
@@ -96,11 +101,12 @@ class Clock:
                 earlier, timed = map(statistics.median, zip(*again, strict=True))
                 raise CheatError(f"timed calls take {timed:.3g} s, those just before them {earlier:.3g} s or more")
 
-    def _burst(self, native: Sequence[Any]) -> str:
-        """What does not agree in many calls in one exchange; empty if all does, or a single call is long enough."""
-        timed = statistics.median(two for _, two in self._turns) if self._turns else 0.0
+    def _burst(self, native: Sequence[Any], turns: Sequence[tuple[float, float]]) -> str:
+        """What many calls in one exchange do not agree in with the timed ones of `turns`; empty if they do in all, or a
+        single call is long enough."""
+        timed = statistics.median(two for _, two in turns) if turns else 0.0
         count = min(MAX_BURST, int(BURST / max(timed, 1e-6)))
-        if not self._turns or count < 5:
+        if not turns or count < 5:
             return ""
         start = perf_counter()
         _, walls, _ = self.invocation.timed(*[native] * count)
