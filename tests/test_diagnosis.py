@@ -121,6 +121,21 @@ BY_HAND: dict[str, Place] = {
     "last tap of the filter left out": moved(
         lambda g, y, t, x, w: ((-1,) * 4 if t[1:] == (g.r - 1, g.s - 1) else x, w),
     ),
+    "padding of H mirrored (before and after exchanged)": moved(
+        lambda g, y, t, x, w: ((*x[:2], x[2] + g.padding[0][0] - g.padding[0][1], x[3]), w)
+    ),
+    "padding of W mirrored (before and after exchanged)": moved(
+        lambda g, y, t, x, w: ((*x[:3], x[3] + g.padding[1][0] - g.padding[1][1]), w)
+    ),
+    "last place of y (dy) left out": moved(
+        lambda g, y, t, x, w: ((-1,) * 4 if y[2:] == (g.y.shape[2] - 1, g.y.shape[3] - 1) else x, w),
+    ),
+    "last element of y (dy) left out": moved(
+        lambda g, y, t, x, w: ((-1,) * 4 if y == tuple(size - 1 for size in g.y.shape) else x, w),
+    ),
+    "last element of x (dx) left out": moved(
+        lambda g, y, t, x, w: ((-1,) * 4 if x == tuple(size - 1 for size in g.x.shape) else x, w),
+    ),
     "padding repeats the edge instead of zero": moved(
         lambda g, y, t, x, w: ((*x[:2], min(max(x[2], 0), g.h - 1), min(max(x[3], 0), g.w - 1)), w),
     ),
@@ -146,7 +161,7 @@ def by_hand(operator: str, g: ConvGeometry, inputs: Arrays, place: Place) -> Arr
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 @pytest.mark.parametrize("mistake", BY_HAND)
 def test_mistakes_written_by_hand_are_named(operator: str, mistake: str):
-    expected = case(operator, "n3 c6 h7 w6 k9 r2 s3 u2x1 p1:2x2:1 d1x2 g3", "fp32")
+    expected = case(operator, "n2 c6 h8 w4 k9 r2 s3 u2x1 p1:2x2:1 d1x2 g3", "fp32")
     recipe = expected.recipe
     outputs = by_hand(operator, recipe.geometry, expected.inputs, BY_HAND[mistake])
     diagnosis = diagnose(recipe.operator, recipe.geometry, expected.inputs, outputs)
@@ -154,9 +169,19 @@ def test_mistakes_written_by_hand_are_named(operator: str, mistake: str):
     assert mistake in diagnosis.names
 
 
+def test_bias_that_is_not_offset_by_the_group_is_named():
+    expected = case("conv_forward", "n2 c6 h5 w4 k9 r3 s3 p1 g3 b1", "fp32")
+    recipe, inputs = expected.recipe, expected.inputs
+    bare = inputs | {"bias": np.zeros_like(inputs["bias"])}
+    y = recipe.operator.reference(recipe.geometry, bare)["y"] + np.tile(inputs["bias"][:3], 3)[:, None, None]
+    diagnosis = diagnose(recipe.operator, recipe.geometry, inputs, {"y": y.astype(np.float32)})
+    assert diagnosis is not None
+    assert diagnosis.names == ("bias of the first group for every group",)
+
+
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_loops_written_by_hand_are_right(operator: str):
-    expected = case(operator, "n3 c6 h7 w6 k9 r2 s3 u2x1 p1:2x2:1 d1x2 g3", "fp32")
+    expected = case(operator, "n2 c6 h8 w4 k9 r2 s3 u2x1 p1:2x2:1 d1x2 g3", "fp32")
     outputs = by_hand(operator, expected.recipe.geometry, expected.inputs, right)
     main = next(iter(outputs))
     np.testing.assert_array_equal(outputs[main], expected.reference[main].astype(np.float32))

@@ -205,6 +205,8 @@ def test_statistics_see_what_the_bound_cannot(plant: Callable, check: str, seed:
     assert check in failed(judgement)
     assert judgement.mismatched == 0
     assert f"{check} " in judgement.explain()
+    # a gain is not an arithmetic of lower precision, whose errors it may resemble
+    assert judgement.inferred is None or ", if the errors are rounding" in judgement.explain()
     assert judge(subject, "wide", Contract()).passed
 
 

@@ -352,6 +352,8 @@ def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words:
     )
     assert (every.exit, some.exit) == (0, 2)
     assert "stopped after 0.001 minutes (--minutes)" in some.text
+    assert f"INCOMPLETE: {len(some.records)} of {len(every.records)} tests have a verdict" in some.text
+    assert "INCOMPLETE" not in every.text
     assert 0 < len(some.records) <= len(every.records) - (not words)  # two processes have all of these in hand
     assert project.lines()[-1]["interrupted"]
 

@@ -26,7 +26,7 @@ from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import PROBLEMS, Variant
 from conformance.resources import IMPLS
 from conformance.timing import machine
-from conformance.timing.rotation import FLOOD_FACTOR, rotate
+from conformance.timing.rotation import FLOOD_FACTOR, Rotation
 from conformance.worker.memory import MAX_FLOOD, keep_pages, last_level_cache
 
 LAYERS = (
@@ -35,8 +35,10 @@ LAYERS = (
 )  # fmt: skip
 LARGE = ("unet.512x512@64", "unet.128x128@256")
 PLACES = (*product(LAYERS, CONVOLUTIONS), *product(LARGE, ("conv_forward",)))
-TURNS = 5
-SECONDS, CALLS = 0.3, 7
+TURNS = 15
+"""Many and short ones: where the machine's speed moves for seconds at a time, turns of three seconds compare one speed
+with another; the middle of five such ratios lay up to 16% from 1."""
+SECONDS, CALLS = 0.1, 3
 """Least time and least number of calls of torch's timer in a turn."""
 ROTATED = min(MAX_FLOOD, int(FLOOD_FACTOR * (last_level_cache("cpu") or 0)))
 """Bytes of buffers that torch's timer rotates through."""
@@ -80,10 +82,11 @@ def test_agreement_with_torch(
     implementation = session.plan.registry.implementations.get("torch-cpu")
     if implementation is None or absence_reason(implementation) is not None:
         pytest.skip("torch-cpu is not selected")
-    case, turns = case_of(implementation, name, operator), []
+    rotation, turns = Rotation(case_of(implementation, name, operator)), []
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as torch:
         for _ in range(TURNS):
-            own = rotate(case).median
+            rotation.visit()
+            own = statistics.median(rotation.visits[-1].seconds)
             seconds = max(SECONDS, CALLS * own)
             turns.append((own, *torch.submit(by_torch, name, operator, seconds).result()))
     ratios = sorted(own / rotated for own, rotated, _ in turns)

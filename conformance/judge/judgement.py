@@ -82,7 +82,9 @@ class Judgement:
             )
         lines.append("; ".join(map(str, self.checks)))
         if self.profile and not self.passed:
-            lines.append(f"inferred precision: {self.inferred.arithmetic if self.inferred else 'unknown'}")
+            # a gain of 1 + 1e-5 is no arithmetic, and was taken for one
+            inferred = f"{self.inferred.arithmetic}, if the errors are rounding" if self.inferred else "unknown"
+            lines.append(f"inferred precision: {inferred}")
         if self.where:
             lines.append(f"error locations: {self.where}")
         return "\n".join(lines)

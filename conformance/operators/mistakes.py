@@ -405,9 +405,24 @@ def _none(_: tuple[int, int]) -> tuple[int, int]:
     return 0, 0
 
 
+def _mirrored(g: Any, axis: int) -> Any:
+    return replace(g, padding=on_axis(g.padding, axis, lambda sides: sides[::-1]))
+
+
 def _more(values: Extents) -> Extents:
     return tuple(value + 1 for value in values)
 
+
+def _last(array: np.ndarray, g: Any) -> np.ndarray:
+    """What a loop over all elements leaves out that ends one too early."""
+    return zeroed(*[-1] * array.ndim)(array, g)
+
+
+_FURTHER_IMAGES: dict[str, Compute] = {
+    "last place of y (dy) left out": misread(rank=2, y=lambda y, g: zeroed(..., *[-1] * g.rank)(y, g)),
+    "last element of y (dy) left out": misread(y=_last),
+    "last element of x (dx) left out": misread(x=_last),
+}
 
 _FURTHER_WINDOWS: dict[str, Sees] = {
     "stride of H ignored": lambda g: replace(g, stride=on_axis(g.stride, H, _one)),
@@ -415,6 +430,8 @@ _FURTHER_WINDOWS: dict[str, Sees] = {
     "stride one too large": lambda g: replace(g, stride=_more(g.stride)),
     "stride of H one too large": lambda g: replace(g, stride=on_axis(g.stride, H, lambda u: u + 1)),
     "stride of W one too large": lambda g: replace(g, stride=on_axis(g.stride, W, lambda u: u + 1)),
+    "padding of H mirrored (before and after exchanged)": lambda g: _mirrored(g, H),
+    "padding of W mirrored (before and after exchanged)": lambda g: _mirrored(g, W),
     "padding before ignored": _with_padding(lambda sides: (0, sides[1])),
     "padding after ignored": _with_padding(lambda sides: (sides[0], 0)),
     "padding of H ignored": lambda g: replace(g, padding=on_axis(g.padding, H, _none)),
@@ -429,6 +446,7 @@ _FURTHER_WINDOWS: dict[str, Sees] = {
     "padding of W one too large after": lambda g: _padded(g, W, after=1),
     "stride of D ignored": lambda g: replace(g, stride=on_axis(g.stride, D, _one)),
     "stride of D one too large": lambda g: replace(g, stride=on_axis(g.stride, D, lambda u: u + 1)),
+    "padding of D mirrored (before and after exchanged)": lambda g: _mirrored(g, D),
     "padding of D ignored": lambda g: replace(g, padding=on_axis(g.padding, D, _none)),
     "padding of D used for every axis": lambda g: replace(g, padding=everywhere(g.padding, D)),
     "padding of D one too large after": lambda g: _padded(g, D, after=1),
@@ -441,5 +459,6 @@ _FURTHER_DILATIONS: dict[str, Sees] = {
     "dilation of D ignored": lambda g: replace(g, dilation=on_axis(g.dilation, D, _one)),
 }
 
+FURTHER_IMAGES = tuple(Mistake(name, "index", compute) for name, compute in _FURTHER_IMAGES.items())
 FURTHER_WINDOWS = tuple(Mistake(name, "index", misread(sees)) for name, sees in _FURTHER_WINDOWS.items())
 FURTHER_DILATIONS = tuple(Mistake(name, "index", misread(sees)) for name, sees in _FURTHER_DILATIONS.items())

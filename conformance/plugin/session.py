@@ -321,12 +321,13 @@ class Session:
         timing: Any = self.config.pluginmanager.get_plugin("conformance-timing")
         if status == ExitCode.GOOD and timing is not None:
             status = timing.status
+        whole = exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
+        self.summary.incomplete = not whole or bool(session.shouldstop or session.shouldfail)
         if self.records is not None:
-            whole = exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
             try:
                 environment: Any = self.config.pluginmanager.get_plugin("conformance-environment")
                 invalid = environment.invalid.verdicts if environment is not None and environment.invalid else 0
-                self.records.end(status, not whole or bool(session.shouldstop or session.shouldfail), invalid)
+                self.records.end(status, self.summary.incomplete, invalid)
             except (OSError, RecordsError) as error:
                 if exitstatus != ExitCode.UNUSABLE:  # else it has been said
                     self.summary.unwritable = str(recording.unwritable(self.records.path, error))

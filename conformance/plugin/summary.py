@@ -47,11 +47,16 @@ class Summary:
         """With pytest's report."""
         self._counted: list[tuple[Record, int]] = []
         """Records, with the number of their cases that pytest counts no report of."""
+        self._reported = 0
+        """Tests of the suites, and of those who use it."""
+        self.incomplete = False
+        """Whether the run ended before all tests had."""
         self.unwritable = ""
         """Why the records have no end."""
 
     def add(self, record: Record, report: Any) -> None:
         """`report` is pytest's; None for a record of an earlier run."""
+        self._reported += report is not None
         if isinstance(record, (CheckRecord, TrainingRecord)):
             self._tables.append(record)
         if record.status in self._listed:
@@ -101,6 +106,9 @@ class Summary:
         for status in sorted(self._listed):
             self._list(reporter, status)
         reporter.section("conformance")
+        if self.incomplete:  # the counts below look like those of a whole run
+            collected = reporter._session.testscollected if reporter._session is not None else 0
+            reporter.write_line(f"INCOMPLETE: {self._reported:,} of {collected:,} tests have a verdict", red=True)
         if run.tally.cells:
             earlier = run.records is not None and run.records.earlier.records
             by_operator = bool(earlier) or not run.config.pluginmanager.has_plugin(PROGRESS)

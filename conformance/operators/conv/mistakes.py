@@ -14,6 +14,7 @@ from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.mistakes import (
     DILATIONS,
     FURTHER_DILATIONS,
+    FURTHER_IMAGES,
     FURTHER_WINDOWS,
     IMAGES,
     TAILS,
@@ -317,6 +318,14 @@ MISTAKES: tuple[Mistake, ...] = (
 
 FURTHER: tuple[Mistake, ...] = (
     Mistake("ceil instead of floor", "index", misread(_rounded_up)),
+    Mistake(
+        "bias of the first group for every group",
+        "bias",
+        misread(bias=_first_group(0)),
+        (FORWARD,),
+        lambda g: g.bias and g.groups > 1,
+    ),
+    *FURTHER_IMAGES,
     *FURTHER_WINDOWS,
     *FURTHER_DILATIONS,
 )

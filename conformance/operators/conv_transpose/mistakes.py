@@ -25,6 +25,7 @@ from conformance.operators.conv_transpose.geometry import TransposedGeometry
 from conformance.operators.mistakes import (
     DILATIONS,
     FURTHER_DILATIONS,
+    FURTHER_IMAGES,
     FURTHER_WINDOWS,
     IMAGES,
     TAILS,
@@ -179,4 +180,4 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(name, "gradients", compute, (where,)) for name, (compute, where) in _SUMS.items()),
 )
 
-FURTHER: tuple[Mistake, ...] = (*_LONGER, *FURTHER_WINDOWS, *FURTHER_DILATIONS)
+FURTHER: tuple[Mistake, ...] = (*_LONGER, *FURTHER_IMAGES, *FURTHER_WINDOWS, *FURTHER_DILATIONS)
