@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from time import sleep
 
+import numpy as np
 import pytest
+
+from conformance.checks import state
+from conformance.checks.sample import Subject
+from conformance.execution.case import Case
+from conformance.implementations import registry
+from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.layouts import layouts_of
+from conformance.operators import OPERATORS
+from conformance.problems import Variant, typed
+from conformance.resources import IMPLS
+from conformance.worker import repeating
 
 FIELD = Path(__file__).parent / "field"
 STATE = "calls_in_a_row or calls_repeat or other_parameters or right_later or forked_child or memory_is_given_back"
@@ -27,3 +41,31 @@ def test_known_bad_kernels_of_the_field_are_detected(tmp_path: Path, file: str, 
     assert (run.returncode, len(statuses) > 12) == (1, True), run.stdout[-2000:]
     assert {name for name, seen in statuses.items() if "fail" in seen} == {n for n in statuses if n[:4] == "bad-"}
     assert [line for line in found if line["status"] == "error"] == []
+
+
+@pytest.mark.parametrize("problem", ["maxpool n2 c4 w5 s3 u1 p1 d3", "maxpool n2 c3 d4 h3 w4 t3 r2 s2"])
+def test_parameters_are_told_apart_on_small_problems_in_every_rank(problem: str):
+    """A window of 257 x 257 was the first on which strides can differ: a kernel of loops in Python hung."""
+    numpy = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
+    given = typed(problem)
+    variant = Variant("fp32", layouts_of(given.geometry.rank)[0], "behaviour")
+    case = Case(numpy, OPERATORS["max_pool_backward"], given, variant, 0)
+    pairs = list(state._pairs(Subject(case, case.kernel)))
+    assert any(what.startswith("another stride") for what, *_ in pairs)
+    large = [what for what, first, _ in pairs if math.prod(first.case.problem.geometry.window) > 100]
+    assert large == []
+
+
+def test_interruptions_of_a_call_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(repeating, "TRACED", 0.05)
+    traces = []
+
+    def kernel():
+        traces.append(sys.gettrace())
+        sleep(0.1)
+        traces.append(sys.gettrace())  # a line that is traced, the last one
+        traces.append(sys.gettrace())
+        return np.zeros(1)
+
+    repeating.repeated(NumpyArrays(), kernel, [((), {})] * 2, 1, 0.0)
+    assert len([trace for trace in traces if trace is None]) == len(traces) - 2 > 0

@@ -35,6 +35,9 @@ INTERRUPTED = 3
 module and the one that reads it, a kernel is else interrupted by chance alone."""
 PAUSE = 1e-5
 """Seconds that others run."""
+TRACED = 0.2
+"""Seconds of a call in which they do. A window of 257 x 257 that is a loop in Python was called a hang: Python asks at
+each line whether it is a new one, with three other threads in its way."""
 PATIENCE = 20
 """How many times longer a few calls are waited for. One that compiles for each shape is not."""
 KEPT_FROM = "jax_persistent_cache_min_compile_time_secs"
@@ -96,9 +99,12 @@ def repeated(
 
 def _interruption() -> Callable[..., Any]:
     """A trace function that sleeps when a line of a kernel is reached for the first time."""
-    seen = set()
+    seen, end = set(), perf_counter() + TRACED
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if perf_counter() > end:
+            sys.settrace(None)
+            return None
         if frame.f_code.co_filename.startswith(FOREIGN):
             return None
         if event == "line" and (line := (frame.f_code, frame.f_lineno)) not in seen:
