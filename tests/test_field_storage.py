@@ -59,4 +59,6 @@ def test_known_bad_kernel_is_detected(run: Run, name: str):
 def test_known_good_kernel_is_not(run: Run, name: str):
     found = {(verdict.status, verdict.reason[:80]) for _, verdict in verdicts(run, name, GOOD)}
     assert {status for status, _ in found} <= {"pass", "unsupported"}, found
-    assert all(reason.startswith("refuses ") for status, reason in found if status == "unsupported")
+    # torch accumulates 16-bit gradients in 16 bits where the processor has no instructions for them
+    refused = {reason for status, reason in found if status == "unsupported"}
+    assert {r for r in refused if not r.startswith(("refuses ", "the declared contract allows zeros"))} == set()
