@@ -59,7 +59,7 @@ def broken(head: str, reason: str) -> Misbehaviour:
     return Misbehaviour("broken", head=head, reason=reason)
 
 
-HANGS, CRASHED = "hangs: no answer within", "crashed: its process "
+HANGS, CRASHED = "no answer within", "crashed: its process "
 FORK = "child = os.fork()\n    if child == 0: "
 
 MISBEHAVIOURS: dict[str, Misbehaviour] = {

@@ -181,6 +181,20 @@ def test_statistics_that_are_too_large_are_named():
 
 
 @pytest.mark.parametrize(
+    ("check", "title"),
+    [
+        ("gain z", "y: gain z too large, as by a factor near 1 or rounding towards zero"),
+        ("offset z", "y: offset z too large, as by a constant or rounding in one direction"),
+        ("rms", "y: rms too large, cause unknown"),
+    ],
+)
+def test_one_statistic_alone_says_what_errors_are_like(check: str, title: str):
+    checks = {"y": {"rms": [0.1, 0.5], check: [9.0, 6.0]}}
+    (only,) = group([wrong(reason="y: 0 of 9 elements mismatched", checks=checks)])
+    assert only.title == f"conv_forward: {title}"
+
+
+@pytest.mark.parametrize(
     ("causes", "title"),
     [("ABCD", "A, or B, or C, or D"), ("ABCDE", "A, or B, or C, or one of 2 others")],
 )

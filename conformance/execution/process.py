@@ -276,8 +276,8 @@ class Process:
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(DYING)
         self._drain()
-        place = self._place()
-        return self._crash(f"hangs: no answer within {self.limits.seconds:g} s (--timeout){place}", start)
+        where = f"no answer within {self.limits.seconds:g} s{self._place()}"
+        return self._crash(f"{where}: hangs, or needs longer (--timeout)", start)
 
     def _died(self, start: float) -> Crash:
         with suppress(subprocess.TimeoutExpired):

@@ -32,6 +32,11 @@ ORDINARY = frozenset({"integer", "fixed"})
 """Distributions in which every element has about the same part in a result."""
 STATISTICS = frozenset({"rms", "gain z", "offset z"})
 """Checks of all elements together: each by itself may be within its bound."""
+ALIKE = {
+    "gain z": "as by a factor near 1 or rounding towards zero",
+    "offset z": "as by a constant or rounding in one direction",
+}
+"""What errors are like that no check but this one sees."""
 COMMON = 0.8
 """Share of a group's cases that must have an error location or a precision for its title to name it."""
 NAMED = 2
@@ -265,6 +270,8 @@ def _text(records: list[Record]) -> str:
     why = f"cause unknown, errors as large as with {precision}" if precision else "cause unknown"
     checks = dict.fromkeys(check for _, _, check in exceeded)
     if STATISTICS.issuperset(checks):
+        if len(checks) == 1:
+            why = ALIKE.get(*checks, why)
         return f"{outputs}: {', '.join(checks)} too large, {why}"
     edges = ", ".join(_common([edge for record in records for edge in set(_edges(record))], len(records)))
     return f"{outputs}: elements mismatched{' at ' * bool(edges)}{edges}, {why}"

@@ -164,7 +164,7 @@ def forked(bridge: ArrayBridge, call: Call, given: Sequence[Any], seconds: float
                 break
             parts.append(part)
         else:
-            parts = [pickle.dumps(f"hangs: no result within {seconds:g} s")]
+            parts = [pickle.dumps(f"gives no result within {seconds:g} s")]
         if parts and isinstance(answer := pickle.loads(b"".join(parts)), list):
             return answer
         why = str(answer) if parts else "ends the process"
