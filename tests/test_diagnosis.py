@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from conformance.diagnosis.diagnose import Diagnosis, diagnose
 from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, ConvGeometry
+from conformance.operators.mistakes import fitted
 
 pytestmark = pytest.mark.usefixtures("mistakes_computed_once")
 
@@ -179,6 +181,41 @@ def test_bias_that_is_not_offset_by_the_group_is_named():
     assert diagnosis.names == ("bias of the first group for every group",)
 
 
+def test_filters_of_another_group_are_named():
+    expected = case("conv_forward", "n2 c6 h5 w4 k12 r3 s3 p1 g3 b1", "fp32")
+    recipe, inputs = expected.recipe, expected.inputs
+    one = ConvGeometry.parse("n2 c2 h5 w4 k1 r3 s3 p1 b1")
+    y = np.concatenate(
+        [
+            recipe.operator.reference(
+                one,
+                {"x": inputs["x"][:, 2 * (k % 3) :][:, :2], "w": inputs["w"][k:][:1], "bias": inputs["bias"][k:][:1]},
+            )["y"]
+            for k in range(12)
+        ],
+        axis=1,
+    )
+    diagnosis = diagnose(recipe.operator, recipe.geometry, inputs, {"y": y.astype(np.float32)})
+    assert diagnosis is not None
+    assert diagnosis.names == ("filters dealt out to groups in turn (k % groups)",)
+
+
+@pytest.mark.parametrize("what", ["stride", "padding", "dilation"])
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
+def test_what_a_kernel_of_two_dimensions_knows_is_named_in_three(operator: str, what: str):
+    expected = case(operator, "n2 c3 d9 h8 w7 k4 t2 r2 s2 u1x2x3 p2:1x1:0x0:1 dil3x2x1", "fp32")
+    recipe = expected.recipe
+    values = getattr(recipe.geometry, what)
+    seen = replace(recipe.geometry, **{what: (values[1], *values[1:])})
+    shapes = {name: tensor.shape for name, tensor in recipe.operator.inputs(seen).items()}
+    given = {name: fitted(array, shapes[name]) for name, array in expected.inputs.items()}
+    outputs = recipe.operator.reference(seen, given)
+    wanted = {name: fitted(array, expected.reference[name].shape) for name, array in outputs.items()}
+    diagnosis = diagnose(recipe.operator, recipe.geometry, expected.inputs, wanted)
+    assert diagnosis is not None
+    assert f"{what} of H used for D" in diagnosis.names
+
+
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_loops_written_by_hand_are_right(operator: str):
     expected = case(operator, "n2 c6 h8 w4 k9 r2 s3 u2x1 p1:2x2:1 d1x2 g3", "fp32")
@@ -236,3 +273,17 @@ def test_phrase():
     assert str(Diagnosis(("stride ignored",), 0.0)) == "likely cause: stride ignored (explains 100%)"
     many = Diagnosis(("a", "b", "c", "d", "e"), 0.012)
     assert str(many) == "likely cause: a, or b, or c, or 2 more (explains 98.8%)"
+
+
+def test_a_mistake_in_one_of_two_results_is_named():
+    """dw without the last image, and dbias, which another loop makes, with it: nothing explained both."""
+    known = case("conv_backward_weight", "n3 c6 h8 w4 k9 r2 s3 p1 g3 b1", "fp32")
+    outputs = {name: array.astype(np.float32) for name, array in known.reference.items()}
+    shorter = {name: array.copy() for name, array in known.inputs.items()}
+    next(array for name, array in shorter.items() if name == "dy")[-1] = 0
+    operator, geometry = known.recipe.operator, known.recipe.geometry
+    outputs["dw"] = operator.reference(geometry, shorter)["dw"].astype(np.float32)
+    found = diagnose(operator, geometry, known.inputs, outputs)
+    assert found is not None
+    assert found.names[0] == "last image left out"
+    assert str(found) == "likely cause: last image left out (in dw alone)"

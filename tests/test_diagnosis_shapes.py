@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conformance.diagnosis import diagnose
+from conformance.execution import verify as verifying
 from conformance.execution.case import Case
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
@@ -255,3 +256,18 @@ def test_any_shape_fails(shape: tuple[int, ...]):
 def test_what_is_no_real_number_fails_all_the_same(dtype: type):
     verdict = verdict_on(after(lambda y: y.astype(dtype)), "conv_forward", SQUARE)
     assert (verdict.status, verdict.diagnosis) == ("fail", None)
+
+
+def test_no_mistake_is_tried_where_none_has_explained_anything(monkeypatch: pytest.MonkeyPatch):
+    """A stranger's fault that has no name took three minutes of diagnosis, of a run that takes half a one."""
+    known = diagnose.Diagnosis(("strides swapped",), 0.0)
+    answers = iter([None, known, None, None, known])
+    monkeypatch.setattr(verifying, "IN_VAIN", 2)
+    monkeypatch.setattr(verifying, "diagnose", lambda *_, **__: next(answers))
+    acme = Implementation("acme")
+    acme.implements("conv_forward")(lambda x, w, bias, **given: 2 * conv_forward(x, w, bias, **given))
+    problem = typed("n1 c2 h4 w4 k3 r2 s2")
+    for seed in range(6):
+        verdict = verify(Case(acme, OPERATORS["conv_forward"], problem, Variant("fp32", "nchw", "fixed"), seed))
+        assert (verdict.status, verdict.diagnosis) == ("fail", known if seed == 1 else None)
+    assert [*answers] == [known]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.diagnosis.diagnose import diagnose
 from conformance.dtypes import WHOLE
 from conformance.execution import verify
 from conformance.execution.case import Case
@@ -82,12 +83,19 @@ class Sample:
         """Copies of results as they are now."""
         return [np.array(host) for host in self.invocation.fetch(results)]
 
-    def require_right(self, results: Sequence[Any], when: str) -> None:
-        """Judge results as `verify` does; `when` says in a failure which ones they were. Raises BehaviourError."""
+    def require_right(self, results: Sequence[Any], when: str, alone: bool = False) -> None:
+        """Judge results as `verify` does; `when` says in a failure which ones they were. Raises BehaviourError.
+
+        `alone`: no other call can have spoilt them, so that a known mistake may explain them. What was left over of
+        another stride would be taken for a stride ignored.
+        """
         outputs = self.invocation.outputs(results)
         judgements = judged(self.expected, outputs, self.contract, self.method)
         if failed := [judgement.explain() for judgement in judgements if not judgement.passed]:
-            raise BehaviourError("\n".join([f"wrong result ({when})", *failed]), self.expected.recipe.distribution)
+            recipe, layout = self.expected.recipe, self.invocation.layout
+            known = (recipe.operator, recipe.geometry, self.expected.inputs, outputs)
+            cause = diagnose(*known, layout=layout) if alone else None
+            raise BehaviourError("\n".join([f"wrong result ({when})", *failed]), recipe.distribution, cause)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,8 +35,8 @@ class BehaviourError(KernelFailure):
     `wrong_on` is the input distribution, where it showed in results: what excuses these there excuses them here.
     """
 
-    def __init__(self, message: str, wrong_on: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, wrong_on: str = "", diagnosis: Diagnosis | None = None) -> None:
+        super().__init__(message, diagnosis)
         self.wrong_on = wrong_on
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from conformance.diagnosis.diagnose import diagnose, diagnose_shapes
+from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
 from conformance.dtypes import STORAGE
 from conformance.execution import storage
 from conformance.execution.adequacy import require_adequate
@@ -31,6 +31,11 @@ from conformance.operators import FAMILIES, Arrays
 from conformance.problems.table import DRAWN, applies
 from conformance.storage import repeats, with_repeats
 
+IN_VAIN = 100
+"""Wrong cases of a kernel in a row that no known mistake explains, after which none is tried: this made three minutes
+of half a one."""
+_in_vain: dict[int, tuple[Kernel, int]] = {}
+"""A kernel by its id, itself (so that no other one gets that id), and how many such cases there were last."""
 EXACT, PROBED = 32, 12
 """Bytes that verifying takes for each element of the tensors; measured 27 for the exact reference of fp32."""
 
@@ -124,8 +129,12 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
         verdict.judgements = judged(expected, outputs, contract, case.method)
     failed = [judgement.explain() for judgement in verdict.judgements if not judgement.passed]
     if failed:
-        with verdict.timed("diagnosis"):
-            cause = diagnose(case.operator, geometry, expected.inputs, outputs, layout=variant.layout)
+        _, tried = _in_vain.get(id(kernel), (kernel, 0))
+        cause = None
+        if tried < IN_VAIN and affordable(case.operator, geometry):
+            with verdict.timed("diagnosis"):
+                cause = diagnose(case.operator, geometry, expected.inputs, outputs, layout=variant.layout)
+            _in_vain[id(kernel)] = kernel, 0 if cause else tried + 1
         raise KernelFailure("\n".join([*failed, *changed]), cause)
     if changed:
         raise BehaviourError("\n".join(changed))

@@ -444,6 +444,8 @@ _FURTHER_WINDOWS: dict[str, Sees] = {
     "padding one too small": _with_padding(lambda sides: (sides[0] - 1, sides[1] - 1)),
     "padding of H one too large after": lambda g: _padded(g, H, after=1),
     "padding of W one too large after": lambda g: _padded(g, W, after=1),
+    "stride of H used for D": lambda g: replace(g, stride=on_axis(g.stride, D, lambda _: g.stride[H])),
+    "padding of H used for D": lambda g: replace(g, padding=on_axis(g.padding, D, lambda _: g.padding[H])),
     "stride of D ignored": lambda g: replace(g, stride=on_axis(g.stride, D, _one)),
     "stride of D one too large": lambda g: replace(g, stride=on_axis(g.stride, D, lambda u: u + 1)),
     "padding of D mirrored (before and after exchanged)": lambda g: _mirrored(g, D),
@@ -456,6 +458,7 @@ _FURTHER_DILATIONS: dict[str, Sees] = {
     "dilation of H ignored": lambda g: replace(g, dilation=on_axis(g.dilation, H, _one)),
     "dilation of W ignored": lambda g: replace(g, dilation=on_axis(g.dilation, W, _one)),
     "dilation one too large": lambda g: replace(g, dilation=_more(g.dilation)),
+    "dilation of H used for D": lambda g: replace(g, dilation=on_axis(g.dilation, D, lambda _: g.dilation[H])),
     "dilation of D ignored": lambda g: replace(g, dilation=on_axis(g.dilation, D, _one)),
 }
 

@@ -271,7 +271,7 @@ def _text(records: list[Record]) -> str:
     checks = dict.fromkeys(check for _, _, check in exceeded)
     if STATISTICS.issuperset(checks):
         if len(checks) == 1:
-            why = ALIKE.get(*checks, why)
+            why = ALIKE.get(next(iter(checks)), why)
         return f"{outputs}: {', '.join(checks)} too large, {why}"
     edges = ", ".join(_common([edge for record in records for edge in set(_edges(record))], len(records)))
     return f"{outputs}: elements mismatched{' at ' * bool(edges)}{edges}, {why}"

@@ -127,16 +127,14 @@ def tails_of_sums(summed: Summed) -> tuple[Mistake, ...]:
     return tuple(Mistake(name.format(tile), "index", _tail_of_sum(summed, tile), tuple(summed)) for tile in TILES)
 
 
-def _by_groups(axis: int, *, interleaved: bool) -> Change:
-    """Channels along an axis counted [inner, group] instead of [group, inner], or the groups in reverse."""
+def _in_turn(axis: int) -> Change:
+    """Channels along an axis counted [inner, group] instead of [group, inner]."""
+    return lambda array, g: array.take(np.arange(array.shape[axis]).reshape(-1, g.groups).T.reshape(-1), axis)
 
-    def change(array: np.ndarray, g: ConvGeometry) -> np.ndarray:
-        order = np.arange(array.shape[axis])
-        moved = order.reshape(-1, g.groups).T if interleaved else order.reshape(g.groups, -1)[::-1]
-        out: np.ndarray = np.take(array, moved.reshape(-1), axis)
-        return out
 
-    return change
+def _in_reverse(axis: int) -> Change:
+    """The groups of an axis in reverse."""
+    return lambda array, g: array.take(np.arange(array.shape[axis]).reshape(g.groups, -1)[::-1].reshape(-1), axis)
 
 
 def _first_group(axis: int) -> Change:
@@ -159,16 +157,16 @@ def _without_last_group(y: np.ndarray, g: ConvGeometry) -> np.ndarray:
 
 
 _GROUPS: dict[str, Compute] = {
-    "input channels interleaved over groups": misread(x=_by_groups(1, interleaved=True)),
-    "output channels interleaved over groups (multiplier order)": misread(y=_by_groups(1, interleaved=True)),
-    "filters interleaved over groups": misread(w=_by_groups(0, interleaved=True)),
+    "input channels interleaved over groups": misread(x=_in_turn(1)),
+    "output channels interleaved over groups (multiplier order)": misread(y=_in_turn(1)),
+    "filters interleaved over groups": misread(w=_in_turn(0)),
     "group off by one": misread(x=_neighbour(1)),
     "group off by one the other way": misread(x=_neighbour(1, -1)),
     "filters of the group before": misread(w=_neighbour(0)),
     "filters of the next group": misread(w=_neighbour(0, -1)),
     "first group's input for every group": misread(x=_first_group(1)),
     "first group's filters for every group": misread(w=_first_group(0)),
-    "groups in reverse": misread(x=_by_groups(1, interleaved=False)),
+    "groups in reverse": misread(x=_in_reverse(1)),
     "last group left out": misread(y=_without_last_group),
 }
 
@@ -324,6 +322,12 @@ FURTHER: tuple[Mistake, ...] = (
         misread(bias=_first_group(0)),
         (FORWARD,),
         lambda g: g.bias and g.groups > 1,
+    ),
+    Mistake(
+        "filters dealt out to groups in turn (k % groups)",
+        "groups",
+        misread(w=_in_turn(0), bias=_in_turn(0), y=_in_turn(1)),
+        when=lambda g: g.groups > 1,
     ),
     *FURTHER_IMAGES,
     *FURTHER_WINDOWS,
