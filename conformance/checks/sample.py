@@ -86,8 +86,8 @@ class Sample:
     def require_right(self, results: Sequence[Any], when: str, alone: bool = False) -> None:
         """Judge results as `verify` does; `when` says in a failure which ones they were. Raises BehaviourError.
 
-        `alone`: no other call can have spoilt them, so that a known mistake may explain them. What was left over of
-        another stride would be taken for a stride ignored.
+        `alone`: of the first call on these sizes, so that a known mistake may explain them. After another stride, what
+        is left over of that one would be taken for a stride ignored.
         """
         outputs = self.invocation.outputs(results)
         judgements = judged(self.expected, outputs, self.contract, self.method)

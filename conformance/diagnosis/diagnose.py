@@ -216,17 +216,16 @@ def _best(
         return {name: fitted(array, frames[name]).astype(np.float64) / units[name] for name, array in arrays.items()}
 
     found, exact = comparable(actual), comparable(reference)
-    wrong = [name for name in exact if not _equal({name: found[name]}, {name: exact[name]})]
+    wrong = {name: array for name, array in exact.items() if not _equal(found, {name: array})}
     of_all, of_wrong = dict[str, float](), dict[str, float]()
     for mistake, outputs in computed:
         mistaken = comparable({name: outputs[name].astype(array.dtype) for name, array in actual.items()})
-        for residuals, names in (of_all, list(reference)), (of_wrong, wrong):
-            one, other, right = ({name: arrays[name] for name in names} for arrays in (found, mistaken, exact))
-            residuals[mistake.name] = min(_residual(one, other, right), residuals.get(mistake.name, math.inf))
+        for residuals, right in (of_all, exact), (of_wrong, wrong):
+            residuals[mistake.name] = min(_residual(found, mistaken, right), residuals.get(mistake.name, math.inf))
     # a kernel that forgets the last image in dw may well have it in dbias, which another loop makes
     how = ""
     residuals, best = of_all, min(of_all.values(), default=math.inf)
-    if not best <= EXPLAINED and len(wrong) < len(reference):
+    if not best <= EXPLAINED and len(wrong) < len(exact):
         residuals, best, how = of_wrong, min(of_wrong.values(), default=math.inf), f"in {', '.join(wrong)} alone"
     if not best <= EXPLAINED:
         return None
@@ -260,8 +259,8 @@ def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:
 def _distance(first: Arrays, second: Arrays, mask: Mapping[str, np.ndarray]) -> tuple[float, int]:
     """Root of the summed squared differences over the elements of the mask, and their number."""
     total, count = 0.0, 0
-    for name, array in second.items():
-        kept = (first[name] - array)[mask[name]]
+    for name, places in mask.items():
+        kept = (first[name] - second[name])[places]
         total += float(kept @ kept)
         count += kept.size
     return math.sqrt(total), count
