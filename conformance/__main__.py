@@ -5,49 +5,39 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import NoReturn
 
 from conformance import __version__
-from conformance.calibration import false_alarms, mutation
-from conformance.execution import commands
 from conformance.exit_codes import ExitCode
-from conformance.fuzzing import command as fuzz
-from conformance.implementations import cuda_compile
-from conformance.inputs import goldens
-from conformance.plugin import listing, run, sanitize
-from conformance.reporting import claims, documents
-from conformance.reporting import command as report
-from conformance.reporting.comparison import compare
-from conformance.reporting.submission import check, pack
-from conformance.survey import command as survey
-from conformance.survey import findings
-from conformance.timing import neuron_model, unet
 
-FAMILIES: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "run": run.declare,
-    "sanitize": sanitize.declare,
-    "list": listing.declare,
-    "check": commands.declare_check,
-    "fuzz": fuzz.declare,
-    "export": commands.declare_export,
-    "report": report.declare,
-    "claims": claims.declare,
-    "compare": compare.declare,
-    "survey": survey.declare,
-    "findings": findings.declare,
-    "submit": pack.declare,
-    "verify": check.declare,
-    "unet": unet.declare,
-    "neuron-model": neuron_model.declare,
-    "ptx": cuda_compile.declare,
-    "golden": goldens.declare,
-    "mutation": mutation.declare,
-    "false-alarms": false_alarms.declare,
-    "docs": documents.declare,
+FAMILIES = {
+    "run": "plugin.run:declare",
+    "sanitize": "plugin.sanitize:declare",
+    "list": "plugin.listing:declare",
+    "check": "execution.commands:declare_check",
+    "fuzz": "fuzzing.command:declare",
+    "export": "execution.commands:declare_export",
+    "report": "reporting.command:declare",
+    "claims": "reporting.claims:declare",
+    "compare": "reporting.comparison.compare:declare",
+    "survey": "survey.command:declare",
+    "findings": "survey.findings:declare",
+    "submit": "reporting.submission.pack:declare",
+    "verify": "reporting.submission.check:declare",
+    "unet": "timing.unet:declare",
+    "neuron-model": "timing.neuron_model:declare",
+    "ptx": "implementations.cuda_compile:declare",
+    "golden": "inputs.goldens:declare",
+    "mutation": "calibration.mutation:declare",
+    "false-alarms": "calibration.false_alarms:declare",
+    "docs": "reporting.documents:declare",
 }
 """Name of a family -> the function that declares its commands and sets `run`, a function of the parsed arguments that
-returns the exit status. The first line of its docstring is the help text. In the order in which a user meets them."""
+returns the exit status. The first line of its docstring is the help text. In the order in which a user meets them.
+
+By name, because a command waits for no other one's imports: those of the calibration alone take longer than a run."""
 
 EXAMPLE = """\
 example:
@@ -68,7 +58,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(ExitCode.UNUSABLE, f"{self.prog}: error: {message}\n")
 
 
-def _parser() -> Parser:
+def _parser(names: Iterable[str]) -> Parser:
+    """Of these commands."""
     parser = Parser(
         prog="conformance",
         description="Verify convolution, pooling and batch-norm kernels, and time them.",
@@ -78,7 +69,9 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"kernel-conformance {__version__}")
     families = parser.add_subparsers(metavar="COMMAND")
-    for name, declare in FAMILIES.items():
+    for name in names:
+        module, _, function = FAMILIES[name].partition(":")
+        declare: Callable[[argparse.ArgumentParser], None] = getattr(import_module(f"conformance.{module}"), function)
         text = (declare.__doc__ or name).splitlines()[0]
         declare(families.add_parser(name, help=text, description=text, allow_abbrev=False))
     return parser
@@ -94,8 +87,11 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     try:
         if words[:1] == ["run"] and not {"-h", "--help"} & {*words}:
+            from conformance.plugin import run
+
             return run.run(words[1:])
-        parser = _parser()
+        named = [word for word in words[:1] if word in FAMILIES]
+        parser = _parser(named if named or words[:1] == ["--version"] else FAMILIES)
         arguments = parser.parse_args(words)
         if not hasattr(arguments, "run"):
             parser.print_help()

@@ -98,16 +98,19 @@ def rank_of(layout: str) -> int:
     return len(letters(layout)) - 2 - has_groups(layout)
 
 
+@cache
 def layouts_of(rank: int) -> tuple[str, ...]:
     """Channels first and channels last in so many spatial axes."""
     return tuple(layout for layout in LAYOUTS if rank_of(layout) == rank)
 
 
+@cache
 def grouped_of(rank: int) -> tuple[str, ...]:
     """Those with groups as an axis, in so many spatial axes."""
     return tuple(layout for layout in GROUPED if rank_of(layout) == rank)
 
 
+@cache
 def in_rank(layout: str, rank: int) -> str:
     """The layout of the same kind with another number of spatial axes; what is declared by name has none."""
     for kinds in (layouts_of, grouped_of):

@@ -43,14 +43,16 @@ def paths(
     chosen: list[tuple[Problem, Variant]] = []
     # of most rows the kernel takes neither dtype nor layout, which is seen without asking it
     kernels = [kernel for kernel in implementation.kernels if kernel.operator == operator]
-    declared = {v for v in variants if any(v.dtype in k.dtypes and v.layout in k.layouts for k in kernels)}
-    every = [
-        (problem, variant, pairs)
-        for problem, variant, pairs in _rows(operator, tuple(problems), tuple(variants))
-        if variant in declared and _takes(implementation, operator, problem.geometry, variant)
-    ]
+    declared = [v for v in variants if any(v.dtype in k.dtypes and v.layout in k.layouts for k in kernels)]
+    known = _traits_of(operator, tuple(problems))
+    bits: dict[Any, int] = {}
     for rank in RANKS:
-        rows = [row for row in every if row[0].geometry.rank == rank]
+        rows = [
+            (problem, variant, _pairs(variant, traits, bits))
+            for problem, traits in known
+            for variant in declared
+            if problem.geometry.rank == rank and _takes(implementation, operator, problem.geometry, variant)
+        ]
         covered, room = 0, most if rank == 2 else -(-most // 4)
         while rows and room:
             # the first of equal ones
@@ -70,10 +72,8 @@ def _takes(implementation: Implementation, operator: str, geometry: Any, variant
 
 
 @lru_cache(maxsize=64)
-def _rows(
-    operator: str, problems: tuple[Problem, ...], variants: tuple[Variant, ...]
-) -> list[tuple[Problem, Variant, int]]:
-    """Cases with the pairs of their traits, a bit each, by work."""
+def _traits_of(operator: str, problems: tuple[Problem, ...]) -> list[tuple[Problem, list[tuple[str, Any]]]]:
+    """Those that are small enough, by work, with what kernels choose a path by."""
     known = OPERATORS[operator]
     family = [problem for problem in problems if takes(operator, problem.geometry)]
     taken = [p for p in family if known.flops(p.geometry) <= MAX_WORK and p.geometry.c <= MAX_CHANNELS]
@@ -81,19 +81,17 @@ def _rows(
     taken = [p for p in taken if max(p.geometry.n, *p.geometry.size, getattr(p.geometry, "k", 0)) <= MAX_EXTENT]
     taken = [p for p in taken if max(p.geometry.window) <= MAX_WINDOW]
     taken = [p for p in taken if max(map(max, p.geometry.padding)) <= MAX_PADDING] or family[:1]
-    bits: dict[Any, int] = {}
-    rows = []
-    for problem in sorted(taken, key=lambda p: known.bytes(p.geometry, 1)):
-        for variant in variants:
-            pairs = combinations(_traits(operator, problem.geometry, variant), 2)
-            rows.append((problem, variant, sum(1 << bits.setdefault(pair, len(bits)) for pair in pairs)))
-    return rows
+    by_work = sorted(taken, key=lambda p: known.bytes(p.geometry, 1))
+    return [(problem, [*_traits(operator, problem.geometry)]) for problem in by_work]
 
 
-def _traits(operator: str, geometry: Any, variant: Variant) -> Iterator[tuple[str, Any]]:
-    """What kernels choose a path by."""
-    yield "dtype", variant.dtype
-    yield "layout", variant.layout
+def _pairs(variant: Variant, traits: list[tuple[str, Any]], bits: dict[Any, int]) -> int:
+    """The pairs of what a case has, a bit each."""
+    every = combinations([("dtype", variant.dtype), ("layout", variant.layout), *traits], 2)
+    return sum(1 << bits.setdefault(pair, len(bits)) for pair in every)
+
+
+def _traits(operator: str, geometry: Any) -> Iterator[tuple[str, Any]]:
     tensors = (*OPERATORS[operator].inputs(geometry).values(), *OPERATORS[operator].outputs(geometry).values())
     yield "large", max(tensor.size for tensor in tensors) >= LARGE
     window, image = geometry.window, geometry.size

@@ -28,11 +28,11 @@ from conformance.implementations.implementation import (
     Unsupported,
     variant_name,
 )
-from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
+from conformance.layouts import GROUPED, NAMES, is_optional, layouts_of, rank_of
 from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
-from conformance.problems.drawn import candidates
+from conformance.problems.drawn import CANDIDATES, candidates
 from conformance.problems.table import DRAWN, applies, usual
 from conformance.resources import IMPLS
 
@@ -349,26 +349,29 @@ class Plan:
 
         A kernel that knows the tables, and is right on nothing else, is detected here.
         """
-        asked = self.selection
-        left = {(one.name, rank): DRAWN_PROBLEMS for one in self._able(operator) for rank in RANKS}
-        offered = 0
-        for problem, variants in candidates(operator, asked.seed):
-            others = like_channels_last(problem, variants, (*GROUPED, *asked.declared))
-            wanted = [variant for variant in (*variants, *others) if asked.includes(variant)]
-            if not any(left.values()) or not (when is None or when(problem.geometry)):
-                continue
-            offered += bool(wanted)
-            rank = problem.geometry.rank
-            for name in (name for (name, of), count in left.items() if count and of == rank):
-                one = self.registry.implementations[name]
-                if (variant := next((v for v in wanted if _takes(one, operator, problem, v)), None)) is not None:
-                    left[name, rank] -= 1
-                    yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, self.program(one))
-        given = {name for (name, _), count in left.items() if count < DRAWN_PROBLEMS}
-        for name in (one.name for one in self._able(operator) if offered and one.name not in given):
-            reason = f"takes none of the {offered} problems drawn from seed {asked.seed}"
-            device = self.registry.implementations[name].device
-            yield Absence(name, operator, device, "unsupported", reason, 1)
+        asked, able, offered = self.selection, self._able(operator), 0
+        given = set[str]()
+        for rank in CANDIDATES:
+            layouts = [layout for layout in (*NAMES, *asked.declared) if rank_of(layout) == rank]
+            left = {one.name: DRAWN_PROBLEMS for one in able if any(_has(one, operator, layout) for layout in layouts)}
+            for problem, variants in candidates(operator, asked.seed, rank) if left else ():
+                if when is not None and not when(problem.geometry):
+                    continue
+                others = like_channels_last(problem, variants, (*GROUPED, *asked.declared))
+                wanted = [variant for variant in (*variants, *others) if asked.includes(variant)]
+                offered += bool(wanted)
+                for one in [one for one in able if left.get(one.name)]:
+                    if (variant := next((v for v in wanted if _takes(one, operator, problem, v)), None)) is not None:
+                        left[one.name] -= 1
+                        given.add(one.name)
+                        program = self.program(one)
+                        yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, program)
+                if not any(left.values()):
+                    break
+        for one in able if offered else ():
+            if one.name not in given:
+                reason = f"takes none of the {offered} problems drawn from seed {asked.seed}"
+                yield Absence(one.name, operator, one.device, "unsupported", reason, 1)
 
     def _cases(self, operator: str, rows: Rows, present: Sequence[Implementation]) -> Iterator[Case]:
         asked = self.selection
@@ -394,7 +397,12 @@ def _keys(operator: str, rows: Rows, check: str) -> list[Key]:
 
 def concerns(one: Implementation, operator: str, layout: str) -> bool:
     """Whether an implementation has cases in a layout: in all plain ones, and in others that it declares."""
-    return not is_optional(layout) or any(layout in k.layouts for k in one.kernels if k.operator == operator)
+    return not is_optional(layout) or _has(one, operator, layout)
+
+
+def _has(one: Implementation, operator: str, layout: str) -> bool:
+    """Whether an implementation declares a layout."""
+    return any(layout in kernel.layouts for kernel in one.kernels if kernel.operator == operator)
 
 
 def _takes(one: Implementation, operator: str, problem: Problem, variant: Variant) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, Self
 
 from conformance.operators.spatial import IMAGE, RANKS, WINDOW, GeometryError
@@ -21,6 +21,7 @@ _WORD = re.compile(r"([a-z]+)(-?[0-9][0-9x:]*)")
 MAX_WORD, MAX_DIGITS = 80, 18
 """Characters of a field, four numbers at most; digits of a number, so that it is an integer of 64 bits. Python refuses
 to read, and to print, a number of more than 4,300 digits."""
+_LONG = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
 _REQUIRED = object()
 
 
@@ -28,20 +29,20 @@ _REQUIRED = object()
 class Form:
     """How the value of a field is written; `hint` says so in an error."""
 
-    pattern: str
+    pattern: re.Pattern[str]
     hint: str
     read: Callable[[re.Match[str]], Any]
     show: Callable[[Any], str]
 
 
-NUMBER = Form(r"-?\d+", "one whole number", lambda found: int(found[0]), str)
-FLAG = Form("[01]", "{0}0 or {0}1", lambda found: found[0] == "1", lambda value: str(int(value)))
-NEGATED_FLAG = Form("[01]", "{0}0 or {0}1", lambda found: found[0] == "0", lambda value: str(int(not value)))
+NUMBER = Form(re.compile(r"-?\d+"), "one whole number", lambda found: int(found[0]), str)
+FLAG = Form(re.compile("[01]"), "{0}0 or {0}1", lambda found: found[0] == "1", lambda value: str(int(value)))
+NEGATED_FLAG = Form(re.compile("[01]"), "{0}0 or {0}1", lambda found: found[0] == "0", lambda value: str(int(not value)))
 
 
-def _every_axis(rank: int, one: str) -> str:
+def _every_axis(rank: int, one: str) -> re.Pattern[str]:
     """A pattern for all axes together, or for each."""
-    return one if rank == 1 else f"{one}(?:x{one}){{0}}|{one}(?:x{one}){{{rank - 1}}}"
+    return re.compile(one if rank == 1 else f"{one}|{one}(?:x{one}){{{rank - 1}}}")
 
 
 def _for_axes(parts: list[Any], rank: int) -> tuple[Any, ...]:
@@ -158,10 +159,10 @@ class Described:
     def parse(cls, text: str) -> Self:
         """Raises GeometryError that names the unknown, repeated, missing or malformed field, or the value that no
         problem has."""
-        every = {field.letter: field for fields in cls.FIELDS.values() for field in fields}
+        every = _by_letter(cls)
         written: dict[str, str] = {}
         for word in text.strip().removeprefix(cls.PREFIX).split():
-            if len(word) > MAX_WORD or any(len(digits) > MAX_DIGITS for digits in re.findall("[0-9]+", word)):
+            if len(word) > MAX_WORD or _LONG.search(word):
                 raise GeometryError(
                     f"field {word[:20] + '...'!r} is too long: a number has at most {MAX_DIGITS} digits, "
                     f"a field {MAX_WORD} characters"
@@ -183,7 +184,7 @@ class Described:
         for field in fields:
             letter = field.letter
             if letter in written:
-                found = re.fullmatch(field.form.pattern, written[letter])
+                found = field.form.pattern.fullmatch(written[letter])
                 if found is None:
                     raise GeometryError(f"field '{letter}{written[letter]}' must be {field.form.hint.format(letter)}")
                 value = field.form.read(found)
@@ -210,3 +211,9 @@ def rank_of(letters: Collection[str]) -> int:
     if "t" in letters or "dil" in letters:
         return 3
     return 2 if "r" in letters or "h" in letters else 1
+
+
+@cache
+def _by_letter(described: type[Described]) -> dict[str, Field]:
+    """The fields of all ranks; one that several have is the last one's."""
+    return {field.letter: field for fields in described.FIELDS.values() for field in fields}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -206,19 +206,29 @@ def devices_selected(config: pytest.Config) -> tuple[str, ...]:
         asked = ast.parse(config.getoption("markexpr", "") or "True", mode="eval").body
     except SyntaxError:
         return tuple(DEVICES)
-    return tuple(device for device in DEVICES if _selects(asked, device) is not False)
+    return tuple(device for device in DEVICES if _selects(asked, (device,)) is not False)
 
 
-def _selects(asked: ast.expr, device: str) -> bool | None:
-    """Whether an expression selects the cases of a device; None where that depends on other markers."""
+def counts_absences(config: pytest.Config, markers: Collection[str]) -> bool:
+    """Whether what is not here is counted: where `-m` selects its markers, and no single tests are chosen by name, of
+    which it is none. Of the parts of a run that is split, in the first."""
+    by_name = config.getoption("keyword") or config.getoption("deselect") or any("::" in word for word in config.args)
+    first = config.getoption("group", None) in (None, 1)
+    asked = ast.parse(config.getoption("markexpr", "") or "True", mode="eval").body
+    return bool(first and not by_name and _selects(asked, markers, None) is not False)
+
+
+def _selects(asked: ast.expr, markers: Collection[str], known: Collection[str] | None = DEVICES) -> bool | None:
+    """Whether an expression selects what has these markers; None where that depends on others than the `known` ones,
+    which are all if none are given."""
     match asked:
-        case ast.Name(id) if id in DEVICES:
-            return id == device
+        case ast.Name(id) if known is None or id in known:
+            return id in markers
         case ast.UnaryOp(ast.Not(), operand):
-            found = _selects(operand, device)
+            found = _selects(operand, markers, known)
             return None if found is None else not found
         case ast.BoolOp(op, values):
-            every = [_selects(value, device) for value in values]
+            every = [_selects(value, markers, known) for value in values]
             decisive = isinstance(op, ast.Or)
             return decisive if decisive in every else None if None in every else not decisive
     return None

@@ -17,6 +17,8 @@ BEGUN = "conformance-begun"
 """The same, before a kernel is called: the record of a test that takes its worker down."""
 ROW = "conformance-row"
 """How many tests its implementation and operator have in this run."""
+ABSENCES = "conformance-absences"
+"""The records of what is not here and is no test, all of them with the first test of the run."""
 CATEGORIES = {"pass": "passed", "fail": "failed", "error": "error"}
 """Status -> pytest's own category; other statuses are categories of their own."""
 LETTERS = {"pass": ".", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
@@ -26,11 +28,15 @@ decoded = lru_cache(maxsize=2)(msgspec.json.Decoder(AnyRecord).decode)
 
 
 def publish(item: pytest.Item, record: Record) -> None:
-    """Hand a record, with the level of the run, to whoever counts and writes."""
-    session: Any = item.config.pluginmanager.get_plugin("conformance-session")
-    level = item.config.getoption("--level")
-    record = msgspec.structs.replace(record, run_level=level, in_process=session.workers is None)
-    item.user_properties.append((PROPERTY, encode(record).decode()))
+    """Hand a record to whoever counts and writes."""
+    item.user_properties.append((PROPERTY, encode(of_run(item.config, record)).decode()))
+
+
+def of_run(config: pytest.Config, record: Record) -> Record:
+    """The record with the level of the run."""
+    session: Any = config.pluginmanager.get_plugin("conformance-session")
+    level = config.getoption("--level")
+    return msgspec.structs.replace(record, run_level=level, in_process=session.workers is None)
 
 
 def record_of(report: Any) -> Record | None:

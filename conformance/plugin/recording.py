@@ -110,7 +110,7 @@ def recorded(config: pytest.Config, records: Records | None) -> Counter[Key]:
         path, size = told
         with Path(path).open("rb") as file:
             found = earlier(file.read(size)).records
-    return Counter(map(_key, found))
+    return Counter(map(key_of, found))
 
 
 def require_same_sources(records: Records, plan: Plan) -> None:
@@ -125,7 +125,7 @@ def require_same_sources(records: Records, plan: Plan) -> None:
             )
 
 
-def _key(record: Record) -> Key:
+def key_of(record: Record) -> Key:
     """What tells the records of a run apart."""
     case = (record.problem, record.dtype, record.layout, record.distribution, record.storage)
     counted = () if record.problem else (record.status, record.reason, record.cases)
@@ -135,10 +135,10 @@ def _key(record: Record) -> Key:
 def key(item: pytest.Item) -> Key:
     """That of the record that a test will have; empty for tests that are not the suite's."""
     if published := dict(item.user_properties).get(PROPERTY):
-        return _key(decoded(str(published)))
+        return key_of(decoded(str(published)))
     case, check = asked(item)
     if isinstance(case, Absence):
-        return _key(build.behaviour_record(case, Verdict("error"), check) if check else build.absence_record(case))
+        return key_of(build.behaviour_record(case, Verdict("error"), check) if check else build.absence_record(case))
     if isinstance(case, Training):
         network = case.configuration.network
         return case.implementation.name, TRAINING_OPERATOR, "", network, "fp32", case.layout, TRAINING, ""

@@ -6,8 +6,9 @@ import math
 import os
 import time
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,20 @@ import pytest
 from conformance import __version__
 from conformance.checks import CHECKS
 from conformance.execution.case import Absence, Case
-from conformance.execution.claims import Claim
+from conformance.execution.claims import Claim, Key
 from conformance.execution.naming import base_of
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
+from conformance.execution.status import Verdict
 from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, NEURON, missing, neuron_cores
+from conformance.implementations.implementation import Unsupported
 from conformance.layouts import NAMES
 from conformance.operators import takes
-from conformance.plugin import compiling, options, recording
-from conformance.plugin.outcome import BEGUN, PROPERTY, ROW, decoded, publish, record_of
+from conformance.plugin import compiling, options, outcome, recording
+from conformance.plugin.outcome import ABSENCES, BEGUN, PROPERTY, ROW, decoded, publish, record_of
 from conformance.plugin.summary import Summary
 from conformance.problems import PROBLEMS
 from conformance.reporting.claims import Compared
@@ -104,6 +107,10 @@ class Session:
         """Whether any test is here to verify something."""
         self.records = None if self.is_worker else recording.opened(config, self.selection)
         self._recorded = recording.recorded(config, self.records)
+        self._absent: Counter[tuple[Absence, tuple[str, ...]]] = Counter()
+        """What is not here, with its check if it has one -> its cases."""
+        self.absences: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        """(implementation, operator) -> the same by status, in the process that counts."""
         self._begun: dict[str, str] = {}
         """Test that a worker has begun with -> its record, should that be the worker's end."""
         if self.selection.implementations or self.selection.paths or {*self.selection.layouts} - {*NAMES}:
@@ -136,12 +143,37 @@ class Session:
             return
         self.asked |= marker.name != "benchmarks"
         names = ("name", "case") if marker.name == "behaves" else ("case",)
+        marked = {mark.name for mark in metafunc.definition.iter_markers()}
         parameters = []
         for prefix, check, case in self._cases(marker):
+            absence = self._absence(case, *check) if marker.name != "benchmarks" else None
             device = case.device if isinstance(case, Absence) else case.implementation.device
-            marks = [getattr(pytest.mark, known) for known in ([device] if device else DEVICES)]
-            parameters.append(pytest.param(*check, case, id=prefix + case.id, marks=marks))
+            devices = [device] if device else [*DEVICES]
+            if absence is None:
+                marks = [getattr(pytest.mark, known) for known in devices]
+                parameters.append(pytest.param(*check, case, id=prefix + case.id, marks=marks))
+            elif options.counts_absences(self.config, {*marked, *devices}):
+                self._absent[replace(absence, cases=0), check] += absence.cases
         metafunc.parametrize(names, parameters)
+
+    def _absence(self, case: Case | Training | Absence, check: str = "") -> Absence | None:
+        """What is counted and is no test: nothing is here to run. It was three quarters of the tests of a file with one
+        operator. What is claimed is a test, because it fails."""
+        if isinstance(case, Absence):
+            return case if case.status != "fail" else None
+        if isinstance(case, Training):
+            return None
+        one, v = case.implementation, case.variant
+        try:
+            _ = case.kernel
+        except Unsupported as refusal:
+            where = v.dtype, v.layout, v.distribution, check, v.storage
+            claim = self.plan.claims.get(one.name)
+            if claim is None or Key(case.operator.name, case.problem.geometry.descriptor, *where) not in claim.cases:
+                return Absence(one.name, case.operator.name, one.device, "unsupported", str(refusal), 1)
+        except Exception:  # what a predicate raises is the verdict of its test
+            return None
+        return None
 
     def _cases(self, marker: pytest.Mark) -> Iterator[tuple[str, tuple[str, ...], Case | Training | Absence]]:
         """What a marker asks for, each with what its test's id begins with and its behaviour check, if any."""
@@ -219,10 +251,42 @@ class Session:
             if case is not None:
                 rows.append((item, _row(case)))
         # of a vendor's own tests, some can be selected that have nothing to do with the suite
-        self.asked = bool(rows) or any(isinstance(item, Broken) for item in session.items)
+        self.asked = bool(rows or self._absent) or any(isinstance(item, Broken) for item in session.items)
         counts = Counter(row for _, row in rows)
         for item, row in rows:
             item.user_properties.append((ROW, counts[row]))
+        absences = [encode(record).decode() for record in self._absence_records()]
+        if not self.is_worker:
+            self._count_absences(absences)
+        elif session.items:  # all workers have the same first test, and one of them runs it
+            session.items[0].user_properties.append((ABSENCES, absences))
+        else:
+            workeroutput: dict[str, Any] = getattr(self.config, "workeroutput", {})
+            workeroutput[ABSENCES] = absences
+
+    def _absence_records(self) -> Iterator[Record]:
+        """Of what is not here, without what the resumed records have."""
+        for (absence, check), cases in self._absent.items():
+            found = build.behaviour_record(replace(absence, cases=cases), Verdict(absence.status), *check or ("",))
+            if self._recorded[recording.key_of(found)] > 0:
+                self._recorded[recording.key_of(found)] -= 1
+            else:
+                yield outcome.of_run(self.config, found)
+
+    def _count_absences(self, lines: Sequence[str]) -> None:
+        if self.config.option.collectonly:
+            return
+        for record in map(decoded, lines):
+            self.asked = True
+            self.absences[record.implementation, record.operator][record.status] += record.cases
+            self._write(record)
+            self._count(record, None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Of a run without tests; workers say all the same."""
+        if not self.absences:
+            self._count_absences(getattr(node, "workeroutput", {}).get(ABSENCES, ()))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -232,15 +296,19 @@ class Session:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
-        item.user_properties[:] = [pair for pair in item.user_properties if pair[0] != BEGUN]  # sent once
+        sent = BEGUN, ABSENCES  # once, with the report of the setup
+        item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in sent]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
         self.asked |= not {"verifies", "behaves", "trains"}.isdisjoint(report.keywords)
         if self.is_worker:
             return
-        if report.when == "setup" and (begun := dict(report.user_properties).get(BEGUN)):
-            self._begun[report.nodeid] = str(begun)
+        if report.when == "setup":
+            told: dict[str, Any] = dict(report.user_properties)
+            if begun := told.get(BEGUN):
+                self._begun[report.nodeid] = str(begun)
+            self._count_absences(told.get(ABSENCES, ()))
         record = record_of(report)
         if record is None:
             return
@@ -251,12 +319,15 @@ class Session:
             # under xdist it is its own loop that stops
             loop = self.config.pluginmanager.get_plugin("dsession") or self._session
             loop.shouldstop = f"stopped after {self._patience / 60:g} minutes (--minutes)"
+        self._write(record)
+        self._count(record, report)
+
+    def _write(self, record: Record) -> None:
         if self.records is not None:
             try:
                 self.records.write(record)
             except (OSError, RecordsError) as error:
                 raise recording.unwritable(self.records.path, error) from None
-        self._count(record, report)
 
     def _count(self, record: Record, report: pytest.TestReport | None) -> None:
         self.tally.add(record)

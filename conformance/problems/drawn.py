@@ -5,11 +5,12 @@ Whoever draws says how one of several options is chosen, the simplest first: `ra
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import product
+from itertools import product, tee
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from conformance.dtypes import ordinary
@@ -172,15 +173,21 @@ def _known(family: str, rank: int) -> tuple[list[Parameters], frozenset[str], li
     )
 
 
-def candidates(operator: str, seed: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-    """Problems for a run of this seed, each with variants in the order in which they are to be tried: of two
-    dimensions, then of one and three.
+def candidates(operator: str, seed: int, rank: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
+    """Problems of so many dimensions for a run of this seed, each with variants in the order in which they are to be
+    tried.
 
     In turn from nothing and near a problem of the tables, where kernels that take little find something too. The same
-    in every process.
+    in every process. As many are drawn as somebody asks for: all of every operator took four fifths of a collection.
     """
-    for rank, count in CANDIDATES.items():
-        yield from _candidates(operator, f"{seed} {operator}" + f" {rank}" * (rank != 2), rank, count)
+    return copy.copy(_drawing(operator, seed, rank))
+
+
+@cache
+def _drawing(operator: str, seed: int, rank: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
+    """Copies of it share what has been drawn."""
+    words = f"{seed} {operator}" + f" {rank}" * (rank != 2)
+    return tee(_candidates(operator, words, rank, CANDIDATES[rank]), 1)[0]
 
 
 def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:

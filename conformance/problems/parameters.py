@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -28,6 +29,7 @@ BUCKETS = (5, 8, 16, 64, 256, 4096)
 """Largest value of each bucket; up to the first, every value is one of its own."""
 
 
+@cache
 def _names(field: Field, rank: int) -> list[str]:
     count = rank * {EXTENTS[rank]: 1, SIDES[rank]: 2}.get(field.form, 0)
     return [f"{field.letter}{place}" for place in range(count)] or [field.letter]

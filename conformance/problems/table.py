@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -42,6 +43,8 @@ class Variant:
             return False
         if has_groups(self.layout) and not hasattr(geometry, "groups"):
             return False
+        if not self.storage:
+            return True
         inputs = OPERATORS[operator].inputs(geometry)
         named = parse_storage(self.storage).items()
         return all(operand in inputs and fits(kind, len(inputs[operand].shape)) for operand, kind in named)
@@ -81,6 +84,7 @@ def applies(distribution: str, dtype: str, storage: str = "") -> bool:
     return not (distribution == "wide" and dtype == "fp64") and not (distribution == "fixed" and repeats(storage))
 
 
+@cache
 def variants(family: str, *lines: str, rank: int = 2) -> tuple[Variant, ...]:
     """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all.
     Layouts are written as those of two dimensions, and are those of the same kind in others."""

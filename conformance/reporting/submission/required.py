@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 from conformance.checks.required import CHECKS, VERIFIED
 from conformance.execution.behaviour import BEHAVIOUR_PROBLEMS, small
@@ -96,7 +97,8 @@ def required_cases(level: str) -> Required:
                 behaviour.append(Share(operator, check, keys, count, few))
     drawn = []
     for operator, when in VERIFIED if level != "smoke" else ():
-        rows = [(p, variants) for p, variants in candidates(operator, SEED) if when is None or when(p.geometry)]
+        every = chain.from_iterable(candidates(operator, SEED, rank) for rank in RANKS)
+        rows = [(p, variants) for p, variants in every if when is None or when(p.geometry)]
         keys = _keys(operator, ((problem, variant) for problem, variants in rows for variant in variants))
         drawn.append(Share(operator, "", keys, DRAWN_PROBLEMS))
     return Required(tuple(verdicts), tuple(behaviour), tuple(measured), tuple(drawn), networks(level), quota)
