@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ Predicate = Callable[[Any], bool]
 Rows = Sequence[tuple[Problem, Sequence[Variant]]]
 Lacks = Callable[[Implementation, str], str]
 """Why a check of an operator does not apply to an implementation; empty where it does."""
+Keys = Callable[[], Sequence[Key]]
+"""What claims call some cases; asked for where there are claims."""
 
 DRAWN_PROBLEMS = 3
 """Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
@@ -63,6 +66,7 @@ class Plan:
         self.selection = selection
         self._paths: dict[tuple[str, str, int], list[tuple[Problem, Variant]]] = {}
         """Of an implementation, an operator and how many are asked for: several checks want the same."""
+        self._behaviour: dict[str, list[Problem]] = {}
         self.claims: dict[str, Claim] = {}
         self.registry = known = loader.load(selection.paths)
         if known.duplicates:
@@ -136,12 +140,17 @@ class Plan:
         place = [f"--impl={file}" if by_pytest else file] if file else []
         return (*self.selection.program.split(), *place, *named)
 
+    @cached_property
+    def _table(self) -> Rows:
+        """What is asked for, of all operators."""
+        return [*self.selection.rows()]
+
     def cases(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
         """Everything required of an operator on the problems for which `when(geometry)` holds."""
         if operator in self.selection.operators:
             rows = [
                 (problem, [v for v in variants if v.suits(operator, problem.geometry)])
-                for problem, variants in self.selection.rows()
+                for problem, variants in self._table
                 if takes(operator, problem.geometry) and (when is None or when(problem.geometry))
             ]
             yield from self._rows(operator, rows)
@@ -190,12 +199,15 @@ class Plan:
         if operator not in asked.operators or BEHAVIOUR not in asked.distributions:
             return
         dtypes = ordinary(dtype for dtype in asked.dtypes if dtype in OPERATORS[operator].dtypes)
-        problems = small(operator, usual((problem for problem, _ in at_level(asked.problems, asked.level)), dtypes))
+        problems = self._small(operator, dtypes)
         if not problems:
             return
-        every = [Variant(dtype, layout, BEHAVIOUR) for dtype in dtypes for layout in asked.layouts]
-        of_rank = {rank: [v for v in every if rank_of(v.layout) == rank] for rank in RANKS}
-        selected = _keys(operator, [(problem, of_rank[problem.geometry.rank]) for problem in problems], check)
+
+        def selected() -> list[Key]:
+            every = [Variant(dtype, layout, BEHAVIOUR) for dtype in dtypes for layout in asked.layouts]
+            of_rank = {rank: [v for v in every if rank_of(v.layout) == rank] for rank in RANKS}
+            return _keys(operator, [(problem, of_rank[problem.geometry.rank]) for problem in problems], check)
+
         quota = BEHAVIOUR_PROBLEMS[asked.level]
         count = min(len(problems), sum(quota.values()) if most is None else 1)
         present = yield from self._absences(operator, count, selected)
@@ -214,6 +226,14 @@ class Plan:
                 reason = "no small problem of those asked for is supported: behaviour not checked"
                 yield from self.compared(Absence(one.name, operator, one.device, "unsupported", reason, 1), selected)
 
+    def _small(self, operator: str, dtypes: Sequence[str]) -> list[Problem]:
+        """What the behaviour of an operator is checked on; two dozen checks ask for the same."""
+        if operator not in self._behaviour:
+            asked = self.selection
+            every = usual((problem for problem, _ in at_level(asked.problems, asked.level)), dtypes)
+            self._behaviour[operator] = small(operator, every)
+        return self._behaviour[operator]
+
     @property
     def implementations(self) -> list[Implementation]:
         """Those of the devices that are asked for."""
@@ -230,43 +250,55 @@ class Plan:
                 able.setdefault(implementation.device, []).append(name)
         return able
 
-    def compared(self, absence: Absence, selected: Sequence[Key]) -> Iterator[Absence]:
+    def compared(self, absence: Absence, selected: Keys) -> Iterator[Absence]:
         """An absence as it is reported, where `selected` are the cases that it may stand for."""
         name, claims = absence.implementation, self.claims.values()
         if name in self.registry.unavailable:  # by the name of the file, which could not be asked what it defines
             mine = [claim for claim in claims if claim.source.stem == name]
         else:
             mine = [claim for claim in claims if claim.implementation == name]
-        yield from compared(absence, mine, selected)
+        yield from compared(absence, mine, selected() if mine else ())
 
     def _rows(
         self, operator: str, rows: Rows, check: str = "", lacks: Lacks = lambda one, operator: ""
     ) -> Iterator[Case | Absence]:
         """Cases of all implementations on rows of a table."""
-        if selected := _keys(operator, rows, check):
-            usual = sum(self._counts(key.layout) for key in selected)
-            present = yield from self._absences(operator, usual, selected, lacks)
-            for one in present:  # what a framework does not have is said once, not for each case
-                missing = defaultdict[str, list[Key]](list)
-                claimed = {
-                    key for claim in self.claims.values() if claim.implementation == one.name for key in claim.cases
-                }
-                for key in selected:
-                    if not concerns(one, operator, key.layout):
-                        if self._counts(key.layout) or key in claimed:
-                            missing[f"layout {key.layout} is not declared"].append(key)
-                    elif reason := missing_storage(one.arrays, key.storage):
-                        missing[reason].append(key)
-                for reason, keys in missing.items():
-                    absence = Absence(one.name, operator, one.device, "unsupported", reason, len(keys))
-                    yield from self.compared(absence, keys)
-            yield from self._cases(operator, rows, present)
+        alike = defaultdict[tuple[str, str], list[tuple[Problem, Variant]]](list)
+        for problem, variants in rows:
+            for variant in variants:
+                alike[variant.layout, variant.storage].append((problem, variant))
+        if not alike:
+            return
+        usual = sum(len(pairs) for (layout, _), pairs in alike.items() if self._counts(layout))
+        present = yield from self._absences(operator, usual, lambda: _keys(operator, rows, check), lacks)
+        for one in present:  # what a framework does not have is said once, not for each case
+            missing = defaultdict[str, list[tuple[Problem, Variant]]](list)
+            for (layout, storage), pairs in alike.items():
+                if not concerns(one, operator, layout):
+                    missing[f"layout {layout} is not declared"] += self._required(one, operator, check, layout, pairs)
+                elif reason := missing_storage(one.arrays, storage):
+                    missing[reason] += pairs
+            for reason, pairs in missing.items():
+                if pairs:
+                    absence = Absence(one.name, operator, one.device, "unsupported", reason, len(pairs))
+                    yield from self.compared(absence, partial(_keys, operator, [(p, [v]) for p, v in pairs], check))
+        yield from self._cases(operator, rows, present)
+
+    def _required(
+        self, one: Implementation, operator: str, check: str, layout: str, pairs: list[tuple[Problem, Variant]]
+    ) -> list[tuple[Problem, Variant]]:
+        """Of cases in a layout that an implementation does not declare, those that it is said to be without: all, or in
+        a layout that is for those who declare it what was claimed."""
+        claimed = [claim.cases for claim in self.claims.values() if claim.implementation == one.name]
+        if self._counts(layout):
+            return pairs
+        return [(p, v) for p, v in pairs if any(cases & {*_keys(operator, [(p, [v])], check)} for cases in claimed)]
 
     def _absences(
         self,
         operator: str,
         count: int,
-        selected: Sequence[Key] = (),
+        selected: Keys = list,
         lacks: Lacks = lambda one, operator: "",
     ) -> Generator[Absence, None, list[Implementation]]:
         """Who cannot run `count` cases of an operator, as claims have it of the `selected` ones; returns the others."""

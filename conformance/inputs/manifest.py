@@ -50,14 +50,30 @@ class Manifest(msgspec.Struct, frozen=True):
     tensors: dict[str, Stored] = {}
 
 
-class _Document(msgspec.Struct):
-    """A manifest's file; entries are converted one by one, so that a defect can be named."""
-
+class _Head(msgspec.Struct):
     format: Literal[1]
     generator: Literal["splitmix64-v1"]
     seed: Literal[0]
+
+
+class _Document(_Head):
+    """A manifest's file; entries are converted one by one, so that a defect can be named."""
+
     entries: dict[str, Any]
     tensors: dict[str, Any]
+
+
+class _Whole(_Head):
+    """The same at once, in a tenth of the time: every run reads the 12,000 entries."""
+
+    entries: dict[str, Entry]
+    tensors: dict[str, Stored]
+
+    @property
+    def strings(self) -> int:
+        """How many its text has, unless a name is given twice: JSON keeps the last one in silence."""
+        digests = sum(len(entry.inputs) + len(entry.outputs) for entry in self.entries.values())
+        return len(self.__struct_fields__) + 1 + 3 * len(self.entries) + 2 * digests + 5 * len(self.tensors)
 
 
 def digest() -> str:
@@ -72,6 +88,10 @@ def read(path: Path = MANIFEST) -> Manifest:
     where, found = "the document", Manifest()
     try:
         text = path.read_text(encoding="utf-8")
+        with suppress(msgspec.MsgspecError):
+            whole = msgspec.json.decode(text, type=_Whole)
+            if text.count('"') == 2 * whole.strings:
+                return Manifest(whole.entries, whole.tensors)
         document = msgspec.convert(json.loads(text, object_pairs_hook=_unique, parse_int=_whole), _Document)
         for key, value in document.entries.items():
             where = f"entry {key!a}"

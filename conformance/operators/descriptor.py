@@ -37,7 +37,7 @@ class Form:
 
 NUMBER = Form(re.compile(r"-?\d+"), "one whole number", lambda found: int(found[0]), str)
 FLAG = Form(re.compile("[01]"), "{0}0 or {0}1", lambda found: found[0] == "1", lambda value: str(int(value)))
-NEGATED_FLAG = Form(re.compile("[01]"), "{0}0 or {0}1", lambda found: found[0] == "0", lambda value: str(int(not value)))
+NEGATED_FLAG = Form(FLAG.pattern, FLAG.hint, lambda found: found[0] == "0", lambda value: str(int(not value)))
 
 
 def _every_axis(rank: int, one: str) -> re.Pattern[str]:

@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from conformance.inputs.golden import required
+from conformance.inputs import golden
 from conformance.reporting import accuracy, traffic
 from conformance.reporting.table import many
 from conformance.reporting.tally import Tally
@@ -105,7 +105,7 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
     counted_ = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
     yield from _wrapped(f"{many(totals.total(), 'case')}: {counted_ or 'none'}", width)
     if tally.references:
-        held = len(tally.references & required())
+        held = golden.held(tally.references)
         without = f"{len(tally.references) - held:,} have none (another seed, no table, or level full)"
         yield from _wrapped(f"references: {held:,} equal to their goldens; {without}", width)
     if tally.own:

@@ -56,7 +56,10 @@ def trainings(plan: Plan, network: str) -> Iterator[Training | Absence]:
     if not (network in networks(asked.level) and everything and set(DIRECTIONS) <= set(asked.operators)):
         return
     absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
-    selected = [Key(OPERATOR, network, "fp32", layout, DISTRIBUTION) for layout in asked.layouts]
+
+    def selected() -> list[Key]:
+        return [Key(OPERATOR, network, "fp32", layout, DISTRIBUTION) for layout in asked.layouts]
+
     for one in plan.implementations:
         unavailable = absence_reason(one)
         try:

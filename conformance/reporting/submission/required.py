@@ -97,8 +97,8 @@ def required_cases(level: str) -> Required:
                 behaviour.append(Share(operator, check, keys, count, few))
     drawn = []
     for operator, when in VERIFIED if level != "smoke" else ():
-        every = chain.from_iterable(candidates(operator, SEED, rank) for rank in RANKS)
-        rows = [(p, variants) for p, variants in every if when is None or when(p.geometry)]
+        offered = chain.from_iterable(candidates(operator, SEED, rank) for rank in RANKS)
+        rows = [(p, variants) for p, variants in offered if when is None or when(p.geometry)]
         keys = _keys(operator, ((problem, variant) for problem, variants in rows for variant in variants))
         drawn.append(Share(operator, "", keys, DRAWN_PROBLEMS))
     return Required(tuple(verdicts), tuple(behaviour), tuple(measured), tuple(drawn), networks(level), quota)
