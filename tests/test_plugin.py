@@ -70,8 +70,9 @@ def test_matrix_counts_all_of_them(project: Project):
         "pass": "20000", "fail": "02000", "error": "00200", "when": "00020", "waived": "00002", "device": None,
     }  # fmt: skip
     # as pytest counts, though some of these are one report
-    last = outcome.text.replace(" 1 warning,", "")
-    assert "6 failed, 2 passed, 4 errors, 4 unavailable, 10 unsupported, 4 waived in" in last
+    *counts, _ = outcome.text.splitlines()[-1].strip("= ").replace(" in ", ", ").split(", ")
+    expected = {"6 failed", "2 passed", "4 errors", "4 unavailable", "10 unsupported", "4 waived"}
+    assert {*counts} - {"1 warning"} == expected
 
 
 @pytest.mark.parametrize("device", ["trn1", "cuda"])
@@ -324,7 +325,7 @@ def test_kernel_that_spoils_its_inputs_spoils_nobody_elses(project: Project, lay
     outcome = project.run(
         "--problem=n1 c1 h4 w4 k1 r3 s3 p1", f"--layout={layout}", "--layout=nchw", "--distribution=fixed"
     )
-    verdicts = {(r["implementation"], r["layout"]): r["status"] for r in outcome.records}
+    verdicts = {(r["implementation"], r["layout"]): r["status"] for r in outcome.records if "layout" in r}
     assert verdicts["right", "nchw"] == "pass"
 
 
