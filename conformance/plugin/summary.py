@@ -84,6 +84,7 @@ class Summary:
         # pytest counts reports, and one report may stand for many cases
         for record, cases in self._counted:
             stats.setdefault(CATEGORIES.get(record.status, record.status), []).extend([record] * cases)
+        terminalreporter._set_main_color()  # which finds out what kinds there are: of absences no test has told it
         return result
 
     def _write(self, reporter: pytest.TerminalReporter) -> None:
