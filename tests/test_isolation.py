@@ -195,6 +195,51 @@ def test_memory_without_end_is_ended(tmp_path: Path):
     assert re.search(r"took 0\.\d+ GiB of memory; the limit is 0\.488 GiB \(--memory\)", reason)
 
 
+GROWS = """
+import numpy as np
+from conformance import Implementation
+acme, kept = Implementation("acme"), []
+@acme.implements("conv_forward", dtypes=("fp32",))
+def conv_forward(x, w, bias, **_):
+    grown = np.ones({size} << 17)
+    {keep}
+    return x
+"""
+APPENDS, CYCLE = "kept.append(grown)", "cycle = [grown]; cycle.append(cycle)"
+JAX = "import sys, types\nsys.modules['jax'] = types.SimpleNamespace(clear_caches=lambda: kept.clear())\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize(
+    ("head", "keep", "looks", "processes"),
+    [("", APPENDS, 2, 3), (JAX, APPENDS, 2, 1), ("", CYCLE, 2, 1), ("", APPENDS, 99, 1)],
+    ids=["grows", "JAX keeps programs", "garbage", "looked at seldom"],
+)
+def test_process_that_has_grown_is_replaced_between_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, keep: str, looks: int, processes: int
+):
+    """Without a crash, seldom, and not where it can give back what it has taken."""
+    monkeypatch.setattr("conformance.execution.workers.GROWTH", 60 << 20)
+    monkeypatch.setattr("conformance.execution.workers.CASES_TO_LOOK", looks)
+    file = tmp_path / "acme.py"
+    file.write_text(head + GROWS.format(size=50, keep=keep))
+    x, w = np.ones((1, 1, 2, 2), np.float32), np.ones((1, 1, 1, 1), np.float32)
+    with Workers(Limits(seconds=20)) as workers:
+        acme = workers.load([file]).implementations["acme"]
+        numbers = set()
+        for _ in range(7):
+            bridge: Any = acme.arrays
+            function: Any = acme.kernels[0].function
+            result, _changed = function.finished(bridge.from_host(x), bridge.from_host(w), None)
+            np.testing.assert_array_equal(bridge.to_host(result), x)
+            numbers.add(bridge.home.process().number)
+            workers.limit_growth(acme)
+        assert len(numbers) == processes
+        assert not workers._crashes
+        assert not workers._spares
+    assert left() == []
+
+
 def test_process_ends_with_its_judge(tmp_path: Path):
     """Killed, it can close nothing. A daemon of a kernel has left the session, and has the environment alone."""
     program = (

@@ -83,11 +83,14 @@ class Process:
         """Whether an error has left its device unusable."""
         self.compiled = wire.Compiled()
         """As it said last."""
+        self.cases = 0
+        """How many have been concluded in it."""
         self.dropped: deque[int] = deque()
         """Numbers of arrays that nobody needs any more; filled by whoever collects garbage."""
         self._posted: list[Operation] = []
         self._begun, self._ready = 0.0, False
         self._numbers = 0
+        self._own: int | None = None
         self._in, self._out = wire.memory_file(), wire.memory_file()
         self._channel, other = socket.socketpair()
         read, write = os.pipe()
@@ -118,6 +121,15 @@ class Process:
     def printed(self) -> str:
         """The end of what it has printed."""
         return self._printed.decode("utf-8", "replace")
+
+    @property
+    def growth(self) -> int:
+        """Bytes of its own memory, without libraries that are loaded, that it has more than when this was first asked;
+        0 where the system does not say."""
+        resident, shared = self._resident()
+        if self._own is None:
+            self._own = resident - shared
+        return resident - shared - self._own
 
     def numbers(self, count: int = 1) -> int:
         """The first of so many numbers that no array has."""
@@ -263,10 +275,15 @@ class Process:
 
     def _memory(self) -> int:
         """Bytes that are resident; 0 where the system does not say."""
+        return self._resident()[0]
+
+    def _resident(self) -> tuple[int, int]:
+        """Bytes that are resident, and how many of them are of files or shared memory."""
         try:
-            return int(Path(f"/proc/{self.number}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            pages = Path(f"/proc/{self.number}/statm").read_text().split()
+            return int(pages[1]) * os.sysconf("SC_PAGE_SIZE"), int(pages[2]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, IndexError, ValueError):
-            return 0
+            return 0, 0
 
     def _hangs(self, start: float) -> Crash:
         """It is asked where it is, which the interpreter's fault handler tells whatever holds its lock."""

@@ -28,6 +28,10 @@ from conformance.worker import wire
 
 MAX_CRASHES = 3
 """Cases in a row that end in a crash, after which an implementation's others are not run."""
+GROWTH = 1 << 29
+"""Bytes that a process may grow by after its first case."""
+CASES_TO_LOOK = 50
+"""Cases between two looks at that. A process that is replaced forgets its state, which a later call might show."""
 SHARE = 0.8
 """Of the machine's memory, what kernels' processes may take together."""
 SHIPPED = "shipped"
@@ -206,6 +210,26 @@ class Workers:
             self._crashes[key] = self._crashes[key] + 1 if crashed else 0
             if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()
+
+    def limit_growth(self, one: declared.Implementation) -> None:
+        """Make the process of an implementation small again, or replace it, where it has grown too much: between two
+        cases, when nobody has an array in it. A process in which JAX compiles took 5 GB at the end of a run.
+
+        To replace it takes ten seconds where frameworks are to be loaded, so it is asked to give memory back before.
+        """
+        home = getattr(one.arrays, "home", None)
+        group = home.group if isinstance(home, Source) else ""
+        process = self._processes.get(group)
+        if process is None or process.ended:
+            return
+        process.cases += 1
+        if process.cases % CASES_TO_LOOK != 1 or process.growth <= GROWTH:
+            return
+        with suppress(Crash):
+            process.ask("give_back")
+            if process.growth > GROWTH:
+                del self._processes[group]
+                process.end("was replaced: it had grown")
 
     @property
     def compiled(self) -> wire.Compiled:

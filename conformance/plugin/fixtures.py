@@ -78,9 +78,11 @@ def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -
     """
     session: Any = request.config.pluginmanager.get_plugin("conformance-session")
     case = request.node.callspec.params["case"]
+    timed = request.node.get_closest_marker("benchmarks") is not None
     if session.workers is not None and not isinstance(case, Absence):
         session.workers.conclude(case.implementation, verdict)
-    timed = request.node.get_closest_marker("benchmarks") is not None
+        if not timed:  # a process that is timed keeps its pages
+            session.workers.limit_growth(case.implementation)
     if not timed and not isinstance(verdict.refusal, NotChecked):  # another check has failed
         record = enforced(record, session.plan.claims)
         verdict.status, verdict.reason = record.status, record.reason

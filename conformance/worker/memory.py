@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 import re
@@ -59,6 +60,16 @@ def return_pages() -> None:
     """Return what is free to the system, so that what a call touches counts."""
     if (library := glibc()) is not None:
         library.malloc_trim(0)
+
+
+def give_back() -> None:
+    """Return to the system what is garbage, and what JAX has compiled. It keeps every program: thousands in a run, of
+    1.6 MB each. Without its help neither the collector nor the allocator gets them back."""
+    clear = getattr(sys.modules.get("jax"), "clear_caches", None)
+    if clear is not None:
+        clear()
+    gc.collect()
+    return_pages()
 
 
 def touch(count: int) -> None:

@@ -26,7 +26,7 @@ from conformance.implementations import registry, vocabulary
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
-from conformance.worker import compiling, wire
+from conformance.worker import compiling, memory, wire
 from conformance.worker.audit import audited
 from conformance.worker.guard import Guard
 from conformance.worker.measuring import Measuring
@@ -197,6 +197,10 @@ class Server:
         if isinstance(value, tuple):
             return tuple(map(self.found, value))
         return self.arrays[value.number] if isinstance(value, wire.Array) else value
+
+    def give_back(self) -> None:
+        """Make the process smaller, if that can be."""
+        memory.give_back()
 
     def perform(self, name: str, routine: Callable[..., Any], *given: Any) -> Any:
         """A function of the suite, which is given this server and the name of an implementation. It may `consult`."""
