@@ -17,12 +17,15 @@ from conformance.checks import state
 from conformance.checks.sample import Subject
 from conformance.execution.case import Case
 from conformance.implementations import registry
+from conformance.implementations.bridges import ArrayBridge, jax_arrays, torch_arrays
 from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.implementations.implementation import Unsupported
 from conformance.layouts import layouts_of
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.resources import IMPLS
 from conformance.worker import repeating
+from tests.field import right
 
 FIELD = Path(__file__).parent / "field"
 STATE = "calls_in_a_row or calls_repeat or other_parameters or right_later or forked_child or memory_is_given_back"
@@ -69,3 +72,14 @@ def test_interruptions_of_a_call_end(monkeypatch: pytest.MonkeyPatch):
 
     repeating.repeated(NumpyArrays(), kernel, [((), {})] * 2, 1, 0.0)
     assert len([trace for trace in traces if trace is None]) == len(traces) - 2 > 0
+
+
+@pytest.mark.parametrize("arrays", [torch_arrays("cpu"), jax_arrays("cpu")], ids=lambda arrays: arrays.name)
+def test_what_a_framework_says_of_forks_is_not_declared_again(arrays: ArrayBridge, monkeypatch: pytest.MonkeyPatch):
+    """The child of a process with torch's threads waits for them: every torch file's smoke took ten seconds longer."""
+    monkeypatch.setattr(repeating, "forked", lambda *_: pytest.fail("forked"))
+    one = right.implementation("on-a-framework", right.conv_forward, arrays=arrays)
+    variant = Variant("fp32", "nchw", "behaviour")
+    case = Case(one, OPERATORS["conv_forward"], typed("n1 c1 h3 w3 k1 r1 s1"), variant, 0)
+    with pytest.raises(Unsupported, match=f"threads of {arrays.name} do not survive a fork"):
+        state.forked_child_computes(Subject(case, case.kernel))

@@ -275,10 +275,12 @@ def calls_are_right_later(subject: Subject) -> None:
 def forked_child_computes(subject: Subject) -> None:
     """A child of a process that has called the kernel can call it too."""
     implementation = subject.case.implementation
-    if "fork" in implementation.unsafe or implementation.device != "cpu":
-        raise Unsupported(
-            "declared as unsafe in a fork" if implementation.device == "cpu" else "a device is not forked"
-        )
+    if implementation.device != "cpu":
+        raise Unsupported("a device is not forked")
+    if "fork" in implementation.unsafe:
+        raise Unsupported("declared as unsafe in a fork")
+    if "fork" in getattr(subject.bridge, "unsafe", ()):
+        raise Unsupported(f"threads of {subject.bridge.name} do not survive a fork")
     sample = subject.sample()
     inputs, invocation = sample.inputs(), sample.invocation
     sample.require_right(sample.call(inputs), "single call")

@@ -121,6 +121,10 @@ class Bridge(ArrayBridge):
         return self._seen.install
 
     @property
+    def unsafe(self) -> tuple[str, ...]:
+        return self._seen.unsafe
+
+    @property
     def views(self) -> bool:
         return self._seen.views
 

@@ -309,6 +309,7 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         untimed=str(getattr(bridge, "untimed", "")),
         install=str(getattr(bridge, "install", "")),
         able=tuple(name for name in OPTIONAL if hasattr(bridge, name)),
+        unsafe=tuple(map(str, getattr(bridge, "unsafe", ()))),
         views=bool(getattr(bridge, "views", False)),
         pages=bool(getattr(bridge, "pages", False)),
         negative_strides=bool(getattr(bridge, "negative_strides", False)),

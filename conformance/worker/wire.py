@@ -107,6 +107,7 @@ class Bridge(Struct, frozen=True):
     untimed: str
     install: str
     able: tuple[str, ...]
+    unsafe: tuple[str, ...]
     views: bool
     pages: bool
     negative_strides: bool

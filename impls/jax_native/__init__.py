@@ -100,7 +100,7 @@ CAPABLE_IN_FP64 = {name: few_groups for name in KERNELS if name.startswith("conv
 
 def _register(name: str, device: str, platform: str, contract: Contract) -> Implementation:
     implementation = Implementation(
-        name, device=device, arrays=jax_arrays(platform), contract=contract, version=jax.__version__, unsafe=("fork",)
+        name, device=device, arrays=jax_arrays(platform), contract=contract, version=jax.__version__
     )
     for operator, kernel in KERNELS.items():
         when, in_fp64 = CAPABLE.get(operator), CAPABLE_IN_FP64.get(operator)

@@ -94,10 +94,7 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
     """`fields` are what contracts of an operator and dtype declare on this device, beyond what they do everywhere;
     `pooled_in_storage(geometry)` is where shares of a pooled gradient are rounded before they are added."""
     name = f"torch-{device}"
-    # GNU OpenMP's threads are not there in a forked child: a call hangs
-    implementation = Implementation(
-        name, device=device, arrays=torch_arrays(device), version=torch.__version__, unsafe=("fork",)
-    )
+    implementation = Implementation(name, device=device, arrays=torch_arrays(device), version=torch.__version__)
 
     def offer(kernel, dtype, when=lambda p: True, layouts=EVERY_LAYOUT, **declared) -> None:
         if kernel in AVERAGES:
@@ -134,10 +131,7 @@ def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled
 
 def _register_fused(device: str) -> Implementation:
     name = f"torch-fused-{device}"
-    # GNU OpenMP's threads are not there in a forked child: a call hangs
-    implementation = Implementation(
-        name, device=device, arrays=torch_arrays(device), version=torch.__version__, unsafe=("fork",)
-    )
+    implementation = Implementation(name, device=device, arrays=torch_arrays(device), version=torch.__version__)
     for kernel in (fused.conv_bn_forward, fused.conv_bn_backward, fused.conv_bn_inference):
         implementation.implements(kernel.__name__, dtypes=EVERY_DTYPE, layouts=BOTH_LAYOUTS)(kernel)
     implementation.differentiates("conv_bn_forward", label="fused", saves=1)(fused.conv_bn_forward)

@@ -41,6 +41,12 @@ class ArrayBridge(Protocol):
         """Return when `result` is computed and all work submitted to the device has finished."""
         ...
 
+    @property
+    def unsafe(self) -> tuple[str, ...]:
+        """What callers must not do to any kernel of the framework, in the words of `Implementation`: JAX warns of a
+        `fork`, since threads are not there in the child, and a call of torch waits for them for ever."""
+        return ()
+
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
         """A view into a 1-D array, offset and strides in elements; None where the framework has no views."""
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ class JaxArrays(ArrayBridge):
 
     platform: str
     name: str = "jax"
+    unsafe: ClassVar[tuple[str, ...]] = ("fork",)
 
     def require(self) -> None:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -35,6 +35,7 @@ class TorchArrays(ArrayBridge):
 
     device: str
     name: str = "torch"
+    unsafe: ClassVar[tuple[str, ...]] = ("fork",)
 
     def require(self) -> None:
         try:
