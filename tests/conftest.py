@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scipy.stats  # noqa: F401 - cannot be imported twice, and pytester forgets what a run has imported
 
 from conformance import Unavailable
 from conformance.diagnosis.mistakes import Mistake
 
 ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _imported_once() -> None:
+    """scipy.stats cannot be imported twice, and pytester forgets what a run has imported. Not with this file, which
+    pytest reads at the start of every run in the checkout."""
+    importlib.import_module("scipy.stats")
+
+
 TINY = "n1 c2 h4 w4 k2 r3 s3 p1"
 USUAL = {
     "--problem": TINY,

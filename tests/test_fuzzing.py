@@ -77,9 +77,7 @@ def test_a_search_covers_every_rank_that_a_kernel_has_and_is_of_a_round():
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_what_a_run_draws_is_new_and_the_same_for_a_seed(operator: str, rank: int):
-    first, again, other = (
-        list(islice(candidates(operator, seed, rank), 8)) for seed in (0, 0, 1)
-    )
+    first, again, other = (list(islice(candidates(operator, seed, rank), 8)) for seed in (0, 0, 1))
     assert first == again
     assert not {p.geometry.descriptor for p, _ in first} & {p.geometry.descriptor for p, _ in other}
     tables = Coverage()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from conformance.implementations.implementation import BEHAVIOUR, Implementation, ImplementationError
+from conformance.layouts import rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import Problem, Variant
 
+Trait = tuple[str, Any]
 SIZES = frozenset("nchwk")
 """Letters of a descriptor that are no parameters."""
 LARGE = 1 << 16
@@ -44,14 +46,14 @@ def paths(
     # of most rows the kernel takes neither dtype nor layout, which is seen without asking it
     kernels = [kernel for kernel in implementation.kernels if kernel.operator == operator]
     declared = [v for v in variants if any(v.dtype in k.dtypes and v.layout in k.layouts for k in kernels)]
-    known = _traits_of(operator, tuple(problems))
-    bits: dict[Any, int] = {}
+    known, bits = _traits_of(operator, tuple(problems))
     for rank in RANKS:
         rows = [
-            (problem, variant, _pairs(variant, traits, bits))
-            for problem, traits in known
+            (problem, variant, pairs | _pairs(variant, traits, bits))
+            for problem, traits, pairs in known
+            if problem.geometry.rank == rank
             for variant in declared
-            if problem.geometry.rank == rank and _takes(implementation, operator, problem.geometry, variant)
+            if rank_of(variant.layout) == rank and _takes(implementation, operator, problem.geometry, variant)
         ]
         covered, room = 0, most if rank == 2 else -(-most // 4)
         while rows and room:
@@ -72,8 +74,11 @@ def _takes(implementation: Implementation, operator: str, geometry: Any, variant
 
 
 @lru_cache(maxsize=64)
-def _traits_of(operator: str, problems: tuple[Problem, ...]) -> list[tuple[Problem, list[tuple[str, Any]]]]:
-    """Those that are small enough, by work, with what kernels choose a path by."""
+def _traits_of(
+    operator: str, problems: tuple[Problem, ...]
+) -> tuple[list[tuple[Problem, list[Trait], int]], dict[tuple[Trait, Trait], int]]:
+    """Those that are small enough, by work, with what kernels choose a path by and its pairs; and which bit a pair
+    has."""
     known = OPERATORS[operator]
     family = [problem for problem in problems if takes(operator, problem.geometry)]
     taken = [p for p in family if known.flops(p.geometry) <= MAX_WORK and p.geometry.c <= MAX_CHANNELS]
@@ -81,17 +86,28 @@ def _traits_of(operator: str, problems: tuple[Problem, ...]) -> list[tuple[Probl
     taken = [p for p in taken if max(p.geometry.n, *p.geometry.size, getattr(p.geometry, "k", 0)) <= MAX_EXTENT]
     taken = [p for p in taken if max(p.geometry.window) <= MAX_WINDOW]
     taken = [p for p in taken if max(map(max, p.geometry.padding)) <= MAX_PADDING] or family[:1]
-    by_work = sorted(taken, key=lambda p: known.bytes(p.geometry, 1))
-    return [(problem, [*_traits(operator, problem.geometry)]) for problem in by_work]
+    bits: dict[tuple[Trait, Trait], int] = {}
+    rows = []
+    for problem in sorted(taken, key=lambda p: known.bytes(p.geometry, 1)):
+        traits = [*_traits(operator, problem.geometry)]
+        rows.append((problem, traits, _mask(combinations(traits, 2), bits)))
+    return rows, bits
 
 
-def _pairs(variant: Variant, traits: list[tuple[str, Any]], bits: dict[Any, int]) -> int:
-    """The pairs of what a case has, a bit each."""
-    every = combinations([("dtype", variant.dtype), ("layout", variant.layout), *traits], 2)
-    return sum(1 << bits.setdefault(pair, len(bits)) for pair in every)
+def _pairs(variant: Variant, traits: list[Trait], bits: dict[tuple[Trait, Trait], int]) -> int:
+    """Those that the variant is part of."""
+    dtype, layout = ("dtype", variant.dtype), ("layout", variant.layout)
+    return _mask([(dtype, layout), *product((dtype, layout), traits)], bits)
 
 
-def _traits(operator: str, geometry: Any) -> Iterator[tuple[str, Any]]:
+def _mask(pairs: Iterable[tuple[Trait, Trait]], bits: dict[tuple[Trait, Trait], int]) -> int:
+    mask = 0
+    for pair in pairs:
+        mask |= 1 << bits.setdefault(pair, len(bits))
+    return mask
+
+
+def _traits(operator: str, geometry: Any) -> Iterator[Trait]:
     tensors = (*OPERATORS[operator].inputs(geometry).values(), *OPERATORS[operator].outputs(geometry).values())
     yield "large", max(tensor.size for tensor in tensors) >= LARGE
     window, image = geometry.window, geometry.size

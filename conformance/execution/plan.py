@@ -18,6 +18,7 @@ from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.invocation import missing_storage
 from conformance.execution.naming import base_of, engines_named, vary, word
 from conformance.execution.paths import MAX_PATHS, every_variant, paths
+from conformance.execution.remote import Condition
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, like_channels_last, require_known
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
@@ -67,6 +68,8 @@ class Plan:
         self._paths: dict[tuple[str, str, int], list[tuple[Problem, Variant]]] = {}
         """Of an implementation, an operator and how many are asked for: several checks want the same."""
         self._behaviour: dict[str, list[Problem]] = {}
+        self._asked = set[str]()
+        """Operators whose kernels have been asked what they take."""
         self.claims: dict[str, Claim] = {}
         self.registry = known = loader.load(selection.paths)
         if known.duplicates:
@@ -153,6 +156,7 @@ class Plan:
                 for problem, variants in self._table
                 if takes(operator, problem.geometry) and (when is None or when(problem.geometry))
             ]
+            self._ask(operator)
             yield from self._rows(operator, rows)
             yield from self._regressions(operator, when)
             if self.selection.level != "smoke" and self.selection.problems is PROBLEMS:
@@ -210,6 +214,7 @@ class Plan:
 
         quota = BEHAVIOUR_PROBLEMS[asked.level]
         count = min(len(problems), sum(quota.values()) if most is None else 1)
+        self._ask(operator)
         present = yield from self._absences(operator, count, selected)
         for one in present:
             layouts = self._layouts(one, operator)
@@ -225,6 +230,17 @@ class Plan:
             if not chosen:
                 reason = "no small problem of those asked for is supported: behaviour not checked"
                 yield from self.compared(Absence(one.name, operator, one.device, "unsupported", reason, 1), selected)
+
+    def _ask(self, operator: str) -> None:
+        """Ask every kernel of an operator at once which problems it takes."""
+        if operator in self._asked:
+            return
+        self._asked.add(operator)
+        geometries = [problem.geometry for problem, _ in self._table if takes(operator, problem.geometry)]
+        for kernel in (kernel for one in self._able(operator) for kernel in one.kernels if kernel.operator == operator):
+            if isinstance(kernel.when, Condition):
+                ranks = {rank_of(layout) for layout in kernel.layouts}
+                kernel.when.learn(geometry for geometry in geometries if geometry.rank in ranks)
 
     def _small(self, operator: str, dtypes: Sequence[str]) -> list[Problem]:
         """What the behaviour of an operator is checked on; two dozen checks ask for the same."""

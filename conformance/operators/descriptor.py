@@ -159,7 +159,7 @@ class Described:
     def parse(cls, text: str) -> Self:
         """Raises GeometryError that names the unknown, repeated, missing or malformed field, or the value that no
         problem has."""
-        every = _by_letter(cls)
+        every = _by_letter(*cls.FIELDS.values())
         written: dict[str, str] = {}
         for word in text.strip().removeprefix(cls.PREFIX).split():
             if len(word) > MAX_WORD or _LONG.search(word):
@@ -214,6 +214,6 @@ def rank_of(letters: Collection[str]) -> int:
 
 
 @cache
-def _by_letter(described: type[Described]) -> dict[str, Field]:
+def _by_letter(*ranks: tuple[Field, ...]) -> dict[str, Field]:
     """The fields of all ranks; one that several have is the last one's."""
-    return {field.letter: field for fields in described.FIELDS.values() for field in fields}
+    return {field.letter: field for fields in ranks for field in fields}

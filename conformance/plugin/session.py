@@ -107,6 +107,8 @@ class Session:
         """Whether any test is here to verify something."""
         self.records = None if self.is_worker else recording.opened(config, self.selection)
         self._recorded = recording.recorded(config, self.records)
+        self._refusals: dict[tuple[str, ...], str] = {}
+        """Implementation, operator, problem, dtype and layout -> why there is no kernel; empty where there is one."""
         self._absent: Counter[tuple[Absence, tuple[str, ...]]] = Counter()
         """What is not here, with its check if it has one -> its cases."""
         self.absences: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -163,17 +165,21 @@ class Session:
             return case if case.status != "fail" else None
         if isinstance(case, Training):
             return None
-        one, v = case.implementation, case.variant
-        try:
-            _ = case.kernel
-        except Unsupported as refusal:
-            where = v.dtype, v.layout, v.distribution, check, v.storage
-            claim = self.plan.claims.get(one.name)
-            if claim is None or Key(case.operator.name, case.problem.geometry.descriptor, *where) not in claim.cases:
-                return Absence(one.name, case.operator.name, one.device, "unsupported", str(refusal), 1)
-        except Exception:  # what a predicate raises is the verdict of its test
+        one, v, descriptor = case.implementation, case.variant, case.problem.geometry.descriptor
+        alike = one.name, case.operator.name, descriptor, v.dtype, v.layout
+        if alike not in self._refusals:
+            self._refusals[alike] = ""
+            try:
+                _ = case.kernel
+            except Unsupported as refusal:
+                self._refusals[alike] = str(refusal)
+            except Exception:  # what a predicate raises is the verdict of a test
+                pass
+        claim, reason = self.plan.claims.get(one.name), self._refusals[alike]
+        key = Key(case.operator.name, descriptor, v.dtype, v.layout, v.distribution, check, v.storage)
+        if not reason or (claim is not None and key in claim.cases):
             return None
-        return None
+        return Absence(one.name, case.operator.name, one.device, "unsupported", reason, 1)
 
     def _cases(self, marker: pytest.Mark) -> Iterator[tuple[str, tuple[str, ...], Case | Training | Absence]]:
         """What a marker asks for, each with what its test's id begins with and its behaviour check, if any."""

@@ -85,6 +85,13 @@ class Server:
         declarations: Any = self.known[name].kernels if kind == "kernel" else self.known[name].waivers
         return declared.holds(declarations[index].when, geometry)
 
+    def hold(self, name: str, kind: str, index: int, geometries: Sequence[Any]) -> list[bool]:
+        """The same of several, as far as it raises nothing."""
+        answers = list[bool]()
+        with suppress(Exception):
+            answers.extend(self.holds(name, kind, index, geometry) for geometry in geometries)
+        return answers
+
     def require(self, name: str) -> dict[str, str]:
         """Raises Unavailable, or else what the bridge says of itself."""
         bridge = self.known[name].arrays
