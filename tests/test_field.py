@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from conformance.__main__ import main
@@ -66,6 +68,26 @@ def test_a_survivor_and_a_false_alarm_are_not_as_expected(examined):
     found = examined(good=1.01, bad=1)
     assert not any(one.as_expected for one in found.values())
     assert "NOT AS EXPECTED: state-01-scaled (state)" in mutation.lines([], list(found.values()))
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_the_cases_of_a_level_are_for_kernels_that_the_small_ones_do_not_detect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thorough: bool
+):
+    asked = []
+
+    def run(paths, level, records, only=()):
+        asked.append(([path.name for path in paths], level, list(only)))
+        where = {"state-01": level, "sizes-01": "" if level == "smoke" else level}
+        names = only or ("good-a", "state-01", "sizes-01")
+        return {n: field.Examined(n, n.split("-")[0], 1, where.get(n, "")) for n in names}
+
+    monkeypatch.setattr(field, "_run", run)
+    paths = [tmp_path / f"{name}.py" for name in ("good", "sizes", "state")]
+    found = field.examine(paths, "standard", 1, thorough)
+    left = ["good"] * thorough + ["sizes"]
+    assert asked[1:] == [([f"{n}.py" for n in left], "standard", ["good-a"] * thorough + ["sizes-01"])]
+    assert {one.kernel: one.where for one in found} == {"good-a": "", "state-01": "smoke", "sizes-01": "standard"}
 
 
 def test_a_file_that_cannot_be_used_ends_the_campaign(examined):

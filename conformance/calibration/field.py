@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.calibration.counting import counted
 from conformance.implementations.registry import source_hash
 from conformance.resources import CHECKOUT
 from conformance.results.reading import decode, lines
@@ -66,9 +67,10 @@ def family_of(path: Path) -> str:
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(map(family_of, files())))
 
 
-def examine(paths: Sequence[Path], level: str, jobs: int) -> list[Examined]:
+def examine(paths: Sequence[Path], level: str, jobs: int, thorough: bool = True) -> list[Examined]:
     """Every kernel of the files, each until its first failure, in `jobs` runs at once. Sets of different authors, who
-    may have chosen the same names, are in different runs.
+    may have chosen the same names, are in different runs. Known-good ones go through all cases of level smoke, and of
+    `level` too only where it is to be `thorough`: nothing ends them, and they took most of an hour.
 
     Raises RuntimeError, with what the run printed, where one did not come to its end.
     """
@@ -77,13 +79,27 @@ def examine(paths: Sequence[Path], level: str, jobs: int) -> list[Examined]:
     sets = [[path for path in paths if path.parent == folder] for folder in dict.fromkeys(p.parent for p in paths)]
     shares = [one[place::jobs] for one in sets for place in range(min(jobs, len(one)))]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        tasks = [(share, level, Path(folder) / f"{number}.jsonl") for number, share in enumerate(shares)]
-        return [one for part in pool.map(lambda task: _run(*task), tasks) for one in part]
+        tasks = [(share, level, thorough, Path(folder) / str(number)) for number, share in enumerate(shares)]
+        parts = pool.map(lambda task: _examined(*task), tasks)
+        return [one for part in counted(parts, len(tasks), "parts of others' kernels") for one in part]
 
 
-def _run(paths: Sequence[Path], level: str, records: Path) -> list[Examined]:
+def _examined(paths: Sequence[Path], level: str, thorough: bool, records: Path) -> list[Examined]:
+    """The small cases first, which detect most: of the others alone the many tests of `level` are collected."""
+    found = _run(paths, "smoke", records.with_suffix(".smoke"))
+    left = [one for one in found.values() if not one.detected and (thorough or not one.good or not one.verdicts)]
+    if left and level != "smoke":
+        families = {one.family for one in left}
+        files = [path for path in paths if family_of(path) in families]
+        found |= _run(files, level, records.with_suffix(".all"), [one.kernel for one in left])
+    return list(found.values())
+
+
+def _run(paths: Sequence[Path], level: str, records: Path, only: Sequence[str] = ()) -> dict[str, Examined]:
+    """Kernels of the files, or some of them only, by their names."""
     command = (
         *(sys.executable, "-m", "conformance", "run", *map(str, paths), "--level", level, f"--records={records}"),
+        *(f"--impl={name}" for name in only),
         # a process for each file: cases of all of them share references
         *("--workers", str(len(paths)), "-p", "conformance.plugin.first_failure", "-q", "--tb=no"),
     )
@@ -103,4 +119,4 @@ def _run(paths: Sequence[Path], level: str, records: Path) -> list[Examined]:
             named = (record.operator, record.check, record.problem, record.dtype, record.layout, record.distribution)
             one.where = " ".join(filter(None, named))
             one.reason = record.reason.splitlines()[0] if record.reason else record.status
-    return list(found.values())
+    return found

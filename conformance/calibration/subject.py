@@ -47,19 +47,33 @@ class Subject:
         return about and known and self.when(geometry)
 
 
-def judgements(subject: Subject, expected: Expectation, contract: Contract | None = None) -> Iterator[Judgement]:
-    """Of every output, under the subject's own contract or another one; of none where that exempts it."""
+def computed(run: Run, expected: Expectation) -> Arrays:
+    """What a kernel makes of copies of the inputs."""
     recipe = expected.recipe
-    operator, geometry, dtype = recipe.operator, recipe.geometry, recipe.dtype
-    if (contract or subject.contract).exempts(recipe.distribution, dtype):
-        return
     with np.errstate(all="ignore"):
-        outputs = subject.run(operator, geometry, {name: a.copy() for name, a in expected.inputs.items()}, dtype)
-    reference = expected.reference
+        return run(recipe.operator, recipe.geometry, {n: a.copy() for n, a in expected.inputs.items()}, recipe.dtype)
+
+
+def judgements(
+    subject: Subject,
+    expected: Expectation,
+    contract: Contract | None = None,
+    outputs: Arrays | None = None,
+    infer: bool = True,
+) -> Iterator[Judgement]:
+    """Of every output, under the subject's own contract or another one; of none where that exempts it. `outputs` are
+    those of the subject where they are known; without `infer` no precision is inferred, see `judge`."""
+    recipe = expected.recipe
+    contract = contract or subject.contract
+    if contract.exempts(recipe.distribution, recipe.dtype):
+        return
+    if outputs is None:
+        outputs = computed(subject.run, expected)
     for output in outputs_of(
-        operator, geometry, dtype, expected.inputs, outputs, reference, lambda: expected.magnitude, expected.rest
-    ):
-        yield judge(output, recipe.distribution, contract or subject.contract)
+        recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, outputs,
+        expected.reference, lambda: expected.magnitude, expected.rest,
+    ):  # fmt: skip
+        yield judge(output, recipe.distribution, contract, infer)
 
 
 def judged_by_probes(expected: Expectation, actual: np.ndarray, contract: Contract = DEFAULT) -> Judgement:
