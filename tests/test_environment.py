@@ -11,7 +11,7 @@ from tests.test_floating_point import GLIBC, ROUNDING
 
 pytest_plugins = ["pytester"]
 
-WORKERS = pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["alone", "workers"])
+PARALLEL = ("-p", "xdist", "-n", "2")
 SUITE = """
 import ctypes
 import numpy as np
@@ -38,8 +38,7 @@ def names(project: Project) -> tuple[str, ...]:
 
 
 @GLIBC
-@WORKERS
-@pytest.mark.parametrize("seed", ["0", "5"])
+@pytest.mark.parametrize(("workers", "seed"), [((), "0"), (PARALLEL, "5")], ids=["alone", "workers"])
 def test_a_changed_mode_ends_the_run(project: Project, names: tuple[str, ...], workers: tuple[str, ...], seed: str):
     project.write("suite/test_suite.py", SUITE.format(change=ROUND_UP))
     outcome = project.run(*workers, f"--seed={seed}", "--workers=4", subprocess=True)
@@ -49,8 +48,9 @@ def test_a_changed_mode_ends_the_run(project: Project, names: tuple[str, ...], w
     assert [record["implementation"] for record in outcome.records] == ["first"], "only what was verified before"
 
 
-@WORKERS
-@pytest.mark.parametrize("change", [BREAK, "ConvForward.reference = None"], ids=["other", "raises"])
+@pytest.mark.parametrize(
+    ("workers", "change"), [((), "ConvForward.reference = None"), (PARALLEL, BREAK)], ids=["raises", "other"]
+)
 def test_wrong_references_invalidate_what_came_since_they_were_right(
     project: Project, names: tuple[str, ...], workers: tuple[str, ...], change: str
 ):
