@@ -172,7 +172,7 @@ def _repeated(found: Contents, count: int, drawn: int, plan: Plan) -> Sample:
 
 
 def _lost(one: Candidate, mine: Attempt | None, claim: Claim | None) -> str:
-    """What is said of a case that is claimed and that the submission calls unsupported, alone or counted with others."""
+    """What is said of a case that is claimed and that the submission calls unsupported, alone or with others."""
     key = one.key
     if isinstance(one.case, Case):
         key = key._replace(problem=one.case.problem.geometry.descriptor)

@@ -25,7 +25,7 @@ from tests.conftest import absence
 from tests.nki_emulator.operations import OPERATIONS as NKI_OPERATIONS
 from tests.nki_emulator.sources import Operation
 
-FOLDER = Path(__file__).parents[1] / "impls" / "nki"
+FOLDER = Path(__file__).parents[2] / "impls" / "nki"
 PAIRS = {"gen2": ("nki@emu", "nki@sim"), "gen3": ("nki@emu-gen3", "nki@sim-gen3")}
 FORMATS = (np.float32, ml_dtypes.bfloat16, np.float16)
 PROBLEMS = (

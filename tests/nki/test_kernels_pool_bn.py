@@ -196,7 +196,7 @@ def test_weights_that_fit_nowhere_are_refused(monkeypatch: pytest.MonkeyPatch):
     )
 
 
-STYLE = Path(__file__).parent / "nki_emulator" / "style"
+STYLE = Path(__file__).parents[1] / "nki_emulator" / "style"
 
 
 def _subject(file: str, kernel: str) -> Subject:

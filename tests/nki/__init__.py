@@ -1,0 +1,1 @@
+"""The NKI kernels of `impls/nki`, executed by the emulator."""
