@@ -25,7 +25,7 @@ _LONG = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
 _REQUIRED = object()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """How the value of a field is written; `hint` says so in an error."""
 
@@ -85,7 +85,7 @@ SIDES = {
 """Rank -> padding by axis, (before, after) each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Field:
     """A letter of a descriptor, and the attribute that it sets: the one of its own name unless another is given, and
     of that the number of one `axis` where it is a tuple with a letter for each.
