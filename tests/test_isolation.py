@@ -66,9 +66,9 @@ def without_times(record: dict) -> dict:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals, limits and /proc of Linux")
-@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
-def test_misbehaviours(project: Project, workers: tuple[str, ...]):
-    """All of them in one run with a right kernel: one verdict each, and the right one's records as if it were alone."""
+def test_misbehaviours(project: Project):
+    """All of them in one run with a right kernel: one verdict each, and the right one's records as if it were alone.
+    With two workers, because most of them are waited for."""
     project.kernel("right", folder="right")
     alone = project.run(
         f"--impl={project.folder}/right/right.py", *DISTRIBUTIONS, "--records=alone.jsonl", subprocess=True
@@ -76,7 +76,8 @@ def test_misbehaviours(project: Project, workers: tuple[str, ...]):
     assert alone.exit == 0
     files = [project.write(f"bad/{name}.py", one.file(name)) for name, one in MISBEHAVIOURS.items()]
     given = [f"--impl={file}" for file in (*files, project.folder / "right/right.py")]
-    outcome = project.run(*workers, *given, *DISTRIBUTIONS, *LIMITS, subprocess=True, patience=500)
+    side_by_side = ("-p", "xdist", "-n", "2")
+    outcome = project.run(*side_by_side, *given, *DISTRIBUTIONS, *LIMITS, subprocess=True, patience=500)
     assert outcome.exit == 1
     assert left() == []
     wrong = []

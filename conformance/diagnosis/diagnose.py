@@ -218,9 +218,10 @@ def _best(
     found, exact = comparable(actual), comparable(reference)
     wrong = {name: array for name, array in exact.items() if not _equal(found, {name: array})}
     of_all, of_wrong = dict[str, float](), dict[str, float]()
+    asked = [(of_all, exact)] if len(wrong) == len(exact) else [(of_all, exact), (of_wrong, wrong)]
     for mistake, outputs in computed:
         mistaken = comparable({name: outputs[name].astype(array.dtype) for name, array in actual.items()})
-        for residuals, right in (of_all, exact), (of_wrong, wrong):
+        for residuals, right in asked:
             residuals[mistake.name] = min(_residual(found, mistaken, right), residuals.get(mistake.name, math.inf))
     # a kernel that forgets the last image in dw may well have it in dbias, which another loop makes
     how = ""
