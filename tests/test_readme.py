@@ -77,7 +77,8 @@ def test_pytest_commands_are_understood(tmp_path: Path):
     run = subprocess.run(command, input=given, cwd=ROOT, env=alone, capture_output=True, text=True)
     ended = re.findall(r"^ENDED (\d+) ?(.*)$", run.stdout, re.MULTILINE)
     assert len(ended) == len(understood), run.stdout + run.stderr
-    assert [command for status, command in ended if status != "0"] == [], run.stdout + run.stderr
+    # 5: of a device that is not here there is nothing to collect
+    assert [command for status, command in ended if status not in ("0", "5")] == [], run.stdout + run.stderr
 
 
 def without_files(words: list[str], folder: Path) -> list[str]:
