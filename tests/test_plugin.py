@@ -75,6 +75,19 @@ def test_matrix_counts_all_of_them(project: Project):
     assert {*counts} - {"1 warning"} == expected
 
 
+@pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
+def test_what_is_declared_not_to_be_done_is_counted_once_and_is_no_test(project: Project, words: tuple[str, ...]):
+    project.kernel(declares=", when=lambda p: p.groups > 1")
+    outcome = project.run(*words, "--distribution=fixed")
+    assert (outcome.exit, outcome.statuses) == (5, {"unsupported": 1})
+    assert "NOTHING WAS VERIFIED" in outcome.text
+    project.kernel("right")
+    outcome = project.run(*words, "--distribution=fixed", "--overwrite")
+    assert (outcome.exit, outcome.statuses) == (0, {"unsupported": 1, "pass": 1})
+    outcome = project.run(*words, "--distribution=fixed", "--overwrite", "-k", "right")
+    assert outcome.statuses == {"pass": 1}
+
+
 @pytest.mark.parametrize("device", ["trn1", "cuda"])
 def test_absent_device_verifies_nothing_and_says_why(project: Project, device: str):
     if not missing(device):
