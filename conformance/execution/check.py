@@ -15,7 +15,7 @@ from typing import Any
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case
 from conformance.execution.judging import METHODS, by_probes
-from conformance.execution.naming import base_of, engines_named, vary
+from conformance.execution.naming import base_of, load_named, vary
 from conformance.execution.plan import absence_reason
 from conformance.execution.process import Limits
 from conformance.execution.remote import Exited, Raised
@@ -300,8 +300,8 @@ def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Imp
     text, _, wanted = (str(kernel), "", "") if Path(kernel).exists() else str(kernel).partition("::")
     by_path = isinstance(kernel, Path) or text.endswith(".py") or "/" in text or os.sep in text
     if not by_path:
-        known = loader.load(registry.discover(IMPLS))
-        loader.load(engines_named([base_of(text)]), known)
+        known = registry.Registry()
+        load_named(loader, [base_of(text)], registry.discover(IMPLS), known)
         vary(known, loader, [text], "kernel")
         require_known("kernel", [text], known.implementations.keys() | known.unavailable.keys())
         if text in known.unavailable:

@@ -28,6 +28,18 @@ def engines_named(names: Collection[str]) -> list[Path]:
     return [path for path in every if any(word == path.stem or word.startswith(f"{path.stem}_") for word in words)]
 
 
+def load_named(loader: Loader, names: Collection[str], files: Collection[Path], known: registry.Registry) -> None:
+    """Load what defines implementations, or is called, as given: files that begin with the same word, engines, and only
+    if that leaves a name unknown every other file, as one that imports a framework takes seconds."""
+    words = {word(name).partition("_")[0] for name in names}
+    alike = [file for file in files if file.stem.partition("_")[0] in words]
+    loader.load(alike, known)
+    loader.load(engines_named([name for name in names if name not in known.implementations]), known)
+    stems = {Path(path).stem for path in known.paths.values()}
+    if any(name not in known.implementations and word(name) not in stems for name in names):
+        loader.load([file for file in files if file not in alike], known)
+
+
 def word(name: str) -> str:
     """As files are called."""
     return name.removeprefix(PREFIX).replace("-", "_")

@@ -16,7 +16,7 @@ from conformance.execution.behaviour import BEHAVIOUR_PROBLEMS, behaviour_cases,
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.invocation import missing_storage
-from conformance.execution.naming import base_of, engines_named, vary, word
+from conformance.execution.naming import base_of, load_named, vary, word
 from conformance.execution.paths import MAX_PATHS, every_variant, paths
 from conformance.execution.remote import Condition
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, like_channels_last, require_known
@@ -79,9 +79,13 @@ class Plan:
         self._origins = dict(known.paths)
         if not selection.paths or bases - self._origins.keys():
             given = {path.resolve() for path in selection.paths}
-            loader.load((path for path in registry.discover(folder) if path.resolve() not in given), known)
-            loader.load_installed(known)
-        loader.load(engines_named(bases - known.implementations.keys()), known)
+            others = [path for path in registry.discover(folder) if path.resolve() not in given]
+            if named:
+                load_named(loader, bases - self._origins.keys(), others, known)
+            else:
+                loader.load(others, known)
+            if not named or bases - known.implementations.keys():
+                loader.load_installed(known)
         for stem in named - known.implementations.keys():
             if mine := {name for name, path in known.paths.items() if Path(path).stem == word(stem)}:
                 named = named - {stem} | mine
