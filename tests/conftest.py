@@ -186,17 +186,21 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def mistakes_computed_once() -> Iterator[None]:
     """Of the same inputs: diagnosis compares every planted mistake with the whole library."""
-    compute, results = Mistake.outputs, {}
+    results: dict[Any, Any] = {}
 
-    def outputs(self: Mistake, *arguments: Any) -> Any:
-        operator, geometry, inputs, *dtype = arguments
-        key = (self.name, operator.name, geometry, id(inputs), *dtype)
-        if key not in results:
-            results[key] = inputs, compute(self, *arguments)  # held, so that nothing else gets their id
-        return results[key][1]
+    def once(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def outputs(self: Mistake, *arguments: Any) -> Any:
+            operator, geometry, inputs, *dtype = arguments
+            key = (compute.__name__, self.name, operator.name, geometry, id(inputs), *dtype)
+            if key not in results:
+                results[key] = inputs, compute(self, *arguments)  # held, so that nothing else gets their id
+            return results[key][1]
+
+        return outputs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Mistake, "outputs", outputs)
+        for method in (Mistake.outputs, Mistake.read_beyond):
+            patch.setattr(Mistake, method.__name__, once(method))
         yield
 
 

