@@ -22,7 +22,7 @@ from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis import diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
-from conformance.operators import FAMILIES, NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, extended
+from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, extended
 from conformance.operators.conv_bn.steps import Steps
 
 SMALL = {
@@ -289,40 +289,9 @@ def test_bias_is_refused():
         ConvBnGeometry(2, 2, (3, 3), 2, (3, 3), bias=True)
 
 
-HELD_OUT = (
-    "bn n3 c10 h9 w11 k15 r3 s2 u2x3 p1:2x0:1 d1x2 g5 mom20",
-    "bn n5 c6 h7 w6 k9 r4 s3 p3:1x0:2 g3 eps3 outside1",
-)
-
-
-@pytest.mark.usefixtures("mistakes_computed_once")
-@pytest.mark.parametrize("text", HELD_OUT)
-@pytest.mark.parametrize("operator", NORMALISED)
-def test_planted_mistakes_are_named(operator: str, text: str):
-    case = expected(operator, text, distribution="fixed")
-    known = (case.recipe.operator, case.recipe.geometry, case.inputs)
-    wrong, tried = [], 0
-    for mistake in FAMILIES["conv_bn"].mistakes:
-        found = mistake.outputs(*known)
-        if found is None or not differs(found, case.reference):
-            continue
-        outputs = {name: array.astype(np.float32) for name, array in found.items()}
-        answer = diagnose.diagnose(*known, outputs, case.reference)
-        tried += 1
-        if answer is None or mistake.name not in answer.names:
-            wrong.append(mistake.name)
-    assert tried > 60
-    assert len(wrong) <= 0.05 * tried, wrong
-
-
-def differs(found: Arrays, exact: Arrays) -> bool:
-    """By more than what arithmetic does."""
-    return any(np.linalg.norm(found[name] - exact[name]) > 1e-2 * np.linalg.norm(exact[name]) for name in exact)
-
-
 @pytest.mark.parametrize("operator", NORMALISED)
 def test_right_outputs_have_no_diagnosis(operator: str):
-    case = expected(operator, HELD_OUT[0])
+    case = expected(operator, "bn n3 c10 h9 w11 k15 r3 s2 u2x3 p1:2x0:1 d1x2 g5 mom20")
     outputs = {name: array.astype(np.float32) for name, array in case.reference.items()}
     assert diagnose.diagnose(case.recipe.operator, case.recipe.geometry, case.inputs, outputs) is None
 
