@@ -81,6 +81,32 @@ def test_planted_mistakes_are_named(operator: str):
     assert share >= 0.9, wrong
 
 
+def flipped(operator: str, inputs: Arrays) -> tuple[Arrays, Arrays]:
+    """Outputs of a filter that is flipped in W, and the right ones."""
+    recipe = case(operator, HELD_OUT[3], "fp32").recipe
+    known = (recipe.operator, recipe.geometry, inputs)
+    return named("filter flipped in W", operator).run(*known, "fp32"), recipe.operator.reference(*known[1:])
+
+
+def test_noise_beside_a_mistake_names_no_other():
+    expected = case("conv_forward", HELD_OUT[3], "fp32")
+    outputs, reference = flipped("conv_forward", expected.inputs)
+    outputs["y"] *= 1 + 0.01 * np.random.default_rng(SEED).standard_normal(outputs["y"].shape).astype(np.float32)
+    found = diagnose(expected.recipe.operator, expected.recipe.geometry, expected.inputs, outputs, reference)
+    assert found is not None
+    assert found.names == ("filter flipped in W",)
+    assert found.residual > 0.002
+
+
+def test_an_output_of_small_numbers_is_explained_as_well():
+    """Noise in dbias, which is a million times smaller than dw, is not the flip that dw shows."""
+    expected = case("conv_backward_weight", HELD_OUT[3], "fp32")
+    inputs = expected.inputs | {"x": expected.inputs["x"] * np.float32(2**20)}
+    outputs, reference = flipped("conv_backward_weight", inputs)
+    outputs["dbias"] = np.random.default_rng(SEED).permutation(outputs["dbias"])
+    assert diagnose(expected.recipe.operator, expected.recipe.geometry, inputs, outputs, reference) is None
+
+
 def padding(g: ConvGeometry) -> tuple[int, int]:
     return g.padding[0][0], g.padding[1][0]
 

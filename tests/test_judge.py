@@ -158,8 +158,8 @@ def test_every_block_of_a_large_output_is_compared():
     judgement = judge(output(actual, reference, np.ones(actual.shape)), "fixed", Contract())
     assert (judgement.compared, judgement.mismatched) == (actual.size, 3)
     assert (worst(judgement).index, worst(judgement).value) == ((1, 2, 3, 1), -1)
-    assert "3 of 983,040 elements mismatched" in judgement.explain()
-    assert judgement.where == "every 2nd c from 0 to 4, 3 of 32768 h"
+    assert "3 of 30,720 elements mismatched" in judgement.explain()
+    assert judgement.where == "every 2nd c from 0 to 4, 3 of 1024 h"
 
 
 @cache
