@@ -187,7 +187,7 @@ def test_times_are_in_the_file_with_ratios_known_at_the_end(project: Project, ce
     benchmarked(project, SUITE)
     project.kernel("acme")
     project.kernel("torch_cpu", tail="acme.name = 'torch-cpu'")
-    assert project.run("--benchmark-only", "--benchmark-json=times.json").exit == 0
+    assert project.run("--benchmark-only", "--in-process", "--visits=3", "--benchmark-json=times.json").exit == 0
     rows = json.loads((project.folder / "times.json").read_text())["benchmarks"]
     info = {row["extra_info"]["implementation"]: (row["extra_info"]["timing"], row["stats"]) for row in rows}
     acme, base = info["acme"], info["torch-cpu"]
@@ -205,7 +205,7 @@ def test_an_impossible_time_is_shown_and_not_recorded(project: Project, ceilings
     ceilings(Ceilings(1.0, 1.0, "given"))
     benchmarked(project, SUITE)
     project.kernel()
-    outcome = project.run("--benchmark-only", "--benchmark-json=times.json")
+    outcome = project.run("--benchmark-only", "--in-process", "--visits=1", "--benchmark-json=times.json")
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 1})
     assert "findings: 1" in outcome.text
     (row,) = json.loads((project.folder / "times.json").read_text())["benchmarks"]
@@ -271,7 +271,7 @@ def test_what_is_not_the_kernels_time_is_not_taken(project: Project):
     project.kernel("right")
     tail = "acme.arrays = type('Compiling', (type(acme.arrays),), {'untimed': 'compiles each call'})()"
     project.kernel(tail=tail)
-    outcome = project.run("--benchmark-only", "--level=smoke")
+    outcome = project.run("--benchmark-only", "--in-process", "--visits=1", "--level=smoke")
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 2, "unsupported": 2})
     rows = [record for record in outcome.records if record["implementation"] == "acme"]
     assert [record["reason"] for record in rows] == ["no time: compiles each call"]
@@ -297,7 +297,7 @@ def test_the_table_has_an_order_of_its_own(project: Project):
     project.kernel()
     places = []
     for seed in (4, 5):
-        text = project.run("--benchmark-only", "--level=smoke", "--visits=1", f"--order={seed}").text
+        text = project.run("--benchmark-only", "--in-process", "--level=smoke", "--visits=1", f"--order={seed}").text
         assert f"order: --order {seed}" in text
         places.append([line.split()[0] for line in text.splitlines() if "flop/byte" in line])
     assert places[0] == places[1]
@@ -309,7 +309,7 @@ def test_a_run_on_an_unusable_machine_exits_3(project: Project, monkeypatch: pyt
     project.kernel()
     project.kernel("torch_cpu", tail="acme.name = 'torch-cpu'")
     monkeypatch.setattr(Conditions, "values", lambda _: {"others": 1.4})
-    outcome = project.run("--benchmark-only", "--visits=1", "--benchmark-json=times.json")
+    outcome = project.run("--benchmark-only", "--in-process", "--visits=1", "--benchmark-json=times.json")
     assert (outcome.exit, outcome.statuses) == (3, {"pass": 2})
     assert "machine: unusable. Nothing is compared" in outcome.text
     assert "other processes: they took 1.4 cores (limit 0.8)" in outcome.text
@@ -317,7 +317,7 @@ def test_a_run_on_an_unusable_machine_exits_3(project: Project, monkeypatch: pyt
         times = row["extra_info"]["timing"]
         assert (times["machine"]["state"], times["ratio_to_torch"]) == ("unusable", None)
     project.kernel("wrong", body="return y + 1")
-    assert project.run("--benchmark-only", "--visits=1").exit == 1
+    assert project.run("--benchmark-only", "--in-process", "--visits=1").exit == 1
 
 
 def test_a_clock_that_disagrees_proves_nothing_on_an_unusable_machine(
@@ -330,7 +330,7 @@ def test_a_clock_that_disagrees_proves_nothing_on_an_unusable_machine(
     monkeypatch.setattr(Rotation, "visit", Mock(side_effect=doubt))
     for values, status, code in (({"others": 1.4}, "unavailable", 5), ({"others": 0.4}, "fail", 1)):
         monkeypatch.setattr(Conditions, "values", lambda _, values=values: values)
-        outcome = project.run("--benchmark-only", "--visits=1")
+        outcome = project.run("--benchmark-only", "--in-process", "--visits=1")
         assert (outcome.exit, {*outcome.statuses}) == (code, {status})
         assert str(doubt) in " ".join(outcome.text.split()) or status == "unavailable"
 

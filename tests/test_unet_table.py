@@ -200,17 +200,21 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Any]:
-    """`conformance unet` on two tiny layers and a file of its own."""
+    """`conformance unet` on two tiny layers and a file of its own, visited once, in this process unless in `processes`:
+    each of those takes a second to start."""
     monkeypatch.setattr(unet, "UNET", (TINY, OTHER))
+    (tmp_path / "shipped").mkdir()  # nothing, where a name would be looked for for seconds
+    monkeypatch.setattr(unet, "IMPLS", tmp_path / "shipped")
     monkeypatch.setenv(unet.ALLOCATION, "false")
     monkeypatch.setenv("COLUMNS", "160")
 
-    def called(*words: str, change: str = "", head: str = "") -> Any:
+    def called(*words: str, change: str = "", head: str = "", processes: bool = False) -> Any:
         file = tmp_path / "acme.py"
         file.write_text(KERNEL.format(change=change, head=head))
         given = [word.format(file=file, folder=tmp_path) for word in words]
+        given += [] if processes else ["--in-process"]
         try:
-            code = main(["unet", "--visits", "2", *given])
+            code = main(["unet", "--visits", "1", *given])
         except SystemExit as stop:
             code = int(str(stop.code))
         shown = capsys.readouterr()
@@ -220,7 +224,8 @@ def run(
 
 
 def test_a_run_prints_and_writes_every_cell(run: Callable[..., Any]):
-    outcome = run("--impl", "{file}", "--csv", "{folder}/a.csv", "--markdown", "{folder}/a.md")
+    files = "--csv", "{folder}/a.csv", "--markdown", "{folder}/a.md"
+    outcome = run("--impl", "{file}", "--visits", "2", *files, processes=True)
     assert (outcome.code, outcome.err) == (0, "")
     rows = list(csv.DictReader((outcome.folder / "a.csv").open(newline="")))
     assert [(row["operator"], row["problem"], row["verdict"]) for row in rows] == [
@@ -267,7 +272,7 @@ def test_tensors_of_a_layer_are_freed_before_the_next(run: Callable[..., Any], m
         visit(subject, conditions)
 
     monkeypatch.setattr(Subject, "visit", visited)
-    assert run("--impl", "{file}", "--direction", "forward").code == 0
+    assert run("--impl", "{file}", "--direction", "forward", "--visits", "2").code == 0
     assert [*held, expectation.cache_info().currsize] == [0] * 5
 
 
@@ -297,7 +302,8 @@ def test_a_wrong_kernel_fails_the_run_and_the_rest_is_shown(run: Callable[..., A
 
 
 def test_a_kernel_that_ends_its_process_is_an_error_and_the_rest_is_shown(run: Callable[..., Any]):
-    outcome = run("--impl", "{file}", "--direction", "forward", change=" + (len(w) == 4 and __import__('os').abort())")
+    change = " + (len(w) == 4 and __import__('os').abort())"
+    outcome = run("--impl", "{file}", "--direction", "forward", change=change, processes=True)
     assert outcome.code == 1
     assert re.search(r"^4x4@6 +acme +error +- ", outcome.out, re.MULTILINE)
     assert "was ended by SIGABRT" in outcome.out
@@ -307,8 +313,8 @@ def test_a_kernel_that_ends_its_process_is_an_error_and_the_rest_is_shown(run: C
 def test_kernels_can_run_in_this_process(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CALLED", raising=False)
     change = " + len(__import__('os').environ.setdefault('CALLED', ''))"
-    for words, called in ((), False), (("--in-process",), True):
-        assert run("--impl", "{file}", "--direction", "forward", *words, change=change).code == 0
+    for called in False, True:
+        assert run("--impl", "{file}", "--layers", "4x4@6", change=change, processes=not called).code == 0
         assert ("CALLED" in os.environ) is called
     monkeypatch.delenv("CALLED")
 
@@ -341,7 +347,7 @@ def test_a_command_line_that_cannot_be_meant(run: Callable[..., Any], words: tup
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("option", ["--csv", "--markdown"])
 def test_a_full_disk_is_named(run: Callable[..., Any], option: str):
-    outcome = run("--impl", "{file}", "--direction", "forward", option, "/dev/full")
+    outcome = run("--impl", "{file}", "--direction", "forward", "--layers", "4x4@6", option, "/dev/full")
     assert outcome.code == 4
     assert outcome.err == f"{option} /dev/full: cannot be written (No space left on device)\n"
 
@@ -382,7 +388,7 @@ def test_fewer_threads_for_one_are_refused(run: Callable[..., Any], frameworks: 
         raise ValueError("more than 1")
 
     frameworks["numba"] = SimpleNamespace(set_num_threads=refuse, get_num_threads=lambda: machine.cores() + 1)
-    outcome = run("--impl", "{file}", "--in-process")
+    outcome = run("--impl", "{file}")
     assert outcome.code == 4
     assert f"numba has {machine.cores() + 1} threads" in outcome.err
     assert "NUMBA_NUM_THREADS" in outcome.err
@@ -397,16 +403,39 @@ def test_tf32_follows_the_flags(frameworks: dict[str, Any]):
     assert machine.tf32([Implementation("acme")]) == "off"
 
 
-def test_the_default_implementations_come_in_order():
-    plan = unet.planned((), ("conv_forward",), "exact")
-    found = list(plan.registry.implementations)
-    assert found == [name for name in unet.DEFAULT if name in found]
-    assert plan.registry.unavailable or found == list(unet.DEFAULT)
+SHIPPED = """
+from conformance import Implementation
+from tests import kernels
+
+one = Implementation("{name}")
+one.implements("conv_forward")(kernels.conv_forward)
+"""
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Implementations in place of those of the suite, which take long to load."""
+    monkeypatch.setattr(unet, "IMPLS", tmp_path)
+    for name in ("first", "second", "third"):
+        (tmp_path / f"{name}.py").write_text(SHIPPED.format(name=name))
+
+
+@pytest.mark.usefixtures("shipped")
+def test_the_default_implementations_come_in_order(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(unet, "DEFAULT", ("third", "not-here", "first"))
+    plan = unet.planned((), ("conv_forward",), "probes")
+    assert list(plan.registry.implementations) == ["third", "first"]
     cases = plan.timed("conv_forward", UNET)
-    assert {case.method for case in cases if isinstance(case, Case)} <= {"exact"}
+    assert {case.method for case in cases if isinstance(case, Case)} == {"probes"}
 
 
+@pytest.mark.usefixtures("shipped")
 def test_names_come_in_the_order_given():
-    present = [n for n in ("numpy-direct", "numba-cpu") if n in registry.load(registry.discover(IMPLS)).implementations]
-    plan = unet.planned((*present, present[0]), ("conv_forward",), "probes")
-    assert list(plan.registry.implementations) == present
+    plan = unet.planned(("third", "second", "third"), ("conv_forward",), "probes")
+    assert list(plan.registry.implementations) == ["third", "second"]
+
+
+def test_the_default_implementations_are_shipped():
+    folders = "torch_native", "numba_cpu", "jax_native", "numba_cuda"
+    found = registry.load([path for path in registry.discover(IMPLS) if path.stem in folders])
+    assert found.unavailable or set(unet.DEFAULT) <= found.implementations.keys()

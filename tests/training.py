@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def planted(name: str = "acme", when: Any = None, **changed: Any) -> Implementat
     return implementation
 
 
+@cache
 def numpy_direct() -> Implementation:
     """The plainest of `impls/`, in every dtype."""
     (path,) = (path for path in registry.discover(IMPLS) if path.stem == "numpy_direct")
