@@ -11,6 +11,9 @@ from tests.conftest import Project, no_traceback_of_ours
 
 pytest_plugins = ["pytester"]
 
+KEPT = "--workers=30"
+"""Every file keeps its process, instead of being loaded again for its cases."""
+
 OPTIONS = {
     "impl": ("--impl=amce", "--impl amce: unknown; did you mean acme? Choices: acme, right"),
     "impl-path": ("--impl=nowhere/acme.py", "--impl nowhere/acme.py: no such file"),
@@ -144,10 +147,10 @@ FILES = {
     "skips": ("import pytest\npytest.skip('x', allow_module_level=True)", "a kernel must not know that it is tested"),
     "syntax": ("def f(:\n", "SyntaxError: invalid syntax (acme.py, line 1)"),
     "nothing": ("x = 1", "defines no conformance.Implementation at module level"),
-    "not text": ("x = '\0'", "SyntaxError: source code string cannot contain null bytes"),
-    "wrong import": ("from conformance import Contrakt", "ImportError: cannot import name 'Contrakt'"),
-    "wrong name": ("from json import nothing", "ImportError: cannot import name 'nothing' from 'json'"),
-    "wrong module": ("import conformance.contracts", "No module named 'conformance.contracts'"),
+    "not-text": ("x = '\0'", "SyntaxError: source code string cannot contain null bytes"),
+    "wrong-import": ("from conformance import Contrakt", "ImportError: cannot import name 'Contrakt'"),
+    "wrong-name": ("from json import nothing", "ImportError: cannot import name 'nothing' from 'json'"),
+    "wrong-module": ("import conformance.contracts", "No module named 'conformance.contracts'"),
     "device": (
         "from conformance import *\nImplementation('acme', device='gpu')",
         "device='gpu': must be one of cpu, cuda, rocm, ",
@@ -156,7 +159,7 @@ FILES = {
         "from conformance import *\nImplementation('acme', arrays=numpy_arrays)",
         "arrays=<function numpy_arrays",
     ),
-    "old bridge": (
+    "old-bridge": (
         "from conformance import *\nclass Old(type(numpy_arrays())):\n    def unavailable(self): return ''\n"
         "Implementation('acme', arrays=Old())",
         "unavailable() of a bridge is now require(), which raises conformance.Unavailable",
@@ -178,22 +181,25 @@ FILES = {
     "field": (RIGHT + "Contract(accumulator='fp32')", "unexpected keyword argument 'accumulator'"),
     "value": (RIGHT + "Contract(inputs='fp8')", "Contract(inputs='fp8'): must be one of exact, "),
     "waiver": (RIGHT + "a.waive('conv_forward', reason='', url='')", "waive(...) needs a reason and a url"),
-    "waived distribution": (
+    "waived-distribution": (
         RIGHT + "a.waive('conv_forward', reason='r', url='u', distributions=('wild',))",
         "distributions: 'wild' is not one of integer, fixed",
     ),
 }
 
 
-@pytest.mark.parametrize(("source", "message"), FILES.values(), ids=FILES)
-def test_file(project: Project, source: str, message: str):
-    project.write("impls/acme.py", source)
+def test_files(project: Project):
+    """All of them in one run, beside a right one."""
+    for name, (source, _) in FILES.items():
+        project.write(f"impls/{name}.py", source)
     project.kernel("right")
     outcome = project.run()
-    assert (outcome.exit, outcome.statuses) == (1, {"error": 1, "pass": 1})
-    assert message in outcome.of("acme.py")["reason"]
+    assert (outcome.exit, outcome.statuses) == (1, {"error": len(FILES), "pass": 1})
     unwrapped = " ".join(outcome.text.split())
-    assert f"impls/acme.py: 1 kind of failure, 1 case 1. {outcome.of('acme.py')['reason']}" in unwrapped
+    for name, (_, message) in FILES.items():
+        reason = outcome.of(f"{name}.py")["reason"]
+        assert message.replace("acme.py", f"{name}.py") in reason
+        assert f"impls/{name}.py: 1 kind of failure, 1 case 1. {reason}" in unwrapped
     assert no_traceback_of_ours(outcome.text)
 
 
@@ -226,12 +232,12 @@ RESULTS = {
     "scalar": ("return y.sum()", "fail", "returned numpy.float32; expected numpy.ndarray"),
     "dtype": ("return y.astype('float64')", "fail", "y has dtype fp64; expected fp32"),
     "integers": ("return y.astype('int32')", "fail", "y has dtype int32; expected fp32"),
-    "byte order": ("return y.astype('>f4')", "fail", "y has dtype >f4; expected fp32"),
+    "byte-order": ("return y.astype('>f4')", "fail", "y has dtype >f4; expected fp32"),
     "nan": ("return y * float('nan')", "fail", "all of them are NaN: was the output ever written?"),
-    "some nan": ("y[0, 0, 0, 0] = float('nan'); return y", "fail", "1 are NaN where the reference is not"),
+    "some-nan": ("y[0, 0, 0, 0] = float('nan'); return y", "fail", "1 are NaN where the reference is not"),
     "infinite": ("return y * 0 + float('inf')", "fail", "y: 32 of 32 elements mismatched"),
     "two": ("return y, y", "fail", "returned 2 results; expected 1 (y)"),
-    "none at all": ("return ()", "fail", "returned 0 results; expected 1 (y)"),
+    "none-at-all": ("return ()", "fail", "returned 0 results; expected 1 (y)"),
     "None": ("return None", "fail", "returned builtins.NoneType; expected numpy.ndarray"),
     "list": ("return y.tolist()", "fail", "returned builtins.list; expected numpy.ndarray"),
     "dict": ("return {'y': y}", "fail", "returned builtins.dict; expected numpy.ndarray"),
@@ -243,39 +249,44 @@ RESULTS = {
     "subclass": ("import numpy; return y.view(numpy.recarray)", "fail", "returned numpy.rec.recarray; expected"),
     "masked": ("import numpy; return numpy.ma.masked_array(y)", "fail", "returned numpy.ma.MaskedArray; expected"),
     "object": ("return y.astype(object)", "fail", "y has dtype object; expected fp32"),
-    "own fault": ("return undefined", "error", "raised NameError: name 'undefined' is not defined at "),
+    "own-fault": ("return undefined", "error", "raised NameError: name 'undefined' is not defined at "),
 }
 
 
-@pytest.mark.parametrize("distribution", ["integer", "fixed"])
-@pytest.mark.parametrize(("body", "status", "message"), RESULTS.values(), ids=RESULTS)
-def test_result(project: Project, body: str, status: str, message: str, distribution: str):
-    project.kernel(body=body)
+def test_results(project: Project):
+    for name, (body, *_) in RESULTS.items():
+        project.kernel(name, body=body)
     project.kernel("right")
-    outcome = project.run(f"--distribution={distribution}")
-    assert (outcome.exit, outcome.statuses) == (1, {status: 1, "pass": 1})
-    assert message in outcome.of("acme")["reason"]
-    assert message in outcome.text
+    outcome = project.run("--distribution=integer", "--distribution=fixed", KEPT)
+    assert outcome.exit == 1
+    assert len(outcome.records) == 2 * (len(RESULTS) + 1)
+    for name, (_, status, message) in {**RESULTS, "right": ("", "pass", "")}.items():
+        mine = [record for record in outcome.records if record["implementation"] == name]
+        assert [record["status"] for record in mine] == [status] * 2, name
+        assert all(message in record["reason"] for record in mine), name
+        assert message in outcome.text
     assert no_traceback_of_ours(outcome.text)
 
 
 FAULTS = {
-    "too few": ("", "def f(x, w, *, stride): pass", "raised TypeError: f() takes 2 positional arguments but 3 "),
-    "too many": ("", "def f(x, w, bias, out): pass", "f() missing 1 required positional argument: 'out'"),
+    "too-few": ("", "def f(x, w, *, stride): pass", "raised TypeError: f() takes 2 positional arguments but 3 "),
+    "too-many": ("", "def f(x, w, bias, out): pass", "f() missing 1 required positional argument: 'out'"),
     "deep": ("", "def f(x, w, bias):\n    np.reshape(x, 5)", "cannot reshape array of size 32 into shape (5,) at "),
     "when": (", when=lambda p: p.group == 1", FORWARD, "when=... raised AttributeError: 'ConvGeometry' object has no"),
 }
 
 
-@pytest.mark.parametrize(("declares", "function", "message"), FAULTS.values(), ids=FAULTS)
-def test_fault_of_a_kernel(project: Project, declares: str, function: str, message: str):
-    decorator = f"@a.implements('conv_forward'{declares})"
-    file = project.write("impls/acme.py", f"import numpy as np\n{RIGHT}{decorator}\n{function}")
+def test_faults_of_kernels(project: Project):
+    for name, (declares, function, _) in FAULTS.items():
+        head = RIGHT.replace("acme", name) + f"@a.implements('conv_forward'{declares})"
+        project.write(f"impls/{name}.py", f"import numpy as np\n{head}\n{function}")
     project.kernel("right")
-    outcome = project.run()
-    assert (outcome.exit, outcome.statuses) == (1, {"error": 1, "pass": 1})
-    assert message in outcome.of("acme")["reason"]
-    assert outcome.of("acme")["reason"].endswith(f"{file}:6") or not message.endswith(" at ")
+    outcome = project.run(KEPT)
+    assert (outcome.exit, outcome.statuses) == (1, {"error": len(FAULTS), "pass": 1})
+    for name, (*_, message) in FAULTS.items():
+        reason = outcome.of(name)["reason"]
+        assert message in reason
+        assert reason.endswith(f"{name}.py:6") or not message.endswith(" at ")
     assert no_traceback_of_ours(outcome.text)
 
 
@@ -288,20 +299,20 @@ def test_fault_of_a_waivers_predicate(project: Project):
 
 SAYS_NOTHING = "class Silent(Exception):\n    def __str__(self): raise RuntimeError('no words')"
 RAISED = {
-    "without words": (
+    "without-words": (
         {"head": SAYS_NOTHING, "body": "raise Silent"},
         "raised Silent: (its message cannot be shown: RuntimeError)",
     ),
-    "with megabytes": ({"body": "raise ValueError('m' * 3_000_000)"}, " ... (3,000,000 characters)"),
+    "with-megabytes": ({"body": "raise ValueError('m' * 3_000_000)"}, " ... (3,000,000 characters)"),
 }
 
 
-@pytest.mark.parametrize(("changes", "reason"), RAISED.values(), ids=RAISED)
-def test_whatever_an_exception_says_is_one_short_verdict(project: Project, changes: dict[str, str], reason: str):
-    project.kernel(**changes)
+def test_whatever_an_exception_says_is_one_short_verdict(project: Project):
+    for name, (changes, _) in RAISED.items():
+        project.kernel(name, **changes)
     outcome = project.run()
-    assert (outcome.exit, outcome.statuses) == (1, {"error": 1})
-    assert reason in outcome.of("acme")["reason"]
+    assert (outcome.exit, outcome.statuses) == (1, {"error": len(RAISED)})
+    assert all(reason in outcome.of(name)["reason"] for name, (_, reason) in RAISED.items())
     assert len(outcome.text) < 20_000
 
 

@@ -27,7 +27,7 @@ from tests.misbehaviours import MISBEHAVIOURS
 pytest_plugins = ["pytester"]
 
 DISTRIBUTIONS = tuple(f"--distribution={name}" for name in ("integer", "fixed", "impulse", "special"))
-LIMITS = ("--timeout=2", "--memory=1")
+LIMITS = ("--timeout=2", "--memory=100", "--workers=100")
 
 
 MARK = f"ISOLATION_TEST={os.getpid()}"
@@ -65,51 +65,63 @@ def without_times(record: dict) -> dict:
     return record | {"seconds": None}
 
 
+SEVERAL = ("segfault",)
+"""Of what ends every case, what is also run in several: after three no more are."""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="signals, limits and /proc of Linux")
 def test_misbehaviours(project: Project):
-    """All of them in one run with a right kernel: one verdict each, and the right one's records as if it were alone.
-    With two workers, because most of them are waited for."""
-    project.kernel("right", folder="right")
-    alone = project.run(
-        f"--impl={project.folder}/right/right.py", *DISTRIBUTIONS, "--records=alone.jsonl", subprocess=True
-    )
-    assert alone.exit == 0
-    files = [project.write(f"bad/{name}.py", one.file(name)) for name, one in MISBEHAVIOURS.items()]
-    given = [f"--impl={file}" for file in (*files, project.folder / "right/right.py")]
-    side_by_side = ("-p", "xdist", "-n", "2")
-    outcome = project.run(*side_by_side, *given, *DISTRIBUTIONS, *LIMITS, subprocess=True, patience=500)
-    assert outcome.exit == 1
-    assert left() == []
+    """One verdict each beside a right kernel, and the right one's records as if it were alone. What ends every case has
+    one: each is a new process, and many are waited for. All processes are kept, so that no file is loaded twice."""
+    file = project.kernel("right", folder="right")
+    assert project.run(f"--impl={file}", *DISTRIBUTIONS, subprocess=True).exit == 0
+    alone = {r["distribution"]: without_times(r) for r in project.records()}
+    ending = [name for name, one in MISBEHAVIOURS.items() if one.said == "error" and name not in SEVERAL]
+    lasting = [name for name in MISBEHAVIOURS if name not in ending]
     wrong = []
-    for name, expected in MISBEHAVIOURS.items():
-        mine = [r for r in outcome.records if r["implementation"] in (name, str(project.folder / f"bad/{name}.py"))]
-        broken = {"broken"} if mine and all(r["kind"] == "broken" for r in mine) else set()
-        statuses = broken or {record["status"] for record in mine}
-        cases = sum(record["cases"] for record in mine)
-        reasons = [record["reason"] for record in mine if record["status"] != "pass"]
-        told = all(r.startswith(expected.reason) or expected.reason in r or "not run" in r for r in reasons)
-        if statuses != set(expected.said.split()) or cases != (1 if broken else 4) or not told:
-            wrong.append((name, expected.said, statuses, cases, reasons[:2]))
+    for names, distributions in ((ending, DISTRIBUTIONS[:1]), (lasting, DISTRIBUTIONS)):
+        files = [project.write(f"bad/{name}.py", MISBEHAVIOURS[name].file(name)) for name in names]
+        given = [f"--impl={one}" for one in (*files, file)]
+        outcome = project.run(*given, *distributions, *LIMITS, subprocess=True, patience=500)
+        assert outcome.exit == 1
+        assert left() == []
+        wrong += [found for name in names if (found := unexpected(project, name, outcome.records, len(distributions)))]
+        right = {r["distribution"]: without_times(r) for r in outcome.records if r["implementation"] == "right"}
+        assert right == {name: alone[name] for name in right}
+        assert len(right) == len(distributions)
     assert not wrong, "\n".join(map(str, wrong))
-    (first, *_), others = project.records("alone.jsonl"), project.records()
-    assert first["kind"] in ("case", "header")
-    right = {r["distribution"]: without_times(r) for r in others if r["implementation"] == "right"}
-    by_itself = {r["distribution"]: without_times(r) for r in project.records("alone.jsonl") if r["kind"] == "case"}
-    assert right == by_itself
+    after_three = [
+        r["reason"] for r in outcome.records if r["implementation"] == "segfault" and "not run" in r["reason"]
+    ]
+    assert after_three == ["not run, crashed 3 times"]
 
 
-@pytest.mark.parametrize("changed", ["fesetround(0x400)", "fesetround(0x800)"])
-def test_floating_point_mode_is_changed_for_oneself_alone(project: Project, changed: str):
+def unexpected(project: Project, name: str, records: list[dict[str, Any]], cases: int) -> tuple[Any, ...]:
+    """What the records say of a misbehaviour, where that is not what they must."""
+    expected = MISBEHAVIOURS[name]
+    mine = [r for r in records if r["implementation"] in (name, str(project.folder / f"bad/{name}.py"))]
+    broken = {"broken"} if mine and all(r["kind"] == "broken" for r in mine) else set()
+    statuses = broken or {record["status"] for record in mine}
+    counted = sum(record["cases"] for record in mine)
+    reasons = [record["reason"] for record in mine if record["status"] != "pass"]
+    told = all(expected.reason in reason or "not run" in reason for reason in reasons)
+    if statuses == set(expected.said.split()) and counted == (1 if broken else cases) and told:
+        return ()
+    return name, expected.said, statuses, counted, reasons[:2]
+
+
+def test_floating_point_mode_is_changed_for_oneself_alone(project: Project):
     """x86's constants; other processors refuse them, and nothing changes."""
     project.kernel("right")
-    project.kernel("rounds", head=f"import ctypes; changes = ctypes.CDLL(None).{changed}")
+    for name, mode in (("down", "0x400"), ("up", "0x800")):
+        project.kernel(name, head=f"import ctypes; changes = ctypes.CDLL(None).fesetround({mode})")
     selection = ("--distribution=behaviour", "-k", "floating_point_mode or results_are_plain")
     project.write("suite/test_behaviour.py", BEHAVIOUR)
     outcome = project.run(*selection, subprocess=True)
     failed = {(r["implementation"], r["check"]) for r in outcome.records if r["status"] == "fail"}
     if platform.machine() == "x86_64":
-        assert failed == {("rounds", "floating_point_mode_is_unchanged")}
-        assert outcome.statuses["pass"] == 3
+        assert failed == {("down", "floating_point_mode_is_unchanged"), ("up", "floating_point_mode_is_unchanged")}
+        assert outcome.statuses["pass"] == 4
 
 
 def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
@@ -300,7 +312,7 @@ def test_problem_is_given_to_one_kernel_as_to_the_other(project: Project):
 @pytest.mark.parametrize("option", ["--timeout=0", "--timeout=x", "--memory=-1", "--workers=0", "--workers=1.5"])
 def test_limit_that_cannot_be_meant(project: Project, option: str):
     project.kernel()
-    outcome = project.run(option, subprocess=True)
+    outcome = project.run(option)
     assert outcome.exit == 4
     assert option.split("=")[0] in outcome.text
     assert "must be" in outcome.text

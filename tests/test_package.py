@@ -13,6 +13,7 @@ from conformance.__main__ import main
 from conformance.execution.selection import Selection
 from conformance.implementations import errors, registry
 from conformance.plugin.entry import FOLDERS
+from conformance.resources import IMPLS
 from tests.conftest import ROOT, no_traceback_of_ours
 
 pytest_plugins = ["pytester"]
@@ -169,9 +170,10 @@ LISTS = {
 
 @pytest.mark.parametrize(("kind", "name"), LISTS.items(), ids=LISTS)
 def test_list(capsys: pytest.CaptureFixture[str], kind: str, name: str):
-    assert main(["list", kind]) == 0
+    words = [kind, str(IMPLS / "numpy_direct")] if kind == "implementations" else [kind]
+    assert main(["list", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert main(["list", kind, "--json"]) == 0
+    assert main(["list", *words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert name in [line.split()[0] for line in lines]
     assert [row["name"] for row in rows] == [line.split()[0] for line in lines]
