@@ -263,5 +263,5 @@ def _distance(first: Arrays, second: Arrays, mask: Mapping[str, np.ndarray]) -> 
     for name, places in mask.items():
         kept = np.where(places, first[name] - second[name], 0.0)
         total += float(np.vdot(kept, kept))
-        count += np.count_nonzero(places)
+        count += int(np.count_nonzero(places))
     return math.sqrt(total), count
