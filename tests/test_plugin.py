@@ -364,3 +364,14 @@ def test_minutes_are_a_number(project: Project, text: str):
     outcome = project.run(f"--minutes={text}")
     assert outcome.exit == 4
     assert f"--minutes {text}: must be a number above 0" in outcome.text
+
+
+def test_a_name_is_looked_for_in_files_that_are_called_alike_before_others(project: Project):
+    project.kernel("acme")
+    loaded = project.folder / "loaded"
+    file = project.kernel("zeta", head=f"import pathlib\npathlib.Path({str(loaded)!r}).touch()")
+    assert project.run("--impl=acme").statuses == {"pass": 1}
+    assert not loaded.exists()
+    file.rename(file.with_name("other.py"))
+    assert project.run("--impl=zeta").statuses == {"pass": 1}
+    assert loaded.exists()
