@@ -29,11 +29,10 @@ from conformance.implementations.registry import Registry
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
 from conformance.operators.spatial import RANKS
-from conformance.problems import LAYOUTS, PROBLEMS, Variant, typed
+from conformance.problems import LAYOUTS, PROBLEMS, Variant, at_level, typed
 from conformance.problems.drawn import THIN, candidates, drawn
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
 from conformance.problems.regressions import Row, TableError, read, rows
-from conformance.problems.table import at_level
 from conformance.resources import IMPLS
 from impls.numpy_direct.conv_requantized import conv_requantized
 from tests import kernels

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conformance.inputs import DISTRIBUTIONS
-from conformance.problems import PROBLEMS, table
+from conformance.problems import PROBLEMS, at_level, table
 from conformance.problems.pairwise import PAIRWISE
 
 
@@ -22,12 +22,12 @@ def test_names_and_geometries_are_unique():
 
 
 def test_every_level_adds_problems():
-    counts = [sum(len(variants) for _, variants in table.at_level(PROBLEMS, level)) for level in table.LEVELS[:-1]]
+    counts = [sum(len(variants) for _, variants in at_level(PROBLEMS, level)) for level in table.LEVELS[:-1]]
     assert counts == sorted(set(counts))
 
 
 def test_smoke_is_what_its_table_names_and_has_every_parameter():
-    rows = list(table.at_level(PROBLEMS, "smoke"))
+    rows = list(at_level(PROBLEMS, "smoke"))
     assert {problem.name for problem, _ in rows} == set(table.SMOKE)
     convolutions = [problem.geometry for problem, _ in rows if problem.geometry.family == "conv"]
     ungrouped = [g for g in convolutions if g.groups == 1]

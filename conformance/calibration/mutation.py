@@ -74,10 +74,10 @@ def rows(operator: str, level: str, names: Iterable[str] = (), rank: int | None 
                 recipe = Recipe(OPERATORS[operator], problem.geometry, variant.dtype, variant.distribution, SEED)
                 found.setdefault(recipe, problem.name)
     # a mutant is run until it is detected: all of them on a batch of 70,001 images took minutes
-    return sorted(((name, recipe) for recipe, name in found.items()), key=lambda row: _cost(row[1]))
+    return sorted(((name, recipe) for recipe, name in found.items()), key=lambda row: cost(row[1]))
 
 
-def _cost(recipe: Recipe) -> int:
+def cost(recipe: Recipe) -> int:
     """In multiply-adds, with what the elements of its tensors cost: some problems have many and compute little."""
     operator, geometry = recipe.operator, recipe.geometry
     tensors = (*operator.inputs(geometry).values(), *operator.outputs(geometry).values())
@@ -92,7 +92,7 @@ def outcomes(
         (mutant, Outcome(mutant.name, mutant.family, operator)) for mutant in mutants if operator in mutant.operators
     ]
     for name, recipe in rows:
-        concerned = [(m, o) for m, o in pairs if not o.detected and _judged(m, recipe)]
+        concerned = [(m, o) for m, o in pairs if not o.detected and is_judged(m, recipe)]
         if not concerned:
             continue
         expected, good = Expectation(recipe), dict[Run, Arrays]()
@@ -104,18 +104,22 @@ def outcomes(
                 continue  # nobody could tell it from its good kernel here
             outcome.differs = True
             if recipe.distribution not in without:
-                outcome.checks = _failed(mutant, expected, outputs, without)
+                outcome.checks = failed_checks(mutant, expected, outputs, without)
                 outcome.where = f"{recipe.distribution} {recipe.dtype} {name}"
     return [outcome for _, outcome in pairs]
 
 
-def _judged(mutant: Mutant, recipe: Recipe) -> bool:
+def is_judged(mutant: Mutant, recipe: Recipe) -> bool:
+    """Whether a mutant exists on a recipe and is not exempt there."""
     if mutant.contract.exempts(recipe.distribution, recipe.dtype):
         return False
     return mutant.applies(recipe.operator.name, recipe.geometry, recipe.dtype)
 
 
-def _failed(mutant: Mutant, expected: Expectation, outputs: Arrays, without: frozenset[str]) -> tuple[str, ...]:
+def failed_checks(
+    mutant: Mutant, expected: Expectation, outputs: Arrays, without: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """The checks that a mutant's outputs fail, but for the statistics `without`; none where they pass."""
     off = {STATISTICS[part] for part in without & STATISTICS.keys()}
     with np.errstate(all="ignore"):
         judged = judgements(mutant, expected, outputs=outputs, infer=False)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from conformance.execution.naming import base_of, load_named, vary, word
 from conformance.execution.paths import MAX_PATHS, every_variant, paths
 from conformance.execution.remote import Condition
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, like_channels_last, require_known
+from conformance.execution.share import budget, share
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
@@ -31,11 +32,12 @@ from conformance.implementations.implementation import (
     variant_name,
 )
 from conformance.layouts import GROUPED, NAMES, is_optional, layouts_of, rank_of
-from conformance.operators import FAMILIES, OPERATORS, takes
+from conformance.operators import OPERATORS, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import CANDIDATES, candidates
-from conformance.problems.table import DRAWN, applies, usual
+from conformance.problems.ranking import Row
+from conformance.problems.table import DRAWN, usual
 from conformance.resources import IMPLS
 
 Predicate = Callable[[Any], bool]
@@ -68,6 +70,8 @@ class Plan:
         self._paths: dict[tuple[str, str, int], list[tuple[Problem, Variant]]] = {}
         """Of an implementation, an operator and how many are asked for: several checks want the same."""
         self._behaviour: dict[str, list[Problem]] = {}
+        self._rows_of: dict[str, tuple[list[Row], int]] = {}
+        self._shares: dict[tuple[str, str], list[list[Variant]]] = {}
         self._asked = set[str]()
         """Operators whose kernels have been asked what they take."""
         self.claims: dict[str, Claim] = {}
@@ -148,24 +152,76 @@ class Plan:
         return (*self.selection.program.split(), *place, *named)
 
     @cached_property
-    def _table(self) -> Rows:
+    def _table(self) -> list[Row]:
         """What is asked for, of all operators."""
         return [*self.selection.rows()]
 
     def cases(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
         """Everything required of an operator on the problems for which `when(geometry)` holds."""
-        if operator in self.selection.operators:
-            rows = [
-                (problem, [v for v in variants if v.suits(operator, problem.geometry)])
-                for problem, variants in self._table
-                if takes(operator, problem.geometry) and (when is None or when(problem.geometry))
-            ]
-            self._ask(operator)
-            yield from self._rows(operator, rows)
-            yield from self._regressions(operator, when)
-            if self.selection.level != "smoke" and self.selection.problems is PROBLEMS:
-                yield from self._left_out(operator, rows)
-                yield from self.drawn(operator, when)
+        if operator not in self.selection.operators:
+            return
+        self._ask(operator)
+        rows, listed = self._ranked(operator)
+        concerned = [when is None or when(problem.geometry) for problem, _ in rows]
+        present = yield from self._missing(operator, list(compress(rows[:listed], concerned)))
+        shares = [self._share(one, operator) for one in present]
+        for place, (problem, _) in enumerate(rows):
+            if concerned[place]:
+                mine = [(one, share[place]) for one, share in zip(present, shares, strict=True) if share[place]]
+                yield from self._of_row(operator, place, problem, mine)
+        yield from self._regressions(operator, when)
+        if self.selection.level != "smoke" and self.selection.problems is PROBLEMS:
+            yield from self.drawn(operator, when)
+
+    def _ranked(self, operator: str) -> tuple[list[Row], int]:
+        """What an operator has in the table, in order, and how many rows of that are of the level asked for."""
+        if operator not in self._rows_of:
+            own = [*self._suited(operator, self._table)]
+            whole = own
+            if self.selection.problems is PROBLEMS and self.selection.level in ("smoke", "huge"):
+                named = {(problem.name, variant) for problem, variants in own for variant in variants}
+                rest = self._suited(operator, replace(self.selection, level="standard").rows())
+                left = ((p, tuple(v for v in variants if (p.name, v) not in named)) for p, variants in rest)
+                whole = [*own, *(row for row in left if row[1])]
+            self._rows_of[operator] = whole, len(own)
+        return self._rows_of[operator]
+
+    def _suited(self, operator: str, rows: Iterable[Row]) -> Iterator[Row]:
+        """What of rows an operator has."""
+        for problem, variants in rows:
+            suited = takes(operator, problem.geometry) and [v for v in variants if v.suits(operator, problem.geometry)]
+            if suited:
+                yield problem, tuple(suited)
+
+    def _share(self, one: Implementation, operator: str) -> list[list[Variant]]:
+        """What is required of an implementation of every row of an operator."""
+        key, asked = (one.name, operator), self.selection
+        if key not in self._shares:
+            rows, listed = self._ranked(operator)
+
+            def taken(problem: Problem, variant: Variant) -> bool:
+                here = asked.includes(variant) and variant.suits(operator, problem.geometry)
+                return here and _takes(one, operator, problem, variant)
+
+            if asked.problems is not PROBLEMS:
+                self._shares[key] = [[*variants] for _, variants in rows]
+            else:
+                given = budget(one, asked.level, asked.programs, *asked.extra)
+                self._shares[key] = share(one, operator, rows, listed, given, taken)
+        return self._shares[key]
+
+    def _of_row(
+        self, operator: str, place: int, problem: Problem, shares: Sequence[tuple[Implementation, Sequence[Variant]]]
+    ) -> Iterator[Case]:
+        """The cases of one row, those of the same tensors together."""
+        every = dict.fromkeys(variant for _, variants in shares for variant in variants)
+        asked, program = self.selection, {one.name: self.program(one) for one, _ in shares}
+        for variant in sorted(every, key=lambda v: (v.dtype, v.distribution)):
+            for one, variants in shares:
+                here = concerns(one, operator, variant.layout) and not missing_storage(one.arrays, variant.storage)
+                if variant in variants and here:
+                    case = Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, program[one.name])
+                    yield replace(case, place=place)
 
     def timed(self, operator: str, problems: Iterable[Problem]) -> Iterator[Case | Absence]:
         """The cases of a benchmark table: dense fp32 data in the canonical layout.
@@ -240,7 +296,7 @@ class Plan:
         if operator in self._asked:
             return
         self._asked.add(operator)
-        geometries = [problem.geometry for problem, _ in self._table if takes(operator, problem.geometry)]
+        geometries = [problem.geometry for problem, _ in self._ranked(operator)[0]]
         for kernel in (kernel for one in self._able(operator) for kernel in one.kernels if kernel.operator == operator):
             if isinstance(kernel.when, Condition):
                 ranks = {rank_of(layout) for layout in kernel.layouts}
@@ -283,12 +339,19 @@ class Plan:
         self, operator: str, rows: Rows, check: str = "", lacks: Lacks = lambda one, operator: ""
     ) -> Iterator[Case | Absence]:
         """Cases of all implementations on rows of a table."""
+        present = yield from self._missing(operator, rows, check, lacks)
+        yield from self._cases(operator, rows, present)
+
+    def _missing(
+        self, operator: str, rows: Rows, check: str = "", lacks: Lacks = lambda one, operator: ""
+    ) -> Generator[Absence, None, list[Implementation]]:
+        """What of the rows implementations do not have; returns those that have some."""
         alike = defaultdict[tuple[str, str], list[tuple[Problem, Variant]]](list)
         for problem, variants in rows:
             for variant in variants:
                 alike[variant.layout, variant.storage].append((problem, variant))
         if not alike:
-            return
+            return []
         usual = sum(len(pairs) for (layout, _), pairs in alike.items() if self._counts(layout))
         present = yield from self._absences(operator, usual, lambda: _keys(operator, rows, check), lacks)
         for one in present:  # what a framework does not have is said once, not for each case
@@ -302,7 +365,7 @@ class Plan:
                 if pairs:
                     absence = Absence(one.name, operator, one.device, "unsupported", reason, len(pairs))
                     yield from self.compared(absence, partial(_keys, operator, [(p, [v]) for p, v in pairs], check))
-        yield from self._cases(operator, rows, present)
+        return present
 
     def _required(
         self, one: Implementation, operator: str, check: str, layout: str, pairs: list[tuple[Problem, Variant]]
@@ -372,29 +435,6 @@ class Plan:
                 )  # fmt: skip
                 yield replace(case, after=tuple(before))
 
-    def _left_out(self, operator: str, rows: Rows) -> Iterator[Case]:
-        """Problems that the table runs in no dtype and layout of a kernel, once in one that it declares: tables take
-        fp32 in channels first and other pairs in turn, so that a kernel without that pair would miss most shapes."""
-        asked, dtypes = self.selection, ordinary(OPERATORS[operator].dtypes)
-        for one in self._able(operator):
-            mine = [kernel for kernel in one.kernels if kernel.operator == operator]
-            declared = dict.fromkeys((d, la) for k in mine for d in k.dtypes if d in dtypes for la in k.layouts)
-            for problem, variants in rows:
-                plain = (v for v in variants if v.dtype in dtypes and not (is_optional(v.layout) or v.storage))
-                pairs = {(v.dtype, v.layout) for v in plain}
-                if not pairs or pairs & declared.keys():
-                    continue
-                known = FAMILIES[problem.geometry.family].distributions
-                for dtype, layout in declared:
-                    first = next(name for name in ("fixed", *known) if name in known and applies(name, dtype))
-                    variant = Variant(dtype, layout, first)
-                    fits = rank_of(layout) == problem.geometry.rank and asked.includes(variant)
-                    if fits and variant.suits(operator, problem.geometry) and _takes(one, operator, problem, variant):
-                        yield Case(
-                            one, OPERATORS[operator], problem, variant, asked.seed, asked.method, self.program(one)
-                        )
-                        break
-
     def drawn(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
         """What no table has: of every implementation the first problems drawn from the seed that it takes, in each
         number of dimensions.
@@ -416,8 +456,8 @@ class Plan:
                     if (variant := next((v for v in wanted if _takes(one, operator, problem, v)), None)) is not None:
                         left[one.name] -= 1
                         given.add(one.name)
-                        program = self.program(one)
-                        yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, program)
+                        case = Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method)
+                        yield replace(case, program=self.program(one), place=len(self._ranked(operator)[0]))
                 if not any(left.values()):
                     break
         for one in able if offered else ():
@@ -426,16 +466,8 @@ class Plan:
                 yield Absence(one.name, operator, one.device, "unsupported", reason, 1)
 
     def _cases(self, operator: str, rows: Rows, present: Sequence[Implementation]) -> Iterator[Case]:
-        asked = self.selection
-        for problem, variants in rows:
-            shared = sorted(variants, key=lambda v: (v.dtype, v.distribution))
-            for _, same_tensors in groupby(shared, key=lambda v: (v.dtype, v.distribution)):
-                layouts = list(same_tensors)
-                for one in present:
-                    program = self.program(one)
-                    mine = (v for v in layouts if concerns(one, operator, v.layout))
-                    for variant in (v for v in mine if not missing_storage(one.arrays, v.storage)):
-                        yield Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method, program)
+        for place, (problem, variants) in enumerate(rows):
+            yield from self._of_row(operator, place, problem, [(one, variants) for one in present])
 
 
 def _keys(operator: str, rows: Rows, check: str) -> list[Key]:

@@ -420,7 +420,7 @@ def implementation(home: Home, seen: wire.Implementation) -> declared.Implementa
     name = seen.name
     found = declared.Implementation(
         name, seen.device, Bridge(home, name, seen.bridge), Contract(**seen.contract), seen.version,  # type: ignore[arg-type]
-        seen.deterministic, seen.unsafe,
+        seen.deterministic, seen.unsafe, seen.compiles_per_shape,
     )  # fmt: skip
     for layout, letters in seen.layouts.items():
         try:

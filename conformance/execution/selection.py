@@ -50,6 +50,10 @@ class Selection:
     """Devices whose absence is a failure."""
     declared: tuple[str, ...] = ()
     """Layouts that the implementations of the run declare beside the suite's."""
+    programs: int | None = None
+    """Programs of each operator that an implementation compiles at most; None for the level's own number."""
+    extra: tuple[float, str] = (0, "")
+    """What percentage runs of what is behind the level, and what it is drawn from."""
     program: str = "conformance run" if CHECKOUT is None else "pytest"
     """What runs a single case again: `pytest` does in the checkout, and in a project of its own nowhere else."""
 

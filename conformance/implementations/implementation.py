@@ -107,7 +107,8 @@ class Implementation:
     `arrays` turns host tensors into what the kernels take (default: NumPy); `contract` is what they promise about their
     arithmetic unless a kernel declares its own. `version` is free text for the records. `deterministic` promises the
     same bits for the same inputs in every call; `unsafe` names what callers must not do: call from several `threads` at
-    once, or in a `fork` of a process that has called before.
+    once, or in a `fork` of a process that has called before. `compiles_per_shape` says that a first call on a shape
+    takes a compiler's time, as with JAX, whose bridge says so by itself: such an implementation gets fewer programs.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Implementation:
     version: str = ""
     deterministic: bool = False
     unsafe: tuple[str, ...] = ()
+    compiles_per_shape: bool | None = None
     kernels: list[Kernel] = field(default_factory=list, init=False)
     waivers: list[Waiver] = field(default_factory=list, init=False)
     autograd_variants: list[AutogradVariant] = field(default_factory=list, init=False)
@@ -138,6 +140,8 @@ class Implementation:
         if not isinstance(self.contract, Contract):
             raise ImplementationError(f"contract={self.contract!r}: must be a Contract(...)")
         _known("unsafe", self.unsafe, ("threads", "fork"))
+        if self.compiles_per_shape is None:
+            self.compiles_per_shape = bool(getattr(self.arrays, "compiles_per_shape", False))
 
     def implements(
         self,

@@ -26,7 +26,10 @@ from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 RESUMED = "conformance-resumed"
 """What a worker is told: the file, and how many bytes of it were there when the run began."""
 SELECTING = {
-    **{f"--{name}": name for name in ("impl", "problem", "operator", "dtype", "layout", "distribution", "storage")},
+    **{
+        f"--{name}": name
+        for name in ("impl", "problem", "operator", "dtype", "layout", "distribution", "storage", "programs", "slice")
+    },
     **{
         "-k": "keyword",
         "-m": "markexpr",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -224,15 +223,12 @@ class Session:
             ours = any(item.get_closest_marker(name) for name in MARKERS)
             if not ours or not hasattr(item, "callspec") or recording.asked(item)[0] is not None:
                 kept.append(item)
-        # results first: a kernel that crashes in one check after another is not run any more
-        kept.sort(key=lambda item: (self._place(item), item.get_closest_marker("behaves") is not None))
+        kept.sort(key=self._place)
         if self.asked or any(item.get_closest_marker("benchmarks") for item in kept):
             kept += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
                 for path, reason in self.plan.registry.broken.items()
             ]
-        if self._patience is not None:
-            _shuffle(kept)
         items[:] = [item for item in kept if not self._is_recorded(item)] if self._recorded else kept
 
     def _is_recorded(self, item: pytest.Item) -> bool:
@@ -241,12 +237,15 @@ class Session:
         self._recorded[key] -= 1
         return self._recorded[key] >= 0
 
-    def _place(self, item: pytest.Item) -> int:
-        """One file's cases after the other's, where not all of them can have a process at once."""
+    def _place(self, item: pytest.Item) -> tuple[int, bool, int]:
+        """In the order of the ranking, all operators in turn. One file's cases after the other's, where not all of them
+        can have a process at once. Results first: a kernel that crashes in one check after another is not run any
+        more."""
         case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
-        if self.workers is None or not self.workers.crowded or not isinstance(case, (Case, Training)):
-            return 0
-        return self.workers.place(case.implementation)
+        whose, later = 0, isinstance(case, Training) or item.get_closest_marker("behaves") is not None
+        if self.workers is not None and self.workers.crowded and isinstance(case, (Case, Training)):
+            whose = self.workers.place(case.implementation)
+        return whose, later, case.place if isinstance(case, Case) and not later else 0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -354,9 +353,7 @@ class Session:
             return None
         from conformance.plugin.parallel import ByProblem  # xdist is here only if its hook is called
 
-        if self._patience is not None:  # else problems with many cases come first, and no others are reached
-            config.option.loadscopereorder = False
-
+        config.option.loadscopereorder = False  # else problems with many cases come first, whatever the ranking says
         paths = [*self.selection.paths]
         if self.selection.implementations or not paths:
             paths += registry.discover(self.impls)
@@ -410,18 +407,6 @@ class Session:
                     self.summary.unwritable = str(recording.unwritable(self.records.path, error))
                     status = ExitCode.UNUSABLE
         session.exitstatus = status
-
-
-def _shuffle(items: list[pytest.Item]) -> None:
-    """Problems in a drawn order, the same in every worker, so that what there is time for is a fair sample."""
-
-    def drawn(item: pytest.Item) -> int:
-        case, _ = recording.asked(item)
-        if isinstance(case, Case):
-            return zlib.crc32(case.problem.name.encode())
-        return 1 << 32 if isinstance(case, Training) else 0  # absences take no time, and trainings the most
-
-    items.sort(key=drawn)
 
 
 def _processes(config: pytest.Config) -> int:

@@ -25,8 +25,9 @@ from conformance.problems import (
     sizes,
     transposed,
 )
+from conformance.problems.ranking import at_level
 from conformance.problems.storage import with_storage
-from conformance.problems.table import LEVELS, Problem, Variant, at_level, typed
+from conformance.problems.table import LEVELS, Problem, Variant, typed
 
 _CONVOLUTIONS = (
     *(*edges.BASIC, *edges.SHAPES, *edges.VALUES, *edges.SQUARES, *edges.TILES, *pairwise.PAIRWISE),

@@ -19,7 +19,8 @@ from conformance.operators import FAMILIES, OPERATORS, GeometryError
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, Coverage, Parameters, cost, features, geometry, parameters
-from conformance.problems.table import DRAWN, Problem, Variant, applies, at_level, usual
+from conformance.problems.ranking import at_level
+from conformance.problems.table import DRAWN, Problem, Variant, applies, usual
 
 T = TypeVar("T")
 CANDIDATES = {2: 64, 1: 16, 3: 16}

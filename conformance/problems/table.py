@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -206,17 +206,3 @@ def usual(problems: Iterable[Problem], dtypes: Iterable[str] = DTYPES) -> list[P
     is run in other dtypes alone."""
     wanted = frozenset(dtypes)
     return [problem for problem in problems if any(variant.dtype in wanted for variant in problem.variants)]
-
-
-def at_level(problems: Iterable[Problem], level: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-    """Problems that `level` includes with the variants it runs; `smoke` keeps those of `SMOKE`, and `huge` adds to
-    these what no other level runs."""
-    included = ("smoke", "huge") if level == "huge" else LEVELS[: LEVELS.index(level) + 1]
-    for problem in problems:
-        if problem.level not in included:
-            continue
-        if level == "smoke":
-            quick = SMOKE.get(problem.name, FP32_AND_BF16)
-            yield problem, tuple(v for v in problem.variants if v in quick)
-        else:
-            yield problem, problem.variants

@@ -346,6 +346,7 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         ),
         deterministic=bool(one.deterministic),
         unsafe=tuple(one.unsafe),
+        compiles_per_shape=bool(one.compiles_per_shape),
         settings=tuple(wire.Setting(plain(s.label), dict(s.environment)) for s in one.settings),
         layouts=dict(one.layouts),
     )  # fmt: skip

@@ -124,6 +124,7 @@ class Implementation(Struct, frozen=True):
     waivers: tuple[Waiver, ...]
     deterministic: bool = False
     unsafe: tuple[str, ...] = ()
+    compiles_per_shape: bool = False
     settings: tuple[Setting, ...] = ()
     layouts: dict[str, str] = {}
     """Those of its own: names and letters."""

@@ -47,6 +47,11 @@ class ArrayBridge(Protocol):
         `fork`, since threads are not there in the child, and a call of torch waits for them for ever."""
         return ()
 
+    @property
+    def compiles_per_shape(self) -> bool:
+        """Whether a first call on a shape takes a compiler's time."""
+        return False
+
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
         """A view into a 1-D array, offset and strides in elements; None where the framework has no views."""
         return None

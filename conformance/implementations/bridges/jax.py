@@ -22,6 +22,7 @@ class JaxArrays(ArrayBridge):
     platform: str
     name: str = "jax"
     unsafe: ClassVar[tuple[str, ...]] = ("fork",)
+    compiles_per_shape: ClassVar[bool] = True
 
     def require(self) -> None:
         try:

@@ -95,6 +95,7 @@ class NkiArrays(NumpyArrays):
 
     tier: Tier
     name: str = "nki"
+    compiles_per_shape: ClassVar[bool] = True
 
     @property
     def stands_for(self) -> tuple[str, ...]:

@@ -1,0 +1,94 @@
+"""Which known-bad kernels each case of the tables detects: what the ranking of cases is computed from.
+
+References are computed once a case. A kernel that many cases detect says nothing more after a few of them: it runs
+until so many cases of a dtype and a number of dimensions have detected it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+from conformance.calibration.counting import counted
+from conformance.calibration.known_bad import MUTANTS, Mutant
+from conformance.calibration.known_bad.base import same
+from conformance.calibration.mutation import JOBS, cost, failed_checks, is_judged
+from conformance.calibration.subject import Run, computed
+from conformance.inputs import Expectation, Recipe
+from conformance.inputs.manifest import SEED
+from conformance.operators import FAMILIES, OPERATORS, Arrays
+from conformance.problems import Problem, Variant
+
+ENOUGH = 8
+"""Cases of a dtype and a number of dimensions."""
+AFFORDABLE = 1 << 20
+"""Multiply-adds of a case, by the measure of `conformance mutation`: the few that cost more took most of the time."""
+SHARES = 2
+"""Parts into which an operator's mutants are divided; each part computes its expectations anew."""
+
+
+class Kill(NamedTuple):
+    """A known-bad kernel of an operator, by its place in the collection."""
+
+    operator: str
+    mutant: int
+
+
+class Tensors(NamedTuple):
+    """What decides what a kernel computes, whatever the layout."""
+
+    descriptor: str
+    dtype: str
+    distribution: str
+
+
+Kills = dict[Tensors, set[Kill]]
+
+
+def kills(family: str, cases: Iterable[tuple[Problem, Variant]], jobs: int = JOBS, enough: int = ENOUGH) -> Kills:
+    """Of the cases of a family, in the order given, what each detects in any of the family's operators. Cases beyond
+    what a campaign affords detect nothing here."""
+    geometries = {(p.geometry, v.dtype, v.distribution): None for p, v in cases}
+    tasks = []
+    for operator in FAMILIES[family].operators:
+        mine = [i for i, mutant in enumerate(MUTANTS) if operator.name in mutant.operators]
+        tasks += [(operator.name, mine[i::SHARES], [*geometries], enough) for i in range(SHARES)]
+    found: defaultdict[Tensors, set[Kill]] = defaultdict(set)
+    with ProcessPoolExecutor(jobs) as pool:
+        for part in counted(pool.map(_share, tasks), len(tasks), f"parts of mutants of {family}"):
+            for tensors, mutants in part.items():
+                found[tensors] |= mutants
+    return dict(found)
+
+
+def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], int]) -> Kills:
+    name, indices, cases, enough = task
+    operator, counts = OPERATORS[name], Counter[tuple[int, str, int]]()
+    found: Kills = {}
+    for geometry, dtype, distribution in cases:
+        recipe = Recipe(operator, geometry, dtype, distribution, SEED)
+        if not operator.defined(geometry, dtype) or cost(recipe) > AFFORDABLE:
+            continue
+        rank = recipe.geometry.rank
+        waiting = [(i, MUTANTS[i]) for i in indices if counts[i, dtype, rank] < enough]
+        detected = _detected(recipe, [(i, mutant) for i, mutant in waiting if is_judged(mutant, recipe)])
+        counts.update((i, dtype, rank) for i in detected)
+        found[Tensors(recipe.geometry.descriptor, dtype, distribution)] = {Kill(name, i) for i in detected}
+    return found
+
+
+def _detected(recipe: Recipe, mutants: Sequence[tuple[int, Mutant]]) -> list[int]:
+    """Those of the mutants that fail on the recipe."""
+    if not mutants:
+        return []
+    expected, good = Expectation(recipe), dict[Run, Arrays]()
+    found = []
+    for number, mutant in mutants:
+        if mutant.base not in good:
+            good[mutant.base] = computed(mutant.base, expected)
+        outputs = computed(mutant.run, expected)
+        if not same(outputs, good[mutant.base]) and failed_checks(mutant, expected, outputs):
+            found.append(number)
+    return found

@@ -1,0 +1,94 @@
+"""How much of the ranking an implementation runs: what it takes of it, from the first line on, until its budget is
+used up."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from conformance.implementations.implementation import Implementation
+from conformance.layouts import is_optional, rank_of
+from conformance.problems import Problem, Variant
+from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
+from conformance.problems.table import applies
+
+Takes = Callable[[Problem, Variant], bool]
+
+
+class Budget(NamedTuple):
+    """Of one operator; None where there is no limit. `extra` is the percentage of what is left that runs as well, drawn
+    from `seed`."""
+
+    cases: int | None = None
+    programs: int | None = None
+    extra: float = 0
+    seed: str = ""
+
+    def draws(self, problem: Problem, variant: Variant) -> bool:
+        """Whether a program beyond the budget is run all the same."""
+        text = f"{self.seed} {problem.name} {variant.dtype} {variant.layout}"
+        return zlib.crc32(text.encode()) % 10_000 < 100 * self.extra
+
+
+def budget(one: Implementation, level: str, programs: int | None, extra: float = 0, seed: str = "") -> Budget:
+    """What a level gives an implementation; `programs` stands for the level's own number."""
+    cases = SMOKE_CASES if level in ("smoke", "huge") else None
+    if programs is None and one.compiles_per_shape:
+        programs = PROGRAMS.get("smoke" if level == "huge" else level)
+    return Budget(None if programs is not None else cases, programs, extra, seed)
+
+
+def share(
+    one: Implementation, operator: str, rows: Sequence[Row], listed: int, given: Budget, takes: Takes
+) -> list[list[Variant]]:
+    """The variants of every row that are required of an implementation. The first `listed` rows are those of the level:
+    of them also what it does not take, which is said. Whoever takes little of them goes on behind them.
+
+    A problem that the rows have in no dtype and layout of a kernel is run in one that it declares: most stand in fp32
+    and channels first and in one more, and a kernel without these would miss most shapes.
+    """
+    kernels = [kernel for kernel in one.kernels if kernel.operator == operator]
+    declared = [*dict.fromkeys((dtype, layout) for k in kernels for layout in k.layouts for dtype in k.dtypes)]
+    offered: dict[str, set[tuple[str, str]]] = {}
+    for problem, variants in rows:
+        offered.setdefault(problem.name, set()).update((v.dtype, v.layout) for v in variants)
+    found: list[list[Variant]] = []
+    spent, seen, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
+    for place, (problem, variants) in enumerate(rows):
+        row: list[Variant] = []
+        found.append(row)
+        seen.update((problem.name, v.dtype, v.layout) for v in variants)
+        within = place < listed and (given.programs is None or len(seen) <= given.programs)
+        if not offered[problem.name] & {*declared}:
+            variants = (*variants, *_instead(problem, variants, declared, place))
+        for variant in variants:
+            if not takes(problem, variant):
+                if within and variant in rows[place][1]:
+                    row.append(variant)
+                continue
+            program = problem.name, variant.dtype, variant.layout
+            full = (given.cases is not None and spent >= given.cases) or (
+                given.programs is not None and program not in programs and len(programs) >= given.programs
+            )
+            if not full or given.draws(problem, variant):
+                row.append(variant)
+            if not full:
+                programs.add(program)
+                spent += 1
+    return found
+
+
+def _instead(
+    problem: Problem, variants: Sequence[Variant], declared: Sequence[tuple[str, str]], place: int
+) -> list[Variant]:
+    """The same distributions in a dtype and layout of the kernel's own, of which rows have one after the other."""
+    rank = problem.geometry.rank
+    own = [(dtype, layout) for dtype, layout in declared if rank_of(layout) == rank]
+    plain = [v for v in variants if not (v.storage or is_optional(v.layout))]
+    if not own or not plain:
+        return []
+    dtype, layout = own[place % len(own)]
+    return [
+        Variant(dtype, layout, name) for name in dict.fromkeys(v.distribution for v in plain) if applies(name, dtype)
+    ]

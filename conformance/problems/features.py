@@ -1,0 +1,206 @@
+"""Features: named predicates of a case, in the words of an engineer.
+
+They say what a kernel may choose its path by, and what a failure can depend on. The ranking chooses problems by pairs
+of them, so that whatever needs two things at once is met early.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from conformance.layouts import layouts_of
+from conformance.operators.spatial import spans
+from conformance.problems.table import Variant
+from conformance.storage import parse
+
+AXES = {1: ("W",), 2: ("H", "W"), 3: ("D", "H", "W")}
+"""Number of dimensions -> the names of its spatial axes."""
+
+
+class Axis(NamedTuple):
+    """What a problem has along one spatial axis; of a transposed convolution `size` is what its windows lie on."""
+
+    size: int
+    window: int
+    span: int
+    """Elements from the first tap of a window to its last one."""
+    stride: int
+    dilation: int
+    before: int
+    after: int
+    outputs: int
+
+    @property
+    def left_over(self) -> int:
+        """Elements of the padded image behind the last window."""
+        return self.size + self.before + self.after - self.span - (self.outputs - 1) * self.stride
+
+
+ON_AXIS: dict[str, Callable[[Axis], bool]] = {
+    "window of {} > 1": lambda a: a.window > 1,
+    "window of {} even": lambda a: a.window % 2 == 0,
+    "window of {} > 3": lambda a: a.window > 3,
+    "window of {} > 16": lambda a: a.window > 16,
+    "window of {} = image": lambda a: a.window == a.size > 1,
+    "window of {} larger than the image": lambda a: a.span > a.size,
+    "stride of {} > 1": lambda a: a.stride > 1,
+    "stride of {} > 2": lambda a: a.stride > 2,
+    "stride of {} = window": lambda a: a.stride == a.window > 1,
+    "stride of {} > window": lambda a: a.stride > a.window,
+    "dilation of {} > 1": lambda a: a.dilation > 1,
+    "padding of {}": lambda a: a.before + a.after > 0,
+    "padding of {} only before": lambda a: a.before > a.after == 0,
+    "padding of {} only after": lambda a: a.after > a.before == 0,
+    "unequal padding of {}": lambda a: a.before != a.after,
+    "padding of {} >= window - 1": lambda a: a.window > 1 and max(a.before, a.after) >= a.span - 1,
+    "elements left over along {}": lambda a: a.left_over > 0,
+    "ceil adds an output along {}": lambda a: a.left_over < 0,
+    "image of {} = 1": lambda a: a.size == 1,
+    "image of {} odd": lambda a: a.size % 2 == 1,
+    "image of {} > 32": lambda a: a.size > 32,
+    "image of {} > 256": lambda a: a.size > 256,
+    "image of {} > 4096": lambda a: a.size > 4096,
+    "image of {} > 65536": lambda a: a.size > 65536,
+    "one output along {}": lambda a: a.outputs == 1,
+    "outputs along {} not a multiple of 4": lambda a: a.outputs % 4 != 0,
+    "outputs along {} > 8": lambda a: a.outputs > 8,
+    "outputs along {} > 16 and no multiple of 16": lambda a: a.outputs > 16 and a.outputs % 16 != 0,
+    "outputs along {} > 128": lambda a: a.outputs > 128,
+}
+"""With the name of the axis in the place of {}."""
+
+
+def _groups(g: Any) -> int:
+    return int(getattr(g, "groups", 1))
+
+
+def _k(g: Any) -> int:
+    return int(getattr(g, "k", g.c))
+
+
+def _contraction(g: Any) -> int:
+    """Products of one output: a window, of all channels of a group where channels are summed."""
+    return int(math.prod(g.window) * (g.c // _groups(g) if hasattr(g, "k") else 1))
+
+
+def _outputs(g: Any) -> int:
+    return int(g.n * math.prod(g.output_size))
+
+
+OF_PROBLEM: dict[str, Callable[[Any], bool]] = {
+    "no image": lambda g: g.n == 0,
+    "one image": lambda g: g.n == 1,
+    "N > 4": lambda g: g.n > 4,
+    "N > 64": lambda g: g.n > 64,
+    "N > 4096": lambda g: g.n > 4096,
+    "C = 1": lambda g: g.c == 1,
+    "C odd": lambda g: g.c % 2 == 1,
+    "C not a multiple of 4": lambda g: g.c % 4 != 0,
+    "C > 8 and no multiple of 8": lambda g: g.c > 8 and g.c % 8 != 0,
+    "C > 32": lambda g: g.c > 32,
+    "C > 32 and no multiple of 32": lambda g: g.c > 32 and g.c % 32 != 0,
+    "C > 256": lambda g: g.c > 256,
+    "C > 4096": lambda g: g.c > 4096,
+    "K = 1": lambda g: _k(g) == 1,
+    "K not a multiple of 4": lambda g: _k(g) % 4 != 0,
+    "K > 8 and no multiple of 8": lambda g: _k(g) > 8 and _k(g) % 8 != 0,
+    "K > 32": lambda g: _k(g) > 32,
+    "K > 32 and no multiple of 32": lambda g: _k(g) > 32 and _k(g) % 32 != 0,
+    "K > 256": lambda g: _k(g) > 256,
+    "K > C": lambda g: _k(g) > g.c,
+    "groups > 1": lambda g: _groups(g) > 1,
+    "groups > 1 of several channels": lambda g: 1 < _groups(g) < g.c,
+    "groups = channels": lambda g: _groups(g) == g.c > 1,
+    "depthwise with a multiplier": lambda g: _groups(g) == g.c > 1 and _k(g) > g.c,
+    "one output channel a group": lambda g: _groups(g) > 1 and _k(g) == _groups(g),
+    "pointwise": lambda g: set(g.window) == {1},
+    "window 3 on every axis": lambda g: set(g.window) == {3},
+    "window differs by axis": lambda g: len({*g.window}) > 1,
+    "stride differs by axis": lambda g: len({*g.stride}) > 1,
+    "dilation differs by axis": lambda g: len({*g.dilation}) > 1,
+    "padding differs by axis": lambda g: len({*g.padding}) > 1,
+    "image differs by axis": lambda g: len({*g.size}) > 1,
+    "no padding": lambda g: not any(map(any, g.padding)),
+    "window = image on every axis": lambda g: g.window == g.size and max(g.window) > 1,
+    "window of 64 taps or more": lambda g: math.prod(g.window) >= 64,
+    "window of 256 taps or more": lambda g: math.prod(g.window) >= 256,
+    "contraction > 64": lambda g: _contraction(g) > 64,
+    "contraction > 1024": lambda g: _contraction(g) > 1024,
+    "contraction > 65536": lambda g: _contraction(g) > 65536,
+    "contraction not a multiple of 8": lambda g: _contraction(g) % 8 != 0,
+    "N*P*Q not a multiple of 4": lambda g: _outputs(g) % 4 != 0,
+    "N*P*Q > 128": lambda g: _outputs(g) > 128,
+    "N*P*Q > 4096": lambda g: _outputs(g) > 4096,
+    "N*P*Q > 65536": lambda g: _outputs(g) > 65536,
+    "an image beyond 2^16 elements": lambda g: g.c * math.prod(g.size) > 1 << 16,
+    "one element": lambda g: g.n * g.c * math.prod(g.size) == 1,
+}
+LARGE = "operand beyond 2^16 elements"
+"""From here on kernels take another path: blocks, threads, 16-bit indices."""
+SHARED = frozenset("ncdhwktrsgup")
+"""Letters of fields that the features above are about; each other one is a feature where it is not at its default."""
+
+
+@cache
+def of_geometry(geometry: Any) -> frozenset[str]:
+    """The features that a problem has by itself, whatever its dtype and layout."""
+    found = {name for name, holds in OF_PROBLEM.items() if holds(geometry)}
+    found |= _on_axes(geometry)
+    operands = (geometry.n * geometry.c * math.prod(geometry.size), _k(geometry) * _outputs(geometry))
+    if max(*operands, _k(geometry) * _contraction(geometry)) > 1 << 16:
+        found.add(LARGE)
+    for field in geometry.fields:
+        own = field.letter not in SHARED and field.axis is None and field.attribute != "dilation"
+        if own and field.of(geometry) != field.default_for(vars(geometry)):
+            found.add(field.meaning.split(" (")[0])
+    return frozenset(found)
+
+
+def _on_axes(geometry: Any) -> set[str]:
+    """Each predicate by the name of its axis and, with several axes, for some and for every one; and every two that
+    hold on the same axis."""
+    names = AXES[geometry.rank]
+    per_axis = [{text for text, holds in ON_AXIS.items() if holds(axis)} for axis in axes(geometry)]
+    found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
+    for held in per_axis:
+        found |= {f"{one.format('an axis')}, {other.format('the same axis')}" for one, other in pairs(held)}
+    if len(names) > 1:
+        found |= {text.format("some axis") for text in set.union(*per_axis)}
+        found |= {text.format("every axis") for text in set.intersection(*per_axis)}
+    return found
+
+
+def axes(geometry: Any) -> list[Axis]:
+    """One for each spatial axis, in order."""
+    size, outputs = geometry.size, geometry.output_size
+    if geometry.family == "conv_transpose":  # its windows lie on the larger image
+        size, outputs = outputs, size
+    sides = zip(*geometry.padding, strict=True)
+    return [
+        Axis(*values)
+        for values in zip(
+            size, geometry.window, spans(geometry), geometry.stride, geometry.dilation, *sides, outputs, strict=True
+        )
+    ]
+
+
+def of_variant(variant: Variant) -> frozenset[str]:
+    """The features of a dtype, a layout, a distribution and a storage."""
+    last = any(variant.layout == layouts_of(rank)[1] for rank in AXES)
+    found = {variant.dtype, variant.layout, f"{variant.distribution} inputs", *(["channels last"] if last else [])}
+    found |= {f"storage {kind} of {operand}" for operand, kind in parse(variant.storage).items()}
+    return frozenset(found)
+
+
+def of_case(geometry: Any, variant: Variant) -> frozenset[str]:
+    """All that holds of a case."""
+    return of_geometry(geometry) | of_variant(variant)
+
+
+def pairs(found: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Every two of them, in one order."""
+    return combinations(sorted(found), 2)

@@ -1,0 +1,88 @@
+"""The order of the cases, the most powerful first, and how much of it a level runs.
+
+`ranking/FAMILY.txt` is written by `conformance rank`. A line is a program, that is a problem in a dtype and a layout,
+and the distributions of its inputs, or `stored` for its cases with operands that lie otherwise in memory; a program can
+have several lines. Levels are prefixes of that list, so that smoke is part of standard and standard of full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from conformance.operators import FAMILIES
+from conformance.problems.table import LEVELS, Problem, Variant
+
+FOLDER = Path(__file__).with_name("ranking")
+FULL, STORED = "full", "stored"
+"""The line from which on programs add nothing to those before; the word for cases with a storage."""
+SMOKE_CASES = 100
+"""Of an operator, for kernels that take no time to compile."""
+PROGRAMS = {"smoke": 20, "standard": 120}
+"""Level -> programs of an operator for whoever compiles each of them; at other levels all."""
+
+Row = tuple[Problem, tuple[Variant, ...]]
+"""A problem and variants of it, those of a line of one dtype and layout."""
+
+
+class Line(NamedTuple):
+    """Some cases of a program, and the lowest level that runs them."""
+
+    name: str
+    dtype: str
+    layout: str
+    words: frozenset[str]
+    level: str
+
+    def variants(self, problem: Problem) -> tuple[Variant, ...]:
+        """Those of the problem that the line names."""
+        alike = (v for v in problem.variants if (v.dtype, v.layout) == (self.dtype, self.layout))
+        return tuple(v for v in alike if (STORED if v.storage else v.distribution) in self.words)
+
+
+@cache
+def lines(family: str) -> tuple[Line, ...]:
+    """The ranking of a family; empty where it has none."""
+    file, level, cases = FOLDER / f"{family}.txt", "smoke", 0
+    found = []
+    for text in file.read_text("utf-8").splitlines() if file.exists() else ():
+        if text == FULL:
+            level = FULL
+        elif text and not text.startswith("#"):
+            name, dtype, layout, *words = text.split()
+            cases += len(words)
+            level = "standard" if level == "smoke" and cases > SMOKE_CASES else level
+            found.append(Line(name, dtype, layout, frozenset(words), level))
+    return tuple(found)
+
+
+def ranked(problems: Iterable[Problem], included: Iterable[str]) -> Iterator[Row]:
+    """The rows of tables that belong to the levels `included`, families in turn. What is in no ranking comes last, at
+    the level of its problem."""
+    by_family: dict[str, dict[str, Problem]] = {family: {} for family in FAMILIES}
+    for problem in problems:
+        by_family[problem.geometry.family][problem.name] = problem
+    levels = frozenset(included)
+    each = [_of_family(family, known, levels) for family, known in by_family.items() if known]
+    yield from (row for row in chain.from_iterable(zip_longest(*each)) if row is not None)
+
+
+def _of_family(family: str, known: dict[str, Problem], levels: frozenset[str]) -> Iterator[Row]:
+    placed: dict[str, set[Variant]] = {name: set() for name in known}
+    for line in (line for line in lines(family) if line.name in known):
+        variants = line.variants(known[line.name])
+        placed[line.name].update(variants)
+        if variants and line.level in levels:
+            yield known[line.name], variants
+    for name, problem in known.items():
+        rest = tuple(variant for variant in problem.variants if variant not in placed[name])
+        if rest and problem.level in levels:
+            yield problem, rest
+
+
+def at_level(problems: Iterable[Problem], level: str) -> Iterator[Row]:
+    """The rows that a level runs, in their order; `huge` adds to those of smoke what no other level runs."""
+    return ranked(problems, ("smoke", "huge") if level == "huge" else LEVELS[: LEVELS.index(level) + 1])
