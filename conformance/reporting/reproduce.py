@@ -1,6 +1,6 @@
 """Whether the command of a record is the one that reproduces its verdict, and nothing else.
 
-Whoever reads a submission or a report copies it into a terminal; a record from elsewhere may say anything there.
+Whoever reads a report copies it into a terminal; a record from elsewhere may say anything there.
 """
 
 from __future__ import annotations
