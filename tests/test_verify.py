@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ def test_passes_of_right_kernels_have_no_defect(operator: Operator):
     right = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
     problem = next(problem for problem, _ in at_level(PROBLEMS, "smoke") if takes(operator.name, problem.geometry))
     passed = 0
-    for variant in problem.variants:
-        case = Case(right, operator, problem, variant, 0, program=("pytest", "--impl", "numpy-direct"))
+    for variant, method in product(problem.variants, ("auto", "probes")):
+        case = Case(right, operator, problem, variant, 0, method, ("pytest", "--impl", "numpy-direct"))
         if variant.layout == "nchw" and variant.suits(operator.name, problem.geometry):
             record = build.record(case, verify(case))
             passed += record.status == "pass"
