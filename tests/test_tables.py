@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import pkgutil
+from collections import Counter
+from importlib import import_module
 from itertools import combinations, product
 from typing import Any
 
 import pytest
 
+from conformance import suites
+from conformance.checks import required
 from conformance.inputs import DISTRIBUTIONS
+from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import PROBLEMS, at_level, table
 from conformance.problems.pairwise import PAIRWISE
+from conformance.training.tables import networks
 
 
 def test_every_distribution_has_a_name_and_a_function():
@@ -38,6 +45,21 @@ def test_smoke_is_what_its_table_names_and_has_every_parameter():
     # a kernel without groups sees no other problems: with the dilations swapped, one passed at smoke
     assert any(g.padding[0] != g.padding[1] and g.dilation[0] != g.dilation[1] for g in ungrouped)
     assert any(max(g.stride) > 1 and max(g.dilation) > 1 for g in convolutions)
+
+
+def suite_marks(kind: str) -> list[pytest.Mark]:
+    """The marks of one kind on the test functions of the suites."""
+    modules = [import_module(f"{suites.__name__}.{info.name}") for info in pkgutil.iter_modules(suites.__path__)]
+    functions = {value for module in modules for name, value in vars(module).items() if name.startswith("test_")}
+    return [mark for function in functions for mark in getattr(function, "pytestmark", []) if mark.name == kind]
+
+
+def test_suites_collect_every_operator_check_and_network_once():
+    kinds = {name: (required.dense, required.grouped) if name in CONVOLUTIONS else (None,) for name in OPERATORS}
+    every = Counter((name, when) for name, conditions in kinds.items() for when in conditions)
+    assert Counter((mark.args[0], mark.kwargs.get("when")) for mark in suite_marks("verifies")) == every
+    assert sorted(name for mark in suite_marks("behaves") for name in mark.args) == sorted(required.CHECKS)
+    assert {mark.args[0] for mark in suite_marks("trains")} == set(networks("standard"))
 
 
 FACTORS = {

@@ -1,8 +1,7 @@
-"""What is required of an implementation, as data: the suites collect it, a submission must answer all of it."""
+"""What is required of an implementation, as data: the suites collect it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +21,9 @@ from conformance.checks.sample import Check
 from conformance.checks.state import STATE, calls_in_a_row_are_right
 from conformance.checks.tutorial import worked_example_is_exact
 from conformance.execution.plan import Lacks
-from conformance.operators import CONVOLUTIONS, OPERATORS
+from conformance.operators import OPERATORS
 from conformance.problems import Problem, partial
 from conformance.problems.normalised import MEMORY_PAIRS, MEMORY_STEPS
-
-Predicate = Callable[[Any], bool]
 
 
 def dense(geometry: Any) -> bool:
@@ -36,12 +33,6 @@ def dense(geometry: Any) -> bool:
 def grouped(geometry: Any) -> bool:
     """Depthwise convolutions included."""
     return bool(geometry.groups > 1)
-
-
-VERIFIED: tuple[tuple[str, Predicate | None], ...] = tuple(
-    (operator, when) for operator in OPERATORS for when in ((dense, grouped) if operator in CONVOLUTIONS else (None,))
-)
-"""Operator, and which of its problems: each pair is one test function of the suites."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class CheckResult:
 
 def check(
     kernel: Implementation | Callable[..., Any] | Path | str,
-    problem: str | Geometry,
+    problem: str | Geometry | Problem,
     *,
     operator: str | None = None,
     dtype: str = "fp32",
@@ -153,7 +153,8 @@ def check(
     - `kernel`: an Implementation; the file or folder that defines one (`acme.py`, or `acme.py::NAME` where it defines
       several), read anew by every call; the name of a shipped implementation; or a plain function that takes and
       returns what a kernel of `operator` does.
-    - `problem`: a descriptor such as `n2 c8 h9 w9 k16 r3 s3 p1`, the name of a problem in the tables, or a geometry.
+    - `problem`: a descriptor such as `n2 c8 h9 w9 k16 r3 s3 p1`, the name of a problem in the tables, a geometry, or a
+      problem, whose name it keeps.
     - `operator`: may be left out where the implementation has one operator that takes the problem.
     - `storage`: how operands lie in memory, such as `x:crop,w:page-end`; all contiguous by default.
     - `arrays`: of a plain function, the bridge that makes its arguments; NumPy arrays by default.
@@ -272,7 +273,9 @@ def _comparisons(case: Case, verdict: Verdict, tensors: Tensors) -> dict[str, Co
     return {n: replace(one, actual=copies.get(n), error=None, mismatched=None) for n, one in found.items()}
 
 
-def _problem(given: str | Geometry) -> Problem:
+def _problem(given: str | Geometry | Problem) -> Problem:
+    if isinstance(given, Problem):
+        return given
     if not isinstance(given, str):
         if not isinstance(given, tuple(family.geometry for family in FAMILIES.values())):
             raise SelectionError(f"problem {given!r}: must be a descriptor, the name of a problem, or a geometry")

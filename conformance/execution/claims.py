@@ -21,8 +21,8 @@ class Key(NamedTuple):
 
     operator: str
     problem: str
-    """Its descriptor in claims, which stays when a table names it anew; its name in a submission, where two names of
-    one descriptor are two cases; of a training, the network."""
+    """Its descriptor in claims, which stays when a table names it anew; its name where two names of one descriptor are
+    two cases; of a training, the network."""
     dtype: str
     layout: str
     distribution: str

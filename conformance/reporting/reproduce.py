@@ -1,6 +1,6 @@
 """Whether the command of a record is the one that reproduces its verdict, and nothing else.
 
-Whoever reads a submission or a report copies it into a terminal; a record from elsewhere may say anything there.
+Whoever reads a report copies it into a terminal; a record from elsewhere may say anything there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def is_reproducing(record: Record) -> bool:
 
 
 def _arguments(record: Attempt) -> Iterator[str]:
-    """What the command of a record ends with: `--method` only where the run was given it."""
+    """What the command of a record ends with: `--method` only where the run was given it, which may be `probes` where
+    there are none and the results were compared in full."""
     here = Implementation(record.implementation)
     if isinstance(record, TrainingRecord):
         trained = configuration(record.problem, record.level, record.device)
@@ -47,7 +48,7 @@ def _arguments(record: Attempt) -> Iterator[str]:
         return
     variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
     problem, check = _problem(record.descriptor), f" -k {record.check}" if isinstance(record, CheckRecord) else ""
-    for method in ("auto", record.method):
+    for method in ("auto", record.method, "probes"):
         yield f" {Case(here, OPERATORS[record.operator], problem, variant, record.seed, method).command}{check}"
 
 

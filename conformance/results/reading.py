@@ -59,6 +59,11 @@ def lines(content: bytes, name: str) -> Iterator[tuple[str, bytes]]:
         )
 
 
+def headers(content: bytes) -> tuple[Header, ...]:
+    """What the runs of a file of records were asked for, in its order."""
+    return tuple(mark for line in io.BytesIO(content) if isinstance(mark := _mark(line), Header))
+
+
 def _mark(line: bytes) -> Header | Footer | None:
     """None for a verdict, and for what is neither: to `decode` it is a defect."""
     with suppress(RecordError):
@@ -93,7 +98,6 @@ class Earlier:
 def earlier(content: bytes) -> Earlier:
     """The runs of a file. Raises RecordError for the first line that is no verdict."""
     content = content[: content.rfind(b"\n") + 1]
-    headers = [mark for line in content.split(b"\n") if isinstance(mark := _mark(line), Header)]
     if content and not isinstance(_mark(content.partition(b"\n")[0]), Header):
         raise RecordError("its first line is no header, which says what its run was asked for; give --overwrite")
     records: list[Record] = []
@@ -104,8 +108,8 @@ def earlier(content: bytes) -> Earlier:
             except RecordError as problem:
                 raise RecordError(f"{place} {problem}; begin again with --overwrite") from None
     except UnfinishedError:
-        return Earlier(len(content), tuple(headers), tuple(records), whole=False)
-    return Earlier(len(content), tuple(headers), tuple(records))
+        return Earlier(len(content), headers(content), tuple(records), whole=False)
+    return Earlier(len(content), headers(content), tuple(records))
 
 
 def _conditions(header: Header) -> dict[str, str]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from unittest import mock
 
@@ -18,12 +16,13 @@ import numpy as np
 from conformance.inputs import manifest, npz
 from conformance.operators import OPERATORS, GeometryError, parse, takes
 from conformance.problems import PROBLEMS
+from conformance.reporting import verify
 from conformance.reporting.page import charts
 from conformance.reporting.page.build import FILES
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.tables import Digest
-from conformance.reporting.submission import archive, contents
+from conformance.results.reading import RecordError
 from tests import report_samples as samples
 
 MAX_MESSAGE = 2000
@@ -80,12 +79,15 @@ def descriptors(content: bytes) -> None:
     return None
 
 
-def archives(content: bytes) -> None:
-    """A submission, up to its contents."""
+def verified(content: bytes) -> None:
+    """A file of records, up to what is wrong with it."""
     try:
-        contents.understood(archive.unpacked(content))
-    except (archive.ArchiveError, contents.SubmissionError) as problem:
-        _shown(problem)
+        begun, placed = verify.read(_written("verified", content))
+    except RecordError as problem:
+        return _shown(problem)
+    for line in (*verify.totals([record for _, record in placed]), *verify.defects(begun, placed)):
+        _shown(line)
+    return None
 
 
 def tensors(content: bytes) -> None:
@@ -114,19 +116,6 @@ def _records() -> Iterable[bytes]:
     yield json.dumps(machine | {"benchmarks": timed}, indent=1).encode()
 
 
-def _archives() -> Iterable[bytes]:
-    statement = b"Submitter: A\nContact: a@b.example\nDevice: D\nImplementation: acme\nLevel: smoke\n\n"
-    members = {"statement.txt": statement + b"Signed-off-by: J <j@a.example>\n"}
-    members["records/00.jsonl"] = json.dumps(samples.sample()).encode() + b"\n"
-    members["manifest.json"] = contents.as_json(contents.manifest(members))
-    yield archive.written(members)
-    stored = BytesIO()
-    with zipfile.ZipFile(stored, "w") as file:
-        for name, content in members.items():
-            file.writestr(name, content)
-    yield stored.getvalue()
-
-
 def _manifests() -> Iterable[bytes]:
     digests = {"x": "0" * 64}
     entries = {"conv_forward n1 c1 h1 w1 k1 r1 s1 fp32 fixed seed0": manifest.Entry(digests, {"y": "1" * 64})}
@@ -137,7 +126,7 @@ def _manifests() -> Iterable[bytes]:
 TARGETS = {
     "records": Target(records, _records),
     "descriptors": Target(descriptors, lambda: (problem.geometry.descriptor.encode() for problem in PROBLEMS)),
-    "archives": Target(archives, _archives),
+    "verified": Target(verified, _records),
     "tensors": Target(tensors, lambda: [npz.encode({"inputs/x": np.ones((2, 3), "<f4"), "outputs/y": np.ones(3)})]),
     "manifests": Target(manifests, _manifests),
 }

@@ -1,1 +1,0 @@
-"""Signed results: packing them into an archive, and checking an archive that is not trusted."""

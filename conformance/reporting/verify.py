@@ -1,0 +1,256 @@
+"""`conformance verify`: whether a file of records holds together, and whether cases drawn from it end alike here."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.execution.check import check
+from conformance.execution.claims import Claim, Key
+from conformance.execution.naming import base_of, load_named, vary
+from conformance.execution.process import Limits
+from conformance.execution.selection import SelectionError, seed_number, split
+from conformance.execution.workers import Workers, share
+from conformance.exit_codes import ExitCode
+from conformance.implementations.registry import Registry, discover
+from conformance.inputs import Recipe, manifest
+from conformance.inputs.probing import possible
+from conformance.judge import Contract, ContractError, outputs_of
+from conformance.judge.judgement import checked
+from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
+from conformance.problems import typed
+from conformance.reporting.reproduce import is_reproducing
+from conformance.resources import IMPLS
+from conformance.results import build, claims
+from conformance.results.reading import RecordError, decode, headers, lines, shown
+from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, Header, Record
+
+MAX_LISTED = 20
+"""Defects that are listed."""
+LARGE = 1 << 30
+"""Bytes of a problem's tensors in float64, from which limits are not derived once more."""
+UNSEEN = (
+    "Not seen: verdicts that were changed and not run again, times that were made up, and whether a kernel of the "
+    "records is the one here, unless the hashes of their sources agree."
+)
+SAME, DIFFERS, NOT_RUN = "the same", "DIFFERS", "not run"
+Placed = tuple[str, Record]
+"""A record behind its place in words: file and line."""
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Check a file of records: does it hold together, and do cases drawn from it end alike here."""
+    parser.set_defaults(run=_run)
+    parser.add_argument("records", type=Path, metavar="RECORDS", help="what --records=FILE wrote")
+    parser.add_argument("--rerun", type=_count, default=0, metavar="N", help="run N of its verified cases again")
+    parser.add_argument("--seed", metavar="S", help="draw the cases that an earlier command drew, which printed S")
+    words = "a file or folder of kernels that the suite does not bring; as often as needed"
+    parser.add_argument("--impl", action="append", default=[], metavar="PATH", help=words)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number below 10^9")
+    return int(text)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """0; 1 where something does not hold or differs, 4 where an argument cannot be used, 5 where nothing was verified
+    or nothing could be run again."""
+    try:
+        seed = secrets.randbelow(10**9) if arguments.seed is None else seed_number(arguments.seed)
+        _, paths = split(arguments.impl)
+        claimed = claims.load([*paths, *claims.sources(IMPLS)])
+        begun, placed = read(arguments.records)
+    except (RecordError, SelectionError, claims.ClaimsError) as problem:
+        print(f"verify: {problem}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+    print("\n".join(totals([record for _, record in placed])))
+    wrong = list(defects(begun, placed))
+    for line in wrong[:MAX_LISTED]:
+        print(f"WRONG: {line}")
+    if len(wrong) > MAX_LISTED:
+        print(f"WRONG: and {len(wrong) - MAX_LISTED:,} more")
+    cases = [record for _, record in placed if isinstance(record, CaseRecord) and record.status in VERIFIED]
+    status = ExitCode.BAD if wrong else ExitCode.GOOD if cases else ExitCode.NOTHING
+    if not wrong and not cases:
+        print("nothing was verified: no record compares results with the reference")
+    elif not wrong and arguments.rerun:
+        drawn = random.Random(seed).sample(cases, min(arguments.rerun, len(cases)))
+        print(f"running {len(drawn):,} of {len(cases):,} verified cases again, --seed {seed}", flush=True)
+        words = set()
+        for word, text in reran(drawn, paths, claimed):
+            print(f"  {word}: {text}", flush=True)
+            words.add(word)
+        status = ExitCode.BAD if DIFFERS in words else ExitCode.GOOD if SAME in words else ExitCode.NOTHING
+    print(UNSEEN)
+    return status
+
+
+def read(path: Path) -> tuple[tuple[Header, ...], list[Placed]]:
+    """The headers and records of a file. Raises RecordError naming the file, the line and the field."""
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        why = f"{path}: cannot be read ({problem.strerror}); give what --records=FILE wrote"
+        raise RecordError(why) from None
+    placed = []
+    for place, line in lines(content, shown(path)):
+        try:
+            placed.append((place, decode(line)))
+        except RecordError as problem:
+            raise RecordError(f"{place}: {problem}") from None
+    return headers(content), placed
+
+
+def totals(records: Sequence[Record]) -> Iterator[str]:
+    """Cases by status, of each implementation and operator."""
+    counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for record in records:
+        counts[record.implementation, record.operator][record.status] += record.cases
+    for (implementation, operator), found in sorted(counts.items()):
+        words = ", ".join(f"{found[status]:,} {status}" for status in STATUSES if found[status])
+        yield f"{shown(f'{implementation} {operator}'.strip())}: {words}"
+
+
+def defects(begun: Sequence[Header], placed: Sequence[Placed]) -> Iterator[str]:
+    """Whatever cannot be true of a file of records that this suite wrote."""
+    try:
+        manifest.read()
+    except manifest.GoldenError as problem:
+        yield str(problem)
+    if not begun:
+        yield "no header says which goldens results were compared with; run again with this version of the suite"
+    own = manifest.digest()
+    for golden in sorted({header.golden for header in begun} - {own}):
+        what = f"field golden of a header: {shown(golden[:12] or 'none')}, in this suite it is {own[:12]}"
+        yield f"{what}; use the version of kernel-conformance that wrote the file, or run again with this one"
+    first: dict[tuple[str, ...], str] = {}
+    for place, record in placed:
+        if isinstance(record, Attempt):
+            case = (*_case(record), str(record.seed))
+            if first.setdefault(case, place) != place:
+                yield f"{place}: {_name(record)} has a verdict already ({first[case]}); give the records of one run"
+            yield from (f"{place}: {_name(record)}: {defect}" for defect in _defects(record))
+
+
+def _case(record: Attempt) -> tuple[str, ...]:
+    return record.implementation, *(getattr(record, field) for field in Key._fields)
+
+
+def _name(record: Attempt) -> str:
+    return shown(" ".join(filter(None, _case(record))))
+
+
+def _defects(record: Attempt) -> Iterator[str]:
+    """What cannot be true of a verdict, as far as its record tells."""
+    if record.cases != 1:
+        yield f"field cases: one case counts as {record.cases}"
+    if not is_reproducing(record):
+        yield f"field command: {shown(record.command, 300)} is not the one that reproduces it"
+    if record.status != "pass":
+        return
+    for output, checks in record.checks.items():
+        for name, (value, limit) in checks.items():
+            if not abs(float(value)) <= float(limit):
+                yield f"field checks: passes, although {shown(f'{output} {name}')} is {value}, which exceeds {limit}"
+    if isinstance(record, CaseRecord):
+        yield from _of_pass(record)
+
+
+def _of_pass(record: CaseRecord) -> Iterator[str]:
+    """What a pass must say and does not: a contract, the lengths of sums, and of every output the checks and limits."""
+    operator = OPERATORS.get(record.operator)
+    try:
+        fields: dict[str, Any] = dict(record.contract or {})
+        geometry, contract = parse(record.descriptor), Contract(**fields)
+    except (GeometryError, ContractError, TypeError) as problem:
+        yield f"field {'descriptor' if isinstance(problem, GeometryError) else 'contract'}: {shown(problem)}"
+        return
+    fits = operator is not None and takes(operator.name, geometry) and record.dtype in operator.dtypes
+    if operator is None or not fits or record.distribution not in FAMILIES[operator.family].distributions:
+        yield "operator, descriptor, dtype and distribution are no case of this suite"
+        return
+    contract = contract.on(geometry)
+    if exempt := contract.exempts(record.distribution, record.dtype):
+        yield f"field status: passes, although it is not verified: {exempt}"
+    probed = record.method == "probes" and possible(
+        Recipe(operator, geometry, record.dtype, record.distribution, record.seed)
+    )
+    if record.method != "exact" and not probed:
+        yield f"field method: {shown(record.method)}, but results of this case are compared in full"
+    if record.terms != operator.errors(geometry).terms:
+        yield f"field terms: {shown(record.terms)} are not the lengths of its sums"
+    if record.checks.keys() != operator.outputs(geometry).keys():
+        yield f"field checks: of {shown(', '.join(record.checks)) or 'no output'}, not of all that {operator.name} has"
+    elif not probed and operator.bytes(geometry, 8) < LARGE:
+        blank = {name: np.broadcast_to(0.0, tensor.shape) for name, tensor in operator.outputs(geometry).items()}
+        inputs = {operator.data: np.zeros(1)}
+        for output in outputs_of(operator, geometry, record.dtype, inputs, blank, blank, dict):
+            required, given = checked(output, record.distribution, contract), record.checks[output.name]
+            if given.keys() != required.keys():
+                yield f"field checks: {output.name} has {shown(', '.join(given))}; it must have {', '.join(required)}"
+                continue
+            for name, (value, limit) in given.items():
+                least = most = required[name]
+                if name == "rms" and float(value) > least:  # equal results count once; how many, the reference tells
+                    most = output.allowed(contract).rms(1)
+                if not least * (1 - 1e-9) <= limit <= most * (1 + 1e-9):  # roots differ between machines
+                    yield f"field checks: {output.name} {name} has the limit {limit}; its contract gives {least}"
+
+
+def reran(
+    drawn: Sequence[CaseRecord], paths: Sequence[Path], claimed: Mapping[str, Claim]
+) -> Iterator[tuple[str, str]]:
+    """Of each case, in a word whether the kernel here gets the same verdict under the same contract, and what it is."""
+    with Workers(Limits(memory=share(1))) as workers:
+        known = _loaded({record.implementation for record in drawn}, paths, workers)
+        for record in drawn:
+            name, here = _name(record), known.implementations.get(record.implementation)
+            if here is None:
+                why = "; ".join(["not here, give --impl=PATH", *known.broken.values(), *known.unavailable.values()])
+                yield NOT_RUN, f"{name}: {shown(why, 300)}"
+                continue
+            try:
+                found = check(
+                    here, replace(typed(record.descriptor), name=record.problem), operator=record.operator,
+                    dtype=record.dtype, layout=record.layout, distribution=record.distribution,
+                    storage=record.storage, seed=record.seed, method=record.method,
+                )  # fmt: skip
+            except ValueError as problem:
+                yield NOT_RUN, f"{name}: {shown(problem)}"
+                continue
+            now = claims.enforced(build.record(found.case, found.verdict), claimed)
+            other = "" if record.source == here.source else " (other sources than those of the records)"
+            if now.status == "unavailable":
+                yield NOT_RUN, f"{name}: {shown(now.headline)}"
+            elif now.status != record.status:
+                why = f", {shown(now.headline)}" if now.headline else ""
+                yield DIFFERS, f"{name}: {record.status}, here {now.status}{why}{other}"
+            elif now.contract != record.contract:
+                yield DIFFERS, f"{name}: {record.status}, under another contract than the kernel here declares{other}"
+            else:
+                yield SAME, f"{name}: {record.status}{other}"
+
+
+def _loaded(names: set[str], paths: Sequence[Path], workers: Workers) -> Registry:
+    """The implementations of given files, and those of these names that the suite brings or that are installed."""
+    known = workers.load(paths)
+    if wanted := {base_of(name) for name in names} - known.implementations.keys():
+        load_named(workers, wanted, discover(IMPLS), known)
+        workers.load_installed(known)
+    for name in sorted(names):
+        try:
+            vary(known, workers, [name])
+        except SelectionError as problem:
+            known.broken[name] = str(problem)
+    return known

