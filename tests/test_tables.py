@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from conformance.inputs import DISTRIBUTIONS
-from conformance.problems import PROBLEMS, table
-from conformance.problems.pairwise import PAIRWISE
+from conformance.problems import PROBLEMS, of_section, table
 
 
 def test_every_distribution_has_a_name_and_a_function():
@@ -59,6 +58,7 @@ FACTORS = {
 }
 """What the pairwise cross; `multiplier` is depthwise with two filters a channel."""
 MOST_PRODUCTS = 6_000
+PAIRWISE = of_section("conv", "pairwise")
 
 
 def factors(geometry: Any) -> dict[str, Any]:

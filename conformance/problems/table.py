@@ -1,8 +1,8 @@
-"""What a problem table is made of, and which of its rows a level runs."""
+"""What the tables of problems are made of, and which of their rows a level runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -163,31 +163,6 @@ SMOKE = {
 """What level smoke runs, by problem: of each family a plain one, which restricted kernels take too, and a few that
 together detect most of the known-bad kernels; of one and three dimensions a plain one, or a kernel of these alone would
 have nothing to show."""
-
-
-def table(level: str, how: Iterable[str], rows: dict[str, str]) -> tuple[Problem, ...]:
-    """Problems of one family from {name: descriptor}; `how` are lines that `variants` reads.
-
-    Those that `SMOKE` names are of level smoke, the others of `level`.
-    """
-    geometries = {name: parse(text) for name, text in rows.items()}
-    (family,) = {geometry.family for geometry in geometries.values()}
-    run = {rank: variants(family, *how, rank=rank) for rank in {geometry.rank for geometry in geometries.values()}}
-    levels = {name: "smoke" if name in SMOKE else level for name in rows}
-    return tuple(Problem(name, geometry, levels[name], run[geometry.rank]) for name, geometry in geometries.items())
-
-
-def in_turn(
-    level: str, always: Iterable[str], others: Sequence[Iterable[str]], rows: dict[str, str]
-) -> tuple[Problem, ...]:
-    """The same, where each row is run as `always` says, and also as one of `others` says: the next one for each row.
-
-    A mistake that takes a shape and a dtype together is rare; that of one shape, or of one dtype, shows either way.
-    """
-    found: list[Problem] = []
-    for number, (name, text) in enumerate(rows.items()):
-        found += table(level, (*always, *others[number % len(others)]), {name: text})
-    return tuple(found)
 
 
 def typed(text: str, level: str = "smoke") -> Problem:
