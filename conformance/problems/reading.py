@@ -13,9 +13,9 @@ distributions, every combination of which is a variant; there may be several suc
 Layouts are written as those of two dimensions, and are those of the same kind in others; `grouped` stands for those
 that have groups as an axis.
 
-`in turn` adds to every row the next one of some alternatives, which `/` divides; `+` joins what is one alternative. A
-mistake that takes a shape and a dtype together is rare; that of one shape, or of one dtype, shows either way. With
-`in turn, one row in 7` only every seventh row takes one.
+`in turn` adds to every row the next one of some alternatives, which `/` divides and further lines continue; `+` joins
+what is one alternative. A mistake that takes a shape and a dtype together is rare; that of one shape, or of one dtype,
+shows either way. With `in turn, one row in 7` only every seventh row takes one.
 
 A row is a name and a descriptor. Below a line such as `names: sizes.` it is a descriptor alone, and its name is made
 of both. What `SMOKE` names is of level smoke, whatever its section says. `#` begins a comment.
@@ -107,7 +107,11 @@ def read(path: Path, family: str) -> dict[str, Section]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Those that say something, with their numbers and without comments."""
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise MalformedTable(f"{path}: is not a text file in UTF-8; save it as one") from None
+    for number, line in enumerate(lines, 1):
         if text := line.partition("#")[0].strip():
             yield number, text
 
