@@ -15,8 +15,7 @@ from conformance import Implementation, numpy_arrays
 from conformance.execution.case import Case
 from conformance.inputs import Expectation
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY, takes
-from conformance.problems import PROBLEMS, Variant
-from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_REDUCED
+from conformance.problems import PROBLEMS, Variant, of_section
 from conformance.timing import machine, rotation, scaling
 from conformance.timing.clock import CheatError
 from conformance.timing.required import LARGE, QUICK, required
@@ -98,8 +97,12 @@ def names_required(table, device: str, level: str) -> set[str]:
 
 
 def test_accelerators_time_full_size_and_a_cpu_what_ends_in_minutes():
-    table = (*UNET_REDUCED, *UNET, *CLASSIFIERS, *CLASSIFIERS_FULL)
-    full, small = {p.name for p in (*UNET, *CLASSIFIERS_FULL)}, {p.name for p in (*UNET_REDUCED, *CLASSIFIERS)}
+    at_full_size, reduced = (
+        of_section("conv", "unet", "networks"),
+        of_section("conv", "unet.reduced", "networks.reduced"),
+    )
+    table = (*at_full_size, *reduced)
+    full, small = {problem.name for problem in at_full_size}, {problem.name for problem in reduced}
     assert names_required(table, "cuda", "standard") == names_required(table, "trn1", "full") == full
     assert names_required(table, "cpu", "standard") == small | set(LARGE)
     assert names_required(table, "cpu", "full") == full | small

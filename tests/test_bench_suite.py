@@ -230,10 +230,9 @@ def test_table(measure_time, case):
 
 TABLE = """
 import pytest
-from conformance.problems import typed
-from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL
+from conformance.problems import of_section
 
-@pytest.mark.benchmarks("conv_forward", problems=(*CLASSIFIERS, *CLASSIFIERS_FULL))
+@pytest.mark.benchmarks("conv_forward", problems=of_section("conv", "networks.reduced", "networks"))
 def test_table(measure_time, case):
     measure_time(case)
 """

@@ -33,12 +33,12 @@ from conformance.layouts import (
 )
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
 from conformance.problems import PROBLEMS
-from conformance.problems.grouped import PROBLEMS as OF_GROUPS
 from impls.numpy_direct import conv
 from tests.conftest import Project
 
 pytest_plugins = ["pytester"]
 
+OF_GROUPS = [problem for problem in PROBLEMS if problem.name.startswith("groups.")]
 GEOMETRY = next(problem.geometry for problem in OF_GROUPS if problem.name == "groups.rank2")
 GROUPS_3_OF_4_AND_5 = {  # einops' patterns: what Composable Kernel's names say, axis by axis
     "gnhwc": (lambda x: x.reshape(2, 3, 4, 7, 9).transpose(1, 0, 3, 4, 2), lambda w: w.transpose(0, 1, 3, 4, 2)),

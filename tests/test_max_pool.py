@@ -21,8 +21,7 @@ from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, judge, outputs_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, GeometryError, parse
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
-from conformance.problems import PROBLEMS, at_level
-from conformance.problems.max_pooling import PAIRWISE
+from conformance.problems import PROBLEMS, at_level, of_section
 
 CASES = (
     "maxpool n2 c2 h6 w4 r2 s2",
@@ -229,7 +228,7 @@ def factor(g: MaxPoolGeometry, name: str) -> Any:
 @pytest.mark.parametrize("pair", list(combinations(FACTORS, 2)), ids=" and ".join)
 def test_pairwise_have_every_pair_of_values(pair: tuple[str, str]):
     """All but padding on an axis where the window has one position, which no pooling has."""
-    found = {tuple(factor(problem.geometry, name) for name in pair) for problem in PAIRWISE}
+    found = {tuple(factor(problem.geometry, name) for name in pair) for problem in of_section("max_pool", "pairwise")}
     wanted = set(product(*(FACTORS[name] for name in pair)))
     if set(pair) == {"window", "padding"}:
         wanted = {(w, p) for w, p in wanted if all(size > 1 or not any(p[axis]) for axis, size in enumerate(w))}

@@ -14,8 +14,7 @@ from conformance import suites
 from conformance.checks import required
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import CONVOLUTIONS, OPERATORS
-from conformance.problems import PROBLEMS, at_level, table
-from conformance.problems.pairwise import PAIRWISE
+from conformance.problems import PROBLEMS, at_level, of_section, table
 from conformance.training.tables import networks
 
 
@@ -81,6 +80,7 @@ FACTORS = {
 }
 """What the pairwise cross; `multiplier` is depthwise with two filters a channel."""
 MOST_PRODUCTS = 6_000
+PAIRWISE = of_section("conv", "pairwise")
 
 
 def factors(geometry: Any) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from conformance.implementations.devices import DEVICES, Unavailable
 from conformance.implementations.host import processor
 from conformance.inputs import expectation
 from conformance.problems import Problem
-from conformance.problems.networks import UNET
 from conformance.resources import IMPLS
 from conformance.results.schema import MachineState
 from conformance.timing import machine, table, unet, unet_table
@@ -425,7 +424,7 @@ def test_the_default_implementations_come_in_order(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(unet, "DEFAULT", ("third", "not-here", "first"))
     plan = unet.planned((), ("conv_forward",), "probes")
     assert list(plan.registry.implementations) == ["third", "first"]
-    cases = plan.timed("conv_forward", UNET)
+    cases = plan.timed("conv_forward", unet.UNET)
     assert {case.method for case in cases if isinstance(case, Case)} == {"probes"}
 
 

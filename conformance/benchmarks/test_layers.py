@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.problems import normalised, pooling
-from conformance.problems.networks import CLASSIFIERS, CLASSIFIERS_FULL, UNET, UNET_REDUCED
+from conformance.problems import of_section
 
-CONVOLUTIONS = (*UNET_REDUCED, *UNET, *CLASSIFIERS, *CLASSIFIERS_FULL)
-NORMALISED = (*normalised.LAYERS, *normalised.FULL)
-POOLING = (*pooling.LAYERS, *pooling.FULL)
+CONVOLUTIONS = of_section("conv", "unet.reduced", "unet", "networks.reduced", "networks")
+NORMALISED = of_section("conv_bn", "networks.reduced", "networks")
+POOLING = of_section("avg_pool", "networks.reduced", "networks")
 
 
 @pytest.mark.benchmarks("conv_forward", problems=CONVOLUTIONS)

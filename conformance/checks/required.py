@@ -22,8 +22,7 @@ from conformance.checks.state import STATE, calls_in_a_row_are_right
 from conformance.checks.tutorial import worked_example_is_exact
 from conformance.execution.plan import Lacks
 from conformance.operators import OPERATORS
-from conformance.problems import Problem, partial
-from conformance.problems.normalised import MEMORY_PAIRS, MEMORY_STEPS
+from conformance.problems import Problem, typed
 
 
 def dense(geometry: Any) -> bool:
@@ -33,6 +32,30 @@ def dense(geometry: Any) -> bool:
 def grouped(geometry: Any) -> bool:
     """Depthwise convolutions included."""
     return bool(geometry.groups > 1)
+
+
+PARTIAL: tuple[Problem, ...] = tuple(
+    typed(text, "standard")
+    for text in (
+        *("n1 c5 h7 w9 k7 r3 s3 p1 b1", "n3 c11 h5 w5 k7 r1 s1 b1"),
+        *("n3 c9 h9 w9 k9 r3 s3 u2 p1 g9", "n2 c4 h9 w8 k6 r3 s2 u1x2 p0:1x2:0 d2x1 g2 b1"),
+        *("bn n3 c5 h7 w9 k7 r3 s3 p1", "bn n3 c11 h5 w5 k7 r1 s1 affine0 run0"),
+        *("pool n2 c5 h9 w8 r3 s3 u2 p1", "pool n2 c6 h5 w5 r5 s5"),
+        *("maxpool n2 c5 h9 w8 r3 s3 u2 p1", "maxpool n2 c4 h8 w6 r2 s2"),
+        *("convt n2 c5 h5 w6 k7 r3 s3 u2 p1 o1 b1", "convt n3 c4 h4 w5 k6 r2 s3 u1x2 p0:1x1:0 d2x1 g2 b1"),
+    )
+)
+"""What partial requests and sums into an array are checked on: one problem for each path that kernels commonly have,
+small, and with odd numbers of elements, so that vectors have tails."""
+MEMORY_PAIRS = (
+    typed("bn n8 c32 h26 w26 k64 r3 s3", "standard"),
+    typed("bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0", "standard"),
+)
+MEMORY_STEPS = (
+    typed("bn n64 c32 h26 w26 k64 r3 s3 affine0 run0 eps3", "standard"),
+    typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps3", "full"),
+)
+"""For the checks of memory: large enough that what is kept shows; the second step is the tutorial's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +94,15 @@ _CHECKS = (
     RequiredCheck(invalid_arguments, of_right_kernels=True, judges=False),
     RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), MEMORY_PAIRS, ("fp32", "bf16")),
     RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), MEMORY_STEPS, ("fp32",)),
-    RequiredCheck(
-        outputs_asked_for_alone, _capable("output_mask"), partial.PROBLEMS, ("fp32", "bf16"), lacks=lacks_output_mask
-    ),
+    RequiredCheck(outputs_asked_for_alone, _capable("output_mask"), PARTIAL, ("fp32", "bf16"), lacks=lacks_output_mask),
     RequiredCheck(
         gradients_asked_for_alone,
         tuple(name for name, operator in OPERATORS.items() if operator.gradients),
-        partial.PROBLEMS,
+        PARTIAL,
         ("fp32", "bf16"),
         lacks=lacks_autograd,
     ),
-    RequiredCheck(results_are_added_to_arrays, _capable("into"), partial.PROBLEMS, ("fp32", "bf16"), lacks=lacks_into),
+    RequiredCheck(results_are_added_to_arrays, _capable("into"), PARTIAL, ("fp32", "bf16"), lacks=lacks_into),
 )
 CHECKS: dict[str, RequiredCheck] = {required.check.__name__: required for required in _CHECKS}
 """Name of a check -> the check and what it is required on."""

@@ -1,49 +1,20 @@
-"""The tables of cases. Data only."""
+"""The tables of cases. They are text, in `tables/`: a file for each operator family, a problem a line."""
 
 from __future__ import annotations
 
 import difflib
 
 from conformance.layouts import LAYOUTS, NAMES
-from conformance.operators import GeometryError
-from conformance.problems import (
-    edges,
-    empty,
-    formats,
-    grouped,
-    huge,
-    max_pooling,
-    networks,
-    normalised,
-    pairwise,
-    pooling,
-    rank_paths,
-    rank_sizes,
-    ranks,
-    reported,
-    requantized,
-    sizes,
-    transposed,
-)
+from conformance.operators import FAMILIES, GeometryError
 from conformance.problems.ranking import at_level
+from conformance.problems.reading import of_section, table_of
 from conformance.problems.storage import with_storage
 from conformance.problems.table import LEVELS, Problem, Variant, typed
 
-_CONVOLUTIONS = (
-    *(*edges.BASIC, *edges.SHAPES, *edges.VALUES, *edges.SQUARES, *edges.TILES, *pairwise.PAIRWISE),
-    *(*networks.UNET_REDUCED, *networks.CLASSIFIERS, *networks.UNET, *networks.CLASSIFIERS_FULL),
-)
 PROBLEMS: tuple[Problem, ...] = with_storage(
-    (
-        *(*_CONVOLUTIONS, *normalised.PROBLEMS, *pooling.PROBLEMS, *max_pooling.PROBLEMS),
-        *(*sizes.CONVOLUTIONS, *sizes.NORMALISED, *sizes.AVERAGE_POOLINGS, *sizes.MAX_POOLINGS),
-        *(*sizes.TRANSPOSED, *ranks.PROBLEMS, *rank_paths.PROBLEMS, *rank_sizes.PROBLEMS),
-        *(*empty.PROBLEMS, *huge.PROBLEMS, *grouped.PROBLEMS, *transposed.PROBLEMS, *formats.PROBLEMS),
-        *requantized.PROBLEMS,
-        *reported.PROBLEMS,
-    )
+    problem for family in FAMILIES for section in table_of(family).values() for problem in section.problems
 )
-"""All; behaviour is checked on the first ones of a family."""
+"""All, in the order of the tables; behaviour is checked on the first ones of a family."""
 _DESCRIPTORS = {problem.name: problem.geometry.descriptor for problem in PROBLEMS}
 
 
@@ -59,4 +30,4 @@ def named(text: str) -> Problem:
     raise GeometryError(f"no problem is called {text}{hint} (all: conformance list problems)")
 
 
-__all__ = ["LAYOUTS", "LEVELS", "NAMES", "PROBLEMS", "Problem", "Variant", "at_level", "named", "typed"]
+__all__ = ["LAYOUTS", "LEVELS", "NAMES", "PROBLEMS", "Problem", "Variant", "at_level", "named", "of_section", "typed"]

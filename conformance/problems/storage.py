@@ -74,6 +74,11 @@ ONCE = {
 }
 """Names of problems by family and rank, where every operand has every kind once: what reads a view wrongly in one dtype
 does so for other operators and in two dimensions too."""
+GROUPED = {"groups.rank1": ("nwgc", "ngcw"), "groups.rank2": ("gnhwc", "nhwgc", "ngchw"), "groups.rank3": ("gndhwc",)}
+"""Names of problems in layouts with groups as an axis: the layouts where operands are views too. A view's strides are
+those of a groups axis as well."""
+PAIRS = (("x", "w"), ("dy", "w"), ("x", "dy"))
+"""Operands of each direction of a convolution."""
 
 
 def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -102,6 +107,8 @@ def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
         for operator in FAMILIES[family].operators:
             for name, variant in _once(operator, [known[name] for name in names], rank):
                 extra[name][variant] = None
+    for name, layouts in GROUPED.items():
+        extra[name] |= dict.fromkeys(_grouped(layouts, known[name].geometry.rank))
     return tuple(
         replace(problem, variants=(*problem.variants, *extra[problem.name])) if extra[problem.name] else problem
         for problem in problems
@@ -160,6 +167,15 @@ def _once(operator: Operator, problems: list[Problem], rank: int) -> Iterator[tu
             exact, usual = EXACT.get(operator.family, "integer"), USUAL.get(operator.family, "fixed")
             distribution = exact if repeats(text) else usual
             yield problem.name, Variant(dtype, layout, distribution, text)
+
+
+def _grouped(layouts: Iterable[str], rank: int) -> Iterator[Variant]:
+    """Every kind for each of the two operands, each time with another kind for the other one."""
+    kinds = [kind for kind in KINDS if fits(kind, rank + 2)]
+    for layout, (first, second) in product(layouts, PAIRS):
+        for place, kind in enumerate(kinds):
+            text = written({first: kind, second: kinds[(place + 5) % len(kinds)]})
+            yield Variant(("fp32", "bf16")[place % 2], layout, "integer" if repeats(text) else "fixed", text)
 
 
 def _suits(operand: str, kind: str, dimensions: int) -> bool:

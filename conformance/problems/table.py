@@ -1,11 +1,10 @@
-"""What a problem table is made of, and which of its rows a level runs."""
+"""What the tables of problems are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
 from typing import Any
 
 from conformance.dtypes import DECLARABLE, DTYPES, SUMS, WHOLE
@@ -117,77 +116,6 @@ def _every(family: str, rank: int) -> tuple[Variant, ...]:
 
 EVERY = {(family, rank): _every(family, rank) for family in FAMILIES for rank in RANKS}
 """All variants that a problem of a family and a rank can have."""
-FIRST = tuple(layouts_of(rank)[0] for rank in RANKS)
-FP32 = frozenset(Variant("fp32", layout, distribution) for layout in FIRST for distribution in DISTRIBUTIONS)
-FP32_AND_BF16 = FP32 | {Variant("bf16", layout, "fixed") for layout in FIRST}
-TWICE = frozenset(Variant("fp32", layout, distribution) for layout in FIRST for distribution in ("fixed", "special"))
-FORMATS = frozenset(
-    Variant(dtype, layout, distribution)
-    for layout in FIRST
-    for dtype, distribution in (
-        *product(("fp8_e4m3", "fp8_e5m2"), ("fixed", "codes", "special", "scales", "ties")),
-        *product(("int8",), ("integer", "large", "scales", "ties")),
-    )
-)
-SMOKE = {
-    "edge.plain": FP32_AND_BF16,
-    "edge.asymmetric-all": FP32,
-    "edge.stride-by-axis-1x1": FP32,
-    "edge.dilation-by-axis": FP32,
-    "edge.depthwise-by-axis": FP32,
-    "bn.plain": FP32_AND_BF16,
-    "bn.tutorial": FP32,
-    "bn.groups-stride": FP32,
-    "pool.3x3s2-padded": FP32_AND_BF16,
-    "pool.row": FP32,
-    "pool.ceil-valid": FP32,
-    "maxpool.3x3s2-padded": FP32_AND_BF16,
-    "maxpool.asymmetric-ceil": FP32,
-    "maxpool.dilation-by-axis": FP32,
-    "convt.plain": FP32_AND_BF16,
-    "convt.asymmetric-all": FP32,
-    "convt.2x2": FP32,
-    "fp8.plain": FORMATS,
-    "int8.plain": FORMATS,
-    "requantized.plain": FORMATS,
-    "requantized.fp8": FORMATS,
-    "rank1.plain": TWICE,
-    "rank3.plain": TWICE,
-    "bn.rank1": TWICE,
-    "bn.rank3": TWICE,
-    "pool.rank1": TWICE,
-    "pool.rank3": TWICE,
-    "maxpool.rank1": TWICE,
-    "maxpool.rank3": TWICE,
-}
-"""What level smoke runs, by problem: of each family a plain one, which restricted kernels take too, and a few that
-together detect most of the known-bad kernels; of one and three dimensions a plain one, or a kernel of these alone would
-have nothing to show."""
-
-
-def table(level: str, how: Iterable[str], rows: dict[str, str]) -> tuple[Problem, ...]:
-    """Problems of one family from {name: descriptor}; `how` are lines that `variants` reads.
-
-    Those that `SMOKE` names are of level smoke, the others of `level`.
-    """
-    geometries = {name: parse(text) for name, text in rows.items()}
-    (family,) = {geometry.family for geometry in geometries.values()}
-    run = {rank: variants(family, *how, rank=rank) for rank in {geometry.rank for geometry in geometries.values()}}
-    levels = {name: "smoke" if name in SMOKE else level for name in rows}
-    return tuple(Problem(name, geometry, levels[name], run[geometry.rank]) for name, geometry in geometries.items())
-
-
-def in_turn(
-    level: str, always: Iterable[str], others: Sequence[Iterable[str]], rows: dict[str, str]
-) -> tuple[Problem, ...]:
-    """The same, where each row is run as `always` says, and also as one of `others` says: the next one for each row.
-
-    A mistake that takes a shape and a dtype together is rare; that of one shape, or of one dtype, shows either way.
-    """
-    found: list[Problem] = []
-    for number, (name, text) in enumerate(rows.items()):
-        found += table(level, (*always, *others[number % len(others)]), {name: text})
-    return tuple(found)
 
 
 def typed(text: str, level: str = "smoke") -> Problem:

@@ -22,11 +22,10 @@ from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation, Kernel, Unsupported
 from conformance.operators import OPERATORS, Operator
-from conformance.problems import Problem
-from conformance.problems.networks import CLASSIFIERS_FULL, UNET
+from conformance.problems import Problem, of_section
 from conformance.resources import CHECKOUT, IMPLS
 
-LAYERS: tuple[Problem, ...] = (*UNET, *CLASSIFIERS_FULL)
+LAYERS: tuple[Problem, ...] = of_section("conv", "unet", "networks")
 DIRECTIONS = {
     "forward": "conv_forward",
     "backward-data": "conv_backward_data",

@@ -22,12 +22,12 @@ from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.host import processor
 from conformance.inputs.manifest import SEED
-from conformance.problems import Problem
-from conformance.problems.networks import UNET
+from conformance.problems import Problem, of_section
 from conformance.resources import IMPLS
 from conformance.timing import machine, table, unet_table
 from conformance.timing.run import DEFAULT_VISITS, Run, Subject, time_all, visits
 
+UNET = of_section("conv", "unet")
 DIRECTIONS = {
     "forward": "conv_forward",
     "backward-data": "conv_backward_data",

@@ -1,0 +1,208 @@
+"""Reads the tables of problems, which are text: a file for each operator family in `tables/`, a problem a line.
+
+    # Layers of a network, at reduced size.
+    [network]  standard
+    run:      fp32 nchw integer,fixed
+    in turn:  bf16 nchw fixed / fp16 nchw fixed + fp32 nhwc fixed
+
+    network.first   n1 c3 h64 w64 k64 r7 s7 u2 p3     # the only one with a window of 7
+    network.second  n2 c64 h28 w28 k64 r3 s3 p1
+
+A section has a name and the lowest level that runs its problems. `run` is how each of them is run: dtypes, layouts and
+distributions, every combination of which is a variant; there may be several such lines. `all` stands for every one.
+Layouts are written as those of two dimensions, and are those of the same kind in others; `grouped` stands for those
+that have groups as an axis.
+
+`in turn` adds to every row the next one of some alternatives, which `/` divides and further lines continue; `+` joins
+what is one alternative. A mistake that takes a shape and a dtype together is rare; that of one shape, or of one dtype,
+shows either way. With `in turn, one row in 7` only every seventh row takes one.
+
+A row is a name and a descriptor. Below a line such as `names: sizes.` it is a descriptor alone, and its name is made
+of both. Which problems are of level smoke the ranking says. `#` begins a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from conformance.dtypes import DECLARABLE
+from conformance.layouts import grouped_of, layouts_of
+from conformance.operators import FAMILIES, GeometryError, parse
+from conformance.problems.table import LEVELS, SPARSE, Problem, Variant, grouped, variants
+
+TABLES = Path(__file__).with_name("tables")
+"""The folder of the tables, which have the names of families."""
+GROUPED = "grouped"
+"""The word for all layouts with groups as an axis."""
+_SECTION = re.compile(r"\[([^\]\s]+)\]\s+(\w+)")
+_HEADING = re.compile(r"(run|names|in turn)(?:, one row in ([1-9]\d*))?:(.*)")
+_NAME = re.compile(r"[\w-]+(\.[\w@-]+)+")
+
+
+class MalformedTable(ValueError):
+    """A table that cannot be read; the message names the file and the line, and says what must stand there."""
+
+
+@dataclass(slots=True)
+class Section:
+    """Problems that are run in the same way."""
+
+    name: str
+    level: str
+    run: list[str] = field(default_factory=list)
+    in_turn: list[tuple[str, ...]] = field(default_factory=list)
+    """The alternatives, each of one line or more."""
+    one_in: int = 1
+    """How many rows there are to one that takes an alternative."""
+    prefix: str = ""
+    """What names begin with where rows are descriptors alone."""
+    problems: list[Problem] = field(default_factory=list)
+
+
+def of_section(family: str, *names: str) -> tuple[Problem, ...]:
+    """The problems of some sections of a family's table, without the storages that `with_storage` adds."""
+    sections = table_of(family)
+    return tuple(problem for name in names for problem in sections[name].problems)
+
+
+@cache
+def table_of(family: str) -> dict[str, Section]:
+    """The sections of a family's own table, by name. Raises MalformedTable."""
+    return read(TABLES / f"{family}.txt", family)
+
+
+def read(path: Path, family: str) -> dict[str, Section]:
+    """The sections of a file, by name, in its order. Raises MalformedTable."""
+    found: dict[str, Section] = {}
+    section: Section | None = None
+    seen: dict[str, int] = {}
+    for number, text in _lines(path):
+        try:
+            if text.startswith("["):
+                section = _section(text)
+                if section.name in found:
+                    raise MalformedTable(f"there is a section [{section.name}] above; choose another name")
+                found[section.name] = section
+            elif section is None:
+                raise MalformedTable("stands above the first section; begin one, as with `[edges]  standard`")
+            elif heading := _HEADING.fullmatch(text):
+                _head(section, family, *heading.groups())
+            else:
+                problem = _row(section, family, text)
+                if problem.name in seen:
+                    raise MalformedTable(f"{problem.name} stands in line {seen[problem.name]} too; remove one of them")
+                seen[problem.name] = number
+                section.problems.append(problem)
+        except MalformedTable as error:
+            raise MalformedTable(f"{path}, line {number}: {error}") from None
+    for section in found.values():
+        if not section.problems:
+            raise MalformedTable(f"{path}: section [{section.name}] has no rows; add some, or remove it")
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Those that say something, with their numbers and without comments."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise MalformedTable(f"{path}: is not a text file in UTF-8; save it as one") from None
+    for number, line in enumerate(lines, 1):
+        if text := line.partition("#")[0].strip():
+            yield number, text
+
+
+def _section(text: str) -> Section:
+    match = _SECTION.fullmatch(text)
+    if not match:
+        raise MalformedTable(f"{text!r}: a section begins with its name and level, as `[edges]  standard`")
+    name, level = match.groups()
+    if level not in LEVELS[1:]:
+        hint = " (which the ranking chooses)" if level == LEVELS[0] else ""
+        raise MalformedTable(f"{level!r} is no level of a section{hint}; choices: {', '.join(LEVELS[1:])}")
+    return Section(name, level)
+
+
+def _head(section: Section, family: str, key: str, one_in: str | None, text: str) -> None:
+    """Enter what a line says about a section."""
+    if section.problems:
+        raise MalformedTable(f"`{key}:` stands below rows of [{section.name}]; move it above them, or begin a section")
+    if one_in and key != "in turn":
+        raise MalformedTable(f"`one row in {one_in}` is for `in turn` alone; remove it")
+    if key == "names":
+        section.prefix = text.strip()
+        if not section.prefix.endswith("."):
+            raise MalformedTable(f"{section.prefix!r}: what names begin with ends in a point, as `names: sizes.`")
+        return
+    if key == "run":
+        section.run.append(_way(family, text))
+        return
+    section.one_in = int(one_in or section.one_in)
+    for alternative in text.split("/"):
+        section.in_turn.append(tuple(_way(family, way) for way in alternative.split("+")))
+
+
+def _way(family: str, text: str) -> str:
+    """A line for `variants`, if it is one of a family."""
+    words = text.split()
+    if len(words) != 3:
+        raise MalformedTable(f"{text.strip()!r}: must be dtypes, layouts and distributions, as `fp32,bf16 nchw fixed`")
+    choices = {
+        "dtype": DECLARABLE,
+        "layout": (*layouts_of(2), *grouped_of(2), GROUPED),
+        "distribution": (*FAMILIES[family].distributions, SPARSE),
+    }
+    for word, (kind, known) in zip(words, choices.items(), strict=True):
+        for name in word.split(",") if word != "all" else ():
+            if name not in known:
+                raise MalformedTable(f"{name!r} is no {kind} of {family}; choices: {', '.join(known)}")
+    line = " ".join(words)
+    if not _variants(family, (line,), 2):
+        raise MalformedTable(f"{line!r}: none of these distributions exists in these dtypes; change one of both")
+    return line
+
+
+def _row(section: Section, family: str, text: str) -> Problem:
+    """The problem of a line, run as its section says and as the alternative whose turn it is."""
+    if section.prefix:
+        descriptor = " ".join(text.split())
+        name = section.prefix + descriptor.replace(" ", "_")
+    else:
+        name, descriptor = (*text.split(maxsplit=1), "")[:2]
+        if not descriptor or not _NAME.fullmatch(name):
+            raise MalformedTable(
+                f"{text!r}: must be a name that has a point and a descriptor, as `edge.tall  n2 c5 h12 w10 k7 r5 s1`; "
+                "or a heading: run, in turn, names"
+            )
+    if not section.run:
+        raise MalformedTable(f"[{section.name}] does not say how it is run; add a line as `run: fp32 nchw fixed`")
+    try:
+        geometry = parse(descriptor)
+    except GeometryError as error:
+        raise MalformedTable(f"{descriptor!r}: {error}") from None
+    if geometry.family != family:
+        raise MalformedTable(
+            f"{descriptor!r} is a problem of {geometry.family}; move the line to {geometry.family}.txt, or write the "
+            f"first word of {family}"
+        )
+    turn, rest = divmod(len(section.problems), section.one_in)
+    others = section.in_turn[turn % len(section.in_turn)] if section.in_turn and not rest else ()
+    return Problem(name, geometry, section.level, _variants(family, (*section.run, *others), geometry.rank))
+
+
+@cache
+def _variants(family: str, lines: tuple[str, ...], rank: int) -> tuple[Variant, ...]:
+    """Of lines as `run` has them, each variant once."""
+    found: list[Variant] = []
+    for line in lines:
+        dtypes, layouts, distributions = line.split()
+        if layouts == GROUPED:
+            last = variants(family, f"{dtypes} {layouts_of(2)[1]} {distributions}", rank=rank)
+            found += grouped(last, rank)
+        else:
+            found += variants(family, line, rank=rank)
+    return tuple(dict.fromkeys(found))
