@@ -30,6 +30,7 @@ FAMILIES = {
     "ptx": "implementations.cuda_compile:declare",
     "golden": "inputs.goldens:declare",
     "mutation": "calibration.mutation:declare",
+    "rank": "calibration.ranking:declare",
     "false-alarms": "calibration.false_alarms:declare",
     "docs": "reporting.documents:declare",
 }

@@ -25,6 +25,7 @@ KINDS = {
     "far-rows": STRIDES,  # rows more than 2^15 elements apart
     "reversed": STRIDES,  # rows and columns backwards: negative strides
     "transposed": STRIDES,  # rows and columns change places in memory
+    "loose-ones": STRIDES,  # any stride along axes of one element, which no element needs
     "expanded": STRIDES,  # stride 0 along the first axis: one image, filter or number for all
     "expanded-channels": STRIDES,  # stride 0 along the channels
     "expanded-columns": STRIDES,  # stride 0 along a row
@@ -55,6 +56,8 @@ IMAGES_ONLY = (
 """Kinds that a vector cannot have."""
 FAR = 1 << 15
 """Elements that `far-rows` puts between two rows: more than 16 bits hold, in bytes or with a sign."""
+LOOSE = 7919
+"""Elements of a stride that no element needs."""
 MARGIN = 64
 """Elements before and after an operand; whole cache lines in every dtype, so that alignment stays."""
 
@@ -145,6 +148,9 @@ def placement(kind: str, tensor: Arrangement, itemsize: int) -> Placement:
             strides[axis] = steps[axis] * extent
             offset += before * extent
             extent *= before + steps[axis] * sizes[axis] + after
+    for axis in axes if kind == "loose-ones" else "":
+        if sizes[axis] == 1:
+            strides[axis] = LOOSE
     for axis in backwards:
         offset += (sizes[axis] - 1) * strides[axis]
         strides[axis] = -strides[axis]

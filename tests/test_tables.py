@@ -32,20 +32,6 @@ def test_every_level_adds_problems():
     assert counts == sorted(set(counts))
 
 
-def test_smoke_is_what_its_table_names_and_has_every_parameter():
-    rows = list(at_level(PROBLEMS, "smoke"))
-    assert {problem.name for problem, _ in rows} == set(table.SMOKE)
-    convolutions = [problem.geometry for problem, _ in rows if problem.geometry.family == "conv"]
-    ungrouped = [g for g in convolutions if g.groups == 1]
-    assert {g.bias for g in convolutions} == {True, False}
-    assert any(g.groups == g.c == g.k // 2 for g in convolutions)
-    assert any(1 < g.groups < g.c for g in convolutions)
-    assert any(g.r == g.s == 1 and g.stride[0] != g.stride[1] for g in ungrouped)
-    # a kernel without groups sees no other problems: with the dilations swapped, one passed at smoke
-    assert any(g.padding[0] != g.padding[1] and g.dilation[0] != g.dilation[1] for g in ungrouped)
-    assert any(max(g.stride) > 1 and max(g.dilation) > 1 for g in convolutions)
-
-
 def suite_marks(kind: str) -> list[pytest.Mark]:
     """The marks of one kind on the test functions of the suites."""
     modules = [import_module(f"{suites.__name__}.{info.name}") for info in pkgutil.iter_modules(suites.__path__)]

@@ -21,7 +21,7 @@ from conformance.inputs.manifest import SEED
 from conformance.operators import FAMILIES, OPERATORS, Arrays
 from conformance.problems import Problem, Variant
 
-ENOUGH = 8
+ENOUGH = 12
 """Cases of a dtype and a number of dimensions."""
 AFFORDABLE = 1 << 20
 """Multiply-adds of a case, by the measure of `conformance mutation`: the few that cost more took most of the time."""

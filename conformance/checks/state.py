@@ -17,15 +17,14 @@ import numpy as np
 
 from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
 from conformance.checks.sample import BehaviourError, Check, Sample, Subject, first_checked
-from conformance.dtypes import DTYPES, STORAGE
+from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
-from conformance.execution.paths import MAX_PATHS, every_variant, paths
+from conformance.execution.paths import usual_paths
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of
 from conformance.operators import FAMILIES, GeometryError
 from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
-from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level, typed
-from conformance.problems.table import usual
+from conformance.problems import Problem, Variant, typed
 from conformance.results.schema import Facts
 from conformance.worker.audit import differing
 from conformance.worker.repeating import PATIENCE
@@ -147,13 +146,12 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
     problems = [typed(text) for text in EQUAL_SHAPES.get(operator.family, ())]
     declared = [kernel for kernel in bridge.kernels if kernel.operator == operator.name]
     variants = tuple(Variant(d, la, case.variant.distribution) for k in declared for d in k.dtypes for la in k.layouts)
-    standard = usual(problem for problem, _ in at_level(PROBLEMS, "standard"))
     # those of two dimensions also for a path in another rank, where nothing small tells strides apart: a window of
     # 257 x 257 took a minute
     plane = rank_of(case.variant.layout) == 2
     own = case.variant if plane else replace(case.variant, layout=layouts_of(2)[0])
     places = [(problem, own) for problem in problems]
-    places += paths(bridge, operator.name, standard, every_variant(DTYPES, LAYOUTS), MAX_PATHS["standard"])
+    places += usual_paths(bridge, operator.name)
 
     def at(problem: Problem, variant: Variant) -> Subject | None:
         return _subject(replace(case, problem=problem, variant=variant))
@@ -244,12 +242,8 @@ def calls_are_right_later(subject: Subject) -> None:
     One wait serves all paths: a thread that writes late does so after the checks of a single path have ended.
     """
     case = subject.case
-    standard = usual(problem for problem, _ in at_level(PROBLEMS, "standard"))
-    chosen = paths(
-        case.implementation, case.operator.name, standard, every_variant(DTYPES, LAYOUTS), MAX_PATHS["standard"]
-    )
     held = []
-    for problem, variant in chosen:
+    for problem, variant in usual_paths(case.implementation, case.operator.name):
         if (one := _subject(replace(case, problem=problem, variant=variant))) is None:
             continue
         sample = one.sample()

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from conformance.dtypes import ordinary
-from conformance.execution.behaviour import BEHAVIOUR_PROBLEMS, behaviour_cases, small
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.invocation import missing_storage
 from conformance.execution.naming import base_of, load_named, vary, word
-from conformance.execution.paths import MAX_PATHS, every_variant, paths
+from conformance.execution.paths import MAX_PATHS, paths
 from conformance.execution.remote import Condition
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, like_channels_last, require_known
 from conformance.execution.share import budget, share
@@ -37,7 +36,7 @@ from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import CANDIDATES, candidates
 from conformance.problems.ranking import Row
-from conformance.problems.table import DRAWN, usual
+from conformance.problems.table import DRAWN
 from conformance.resources import IMPLS
 
 Predicate = Callable[[Any], bool]
@@ -47,6 +46,8 @@ Lacks = Callable[[Implementation, str], str]
 Keys = Callable[[], Sequence[Key]]
 """What claims call some cases; asked for where there are claims."""
 
+BEHAVIOUR_PATHS = 3
+"""Paths of a kernel on which a check of its behaviour is made that seldom depends on them; at smoke one."""
 DRAWN_PROBLEMS = 3
 """Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
 
@@ -69,7 +70,6 @@ class Plan:
         self.selection = selection
         self._paths: dict[tuple[str, str, int], list[tuple[Problem, Variant]]] = {}
         """Of an implementation, an operator and how many are asked for: several checks want the same."""
-        self._behaviour: dict[str, list[Problem]] = {}
         self._rows_of: dict[str, tuple[list[Row], int]] = {}
         self._shares: dict[tuple[str, str], list[list[Variant]]] = {}
         self._asked = set[str]()
@@ -263,8 +263,8 @@ class Plan:
         if operator not in asked.operators or BEHAVIOUR not in asked.distributions:
             return
         dtypes = ordinary(dtype for dtype in asked.dtypes if dtype in OPERATORS[operator].dtypes)
-        problems = self._small(operator, dtypes)
-        if not problems:
+        problems = [problem for problem, _ in self._unfiltered if takes(operator, problem.geometry)]
+        if not (problems and dtypes):
             return
 
         def selected() -> list[Key]:
@@ -272,20 +272,13 @@ class Plan:
             of_rank = {rank: [v for v in every if rank_of(v.layout) == rank] for rank in RANKS}
             return _keys(operator, [(problem, of_rank[problem.geometry.rank]) for problem in problems], check)
 
-        quota = BEHAVIOUR_PROBLEMS[asked.level]
-        count = min(len(problems), sum(quota.values()) if most is None else 1)
+        few = BEHAVIOUR_PATHS if asked.level in ("standard", "full") else 1
         self._ask(operator)
-        present = yield from self._absences(operator, count, selected)
+        present = yield from self._absences(operator, few if most is None else 1, selected)
         for one in present:
-            layouts = self._layouts(one, operator)
-            if most is None:
-                chosen = list(behaviour_cases(one, operator, problems, quota, dtypes, layouts))
-            else:
-                most = most or MAX_PATHS.get(asked.level, max(MAX_PATHS.values()))
-                if (key := (one.name, operator, most)) not in self._paths:
-                    self._paths[key] = paths(one, operator, problems, every_variant(dtypes, layouts), most)
-                chosen = self._paths[key]
-            for problem, variant in chosen:
+            level = MAX_PATHS.get(asked.level, MAX_PATHS["smoke"])
+            chosen = self._paths_of(one, operator, dtypes, most or level)
+            for problem, variant in chosen if most is not None else chosen[:few]:
                 yield from self._cases(operator, [(problem, [variant])], [one])
             if not chosen:
                 reason = "no small problem of those asked for is supported: behaviour not checked"
@@ -302,13 +295,23 @@ class Plan:
                 ranks = {rank_of(layout) for layout in kernel.layouts}
                 kernel.when.learn(geometry for geometry in geometries if geometry.rank in ranks)
 
-    def _small(self, operator: str, dtypes: Sequence[str]) -> list[Problem]:
-        """What the behaviour of an operator is checked on; two dozen checks ask for the same."""
-        if operator not in self._behaviour:
-            asked = self.selection
-            every = usual((problem for problem, _ in at_level(asked.problems, asked.level)), dtypes)
-            self._behaviour[operator] = small(operator, every)
-        return self._behaviour[operator]
+    def _paths_of(
+        self, one: Implementation, operator: str, dtypes: Sequence[str], most: int
+    ) -> list[tuple[Problem, Variant]]:
+        """What the behaviour of a kernel is checked on; two dozen checks ask for the same."""
+        key, layouts = (one.name, operator, most), self._layouts(one, operator)
+        if key not in self._paths:
+            asked_for = {(dtype, layout) for dtype in dtypes for layout in layouts}
+            self._paths[key] = paths(
+                one, operator, self._unfiltered, most, lambda dtype, layout: (dtype, layout) in asked_for
+            )
+        return self._paths[key]
+
+    @cached_property
+    def _unfiltered(self) -> list[Row]:
+        """All rows up to level standard at least, in whatever they are run: behaviour has its own dtypes and inputs."""
+        level = self.selection.level
+        return [*at_level(self.selection.problems, "standard" if level in ("smoke", "huge") else level)]
 
     @property
     def implementations(self) -> list[Implementation]:

@@ -85,8 +85,10 @@ def from_rows(
 
 
 def pinned() -> list[Recipe]:
-    """What the manifest must pin: the tables up to `standard`."""
-    return from_rows(at_level(PROBLEMS, "standard"))
+    """What the manifest must pin: the tables up to `standard`, and what is stored as files."""
+    found = from_rows(at_level(PROBLEMS, "standard"))
+    known = {recipe.key for recipe in found}
+    return [*found, *(recipe for recipe in stored() if recipe.key not in known)]
 
 
 def stored() -> list[Recipe]:

@@ -19,7 +19,6 @@ from conformance.operators import FAMILIES, OPERATORS, GeometryError
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, Coverage, Parameters, cost, features, geometry, parameters
-from conformance.problems.ranking import at_level
 from conformance.problems.table import DRAWN, Problem, Variant, applies, usual
 
 T = TypeVar("T")
@@ -156,9 +155,8 @@ def distribution(family: str, dtype: str, choose: Choose) -> str:
 def near(family: str, rank: int) -> list[Any]:
     """The geometries of the tables up to `standard` that others are drawn near to. Those that are only run in inputs of
     8 bits, or in optional layouts, are none: what a seed draws stays as it is when more of them are added."""
-    tables = [(p, v) for p, v in at_level(PROBLEMS, "standard") if not all(is_optional(one.layout) for one in v)]
-    plain = (p.geometry for p in usual(problem for problem, _ in tables))
-    return [g for g in plain if (g.family, g.rank) == (family, rank)]
+    tables = [p for p in PROBLEMS if p.level == "standard" and not all(is_optional(v.layout) for v in p.variants)]
+    return [p.geometry for p in usual(tables) if (p.geometry.family, p.geometry.rank) == (family, rank)]
 
 
 @cache

@@ -21,6 +21,10 @@ AXES = {1: ("W",), 2: ("H", "W"), 3: ("D", "H", "W")}
 """Number of dimensions -> the names of its spatial axes."""
 
 
+SAME_AXIS = "the same axis"
+"""How the name ends of a feature that is two of one axis."""
+
+
 class Axis(NamedTuple):
     """What a problem has along one spatial axis; of a transposed convolution `size` is what its windows lie on."""
 
@@ -167,7 +171,7 @@ def _on_axes(geometry: Any) -> set[str]:
     per_axis = [{text for text, holds in ON_AXIS.items() if holds(axis)} for axis in axes(geometry)]
     found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
     for held in per_axis:
-        found |= {f"{one.format('an axis')}, {other.format('the same axis')}" for one, other in pairs(held)}
+        found |= {f"{one.format('an axis')}, {other.format(SAME_AXIS)}" for one, other in pairs(held)}
     if len(names) > 1:
         found |= {text.format("some axis") for text in set.union(*per_axis)}
         found |= {text.format("every axis") for text in set.intersection(*per_axis)}

@@ -39,7 +39,9 @@ USUAL = {"conv_requantized": "scales"}
 """The distribution elsewhere; `fixed` for the other families."""
 ALONE = ("rows", "far-rows", "reversed", "expanded-columns", "expanded-all")
 """Kinds that operands have alone, the last two only gradients: batch normalisation has no use for equal images."""
-VIEWS = tuple(kind for kind in KINDS if kind not in PAGES and kind not in ALONE)
+LOOSE_ONES = "loose-ones"
+"""A kind for operands with an axis of one element alone."""
+VIEWS = tuple(kind for kind in KINDS if kind not in (*PAGES, *ALONE, LOOSE_ONES))
 LARGE = {
     "conv": ("edge.long-pixels", "resnet50.conv2.expand", "mobilenetv2.dw32", "edge.wide-row"),
     "conv_bn": ("unet.bn.64x64", "resnet50.bn.conv3.downsample", "mobilenetv2.bn.dw96s2"),
@@ -100,7 +102,7 @@ def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
             if family in ONE_CHANNEL:
                 name = ONE_CHANNEL[family]
                 for dtype, layout, kind in product(
-                    ("fp32", "bf16"), layouts_of(2), ("crop", "transposed", "other-format")
+                    ("fp32", "bf16"), layouts_of(2), ("crop", "transposed", "other-format", LOOSE_ONES)
                 ):
                     extra[name][Variant(dtype, layout, "fixed", f"{operator.data}:{kind}")] = None
     for (family, rank), names in ONCE.items():

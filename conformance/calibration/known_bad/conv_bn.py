@@ -99,7 +99,8 @@ def _beyond(tile: int) -> Moments:
 def _stale(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The last channel's statistics are those of the one before."""
     mean, squares = CENTRED(z)
-    mean[-1:], squares[-1:] = mean[-2:-1], squares[-2:-1]
+    if len(mean) > 1:
+        mean[-1], squares[-1] = mean[-2], squares[-2]
     return mean, squares
 
 

@@ -1,0 +1,174 @@
+"""The ranking of cases, the levels that are prefixes of it, and what of it an implementation runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import Implementation
+from conformance.calibration import ranking as ranked
+from conformance.calibration.kills import Kill, Tensors
+from conformance.execution import share
+from conformance.execution.share import Budget, budget
+from conformance.implementations.bridges import jax_arrays
+from conformance.operators import FAMILIES
+from conformance.problems import PROBLEMS, Problem, Variant, at_level, ranking, typed
+
+EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+LEVELS = ("smoke", "standard", "full")
+
+
+@EVERY_FAMILY
+def test_a_ranking_has_what_the_tables_have(family: str):
+    """Run `conformance rank` after a change of a table."""
+    known = {problem.name: problem for problem in PROBLEMS}
+    lines = ranking.lines(family)
+    named = Counter((line.name, variant) for line in lines for variant in line.variants(known[line.name]))
+    own = [problem for problem in PROBLEMS if problem.geometry.family == family and problem.level == "standard"]
+    assert named == Counter((problem.name, variant) for problem in own for variant in problem.variants)
+    assert [line for line in lines if not line.variants(known[line.name])] == []
+
+
+@EVERY_FAMILY
+def test_levels_are_prefixes(family: str):
+    own = [problem for problem in PROBLEMS if problem.geometry.family == family]
+    each = [[(p.name, v) for p, variants in at_level(own, level) for v in variants] for level in LEVELS]
+    for shorter, longer in pairwise(each):
+        assert 0 < len(shorter) <= len(longer)
+        assert longer[: len(shorter)] == shorter
+    assert len(each[0]) <= ranking.SMOKE_CASES
+    assert {problem.geometry for problem, _ in at_level(own, "standard")} == {
+        problem.geometry for problem in own if problem.level == "standard"
+    }
+
+
+def test_what_nobody_has_ranked_comes_last_at_its_own_level():
+    new = Problem("edge.new", typed("n1 c2 h3 w4 k5 r1 s1").geometry, "standard", (Variant("fp32", "nchw", "fixed"),))
+    for level, found in (("smoke", False), ("standard", True), ("full", True)):
+        names = [problem.name for problem, _ in at_level([*PROBLEMS, new], level)]
+        assert ("edge.new" in names) == found
+    own = [problem for problem in (*PROBLEMS, new) if problem.geometry.family == "conv"]
+    assert [problem.name for problem, _ in at_level(own, "standard")][-1] == "edge.new"
+
+
+FP32, BF16, LAST = (Variant(*words, "fixed") for words in (("fp32", "nchw"), ("bf16", "nchw"), ("bf16", "nhwc")))
+ROWS = [
+    (Problem(f"table.{place}", typed(f"n1 c{place + 1} h4 w4 k2 r1 s1").geometry, "standard", ()), (variant,))
+    for place, variant in enumerate((FP32, BF16, FP32, LAST, BF16, FP32))
+]
+TABLE = [*ROWS, (ROWS[0][0], (BF16,))]
+
+
+def shares(
+    one: Implementation, given: Budget, listed: int = len(TABLE), takes: Callable[..., bool] | None = None
+) -> Any:
+    def declared(problem: Problem, variant: Variant) -> bool:
+        return any(variant.dtype in k.dtypes and variant.layout in k.layouts for k in one.kernels)
+
+    found = share.share(one, "conv_forward", TABLE, listed, given, declared)
+    return [[f"{v.dtype} {v.layout}" for v in row] for row in found]
+
+
+def kernel(
+    dtypes: Sequence[str] = ("fp32", "bf16"), layouts: Sequence[str] = ("nchw",), **declared: Any
+) -> Implementation:
+    one = Implementation("acme", **declared)
+    one.implements("conv_forward", dtypes=dtypes, layouts=layouts)(lambda x, w, bias: np.zeros(1))
+    return one
+
+
+def test_all_of_a_level_is_required_what_is_not_taken_too():
+    every = [["fp32 nchw"], ["bf16 nchw"], ["fp32 nchw"], ["bf16 nhwc"], ["bf16 nchw"], ["fp32 nchw"], ["bf16 nchw"]]
+    assert shares(kernel(layouts=("nchw", "nhwc")), Budget()) == every
+
+
+def test_a_problem_without_a_pair_of_the_kernel_is_run_in_one_of_its_own():
+    found = shares(kernel(("bf16",), ("nhwc",)), Budget())
+    # of the first problem there is one in bf16 below, but not in channels last
+    assert [row[-1] for row in found] == ["bf16 nhwc"] * 7
+    assert found[3] == ["bf16 nhwc"]
+    assert shares(kernel(("bf16",)), Budget())[0] == ["fp32 nchw"]  # which the table has in bf16 as well
+
+
+def test_whoever_takes_little_of_a_level_goes_on_behind_it():
+    one = kernel(("bf16",))
+    assert shares(one, Budget(cases=2), listed=2) == [["fp32 nchw"], ["bf16 nchw"], ["bf16 nchw"], [], [], [], []]
+    assert shares(kernel(), Budget(cases=2), listed=2) == [["fp32 nchw"], ["bf16 nchw"], [], [], [], [], []]
+
+
+def test_programs_are_counted_for_whoever_compiles_them():
+    twice = kernel(layouts=("nchw", "nhwc"))
+    found = shares(twice, Budget(programs=3))
+    assert [bool(row) for row in found] == [True, True, True, False, False, False, False]
+    small = budget(Implementation("jax", arrays=jax_arrays("cpu")), "standard", None)
+    assert (small.cases, small.programs) == (None, ranking.PROGRAMS["standard"])
+    assert budget(kernel(), "standard", None) == Budget()
+    assert budget(kernel(), "smoke", None).cases == ranking.SMOKE_CASES
+    assert budget(kernel(compiles_per_shape=True), "full", None) == Budget()
+    assert budget(kernel(), "standard", 7).programs == 7
+
+
+def test_a_slice_is_drawn_from_what_is_left():
+    """The same one on the same day, another one on another day, and about as much as was asked for."""
+    rows = [
+        (problem, variant) for problem, variants in islice(at_level(PROBLEMS, "standard"), 2000) for variant in variants
+    ]
+    drawn = [
+        {(p.name, v) for p, v in rows if Budget(programs=1, extra=5, seed=day).draws(p, v)}
+        for day in ("2026-11-24", "2026-11-24", "2026-11-25")
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert 0.03 < len(drawn[0]) / len(rows) < 0.07
+    assert len(shares(kernel(), Budget(programs=1, extra=100, seed="x"))[2]) == 1
+
+
+def candidate(text: str, detects: Sequence[int] = (), dtype: str = "fp32", pairs: Sequence[str] = ()) -> Any:
+    given = typed(text)
+    kills = frozenset(Kill("conv_forward", number) for number in detects)
+    return ranked.Candidate(given, Variant(dtype, "nchw", "fixed"), 1, kills, frozenset((pair,) for pair in pairs))
+
+
+def test_what_brings_most_comes_first_and_what_brings_nothing_is_apart():
+    much, little = candidate("n1 c1 h3 w3 k1 r1 s1", (1, 2, 3)), candidate("n1 c2 h3 w3 k1 r1 s1", (3, 4))
+    pairs = candidate("n1 c3 h3 w3 k1 r1 s1", pairs="abc")
+    again = [candidate("n1 c1 h3 w3 k1 r1 s1", (1,)) for _ in range(4)]
+    other = candidate("n1 c1 h3 w3 k1 r1 s1", (1,), "bf16")
+    chosen, rest = ranked.ordered([*again, pairs, little, other, much])
+    assert chosen[:2] == [much, little]
+    assert {pairs, other} <= {*chosen}
+    assert rest == again[: len(rest)]  # a kernel is worth something three times, and once in each dtype
+    assert len(rest) >= 2
+
+
+def test_kernels_detected_by_a_case_are_found_by_its_tensors():
+    (case,) = ranked.candidates(
+        "conv",
+        [(problem := typed("n1 c2 h5 w4 k3 r3 s3"), FP32)],
+        {Tensors(problem.geometry.descriptor, "fp32", "fixed"): {Kill("conv_forward", 7)}},
+    )
+    assert case.kills == {Kill("conv_forward", 7)}
+    assert ("C not a multiple of 4", "window 3 on every axis") in case.pairs
+    assert ("fp32", "window 3 on every axis") in case.pairs
+    assert len([*case.cells()]) == 1
+
+
+def test_cases_with_a_storage_come_behind_smoke_and_all_are_written(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranked, "SMOKE_CASES", 1)
+    stored = Variant("fp32", "nchw", "fixed", "x:crop")
+    elsewhere = Variant("fp16", "nchw", "fixed", "x:crop")
+    first, other, alone = (
+        Problem(f"table.{name}", typed(f"n1 c2 h5 w{width} k3 r3 s3").geometry, "standard", (FP32, variant))
+        for name, width, variant in (("first", 4, stored), ("other", 5, BF16), ("alone", 6, elsewhere))
+    )
+    cases = [ranked.Candidate(problem, FP32, 1, frozenset(), frozenset()) for problem in (first, other, alone)]
+    rest = [ranked.Candidate(other, BF16, 1, frozenset(), frozenset())]
+    lines = [*ranked.lines(cases, rest)]
+    assert lines == [
+        *("table.first fp32 nchw fixed", "table.first fp32 nchw stored", "table.other fp32 nchw fixed"),
+        *("table.alone fp32 nchw fixed", "table.alone fp16 nchw stored", "full", "table.other bf16 nchw fixed"),
+    ]
