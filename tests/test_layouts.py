@@ -31,8 +31,8 @@ from conformance.layouts import (
     of_letters,
     rank_of,
 )
-from conformance.operators import CONVOLUTIONS, OPERATORS, parse
-from conformance.problems import PROBLEMS
+from conformance.operators import CONVOLUTIONS, OPERATORS, parse, takes
+from conformance.problems import PROBLEMS, Variant, at_level
 from impls.numpy_direct import conv
 from tests.conftest import Project
 
@@ -226,25 +226,27 @@ def test_each_layout_meets_grouped_depthwise_and_dense_problems(operator: str, t
         if case.variant.layout in GROUPED and not case.problem.name.startswith("drawn."):
             g, v = case.problem.geometry, case.variant
             kind = "dense" if g.groups == 1 else "depthwise" if g.groups == g.c else "grouped"
-            found.add((v.layout, v.dtype, v.distribution, kind))
-    kinds = ("grouped", "depthwise", "dense")
-    assert found == {*product(GROUPED, ("fp32", "bf16"), ("fixed", "special"), kinds)}
+            found.add((v.layout, v.dtype, kind))
+    assert found == {*product(GROUPED, ("fp32", "bf16"), ("grouped", "depthwise", "dense"))}
 
 
 def test_who_declares_no_such_layout_has_no_case_in_one(tmp_path: Path):
     plain = cases_of(declaring("nchw"), tmp_path)
     assert not [case for case in plain if case.variant.layout not in LAYOUTS]
     (absence,) = [case for case in cases_of(declaring("nchw"), tmp_path, ("gnhwc",)) if hasattr(case, "cases")][:1]
-    mine = [
-        (p.geometry, v) for p in OF_GROUPS for v in p.variants if v.layout == "gnhwc" and v.distribution != "integer"
-    ]
-    count = sum(v.suits("conv_forward", geometry) for geometry, v in mine)
+    rows = [(p.geometry, v) for p, variants in at_level(PROBLEMS, "standard") for v in variants if v.layout == "gnhwc"]
+    asked = [(geometry, v) for geometry, v in rows if v.distribution in ("fixed", "special") and not v.storage]
+    count = sum(
+        takes("conv_forward", g) and v.suits("conv_forward", g) for g, v in asked if v.dtype in ("fp32", "bf16")
+    )
     assert count > 12
     assert (absence.status, absence.reason, absence.cases) == ("unsupported", "layout gnhwc is not declared", count)
 
 
 def test_a_layout_that_is_claimed_and_no_longer_declared_is_a_failure(tmp_path: Path):
-    key = Key("conv_forward", GEOMETRY.descriptor, "fp32", "gnhwc", "fixed")
+    rows = at_level([p for p in PROBLEMS if p.geometry.family == "conv"], "standard")
+    geometry = next(p.geometry for p, variants in rows if Variant("fp32", "gnhwc", "fixed") in variants)
+    key = Key("conv_forward", geometry.descriptor, "fp32", "gnhwc", "fixed")
     source = tmp_path / "acme.py"
     claim = Claim("acme", source, tmp_path / "acme.claims.json", "cpu", (), {}, frozenset([key]))
     found = cases_of(declaring("nchw"), tmp_path, claims={"acme": claim})

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -348,15 +347,6 @@ def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words:
     assert f"INCOMPLETE: {len(outcome.records)} of 6 tests have a verdict" in outcome.text
     assert 0 < len(outcome.records) <= 6 - (not words)  # two processes have all of these in hand
     assert project.lines()[-1]["interrupted"]
-
-
-def test_a_sample_takes_problems_in_a_drawn_order(project: Project):
-    project.kernel()
-    problems = [f"n1 c2 h4 w{w} k2 r3 s3 p1" for w in range(4, 9)]
-    outcome = project.run("--minutes=10", *(f"--problem={text}" for text in problems))
-    order = [record["problem"] for record in outcome.records]
-    assert len(order) == len(problems)
-    assert order == sorted(order, key=lambda name: zlib.crc32(name.encode()))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "nan", "1e9"])

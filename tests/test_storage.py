@@ -20,7 +20,7 @@ from conformance.inputs.expectation import Expectation
 from conformance.layouts import NAMES, arrangement, declare, layouts_of, rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Variant, typed
-from conformance.problems.storage import ALONE
+from conformance.problems.storage import ALONE, LOOSE_ONES
 from conformance.problems.storage import PROBLEMS as EVERYWHERE
 from conformance.reporting.reproduce import is_reproducing
 from conformance.results import build, claims
@@ -49,12 +49,15 @@ DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
 declare("rows_last", "wcnh", "tests")
 declare("groups_first", "khwcn", "tests")
 SHAPES = {1: (2, 6, 7), 2: (2, 6, 3, 4), 3: (2, 6, 3, 2, 4)}
+ONES = {1: (2, 6, 1), 2: (2, 6, 1, 4), 3: (2, 6, 3, 1, 4)}
+"""With an axis of one element."""
 
 
 @pytest.mark.parametrize("layout", [*NAMES, "rows_last", "groups_first"])
 def test_elements_lie_where_the_placement_says_and_nan_around(layout: str):
     for kind, is_filter, shape in product(KINDS, (False, True), (SHAPES[rank_of(layout)], (7,))):
         if fits(kind, len(shape)):
+            shape = ONES[len(shape) - 2] if kind == LOOSE_ONES and len(shape) > 1 else shape
             require_placed(kind, layout, shape[::-1] if is_filter and rank_of(layout) == 2 else shape, is_filter)
 
 
@@ -73,7 +76,7 @@ def require_placed(kind: str, layout: str, shape: tuple[int, ...], is_filter: bo
     assert np.count_nonzero(~np.isnan(memory)) == len(np.unique(array))
     contiguous = array.strides == view.strides
     assert contiguous == (
-        kind.startswith(("offset", "align", "page", "read-only")) or (kind == "crop" and len(shape) == 1)
+        kind.startswith(("offset", "align", "page", "read-only")) or (kind in ("crop", LOOSE_ONES) and len(shape) == 1)
     )
     shift = {"align-16": 16, "offset-1": 4, "offset-2": 8, "offset-4": 16}.get(kind, 0)
     assert (place.offset * 4) % 64 == shift or kind not in ("align-16", "offset-1", "offset-2", "offset-4")
@@ -95,6 +98,9 @@ def test_text_that_is_no_storage_is_refused(text: str):
         parse(text)
 
 
+ORDINARY = [kind for kind in KINDS if kind != LOOSE_ONES]
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_operand_has_every_kind_in_every_dtype_and_layout(operator: str):
     seen, alone = set(), set()
@@ -106,12 +112,12 @@ def test_every_operand_has_every_kind_in_every_dtype_and_layout(operator: str):
             images = {o for o, tensor in operands.items() if len(tensor.shape) == 4}
     if OPERATORS[operator].family not in EVERYWHERE:
         once = {(operand, kind) for operand, kind, _, _ in seen}
-        assert once >= {(o, kind) for o, kind in product(images, KINDS) if o == "dy" or kind not in ALONE[-2:]}
+        assert once >= {(o, kind) for o, kind in product(images, ORDINARY) if o == "dy" or kind not in ALONE[-2:]}
         return
     for operand in images:
-        everywhere = [kind for kind in KINDS if kind not in ALONE]
+        everywhere = [kind for kind in ORDINARY if kind not in ALONE]
         assert {(operand, *rest) for rest in product(everywhere, DTYPES, layouts_of(2))} <= seen
-        expected = {(operand, kind) for kind in KINDS if kind not in PAGES}
+        expected = {(operand, kind) for kind in ORDINARY if kind not in PAGES}
         if operand != "dy":
             expected -= {(operand, "expanded-columns"), (operand, "expanded-all")}
         assert expected <= alone

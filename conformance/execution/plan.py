@@ -163,7 +163,7 @@ class Plan:
         self._ask(operator)
         rows, listed = self._ranked(operator)
         concerned = [when is None or when(problem.geometry) for problem, _ in rows]
-        present = yield from self._missing(operator, list(compress(rows[:listed], concerned)))
+        present = yield from self._missing(operator, self._asked_for(compress(rows[:listed], concerned)))
         shares = [self._share(one, operator) for one in present]
         for place, (problem, _) in enumerate(rows):
             if concerned[place]:
@@ -186,6 +186,10 @@ class Plan:
             self._rows_of[operator] = whole, len(own)
         return self._rows_of[operator]
 
+    def _asked_for(self, rows: Iterable[Row]) -> list[Row]:
+        """What of rows is in a dtype and layout that are asked for."""
+        return [(p, found) for p, variants in rows if (found := tuple(filter(self.selection.includes, variants)))]
+
     def _suited(self, operator: str, rows: Iterable[Row]) -> Iterator[Row]:
         """What of rows an operator has."""
         for problem, variants in rows:
@@ -200,14 +204,13 @@ class Plan:
             rows, listed = self._ranked(operator)
 
             def taken(problem: Problem, variant: Variant) -> bool:
-                here = asked.includes(variant) and variant.suits(operator, problem.geometry)
-                return here and _takes(one, operator, problem, variant)
+                return variant.suits(operator, problem.geometry) and _takes(one, operator, problem, variant)
 
             if asked.problems is not PROBLEMS:
-                self._shares[key] = [[*variants] for _, variants in rows]
+                self._shares[key] = [[*filter(asked.includes, variants)] for _, variants in rows]
             else:
                 given = budget(one, asked.level, asked.programs, *asked.extra)
-                self._shares[key] = share(one, operator, rows, listed, given, taken)
+                self._shares[key] = share(one, operator, rows, listed, given, taken, asked.wants)
         return self._shares[key]
 
     def _of_row(

@@ -58,21 +58,28 @@ class Selection:
     """What runs a single case again: `pytest` does in the checkout, and in a project of its own nowhere else."""
 
     def rows(self) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-        """Problems with the variants that are asked for; a problem given by hand has any storage."""
+        """Problems with the variants whose inputs are asked for, in every dtype and layout; a problem given by hand has
+        any storage."""
         for problem, variants in at_level(self.problems, self.level):
             variants = (*variants, *like_channels_last(problem, variants, self.declared))
             if self.storages and problem.variants is EVERY[problem.geometry.family, problem.geometry.rank]:
                 stored = (replace(v, storage=text) for v in variants for text in self.storages)
                 variants = tuple(v for v in stored if applies(v.distribution, v.dtype, v.storage))
-            if kept := tuple(filter(self.includes, variants)):
+            if kept := tuple(filter(self._draws, variants)):
                 yield problem, kept
 
     def includes(self, variant: Variant) -> bool:
         """Whether a variant is asked for."""
-        v = variant
-        layout = self.every_layout or v.layout in self.layouts
-        chosen = v.dtype in self.dtypes and layout and v.distribution in self.distributions
-        return chosen and (not self.storages or v.storage in self.storages)
+        return self._draws(variant) and self.wants(variant.dtype, variant.layout)
+
+    def wants(self, dtype: str, layout: str) -> bool:
+        """Whether a dtype and a layout are asked for."""
+        return dtype in self.dtypes and (self.every_layout or layout in self.layouts)
+
+    def _draws(self, variant: Variant) -> bool:
+        """Whether inputs of this kind are asked for."""
+        stored = not self.storages or variant.storage in self.storages
+        return variant.distribution in self.distributions and stored
 
     @property
     def every_layout(self) -> bool:

@@ -40,33 +40,45 @@ def budget(one: Implementation, level: str, programs: int | None, extra: float =
 
 
 def share(
-    one: Implementation, operator: str, rows: Sequence[Row], listed: int, given: Budget, takes: Takes
+    one: Implementation,
+    operator: str,
+    rows: Sequence[Row],
+    listed: int,
+    given: Budget,
+    takes: Takes,
+    wanted: Callable[[str, str], bool] = lambda dtype, layout: True,
 ) -> list[list[Variant]]:
     """The variants of every row that are required of an implementation. The first `listed` rows are those of the level:
     of them also what it does not take, which is said. Whoever takes little of them goes on behind them.
 
-    A problem that the rows have in no dtype and layout of a kernel is run in one that it declares: most stand in fp32
-    and channels first and in one more, and a kernel without these would miss most shapes.
+    A problem that the rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
+    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes.
     """
     kernels = [kernel for kernel in one.kernels if kernel.operator == operator]
-    declared = [*dict.fromkeys((dtype, layout) for k in kernels for layout in k.layouts for dtype in k.dtypes)]
+    every = dict.fromkeys((dtype, layout) for k in kernels for layout in k.layouts for dtype in k.dtypes)
+    declared = [pair for pair in every if wanted(*pair)]
     offered: dict[str, set[tuple[str, str]]] = {}
     for problem, variants in rows:
         offered.setdefault(problem.name, set()).update((v.dtype, v.layout) for v in variants)
     found: list[list[Variant]] = []
     spent, seen, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
+    substituted = set[tuple[str, Variant]]()
     for place, (problem, variants) in enumerate(rows):
         row: list[Variant] = []
         found.append(row)
-        seen.update((problem.name, v.dtype, v.layout) for v in variants)
+        asked = [v for v in variants if wanted(v.dtype, v.layout)]
+        seen.update((problem.name, v.dtype, v.layout) for v in asked)
         within = place < listed and (given.programs is None or len(seen) <= given.programs)
-        if not offered[problem.name] & {*declared}:
-            variants = (*variants, *_instead(problem, variants, declared, place))
-        for variant in variants:
+        instead = [] if offered[problem.name] & {*declared} else _instead(problem, variants, declared, place)
+        for variant in (*asked, *instead):
             if not takes(problem, variant):
-                if within and variant in rows[place][1]:
+                if within and variant not in instead:
                     row.append(variant)
                 continue
+            if variant in instead:
+                if (problem.name, variant) in substituted:
+                    continue
+                substituted.add((problem.name, variant))
             program = problem.name, variant.dtype, variant.layout
             full = (given.cases is not None and spent >= given.cases) or (
                 given.programs is not None and program not in programs and len(programs) >= given.programs
