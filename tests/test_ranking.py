@@ -90,7 +90,7 @@ def test_all_of_a_level_is_required_what_is_not_taken_too():
 def test_a_problem_without_a_pair_of_the_kernel_is_run_in_one_of_its_own():
     found = shares(kernel(("bf16",), ("nhwc",)), Budget())
     # of the first problem there is one in bf16 below, but not in channels last
-    assert [row[-1] for row in found] == ["bf16 nhwc"] * 7
+    assert [row[-1] for row in found] == [*["bf16 nhwc"] * 6, "bf16 nchw"]  # of the last problem once
     assert found[3] == ["bf16 nhwc"]
     assert shares(kernel(("bf16",)), Budget())[0] == ["fp32 nchw"]  # which the table has in bf16 as well
 
@@ -111,6 +111,10 @@ def test_programs_are_counted_for_whoever_compiles_them():
     assert budget(kernel(), "smoke", None).cases == ranking.SMOKE_CASES
     assert budget(kernel(compiles_per_shape=True), "full", None) == Budget()
     assert budget(kernel(), "standard", 7).programs == 7
+    compiled = kernel()
+    compiled.variant("compiled", wrap=lambda function: function, compiles_per_shape=True)
+    compiled.become("compiled")
+    assert budget(compiled, "standard", None).programs == ranking.PROGRAMS["standard"]
 
 
 def test_a_slice_is_drawn_from_what_is_left():

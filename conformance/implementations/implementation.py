@@ -72,6 +72,7 @@ class Setting:
     """Called once, when the file is loaded."""
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None
     """From a kernel's function to the one that is called instead."""
+    compiles_per_shape: bool = False
 
     def __post_init__(self) -> None:
         label = self.label
@@ -230,18 +231,20 @@ class Implementation:
         environment: Mapping[str, str] | None = None,
         prepare: Callable[[], object] | None = None,
         wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        compiles_per_shape: bool = False,
     ) -> None:
         """Declare another way to run the library, as `NAME[label]`: a row of its own, in a process of its own.
 
         `environment` is added to that process's before anything is imported; `prepare` is called when the file has been
         loaded, to switch something in the library; `wrap` makes of each kernel's function the one that is called, such
-        as `torch.compile`. It runs where it is asked for: `--impl 'NAME[label]'`, or all with `--variants`.
+        as `torch.compile`, which also `compiles_per_shape`. It runs where it is asked for: `--impl 'NAME[label]'`, or
+        all with `--variants`.
         """
         if any(one.label == label for one in self.settings):
             raise ImplementationError(f"label={label!r}: each variant of {self.name} needs its own")
         if environment is None and prepare is None and wrap is None:
             raise ImplementationError(f"variant {label!r}: changes nothing; give environment=, prepare= or wrap=")
-        self.settings.append(Setting(label, dict(environment or {}), prepare, wrap))
+        self.settings.append(Setting(label, dict(environment or {}), prepare, wrap, compiles_per_shape))
 
     def become(self, label: str) -> None:
         """Be one of its variants, for as long as this process lasts."""
@@ -250,6 +253,7 @@ class Implementation:
             setting.prepare()
         if setting.wrap is not None:
             self.kernels = [replace(kernel, function=setting.wrap(kernel.function)) for kernel in self.kernels]
+        self.compiles_per_shape = self.compiles_per_shape or setting.compiles_per_shape
         self.name, self.settings = variant_name(self.name, label), []
 
     def waive(

@@ -13,7 +13,9 @@ from iree.compiler import api, version
 from conformance import Contract, Implementation
 from conformance.implementations.windows import windows
 
-engine = Implementation("iree-cpu", version=version.VERSION, contract=Contract(subnormals="flushed"))
+engine = Implementation(
+    "iree-cpu", version=version.VERSION, contract=Contract(subnormals="flushed"), compiles_per_shape=True
+)
 TAKES = {"dtypes": ("fp32", "fp64", "fp16", "bf16"), "when": lambda p: all(a == b for a, b in p.padding)}
 FLAGS = "hal-target-backends=llvm-cpu", "llvmcpu-target-cpu=host", "input-type=torch", "input-demote-f64-to-f32=false"
 

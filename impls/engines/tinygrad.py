@@ -20,7 +20,7 @@ clang = Path(tempfile.mkdtemp(), "clang")  # the one in ziglang, under a name of
 clang.write_text(f'#!/bin/sh\nexec "{Path(ziglang.__file__).with_name("zig")}" clang "$@"\n')
 clang.chmod(0o700)
 os.environ |= {"CC": str(clang), "DEV": "CPU"}
-impl = Implementation("tinygrad-cpu", version=importlib.metadata.version("tinygrad"))
+impl = Implementation("tinygrad-cpu", version=importlib.metadata.version("tinygrad"), compiles_per_shape=True)
 ALL = {"dtypes": ("fp32", "fp64", "fp16", "bf16")}
 BATCH_NORM = ALL | {"contract": Contract(between="storage"), "when": lambda p: not p.eps_outside}
 AVERAGE = ALL | {"when": lambda p: p.divisor_override is None}

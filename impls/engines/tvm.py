@@ -16,7 +16,7 @@ from tvm.relax import op
 from conformance import Implementation
 
 os.environ.setdefault("TVM_NUM_THREADS", "1")
-engine = Implementation("tvm-cpu", version=tvm.__version__)
+engine = Implementation("tvm-cpu", version=tvm.__version__, compiles_per_shape=True)
 DTYPES = ("fp32", "fp64", "fp16", "bf16")
 NCHW, BOTH = {"dtypes": DTYPES}, {"dtypes": DTYPES, "layouts": ("nchw", "nhwc")}
 UNDIVIDED, UNDILATED = {"when": lambda p: not p.divisor_override}, {"when": lambda p: p.dilation == (1, 1)}

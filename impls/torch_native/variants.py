@@ -38,7 +38,7 @@ def declare(implementation) -> None:
     implementation.variant("conv=bf16", environment={PRECISION: "bf16"})
     implementation.variant("deterministic", prepare=lambda: torch.use_deterministic_algorithms(True))
     implementation.variant("channels_last", wrap=_in_channels_last)
-    implementation.variant("compile", wrap=lambda kernel: torch.compile(kernel, dynamic=False))
+    implementation.variant("compile", wrap=lambda kernel: torch.compile(kernel, dynamic=False), compiles_per_shape=True)
 
 
 def declare_cuda(implementation) -> None:
