@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from itertools import islice
+from itertools import combinations
 from typing import Any
 
 from conformance.implementations.implementation import BEHAVIOUR, Implementation, ImplementationError
-from conformance.layouts import layouts_of, rank_of
+from conformance.layouts import rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
-from conformance.problems.features import LARGE, SAME_AXIS, of_geometry, pairs
+from conformance.problems.features import AXES, LARGE, of_geometry, options
 from conformance.problems.ranking import Row
 
 MAX_WORK = 1 << 25
@@ -30,8 +30,9 @@ MAX_PADDING = 16
 """Of a case: checks enlarge its batch, and with it the padded images that many kernels make."""
 MAX_PATHS = {"smoke": 2, "standard": 8, "full": 24}
 """By level, the most cases of a kernel in two dimensions; in each other number a quarter of them."""
-POOL = 64
-"""Programs of the ranking that paths are chosen from."""
+WINDOWS = ("pointwise", "window 3 on every axis", "window = image on every axis")
+GROUPS = ("groups = channels", "groups > 1")
+"""Features of which kernels choose a path by the first that holds, beside padding, strides, dilations and options."""
 
 Path = tuple[Problem, Variant]
 Wanted = Callable[[str, str], bool]
@@ -41,17 +42,17 @@ Wanted = Callable[[str, str], bool]
 def paths(
     one: Implementation, operator: str, rows: Iterable[Row], most: int, wanted: Wanted = lambda dtype, layout: True
 ) -> list[Path]:
-    """Of the first programs that an implementation takes, those that cover most pairs of features, with two dimensions
-    first. One operand is beyond 2^16 elements, in fp32 if possible, as far as there is such a program.
+    """Of the programs that an implementation takes, those that cover most pairs of what kernels choose a path by, small
+    ones first, with two dimensions before others. One operand is beyond 2^16 elements, in fp32 if possible.
 
     A predicate that raises takes a case, which reports it.
     """
     ranked = [(problem, variants) for problem, variants in rows if _is_small(operator, problem.geometry)]
+    ranked.sort(key=lambda row: (_is_thin(row[0].geometry), OPERATORS[operator].bytes(row[0].geometry, 1)))
     found = []
     for rank in sorted(RANKS, key=lambda rank: (rank != 2, rank)):
         room = most if rank == 2 else -(-most // 4)
-        taken = _taken(one, operator, [row for row in ranked if row[0].geometry.rank == rank], wanted)
-        every = [*islice(taken, POOL), *(path for path in taken if LARGE in of_geometry(path[0].geometry))]
+        every = _taken(one, operator, [row for row in ranked if row[0].geometry.rank == rank], wanted)
         chosen = _covering(every, room)
         large = [path for path in every if LARGE in of_geometry(path[0].geometry)]
         if large and room > 2 and not any(path in large for path in chosen):
@@ -70,6 +71,11 @@ def _standard(operator: str) -> tuple[Row, ...]:
     return tuple(row for row in at_level(PROBLEMS, "standard") if takes(operator, row[0].geometry))
 
 
+def _is_thin(geometry: Any) -> bool:
+    """Whether something is missing that can be in a wrong order, or grow: other problems stand for a path before it."""
+    return min(geometry.c, *geometry.size, *geometry.output_size) == 1
+
+
 @cache
 def _is_small(operator: str, geometry: Any) -> bool:
     """Whether a check can call a problem a hundred times, and there is something to compute."""
@@ -85,32 +91,29 @@ def _is_small(operator: str, geometry: Any) -> bool:
     )
 
 
-def _taken(one: Implementation, operator: str, rows: Sequence[Row], wanted: Wanted) -> Iterator[Path]:
-    """Each problem once, as it is ranked or else in a dtype and layout that the implementation declares."""
+def _taken(one: Implementation, operator: str, rows: Sequence[Row], wanted: Wanted) -> list[Path]:
+    """Of each kind the first problem, in every dtype and layout that the implementation declares."""
     kernels = [kernel for kernel in one.kernels if kernel.operator == operator]
-    declared = [
-        *dict.fromkeys((dtype, la) for k in kernels for la in k.layouts for dtype in k.dtypes if wanted(dtype, la))
-    ]
-    seen = set[str]()
-    for place, (problem, variants) in enumerate(rows):
-        rank = problem.geometry.rank
-        own = [(dtype, layout) for dtype, layout in declared if rank_of(layout) == rank]
-        ranked = (variants[0].dtype, variants[0].layout)
-        if problem.name in seen or not own:
-            continue
-        dtype, layout = ranked if ranked in own else own[place % len(own)]
-        try:
-            taken = one.supports(operator, problem.geometry, dtype, layout)
-        except ImplementationError:
-            taken = True
-        if taken:
-            seen.add(problem.name)
-            yield problem, Variant(dtype, layout, BEHAVIOUR)
+    every = dict.fromkeys((dtype, layout) for k in kernels for layout in k.layouts for dtype in k.dtypes)
+    declared = [pair for pair in every if wanted(*pair)]
+    found: dict[tuple[str, ...], Path] = {}
+    for problem, _ in rows:
+        for dtype, layout in declared:
+            kind = (*_kind(problem.geometry), dtype, layout)
+            if rank_of(layout) != problem.geometry.rank or kind in found:
+                continue
+            try:
+                taken = one.supports(operator, problem.geometry, dtype, layout)
+            except ImplementationError:
+                taken = True
+            if taken:
+                found[kind] = problem, Variant(dtype, layout, BEHAVIOUR)
+    return [*found.values()]
 
 
 def _covering(every: Sequence[Path], most: int) -> list[Path]:
     """At most so many, each with most pairs of features that none before it has; the first of equal ones."""
-    having = [(path, _pairs(*path)) for path in every]
+    having = [(path, {*combinations((*_kind(path[0].geometry), path[1].dtype, path[1].layout), 2)}) for path in every]
     chosen: list[Path] = []
     covered = set[tuple[str, str]]()
     while having and len(chosen) < most:
@@ -122,7 +125,13 @@ def _covering(every: Sequence[Path], most: int) -> list[Path]:
     return chosen
 
 
-def _pairs(problem: Problem, variant: Variant) -> set[tuple[str, str]]:
-    single = {feature for feature in of_geometry(problem.geometry) if SAME_AXIS not in feature}
-    last = variant.layout == layouts_of(problem.geometry.rank)[1]
-    return {*pairs({*single, variant.dtype, "channels last" if last else variant.layout})}
+@cache
+def _kind(geometry: Any) -> tuple[str, ...]:
+    """What a kernel may choose its path by, and what it may not: a plain problem is a path too."""
+    held, rank = of_geometry(geometry), geometry.rank
+    axis = "some axis" if rank > 1 else AXES[rank][0]
+    window = next((name for name in WINDOWS if name in held), "another window")
+    groups = next((name for name in GROUPS if name in held), "dense")
+    named = (LARGE, "no padding", f"stride of {axis} > 1", f"dilation of {axis} > 1")
+    told = {name: name in held for name in named} | options(geometry)
+    return window, groups, *(f"{name}: {holds}" for name, holds in told.items())

@@ -157,11 +157,13 @@ def of_geometry(geometry: Any) -> frozenset[str]:
     operands = (geometry.n * geometry.c * math.prod(geometry.size), _k(geometry) * _outputs(geometry))
     if max(*operands, _k(geometry) * _contraction(geometry)) > 1 << 16:
         found.add(LARGE)
-    for field in geometry.fields:
-        own = field.letter not in SHARED and field.axis is None and field.attribute != "dilation"
-        if own and field.of(geometry) != field.default_for(vars(geometry)):
-            found.add(field.meaning.split(" (")[0])
-    return frozenset(found)
+    return frozenset(found | {name for name, given in options(geometry).items() if given})
+
+
+def options(geometry: Any) -> dict[str, bool]:
+    """Whether each option of the family is given, such as bias, ceil mode or a divisor."""
+    own = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None and f.attribute != "dilation")
+    return {f.meaning.split(" (")[0]: f.of(geometry) != f.default_for(vars(geometry)) for f in own}
 
 
 def _on_axes(geometry: Any) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce, wraps
+from math import gcd
 
 import torch
 from torch.nn.functional import avg_pool2d, avg_pool3d, pad
@@ -44,8 +45,9 @@ class Axis:
 
 
 def overlapping(geometry) -> bool:
-    """Whether windows share elements, so that gradients are added up."""
-    return any(stride < taps for stride, taps in zip(geometry.stride, geometry.window, strict=True))
+    """Whether windows share elements, as dilated ones can with any stride, so that gradients are added up."""
+    axes = zip(geometry.window, geometry.stride, geometry.dilation, strict=True)
+    return any(taps > stride // gcd(stride, dilation) for taps, stride, dilation in axes)
 
 
 def overlapping_and_composed(geometry) -> bool:
