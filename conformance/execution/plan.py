@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.dtypes import ordinary
+from conformance.execution.ability import absence_reason, concerns, has_layout, takes_case
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key, compared
 from conformance.execution.invocation import missing_storage
@@ -19,15 +20,12 @@ from conformance.execution.naming import base_of, load_named, vary, word
 from conformance.execution.paths import MAX_PATHS, paths
 from conformance.execution.remote import Condition
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, like_channels_last, require_known
-from conformance.execution.share import budget, share
+from conformance.execution.share import Ranked
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
-from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import (
     NOT_IMPLEMENTED,
     Implementation,
-    ImplementationError,
-    Unsupported,
     variant_name,
 )
 from conformance.layouts import GROUPED, NAMES, is_optional, layouts_of, rank_of
@@ -68,10 +66,7 @@ class Plan:
         loader: Loader = registry,
     ) -> None:
         self.selection = selection
-        self._paths: dict[tuple[str, str, int], list[tuple[Problem, Variant]]] = {}
-        """Of an implementation, an operator and how many are asked for: several checks want the same."""
-        self._rows_of: dict[str, tuple[list[Row], int]] = {}
-        self._shares: dict[tuple[str, str], list[list[Variant]]] = {}
+        self._paths: dict[tuple[str, str], list[tuple[Problem, Variant]]] = {}
         self._asked = set[str]()
         """Operators whose kernels have been asked what they take."""
         self.claims: dict[str, Claim] = {}
@@ -152,19 +147,18 @@ class Plan:
         return (*self.selection.program.split(), *place, *named)
 
     @cached_property
-    def _table(self) -> list[Row]:
-        """What is asked for, of all operators."""
-        return [*self.selection.rows()]
+    def _ranking(self) -> Ranked:
+        return Ranked(self.selection)
 
     def cases(self, operator: str, when: Predicate | None) -> Iterator[Case | Absence]:
         """Everything required of an operator on the problems for which `when(geometry)` holds."""
         if operator not in self.selection.operators:
             return
         self._ask(operator)
-        rows, listed = self._ranked(operator)
+        rows, listed = self._ranking.rows(operator)
         concerned = [when is None or when(problem.geometry) for problem, _ in rows]
-        present = yield from self._missing(operator, self._asked_for(compress(rows[:listed], concerned)))
-        shares = [self._share(one, operator) for one in present]
+        present = yield from self._missing(operator, self._ranking.asked_for(compress(rows[:listed], concerned)))
+        shares = [self._ranking.share(one, operator) for one in present]
         for place, (problem, _) in enumerate(rows):
             if concerned[place]:
                 mine = [(one, share[place]) for one, share in zip(present, shares, strict=True) if share[place]]
@@ -172,46 +166,6 @@ class Plan:
         yield from self._regressions(operator, when)
         if self.selection.level != "smoke" and self.selection.problems is PROBLEMS:
             yield from self.drawn(operator, when)
-
-    def _ranked(self, operator: str) -> tuple[list[Row], int]:
-        """What an operator has in the table, in order, and how many rows of that are of the level asked for."""
-        if operator not in self._rows_of:
-            own = [*self._suited(operator, self._table)]
-            whole = own
-            if self.selection.problems is PROBLEMS and self.selection.level in ("smoke", "huge"):
-                named = {(problem.name, variant) for problem, variants in own for variant in variants}
-                rest = self._suited(operator, replace(self.selection, level="standard").rows())
-                left = ((p, tuple(v for v in variants if (p.name, v) not in named)) for p, variants in rest)
-                whole = [*own, *(row for row in left if row[1])]
-            self._rows_of[operator] = whole, len(own)
-        return self._rows_of[operator]
-
-    def _asked_for(self, rows: Iterable[Row]) -> list[Row]:
-        """What of rows is in a dtype and layout that are asked for."""
-        return [(p, found) for p, variants in rows if (found := tuple(filter(self.selection.includes, variants)))]
-
-    def _suited(self, operator: str, rows: Iterable[Row]) -> Iterator[Row]:
-        """What of rows an operator has."""
-        for problem, variants in rows:
-            suited = takes(operator, problem.geometry) and [v for v in variants if v.suits(operator, problem.geometry)]
-            if suited:
-                yield problem, tuple(suited)
-
-    def _share(self, one: Implementation, operator: str) -> list[list[Variant]]:
-        """What is required of an implementation of every row of an operator."""
-        key, asked = (one.name, operator), self.selection
-        if key not in self._shares:
-            rows, listed = self._ranked(operator)
-
-            def taken(problem: Problem, variant: Variant) -> bool:
-                return variant.suits(operator, problem.geometry) and _takes(one, operator, problem, variant)
-
-            if asked.problems is not PROBLEMS:
-                self._shares[key] = [[*filter(asked.includes, variants)] for _, variants in rows]
-            else:
-                given = budget(one, asked.level, asked.programs, *asked.extra)
-                self._shares[key] = share(one, operator, rows, listed, given, taken, asked.wants)
-        return self._shares[key]
 
     def _of_row(
         self, operator: str, place: int, problem: Problem, shares: Sequence[tuple[Implementation, Sequence[Variant]]]
@@ -279,9 +233,8 @@ class Plan:
         self._ask(operator)
         present = yield from self._absences(operator, few if most is None else 1, selected)
         for one in present:
-            level = MAX_PATHS.get(asked.level, MAX_PATHS["smoke"])
-            chosen = self._paths_of(one, operator, dtypes, most or level)
-            for problem, variant in chosen if most is not None else chosen[:few]:
+            chosen = self._paths_of(one, operator, dtypes)
+            for problem, variant in chosen[: few if most is None else most or None]:
                 yield from self._cases(operator, [(problem, [variant])], [one])
             if not chosen:
                 reason = "no small problem of those asked for is supported: behaviour not checked"
@@ -292,17 +245,16 @@ class Plan:
         if operator in self._asked:
             return
         self._asked.add(operator)
-        geometries = [problem.geometry for problem, _ in self._ranked(operator)[0]]
+        geometries = [problem.geometry for problem, _ in self._ranking.rows(operator)[0]]
         for kernel in (kernel for one in self._able(operator) for kernel in one.kernels if kernel.operator == operator):
             if isinstance(kernel.when, Condition):
                 ranks = {rank_of(layout) for layout in kernel.layouts}
                 kernel.when.learn(geometry for geometry in geometries if geometry.rank in ranks)
 
-    def _paths_of(
-        self, one: Implementation, operator: str, dtypes: Sequence[str], most: int
-    ) -> list[tuple[Problem, Variant]]:
+    def _paths_of(self, one: Implementation, operator: str, dtypes: Sequence[str]) -> list[tuple[Problem, Variant]]:
         """What the behaviour of a kernel is checked on; two dozen checks ask for the same."""
-        key, layouts = (one.name, operator, most), self._layouts(one, operator)
+        key, layouts = (one.name, operator), self._layouts(one, operator)
+        most = MAX_PATHS.get(self.selection.level, MAX_PATHS["smoke"])
         if key not in self._paths:
             asked_for = {(dtype, layout) for dtype in dtypes for layout in layouts}
             self._paths[key] = paths(
@@ -451,7 +403,9 @@ class Plan:
         given = set[str]()
         for rank in CANDIDATES:
             layouts = [layout for layout in (*NAMES, *asked.declared) if rank_of(layout) == rank]
-            left = {one.name: DRAWN_PROBLEMS for one in able if any(_has(one, operator, layout) for layout in layouts)}
+            left = {
+                one.name: DRAWN_PROBLEMS for one in able if any(has_layout(one, operator, layout) for layout in layouts)
+            }
             for problem, variants in candidates(operator, asked.seed, rank) if left else ():
                 if when is not None and not when(problem.geometry):
                     continue
@@ -459,11 +413,13 @@ class Plan:
                 wanted = [variant for variant in (*variants, *others) if asked.includes(variant)]
                 offered += bool(wanted)
                 for one in [one for one in able if left.get(one.name)]:
-                    if (variant := next((v for v in wanted if _takes(one, operator, problem, v)), None)) is not None:
+                    if (
+                        variant := next((v for v in wanted if takes_case(one, operator, problem, v)), None)
+                    ) is not None:
                         left[one.name] -= 1
                         given.add(one.name)
                         case = Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method)
-                        yield replace(case, program=self.program(one), place=len(self._ranked(operator)[0]))
+                        yield replace(case, program=self.program(one), place=len(self._ranking.rows(operator)[0]))
                 if not any(left.values()):
                     break
         for one in able if offered else ():
@@ -483,31 +439,3 @@ def _keys(operator: str, rows: Rows, check: str) -> list[Key]:
         for problem, variants in rows
         for v in variants
     ]
-
-
-def concerns(one: Implementation, operator: str, layout: str) -> bool:
-    """Whether an implementation has cases in a layout: in all plain ones, and in others that it declares."""
-    return not is_optional(layout) or _has(one, operator, layout)
-
-
-def _has(one: Implementation, operator: str, layout: str) -> bool:
-    """Whether an implementation declares a layout."""
-    return any(layout in kernel.layouts for kernel in one.kernels if kernel.operator == operator)
-
-
-def _takes(one: Implementation, operator: str, problem: Problem, variant: Variant) -> bool:
-    """Whether a kernel declares that it can be verified on a case. A predicate that raises is reported elsewhere."""
-    try:
-        kernel = one.find(operator, problem.geometry, variant.dtype, variant.layout)
-    except (Unsupported, ImplementationError):
-        return False
-    return not kernel.contract.exempts(variant.distribution, variant.dtype)
-
-
-def absence_reason(implementation: Implementation) -> str | None:
-    """Why an implementation cannot run here; None if it can."""
-    try:
-        implementation.require()
-    except Unavailable as absence:
-        return str(absence)
-    return None

@@ -4,12 +4,17 @@ used up."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
+from conformance.execution.ability import takes_case
+from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of
-from conformance.problems import Problem, Variant
+from conformance.operators import takes
+from conformance.problems import PROBLEMS, Problem, Variant
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
 from conformance.problems.table import applies
 
@@ -104,3 +109,60 @@ def _instead(
     return [
         Variant(dtype, layout, name) for name in dict.fromkeys(v.distribution for v in plain) if applies(name, dtype)
     ]
+
+
+class Ranked:
+    """The rows of a selection by operator, and the share that each implementation has in them."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._asked = selection
+        self._rows: dict[str, tuple[list[Row], int]] = {}
+        self._shares: dict[tuple[str, str], list[list[Variant]]] = {}
+
+    @cached_property
+    def _every(self) -> list[Row]:
+        return [*self._asked.rows()]
+
+    @cached_property
+    def _behind(self) -> list[Row]:
+        """What stands behind a level that counts cases, for those who take little of it."""
+        counted = self._asked.problems is PROBLEMS and self._asked.level in ("smoke", "huge")
+        return [*replace(self._asked, level="standard").rows()] if counted else []
+
+    def rows(self, operator: str) -> tuple[list[Row], int]:
+        """What an operator has, in order, and how many rows of that are of the level asked for."""
+        if operator not in self._rows:
+            own = [*_suited(operator, self._every)]
+            named = {(problem.name, variant) for problem, variants in own for variant in variants}
+            behind = _suited(operator, self._behind)
+            left = ((p, tuple(v for v in variants if (p.name, v) not in named)) for p, variants in behind)
+            self._rows[operator] = [*own, *(row for row in left if row[1])], len(own)
+        return self._rows[operator]
+
+    def asked_for(self, rows: Iterable[Row]) -> list[Row]:
+        """What of rows is in a dtype and layout that are asked for."""
+        return [(p, found) for p, variants in rows if (found := tuple(filter(self._asked.includes, variants)))]
+
+    def share(self, one: Implementation, operator: str) -> list[list[Variant]]:
+        """What is required of an implementation of every row of an operator: all of a problem that is given by hand."""
+        key, asked = (one.name, operator), self._asked
+
+        def taken(problem: Problem, variant: Variant) -> bool:
+            return variant.suits(operator, problem.geometry) and takes_case(one, operator, problem, variant)
+
+        if key not in self._shares:
+            rows, listed = self.rows(operator)
+            if asked.problems is not PROBLEMS:
+                self._shares[key] = [[*filter(asked.includes, variants)] for _, variants in rows]
+            else:
+                given = budget(one, asked.level, asked.programs, *asked.extra)
+                self._shares[key] = share(one, operator, rows, listed, given, taken, asked.wants)
+        return self._shares[key]
+
+
+def _suited(operator: str, rows: Iterable[Row]) -> Iterator[Row]:
+    """What of rows an operator has."""
+    for problem, variants in rows:
+        suited = takes(operator, problem.geometry) and [v for v in variants if v.suits(operator, problem.geometry)]
+        if suited:
+            yield problem, tuple(suited)

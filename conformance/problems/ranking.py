@@ -21,7 +21,7 @@ FULL, STORED = "full", "stored"
 """The line from which on programs add nothing to those before; the word for cases with a storage."""
 SMOKE_CASES = 100
 """Of an operator, for kernels that take no time to compile."""
-PROGRAMS = {"smoke": 20, "standard": 120}
+PROGRAMS = {"smoke": 20, "standard": 100}
 """Level -> programs of an operator for whoever compiles each of them; at other levels all."""
 
 Row = tuple[Problem, tuple[Variant, ...]]

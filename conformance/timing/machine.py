@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import numpy as np
 
+from conformance.execution.ability import absence_reason
 from conformance.execution.invocation import instruments
-from conformance.execution.plan import absence_reason
 from conformance.execution.process import Crash
 from conformance.execution.remote import Exited, Raised
 from conformance.implementations.implementation import Implementation

@@ -13,8 +13,9 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from conformance.execution.ability import absence_reason
 from conformance.execution.case import Absence, Case
-from conformance.execution.plan import Plan, absence_reason
+from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
 from conformance.execution.selection import Selection, SelectionError, split
 from conformance.execution.workers import Workers, share

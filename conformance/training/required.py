@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from conformance.execution.ability import absence_reason
 from conformance.execution.case import Absence
 from conformance.execution.claims import Key
-from conformance.execution.plan import Plan, absence_reason
+from conformance.execution.plan import Plan
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.problems import PROBLEMS
 from conformance.training.tables import (
