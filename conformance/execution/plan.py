@@ -403,9 +403,8 @@ class Plan:
         given = set[str]()
         for rank in CANDIDATES:
             layouts = [layout for layout in (*NAMES, *asked.declared) if rank_of(layout) == rank]
-            left = {
-                one.name: DRAWN_PROBLEMS for one in able if any(has_layout(one, operator, layout) for layout in layouts)
-            }
+            here = [one for one in able if any(has_layout(one, operator, layout) for layout in layouts)]
+            left = {one.name: DRAWN_PROBLEMS for one in here}
             for problem, variants in candidates(operator, asked.seed, rank) if left else ():
                 if when is not None and not when(problem.geometry):
                     continue
@@ -413,9 +412,8 @@ class Plan:
                 wanted = [variant for variant in (*variants, *others) if asked.includes(variant)]
                 offered += bool(wanted)
                 for one in [one for one in able if left.get(one.name)]:
-                    if (
-                        variant := next((v for v in wanted if takes_case(one, operator, problem, v)), None)
-                    ) is not None:
+                    variant = next((v for v in wanted if takes_case(one, operator, problem, v)), None)
+                    if variant is not None:
                         left[one.name] -= 1
                         given.add(one.name)
                         case = Case(one, OPERATORS[operator], problem, variant, asked.seed, asked.method)
