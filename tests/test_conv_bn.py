@@ -22,7 +22,8 @@ from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis import diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
-from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, extended
+from conformance.judge import Contract, outputs_of
+from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, extended, parse
 from conformance.operators.conv_bn.steps import Steps
 
 SMALL = {
@@ -310,3 +311,16 @@ def test_honest_kernels_are_passed(text: str):
     found = list(campaign.verdicts(campaign.Row(text), SEED % 97))
     assert len(found) > 2000
     assert not [f"{verdict.kernel} {verdict.where} {verdict.text}" for verdict in found if not verdict.passed]
+
+
+def test_bounds_whose_squares_leave_float32_are_numbers():
+    """A limit that is no number failed every element: of a right kernel with bf16 sums, one output a channel."""
+    operator, geometry = OPERATORS["conv_bn_backward"], parse("bn n3 c1 w510 k2 s511 u5 p0:1 affine0 eps9 outside1")
+    expected = Expectation(Recipe(operator, geometry, "fp32", "fixed", 0))
+    outputs = outputs_of(
+        operator, geometry, "fp32", expected.inputs, expected.reference, expected.reference,
+        lambda: expected.magnitude, expected.rest,
+    )  # fmt: skip
+    for output in outputs:
+        _, bound = output.limits(Contract(accumulate="bf16"))
+        assert not np.isnan(bound).any(), output.name

@@ -64,6 +64,8 @@ from conformance.operators.conv_bn.geometry import ConvBnGeometry
 _DX, _DW = ConvBackwardData(), ConvBackwardWeight()
 CLUSTERS = 2.0
 """For errors of z weighed by dy: windows with the same data share one, and their dy need not cancel."""
+LARGEST = 1e15
+"""Of what is added up in float32: sums of products of two such numbers are within its range."""
 FOLDED = 4.0
 """Roundings of scale, shift and what they are made of, each of up to u times the largest number in between."""
 
@@ -284,7 +286,10 @@ def _of_pull(
 
 def _linear(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
     """A convolution's gradient at other tensors, in float32: it scales a bound, no more."""
-    return next(iter(operator.reference(geometry.conv, inputs, np.float32).values())).astype(np.float64)
+    # squares of a bound far beyond any value leave float32, and became limits that are no number
+    wide = any(np.abs(array).max(initial=0) > LARGEST for array in inputs.values() if array is not None)
+    dtype = np.float64 if wide else np.float32
+    return next(iter(operator.reference(geometry.conv, inputs, dtype).values())).astype(np.float64)
 
 
 def _of_dx(
