@@ -22,7 +22,7 @@ from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis import diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
-from conformance.judge import Contract, outputs_of
+from conformance.judge import Contract, judge, outputs_of
 from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, extended, parse
 from conformance.operators.conv_bn.steps import Steps
 
@@ -324,3 +324,21 @@ def test_bounds_whose_squares_leave_float32_are_numbers():
     for output in outputs:
         _, bound = output.limits(Contract(accumulate="bf16"))
         assert np.isfinite(bound).all(), output.name
+
+
+def test_a_few_large_results_are_judged_as_few():
+    """Running variances of other data make some of 1,024 channels far larger: their roundings are all there is in the
+    rms, and every right kernel's exceeded a limit for 3,072."""
+    operator, geometry = OPERATORS["conv_bn_inference"], parse("bn n3 c24 h2 w2 k1024 r2 s2 u5x3 p1:0 g8 affine0 mom0")
+    one, other = (Expectation(Recipe(operator, geometry, "fp16", "fixed", seed)) for seed in (0, 1))
+    mixed = one.holding(one.inputs | {"running_var": other.inputs["running_var"]})
+
+    def judged(change: float) -> Any:
+        actual = {name: (array * change).astype(np.float16) for name, array in mixed.reference.items()}
+        (output,) = outputs_of(
+            operator, geometry, "fp16", mixed.inputs, actual, mixed.reference, lambda: mixed.magnitude, mixed.rest
+        )
+        return judge(output, "fixed", Contract())
+
+    assert judged(1.0).passed, judged(1.0).explain()
+    assert not judged(1.0003).passed

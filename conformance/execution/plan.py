@@ -29,7 +29,7 @@ from conformance.implementations.implementation import (
     variant_name,
 )
 from conformance.layouts import GROUPED, NAMES, is_optional, layouts_of, rank_of
-from conformance.operators import OPERATORS, takes
+from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.drawn import CANDIDATES, candidates
@@ -220,7 +220,7 @@ class Plan:
         if operator not in asked.operators or BEHAVIOUR not in asked.distributions:
             return
         dtypes = ordinary(dtype for dtype in asked.dtypes if dtype in OPERATORS[operator].dtypes)
-        problems = [problem for problem, _ in self._unfiltered if takes(operator, problem.geometry)]
+        problems = self._problems_of[OPERATORS[operator].family]
         if not (problems and dtypes):
             return
 
@@ -229,7 +229,7 @@ class Plan:
             of_rank = {rank: [v for v in every if rank_of(v.layout) == rank] for rank in RANKS}
             return _keys(operator, [(problem, of_rank[problem.geometry.rank]) for problem in problems], check)
 
-        few = BEHAVIOUR_PATHS if asked.level in ("standard", "full") else 1
+        few = min(len(problems), BEHAVIOUR_PATHS if asked.level in ("standard", "full") else 1)
         self._ask(operator)
         present = yield from self._absences(operator, few if most is None else 1, selected)
         for one in present:
@@ -261,6 +261,14 @@ class Plan:
                 one, operator, self._unfiltered, most, lambda dtype, layout: (dtype, layout) in asked_for
             )
         return self._paths[key]
+
+    @cached_property
+    def _problems_of(self) -> dict[str, list[Problem]]:
+        """Family -> the problems of `_unfiltered`, each once."""
+        found: dict[str, dict[str, Problem]] = {family: {} for family in FAMILIES}
+        for problem, _ in self._unfiltered:
+            found[problem.geometry.family][problem.name] = problem
+        return {family: [*known.values()] for family, known in found.items()}
 
     @cached_property
     def _unfiltered(self) -> list[Row]:
