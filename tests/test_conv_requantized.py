@@ -25,7 +25,7 @@ from conformance.judge.propagation import Arithmetic
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse
 from conformance.operators.conv_requantized.steps import Steps
 from conformance.operators.conv_requantized.storing import TIES, stored
-from conformance.problems import PROBLEMS, at_level, typed
+from conformance.problems import PROBLEMS, typed
 from conformance.problems.table import applies
 
 OPERATOR = OPERATORS["conv_requantized"]
@@ -168,7 +168,7 @@ def test_smoke_detects_most_known_bad_kernels():
 
 
 @pytest.mark.parametrize("problem", [
-    p for p, _ in at_level(PROBLEMS, "standard") if p.geometry.family == "conv_requantized"
+    p for p in PROBLEMS if p.level == "standard" and p.geometry.family == "conv_requantized"
 ], ids=lambda p: p.name)  # fmt: skip
 def test_no_sum_leaves_32_bits_in_any_order(problem):
     """Of x less its zero point, and of x alone with the zero point's share taken off later."""

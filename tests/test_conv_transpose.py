@@ -18,7 +18,7 @@ from conformance.operators import FAMILIES, OPERATORS, TRANSPOSED, Arrays, Geome
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
 from conformance.operators.sparse import nonzero
 from conformance.operators.spatial import Index
-from conformance.problems import PROBLEMS, at_level
+from conformance.problems import PROBLEMS
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = TRANSPOSED
 
@@ -119,9 +119,11 @@ def test_an_output_of_another_size_is_the_same_cropped_or_longer(geometry: Trans
 COMPARED = 10_000
 """Images and groups up to which torch computes it in less than a second: axes beyond 2^16 are there for kernels."""
 STANDARD = [
-    (problem, sorted({v.dtype for v in variants if v.distribution == "fixed"}))
-    for problem, variants in at_level(PROBLEMS, "standard")
-    if problem.geometry.family == "conv_transpose" and max(problem.geometry.n, problem.geometry.groups) < COMPARED
+    (problem, sorted({v.dtype for v in problem.variants if v.distribution == "fixed"}))
+    for problem in PROBLEMS
+    if problem.level == "standard"
+    and problem.geometry.family == "conv_transpose"
+    and max(problem.geometry.n, problem.geometry.groups) < COMPARED
 ]
 TORCH = [(problem, dtypes[turn % len(dtypes)]) for turn, (problem, dtypes) in enumerate(STANDARD) if dtypes]
 """Every geometry, in its dtypes by turns: the reference is computed in float64, whatever they are."""
@@ -250,7 +252,7 @@ def test_mistake_is_named(name: str):
 
 
 def test_every_mistake_exists_on_a_standard_problem():
-    geometries = [p.geometry for p, _ in at_level(PROBLEMS, "standard") if p.geometry.family == "conv_transpose"]
+    geometries = [p.geometry for p in PROBLEMS if p.level == "standard" and p.geometry.family == "conv_transpose"]
     small = sorted((g for g in geometries if OPERATORS[FORWARD].flops(g)), key=OPERATORS[FORWARD].flops)
     drawn: dict[tuple[str, Any], Expectation] = {}
     for mistake in FAMILIES["conv_transpose"].mistakes:

@@ -10,14 +10,15 @@ import pytest
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.golden import SEED
 from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, ConvGeometry, Operator
-from conformance.problems import PROBLEMS, at_level
+from conformance.problems import PROBLEMS
 
 FIXED = {
     problem.name: problem.geometry
-    for problem, variants in at_level(PROBLEMS, "standard")
-    if problem.geometry.family == "conv"
+    for problem in PROBLEMS
+    if problem.level == "standard"
+    and problem.geometry.family == "conv"
     and problem.geometry.n  # without images there is nothing to tell
-    and any((v.dtype, v.distribution) == ("fp32", "fixed") for v in variants)
+    and any((v.dtype, v.distribution) == ("fp32", "fixed") for v in problem.variants)
 }
 TOLD = 0.5
 """Share of the elements that must differ, of those that a mistake concerns: where no product goes there is nothing to

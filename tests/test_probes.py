@@ -13,9 +13,9 @@ from conformance.inputs import Expectation, Recipe
 from conformance.inputs.probing import RISK, Probes
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
 from conformance.operators.conv.probes import projected
-from conformance.problems import PROBLEMS, Problem, at_level
+from conformance.problems import PROBLEMS, Problem
 
-CONV = [problem for problem, _ in at_level(PROBLEMS, "standard") if problem.geometry.family == "conv"]
+CONV = [problem for problem in PROBLEMS if problem.level == "standard" and problem.geometry.family == "conv"]
 # thin problems are never judged by probes, and a few lanes are no random projection
 STANDARD = [problem for problem in CONV if not problem.name.startswith(("sizes.", "empty."))]
 LAYER = ConvGeometry.parse("n2 c24 h20 w18 k32 r3 s3 p1")

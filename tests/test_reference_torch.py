@@ -7,14 +7,14 @@ import pytest
 
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, ConvGeometry
-from conformance.problems import PROBLEMS, Problem, at_level
+from conformance.problems import PROBLEMS, Problem
 
 torch = pytest.importorskip("torch")
 
 CONVOLVED = [
-    (problem, sorted({v.dtype for v in variants if v.distribution == "fixed"}))
-    for problem, variants in at_level(PROBLEMS, "standard")
-    if problem.geometry.family == "conv"
+    (problem, sorted({v.dtype for v in problem.variants if v.distribution == "fixed"}))
+    for problem in PROBLEMS
+    if problem.level == "standard" and problem.geometry.family == "conv"
 ]
 CASES = [(problem, dtypes[place % len(dtypes)]) for place, (problem, dtypes) in enumerate(CONVOLVED) if dtypes]
 """Every geometry, in its dtypes by turns: the reference is computed in float64, whatever they are."""

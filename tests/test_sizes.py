@@ -11,7 +11,7 @@ import pytest
 from conformance.dtypes import DTYPES
 from conformance.layouts import is_optional, layouts_of
 from conformance.operators import OPERATORS, ORDINARY
-from conformance.problems import PROBLEMS, at_level
+from conformance.problems import PROBLEMS
 
 Sizes = dict[str, Callable[[Any], int]]
 
@@ -89,9 +89,9 @@ OF_ONE_FORMAT = dict.fromkeys(OPERATORS[name].family for name in ORDINARY)
 def standard(family: str) -> list[tuple[Any, frozenset[tuple[str, str]]]]:
     """The geometries of a family with the dtypes and layouts that they are run in."""
     return [
-        (problem.geometry, frozenset((v.dtype, v.layout) for v in variants))
-        for problem, variants in at_level(PROBLEMS, "standard")
-        if problem.geometry.family == family and problem.geometry.rank == 2
+        (problem.geometry, frozenset((v.dtype, v.layout) for v in problem.variants))
+        for problem in PROBLEMS
+        if problem.level == "standard" and problem.geometry.family == family and problem.geometry.rank == 2
     ]
 
 

@@ -172,8 +172,16 @@ def lines(chosen: Sequence[Candidate], rest: Sequence[Candidate]) -> Iterator[st
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Put the cases of operator families in the order of their power, anew; writes conformance/problems/ranking."""
-    parser.add_argument("family", nargs="*", choices=[*FAMILIES, []], help="of these families (default: of all)")
+    parser.add_argument(
+        "family", nargs="*", type=_family, metavar="FAMILY", help=f"{', '.join(FAMILIES)}; default: all"
+    )
     parser.set_defaults(run=_command)
+
+
+def _family(text: str) -> str:
+    if text not in FAMILIES:
+        raise argparse.ArgumentTypeError(f"{text} is no family; choices: {', '.join(FAMILIES)}")
+    return text
 
 
 def _command(arguments: argparse.Namespace) -> int:
