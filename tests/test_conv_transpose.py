@@ -121,9 +121,8 @@ COMPARED = 10_000
 STANDARD = [
     (problem, sorted({v.dtype for v in problem.variants if v.distribution == "fixed"}))
     for problem in PROBLEMS
-    if problem.level == "standard"
-    and problem.geometry.family == "conv_transpose"
-    and max(problem.geometry.n, problem.geometry.groups) < COMPARED
+    if problem.level == "standard" and problem.geometry.family == "conv_transpose"
+    if max(problem.geometry.n, problem.geometry.groups) < COMPARED
 ]
 TORCH = [(problem, dtypes[turn % len(dtypes)]) for turn, (problem, dtypes) in enumerate(STANDARD) if dtypes]
 """Every geometry, in its dtypes by turns: the reference is computed in float64, whatever they are."""

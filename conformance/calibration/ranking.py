@@ -172,9 +172,8 @@ def lines(chosen: Sequence[Candidate], rest: Sequence[Candidate]) -> Iterator[st
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Put the cases of operator families in the order of their power, anew; writes conformance/problems/ranking."""
-    parser.add_argument(
-        "family", nargs="*", type=_family, metavar="FAMILY", help=f"{', '.join(FAMILIES)}; default: all"
-    )
+    known = ", ".join(FAMILIES)
+    parser.add_argument("family", nargs="*", type=_family, metavar="FAMILY", help=f"{known}; default: all")
     parser.set_defaults(run=_command)
 
 
