@@ -334,7 +334,7 @@ REFUSED = {
     "--level full": "'full'",
     "--seed -1": "'-1' is not a whole number",
     "--jobs 2": "--jobs",
-    "--dtype fp64": "no recipe has that dtype and distribution",
+    "--dtype fp64 --distribution wide": "no recipe has that dtype and distribution",
     "--problem n1_c2": "'w' is missing",
     "--problem edge.plian": "no problem is called edge.plian; did you mean edge.plain",
     "--problem n99999999999_c1_h1_w1_k1_r1_s1": "choose a smaller --problem",

@@ -37,7 +37,7 @@ def test_tutorial_is_blind_to_a_rounded_sum():
     right = operator.reference(geometry, x)["y"]
     np.testing.assert_array_equal(rounding.run(operator, geometry, x, "bf16")["y"].astype(np.float64), right)
     assert np.array_equal(right[0, 0], [[3.5, 5.5, 7.5], [15.5, 17.5, 19.5], [27.5, 29.5, 31.5]])
-    (found,) = outcomes([rounding], "avg_pool_forward", rows("avg_pool_forward", "smoke", ["pool.3x3s2-padded"]))
+    (found,) = outcomes([rounding], "avg_pool_forward", rows("avg_pool_forward", "full", ["pool.3x3s2-padded"]))
     assert found.detected
     assert found.where.startswith("fixed bf16 ")
 
@@ -56,7 +56,7 @@ SOLE = {
 @pytest.mark.parametrize("part", SOLE)
 def test_part_of_the_judge_is_needed(part: str):
     name, operator, problem = SOLE[part]
-    cases = [row for row in rows(operator, "standard", [problem]) if row[1].dtype == "fp32"]
+    cases = [row for row in rows(operator, "full", [problem]) if row[1].dtype == "fp32"]
     (whole,) = outcomes([named(name)], operator, cases)
     (weakened,) = outcomes([named(name)], operator, cases, frozenset([part]))
     assert whole.detected
@@ -66,7 +66,7 @@ def test_part_of_the_judge_is_needed(part: str):
 @pytest.mark.parametrize("base", [plain, exact, GOOD], ids=["float32", "float64", "gathered"])
 @pytest.mark.parametrize("operator", POOLINGS)
 def test_good_kernels_pass_every_distribution(operator: str, base: Callable[..., Arrays]):
-    for _, recipe in rows(operator, "smoke"):
+    for recipe in (recipe for _, recipe in rows(operator, "smoke") if recipe.dtype != "fp64" or base is exact):
         for judged in judgements(Subject("good", "good", base, operators=POOLINGS), Expectation(recipe)):
             assert judged.passed, f"{recipe.key}: {judged.explain()}"
 

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 from conformance.calibration.counting import counted
-from conformance.calibration.known_bad import MUTANTS, Mutant
+from conformance.calibration.known_bad import MUTANTS
 from conformance.calibration.known_bad.base import same
 from conformance.calibration.mutation import JOBS, cost, failed_checks, is_judged
 from conformance.calibration.subject import Run, computed
@@ -25,6 +25,8 @@ ENOUGH = 12
 """Cases of a dtype and a number of dimensions."""
 AFFORDABLE = 1 << 20
 """Multiply-adds of a case, by the measure of `conformance mutation`: the few that cost more took most of the time."""
+DEAREST = 1 << 24
+"""The same of a case on which only those run that no other case detects."""
 SHARES = 2
 """Parts into which an operator's mutants are divided; each part computes its expectations anew."""
 
@@ -65,22 +67,31 @@ def kills(family: str, cases: Iterable[tuple[Problem, Variant]], jobs: int = JOB
 
 def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], int]) -> Kills:
     name, indices, cases, enough = task
-    operator, counts = OPERATORS[name], Counter[tuple[int, str, int]]()
+    recipes = [Recipe(OPERATORS[name], *case, SEED) for case in cases if OPERATORS[name].defined(case[0], case[1])]
+    counts = Counter[tuple[int, str, int]]()
     found: Kills = {}
-    for geometry, dtype, distribution in cases:
-        recipe = Recipe(operator, geometry, dtype, distribution, SEED)
-        if not operator.defined(geometry, dtype) or cost(recipe) > AFFORDABLE:
-            continue
+    for recipe in (recipe for recipe in recipes if cost(recipe) <= AFFORDABLE):
         rank = recipe.geometry.rank
-        waiting = [(i, MUTANTS[i]) for i in indices if counts[i, dtype, rank] < enough]
-        detected = _detected(recipe, [(i, mutant) for i, mutant in waiting if is_judged(mutant, recipe)])
-        counts.update((i, dtype, rank) for i in detected)
-        found[Tensors(recipe.geometry.descriptor, dtype, distribution)] = {Kill(name, i) for i in detected}
+        waiting = [i for i in indices if counts[i, recipe.dtype, rank] < enough]
+        detected = _detected(recipe, waiting)
+        counts.update((i, recipe.dtype, rank) for i in detected)
+        found[_tensors(recipe)] = {Kill(name, i) for i in detected}
+    left = {*indices} - {i for i, _, _ in counts}
+    dear = sorted((recipe for recipe in recipes if AFFORDABLE < cost(recipe) <= DEAREST), key=cost)
+    for recipe in dear:  # what only these detect
+        detected = _detected(recipe, sorted(left))
+        left -= {*detected}
+        found[_tensors(recipe)] = {Kill(name, i) for i in detected}
     return found
 
 
-def _detected(recipe: Recipe, mutants: Sequence[tuple[int, Mutant]]) -> list[int]:
+def _tensors(recipe: Recipe) -> Tensors:
+    return Tensors(recipe.geometry.descriptor, recipe.dtype, recipe.distribution)
+
+
+def _detected(recipe: Recipe, indices: Sequence[int]) -> list[int]:
     """Those of the mutants that fail on the recipe."""
+    mutants = [(i, MUTANTS[i]) for i in indices if is_judged(MUTANTS[i], recipe)]
     if not mutants:
         return []
     expected, good = Expectation(recipe), dict[Run, Arrays]()

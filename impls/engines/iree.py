@@ -1,8 +1,8 @@
 """IREE on the CPU: ATen operations in the torch dialect, compiled for llvm-cpu (the host), run by local-sync.
 
-This is what torch.export and iree-turbine give the compiler: NCHW, with the same padding on both sides. Transposed
-convolution is backward-data. `avg_pool2d_backward` is not lowered, and `batch_norm` takes no fp32 parameters beside
-16-bit tensors. One compilation a problem, which is kept. Subnormal numbers are flushed: iree/base/internal/fpu_state.h.
+As torch.export and iree-turbine give it: NCHW, with the same padding on both sides. Transposed convolution is
+backward-data. `avg_pool2d_backward` is not lowered, `batch_norm` takes no fp32 parameters beside 16-bit tensors.
+One compilation a problem, which is kept. Subnormal numbers are flushed: iree/base/internal/fpu_state.h.
 """
 
 import functools
@@ -13,9 +13,8 @@ from iree.compiler import api, version
 from conformance import Contract, Implementation
 from conformance.implementations.windows import windows
 
-engine = Implementation(
-    "iree-cpu", version=version.VERSION, contract=Contract(subnormals="flushed"), compiles_per_shape=True
-)
+FLUSHED = Contract(subnormals="flushed")
+engine = Implementation("iree-cpu", version=version.VERSION, contract=FLUSHED, compiles_per_shape=True)
 TAKES = {"dtypes": ("fp32", "fp64", "fp16", "bf16"), "when": lambda p: all(a == b for a, b in p.padding)}
 FLAGS = "hal-target-backends=llvm-cpu", "llvmcpu-target-cpu=host", "input-type=torch", "input-demote-f64-to-f32=false"
 

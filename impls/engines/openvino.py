@@ -21,8 +21,7 @@ CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_ST
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc")}
 INNER = {"when": lambda p: not p.eps_outside, "layouts": ("nchw", "nhwc")}
 WIDE, STORED = {"dtypes": ("fp32", "fp16")}, {"dtypes": ("bf16",), "contract": Contract(between="storage")}
-# compiling in a fork waits for ever
-impl = Implementation("openvino-cpu", version=ov.__version__, unsafe=("fork",), compiles_per_shape=True)
+impl = Implementation("openvino-cpu", version=ov.__version__, unsafe=("fork",), compiles_per_shape=True)  # forks hang
 
 
 def tensor(array):
