@@ -31,9 +31,18 @@ Verified = Callable[..., tuple[int, str]]
 
 
 def ran(folder: Path, *options: str) -> bytes:
-    """The records of a run at smoke."""
+    """The records of a run on one problem, in all that the kernel has."""
     (folder / "acme.py").write_text(KERNEL)
-    words = ["-m", "conformance", "run", "acme.py", "--level=smoke", "--records=run.jsonl", "--overwrite", *options]
+    words = [
+        "-m",
+        "conformance",
+        "run",
+        "acme.py",
+        "--problem=edge.plain",
+        "--records=run.jsonl",
+        "--overwrite",
+        *options,
+    ]
     subprocess.run([sys.executable, *words], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
     return (folder / "run.jsonl").read_bytes()
 

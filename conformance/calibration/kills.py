@@ -76,11 +76,12 @@ def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], in
         detected = _detected(recipe, waiting)
         counts.update((i, recipe.dtype, rank) for i in detected)
         found[_tensors(recipe)] = {Kill(name, i) for i in detected}
-    left = {*indices} - {i for i, _, _ in counts}
+    seen = {(i, rank) for i, _, rank in counts}
     dear = sorted((recipe for recipe in recipes if AFFORDABLE < cost(recipe) <= DEAREST), key=cost)
-    for recipe in dear:  # what only these detect
-        detected = _detected(recipe, sorted(left))
-        left -= {*detected}
+    for recipe in dear:  # what only these detect, in a number of dimensions
+        rank = recipe.geometry.rank
+        detected = _detected(recipe, [i for i in indices if (i, rank) not in seen])
+        seen.update((i, rank) for i in detected)
         found[_tensors(recipe)] = {Kill(name, i) for i in detected}
     return found
 

@@ -1,8 +1,7 @@
 """IREE on the CPU: ATen operations in the torch dialect, compiled for llvm-cpu (the host), run by local-sync.
 
-As torch.export and iree-turbine give it: NCHW, with the same padding on both sides. Transposed convolution is
-backward-data. `avg_pool2d_backward` is not lowered, `batch_norm` takes no fp32 parameters beside 16-bit tensors.
-One compilation a problem, which is kept. Subnormal numbers are flushed: iree/base/internal/fpu_state.h.
+As torch.export gives it: NCHW, the same padding on both sides. Transposed convolution is backward-data. Not lowered:
+`avg_pool2d_backward`, fp32 parameters beside 16-bit tensors. Subnormals are flushed: iree/base/internal/fpu_state.h.
 """
 
 import functools
