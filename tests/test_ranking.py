@@ -15,7 +15,7 @@ from conformance.calibration import ranking as ranked
 from conformance.calibration.kills import Kill, Tensors
 from conformance.execution import share
 from conformance.execution.share import Budget, budget
-from conformance.implementations.bridges import jax_arrays
+from conformance.implementations.bridges import jax_arrays, jax_neuron_arrays, torch_neuron_arrays
 from conformance.operators import FAMILIES
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, ranking, typed
 
@@ -105,8 +105,9 @@ def test_programs_are_counted_for_whoever_compiles_them():
     twice = kernel(layouts=("nchw", "nhwc"))
     found = shares(twice, Budget(programs=3))
     assert [bool(row) for row in found] == [True, True, True, False, False, False, False]
-    small = budget(Implementation("jax", arrays=jax_arrays("cpu")), "standard", None)
-    assert (small.cases, small.programs) == (None, ranking.PROGRAMS["standard"])
+    for arrays in (jax_arrays("cpu"), torch_neuron_arrays(), jax_neuron_arrays()):
+        small = budget(Implementation("compiled", arrays=arrays), "standard", None)
+        assert (small.cases, small.programs) == (None, ranking.PROGRAMS["standard"]), arrays
     assert budget(kernel(), "standard", None) == Budget()
     assert budget(kernel(), "smoke", None).cases == ranking.SMOKE_CASES
     assert budget(kernel(compiles_per_shape=True), "full", None) == Budget()

@@ -129,6 +129,7 @@ class TorchNeuronArrays(TorchArrays):
     """Tensors of torch-neuronx: on torch_xla's device `xla`, or on `neuron`, which later releases have instead."""
 
     stack: ClassVar[Stack] = TORCH
+    compiles_per_shape: ClassVar[bool] = True
 
     @property
     def install(self) -> str:
