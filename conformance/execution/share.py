@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
+from conformance.dtypes import DTYPES
 from conformance.execution.ability import takes_case
 from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
@@ -99,10 +100,11 @@ def share(
 def _instead(
     problem: Problem, variants: Sequence[Variant], declared: Sequence[tuple[str, str]], place: int
 ) -> list[Variant]:
-    """The same distributions in a dtype and layout of the kernel's own, of which rows have one after the other."""
+    """The same distributions in a dtype and layout of the kernel's own, of which rows have one after the other. What is
+    run in 8 bits has values for these, and tables of its own."""
     rank = problem.geometry.rank
-    own = [(dtype, layout) for dtype, layout in declared if rank_of(layout) == rank]
-    plain = [v for v in variants if not (v.storage or is_optional(v.layout))]
+    own = [(dtype, layout) for dtype, layout in declared if rank_of(layout) == rank and dtype in DTYPES]
+    plain = [v for v in variants if v.dtype in DTYPES and not (v.storage or is_optional(v.layout))]
     if not own or not plain:
         return []
     dtype, layout = own[place % len(own)]

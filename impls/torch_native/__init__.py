@@ -172,14 +172,6 @@ elif torch.cpu._is_avx512_bf16_supported():
         dtypes=("bf16",),
         distributions=("special", "mixed"),
     )
-    torch_cpu.waive(
-        "conv_forward",
-        reason="the same of the channels of a group, where the infinity is a large finite number",
-        url="https://github.com/uxlfoundation/oneDNN",
-        when=lambda p: 1 < p.c // p.groups < 16 and p.groups > 1 and p.c // p.groups % 2 and math.prod(p.window) > 1,
-        dtypes=("bf16",),
-        distributions=("mixed",),
-    )
 
 torch_cpu.waive(
     "avg_pool_backward",
