@@ -97,10 +97,13 @@ def test_a_problem_without_a_pair_of_the_kernel_is_run_in_one_of_its_own():
 
 def test_problems_of_8_bits_are_run_in_no_other_dtype():
     eight = (ROWS[0][0], (Variant("fp8_e4m3", "nchw", "fixed"),))
-    takes = lambda problem, variant: variant.dtype != "fp8_e4m3"  # noqa: E731
-    assert share.share(kernel(), "conv_forward", [eight], 0, Budget(), takes) == [[]]
-    plain = (ROWS[0][0], (Variant("fp16", "nchw", "fixed"),))
-    assert len(share.share(kernel(), "conv_forward", [plain], 0, Budget(), takes)[0]) == 1
+    sixteen = (ROWS[0][0], (Variant("fp16", "nchw", "fixed"),))
+
+    def declared(problem: Problem, variant: Variant) -> bool:
+        return variant.dtype in ("fp32", "bf16")
+
+    assert share.share(kernel(), "conv_forward", [eight], 0, Budget(), declared) == [[]]
+    assert share.share(kernel(), "conv_forward", [sixteen], 0, Budget(), declared) == [[FP32]]
 
 
 def test_whoever_takes_little_of_a_level_goes_on_behind_it():
