@@ -73,7 +73,7 @@ def _standard(operator: str) -> tuple[Row, ...]:
 
 def _is_thin(geometry: Any) -> bool:
     """Whether something is missing that can be in a wrong order, or grow: other problems stand for a path before it."""
-    return bool(min(geometry.c, *geometry.size, *geometry.output_size) == 1)
+    return bool(min(geometry.n, geometry.c, *geometry.size, *geometry.output_size) == 1)
 
 
 @cache
