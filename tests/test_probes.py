@@ -44,8 +44,9 @@ def test_probes_know_what_the_reference_knows(operator: str, problem: Problem):
     values, magnitudes = probes.samples
     index = tuple(probes.index.T)
     np.testing.assert_array_equal(values, reference[index])
-    # the other magnitude is a float32 sum of squares, off by at most its number of terms times u
-    rounding = max(known.recipe.terms, 2) * FP32.unit_roundoff * magnitudes
+    # the other magnitude is the root of a float32 sum of squares, off by at most its number of terms times u, and by u
+    # for the root itself: of two terms, 2.014 u were seen
+    rounding = (max(known.recipe.terms, 2) + 1) * FP32.unit_roundoff * magnitudes
     assert (np.abs(next(iter(known.magnitude.values()))[index] - magnitudes) <= rounding).all()
     signs = np.where(np.arange(problem.geometry.c * problem.geometry.k) % 3 == 0, 1.0, -1.0)
     channels = problem.geometry.c if operator == "conv_backward_data" else problem.geometry.k
