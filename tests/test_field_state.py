@@ -74,6 +74,20 @@ def test_interruptions_of_a_call_end(monkeypatch: pytest.MonkeyPatch):
     assert len([trace for trace in traces if trace is None]) == len(traces) - 2 > 0
 
 
+def test_threads_do_not_install_their_interruptions_at_once():
+    """Python raises an error for it, and one kernel in a thousand had it as its own on a busy machine."""
+    program = """if True:
+        import sys, time
+        import numpy as np
+        from conformance.implementations.bridges.numpy import NumpyArrays
+        from conformance.worker import repeating
+        repeating.TRACED = 0.0
+        sys.addaudithook(lambda event, _: time.sleep(1e-3) if event == "sys.settrace" else None)
+        repeating.repeated(NumpyArrays(), lambda: np.zeros(1), [((), {})] * 4, 6, 0.05)
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize("arrays", [torch_arrays("cpu"), jax_arrays("cpu")], ids=lambda arrays: arrays.name)
 def test_what_a_framework_says_of_forks_is_not_declared_again(arrays: ArrayBridge, monkeypatch: pytest.MonkeyPatch):
     """The child of a process with torch's threads waits for them: every torch file's smoke took ten seconds longer."""

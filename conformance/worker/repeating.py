@@ -64,8 +64,9 @@ def repeated(
             first, before, farthest, most = None, [], None, 0.0
             for number in range(1, calls + 1):
                 interrupted = len(turns) > 1 and number <= INTERRUPTED
-                with tracing:  # of which there is one at a time in the interpreter
-                    sys.settrace(_interruption() if interrupted else None)
+                trace = _interruption(tracing) if interrupted else None
+                with tracing:
+                    sys.settrace(trace)
                 result = function(*inputs, **parameters)
                 bridge.synchronize(result)
                 hosts = _hosts(bridge, result)
@@ -97,13 +98,18 @@ def repeated(
     return found
 
 
-def _interruption() -> Callable[..., Any]:
-    """A trace function that sleeps when a line of a kernel is reached for the first time."""
+def _interruption(tracing: threading.Lock) -> Callable[..., Any]:
+    """A trace function that sleeps when a line of a kernel is reached for the first time.
+
+    Python refuses to install one while it installs another, in whatever thread: who does so, at the end as well, has
+    the lock. Without it there, one case in a thousand was an error on a busy machine.
+    """
     seen, end = set(), perf_counter() + TRACED
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         if perf_counter() > end:
-            sys.settrace(None)
+            with tracing:
+                sys.settrace(None)
             return None
         if frame.f_code.co_filename.startswith(FOREIGN):
             return None
