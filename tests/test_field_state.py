@@ -36,6 +36,7 @@ def test_known_bad_kernels_of_the_field_are_detected(tmp_path: Path, file: str, 
     records = tmp_path / "records.jsonl"
     words = [sys.executable, "-m", "conformance", "run", str(FIELD / f"{file}.py"), "--operator=conv_forward"]
     words += ["--distribution=behaviour", "-k", checks, f"--records={records}", "-q"]
+    words += ["-p", "conformance.plugin.first_failure"]
     run = subprocess.run(words, cwd=FIELD.parents[1], capture_output=True, text=True, check=False)
     found = [line for line in map(json.loads, records.read_text().splitlines()) if "status" in line]
     statuses = defaultdict[str, set[str]](set)
@@ -97,3 +98,12 @@ def test_what_a_framework_says_of_forks_is_not_declared_again(arrays: ArrayBridg
     case = Case(one, OPERATORS["conv_forward"], typed("n1 c1 h3 w3 k1 r1 s1"), variant, 0)
     with pytest.raises(Unsupported, match=f"threads of {arrays.name} do not survive a fork"):
         state.forked_child_computes(Subject(case, case.kernel))
+
+
+def test_memory_of_a_kernel_that_compiles_per_shape_is_not_measured():
+    """Each shape leaves a program: 24 of them for every operator of JAX, and the answer was never one."""
+    one = right.implementation("compiles", right.conv_forward)
+    one.compiles_per_shape = True
+    case = Case(one, OPERATORS["conv_forward"], typed("n1 c1 h3 w3 k1 r1 s1"), Variant("fp32", "nchw", "behaviour"), 0)
+    with pytest.raises(Unsupported, match="compiles a program, which stays in memory"):
+        state.memory_is_given_back(Subject(case, case.kernel))

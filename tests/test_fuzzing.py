@@ -373,16 +373,16 @@ def test_the_command_finds_saves_and_goes_on(tmp_path: Path):
     good, bad, table = tmp_path / "good.py", tmp_path / "bad.py", tmp_path / "found.txt"
     good.write_text(KERNEL.replace("BAD", "False"))
     bad.write_text(KERNEL.replace("BAD", "True"))
-    code, text = fuzz(str(good), "--minutes=0.05")
+    code, text = fuzz(str(good), "--minutes=0.02")
     assert (code, "nothing found" in text) == (0, True), text
-    code, text = fuzz(str(bad), "--minutes=0.25", f"--save={table}")
+    code, text = fuzz(str(bad), "--minutes=0.15", f"--save={table}")
     assert code == 1, text
     assert "ended by SIGABRT" in text
     (line,) = (str(found[0]) for found in read(table))
     assert line == "conv_forward | n1 c2 h1 w1 k2 r1 s1 u1x4 g2 | fp32 nchw integer | 0"
     assert f"reproduce: conformance run {bad} --operator conv_forward --problem 'n1 c2 h1 w1 k2 r1 s1 u1x4 g2'" in text
     assert fuzz(str(bad), "--replay", line)[0] == 1
-    code, text = fuzz(str(bad), "--minutes=0.05", f"--save={table}", "--resume")
+    code, text = fuzz(str(bad), "--minutes=0.02", f"--save={table}", "--resume")
     assert (code, len(read(table))) == (1, 1), text  # known, and not found again
 
 

@@ -26,7 +26,7 @@ SOLID = "n1 c4 d3 h4 w3 k6 t2 r2 s2 u1x2x1 p1:0x0:1x1 dil2x1x1 g2 b1"
 DIRECT, TILED, IGEMM = "numba-cuda-direct@sim", "numba-cuda-tiled@sim", "numba-cuda-igemm@sim"
 TILES = 5
 ROOT = Path(__file__).parents[1]
-EVERY = 41
+EVERY = 101
 """Of the specialisations, how many lie between two that are compiled here: all of them take minutes."""
 
 

@@ -48,13 +48,13 @@ def test_on_a_neuron_device_compiling_is_the_pace(project: Project, monkeypatch:
     monkeypatch.setitem(devices.DEVICES, "trn1", lambda: None)
     devices.missing.cache_clear()
     try:
-        project.kernel("acme", construct=", device='trn1'")
-        outcome = project.run("-m", "trn1")
-        assert outcome.statuses == {"pass": 1}
-        assert by_reports(1) in outcome.text
+        project.kernel("acme", construct=", device='trn1', compiles_per_shape=True")
+        outcome = project.run("-m", "trn1", "--distribution=integer", "--distribution=fixed", "--seed=0")
+        assert outcome.statuses == {"pass": 2}
+        assert by_reports(2, 1) in outcome.text  # both of one program
         assert "estimate" not in project.run("-m", "cpu").text
     finally:
         devices.missing.cache_clear()
-    assert by_reports(600).startswith(
-        "estimate: 600 tests, 2 to 60 s of compiling each, as users report: 20 min 0 s to 10"
+    assert by_reports(600, 60).startswith(
+        "estimate: 600 tests need 60 programs, 2 to 60 s each, as users report: 2 min 0 s to 1 h 0 min of compiling"
     )

@@ -76,8 +76,7 @@ def screen(written: str) -> list[str]:
 ROWS = [["acme", "conv_forward", "3", "0", "0", "0", "0"], ["zeta", "conv_forward", "0", "3", "0", "0", "0"]]
 
 
-@pytest.mark.parametrize("arguments", [(), ("-p", "xdist.plugin", "-n", "2")], ids=["plain", "xdist"])
-@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize(("arguments", "columns"), [((), 80), (("-p", "xdist.plugin", "-n", "2"), 160)])
 def test_a_terminal_shows_what_is_not_done(project: Project, arguments: tuple[str, ...], columns: int):
     written = on_a_terminal(project, *arguments, columns=columns)
     pictures = [screen(part) for part in written.split("\x1b[J")]

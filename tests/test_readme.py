@@ -88,7 +88,7 @@ def without_files(words: list[str], folder: Path) -> list[str]:
         *("--durations", "--store-durations", "--splits", "--group"),
     )
     # one operator at the lowest level is enough for a command that names none of its own
-    named = {"--dtype", "-k", "--operator", "--problem"} & set(words) or "test_" in " ".join(words)
+    named = {"--dtype", "--operator", "--problem"} & set(words) or "test_" in " ".join(words)
     few = [] if named else ["--operator", "conv_forward"]
     # nor do other implementations than one make it any clearer whether a command is understood
     asked = {"--impl", "-m"} & set(words) or any("--impl=" in word or "/" in word for word in words)

@@ -99,6 +99,7 @@ def test_a_right_kernel_is_visited_as_often_as_asked():
 
 def test_visits_lie_a_round_apart_in_an_order_of_chance(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Subject, "visit", lambda *_: None)
+    monkeypatch.setattr("conformance.timing.run.measure_ceilings", lambda *_: None)
     seen: list[tuple[int, str]] = []
     found = Run([Subject(case_of(named(name), OTHER if name == "d" else TINY)) for name in "abcd"])
     time_all(found, 8, 0, None, lambda number, subject: seen.append((number, subject.case.implementation.name)))

@@ -289,6 +289,8 @@ def memory_is_given_back(subject: Subject) -> None:
     with large operands: a little that both leave, such as compiled code, is not counted."""
     if getattr(subject.bridge, "stands_for", ()):  # which takes minutes over large operands
         raise Unsupported("the memory of a simulator says nothing about a device's")
+    if subject.case.implementation.compiles_per_shape:  # two dozen programs for an answer that was the same for all
+        raise Unsupported("not measurable: a call on a new shape compiles a program, which stays in memory")
     sample, geometry = subject.sample(), subject.case.problem.geometry
     invocation, operator = sample.invocation, subject.case.operator
     each = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n

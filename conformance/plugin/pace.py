@@ -6,10 +6,12 @@ Of the pace of an earlier run, whose records `--pace` names, or else, on a Neuro
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from conformance.execution.case import Case
 from conformance.implementations.devices import NEURON, missing
 from conformance.plugin.options import devices_asked
 from conformance.plugin.progress import duration
@@ -37,18 +39,34 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if file is not None:
         text = by_records(config.invocation_params.dir / file, len(session.items))
     elif any(not missing(name) for name in here):
-        text = by_reports(len(session.items))
+        text = by_reports(len(session.items), programs(session.items))
     else:
         return
     reporter.ensure_newline()
     reporter.write_line(text)
 
 
-def by_reports(tests: int) -> str:
-    """Where every test compiles once."""
-    least, most = (duration(tests * seconds) for seconds in COMPILES)
-    pace = f"{COMPILES[0]:g} to {COMPILES[1]:g} s of compiling each, as users report"
-    return f"estimate: {many(tests, 'test')}, {pace}: {least} to {most}; less where the compile cache holds some"
+def programs(items: Iterable[pytest.Item]) -> int:
+    """How many different ones tests need at least: kernels that compile per shape have one for a problem in a dtype and
+    layout. What checks of behaviour compile beside their own is not known before they run."""
+    found = set()
+    for item in items:
+        case = item.callspec.params.get("case") if isinstance(item, pytest.Function) else None
+        if isinstance(case, Case) and case.implementation.compiles_per_shape:
+            variant = case.variant
+            operator, geometry = case.operator.name, case.problem.geometry
+            found.add((case.implementation.name, operator, geometry, variant.dtype, variant.layout))
+    return len(found)
+
+
+def by_reports(tests: int, compiled: int) -> str:
+    """Where that many programs are compiled."""
+    least, most = (duration(compiled * seconds) for seconds in COMPILES)
+    pace = f"{COMPILES[0]:g} to {COMPILES[1]:g} s each, as users report"
+    return (
+        f"estimate: {many(tests, 'test')} need {many(compiled, 'program')}, {pace}: {least} to {most} of compiling; "
+        "less where the compile cache holds some"
+    )
 
 
 def by_records(path: Path, tests: int) -> str:
