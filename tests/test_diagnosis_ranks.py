@@ -118,7 +118,8 @@ def test_no_table_has_the_shapes():
 
 @pytest.mark.parametrize(("operator", "rank"), CASES)
 def test_planted_mistakes_are_named_first(operator: str, rank: int):
-    """Each on one shape, by turns, and on another where the first does not show it."""
+    """Each on one shape, by turns, and on another where the first does not show it: every second one in one dimension,
+    the others in three."""
     shapes = [parse(descriptor) for descriptor in HELD_OUT[OPERATORS[operator].family, rank]]
     recipes = [
         Recipe(OPERATORS[operator], shape, *((dtype, "fixed") if operator in ORDINARY else ("int8", "scales")), SEED)
@@ -126,7 +127,9 @@ def test_planted_mistakes_are_named_first(operator: str, rank: int):
     ]
     cases = [Expectation(recipe) for recipe in recipes]
     answers = []
-    for turn, mutant in enumerate(mutants(operator).values()):
+    every = list(mutants(operator).values())
+    chosen = every if rank == 2 else every[rank // 2 :: 2]
+    for turn, mutant in enumerate(chosen):
         first = named_first(mutant, cases[turn % len(cases)])
         if first is None:
             first = named_first(mutant, cases[(turn + 1) % len(cases)])
@@ -134,7 +137,7 @@ def test_planted_mistakes_are_named_first(operator: str, rank: int):
             answers.append((mutant.name, first))
     wrong = [answer for answer in answers if answer[0] != answer[1]]
     print(f"{operator}, rank {rank}: {len(wrong)} of {len(answers)} planted mistakes not named first: {wrong}")
-    assert len(answers) > 30
+    assert len(answers) > 15
     assert len(wrong) <= 0.05 * len(answers), wrong
 
 

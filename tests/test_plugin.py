@@ -349,6 +349,16 @@ def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words:
     assert project.lines()[-1]["interrupted"]
 
 
+def test_checks_follow_results_and_last_is_the_one_that_waits_a_second(project: Project):
+    marks = '@pytest.mark.behaves("calls_are_right_later", "calls_repeat")\ndef test_behaviour(check, name, case):'
+    project.write("suite/test_a.py", f"import pytest\n\n{marks}\n    check(name, case)\n")
+    project.kernel()
+    asked = "--distribution=integer", "--distribution=behaviour", "--collect-only", "-q"
+    listed = [line.split("::")[1] for line in project.run(*asked).text.splitlines() if "::" in line]
+    starts = "test_conv_forward[acme", "test_behaviour[calls_repeat", "test_behaviour[calls_are_right_later"
+    assert [line.startswith(start) for line, start in zip(listed, starts, strict=True)] == [True] * 3
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "two", "nan", "1e9"])
 def test_minutes_are_a_number(project: Project, text: str):
     outcome = project.run(f"--minutes={text}")

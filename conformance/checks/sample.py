@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -142,8 +141,6 @@ class Subject:
 Check = Callable[[Subject], Facts | None]
 
 
-first_checked: dict[int, tuple[Kernel, float]] = {}
-"""A kernel by its id, itself (so that no other one gets that id), and when its behaviour was first checked."""
 _wrong: dict[tuple[Any, ...], tuple[Kernel, Check | None]] = {}
 """Case -> its kernel (so that no other one gets its id), and the check that reports wrong results; None if right."""
 
@@ -165,7 +162,6 @@ def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False)
     def attempt(verdict: Verdict) -> None:
         kernel = case.kernel
         verdict.contract = kernel.contract
-        first_checked.setdefault(id(kernel), (kernel, time.monotonic()))
         if of_right_kernels:
             _require_right_on_plain_inputs(case, plain, kernel, check, waiver)
         try:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
-from conformance.checks.sample import BehaviourError, Check, Sample, Subject, first_checked
+from conformance.checks.sample import BehaviourError, Check, Sample, Subject
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
+from conformance.execution.invocation import first_called
 from conformance.execution.paths import usual_paths
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of
@@ -241,7 +242,8 @@ def calls_are_right_later(subject: Subject) -> None:
 
     One wait serves all paths: a thread that writes late does so after the checks of a single path have ended.
     """
-    case = subject.case
+    case, now = subject.case, time.monotonic()
+    _, start = first_called.setdefault(id(subject.kernel), (subject.kernel, now))
     held = []
     for problem, variant in usual_paths(case.implementation, case.operator.name):
         if (one := _subject(replace(case, problem=problem, variant=variant))) is None:
@@ -260,7 +262,6 @@ def calls_are_right_later(subject: Subject) -> None:
             if difference := differing(soon, late):
                 raise BehaviourError(f"a result changed after the call had returned: {difference} ({place})")
         sample.require_right(results, f"first call: {place}", alone=True)
-    _, start = first_checked[id(subject.kernel)]
     time.sleep(max(0.0, start + AGE - time.monotonic()))
     for place, sample, inputs, _, _ in held:
         sample.require_right(sample.call(inputs), f"{AGE:g} s after the first call: {place}")

@@ -16,6 +16,7 @@ import pytest
 
 from conformance import __version__
 from conformance.checks import CHECKS
+from conformance.checks.state import calls_are_right_later
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key
 from conformance.execution.naming import base_of
@@ -237,12 +238,14 @@ class Session:
         self._recorded[key] -= 1
         return self._recorded[key] >= 0
 
-    def _place(self, item: pytest.Item) -> tuple[int, bool, int]:
+    def _place(self, item: pytest.Item) -> tuple[int, int, int]:
         """In the order of the ranking, all operators in turn. One file's cases after the other's, where not all of them
         can have a process at once. Results first: a kernel that crashes in one check after another is not run any
-        more."""
-        case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
-        whose, later = 0, isinstance(case, Training) or item.get_closest_marker("behaves") is not None
+        more. Last what waits for a second since the first call, which by then has mostly gone by."""
+        given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        case, whose = given.get("case"), 0
+        later = int(isinstance(case, Training) or item.get_closest_marker("behaves") is not None)
+        later += given.get("name") == calls_are_right_later.__name__
         if self.workers is not None and self.workers.crowded and isinstance(case, (Case, Training)):
             whose = self.workers.place(case.implementation)
         return whose, later, case.place if isinstance(case, Case) and not later else 0
