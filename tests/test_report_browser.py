@@ -316,6 +316,6 @@ def test_the_address_keeps_the_filters(opened: Opener):
 
 def test_a_browser_that_cannot_unpack_says_where_the_verdicts_are(opened: Opener):
     shown = opened(init="delete window.DecompressionStream;")
-    assert "verdicts.csv beside this page" in shown.page.text_content("#trouble")
+    assert "The records that this page was made from hold all" in shown.page.text_content("#trouble")
     assert shown.page.is_visible("#trouble")
     assert shown.page.is_visible(".matrix")

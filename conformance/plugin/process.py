@@ -1,4 +1,5 @@
-"""What a run does when something outside goes away: the process that started it, who reads its output, its disk."""
+"""The processes of a run: how many there may be, and what they do when something outside goes away: the process that
+started them, who reads their output, the disk."""
 
 from __future__ import annotations
 
@@ -11,10 +12,31 @@ from typing import Any, TextIO
 
 import pytest
 
+from conformance.implementations.devices import NEURON, neuron_cores
+from conformance.plugin import options
+
 PARENT = "conformance-parent"
 """What a worker of pytest-xdist is told: the process that started it."""
 PR_SET_PDEATHSIG = 1
 """From <linux/prctl.h>."""
+MAX_WORKERS = 4
+"""For each core. Every worker takes the memory of a framework: a thousand end the machine before the first verdict."""
+
+
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Under xdist, share the cores among workers."""
+    if workers := config.getoption("numprocesses", None):
+        cores = os.cpu_count() or 1
+        if workers > MAX_WORKERS * cores:
+            most = MAX_WORKERS * cores
+            raise pytest.UsageError(f"-n {workers}: with {cores} cores, {most} processes at most; -n auto: one a core")
+        most = neuron_cores()
+        if most and workers > most and NEURON.keys() & set(options.devices_asked(config)):
+            owned = f"{most} NeuronCores, each of which belongs to one process"
+            raise pytest.UsageError(f"-n {workers}: this machine has {owned}; -n {most} at most")
+        share = str(max(1, cores // workers))
+        for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+            os.environ.setdefault(variable, share)
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +25,7 @@ from conformance.execution.status import Verdict
 from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
-from conformance.implementations.devices import DEVICES, NEURON, missing, neuron_cores
+from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.implementation import Unsupported
 from conformance.layouts import NAMES
 from conformance.operators import takes
@@ -44,8 +43,6 @@ from conformance.training.required import Training, trainings
 from conformance.training.tables import DISTRIBUTION as TRAINING
 from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 
-MAX_WORKERS = 4
-"""For each core. Every worker takes the memory of a framework: a thousand end the machine before the first verdict."""
 MARKERS = {
     "verifies": "verifies(operator, when): cases of an operator, where when(geometry) holds",
     "behaves": "behaves(*names): behaviour checks, on the cases that each of them is required on",
@@ -57,22 +54,6 @@ MARKERS = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The suite's options."""
     options.add(parser)
-
-
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Under xdist, share the cores among workers."""
-    if workers := config.getoption("numprocesses", None):
-        cores = os.cpu_count() or 1
-        if workers > MAX_WORKERS * cores:
-            most = MAX_WORKERS * cores
-            raise pytest.UsageError(f"-n {workers}: with {cores} cores, {most} processes at most; -n auto: one a core")
-        most = neuron_cores()
-        if most and workers > most and NEURON.keys() & set(options.devices_asked(config)):
-            owned = f"{most} NeuronCores, each of which belongs to one process"
-            raise pytest.UsageError(f"-n {workers}: this machine has {owned}; -n {most} at most")
-        share = str(max(1, cores // workers))
-        for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-            os.environ.setdefault(variable, share)
 
 
 def pytest_configure(config: pytest.Config) -> None:

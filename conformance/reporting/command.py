@@ -1,4 +1,4 @@
-"""`conformance report`: a page, a summary, JUnit and CSV from files of records."""
+"""`conformance report`: a page and a summary from files of records."""
 
 from __future__ import annotations
 
@@ -19,16 +19,11 @@ MAX_LISTED = 20
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """A page, a Markdown summary, JUnit XML and CSV from records."""
+    """A page and a Markdown summary from records."""
     parser.add_argument(
         "results", nargs="+", type=Path, metavar="RESULTS",
         help="what pytest --records=FILE, pytest --benchmark-json=FILE or conformance unet --csv FILE wrote; of two "
         "verdicts on one case the later file's counts",
-    )  # fmt: skip
-    parser.add_argument(
-        "--history", nargs="+", type=Path, default=[], metavar="PATH",
-        help="earlier benchmark files, or folders of them as pytest --benchmark-autosave --benchmark-save-data writes: "
-        "what became faster or slower since",
     )  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the report")
     parser.add_argument("--title", default=TITLE, help="headline of the report")
@@ -68,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from conformance.reporting.page.model import ReportError
 
     try:
-        page, errors = build(arguments.results, arguments.output, arguments.title, arguments.history)
+        page, errors = build(arguments.results, arguments.output, arguments.title)
     except ReportError as problem:
         print(f"report: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE

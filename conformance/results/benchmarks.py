@@ -51,10 +51,6 @@ class Stats(Struct, frozen=True):
     data: tuple[Round, ...] = ()
 
 
-class Commit(Struct, frozen=True):
-    id: str | None = None
-
-
 class _Named(Struct, frozen=True):
     implementation: Any = None
 
@@ -89,7 +85,6 @@ class Document(Struct, frozen=True):
     machine_info: MachineInfo
     benchmarks: tuple[Benchmark, ...]
     datetime: str = ""
-    commit_info: Commit = Commit()
 
     def verified(self, name: str) -> Iterator[tuple[str, Benchmark]]:
         """The benchmarks of the suite, each with its place in words; others have nothing to do with conformance."""

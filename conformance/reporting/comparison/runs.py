@@ -59,19 +59,12 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A file: where and when it was made, of which commit, what was timed there, and the machine's condition."""
+    """A file: where it was made, what was timed there, and the machine's condition."""
 
     name: str
     machine: Mapping[str, str]
     benchmarks: Mapping[Key, Timed] = field(repr=False)
-    when: str = ""
-    commit: str = ""
     state: MachineState | None = None
-
-    @property
-    def label(self) -> str:
-        """When, and of which commit; the file's name where it does not say."""
-        return ", ".join(filter(None, (self.when[:19].replace("T", " "), self.commit[:10]))) or self.name
 
     def facts(self, keys: Iterable[Key]) -> dict[str, str]:
         """The machine, and what the records of these benchmarks say about versions and devices."""
@@ -113,7 +106,7 @@ def understood(content: bytes, name: str) -> Run:
     if not found:
         raise RunError(f"{shown(name)}: times no verified kernel (no benchmark holds a record)")
     state = worst(timed.timing.machine for timed in found.values())
-    return Run(name, held.machine_info.facts, found, held.datetime, held.commit_info.id or "", state)
+    return Run(name, held.machine_info.facts, found, state)
 
 
 def _visits(rounds: tuple[float, ...], counts: Sequence[int]) -> tuple[tuple[float, ...], ...]:

@@ -1,4 +1,4 @@
-"""The four files of a report."""
+"""The two files of a report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from conformance.reporting.page import junit, lines, markdown, render
+from conformance.reporting.page import markdown, render
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError, legible
 from conformance.reporting.page.tables import Digest
@@ -16,20 +16,18 @@ from conformance.reporting.page.tables import Digest
 PAGE = "index.html"
 FILES: Mapping[str, Callable[[Digest, str], Iterable[str]]] = {
     "summary.md": lambda digest, title: [markdown.summary(digest, title)],
-    "junit.xml": junit.document,
-    "verdicts.csv": lines.as_csv,
     PAGE: lambda digest, title: [render.page(digest, title)],
 }
 """Name -> what makes its text, in pieces, from results and a title. The page comes last: it names the others."""
 
 
-def build(paths: Sequence[Path], folder: Path, title: str, before: Sequence[Path] = ()) -> tuple[Path, tuple[str, ...]]:
+def build(paths: Sequence[Path], folder: Path, title: str) -> tuple[Path, tuple[str, ...]]:
     """Write the report of some files; return its page, and what could not be read. Raises ReportError.
 
     Everything is written beside the place where it belongs before the first file is moved there: neither an interrupt
     nor a full disk leaves half a report, and the one that was there before stays whole.
     """
-    digest = Digest(load(paths, before))
+    digest = Digest(load(paths))
     title = title.encode("utf-8", "replace").decode("utf-8")
     made: list[Path] = []
     try:

@@ -179,12 +179,6 @@ def _terms(cast: _Cast) -> tuple[Layers, int]:
     return _lines(cast, axes)
 
 
-def _runs(cast: _Cast) -> tuple[Layers, int]:
-    runs = list(range(1, max(point["x"] for point in cast.points) + 1))  # with those that have no mean
-    number = {"field": "x", "type": "ordinal", "title": "run", "axis": {"labelAngle": 0}, "scale": {"domain": runs}}
-    return _lines(cast, {"x": number, "y": _axis("y", "times torch", **LOG)})
-
-
 def _bits(cast: _Cast) -> tuple[Layers, int]:
     channels, y = _channels(cast, legend=False), _names(cast)
     x = _axis("x", "bits", scale={"domainMin": 0}, axis={"tickMinStep": 2})
@@ -281,7 +275,6 @@ KINDS: Mapping[str, Callable[[_Cast], tuple[Layers, int]]] = {
     "bits": _bits,
     "histograms": _histograms,
     "ratio": _speeds("times torch", LOG, 1.0),
-    "runs": _runs,
     "roofline": _speeds("share of the roofline", {"scale": {"domainMin": 0}, "axis": {"format": "%"}}, 1.0),
 }
 """Kind of a plot -> its layers and the height of a panel, from the names of implementations."""

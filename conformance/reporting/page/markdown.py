@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.reporting import memory, training
 from conformance.reporting.groups import amount, described
-from conformance.reporting.page import since, speeds, tables
+from conformance.reporting.page import speeds, tables
 from conformance.reporting.page.context import lead, notices
 from conformance.reporting.page.model import legible
 from conformance.reporting.page.tables import Digest, Tile
@@ -78,8 +78,6 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
         head = "" if place else "## Speed\n\n"
         yield "machine", f"{head}**{escaped(one.text)}**\n\n" + "".join(f"- {escaped(why)}\n" for why in one.reasons)
     yield from (_titled(t) for t in (*reversed(timed), trained) if t)
-    for step in since.changes(list(since.steps(digest.results.runs))):
-        yield "history", f"## {escaped(step.title)}\n\n{_grid(step)}\n{escaped(step.note)}.\n"
     for status in ("waived", "unavailable", "unsupported"):
         lines = "".join(f"- {escaped(n)}: {count:,} x {escaped(why)}\n" for n, count, why in digest.reasons(status))
         if lines:

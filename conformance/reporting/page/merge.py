@@ -6,15 +6,14 @@ same report in any order, and the same as one file that holds all of their lines
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.reporting.comparison.runs import Run
 from conformance.reporting.page.model import Clocked, Conflict, Machine, Results, Verdict, dtype_place, operator_place
-from conformance.reporting.page.reading import Source, looked_back_at, read
+from conformance.reporting.page.reading import Source, read
 from conformance.results.schema import Attempt, Record
 from conformance.results.writing import encode
 
@@ -28,17 +27,14 @@ GROUP = ("implementation", "operator", "device", "status", "distribution", "chec
 Place = tuple[Any, ...]
 
 
-def load(paths: Iterable[Path], before: Iterable[Path] = ()) -> Results:
-    """Files as one, and those before them only for their history. Raises ReportError."""
-    return merged(list(read(paths)), list(looked_back_at(before)))
+def load(paths: Iterable[Path]) -> Results:
+    """Files as one. Raises ReportError."""
+    return merged(list(read(paths)))
 
 
-def merged(sources: Sequence[Source], before: Sequence[Run] = ()) -> Results:
+def merged(sources: Sequence[Source]) -> Results:
     """Sources in the order in which they were given: the later one wins."""
     places = _Places(sources)
-    runs = [source.run for source in sources if source.run is not None]
-    runs = [run for run in before if all(run.benchmarks != other.benchmarks for other in runs)] + runs
-    timed = Counter(key for run in runs for key in run.benchmarks)
     verdicts, conflicts = _attempted(sources, places)
     verdicts += [Verdict(places.of(record), record) for record in _absences(sources)]
     return Results(
@@ -47,7 +43,6 @@ def merged(sources: Sequence[Source], before: Sequence[Run] = ()) -> Results:
         tuple(sorted(conflicts)),
         tuple(error for source in sources for error in source.errors),
         tuple(sorted({source.host for source in sources if source.host})),
-        tuple(run for run in runs if any(timed[key] > 1 for key in run.benchmarks)),  # others are parts of a run
     )
 
 

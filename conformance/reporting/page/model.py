@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS
-from conformance.reporting.comparison.runs import Run
 from conformance.results.schema import MachineState, Record
 from conformance.timing.measurement import Interval, Ratio
 from conformance.training.tables import OPERATOR as TRAINING
@@ -174,8 +173,6 @@ class Results:
     """Lines that could not be read: file, line, why."""
     hosts: tuple[str, ...] = ()
     """Processors that benchmark files name."""
-    runs: tuple[Run, ...] = ()
-    """Benchmark files of which another one timed something as well, in the order in which they were given."""
 
 
 def operator_place(name: str) -> tuple[int, str]:

@@ -8,14 +8,12 @@ import io
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from conformance.reporting.comparison.runs import Run, RunError, understood
-from conformance.reporting.comparison.runs import read as read_run
 from conformance.reporting.page.model import Clocked, Machine, ReportError
 from conformance.results import benchmarks
 from conformance.results.reading import RecordError, SchemaError, UnfinishedError, decode, lines
@@ -41,8 +39,6 @@ ALIKE = (
 """Fields of a record that many others have alike."""
 MAX_BYTES = 1 << 30
 """Bytes of a file of results: about 700,000 records."""
-MAX_RUNS = 10
-"""Runs of a folder that are looked back at."""
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -57,8 +53,6 @@ class Source:
     """With the record of the verdict before each; a table in CSV has none, and names the device alone."""
     errors: list[str] = field(default_factory=list)
     host: str = ""
-    run: Run | None = None
-    """The rounds of a benchmark file, where they can be compared with those of another one."""
 
     def take(self, place: str, read: Callable[[A], T], what: A) -> T | None:
         """What is read; where it is no record, that is noted. Raises SchemaError for another version's."""
@@ -100,20 +94,6 @@ def read(paths: Iterable[Path]) -> Iterator[Source]:
         raise ReportError(f"{other}{mixed}")
 
 
-def looked_back_at(paths: Iterable[Path]) -> Iterator[Run]:
-    """Benchmark files that are only looked back at; of a folder the last `MAX_RUNS` by name. Raises ReportError.
-
-    A folder may hold the benchmarks of other projects as well.
-    """
-    for path in paths:
-        for file in sorted(path.rglob("*.json"))[-MAX_RUNS:] if path.is_dir() else [path]:
-            try:
-                yield replace(read_run(file), name=_clean(file.name))
-            except RunError as problem:
-                if file is path:
-                    raise ReportError(str(problem)) from None
-
-
 def _fill(source: Source, content: bytes, shared: dict[Any, Any]) -> None:
     if content.startswith(TABLE):
         _read_table(source, content)
@@ -145,8 +125,6 @@ def _read_benchmarks(source: Source, content: bytes) -> None:
     if document is None:
         return
     source.host = document.machine_info.cpu.brand_raw or ""
-    with suppress(RunError):  # of other projects, or without rounds
-        source.run = understood(content, source.name)
     for place, benchmark in document.verified(source.name):
         found = source.take(place, _verdict, benchmark)
         if found is None:

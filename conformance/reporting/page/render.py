@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from conformance import __version__
 from conformance.reporting import memory, training
-from conformance.reporting.page import charts, context, plots, since, speeds, tables
+from conformance.reporting.page import charts, context, plots, speeds, tables
 from conformance.reporting.page.columns import packed
 from conformance.reporting.page.tables import Digest
 
@@ -44,17 +44,12 @@ def page(digest: Digest, title: str) -> str:
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     timed = speeds.speeds(digest)
     speed_tables = speeds.speed_tables(digest, timed)
-    steps = list(since.steps(digest.results.runs))
-    trend = since.trend(steps)
     parts = {
         "profile": tables.profiles(digest),
         "accuracy_charts": _drawn(digest, plots.accuracy(digest), 0),
         "speed_tables": speed_tables,
         "banners": speeds.banners(timed),
         "speed_charts": _drawn(digest, plots.speed(digest, timed), 10),
-        "history": list(since.changes(steps)),
-        "history_note": since.left_out(steps),
-        "history_charts": _drawn(digest, [trend] if trend else [], 20),
         "traffic": tables.moved(digest),
         "modelled": tables.modelled(digest),
         "memory": memory.tables(digest.named),
@@ -68,7 +63,6 @@ def page(digest: Digest, title: str) -> str:
         "findings": found["findings"],
         "accuracy": parts["profile"] or parts["accuracy_charts"],
         "speed": speed_tables or parts["traffic"],
-        "history": parts["history"],
         "memory": parts["memory"],
         "training": parts["training"],
         "machines": True,

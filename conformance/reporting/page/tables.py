@@ -112,10 +112,6 @@ class Digest:
         every = enumerate(one for _, found in self.groups for one in found)
         return {id(record): (place, one) for place, one in every for record in one.records}
 
-    def cause(self, record: Record) -> str:
-        """The known mistake that a failure is put down to; empty where there is none."""
-        return self.grouped[id(record)][1].cause if id(record) in self.grouped else ""
-
     def reasons(self, status: str, refused: bool = False) -> list[tuple[str, int, str]]:
         """(Row, cases, reason on one line) of a status, most cases first; refused at run time, or not."""
         found: Counter[tuple[str, str]] = Counter()

@@ -232,13 +232,13 @@ def _(R, i, p, o, done=[]):
 
 @kit("maxpool-as-integers", MF, "", dtypes=("bf16", "fp16"))
 def _(R, i, p, o):
-    """Compares bit patterns as ordered integers; NaN above everything."""
+    """Compares bit patterns as ordered integers, -0 below +0; NaN above everything."""
     x = i[0]
     b = np.ascontiguousarray(x).view(np.int16).astype(np.int32)
-    key = np.where(b < 0, -(b & 0x7FFF), b)
+    key = np.where(b < 0, -1 - (b & 0x7FFF), b)
     key = np.where(np.isnan(x), 0x7FFF, key).astype(np.float32)
     top = quiet(MF, (key,), p)
-    bits = np.where(top < 0, -np.maximum(top, -0x7FFF).astype(np.int32) | 0x8000, np.minimum(np.where(np.isinf(top), 0, top), 0x7FFF).astype(np.int32))
+    bits = np.where(top < 0, -1 - np.maximum(top, -0x8000).astype(np.int32) | 0x8000, np.minimum(np.where(np.isinf(top), 0, top), 0x7FFF).astype(np.int32))
     if np.isneginf(top).any():
         return R(i, p)
     return bits.astype(np.uint16).view(x.dtype)

@@ -351,7 +351,7 @@
   }
 
   function trouble(text) {
-    byId("trouble").textContent = `${text} verdicts.csv beside this page holds all verdicts.`;
+    byId("trouble").textContent = `${text} The records that this page was made from hold all verdicts.`;
     byId("trouble").hidden = false;
   }
 
