@@ -17,11 +17,15 @@ from conformance.calibration.known_bad import MUTANTS
 from conformance.calibration.known_good import KNOWN_GOOD
 from conformance.calibration.known_good.max_pool import BACKWARD, FORWARD
 from conformance.diagnosis.diagnose import diagnose
+from conformance.execution.case import Case
+from conformance.execution.verify import verify
+from conformance.implementations.registry import load
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, judge, outputs_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, GeometryError, parse
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
-from conformance.problems import PROBLEMS, at_level, of_section
+from conformance.problems import PROBLEMS, Variant, at_level, of_section, typed
+from conformance.resources import IMPLS
 
 CASES = (
     "maxpool n2 c2 h6 w4 r2 s2",
@@ -262,3 +266,15 @@ def test_no_images_have_no_maxima():
     operator = OPERATORS["max_pool_backward"]
     outputs = operator.reference(geometry, {"x": np.zeros(geometry.x.shape), "dy": dy})
     assert outputs["dx"].shape == geometry.x.shape
+
+
+@pytest.mark.parametrize("operator", ["max_pool_forward", "max_pool_backward"])
+def test_jax_drops_a_window_that_begins_behind_the_image(operator: str):
+    """It took the padding after an image of one column for a window more, and refused it."""
+    pytest.importorskip("jax")
+    jax = load([IMPLS / "jax_native"]).implementations["jax-cpu"]
+    case = Case(
+        jax, OPERATORS[operator], typed("maxpool n2 c3 w1 s1 u2 p0:2 d2 ceil1"), Variant("fp32", "ncw", "fixed"), 0
+    )
+    verdict = verify(case)
+    assert verdict.status == "pass", verdict.reason

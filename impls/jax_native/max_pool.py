@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import starmap
 
 import jax
 import numpy as np
@@ -12,39 +11,46 @@ from jax import numpy as jnp
 
 from . import checks
 from . import layout as axes
-from .pool import _overhang
+from .pool import _output_extent
 
 STATIC = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
 
 
 def _reduced(x, least, larger, kernel_size, stride, padding, dilation, ceil_mode, layout):
     """`larger` of every window. A dilation of 1 is not passed, because XLA has no gradient of dilated windows."""
-    spans = [d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True)]
-    by_axis = [(*axis, ceil_mode) for axis in zip(axes.size(x, layout), spans, stride, padding, strict=True)]
-    reach = [(before, after + over) for (before, after), over in zip(padding, starmap(_overhang, by_axis), strict=True)]
-    border = axes.shape(layout, (0, 0), (0, 0), reach)
+    border = axes.shape(layout, (0, 0), (0, 0), _reach(x, kernel_size, stride, padding, dilation, ceil_mode, layout))
     window, steps = (axes.on_spatial(given, layout) for given in (kernel_size, stride))
     spread = {} if set(dilation) == {1} else {"window_dilation": axes.on_spatial(dilation, layout)}
     return lax.reduce_window(x, np.array(least, x.dtype), larger, window, steps, border, **spread)
 
 
-def _check(x, kernel_size, stride, padding, dilation, layout):
+def _spans(kernel_size, dilation):
+    return tuple(d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True))
+
+
+def _reach(x, kernel_size, stride, padding, dilation, ceil_mode, layout):
+    """Padding up to the end of the last window. What lies behind it is never read, however wide, and in ceil mode would
+    be a window more: one that begins beyond the image does not count."""
+    reach = []
+    sized = zip(axes.size(x, layout), _spans(kernel_size, dilation), stride, padding, strict=True)
+    for size, span, step, (before, after) in sized:
+        last = (_output_extent(size, span, step, (before, after), ceil_mode) - 1) * step
+        reach.append((before, max(0, last + span - before - size)))
+    return reach
+
+
+def _check(x, kernel_size, stride, padding, dilation, ceil_mode, layout):
     checks.floating(x=x)
     checks.images(layout, x=x)
-    spans = tuple(d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True))
-    sized = zip(axes.size(x, layout), spans, stride, padding, strict=True)
-    # padding behind the last window is never read, however wide
-    reached = [
-        (before, min(after, max(0, (extent + before + after - span) // step * step + span - before - extent)))
-        for extent, span, step, (before, after) in sized
-    ]
-    checks.pooling(axes.size(x, layout), spans, stride, reached, None)
+    reach = _reach(x, kernel_size, stride, padding, dilation, ceil_mode, layout)
+    inside = [(before, min(after, end)) for (before, after), (_, end) in zip(padding, reach, strict=True)]
+    checks.pooling(axes.size(x, layout), _spans(kernel_size, dilation), stride, inside, None)
 
 
 @partial(jax.jit, static_argnames=STATIC)
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
     """y; raises ValueError for a window that does not fit or holds padding only, TypeError for integers."""
-    _check(x, kernel_size, stride, padding, dilation, layout)
+    _check(x, kernel_size, stride, padding, dilation, ceil_mode, layout)
     parameters = (kernel_size, stride, padding, dilation, ceil_mode, layout)
     y = _reduced(x, -np.inf, lax.max, *parameters)
     # XLA on the CPU loses NaN in maxima of large images whose windows lie side by side (openxla/xla issue 21461)
@@ -55,7 +61,7 @@ def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, la
 @partial(jax.jit, static_argnames=STATIC)
 def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
     """dx, widened before the sum. Raises as max_pool_forward does, and ValueError where dy is not of y's shape."""
-    _check(x, kernel_size, stride, padding, dilation, layout)
+    _check(x, kernel_size, stride, padding, dilation, ceil_mode, layout)
     wide = axes.wide(x.dtype)
     y, transposed = jax.vjp(
         lambda image: _reduced(image, -np.inf, lax.max, kernel_size, stride, padding, dilation, ceil_mode, layout),
