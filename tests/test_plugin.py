@@ -337,7 +337,7 @@ def test_other_peoples_parameter_may_be_called_case(project: Project):
 
 @pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
 def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words: tuple[str, ...]):
-    """Problems are taken in a drawn order, not in that of the tables."""
+    """What it has verified is the beginning of the list."""
     project.kernel(body="import time; time.sleep(0.05); return y")
     problems = [f"--problem=n1 c2 h4 w{w} k2 r3 s3 p1" for w in (4, 5, 6)]
     distributions = "--distribution=fixed", "--distribution=integer"

@@ -58,7 +58,7 @@ def add(parser: Any) -> None:
     group.addoption("--timeout", metavar="SECONDS", help="longest call of a kernel (default: 60; huge, Neuron: 600)")
     group.addoption("--memory", metavar="GIB", help="most memory of a kernel's process (default: its share)")
     group.addoption("--workers", metavar="N", default="1", help="kernels' processes at once, for each -n (default: 1)")
-    group.addoption("--minutes", metavar="N", help="stop after so long, having taken problems in a drawn order")
+    group.addoption("--minutes", metavar="N", help="stop after so long: what detects most comes first")
     group.addoption("--in-process", action="store_true", help="run kernels in the judge's process, for debuggers")
     group.addoption("--no-compile-cache", action="store_true", help="compile anew what JAX and Numba keep between runs")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
@@ -66,7 +66,7 @@ def add(parser: Any) -> None:
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict to a new file")
     group.addoption("--resume", action="store_true", help="run only what has no verdict in the file of records")
     group.addoption("--overwrite", action="store_true", help="replace the file of records, if there is one")
-    group.addoption("--report", metavar="DIR", help="write a page there, a summary in Markdown, JUnit XML and CSV")
+    group.addoption("--report", metavar="DIR", help="write a page and a summary in Markdown there")
 
 
 def read(config: pytest.Config) -> Selection:
