@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from conformance import __version__
 from conformance.exit_codes import ExitCode
@@ -39,6 +39,9 @@ returns the exit status. The first line of its docstring is the help text. In th
 
 By name, because a command waits for no other one's imports: those of the calibration alone take longer than a run."""
 
+MAINTAINERS = ("findings", "neuron-model", "ptx", "golden", "mutation", "rank", "false-alarms", "docs")
+"""Commands of those who work on the suite itself, which are named in one line."""
+
 EXAMPLE = """\
 example:
   conformance run acme.py                      verify the kernels that acme.py connects
@@ -65,7 +68,9 @@ def _parser(names: Iterable[str]) -> Parser:
         description="Verify convolution, pooling and batch-norm kernels, and time them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        epilog=EXAMPLE + "\n".join(f"  {code:d}  {code.meaning}" for code in ExitCode),
+        epilog=EXAMPLE
+        + "\n".join(f"  {code:d}  {code.meaning}" for code in ExitCode)
+        + f"\n\nfor those who work on the suite itself:\n  {', '.join(MAINTAINERS)}",
     )
     parser.add_argument("--version", action="version", version=f"kernel-conformance {__version__}")
     families = parser.add_subparsers(metavar="COMMAND")
@@ -73,7 +78,8 @@ def _parser(names: Iterable[str]) -> Parser:
         module, _, function = FAMILIES[name].partition(":")
         declare: Callable[[argparse.ArgumentParser], None] = getattr(import_module(f"conformance.{module}"), function)
         text = (declare.__doc__ or name).splitlines()[0]
-        declare(families.add_parser(name, help=text, description=text, allow_abbrev=False))
+        listed: dict[str, Any] = {} if name in MAINTAINERS else {"help": text}
+        declare(families.add_parser(name, description=text, allow_abbrev=False, **listed))
     return parser
 
 
@@ -86,7 +92,7 @@ def main(words: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
     words = sys.argv[1:] if words is None else list(words)
     try:
-        if words[:1] == ["run"] and not {"-h", "--help"} & {*words}:
+        if words[:1] == ["run"] and not {"-h", "--help", "--help-expert"} & {*words}:
             from conformance.plugin import run
 
             return run.run(words[1:])

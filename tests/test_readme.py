@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.__main__ import _parser
+from conformance.__main__ import FAMILIES, MAINTAINERS, _parser, main
+from conformance.plugin.options import EVERYDAY
 from conformance.reporting.documents import DOCUMENTS
 from tests.neuron_index import expanded
 
@@ -109,6 +110,19 @@ def without_files(words: list[str], folder: Path) -> list[str]:
 @pytest.mark.parametrize("words", [w for w in commands("conformance") if w[0] != "run"], ids=" ".join)
 def test_commands_of_the_package_are_understood(words: list[str]):
     assert hasattr(_parser(words[:1]).parse_args(words), "run")
+
+
+def test_help_lists_what_people_use_and_the_rest_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]):
+    listed = []
+    for words in (["run", "--help"], ["run", "--help-expert"], ["--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0
+        listed.append(capsys.readouterr().out)
+    known = [set(re.findall(r"^  (--[\w-]+)", text, re.MULTILINE)) for text in listed]
+    assert known[0] == {*EVERYDAY, "--help-expert"}
+    assert known[1] > {*EVERYDAY, "--slice", "--in-process"}
+    assert set(re.findall(r"^    ([\w-]+)  ", listed[2], re.MULTILINE)) == FAMILIES.keys() - {*MAINTAINERS}
 
 
 def test_tox_environments_exist():

@@ -33,6 +33,12 @@ ONCE = ("--level", "--seed", "--method", "--records", "--report", "--order")
 """Options of one value; on one command line, that is: it may replace what `addopts` of an ini file says."""
 
 
+EVERYDAY = (
+    "--impl", "--level", "--problem", "--operator", "--dtype", "--layout", "--seed", "--show", "--records", "--report",
+)  # fmt: skip
+"""What `conformance run --help` lists; the others are for experts, and `--help-expert` has them too."""
+
+
 def add(parser: Any) -> None:
     """Declare the options. Values are checked in `read`, so that every error has the same shape."""
     group = parser.getgroup("conformance", "kernel conformance")

@@ -32,8 +32,27 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--benchmark-only, what is verified is timed. Settings, conftest.py and plugins of the project, and "
         "PYTEST_ADDOPTS, are ignored; -p NAME loads a plugin."
     )
-    group = parser.add_argument_group("options of the suite")
-    options.add(SimpleNamespace(getgroup=lambda *_: SimpleNamespace(addoption=group.add_argument)))
+    everyday, expert = parser.add_argument_group("options of the suite"), parser.add_argument_group("for experts")
+    hidden: dict[argparse.Action, str] = {}
+
+    def add(name: str, *, help: str, **told: Any) -> None:
+        if name in options.EVERYDAY:
+            everyday.add_argument(name, help=help, **told)
+        else:
+            hidden[expert.add_argument(name, help=argparse.SUPPRESS, **told)] = help
+
+    options.add(SimpleNamespace(getgroup=lambda *_: SimpleNamespace(addoption=add)))
+    parser.add_argument("--help-expert", action=_Expert, const=hidden, nargs=0, help="all options of the suite")
+
+
+class _Expert(argparse.Action):
+    """Prints the help with what it hides."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        for action, text in self.const.items():
+            action.help = text
+        parser.print_help()
+        parser.exit()
 
 
 def run(words: Sequence[str]) -> int:
