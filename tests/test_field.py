@@ -8,6 +8,7 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.calibration import field, mutation
+from conformance.implementations import registry
 
 KERNELS = """
 import numpy as np
@@ -100,3 +101,9 @@ def test_kernels_that_know_the_tables_know_those_of_today(capsys: pytest.Capture
     assert main(["list", "problems"]) == 0
     listed = capsys.readouterr().out
     assert (field.FOLDER / "_problems.txt").read_text() == listed
+
+
+def test_every_file_of_the_sets_can_be_loaded_and_no_name_is_used_twice_in_one():
+    for folder in sorted({path.parent for path in field.files()}):
+        loaded = registry.load([path for path in field.files() if path.parent == folder])
+        assert (loaded.broken, loaded.unavailable) == ({}, {})

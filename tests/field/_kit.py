@@ -139,8 +139,9 @@ def patches(x, w, p, acc):
     x, g = padded(x.astype(acc), p["padding"]), p["groups"]
     (n, _, *image), (k, _, *window) = x.shape, w.shape
     P, Q = extents(image, window, {**p, "padding": ((0, 0), (0, 0))})
-    columns = np.stack([x[at] for _, at in taps(window, (P, Q), p)], 2).reshape(n, g, -1, P * Q)
-    return columns, w.astype(acc).reshape(g, k // g, -1), (n, k, P, Q)
+    f = w.astype(acc).reshape(g, k // g, -1)
+    columns = np.stack([x[at] for _, at in taps(window, (P, Q), p)], 2)
+    return columns.reshape(n, g, f.shape[2], P * Q), f, (n, k, P, Q)
 
 
 def conv_forward(i, p, acc=None, conv=conv):
