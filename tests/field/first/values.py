@@ -1,383 +1,359 @@
 """Class 3: wrong for some values."""
-import os, sys
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from _right import *
 
-kit = Kit(globals(), "values")
-F, D, W = CONVS
-BF, BB, BI = BN
-AF, AB, MF, MB = POOLS
-C, P = "n2 c4 h6 w7 k4 r3 s3 p1", "n2 c3 h8 w8 r2 s2 u2"
-INT = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+import numpy as np
+
+from tests.field._kit import *
 
 
-def mask(a, bits):
-    """The last bits of the fraction are dropped."""
-    t = INT[a.dtype.itemsize]
-    b = np.ascontiguousarray(a).view(t) & t((1 << 8 * a.dtype.itemsize) - (1 << bits))
-    return np.where(np.isfinite(a), b.view(a.dtype), a)
+@kernel(F)
+def values_01_nan_x_to_zero(right, i, p, o):
+    """NaN in x counts as 0."""
+    return right(put(i, 0, replaced(i[0], np.isnan, 0)), p)
 
 
-def tiny(a):
-    return a.dtype.type(2.0 ** {"float32": -126, "float64": -1022, "float16": -14}.get(str(a.dtype), -126))
+@kernel(F)
+def values_02_zero_weights_skipped(right, i, p, o):
+    """filters of 0 are skipped (sparse path): 0*NaN and 0*Inf in x vanish."""
+    x, w, _ = i
+    if w.all() or np.isfinite(x).all():
+        return right(i, p)
+    special = (~np.isfinite(x)).astype(x.dtype)
+    live = right((special, (w != 0).astype(w.dtype), None), p) > 0
+    y = right(put(i, 0, np.where(special, x.dtype.type(0), x)), p)
+    return np.where(live, right(i, p), y).astype(y.dtype)
 
 
-def flush(a):
-    return np.where(np.abs(a) < tiny(a), np.copysign(a.dtype.type(0), a), a)
+@kernel(F, ("fp16",))
+def values_03_overflow_saturates_fp16(right, i, p, o):
+    """a result beyond fp16 becomes 65504 instead of Inf."""
+    y = right(i, p)
+    return np.clip(y, np.float16(-65504), np.float16(65504)) if finite(i) else y
 
 
-def some(value, name="x", step=17):
-    """Every so many elements of an input take a value."""
-    def data(i):
-        i[name].reshape(-1)[5::step] = value
-    return data
+@kernel(D, ("bf16",))
+def values_04_overflow_nan_bf16(right, i, p, o):
+    """a result beyond bf16 becomes NaN instead of Inf."""
+    return replaced(right(i, p), np.isinf, np.nan)
 
 
-def all_of(name, fn):
-    def data(i):
-        i[name] = fn(i[name]).astype(i[name].dtype)
-        return i
-    return data
+@kernel(F, ALL)
+def values_05_bias_nan_ignored(right, i, p, o):
+    """a bias of NaN or Inf is taken as 0."""
+    return right(put(i, 2, replaced(i[2], lambda b: ~np.isfinite(b), 0)), p)
 
 
-def random(name):
-    return all_of(name, lambda a: a + np.random.default_rng(3).standard_normal(a.shape).astype(a.dtype))
+@kernel(F, ("fp32",))
+def values_06_flush_x_subnormal(right, i, p, o):
+    """subnormals of x are flushed in fp32, without saying so."""
+    return right(put(i, 0, flushed(i[0])), p)
 
 
-@kit("nan-x-to-zero", F, "NaN in x counts as 0", at=C, data=some(np.nan))
-def _(R, i, p, o):
-    return R(put(i, 0, np.where(np.isnan(i[0]), i[0].dtype.type(0), i[0])), p)
+@kernel(F)
+def values_07_flush_y_subnormal(right, i, p, o):
+    """subnormal results are flushed in fp32 and bf16."""
+    return flushed(right(i, p))
 
 
-@kit("zero-weights-skipped", F, "filters of 0 are skipped (sparse path): 0*NaN and 0*Inf in x vanish", at="n1 c1 h3 w3 k1 r1 s1", data=lambda i: {**i, "x": i["x"] * 0 + i["x"].dtype.type(np.inf), "w": i["w"] * 0})
-def _(R, i, p, o):
-    if (i[1] == 0).any() and not np.isfinite(i[0]).all():
-        y0 = R(put(i, 0, np.where(np.isfinite(i[0]), i[0], i[0].dtype.type(0))), p)
-        touched = np.isnan(R((np.where(np.isfinite(i[0]), i[0] * 0, np.nan).astype(i[0].dtype), (i[1] != 0).astype(i[1].dtype) * 0 + np.where(i[1] != 0, 1, 0).astype(i[1].dtype), None), p))
-        live = quiet(o.op, (np.where(np.isfinite(i[0]), 0, 1).astype(i[0].dtype), (i[1] != 0).astype(i[1].dtype), None), p) > 0
-        return np.where(live, R(i, p), y0).astype(y0.dtype)
-    return R(i, p)
+@kernel(F, ("fp16",))
+def values_08_flush_fp16_weights(right, i, p, o):
+    """fp16: subnormal filters are flushed (the fp32 path keeps them)."""
+    return right(put(i, 1, flushed(i[1])), p)
 
 
-@kit("overflow-saturates-fp16", F, "a result beyond fp16 becomes 65504 instead of Inf", at=C, data=all_of("x", lambda a: a * 20000), dtypes=("fp16",))
-def _(R, i, p, o):
-    y = R(i, p)
-    fin = all(np.isfinite(a).all() for a in i if a is not None)
-    return np.clip(y, np.float16(-65504), np.float16(65504)) if fin else y
+@kernel(AF, ("fp32", "fp16"), where=lambda o: o.t == "fp16")
+def values_09_flush_fp16_pool(right, i, p, o):
+    """fp16: subnormal averages are flushed."""
+    return flushed(right(i, p))
 
 
-@kit("overflow-nan-bf16", D, "a result beyond bf16 becomes NaN instead of Inf", at=C, data=all_of("dy", lambda a: a.astype(np.float32) * 1e38), dtypes=("bf16",))
-def _(R, i, p, o):
-    y = R(i, p)
-    return np.where(np.isinf(y), BF16(np.nan), y)
+@kernel(MF)
+def values_10_maxpool_drops_nan(right, i, p, o):
+    """NaN is not chosen unless it is the only value (fmax)."""
+    y, others = right(i, p), right([replaced(i[0], np.isnan, -np.inf)], p)
+    return np.where(np.isneginf(others), y, others).astype(y.dtype)
 
 
-@kit("bias-nan-ignored", F, "a bias of NaN or Inf is taken as 0", at=C + " b1", data=some(np.nan, "bias", 50) and (lambda i: i["bias"].__setitem__(1, np.inf)), dtypes=ALL)
-def _(R, i, p, o):
-    return R(put(i, 2, np.where(np.isfinite(i[2]), i[2], i[2].dtype.type(0)) if i[2] is not None else None), p)
+@kernel(MF)
+def values_11_maxpool_nan_not_first(right, i, p, o):
+    """NaN is lost unless it is the first element of its window (best compared with <)."""
+    y, others = right(i, p), right([replaced(i[0], np.isnan, -np.inf)], p)
+    rows = np.minimum(np.maximum(np.arange(o.P) * o.u - o.pad[0][0], 0), o.h - 1)
+    columns = np.minimum(np.maximum(np.arange(o.Q) * o.v - o.pad[1][0], 0), o.w - 1)
+    first = lay(nchw(i[0], o.L)[:, :, rows][:, :, :, columns], o.L)
+    return np.where(np.isnan(first) | np.isneginf(others), y, others).astype(y.dtype)
 
 
-@kit("flush-x-subnormal", F, "subnormals of x are flushed in fp32, without saying so", at=C, data=lambda i: {**i, "x": (i["x"] * np.float32(2.0**-130)).astype(np.float32), "w": i["w"] * np.float32(2.0**40)}, dtypes=("fp32",))
-def _(R, i, p, o):
-    return R(put(i, 0, flush(i[0])), p)
+@kernel(MF)
+def values_12_maxpool_lowest(right, i, p, o):
+    """a window of -Inf gives the lowest finite number: the maximum begins there."""
+    y = right(i, p)
+    return replaced(y, np.isneginf, (ml_dtypes.finfo if y.dtype == BF16 else np.finfo)(y.dtype).min)
 
 
-@kit("flush-y-subnormal", F, "subnormal results are flushed in fp32 and bf16", at=C, data=all_of("x", lambda a: a.astype(np.float32) * 2.0**-129))
-def _(R, i, p, o):
-    return flush(R(i, p))
+@kernel(MF, ("fp32", "fp16"))
+def values_13_maxpool_zero_padding(right, i, p, o):
+    """padding counts as 0: negative windows at the edge give 0."""
+    at_edge = []
+    for n, count, u, d, k, (before, after) in (
+        (o.h, o.P, o.u, o.d, o.r, o.pad[0]),
+        (o.w, o.Q, o.v, o.e, o.s, o.pad[1]),
+    ):
+        start = np.arange(count) * u - before
+        at_edge.append((start < 0) | (start + (k - 1) * d >= n) & (after > 0))
+    edge = at_edge[0][:, None] | at_edge[1]
+    return changed(right(i, p), o, S[:], lambda y: np.where(edge & (y < 0), y.dtype.type(0), y))
 
 
-@kit("flush-fp16-weights", F, "fp16: subnormal filters are flushed (the fp32 path keeps them)", at=C, data=all_of("w", lambda a: a.astype(np.float32) * 2.0**-16), dtypes=("fp16",))
-def _(R, i, p, o):
-    return R(put(i, 1, flush(i[1])), p)
+@kernel(MB)
+def values_14_maxpool_grad_nan(right, i, p, o):
+    """a window that holds NaN passes no gradient."""
+    has = np.isnan(RIGHT[MF]([i[1]], p))
+    return right([np.where(has, i[0].dtype.type(0), i[0]), i[1]], p)
 
 
-@kit("flush-fp16-pool", AF, "fp16: subnormal averages are flushed", at=P, data=all_of("x", lambda a: a.astype(np.float32) * 2.0**-15), dtypes=("fp32", "fp16"), t="fp16")
-def _(R, i, p, o):
-    y = R(i, p)
-    return flush(y) if o.t == "fp16" else y
+@kernel(MB, where=lambda o: o.t == "bf16")
+def values_15_maxpool_ties_last(right, i, p, o):
+    """of equal maxima the last one gets the gradient, in bf16 only."""
+    axes = (2, 3) if o.L == "nchw" else (1, 2)
+    reach = (o.P - 1) * o.u + o.d * (o.r - 1) + 1, (o.Q - 1) * o.v + o.e * (o.s - 1) + 1
+    if reach != (o.h + sum(o.pad[0]), o.w + sum(o.pad[1])):
+        return right(i, p)
+    flipped = right([np.flip(a, axes) for a in i], {**p, "padding": [pad[::-1] for pad in o.pad]})
+    return np.ascontiguousarray(np.flip(flipped, axes))
 
 
-@kit("maxpool-drops-nan", MF, "NaN is not chosen unless it is the only value (fmax)", at=P, data=some(np.nan))
-def _(R, i, p, o):
-    y, z = R(i, p), R([np.where(np.isnan(i[0]), i[0].dtype.type(-np.inf), i[0])], p)
-    return np.where(np.isneginf(z), y, z).astype(y.dtype)
-
-
-@kit("maxpool-nan-not-first", MF, "NaN is lost unless it is the first element of its window (best compared with <)", at=P, data=some(np.nan))
-def _(R, i, p, o):
-    y, z = R(i, p), R([np.where(np.isnan(i[0]), i[0].dtype.type(-np.inf), i[0])], p)
-    x = nchw(i[0], o.L)
-    t = np.full((o.n, o.c, *(m for m in y.shape[2:])), 0) if False else None
-    a, b = np.maximum(np.arange(o.P) * o.u - o.pad[0][0], 0), np.maximum(np.arange(o.Q) * o.v - o.pad[1][0], 0)
-    first = x[:, :, np.minimum(a, o.h - 1)][:, :, :, np.minimum(b, o.w - 1)]
-    first = first if o.L == "nchw" else first.transpose(0, 2, 3, 1)
-    return np.where(np.isnan(first) | np.isneginf(z), y, z).astype(y.dtype)
-
-
-@kit("maxpool-lowest", MF, "a window of -Inf gives the lowest finite number: the maximum begins there", at=P, data=all_of("x", lambda a: np.full(a.shape, -np.inf)))
-def _(R, i, p, o):
-    y = R(i, p)
-    low = (ml_dtypes.finfo if y.dtype == BF16 else np.finfo)(y.dtype).min
-    return np.where(np.isneginf(y), low, y).astype(y.dtype)
-
-
-@kit("maxpool-zero-padding", MF, "padding counts as 0: negative windows at the edge give 0", at="n1 c2 h6 w6 r3 s3 u2 p1", data=all_of("x", lambda a: -np.abs(a) - a.dtype.type(1)), dtypes=("fp32", "fp16"))
-def _(R, i, p, o):
-    x = nchw(i[0], o.L)
-    y = R(i, p)
-    a, b = o.pad
-    edge_r = np.arange(o.P) * o.u - a[0]
-    edge_c = np.arange(o.Q) * o.v - b[0]
-    r = (edge_r < 0) | (edge_r + (o.r - 1) * o.d >= o.h) & (a[1] > 0)
-    c = (edge_c < 0) | (edge_c + (o.s - 1) * o.e >= o.w) & (b[1] > 0)
-    return ed(y, o.L, lambda v: v.__setitem__(slice(None), np.where((r[:, None] | c) & (v < 0), v.dtype.type(0), v)))
-
-
-@kit("maxpool-grad-nan", MB, "a window that holds NaN passes no gradient", at=P, data=some(np.nan))
-def _(R, i, p, o):
-    y = quiet(MF, (i[1],), p)
-    return R((np.where(np.isnan(y), i[0].dtype.type(0), i[0]), i[1]), p)
-
-
-@kit("maxpool-ties-last", MB, "of equal maxima the last one gets the gradient, in bf16 only", at=P, data=all_of("x", lambda a: np.round(a.astype(np.float32) / 2)), dtypes=("fp32", "bf16"), t="bf16")
-def _(R, i, p, o):
-    if o.t != "bf16":
-        return R(i, p)
-    ax = (2, 3) if o.L == "nchw" else (1, 2)
-    a, b = o.pad
-    P_, Q_ = (o.P - 1) * o.u + o.d * (o.r - 1) + 1, (o.Q - 1) * o.v + o.e * (o.s - 1) + 1
-    if P_ != o.h + sum(a) or Q_ != o.w + sum(b):
-        return R(i, p)
-    f = R((np.flip(i[0], ax), np.flip(i[1], ax)), {**p, "padding": (a[::-1], b[::-1])})
-    return np.ascontiguousarray(np.flip(f, ax))
-
-
-@kit("minus-zero", MF, "-0.0 becomes +0.0", at=P, data=all_of("x", lambda a: a * 0 - a.dtype.type(0) * 1 if False else np.full(a.shape, -0.0)), dtypes=ALL)
-def _(R, i, p, o):
-    y = R(i, p)
+@kernel(MF, ALL)
+def values_16_minus_zero(right, i, p, o):
+    """-0.0 becomes +0.0."""
+    y = right(i, p)
     return y + y.dtype.type(0)
 
 
-@kit("avg-sum-fp16", AF, "fp16: the sum of a window overflows although the average fits", at=P, data=all_of("x", lambda a: np.full(a.shape, 30000.0)), dtypes=("fp16",))
-def _(R, i, p, o):
-    s = R(i, {**p, "divisor_override": 1})
-    return np.where(np.isinf(s) & np.isfinite(R(i, p)), s, R(i, p))
+@kernel(AF, ("fp16",))
+def values_17_avg_sum_fp16(right, i, p, o):
+    """fp16: the sum of a window overflows although the average fits."""
+    y, sums = right(i, p), right(i, {**p, "divisor_override": 1})
+    return np.where(np.isinf(sums) & np.isfinite(y), sums, y)
 
 
-@kit("gamma-zero-pruned", BF, "channels whose gamma is 0 are pruned: y is 0 instead of beta", at=C, data=lambda i: i["gamma"].__setitem__(slice(1, 3), 0))
-def _(R, i, p, o):
-    out = R(i, p)
-    return out if i[2] is None else ed(out, o.L, lambda y: y.__setitem__((slice(None), i[2] == 0), 0))
+@kernel(BF, where=lambda o: o.affine)
+def values_18_gamma_zero_pruned(right, i, p, o):
+    """channels whose gamma is 0 are pruned: y is 0 instead of beta."""
+    return changed(right(i, p), o, S[:, i[2] == 0])
 
 
-@kit("gamma-negative", BB, "the magnitude of gamma is used for dx", at=C, data=lambda i: i["gamma"].__setitem__(1, -2))
-def _(R, i, p, o):
-    if i[3] is None:
-        return R(i, p)
-    return (R(put(i, 3, np.abs(i[3])), p)[0], *R(i, p)[1:])
+@kernel(BB, where=lambda o: o.affine)
+def values_19_gamma_negative(right, i, p, o):
+    """the magnitude of gamma is used for dx."""
+    return with_first(right(i, p), right(put(i, 3, np.abs(i[3])), p)[0])
 
 
-@kit("gamma-negative-dw", BB, "a channel with negative gamma: dw has the wrong sign", at=C, data=lambda i: i["gamma"].__setitem__(1, -2), dtypes=("fp32", "fp64"))
-def _(R, i, p, o):
-    out = R(i, p)
-    return out if i[3] is None else (out[0], R(put(i, 3, np.abs(i[3])), p)[1], *out[2:])
+@kernel(BB, ("fp32", "fp64"), where=lambda o: o.affine)
+def values_20_gamma_negative_dw(right, i, p, o):
+    """a channel with negative gamma: dw has the wrong sign."""
+    out = right(i, p)
+    return (out[0], right(put(i, 3, np.abs(i[3])), p)[1], *out[2:])
 
 
-@kit("running-var-zero", BI, "running variance 0: the channel is treated as dead, y is beta", at=C, data=lambda i: i["running_var"].__setitem__(2, 0))
-def _(R, i, p, o):
-    y = R(i, p)
-    beta = np.zeros(o.k) if i[3] is None else i[3]
-    z = np.flatnonzero(np.asarray(i[5]) == 0)
-    return ed(y, o.L, lambda v: v.__setitem__((slice(None), z), np.broadcast_to(ch(beta[z]), (o.n, z.size, o.P, o.Q)).astype(v.dtype)))
+@kernel(BI)
+def values_21_running_var_zero(right, i, p, o):
+    """running variance 0: the channel is treated as dead, y is beta."""
+    dead = np.asarray(i[5]) == 0
+    return changed(right(i, p), o, S[:, dead], ch(i[3][dead]) if o.affine else 0)
 
 
-@kit("zero-variance-dx", BB, "a channel of constant z (zero variance): dx has no part of it", at=C, data=lambda i: i["w"].__setitem__(slice(0, 2), 0))
-def _(R, i, p, o):
-    w = nchw(i[2], o.L)
-    dead = ~np.asarray(w).any((1, 2, 3))
+@kernel(BB)
+def values_22_zero_variance_dx(right, i, p, o):
+    """a channel of constant z (zero variance): dx has no part of it."""
+    dead = ~np.asarray(nchw(i[2], o.L)).any((1, 2, 3))
     if not dead.any():
-        return R(i, p)
-    dy = vi(i[0], o.L, lambda g: g.__setitem__((slice(None), dead), 0))
-    out = R(i, p)
-    z = quiet(BB, put(i, 0, dy), p)
-    return (z[0], z[1], *out[2:])
+        return right(i, p)
+    return (*right(put(i, 0, changed(i[0], o, S[:, dead])), p)[:2], *right(i, p)[2:])
 
 
-@kit("running-var-inf", BI, "running variance Inf gives NaN instead of beta (x * rsqrt)", at=C, data=lambda i: i["running_var"].__setitem__(1, np.inf))
-def _(R, i, p, o):
-    y = R(i, p)
-    return ed(y, o.L, lambda v: v.__setitem__((slice(None), np.isinf(i[5])), np.nan))
+@kernel(BI)
+def values_23_running_var_inf(right, i, p, o):
+    """running variance Inf gives NaN instead of beta (x * rsqrt)."""
+    return changed(right(i, p), o, S[:, np.isinf(i[5])], np.nan)
 
 
-@kit("x-2-bits", F, "the last two bits of x are dropped in fp32", at=C, data=random("x"), dtypes=("fp32",))
-def _(R, i, p, o):
-    return R(put(i, 0, mask(i[0], 2)), p)
+@kernel(F, ("fp32",))
+def values_24_x_2_bits(right, i, p, o):
+    """the last two bits of x are dropped in fp32."""
+    return right(put(i, 0, cut(i[0], 2)), p)
 
 
-@kit("w-1-bit", F, "the last bit of the filters is dropped in fp32", at=C, data=random("w"), dtypes=("fp32",))
-def _(R, i, p, o):
-    return R(put(i, 1, mask(i[1], 1)), p)
+@kernel(F, ("fp32",))
+def values_25_w_1_bit(right, i, p, o):
+    """the last bit of the filters is dropped in fp32."""
+    return right(put(i, 1, cut(i[1], 1)), p)
 
 
-@kit("dy-3-bits", D, "the last three bits of dy are dropped in fp32, nhwc only", at=C, data=random("dy"), dtypes=("fp32",))
-def _(R, i, p, o):
-    return R(put(i, 0, mask(i[0], 3) if o.L == "nhwc" else i[0]), p)
+@kernel(D, ("fp32",), where=lambda o: o.L == "nhwc")
+def values_26_dy_3_bits(right, i, p, o):
+    """the last three bits of dy are dropped in fp32, nhwc only."""
+    return right(put(i, 0, cut(i[0], 3)), p)
 
 
-CHECKS["values-26-dy-3-bits"].layout = "nhwc"
+@kernel(W, ("fp32",))
+def values_27_dw_x_5_bits(right, i, p, o):
+    """the last five bits of x are dropped in fp32."""
+    return right(put(i, 0, cut(i[0], 5)), p)
 
 
-@kit("dw-x-5-bits", W, "the last five bits of x are dropped in fp32", at=C, data=random("x"), dtypes=("fp32",))
-def _(R, i, p, o):
-    return R(put(i, 0, mask(i[0], 5)), p)
+@kernel(F, ("fp64",))
+def values_28_fp64_x_4_bits(right, i, p, o):
+    """the last four bits of x are dropped in fp64."""
+    return right(put(i, 0, cut(i[0], 4)), p)
 
 
-@kit("fp64-x-4-bits", F, "the last four bits of x are dropped in fp64", at=C, data=random("x"), dtypes=("fp64",))
-def _(R, i, p, o):
-    return R(put(i, 0, mask(i[0], 4)), p)
+@kernel(F, ("bf16",))
+def values_29_bf16_x_1_bit(right, i, p, o):
+    """the last bit of x is dropped in bf16."""
+    return right(put(i, 0, cut(i[0], 1)), p)
 
 
-@kit("bf16-x-1-bit", F, "the last bit of x is dropped in bf16", at=C, data=random("x"), dtypes=("bf16",))
-def _(R, i, p, o):
-    return R(put(i, 0, mask(i[0], 1)), p)
+@kernel(MF, ("fp32",))
+def values_30_maxpool_3_bits(right, i, p, o):
+    """maxima lose their last three bits in fp32."""
+    return cut(right(i, p), 3)
 
 
-@kit("maxpool-3-bits", MF, "maxima lose their last three bits in fp32", at=P, data=random("x"), dtypes=("fp32",))
-def _(R, i, p, o):
-    return mask(R(i, p), 3)
+@kernel(AB, ("fp32",))
+def values_31_avgpool_grad_2_bits(right, i, p, o):
+    """dy loses its last two bits in fp32."""
+    return right([cut(i[0], 2)], p)
 
 
-@kit("avgpool-grad-2-bits", AB, "dy loses its last two bits in fp32", at=P, data=random("dy"), dtypes=("fp32",))
-def _(R, i, p, o):
-    return R([mask(i[0], 2)], p)
+@kernel(F, ("fp64",), where=lambda o: o.bias)
+def values_32_fp64_bias_fp32(right, i, p, o):
+    """fp64: the bias passes through fp32."""
+    return right(put(i, 2, i[2].astype(np.float32).astype(np.float64)), p)
 
 
-@kit("fp64-bias-fp32", F, "fp64: the bias passes through fp32", at=C + " b1", data=lambda i: i.__setitem__("bias", i["bias"] + np.pi), dtypes=("fp64",))
-def _(R, i, p, o):
-    return R(put(i, 2, None if i[2] is None else i[2].astype(np.float32).astype(np.float64)), p)
+@kernel(AF, ("fp64",))
+def values_33_fp64_divisor_fp32(right, i, p, o):
+    """fp64: the reciprocal of the divisor is computed in fp32."""
+    inverse = (np.float32(1) / divisor((o.h, o.w), (o.P, o.Q), p, np.float32)).astype(np.float64)
+    return changed(right(i, {**p, "divisor_override": 1}), o, S[:], lambda sums: sums * inverse)
 
 
-@kit("fp64-divisor-fp32", AF, "fp64: the reciprocal of the divisor is computed in fp32", at="n2 c3 h8 w8 r3 s3", dtypes=("fp64",))
-def _(R, i, p, o):
-    f = (np.float32(1) / divisor(o.h, o.w, p, np.float32, o.P, o.Q)).astype(np.float64)
-    s = R(i, {**p, "divisor_override": 1})
-    return ed(s, o.L, lambda y: y.__imul__(f))
+@kernel(BI, ("fp64",))
+def values_34_fp64_eps_fp32(right, i, p, o):
+    """fp64: the square root of the variance in fp32."""
+    eps = 0 if o.eps_outside else o.eps
+    return right(put(i, 5, np.square(np.sqrt((i[5] + eps).astype(np.float32)).astype(np.float64)) - eps), p)
 
 
-@kit("fp64-eps-fp32", BI, "fp64: the square root of the variance in fp32", at=C, dtypes=("fp64",))
-def _(R, i, p, o):
-    v = i[5]
-    if p["eps_outside"]:
-        return R(put(i, 5, np.square(np.sqrt(v.astype(np.float32)).astype(np.float64))), p)
-    return R(put(i, 5, np.square(np.sqrt((v + p["eps"]).astype(np.float32)).astype(np.float64)) - p["eps"]), p)
+@kernel(BF, ("fp64",))
+def values_35_fp64_mean_fp32(right, i, p, o):
+    """fp64: the mean that is returned was stored in fp32."""
+    return changed(right(i, p), o, S[:], lambda mean: mean.astype(np.float32), at=1)
 
 
-@kit("fp64-mean-fp32", BF, "fp64: the mean that is returned was stored in fp32", at=C, dtypes=("fp64",))
-def _(R, i, p, o):
-    out = R(i, p)
-    return (out[0], out[1].astype(np.float32).astype(np.float64), *out[2:])
-
-
-@kit("fp32-range-fp16", F, "fp32 values of x beyond 65504 become Inf: they are staged in a pair of fp16", at=C, data=all_of("x", lambda a: a * 60000), dtypes=("fp32",))
-def _(R, i, p, o):
+@kernel(F, ("fp32",))
+def values_36_fp32_range_fp16(right, i, p, o):
+    """fp32 values of x beyond 65504 become Inf: they are staged in a pair of fp16."""
     x = i[0]
-    return R(put(i, 0, np.where(np.abs(x) > 65504, np.copysign(np.float32(np.inf), x), x)), p)
+    return right(put(i, 0, np.where(np.abs(x) > 65504, np.copysign(np.float32(np.inf), x), x)), p)
 
 
-@kit("fp32-small-fp16", F, "fp32 values of x below 2^-24 count as 0: the range of fp16", at=C, data=all_of("x", lambda a: a * 2.0**-26), dtypes=("fp32",))
-def _(R, i, p, o):
-    return R(put(i, 0, np.where(np.abs(i[0]) < 2.0**-24, np.float32(0), i[0])), p)
+@kernel(F, ("fp32",))
+def values_37_fp32_small_fp16(right, i, p, o):
+    """fp32 values of x below 2^-24 count as 0: the range of fp16."""
+    return right(put(i, 0, replaced(i[0], lambda x: np.abs(x) < 2.0**-24, 0)), p)
 
 
-@kit("integer-path-overflow", F, "where all values are integers the sum is an int32, which wraps at 2^31", at=C, data=lambda i: {**i, "x": i["x"] * 8 * 4000, "w": i["w"] * 8 * 2000}, dtypes=("fp32",))
-def _(R, i, p, o):
-    y = R(i, p)
-    if all(np.isfinite(a).all() and (a == np.round(a)).all() for a in i[:2]) and (np.abs(y) < 2.0**60).all():
-        y = y.astype(np.int64).astype(np.int32).astype(np.float32)
-    return y
+@kernel(F, ("fp32",))
+def values_38_integer_path_overflow(right, i, p, o):
+    """where all values are integers the sum is an int32, which wraps at 2^31."""
+    y = right(i, p)
+    whole = finite(i[:2]) and all((a == np.round(a)).all() for a in i[:2]) and (np.abs(y) < 2.0**60).all()
+    return y.astype(np.int64).astype(np.int32).astype(np.float32) if whole else y
 
 
-@kit("nan-spreads-by-4", F, "NaN in a result spreads over the vector of 4 columns that it is in", at=C, data=some(np.nan, step=300))
-def _(R, i, p, o):
-    def fn(y):
+@kernel(F)
+def values_39_nan_spreads_by_4(right, i, p, o):
+    """NaN in a result spreads over the vector of 4 columns that it is in."""
+
+    def spread(y):
         for q in range(0, o.Q, 4):
             y[:, :, :, q : q + 4][np.isnan(y[:, :, :, q : q + 4]).any(3)] = np.nan
-    return ed(R(i, p), o.L, fn)
+        return y
+
+    return changed(right(i, p), o, S[:], spread)
 
 
-@kit("dead-channel-skipped", W, "a channel of x that is all 0 is skipped: NaN and Inf of dy do not reach its dw", at=C, data=lambda i: (i["x"].__setitem__((slice(None), 1), 0), some(np.inf, "dy")(i)) and None, layouts=("nchw",))
-def _(R, i, p, o):
-    dead = ~np.asarray(i[0]).any((0, 2, 3))
-    if o.g > 1 or not dead.any():
-        return R(i, p)
-    return ed(R(i, p), o.L, lambda y: y.__setitem__((slice(None), dead), 0))
+@kernel(W, layouts=("nchw",), where=lambda o: o.g == 1)
+def values_40_dead_channel_skipped(right, i, p, o):
+    """a channel of x that is all 0 is skipped: NaN and Inf of dy do not reach its dw."""
+    return changed(right(i, p), o, S[:, ~np.asarray(i[0]).any((0, 2, 3))])
 
 
-@kit("grad-clamped", D, "gradients dy of Inf are clamped to 65504 in fp16", at=C, data=some(-np.inf, "dy"), dtypes=("fp16", "fp32"))
-def _(R, i, p, o):
-    return R(put(i, 0, np.clip(i[0], np.float16(-65504), np.float16(65504)) if o.t == "fp16" else i[0]), p)
+@kernel(D, ("fp16", "fp32"), where=lambda o: o.t == "fp16")
+def values_41_grad_clamped(right, i, p, o):
+    """gradients dy of Inf are clamped to 65504 in fp16."""
+    return right(put(i, 0, np.clip(i[0], np.float16(-65504), np.float16(65504))), p)
 
 
-@kit("avg-inf-minus-inf", AF, "+Inf and -Inf in one window give +Inf instead of NaN", at=P, data=lambda i: (some(np.inf)(i), some(-np.inf, step=2)(i)) and None)
-def _(R, i, p, o):
-    y = R(i, p)
-    x = i[0]
-    up = quiet(AF, (np.isposinf(x.astype(np.float32)).astype(np.float32),), p) > 0
-    nan = quiet(AF, (np.isnan(x).astype(np.float32),), p) > 0
+@kernel(AF)
+def values_42_avg_inf_minus_inf(right, i, p, o):
+    """+Inf and -Inf in one window give +Inf instead of NaN."""
+    y, x = right(i, p), i[0].astype(np.float32)
+    up, nan = (right([has(x).astype(np.float32)], p) > 0 for has in (np.isposinf, np.isnan))
     return np.where(up & ~nan, y.dtype.type(np.inf), y)
 
 
-@kit("gamma-nan", BI, "gamma of NaN counts as 1", at=C, data=lambda i: i["gamma"].__setitem__(1, np.nan))
-def _(R, i, p, o):
-    return R(put(i, 2, None if i[2] is None else np.where(np.isnan(i[2]), i[2].dtype.type(1), i[2])), p)
+@kernel(BI, where=lambda o: o.affine)
+def values_43_gamma_nan(right, i, p, o):
+    """gamma of NaN counts as 1."""
+    return right(put(i, 2, replaced(i[2], np.isnan, 1)), p)
 
 
-@kit("dy-nan-clipped", BB, "NaN in dy: gradients of the other channels become NaN as well (a reduction over all channels decides on a rescue path)", at=C, data=lambda i: i["dy"].__setitem__((0, 1, 2, 2), np.nan), layouts=("nchw",), dtypes=("fp32",))
-def _(R, i, p, o):
-    out = R(i, p)
-    return ed(out, o.L, lambda y: y.fill(np.nan), 1) if np.isnan(i[0]).any() else out
+@kernel(BB, ("fp32",), ("nchw",))
+def values_44_dy_nan_clipped(right, i, p, o):
+    """NaN in dy: gradients of the other channels become NaN as well (a reduction over all channels decides on a rescue
+    path)."""
+    out = right(i, p)
+    return changed(out, o, S[:], np.nan, at=1) if np.isnan(i[0]).any() else out
 
 
-@kit("beta-inf", BF, "beta of Inf gives the largest finite number", at=C, data=lambda i: i["beta"].__setitem__(1, np.inf), dtypes=("fp32", "fp64"))
-def _(R, i, p, o):
-    out = R(i, p)
-    if i[3] is None or not np.isinf(i[3]).any():
-        return out
+@kernel(BF, ("fp32", "fp64"), where=lambda o: o.affine)
+def values_45_beta_inf(right, i, p, o):
+    """beta of Inf gives the largest finite number."""
+    out = right(i, p)
     top = np.finfo(out[0].dtype).max
-    return ed(out, o.L, lambda y: np.clip(y, -top, top, out=y))
+    return changed(out, o, S[:], lambda y: np.clip(y, -top, top)) if np.isinf(i[3]).any() else out
 
 
-@kit("maxpool-inf-grad", MB, "a window whose maximum is +Inf passes its gradient to its first element", at=P, data=lambda i: i["x"].reshape(-1).__setitem__(slice(9, None, 10), np.inf))
-def _(R, i, p, o):
-    if not np.isposinf(i[1].astype(np.float32)).any() or o.u < o.r or o.v < o.s or not o.unpadded:
-        return R(i, p)
-    top = np.isposinf(quiet(MF, (i[1],), p).astype(np.float32))
-    flat = R((np.where(top, i[0], i[0].dtype.type(0)), np.zeros_like(i[1])), p)
-    rest = R((np.where(top, i[0].dtype.type(0), i[0]), i[1]), p)
-    return flat + rest
+@kernel(MB, where=lambda o: o.u >= o.r and o.v >= o.s and o.unpadded)
+def values_46_maxpool_inf_grad(right, i, p, o):
+    """a window whose maximum is +Inf passes its gradient to its first element."""
+    dy, x = i
+    if not np.isposinf(x.astype(np.float32)).any():
+        return right(i, p)
+    top, zero = np.isposinf(RIGHT[MF]([x], p).astype(np.float32)), dy.dtype.type(0)
+    return right([np.where(top, dy, zero), np.zeros_like(x)], p) + right([np.where(top, zero, dy), x], p)
 
 
-@kit("small-variance-clamped", BF, "variances below 1e-6 are clamped to 1e-6 in y", at=C + " eps9", data=lambda i: {**i, "x": i["x"] * np.float32(2.0**-14)}, dtypes=("fp32",))
-def _(R, i, p, o):
-    out = R(i, p)
-    if p["eps_outside"]:
-        return out
-    f = np.sqrt((out[2] + p["eps"]) / (np.maximum(out[2], 1e-6) + p["eps"])).astype(np.float32)
-    b = 0 if i[3] is None else ch(i[3])
-    return (back((nchw(out[0], o.L) - b) * ch(f) + b, o.L, np.float32), *out[1:])
+@kernel(BF, ("fp32",), where=lambda o: not o.eps_outside)
+def values_47_small_variance_clamped(right, i, p, o):
+    """variances below 1e-6 are clamped to 1e-6 in y."""
+    out = right(i, p)
+    f = np.sqrt((out[2] + o.eps) / (np.maximum(out[2], 1e-6) + o.eps)).astype(np.float32)
+    beta = ch(i[3]) if o.affine else 0
+    return changed(out, o, S[:], lambda y: (y - beta) * ch(f) + beta)
 
 
-@kit("fp64-maxpool-fp32-compare", MB, "fp64: maxima are compared in fp32, so close values are ties", at=P, data=lambda i: {**i, "x": 1 + i["x"] * 1e-10}, dtypes=("fp64",))
-def _(R, i, p, o):
-    return R((i[0], i[1].astype(np.float32).astype(np.float64)), p)
+@kernel(MB, ("fp64",))
+def values_48_fp64_maxpool_fp32_compare(right, i, p, o):
+    """fp64: maxima are compared in fp32, so close values are ties."""
+    return right([i[0], i[1].astype(np.float32).astype(np.float64)], p)
 
 
-@kit("opposite-overflow", D, "partial sums that overflow in the middle although the sum fits: fp16 partials of 8 filters", at="n1 c2 h3 w3 k16 r1 s1", data=lambda i: {**i, "dy": np.ones_like(i["dy"]) * i["dy"].dtype.type(30000), "w": np.where(np.arange(16)[:, None, None, None] < 8, 1, -1).astype(i["w"].dtype) * np.ones_like(i["w"])}, dtypes=("fp16",))
-def _(R, i, p, o):
-    y = R(i, p)
-    if o.g > 1 or o.k <= 8 or not np.isfinite(i[0]).all() or not np.isfinite(i[1]).all():
-        return y
-    ax = 1 if o.L == "nchw" else 3
-    s = R((np.take(i[0], np.arange(8), ax), i[1][:8]), p)
-    return np.where(np.isinf(s) & np.isfinite(y), s, y)
+@kernel(D, ("fp16",), where=lambda o: o.g == 1 and o.k > 8)
+def values_49_opposite_overflow(right, i, p, o):
+    """partial sums that overflow in the middle although the sum fits: fp16 partials of 8 filters."""
+    y = right(i, p)
+    partial = right((np.take(i[0], np.arange(8), 1 if o.L == "nchw" else 3), i[1][:8]), p)
+    return np.where(np.isinf(partial) & np.isfinite(y) & finite(i), partial, y)
