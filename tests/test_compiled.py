@@ -13,7 +13,7 @@ import platformdirs
 import pytest
 
 from conformance.execution import compiled
-from conformance.execution.compiled import Compiled, kept
+from conformance.execution.compiled import CompilerCache, kept
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.worker import repeating, wire
@@ -87,12 +87,12 @@ def test_what_a_killed_run_has_left_and_what_was_changed_is_deleted():
 
 def test_no_two_writers_of_one_folder():
     with kept() as one, kept() as other:
-        judges = [Compiled(one, "gw0"), Compiled(one, "gw1"), Compiled(other, "gw0")]
+        judges = [CompilerCache(one, "gw0"), CompilerCache(one, "gw1"), CompilerCache(other, "gw0")]
         assert len({judge.environment({}, True)[NUMBA] for judge in judges}) == 3
 
 
 def test_what_no_key_has_is_in_a_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    cache = Compiled(tmp_path, "main")
+    cache = CompilerCache(tmp_path, "main")
     usual, variant = cache.environment({}, True), cache.environment({"ACME_FAST": "1"}, True)
     assert not {usual[JAX], usual[NUMBA]} & {variant[JAX], variant[NUMBA]}
     record = tmp_path / "jaxlib-99.dist-info/RECORD"
@@ -110,7 +110,7 @@ def test_what_no_key_has_is_in_a_folders_name(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_a_user_has_set_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    cache, least = Compiled(tmp_path, "main"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+    cache, least = CompilerCache(tmp_path, "main"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
     assert cache.environment({}, True).keys() == {JAX, NUMBA, *compiled.SETTINGS}
     assert NUMBA not in cache.environment({}, False)  # a vendor's are kept where Numba keeps them
     assert JAX not in cache.environment({JAX: "/elsewhere"}, True)

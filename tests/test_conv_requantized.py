@@ -21,7 +21,7 @@ from conformance.execution.export import export
 from conformance.execution.judging import judged
 from conformance.implementations.implementation import ImplementationError
 from conformance.inputs import Expectation, Recipe
-from conformance.judge.propagation import Arithmetic
+from conformance.judge.propagation import ContractArithmetic
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse
 from conformance.operators.conv_requantized.steps import Steps
 from conformance.operators.conv_requantized.storing import TIES, stored
@@ -121,7 +121,7 @@ def test_two_results_are_right_where_fp32_cannot_tell():
     }
     enclosed = OPERATOR.errors(g).encloses
     assert enclosed is not None
-    arithmetic = Arithmetic(Contract(), "int8")
+    arithmetic = ContractArithmetic(Contract(), "int8")
     low, high = enclosed(g, inputs, OPERATOR.magnitude(g, inputs), arithmetic)["y"]
     u = Fraction(1, 2**24)
     seen = set()

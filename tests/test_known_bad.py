@@ -13,7 +13,7 @@ from conformance.calibration.known_bad import FAMILIES, MUTANTS, Mutant
 from conformance.calibration.known_bad.arithmetic import EXACT
 from conformance.calibration.known_bad.base import exact, plain
 from conformance.calibration.mutation import PARTS, outcomes, rows, score
-from conformance.calibration.subject import Subject, judgements
+from conformance.calibration.subject import KnownKernel, judgements
 from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.dtypes import DECLARABLE, WHOLE
 from conformance.inputs import Expectation, Recipe
@@ -61,7 +61,7 @@ def named(name: str) -> Mutant:
 def test_good_kernels_pass_every_distribution(operator: str, base: str):
     # whole numbers are right to the last unit or wrong: sums of fp32 are no good kernel of them, nor of fp64
     wider = {*WHOLE, *(["fp64"] if base == "float32" else [])}
-    subject = Subject(base, "good", BASES[base], dtypes=tuple(name for name in DECLARABLE if name not in wider))
+    subject = KnownKernel(base, "good", BASES[base], dtypes=tuple(name for name in DECLARABLE if name not in wider))
     for recipe in (recipe for _, recipe in rows(operator, "smoke") if recipe.dtype in subject.dtypes):
         for judged in judgements(subject, Expectation(recipe)):
             assert judged.passed, f"{recipe.key}: {judged.explain()}"

@@ -205,7 +205,7 @@ def test_a_planted_spill_is_found():
     for options, spills in ((), False), (("-maxrregcount=32",), True):
         resources = cuda_compile.assembled(ptx, "8.0", ptxas, *options)
         assert resources is not None
-        one = cuda_compile.Compiled("many", "8.0", mix=cuda_compile.mix_of(ptx), resources=resources)
+        one = cuda_compile.CompiledKernel("many", "8.0", mix=cuda_compile.mix_of(ptx), resources=resources)
         assert bool(resources.spills) == ("spills" in one.finding) == bool(cuda_compile.findings([one])) == spills
 
 
@@ -219,8 +219,8 @@ def test_what_the_assembler_refuses_is_its_own_words(tmp_path):
         cuda_compile.assembled(PTX, "9.0", str(strict))
 
 
-LOCAL = cuda_compile.Compiled("many", "9.0", mix=cuda_compile.mix_of(PTX))
-BROKEN = cuda_compile.Compiled("many", "9.0", "TypeError: no")
+LOCAL = cuda_compile.CompiledKernel("many", "9.0", mix=cuda_compile.mix_of(PTX))
+BROKEN = cuda_compile.CompiledKernel("many", "9.0", "TypeError: no")
 
 
 def test_a_finding_fails_the_command_unless_it_is_declared(monkeypatch, capsys, tmp_path):

@@ -27,7 +27,7 @@ Run = Callable[[Operator, Any, Arrays, str], Arrays]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class KnownKernel:
     """A kernel, and what it computes. Its family: that of its operators, or of a known-bad one the kind of mistake."""
 
     name: str
@@ -55,7 +55,7 @@ def computed(run: Run, expected: Expectation) -> Arrays:
 
 
 def judgements(
-    subject: Subject,
+    subject: KnownKernel,
     expected: Expectation,
     contract: Contract | None = None,
     outputs: Arrays | None = None,

@@ -63,14 +63,14 @@ def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
     return value(process, process.ask(name, *given), expected)
 
 
-def value(process: Process, answer: wire.Answer, expected: type[T]) -> T:
-    """The value of an answer; raises the same."""
-    if answer.findings:
-        raise KernelFailure("\n".join(answer.findings))
-    if answer.failure is not None:
-        raise _raised(answer.failure)
+def value(process: Process, reply: wire.Reply, expected: type[T]) -> T:
+    """The value of a reply; raises the same."""
+    if reply.findings:
+        raise KernelFailure("\n".join(reply.findings))
+    if reply.failure is not None:
+        raise _raised(reply.failure)
     try:
-        return msgspec.convert(answer.value, expected)
+        return msgspec.convert(reply.value, expected)
     except msgspec.ValidationError as error:
         process.end(f"crashed: its process sent what is no answer ({error})")
         raise Crash(process.ended) from None
@@ -91,14 +91,14 @@ def _raised(failure: wire.Failure) -> BaseException:
     return error
 
 
-class Bridge(ArrayBridge):
+class RemoteBridge(ArrayBridge):
     """The bridge of an implementation, in its process."""
 
-    def __init__(self, home: Home, name: str, seen: wire.Bridge) -> None:
+    def __init__(self, home: Home, name: str, seen: wire.BridgeSpec) -> None:
         self.home, self._implementation, self._seen = home, name, seen
         self._described: dict[str, str] | None = None
         self._absence = ""
-        self.instruments = Instruments(self)
+        self.instruments = RemoteInstruments(self)
         for attribute, value in seen.place.items():
             setattr(self, attribute, value)
         for method in seen.able:
@@ -163,7 +163,7 @@ class Bridge(ArrayBridge):
         """Several in one exchange."""
         process, found = require_handle(arrays[0]).process, numbers(arrays)
         try:
-            tensors = asked(process, list[wire.Tensor], "fetch_all", self._implementation, found)
+            tensors = asked(process, list[wire.ArrayLocation], "fetch_all", self._implementation, found)
         except Raised as error:
             if type(error).__name__ == "TypeError":
                 raise TypeError(str(error)) from None
@@ -224,7 +224,7 @@ class Bridge(ArrayBridge):
         counted.update(self.ask(dict[str, int], "metered", named=False))
 
     def _differentiate(
-        self, function: Function, given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+        self, function: RemoteFunction, given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
     ) -> Tape:
         process = next(one.process for one in given if isinstance(one, Handle))
         tape, first = Handle(process, process.numbers()), process.numbers(wire.MAX_RESULTS)
@@ -239,7 +239,7 @@ class Bridge(ArrayBridge):
 
         return Tape(received(process, found.returned, first), found.saved, pull)
 
-    def _footprint(self, function: Function, arguments: int, parameters: dict[str, Any], batch: int) -> Footprint:
+    def _footprint(self, function: RemoteFunction, arguments: int, parameters: dict[str, Any], batch: int) -> Footprint:
         name, _, index = function.place
         asking = (index, arguments, parameters, batch)
         return asked(self.home.process(), Footprint, "perform", name, autodiff.footprint, *asking)
@@ -249,10 +249,10 @@ class Bridge(ArrayBridge):
         return asked(self.home.process(), expected, name, *words)
 
 
-class Instruments(local.Instruments):
+class RemoteInstruments(local.Instruments):
     """Those of a kernel's process: what they say is its word."""
 
-    bridge: Bridge
+    bridge: RemoteBridge
 
     def timed(self, call: Any, inputs: Sequence[Sequence[Any]]) -> tuple[Any, tuple[float, ...], float | None]:
         (function, parameters), process = call, require_handle(inputs[-1][0]).process
@@ -322,10 +322,10 @@ class Instruments(local.Instruments):
         return self.bridge.ask(expected, f"measuring.{name}", *given)
 
 
-class Function:
+class RemoteFunction:
     """A kernel or an autograd variant."""
 
-    def __init__(self, home: Home, name: str, kind: str, index: int, seen: wire.Function) -> None:
+    def __init__(self, home: Home, name: str, kind: str, index: int, seen: wire.FunctionSpec) -> None:
         self.home, self.place = home, (name, kind, index)
         self.declared = seen
 
@@ -415,11 +415,11 @@ class Condition:
             self._error = f"when=... {error.blame}"
 
 
-def implementation(home: Home, seen: wire.Implementation) -> declared.Implementation:
+def implementation(home: Home, seen: wire.ImplementationSpec) -> declared.Implementation:
     """What a file declares. Raises ImplementationError and ContractError for what no honest file can declare."""
     name = seen.name
     found = declared.Implementation(
-        name, seen.device, Bridge(home, name, seen.bridge), Contract(**seen.contract), seen.version,  # type: ignore[arg-type]
+        name, seen.device, RemoteBridge(home, name, seen.bridge), Contract(**seen.contract), seen.version,  # type: ignore[arg-type]
         seen.deterministic, seen.unsafe, seen.compiles_per_shape,
     )  # fmt: skip
     for layout, letters in seen.layouts.items():
@@ -429,7 +429,7 @@ def implementation(home: Home, seen: wire.Implementation) -> declared.Implementa
             raise declared.ImplementationError(f"layouts: {error}") from None
         found.layouts[layout] = letters
     for index, kernel in enumerate(seen.kernels):
-        function = Function(home, name, "kernel", index, kernel.function)
+        function = RemoteFunction(home, name, "kernel", index, kernel.function)
         when = Condition(home, name, "kernel", index) if kernel.conditional else None
         contract = Contract(**kernel.contract)  # type: ignore[arg-type]
         found.kernels.append(
@@ -438,7 +438,7 @@ def implementation(home: Home, seen: wire.Implementation) -> declared.Implementa
             )
         )
     for index, variant in enumerate(seen.variants):
-        function = Function(home, name, "variant", index, variant.function)
+        function = RemoteFunction(home, name, "variant", index, variant.function)
         keywords = variant.function.keywords
         found.autograd_variants.append(
             declared.AutogradVariant(function, variant.operator, variant.label, variant.saves, keywords)

@@ -14,7 +14,7 @@ import msgspec
 
 from conformance.contract import ContractError
 from conformance.execution import remote
-from conformance.execution.compiled import Compiled
+from conformance.execution.compiled import CompilerCache
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
 from conformance.execution.status import KernelFailure, Verdict
@@ -58,7 +58,7 @@ class Source:
     variant: tuple[str, str] = ("", "")
     """An implementation and the label of its variant, which is all that is wanted of the file."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    seen: tuple[wire.Implementation, ...] | None = field(default=None, init=False)
+    seen: tuple[wire.ImplementationSpec, ...] | None = field(default=None, init=False)
 
     @property
     def file(self) -> str:
@@ -102,7 +102,9 @@ class Workers:
     `ahead` an empty one is always ready. What they compile is kept in `compiled`, if that is given.
     """
 
-    def __init__(self, limits: Limits, most: int = 1, *, ahead: bool = False, compiled: Compiled | None = None) -> None:
+    def __init__(
+        self, limits: Limits, most: int = 1, *, ahead: bool = False, compiled: CompilerCache | None = None
+    ) -> None:
         self._limits, self.most, self._compiled = limits, most, compiled
         self._reaper: Reaper | None = None
         self._ahead, self._empty = ahead, list[Process]()

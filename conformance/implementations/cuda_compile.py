@@ -81,7 +81,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledKernel:
     """A kernel for a compute capability, as far as it came."""
 
     kernel: str
@@ -182,7 +182,7 @@ class Task:
     ptxas: str
 
 
-def compile_share(task: Task) -> list[Compiled]:
+def compile_share(task: Task) -> list[CompiledKernel]:
     """For one capability in a process that has compiled for no other."""
     os.environ[VARIABLE] = "0"  # read when numba is imported
     from numba import cuda
@@ -199,13 +199,13 @@ def compile_share(task: Task) -> list[Compiled]:
         try:
             ptx, _ = cuda.compile_ptx(one.function, one.signature, cc=(major, minor))
             resources = assembled(ptx, task.capability, task.ptxas) if task.ptxas else None
-            compiled.append(Compiled(one.name, task.capability, mix=mix_of(ptx), resources=resources))
+            compiled.append(CompiledKernel(one.name, task.capability, mix=mix_of(ptx), resources=resources))
         except Exception as problem:
-            compiled.append(Compiled(one.name, task.capability, f"{type(problem).__name__}: {problem}"))
+            compiled.append(CompiledKernel(one.name, task.capability, f"{type(problem).__name__}: {problem}"))
     return compiled
 
 
-def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str = "") -> Iterator[list[Compiled]]:
+def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str = "") -> Iterator[list[CompiledKernel]]:
     """All kernels for one capability after the other."""
     tasks = [Task(capability, share, every, name, ptxas) for capability in capabilities for share in range(SHARES)]
     with ProcessPoolExecutor(JOBS, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
@@ -214,13 +214,13 @@ def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str 
             yield [one for row in zip_longest(*shares) for one in row if one is not None]
 
 
-def findings(compiled: Iterable[Compiled]) -> list[str]:
+def findings(compiled: Iterable[CompiledKernel]) -> list[str]:
     """What is wrong and not declared. That a kernel does not compile cannot be declared."""
     bad = [one for one in compiled if one.problem or (one.finding and (one.kernel, one.capability) not in DECLARED)]
     return [f"{one.capability}: {one.kernel}: {one.finding}" for one in bad]
 
 
-def lines(compiled: Sequence[Compiled]) -> Iterator[str]:
+def lines(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
     """One capability's kernels, then the findings."""
     line = f"{compiled[0].capability}: {len(compiled)} kernels, {len(findings(compiled))} findings"
     if known := [one.resources for one in compiled if one.resources]:
@@ -230,7 +230,7 @@ def lines(compiled: Sequence[Compiled]) -> Iterator[str]:
     yield from findings(compiled)
 
 
-def table(compiled: Sequence[Compiled]) -> Iterator[str]:
+def table(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
     """A line for each kernel."""
     width = max((len(one.kernel) for one in compiled), default=0)
     yield f"{'kernel':{width}}   cc registers  shared spills   loop  FMA  share  shared reads (wide)"
@@ -243,7 +243,7 @@ def table(compiled: Sequence[Compiled]) -> Iterator[str]:
         yield f"{one.kernel:{width}} {one.capability:>4} {numbers}"
 
 
-def write_csv(compiled: Iterable[Compiled], path: Path) -> None:
+def write_csv(compiled: Iterable[CompiledKernel], path: Path) -> None:
     """One row a kernel and capability; what is not known is empty."""
     parts = {Mix: "mix", Resources: "resources"}
     names = ["kernel", "capability", "finding", *(field.name for part in parts for field in fields(part))]
@@ -270,7 +270,7 @@ def _command(arguments: argparse.Namespace) -> int:
         print("numba-cuda is not installed (pip install 'kernel-conformance[cuda]')")
         return 1
     started, ptxas = time.perf_counter(), assembler()
-    compiled: list[Compiled] = []
+    compiled: list[CompiledKernel] = []
     for of_one in filter(None, run(arguments.cc, arguments.every, arguments.kernel, ptxas)):
         compiled += of_one
         for line in (*(table(of_one) if arguments.kernel else ()), *lines(of_one)):
@@ -284,7 +284,7 @@ def _command(arguments: argparse.Namespace) -> int:
     return 1 if findings(compiled) else 0
 
 
-def _assembled_by(compiled: Iterable[Compiled], ptxas: str) -> str:
+def _assembled_by(compiled: Iterable[CompiledKernel], ptxas: str) -> str:
     if any(one.resources for one in compiled):
         return f"assembled by {ptxas}"
     why = f"{ptxas} is older than the compiler" if ptxas else "there is no ptxas"

@@ -32,7 +32,7 @@ from conformance.results.schema import (
     Inferred,
     Modelled,
     Profile,
-    Waiver,
+    WaiverRecord,
     Work,
     number,
 )
@@ -80,12 +80,14 @@ def now() -> str:
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """Status, reason, waiver and seconds, for the record of any attempt."""
-    declared = verdict.waiver
+    waiver = None
+    if verdict.waiver and verdict.status == "waived":
+        waiver = WaiverRecord(reason=verdict.waiver.reason, url=verdict.waiver.url)
     return {
         "status": verdict.status,
         "reason": verdict.reason,
         "causes": verdict.diagnosis.names if verdict.diagnosis else (),
-        "waiver": Waiver(reason=declared.reason, url=declared.url) if declared and verdict.status == "waived" else None,
+        "waiver": waiver,
         "seconds": {phase: round(seconds, 6) for phase, seconds in verdict.seconds.items()},
     }
 

@@ -49,7 +49,7 @@ def added(terms: Iterable[np.ndarray], format: Format, way: Way = np.rint) -> np
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic:
+class KernelArithmetic:
     """How a kernel computes. With the defaults: exact sums and one rounding.
 
     first, second  what becomes of the two factors of the matrix product (weights or dy first, data second)
@@ -91,5 +91,5 @@ class Arithmetic:
         return added((a[..., i : i + step] @ b[:, i : i + step] for i in starts), *chosen)
 
 
-EXACT: Run = Arithmetic()
+EXACT: Run = KernelArithmetic()
 """The good kernel of the precision mutants."""

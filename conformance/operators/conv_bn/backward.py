@@ -23,7 +23,7 @@ from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardW
 from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.channels import as_image, by_channel, column, places
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
-from conformance.operators.conv_bn.operators import CONV, ConvBn, Statistics, intermediate
+from conformance.operators.conv_bn.operators import CONV, BatchStatistics, ConvBn, intermediate
 from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.extended import Double
 from conformance.operators.spatial import per_channel, taps_of_padding
@@ -107,7 +107,7 @@ class ConvBnBackward(ConvBn):
 class Gradient:
     """dz [K, M], and per channel the sums of dy and of dy*d, and the inverse deviation."""
 
-    statistics: Statistics
+    statistics: BatchStatistics
     dz: np.ndarray
     total: Double
     product: Double
@@ -116,7 +116,7 @@ class Gradient:
     @classmethod
     def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Gradient:
         """From dy, x, w and gamma: dz = gamma * inv * (dy - sum(dy)/M - d * pull)."""
-        found = Statistics.of(geometry, inputs, dtype)
+        found = BatchStatistics.of(geometry, inputs, dtype)
         dy = by_channel(inputs["dy"].astype(np.float64))
         sums = extended.summed(dy), extended.dot(dy, found.d)
         var = found.variance(geometry.freedom)

@@ -45,7 +45,7 @@ CONV = ConvForward()
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class BatchStatistics:
     """A channel's elements z [K, M], their distances d from the mean, the mean [K] and the sum of d^2 [K]."""
 
     z: np.ndarray
@@ -54,7 +54,7 @@ class Statistics:
     squares: Double
 
     @classmethod
-    def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Statistics:
+    def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> BatchStatistics:
         """From x and w; the convolution in `dtype`, everything after it in extended precision."""
         z, low = convolved(geometry, inputs, dtype)
         mean, rest = extended.divided(extended.total((z, low)), float(geometry.count))
@@ -219,7 +219,7 @@ class ConvBnForward(ConvBn):
 
     def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """y and the statistics, old and new."""
-        found = Statistics.of(geometry, inputs, dtype)
+        found = BatchStatistics.of(geometry, inputs, dtype)
         var = found.variance(geometry.freedom)
         outputs = {
             "y": normalised(geometry, found.d, geometry.inverse(var), inputs),
@@ -253,7 +253,7 @@ def _moved(geometry: ConvBnGeometry, old: np.ndarray, new: np.ndarray) -> np.nda
 
 def intermediate(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Arrays:
     """z, s2 of z and d as [K, M]; mean and var as [K]. s2 is computed in `dtype`."""
-    found = Statistics.of(geometry, inputs, np.float64)
+    found = BatchStatistics.of(geometry, inputs, np.float64)
     s2 = by_channel(CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
     var = found.variance(geometry.freedom)
     return {"z": found.z, "s2": s2, "d": found.d, "mean": found.mean, "var": var}
