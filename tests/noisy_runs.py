@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from conformance.reporting.comparison import runs
-from conformance.reporting.comparison.compare import Comparison, compared
+from conformance.reporting.comparison.compare import RunComparison, compared
 from conformance.reporting.comparison.decide import SLOWER
-from conformance.reporting.comparison.runs import Key
+from conformance.reporting.comparison.runs import BenchmarkKey
 from tests.report_samples import sample
 
 OPERATORS = ("conv_forward", "conv_backward_data")
@@ -27,7 +27,7 @@ MACHINE: dict[str, Any] = {
     "release": "6.1",
     "python_version": "3.11.7",
 }
-Factor = Callable[[Key], float]
+Factor = Callable[[BenchmarkKey], float]
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class Bench:
     seed: int = 0
     """Of what the machine does to kernels in every run."""
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[BenchmarkKey]:
         """In the order of a run that is not shuffled."""
         return [
-            Key("cpu", name, operator, f"p{number}", "fp32", "nchw", "fixed")
+            BenchmarkKey("cpu", name, operator, f"p{number}", "fp32", "nchw", "fixed")
             for operator in OPERATORS
             for number in range(self.problems)
             for name in self.implementations
@@ -85,7 +85,7 @@ class Bench:
         react = {name: fixed.uniform(1 - n.react, 1 + n.react) for name in self.implementations}
         second = {key: fixed.uniform(0.3, 0.7) if fixed.random() < n.speeds else 0.0 for key in keys}
         whole, own = rng.normal(0, n.whole), {key: rng.normal(0, n.benchmark) for key in keys}
-        data: dict[Key, list[float]] = {key: [] for key in keys}
+        data: dict[BenchmarkKey, list[float]] = {key: [] for key in keys}
         moments = defaultdict[tuple[str, str, int], float](lambda: float(rng.normal(0, n.moment)))
         for key in (keys[index] for _ in range(self.visits) for index in rng.permutation(len(keys))):
             drift = self.memory * drift + rng.normal(0, n.drift * math.sqrt(1 - self.memory**2))
@@ -100,7 +100,7 @@ class Bench:
         return {"machine_info": MACHINE, "benchmarks": rows}
 
 
-def row(key: Key, data: list[float], **changes: Any) -> dict[str, Any]:
+def row(key: BenchmarkKey, data: list[float], **changes: Any) -> dict[str, Any]:
     """A benchmark with its record."""
     versions = {"python": "3.11.7", "torch": "2.13"} if key.implementation.startswith("torch") else {"python": "3.11.7"}
     source = hashlib.sha256(key.implementation.encode()).hexdigest()
@@ -114,11 +114,11 @@ def write(path: Path, document: dict[str, Any]) -> Path:
     return path
 
 
-def run_of(document: dict[str, Any]) -> runs.Run:
+def run_of(document: dict[str, Any]) -> runs.BenchmarkRun:
     return runs.understood(json.dumps(document).encode(), "run.json")
 
 
-def tried(bench: Bench, seed: int, factor: Factor = lambda key: 1.0, more: int = 0) -> Comparison:
+def tried(bench: Bench, seed: int, factor: Factor = lambda key: 1.0, more: int = 0) -> RunComparison:
     """Two runs, of which the second is slowed, `more` times more."""
     rng = np.random.default_rng(seed)
     pairs = [(run_of(bench.drawn(rng)), run_of(bench.drawn(rng, factor))) for _ in range(1 + more)]
@@ -130,5 +130,5 @@ def by_a_fifth(name: str, problem: str = "") -> Factor:
     return lambda key: 1.2 if key.implementation == name and problem in ("", f"{key.operator} {key.problem}") else 1.0
 
 
-def slower(found: Comparison) -> set[tuple[str, str]]:
+def slower(found: RunComparison) -> set[tuple[str, str]]:
     return {(answer.implementation, answer.name) for answer in found.answers if answer.outcome == SLOWER}

@@ -33,7 +33,7 @@ from conformance.operators.spatial import RANKS
 from conformance.problems import LAYOUTS, PROBLEMS, Variant, at_level, typed
 from conformance.problems.drawn import THIN, candidates, drawn
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
-from conformance.problems.regressions import Row, TableError, read, rows
+from conformance.problems.regressions import CaseSpec, TableError, read, rows
 from conformance.resources import IMPLS
 from impls.numpy_direct.conv_requantized import conv_requantized
 from tests import kernels
@@ -226,7 +226,7 @@ def test_a_search_tells_failures_apart_and_shrinks_each_to_the_smallest():
 def test_a_planted_interaction_has_its_smallest_problem(planted: Planted):
     geometry = parse(planted.smallest)
     assert planted.when(geometry, "bf16")
-    rows = [one.geometry for one in simpler(Row(planted.operator, geometry, Variant("fp32", "nchw", "fixed"), 0))]
+    rows = [one.geometry for one in simpler(CaseSpec(planted.operator, geometry, Variant("fp32", "nchw", "fixed"), 0))]
     assert not any(planted.when(g, "bf16") for g in rows if distance(g.descriptor) < distance(planted.smallest))
 
 
@@ -284,7 +284,8 @@ def test_what_no_kernel_can_do_is_not_drawn():
     one = Implementation("acme")
     one.implements("conv_bn_forward")(lambda x, w, gamma, beta, running_mean, running_var, **_: x)
     none, two = (
-        Row("conv_bn_forward", parse(f"bn n{n} c1 h1 w1 k1 r1 s1"), Variant("fp32", "nchw", "fixed"), 0) for n in (0, 2)
+        CaseSpec("conv_bn_forward", parse(f"bn n{n} c1 h1 w1 k1 r1 s1"), Variant("fp32", "nchw", "fixed"), 0)
+        for n in (0, 2)
     )
     search = Search(one, ("conv_bn_forward",), 0)
     assert [search._takes(row) for row in (none, two)] == [False, True]

@@ -9,10 +9,10 @@ from scipy import stats
 
 from conformance.reporting.comparison.decide import FASTER, INCONCLUSIVE, SAME, SLOWER, Question, sure
 from conformance.reporting.comparison.noise import Error, Estimate
-from conformance.reporting.comparison.runs import Key
+from conformance.reporting.comparison.runs import BenchmarkKey
 
 LIMIT = 0.05
-KEY = Key("cpu", "acme", "conv_forward", "p0", "fp32", "nchw", "fixed")
+KEY = BenchmarkKey("cpu", "acme", "conv_forward", "p0", "fp32", "nchw", "fixed")
 
 
 def asked(p: float) -> Question:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from conformance.reporting.comparison import decide
-from conformance.reporting.comparison.compare import Comparison
-from conformance.reporting.comparison.runs import Key
+from conformance.reporting.comparison.compare import RunComparison
+from conformance.reporting.comparison.runs import BenchmarkKey
 from tests.noisy_runs import OPERATORS, REAL, Bench, Noise, by_a_fifth, run_of, slower, tried
 
 TRIES = 10
@@ -60,7 +60,7 @@ def test_one_visit_tells_nothing():
 def test_a_fifth_is_found_although_one_kernel_became_four_times_as_fast():
     """Of many problems ranks are taken, which one of them does not move."""
 
-    def slow(key: Key) -> float:
+    def slow(key: BenchmarkKey) -> float:
         return (0.25 if key.problem == "p0" else 1.2) if key.implementation == "acme" else 1.0
 
     found = slower(tried(Bench(problems=20), 3, slow))
@@ -105,7 +105,7 @@ def test_a_fifth_is_found_on_real_machines():
 def test_a_machine_of_another_speed_raises_no_alarm_in_what_reacts_more():
     """By 8% more than the baseline, which is 12% slower: beside it that would be an alarm, did one believe in it."""
 
-    def load(key: Key) -> float:
+    def load(key: BenchmarkKey) -> float:
         return {"torch-cpu": 1.12, "acme": 1.21, "other": 1.04}[key.implementation]
 
     found = tried(Bench(), 1, load)
@@ -120,7 +120,7 @@ def test_runs_that_scatter_more_than_their_visits_widen_the_interval():
     calm = tried(bench, 2, more=2)
     disturbed = tried(dataclasses.replace(bench, noise=Noise(whole=0.1)), 2, more=2)
 
-    def width(found: Comparison) -> float:
+    def width(found: RunComparison) -> float:
         return max(a.relative.high - a.relative.low for a in found.answers if a.overall)
 
     assert width(disturbed) > 4 * width(calm)
@@ -130,7 +130,7 @@ def test_runs_that_scatter_more_than_their_visits_widen_the_interval():
 @pytest.mark.parametrize("seed", range(TRIES))
 @pytest.mark.parametrize("problems", [4, 6])
 def test_a_fifth_is_found_in_few_problems(problems: int, seed: int):
-    def slow(key: Key) -> float:
+    def slow(key: BenchmarkKey) -> float:
         return 1.2 if (key.implementation, key.operator) == ("acme", "conv_forward") else 1.0
 
     found = slower(tried(Bench(problems=problems), seed, slow))

@@ -283,12 +283,12 @@ def test_what_lies_in_a_kernels_process_is_not_trusted():
     reaper = Reaper()
     try:
         for tensor in (
-            wire.Tensor(0, "<f4", (1 << 40,)),
-            wire.Tensor(-8, "<f4", (1,)),
-            wire.Tensor(0, "<f4", (-1,)),
-            wire.Tensor(1 << 62, "<f4", (1 << 62,)),
-            wire.Tensor(0, "no dtype", (1,)),
-            wire.Tensor(0, "object", (1 << 40,)),
+            wire.ArrayLocation(0, "<f4", (1 << 40,)),
+            wire.ArrayLocation(-8, "<f4", (1,)),
+            wire.ArrayLocation(0, "<f4", (-1,)),
+            wire.ArrayLocation(1 << 62, "<f4", (1 << 62,)),
+            wire.ArrayLocation(0, "no dtype", (1,)),
+            wire.ArrayLocation(0, "object", (1 << 40,)),
         ):
             process = Process(Limits(), reaper)
             with pytest.raises(Crash, match="stored no tensor"):

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from conformance.calibration.known_bad.base import plain
-from conformance.calibration.subject import Subject, judgements
+from conformance.calibration.known_kernel import KnownKernel, judgements
 from conformance.dtypes import DTYPES, STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
+from conformance.judge.judgement import locate
 from conformance.judge.limits import limits
-from conformance.judge.locate import locate
 from conformance.judge.residuals import BLOCK
 from conformance.operators import OPERATORS, parse
 
@@ -307,9 +307,9 @@ def test_errors_of_16_bit_accumulators_are_counted_by_channel():
 def test_one_bias_of_all_bits_is_no_gain(text: str, seed: int):
     """Ties of the sums before it leave even numbers: where the same bias is added to all, one direction is commoner."""
     expected = Expectation(Recipe(OPERATORS["conv_forward"], parse(text), "fp32", "bits", seed))
-    (judgement,) = judgements(Subject("right", "good", plain), expected)
+    (judgement,) = judgements(KnownKernel("right", "good", plain), expected)
     assert failed(judgement) == set()
-    truncated = Subject("truncated", "bad", lambda *case: {"y": plain(*case)["y"] * np.float32(1 - 2e-6)})
+    truncated = KnownKernel("truncated", "bad", lambda *case: {"y": plain(*case)["y"] * np.float32(1 - 2e-6)})
     assert "rms" in failed(*judgements(truncated, expected))
 
 

@@ -12,14 +12,14 @@ from conformance.calibration import mutation
 from conformance.calibration.known_bad import FAMILIES, MUTANTS, Mutant
 from conformance.calibration.known_bad.arithmetic import EXACT
 from conformance.calibration.known_bad.base import exact, plain
+from conformance.calibration.known_kernel import KnownKernel, judgements
 from conformance.calibration.mutation import PARTS, outcomes, rows, score
-from conformance.calibration.subject import Subject, judgements
-from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.dtypes import DECLARABLE, WHOLE
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry, GeometryError, takes
 from conformance.operators.mistakes import InapplicableError, Misread
+from conformance.operators.table import LIBRARY, operators_of
 from conformance.problems import PROBLEMS
 
 BASES = {"float32": plain, "float64": exact, "lowered": EXACT}
@@ -61,7 +61,7 @@ def named(name: str) -> Mutant:
 def test_good_kernels_pass_every_distribution(operator: str, base: str):
     # whole numbers are right to the last unit or wrong: sums of fp32 are no good kernel of them, nor of fp64
     wider = {*WHOLE, *(["fp64"] if base == "float32" else [])}
-    subject = Subject(base, "good", BASES[base], dtypes=tuple(name for name in DECLARABLE if name not in wider))
+    subject = KnownKernel(base, "good", BASES[base], dtypes=tuple(name for name in DECLARABLE if name not in wider))
     for recipe in (recipe for _, recipe in rows(operator, "smoke") if recipe.dtype in subject.dtypes):
         for judged in judgements(subject, Expectation(recipe)):
             assert judged.passed, f"{recipe.key}: {judged.explain()}"

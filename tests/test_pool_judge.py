@@ -15,13 +15,13 @@ from conformance.calibration.known_bad.base import exact, plain
 from conformance.calibration.known_bad.pool import GOOD
 from conformance.calibration.known_bad.structure import planted
 from conformance.calibration.known_good import KNOWN_GOOD
+from conformance.calibration.known_kernel import KnownKernel, judgements
 from conformance.calibration.mutation import outcomes, rows, score
-from conformance.calibration.subject import Subject, judgements
 from conformance.diagnosis.diagnose import diagnose
-from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry, parse
+from conformance.operators.table import LIBRARY, operators_of
 
 
 def named(name: str) -> Mutant:
@@ -67,7 +67,7 @@ def test_part_of_the_judge_is_needed(part: str):
 @pytest.mark.parametrize("operator", POOLINGS)
 def test_good_kernels_pass_every_distribution(operator: str, base: Callable[..., Arrays]):
     for recipe in (recipe for _, recipe in rows(operator, "smoke") if recipe.dtype != "fp64" or base is exact):
-        for judged in judgements(Subject("good", "good", base, operators=POOLINGS), Expectation(recipe)):
+        for judged in judgements(KnownKernel("good", "good", base, operators=POOLINGS), Expectation(recipe)):
             assert judged.passed, f"{recipe.key}: {judged.explain()}"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from conformance.plugin.progress import Estimate, duration
+from conformance.plugin.progress import RemainingTime, duration
 from tests.conftest import Project
 
 pytest_plugins = ["pytester"]
@@ -133,7 +133,7 @@ def test_other_tests_keep_their_letters(project: Project):
 
 
 def test_the_rest_takes_what_its_like_has_taken():
-    found = Estimate()
+    found = RemainingTime()
     found.expect([f"{name}[{number}]" for name, count in (("a", 3), ("b", 2), ("c", 4)) for number in range(count)])
     assert found.remaining is None
     for name, seconds in (("a[0]", 1.0), ("a[1]", 3.0), ("b[0]", 8.0)):

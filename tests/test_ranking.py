@@ -12,7 +12,7 @@ import pytest
 
 from conformance import Implementation
 from conformance.calibration import ranking as ranked
-from conformance.calibration.kills import Kill, Tensors
+from conformance.calibration.kills import Kill, TensorKey
 from conformance.execution import share
 from conformance.execution.share import Budget, budget
 from conformance.implementations.bridges import jax_arrays, jax_neuron_arrays, torch_neuron_arrays
@@ -165,7 +165,7 @@ def test_kernels_detected_by_a_case_are_found_by_its_tensors():
     (case,) = ranked.candidates(
         "conv",
         [(problem := typed("n1 c2 h5 w4 k3 r3 s3"), FP32)],
-        {Tensors(problem.geometry.descriptor, "fp32", "fixed"): {Kill("conv_forward", 7)}},
+        {TensorKey(problem.geometry.descriptor, "fp32", "fixed"): {Kill("conv_forward", 7)}},
     )
     assert case.kills == {Kill("conv_forward", 7)}
     assert ("C not a multiple of 4", "window 3 on every axis") in case.pairs

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.reporting.page.model import ReportError
-from conformance.reporting.page.reading import Source, read
+from conformance.reporting.page.reading import ResultsFile, read
 from conformance.reporting.tally import Tally
 from conformance.timing.measurement import Ratio
 from conformance.timing.unet_table import COLUMNS
@@ -18,12 +18,12 @@ from tests.report_samples import absent, as_read, benchmarks, failed, sample, wr
 GOOD = json.dumps(sample())
 
 
-def only(path: Path) -> Source:
+def only(path: Path) -> ResultsFile:
     (source,) = read([path])
     return source
 
 
-def of(tmp_path: Path, content: bytes, name: str = "run.jsonl") -> Source:
+def of(tmp_path: Path, content: bytes, name: str = "run.jsonl") -> ResultsFile:
     path = tmp_path / name
     path.write_bytes(content)
     return only(path)

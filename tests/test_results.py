@@ -78,7 +78,7 @@ def test_what_is_written_is_read(record: AnyRecord):
 
 def test_a_waiver_is_no_part_of_the_reason():
     waived = every_kind()[1]
-    assert waived.waiver == schema.Waiver(reason="a known (odd) one", url="https://acme.example/7")
+    assert waived.waiver == schema.WaiverRecord(reason="a known (odd) one", url="https://acme.example/7")
     assert waived.reason == "y: 3 out"
     assert waived.headline == "a known (odd) one (https://acme.example/7)"
 

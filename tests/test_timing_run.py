@@ -23,7 +23,7 @@ from conformance.problems import typed
 from conformance.results.schema import MachineState
 from conformance.timing import conditions, roofline, rotation
 from conformance.timing.measurement import Measurement, Visit
-from conformance.timing.run import Run, Subject, time_all
+from conformance.timing.run import Run, TimedKernel, time_all
 from tests import kernels
 from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
 
@@ -41,17 +41,17 @@ def _freed() -> Iterator[None]:
 
 
 def timed(*cases: Case, visits: int = 1, workers: Workers | None = None) -> Run:
-    found = Run([Subject(case) for case in cases])
+    found = Run([TimedKernel(case) for case in cases])
     time_all(found, visits, 0, workers, lambda *_: None)
     return found
 
 
-def measured(case: Case, visits: int = 1) -> Subject:
+def measured(case: Case, visits: int = 1) -> TimedKernel:
     (found,) = timed(case, visits=visits).subjects
     return found
 
 
-def status(subject: Subject) -> tuple[str, str]:
+def status(subject: TimedKernel) -> tuple[str, str]:
     assert subject.verdict is not None
     return subject.verdict.status, subject.verdict.explanation
 
@@ -98,10 +98,10 @@ def test_a_right_kernel_is_visited_as_often_as_asked():
 
 
 def test_visits_lie_a_round_apart_in_an_order_of_chance(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Subject, "visit", lambda *_: None)
+    monkeypatch.setattr(TimedKernel, "visit", lambda *_: None)
     monkeypatch.setattr("conformance.timing.run.measure_ceilings", lambda *_: None)
     seen: list[tuple[int, str]] = []
-    found = Run([Subject(case_of(named(name), OTHER if name == "d" else TINY)) for name in "abcd"])
+    found = Run([TimedKernel(case_of(named(name), OTHER if name == "d" else TINY)) for name in "abcd"])
     time_all(found, 8, 0, None, lambda number, subject: seen.append((number, subject.case.implementation.name)))
     rounds = [[name for number, name in seen if number == one] for one in range(1, 9)]
     assert all(Counter(names) == Counter("abcd") for names in rounds)
@@ -144,7 +144,7 @@ def test_the_judge_leaves_the_cores_to_the_kernel(tmp_path: Path):
 
     with threadpool_limits(2, "blas"), Workers(Limits(), 9) as workers:
         one = workers.load([tmp_path / "one.py"]).implementations["one"]
-        time_all(Run([Subject(case_of(one))]), 1, 0, workers, report)
+        time_all(Run([TimedKernel(case_of(one))]), 1, 0, workers, report)
         after = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
     assert threads == [1] * len(after)
 
@@ -155,7 +155,7 @@ def test_what_was_timed_before_an_interrupt_is_there():
             raise KeyboardInterrupt
         return y
 
-    found = Run([Subject(case_of(fake(change)[0]))])
+    found = Run([TimedKernel(case_of(fake(change)[0]))])
     with pytest.raises(KeyboardInterrupt):
         time_all(found, 99, 0, None, lambda *_: None)
     assert [len(time.visits) for time in found.times] == [1]

@@ -21,8 +21,7 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
-from conformance.implementations.devices import DEVICES, Unavailable
-from conformance.implementations.host import processor
+from conformance.implementations.devices import DEVICES, Unavailable, processor
 from conformance.inputs import expectation
 from conformance.problems import Problem
 from conformance.resources import IMPLS
@@ -30,7 +29,7 @@ from conformance.results.schema import MachineState
 from conformance.timing import machine, table, unet, unet_table
 from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Accuracy, Measurement, Visit, compared
-from conformance.timing.run import Run, Subject
+from conformance.timing.run import Run, TimedKernel
 from conformance.timing.unet_table import Direction
 from conformance.worker import instruments
 from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
@@ -41,19 +40,19 @@ REASON = f"{'x' * 200} {AWKWARD * 4}\nmore"
 
 def passed(
     name: str, problem: Problem = TINY, seconds: float = 1e-3, device: str = "cpu"
-) -> tuple[Subject, Measurement]:
+) -> tuple[TimedKernel, Measurement]:
     case = case_of(Implementation(name, device=device), problem)
     case.implementation.implements("conv_forward")(lambda: None)
     visits = tuple(Visit((time,), (time,)) for time in (seconds, seconds, seconds))
     time = Measurement(case, visits, 1234.5, 0.002, 0.003, CEILINGS, Accuracy(1e-5, 2e-6, 10, 288))
-    return Subject(case, Verdict("pass")), time
+    return TimedKernel(case, Verdict("pass")), time
 
 
-def failed(name: str, reason: str = "", status: str = "fail") -> tuple[Subject, None]:
-    return Subject(case_of(Implementation(name)), Verdict(status, reason)), None
+def failed(name: str, reason: str = "", status: str = "fail") -> tuple[TimedKernel, None]:
+    return TimedKernel(case_of(Implementation(name)), Verdict(status, reason)), None
 
 
-def direction(*found: tuple[Subject, Measurement | None], state: str = "stable") -> Direction:
+def direction(*found: tuple[TimedKernel, Measurement | None], state: str = "stable") -> Direction:
     absent = Absence("gone", "conv_forward", "cuda", "unavailable", AWKWARD, 10)
     times = {place: time for place, (_, time) in enumerate(found) if time is not None}
     known = MachineState(state=state)  # type: ignore[arg-type]
@@ -264,13 +263,13 @@ def test_layers_and_direction_select(run: Callable[..., Any]):
 def test_tensors_of_a_layer_are_freed_before_the_next(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
     held: list[int] = []
     expectation.cache_clear()
-    visit = Subject.visit
+    visit = TimedKernel.visit
 
-    def visited(subject: Subject, conditions: Conditions) -> None:
+    def visited(subject: TimedKernel, conditions: Conditions) -> None:
         held.append(expectation.cache_info().currsize)
         visit(subject, conditions)
 
-    monkeypatch.setattr(Subject, "visit", visited)
+    monkeypatch.setattr(TimedKernel, "visit", visited)
     assert run("--impl", "{file}", "--direction", "forward", "--visits", "2").code == 0
     assert [*held, expectation.cache_info().currsize] == [0] * 5
 

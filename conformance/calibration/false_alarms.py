@@ -12,9 +12,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conformance.calibration.counting import counted
+from conformance.calibration.campaign_progress import counted
 from conformance.calibration.known_good import KNOWN_GOOD, KnownGood
-from conformance.calibration.subject import FP8, INT8, STORED, judgements
+from conformance.calibration.known_kernel import FP8, INT8, STORED, judgements
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Judgement
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
@@ -150,7 +150,7 @@ MEDIUM = {
 STATISTICS = ("lambda", "rms", "gain z", "offset z")
 
 
-class Verdict(NamedTuple):
+class OutputVerdict(NamedTuple):
     """On one output of one kernel; `shares`: check -> how much of its limit the value took."""
 
     kernel: str
@@ -160,7 +160,7 @@ class Verdict(NamedTuple):
     text: str
 
 
-def verdicts(row: Row, seed: int) -> Iterator[Verdict]:
+def verdicts(row: Row, seed: int) -> Iterator[OutputVerdict]:
     """All that apply to one problem and seed: every direction, dtype and distribution draws its tensors once."""
     geometry = parse(row.text)
     for operator, dtype in itertools.product(row.operators, row.dtypes):
@@ -175,7 +175,7 @@ def verdicts(row: Row, seed: int) -> Iterator[Verdict]:
                     continue
                 for place, judged in enumerate(judgements(kernel, expected, infer=False)):
                     text = "" if judged.passed else [*judgements(kernel, expected)][place].explain()
-                    yield Verdict(kernel.name, f"{where}: {judged.output}", judged.passed, shares(judged), text)
+                    yield OutputVerdict(kernel.name, f"{where}: {judged.output}", judged.passed, shares(judged), text)
 
 
 def shares(judgement: Judgement) -> dict[str, float]:
@@ -203,11 +203,11 @@ def detected_when_stricter(kernel: KnownGood, text: str) -> bool:
     return not all(j.passed for recipe in recipes for j in judgements(kernel, Expectation(recipe), kernel.stricter))
 
 
-def _chunk(task: tuple[Row, int]) -> list[Verdict]:
+def _chunk(task: tuple[Row, int]) -> list[OutputVerdict]:
     return list(verdicts(*task))
 
 
-def campaign(seeds: int, jobs: int, rank: int | None = None) -> Iterator[Verdict]:
+def campaign(seeds: int, jobs: int, rank: int | None = None) -> Iterator[OutputVerdict]:
     """All verdicts, computed by `jobs` processes; long problems first, so that the last ones to end are short."""
     rows = [row for row in reversed(ROWS) if rank in (None, parse(row.text).rank)]
     tasks = [(row, seed) for row in rows for seed in range(0, seeds, row.every)]
@@ -224,11 +224,11 @@ class Margins:
 
     def __init__(self) -> None:
         self.count = 0
-        self.alarms: list[Verdict] = []
-        self.by_check: dict[str, tuple[float, Verdict]] = {}
+        self.alarms: list[OutputVerdict] = []
+        self.by_check: dict[str, tuple[float, OutputVerdict]] = {}
         self.by_kernel: dict[str, dict[str, float]] = {}
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: OutputVerdict) -> None:
         self.count += 1
         if not verdict.passed:
             self.alarms.append(verdict)

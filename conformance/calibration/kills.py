@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from conformance.calibration.counting import counted
+from conformance.calibration.campaign_progress import counted
 from conformance.calibration.known_bad import MUTANTS
 from conformance.calibration.known_bad.base import same
+from conformance.calibration.known_kernel import Run, computed
 from conformance.calibration.mutation import JOBS, cost, failed_checks, is_judged
-from conformance.calibration.subject import Run, computed
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import FAMILIES, OPERATORS, Arrays
@@ -38,7 +38,7 @@ class Kill(NamedTuple):
     mutant: int
 
 
-class Tensors(NamedTuple):
+class TensorKey(NamedTuple):
     """What decides what a kernel computes, whatever the layout."""
 
     descriptor: str
@@ -46,7 +46,7 @@ class Tensors(NamedTuple):
     distribution: str
 
 
-Kills = dict[Tensors, set[Kill]]
+Kills = dict[TensorKey, set[Kill]]
 
 
 def kills(family: str, cases: Iterable[tuple[Problem, Variant]], jobs: int = JOBS, enough: int = ENOUGH) -> Kills:
@@ -57,7 +57,7 @@ def kills(family: str, cases: Iterable[tuple[Problem, Variant]], jobs: int = JOB
     for operator in FAMILIES[family].operators:
         mine = [i for i, mutant in enumerate(MUTANTS) if operator.name in mutant.operators]
         tasks += [(operator.name, mine[i::SHARES], [*geometries], enough) for i in range(SHARES)]
-    found: defaultdict[Tensors, set[Kill]] = defaultdict(set)
+    found: defaultdict[TensorKey, set[Kill]] = defaultdict(set)
     with ProcessPoolExecutor(jobs) as pool:
         for part in counted(pool.map(_share, tasks), len(tasks), f"parts of mutants of {family}"):
             for tensors, mutants in part.items():
@@ -86,8 +86,8 @@ def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], in
     return found
 
 
-def _tensors(recipe: Recipe) -> Tensors:
-    return Tensors(recipe.geometry.descriptor, recipe.dtype, recipe.distribution)
+def _tensors(recipe: Recipe) -> TensorKey:
+    return TensorKey(recipe.geometry.descriptor, recipe.dtype, recipe.distribution)
 
 
 def _detected(recipe: Recipe, indices: Sequence[int]) -> list[int]:

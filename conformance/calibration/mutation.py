@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.calibration import field
-from conformance.calibration.counting import counted
+from conformance.calibration.campaign_progress import counted
 from conformance.calibration.field import Examined
 from conformance.calibration.known_bad import FAMILIES, MUTANTS, Mutant
 from conformance.calibration.known_bad.base import same
-from conformance.calibration.subject import Run, computed, judgements
+from conformance.calibration.known_kernel import Run, computed, judgements
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED
@@ -37,7 +37,7 @@ SHARES = 4
 
 
 @dataclass(slots=True)
-class Outcome:
+class MutantOutcome:
     """A mutant on an operator: where it was detected first, and the checks that failed there.
 
     differs   whether it was seen to compute anything else than its good kernel
@@ -86,10 +86,12 @@ def cost(recipe: Recipe) -> int:
 
 def outcomes(
     mutants: Iterable[Mutant], operator: str, rows: Rows, without: frozenset[str] = frozenset()
-) -> list[Outcome]:
+) -> list[MutantOutcome]:
     """Of every mutant on the rows of one operator, each until it is detected."""
     pairs = [
-        (mutant, Outcome(mutant.name, mutant.family, operator)) for mutant in mutants if operator in mutant.operators
+        (mutant, MutantOutcome(mutant.name, mutant.family, operator))
+        for mutant in mutants
+        if operator in mutant.operators
     ]
     for name, recipe in rows:
         concerned = [(m, o) for m, o in pairs if not o.detected and is_judged(m, recipe)]
@@ -134,7 +136,7 @@ def run(
     operators: Iterable[str],
     jobs: int = JOBS,
     rank: int | None = None,
-) -> list[Outcome]:
+) -> list[MutantOutcome]:
     """All mutants of the families (or of every one) on the operators, on several processes; with `rank`, those that
     exist in so many dimensions, on the rows of these."""
     tasks = []
@@ -150,18 +152,18 @@ def run(
         return [outcome for part in parts for outcome in part]
 
 
-def _share(task: tuple[str, frozenset[str], str, int | None, Sequence[int]]) -> list[Outcome]:
+def _share(task: tuple[str, frozenset[str], str, int | None, Sequence[int]]) -> list[MutantOutcome]:
     level, without, operator, rank, indices = task
     return outcomes([MUTANTS[i] for i in indices], operator, rows(operator, level, rank=rank), without)
 
 
-def score(found: Iterable[Outcome]) -> tuple[int, int]:
+def score(found: Iterable[MutantOutcome]) -> tuple[int, int]:
     """How many were detected, and how many ever computed something wrong."""
     differing = [outcome for outcome in found if outcome.differs]
     return sum(outcome.detected for outcome in differing), len(differing)
 
 
-def lines(found: Sequence[Outcome], examined: Sequence[Examined] = ()) -> Iterator[str]:
+def lines(found: Sequence[MutantOutcome], examined: Sequence[Examined] = ()) -> Iterator[str]:
     """The table, the survivors, the score: of our own mutants, and of others' kernels by class of defect."""
     order = {mutant.name: place for place, mutant in enumerate(MUTANTS)}
     width = max(map(len, order))

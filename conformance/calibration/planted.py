@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.known_bad.base import plain
-from conformance.calibration.subject import STORED
+from conformance.calibration.known_kernel import STORED
 from conformance.execution.status import Verdict
-from conformance.fuzzing.search import Finding, Search
+from conformance.fuzzing.search import Search, ShrunkFailure
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS, parse
 from conformance.problems.parameters import SIMPLEST, parameters
-from conformance.problems.regressions import Row
+from conformance.problems.regressions import CaseSpec
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ PLANTED = (
 )  # fmt: skip
 
 
-class Kernel(Search):
+class PlantedSearch(Search):
     """A search of one planted kernel, which is told the problem that its arguments belong to."""
 
     def __init__(self, planted: Planted, seed: int) -> None:
-        self.now: Row
+        self.now: CaseSpec
         operator = OPERATORS[planted.operator]
         implementation = Implementation("planted")
 
@@ -130,7 +130,7 @@ class Kernel(Search):
 
         super().__init__(implementation, [planted.operator], seed)
 
-    def verify(self, row: Row) -> Verdict:
+    def verify(self, row: CaseSpec) -> Verdict:
         self.now = row
         return super().verify(row)
 
@@ -142,10 +142,10 @@ def distance(descriptor: str) -> int:
     return sum(abs(value - goal[name]) for name, value in parameters(geometry).items())
 
 
-def found(planted: Planted, seed: int, cases: int) -> tuple[Finding | None, int, float]:
+def found(planted: Planted, seed: int, cases: int) -> tuple[ShrunkFailure | None, int, float]:
     """The first finding of a search of so many cases, the cases drawn until then, and the seconds that drawing and
     verifying them took."""
-    search, number, seconds = Kernel(planted, seed), 0, 0.0
+    search, number, seconds = PlantedSearch(planted, seed), 0, 0.0
     while search.cases < cases:
         began = time.perf_counter()
         for finding in search.run(number, float("inf")):

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, product
 from typing import NamedTuple
 
-from conformance.calibration.kills import Kill, Kills, Tensors, kills
+from conformance.calibration.kills import Kill, Kills, TensorKey, kills
 from conformance.calibration.mutation import JOBS, cost
 from conformance.inputs import Recipe
 from conformance.inputs.manifest import SEED
@@ -118,7 +118,7 @@ def candidates(family: str, cases: Iterable[tuple[Problem, Variant]], found: Kil
     made = []
     for problem, variant in cases:
         geometry = problem.geometry
-        key = Tensors(geometry.descriptor, variant.dtype, variant.distribution)
+        key = TensorKey(geometry.descriptor, variant.dtype, variant.distribution)
         features = of_geometry(geometry)
         single = {feature for feature in features if SAME_AXIS not in feature}
         place = variant.dtype, "last" if variant.layout == layouts_of(geometry.rank)[1] else variant.layout

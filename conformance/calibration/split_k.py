@@ -41,7 +41,7 @@ PROBLEMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ContractVerdicts:
     """Verdicts of one kernel on one problem under each declared contract: whether it passed, and its largest error in
     units of the limit."""
 
@@ -83,7 +83,7 @@ def share(result: CheckResult) -> float:
     return float(np.max(np.abs(found.error) / found.limit))
 
 
-def measured() -> Iterator[Row]:
+def measured() -> Iterator[ContractVerdicts]:
     """All of them, in the order of sizes, dtypes, splits."""
     for layout, problems in PROBLEMS.items():
         for problem in problems:
@@ -95,8 +95,8 @@ def measured() -> Iterator[Row]:
                         yield _row(layout, problem, terms, dtype, splits, partials)
 
 
-def _row(layout: str, problem: str, terms: int, dtype: str, splits: int, partials: str) -> Row:
+def _row(layout: str, problem: str, terms: int, dtype: str, splits: int, partials: str) -> ContractVerdicts:
     made = [kernel(layout, problem, dtype, splits, partials, one) for one in contracts(splits)]
     results = [check(one, problem, dtype=dtype, layout=layout) for one in made]
     passed = tuple(result.passed for result in results)
-    return Row(layout, problem, terms, dtype, splits, partials, passed, tuple(map(share, results)))
+    return ContractVerdicts(layout, problem, terms, dtype, splits, partials, passed, tuple(map(share, results)))

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.dtypes import STORAGE
 from conformance.execution.check import CheckResult
-from conformance.execution.remote import Function
+from conformance.execution.remote import RemoteFunction
 from conformance.execution.selection import SelectionError
 from conformance.inputs.npz import encode
 from conformance.layouts import arranged
@@ -194,7 +194,7 @@ def _import(function: Any, to: Path) -> str:
     The kernel is imported from where it is; the file or folder that connects it is copied beside the script, for
     whoever gets the folder on another machine.
     """
-    described = function.declared if isinstance(function, Function) else importable(function)
+    described = function.declared if isinstance(function, RemoteFunction) else importable(function)
     place, name, file = described.module, described.qualname, described.file
     if not file or place == "__main__":
         return 'sys.exit("replay.py: EDIT this line: kernel = import_module(MODULE).FUNCTION")\n'

@@ -1,6 +1,6 @@
 """One kernel's process, as the judge sees it: started, asked, watched, ended.
 
-Whatever happens in it is an answer or a `Crash`.
+Whatever happens in it is a reply or a `Crash`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DYING = 0.5
 OUTPUT = 1 << 14
 """Bytes that are kept of the end of what it prints."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
-_ANSWERS = msgspec.msgpack.Decoder(wire.Answer)
+_REPLIES = msgspec.msgpack.Decoder(wire.Reply)
 
 Operation = tuple[Any, ...]
 
@@ -76,7 +76,7 @@ class Process:
         self.loaded: set[str] = set()
         """Places of the files that it has loaded."""
         self.loading = ""
-        """A file that it was told to load, and whose answer nobody has waited for."""
+        """A file that it was told to load, and whose reply nobody has waited for."""
         self.ended = ""
         """Why it is not there any more; empty while it is."""
         self.spoiled = False
@@ -137,24 +137,24 @@ class Process:
         return self._numbers - count
 
     def post(self, name: str, *given: Any) -> None:
-        """An operation whose answer nobody waits for: done, or failed, before the next one that is asked."""
+        """An operation whose reply nobody waits for: done, or failed, before the next one that is asked."""
         self._posted.append((name, *given))
 
-    def store(self, array: np.ndarray) -> wire.Tensor:
-        """Put an array where the process can read it, until the next answer."""
+    def store(self, array: np.ndarray) -> wire.ArrayLocation:
+        """Put an array where the process can read it, until the next reply."""
         try:
             tensor, self._filled = wire.write(self._in, array, self._filled)
         except OSError as error:
             raise MemoryError(f"no memory for a tensor of {array.nbytes:,} bytes ({error.strerror})") from None
         return tensor
 
-    def ask(self, name: str, *given: Any) -> wire.Answer:
-        """The answer to an operation. Raises Crash."""
+    def ask(self, name: str, *given: Any) -> wire.Reply:
+        """The reply to an operation. Raises Crash."""
         self.begin(name, *given)
         return self.finish()
 
     def begin(self, name: str, *given: Any) -> None:
-        """Ask for an operation; `finish` waits for the answer. Raises Crash."""
+        """Ask for an operation; `finish` waits for the reply. Raises Crash."""
         if self.ended:
             raise Crash(self.ended)
         dropped = {self.dropped.popleft() for _ in range(len(self.dropped))}
@@ -169,8 +169,8 @@ class Process:
             self._ready, self._begun = True, time.monotonic()
         self._send(len(request).to_bytes(wire.LENGTH, "little") + request, self._begun)
 
-    def finish(self) -> wire.Answer:
-        """The answer to the operation that has begun. Raises Crash."""
+    def finish(self) -> wire.Reply:
+        """The reply to the operation that has begun. Raises Crash."""
         try:
             return self._finished(self._begun)
         except Crash:
@@ -179,20 +179,20 @@ class Process:
             self.end("was ended: nobody waited for its answer")
             raise
 
-    def _finished(self, start: float) -> wire.Answer:
+    def _finished(self, start: float) -> wire.Reply:
         length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
-        if length > wire.MAX_ANSWER:
+        if length > wire.MAX_REPLY:
             raise self._crash(f"crashed: its process sent an answer of {length:,} bytes", start)
         try:
-            answer = _ANSWERS.decode(self._receive(length, start))
+            reply = _REPLIES.decode(self._receive(length, start))
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise self._crash("crashed: its process sent what is no answer", start) from None
         self._filled = 0
-        self.spoiled |= answer.spoiled
-        self.compiled = answer.compiled
-        return answer
+        self.spoiled |= reply.spoiled
+        self.compiled = reply.compiled
+        return reply
 
-    def tensor(self, described: wire.Tensor) -> np.ndarray:
+    def tensor(self, described: wire.ArrayLocation) -> np.ndarray:
         """A tensor that it has stored. Raises Crash where there is none."""
         try:
             return wire.read(self._out, described)

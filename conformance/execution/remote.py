@@ -1,18 +1,19 @@
 """An implementation whose kernels run in another process: the judge's side of it looks like any other implementation.
 
-Its bridge, kernels and predicates pass every question on. Arrays are handles, which the process knows by a number.
+Its bridge, kernels and predicates pass every question on. Arrays are handles, which the process knows by a number: see
+`conformance.execution.handles`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 
 from conformance.contract import Contract
+from conformance.execution.handles import Exited, Handle, Raised, T, asked, named, numbers, received, require_handle
 from conformance.execution.process import Crash, Process
 from conformance.execution.status import KernelFailure
 from conformance.implementations import implementation as declared
@@ -23,8 +24,6 @@ from conformance.layouts import LayoutError, declare
 from conformance.worker import autodiff, wire
 from conformance.worker import instruments as local
 
-T = TypeVar("T")
-
 
 class Home(Protocol):
     """Where an implementation lives."""
@@ -34,71 +33,14 @@ class Home(Protocol):
         ...
 
 
-class Raised(Exception):
-    """What a kernel raised; a class of the same name is made for each. `traceback` is the part in the kernel."""
-
-    blame = traceback = ""
-
-
-class Exited(BaseException):
-    """The same for what is no Exception, such as SystemExit."""
-
-    blame = traceback = ""
-
-
-class Handle:
-    """An array in a kernel's process; freed there when nobody holds it here."""
-
-    __slots__ = ("__weakref__", "number", "process")
-
-    def __init__(self, process: Process, number: int) -> None:
-        self.process, self.number = process, number
-
-    def __del__(self) -> None:
-        self.process.dropped.append(self.number)
-
-
-def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
-    """The value of an operation. Raises what the kernel raised, KernelFailure for a finding, Crash."""
-    return value(process, process.ask(name, *given), expected)
-
-
-def value(process: Process, answer: wire.Answer, expected: type[T]) -> T:
-    """The value of an answer; raises the same."""
-    if answer.findings:
-        raise KernelFailure("\n".join(answer.findings))
-    if answer.failure is not None:
-        raise _raised(answer.failure)
-    try:
-        return msgspec.convert(answer.value, expected)
-    except msgspec.ValidationError as error:
-        process.end(f"crashed: its process sent what is no answer ({error})")
-        raise Crash(process.ended) from None
-
-
-def _raised(failure: wire.Failure) -> BaseException:
-    if failure.kind == "unsupported":
-        return declared.Unsupported(failure.message)
-    if failure.kind == "unavailable":
-        return Unavailable(failure.message)
-    if failure.kind == "failure":
-        return KernelFailure(failure.message)
-    if failure.kind == "declaration":
-        return declared.ImplementationError(failure.message)
-    base = Exited if failure.kind == "exit" else Raised
-    error: Raised | Exited = type(failure.name, (base,), {})(failure.message)
-    error.blame, error.traceback = failure.blame, failure.traceback
-    return error
-
-
-class Bridge(ArrayBridge):
+class RemoteBridge(ArrayBridge):
     """The bridge of an implementation, in its process."""
 
-    def __init__(self, home: Home, name: str, seen: wire.Bridge) -> None:
+    def __init__(self, home: Home, name: str, seen: wire.BridgeSpec) -> None:
         self.home, self._implementation, self._seen = home, name, seen
         self._described: dict[str, str] | None = None
         self._absence = ""
-        self.instruments = Instruments(self)
+        self.instruments = RemoteInstruments(self)
         for attribute, value in seen.place.items():
             setattr(self, attribute, value)
         for method in seen.able:
@@ -163,7 +105,7 @@ class Bridge(ArrayBridge):
         """Several in one exchange."""
         process, found = require_handle(arrays[0]).process, numbers(arrays)
         try:
-            tensors = asked(process, list[wire.Tensor], "fetch_all", self._implementation, found)
+            tensors = asked(process, list[wire.ArrayLocation], "fetch_all", self._implementation, found)
         except Raised as error:
             if type(error).__name__ == "TypeError":
                 raise TypeError(str(error)) from None
@@ -224,7 +166,7 @@ class Bridge(ArrayBridge):
         counted.update(self.ask(dict[str, int], "metered", named=False))
 
     def _differentiate(
-        self, function: Function, given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+        self, function: RemoteFunction, given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
     ) -> Tape:
         process = next(one.process for one in given if isinstance(one, Handle))
         tape, first = Handle(process, process.numbers()), process.numbers(wire.MAX_RESULTS)
@@ -239,7 +181,7 @@ class Bridge(ArrayBridge):
 
         return Tape(received(process, found.returned, first), found.saved, pull)
 
-    def _footprint(self, function: Function, arguments: int, parameters: dict[str, Any], batch: int) -> Footprint:
+    def _footprint(self, function: RemoteFunction, arguments: int, parameters: dict[str, Any], batch: int) -> Footprint:
         name, _, index = function.place
         asking = (index, arguments, parameters, batch)
         return asked(self.home.process(), Footprint, "perform", name, autodiff.footprint, *asking)
@@ -249,10 +191,10 @@ class Bridge(ArrayBridge):
         return asked(self.home.process(), expected, name, *words)
 
 
-class Instruments(local.Instruments):
+class RemoteInstruments(local.Instruments):
     """Those of a kernel's process: what they say is its word."""
 
-    bridge: Bridge
+    bridge: RemoteBridge
 
     def timed(self, call: Any, inputs: Sequence[Sequence[Any]]) -> tuple[Any, tuple[float, ...], float | None]:
         (function, parameters), process = call, require_handle(inputs[-1][0]).process
@@ -322,10 +264,10 @@ class Instruments(local.Instruments):
         return self.bridge.ask(expected, f"measuring.{name}", *given)
 
 
-class Function:
+class RemoteFunction:
     """A kernel or an autograd variant."""
 
-    def __init__(self, home: Home, name: str, kind: str, index: int, seen: wire.Function) -> None:
+    def __init__(self, home: Home, name: str, kind: str, index: int, seen: wire.FunctionSpec) -> None:
         self.home, self.place = home, (name, kind, index)
         self.declared = seen
 
@@ -343,38 +285,6 @@ class Function:
         by_keyword = {keyword: named(value) for keyword, value in parameters.items()}
         returned = asked(process, wire.Returned, "call", *self.place, first, numbers(given), by_keyword, wait)
         return received(process, returned, first), returned.changed
-
-
-def received(process: Process, returned: wire.Returned, first: int) -> Any:
-    """Handles of what was returned; those that are beyond what is looked at are None."""
-    if returned.count is None:
-        return Handle(process, first)
-    count = min(returned.count, 1 << 20)
-    handles = [Handle(process, first + place) for place in range(min(count, wire.MAX_RESULTS))]
-    items = (*handles, *[None] * (count - len(handles)))
-    if not returned.computes:
-        return items
-    computing = type("computing", (tuple,), {"__iter__": lambda self: tuple.__iter__(self)})
-    computing.__qualname__ = returned.computes
-    return computing(items)
-
-
-def numbers(handles: Sequence[Any]) -> list[int | None]:
-    """What the process knows arrays by; None stands for an absent one."""
-    return [None if one is None else require_handle(one).number for one in handles]
-
-
-def named(value: Any) -> Any:
-    """A parameter with arrays as the process knows them."""
-    if isinstance(value, tuple):
-        return tuple(map(named, value))
-    return wire.Array(value.number) if isinstance(value, Handle) else value
-
-
-def require_handle(array: Any) -> Handle:
-    if not isinstance(array, Handle):
-        raise TypeError(f"returned more than {wire.MAX_RESULTS} results")
-    return array
 
 
 class Condition:
@@ -415,11 +325,11 @@ class Condition:
             self._error = f"when=... {error.blame}"
 
 
-def implementation(home: Home, seen: wire.Implementation) -> declared.Implementation:
+def implementation(home: Home, seen: wire.ImplementationSpec) -> declared.Implementation:
     """What a file declares. Raises ImplementationError and ContractError for what no honest file can declare."""
     name = seen.name
     found = declared.Implementation(
-        name, seen.device, Bridge(home, name, seen.bridge), Contract(**seen.contract), seen.version,  # type: ignore[arg-type]
+        name, seen.device, RemoteBridge(home, name, seen.bridge), Contract(**seen.contract), seen.version,  # type: ignore[arg-type]
         seen.deterministic, seen.unsafe, seen.compiles_per_shape,
     )  # fmt: skip
     for layout, letters in seen.layouts.items():
@@ -429,7 +339,7 @@ def implementation(home: Home, seen: wire.Implementation) -> declared.Implementa
             raise declared.ImplementationError(f"layouts: {error}") from None
         found.layouts[layout] = letters
     for index, kernel in enumerate(seen.kernels):
-        function = Function(home, name, "kernel", index, kernel.function)
+        function = RemoteFunction(home, name, "kernel", index, kernel.function)
         when = Condition(home, name, "kernel", index) if kernel.conditional else None
         contract = Contract(**kernel.contract)  # type: ignore[arg-type]
         found.kernels.append(
@@ -438,7 +348,7 @@ def implementation(home: Home, seen: wire.Implementation) -> declared.Implementa
             )
         )
     for index, variant in enumerate(seen.variants):
-        function = Function(home, name, "variant", index, variant.function)
+        function = RemoteFunction(home, name, "variant", index, variant.function)
         keywords = variant.function.keywords
         found.autograd_variants.append(
             declared.AutogradVariant(function, variant.operator, variant.label, variant.saves, keywords)

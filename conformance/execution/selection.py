@@ -14,7 +14,7 @@ from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
 from conformance.layouts import LAYOUTS, NAMES, layouts_of, rank_of
 from conformance.problems import Problem, Variant, at_level
-from conformance.problems.regressions import Row
+from conformance.problems.regressions import CaseSpec
 from conformance.problems.table import EVERY, applies
 from conformance.resources import CHECKOUT
 
@@ -40,7 +40,7 @@ class Selection:
     method: str
     storages: tuple[str, ...] = ()
     """Texts of `conformance.storage`; none stands for every storage that the tables have."""
-    regressions: tuple[tuple[Row, ...], ...] = ()
+    regressions: tuple[tuple[CaseSpec, ...], ...] = ()
     """Lines of regression tables."""
     variants: bool = False
     """Whether every variant of the implementations runs as well."""

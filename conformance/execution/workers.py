@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import msgspec
 
 from conformance.contract import ContractError
-from conformance.execution import remote
-from conformance.execution.compiled import Compiled
+from conformance.execution import handles, remote
+from conformance.execution.compiler_cache import CompilerCache
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
 from conformance.execution.status import KernelFailure, Verdict
@@ -58,7 +58,7 @@ class Source:
     variant: tuple[str, str] = ("", "")
     """An implementation and the label of its variant, which is all that is wanted of the file."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    seen: tuple[wire.Implementation, ...] | None = field(default=None, init=False)
+    seen: tuple[wire.ImplementationSpec, ...] | None = field(default=None, init=False)
 
     @property
     def file(self) -> str:
@@ -89,10 +89,10 @@ class Source:
             answer = process.finish()
             if loading == self.file:
                 process.loaded.add(self.file)
-                return remote.value(process, answer, wire.Loaded)
+                return handles.value(process, answer, wire.Loaded)
         process.begin(*self.request)
         process.loaded.add(self.file)
-        return remote.value(process, process.finish(), wire.Loaded)
+        return handles.value(process, process.finish(), wire.Loaded)
 
 
 class Workers:
@@ -102,7 +102,9 @@ class Workers:
     `ahead` an empty one is always ready. What they compile is kept in `compiled`, if that is given.
     """
 
-    def __init__(self, limits: Limits, most: int = 1, *, ahead: bool = False, compiled: Compiled | None = None) -> None:
+    def __init__(
+        self, limits: Limits, most: int = 1, *, ahead: bool = False, compiled: CompilerCache | None = None
+    ) -> None:
         self._limits, self.most, self._compiled = limits, most, compiled
         self._reaper: Reaper | None = None
         self._ahead, self._empty = ahead, list[Process]()
@@ -284,7 +286,7 @@ class Workers:
         try:
             digest = registry.source_hash(source.path) if source.path is not None else ""
             loaded = source.loaded(self._process(source))  # once: loading may change the process
-        except (Crash, KernelFailure, OSError, remote.Raised, remote.Exited) as error:
+        except (Crash, KernelFailure, OSError, handles.Raised, handles.Exited) as error:
             found.broken[source.title] = str(error) if isinstance(error, (Crash, KernelFailure)) else described(error)
             return
         if loaded.broken is not None:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conformance.dtypes import DECLARABLE
-from conformance.execution.ability import absence_reason
+from conformance.execution.case import absence_reason
 from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
 from conformance.execution.selection import Selection, SelectionError, require_known, seed_number, split
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
-from conformance.fuzzing.search import Finding, Search
+from conformance.fuzzing.search import Search, ShrunkFailure
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import OPERATORS
@@ -157,7 +157,7 @@ def _replayed(search: Search, text: str) -> int:
     return ExitCode.GOOD if verdict.status == "pass" else ExitCode.NOTHING
 
 
-def described(finding: Finding, number: int, again: str) -> Iterator[str]:
+def described(finding: ShrunkFailure, number: int, again: str) -> Iterator[str]:
     """A finding as it is shown: what fails, the smallest problem, one line that reproduces it."""
     row = finding.rows[-1]
     variant = " ".join(str(row).split(" | ")[2:])

@@ -26,15 +26,15 @@ from conformance.layouts import layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant
-from conformance.problems.drawn import THIN, Budget, distribution, drawn, near
+from conformance.problems.drawn import THIN, CostLimit, distribution, drawn, near
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
-from conformance.problems.regressions import Row
+from conformance.problems.regressions import CaseSpec
 
 ROUND = 128
 """Cases of one process."""
 NOVELTY = 4
 """Draws, of which the case is taken that has most in it that the round has not had."""
-COMMON, RARE = THIN, Budget(1 << 24, 1 << 19)
+COMMON, RARE = THIN, CostLimit(1 << 24, 1 << 19)
 """What a case may cost, seven times of eight and otherwise."""
 REPEATED = 4
 """One case of so many is the one before it with other parameters, of the same shapes if that is to be had: kernels that
@@ -75,12 +75,12 @@ def kind(operator: str, verdict: Verdict) -> Kind:
 
 
 @dataclass(slots=True)
-class Finding:
+class ShrunkFailure:
     """A failure, shrunk. `rows` are the calls, the last of which fails; `original` is the case that was drawn."""
 
     kind: Kind
     rows: Rows
-    original: Row
+    original: CaseSpec
     verdict: Verdict
     command: str
     drawn: int
@@ -91,12 +91,12 @@ class Finding:
     values: dict[str, set[Any]] = field(default_factory=dict)
     """Of what is not at its simplest in the last case: the values that failures had which were shrunk to this one."""
 
-    def covers(self, found: Kind, row: Row) -> bool:
+    def covers(self, found: Kind, row: CaseSpec) -> bool:
         """Whether a failure is this one, as far as its parameters tell."""
         given = _described(row)
         return self.kind.same(found) and all(given[name] in known for name, known in self.values.items())
 
-    def learn(self, row: Row) -> None:
+    def learn(self, row: CaseSpec) -> None:
         """Another failure was shrunk to this one."""
         simplest, given = _simplest(row), _described(row)
         for name, value in _described(self.rows[-1]).items():
@@ -104,11 +104,11 @@ class Finding:
                 self.values.setdefault(name, {value}).add(given[name])
 
 
-def _described(row: Row) -> dict[str, Any]:
+def _described(row: CaseSpec) -> dict[str, Any]:
     return {**parameters(row.geometry), **{one.name: getattr(row.variant, one.name) for one in fields(row.variant)}}
 
 
-def _simplest(row: Row) -> dict[str, Any]:
+def _simplest(row: CaseSpec) -> dict[str, Any]:
     first = OPERATORS[row.operator].dtypes[0], layouts_of(row.geometry.rank)[0]
     variant = Variant(*first, OPERATOR_FIRST[row.operator])
     return SIMPLEST[row.geometry.family, row.geometry.rank] | {
@@ -122,13 +122,13 @@ OPERATOR_FIRST = {
 }
 
 
-def _place(row: Row) -> str:
+def _place(row: CaseSpec) -> str:
     """What is covered together: cases of an operator with the same parameters."""
     rank: int = row.geometry.rank
     return row.operator if rank == 2 else f"{row.operator} {rank}-D"
 
 
-def _shapes(row: Row) -> list[Any]:
+def _shapes(row: CaseSpec) -> list[Any]:
     operator = OPERATORS[row.operator]
     return [tensor.shape for tensor in operator.inputs(row.geometry).values()]
 
@@ -148,12 +148,12 @@ class Search:
         *,
         restart: Callable[[], None] = lambda: None,
         program: tuple[str, ...] = (),
-        budgets: tuple[Budget, Budget] = (COMMON, RARE),
+        budgets: tuple[CostLimit, CostLimit] = (COMMON, RARE),
     ) -> None:
         self.implementation, self.seed, self.restart, self.program = implementation, seed, restart, program
         self.operators = [name for name in operators if any(k.operator == name for k in implementation.kernels)]
         self.budgets = budgets
-        self.findings: list[Finding] = []
+        self.findings: list[ShrunkFailure] = []
         self.statuses: Counter[str] = Counter()
         self.coverage: defaultdict[str, Coverage] = defaultdict(partial(Coverage, 3))
         self._merged: Counter[Kind] = Counter()
@@ -188,13 +188,13 @@ class Search:
             verdict = self.verify(row)
         if verdict.status in ("fail", "error"):
             found, command = kind(rows[-1].operator, verdict), self.case(rows[-1]).command
-            finding = Finding(found, rows, rows[-1], verdict, command, 0, 0.0, cases=0)
+            finding = ShrunkFailure(found, rows, rows[-1], verdict, command, 0, 0.0, cases=0)
             finding.learn(rows[-1])
             self.findings.append(finding)
 
-    def run(self, number: int, deadline: float) -> Iterator[Finding]:
+    def run(self, number: int, deadline: float) -> Iterator[ShrunkFailure]:
         """A round: what it finds that was not known. It ends early at the deadline, a time of `time.monotonic`."""
-        began, history = time.monotonic(), list[Row]()
+        began, history = time.monotonic(), list[CaseSpec]()
         self.restart()
         for row in self.drawn(number):
             if time.monotonic() > deadline:
@@ -220,10 +220,10 @@ class Search:
                 known.learn(row)
             known.cases += 1
 
-    def drawn(self, number: int) -> Iterator[Row]:
+    def drawn(self, number: int) -> Iterator[CaseSpec]:
         """The cases of a round; the same whenever they are drawn."""
         dice, coverage = random.Random(f"{self.seed} {number}"), defaultdict[str, Coverage](Coverage)
-        before: dict[str, Row] = {}
+        before: dict[str, CaseSpec] = {}
         for _ in range(ROUND):
             operator = dice.choice(self.operators)
             again = before.get(operator) if dice.randrange(REPEATED) == 0 else None
@@ -237,7 +237,7 @@ class Search:
                 before[operator] = draws[place]
                 yield draws[place]
 
-    def _draw(self, operator: str, dice: random.Random, again: Row | None) -> Row | None:
+    def _draw(self, operator: str, dice: random.Random, again: CaseSpec | None) -> CaseSpec | None:
         """A case that a kernel is declared for; None after many that none is for."""
         family = OPERATORS[operator].family
         budget = self.budgets[again is not None or dice.randrange(8) == 0]
@@ -249,23 +249,23 @@ class Search:
             made = drawn(family, dice.choice, budget, near_it, sizes=again is None, rank=rank)
             dtype, layout = dice.choice(self._dtypes[operator]), dice.choice(layouts_of(made.rank))
             variant = Variant(dtype, layout, distribution(family, dtype, dice.choice))
-            row = Row(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
+            row = CaseSpec(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
             if self._takes(row):
                 return row
         return None
 
-    def _needs(self, known: Finding, found: Kind, row: Row) -> bool:
+    def _needs(self, known: ShrunkFailure, found: Kind, row: CaseSpec) -> bool:
         """Whether a failure of the kind of a known one goes away where what that one needs is at its simplest."""
         if known.kind[::2] != found[::2]:
             return False
         changed = _described(row) | {name: _simplest(row)[name] for name in known.values}
         variant = Variant(**{one.name: changed.pop(one.name) for one in fields(Variant)})
         with suppress(GeometryError):
-            without = Row(row.operator, geometry(row.geometry.family, changed), variant, row.seed)
+            without = CaseSpec(row.operator, geometry(row.geometry.family, changed), variant, row.seed)
             return not self._takes(without) or self.verify(without).status not in ("fail", "error")
         return True
 
-    def _takes(self, row: Row) -> bool:
+    def _takes(self, row: CaseSpec) -> bool:
         v = row.variant
         try:
             kernel = self.implementation.find(row.operator, row.geometry, v.dtype, v.layout)
@@ -275,17 +275,17 @@ class Search:
             return False
         return not kernel.contract.exempts(v.distribution, v.dtype)
 
-    def case(self, row: Row) -> Case:
+    def case(self, row: CaseSpec) -> Case:
         """The case that a run makes of a row."""
         problem = Problem(row.name, row.geometry, "standard", (row.variant,))
         return Case(self.implementation, OPERATORS[row.operator], problem, row.variant, row.seed, program=self.program)
 
-    def verify(self, row: Row) -> Verdict:
+    def verify(self, row: CaseSpec) -> Verdict:
         """The verdict on a case; a waiver that none of its failures needs is no failure of a case drawn by chance."""
         case = self.case(row)
         return conclude(partial(attempt, case), lambda: case.waiver((row.variant.distribution,)))
 
-    def _shrunk(self, found: Kind, verdict: Verdict, history: list[Row], began: float) -> Finding:
+    def _shrunk(self, found: Kind, verdict: Verdict, history: list[CaseSpec], began: float) -> ShrunkFailure:
         """The smallest failure of the same kind: of the case alone, else of the cases before it in the process too."""
         drawn, seconds = self.cases, time.monotonic() - began
         original = history[-1]
@@ -319,7 +319,7 @@ class Search:
         else:
             reproduced = False
         verdict = last.get(rows, verdict)
-        finding = Finding(
+        finding = ShrunkFailure(
             found, rows, original, verdict, self.case(rows[-1]).command, drawn, seconds,
             reproduced=reproduced,
         )  # fmt: skip

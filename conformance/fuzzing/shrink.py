@@ -15,10 +15,10 @@ from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError
 from conformance.problems import Variant
 from conformance.problems.parameters import SIMPLEST, Parameters, geometry, parameters
-from conformance.problems.regressions import Row
+from conformance.problems.regressions import CaseSpec
 from conformance.problems.table import applies
 
-Rows = tuple[Row, ...]
+Rows = tuple[CaseSpec, ...]
 """Calls in one process; the last one fails."""
 
 
@@ -66,7 +66,7 @@ def _together(rows: Rows) -> Iterator[Rows]:
             yield tuple(replace(r, geometry=geometry(families[0], parameters(r.geometry) | change)) for r in rows)
 
 
-def simpler(row: Row) -> Iterator[Row]:
+def simpler(row: CaseSpec) -> Iterator[CaseSpec]:
     """Cases that are simpler in one or two things, those that save most first."""
     known, variant = FAMILIES[row.geometry.family], row.variant
     dtypes = OPERATORS[row.operator].dtypes
@@ -89,7 +89,7 @@ def simpler(row: Row) -> Iterator[Row]:
             yield replace(row, geometry=geometry(known.name, parameters(row.geometry) | change))
 
 
-def _lower(row: Row, counts: tuple[int, ...]) -> Iterator[Parameters]:
+def _lower(row: CaseSpec, counts: tuple[int, ...]) -> Iterator[Parameters]:
     """So many parameters at once: at their simplest values, half way to these, and closer by a step. One alone by steps
     of 2, 4, 8, ... as well, so that a remainder is kept."""
     now, goal = parameters(row.geometry), SIMPLEST[row.geometry.family, row.geometry.rank]

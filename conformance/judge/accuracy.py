@@ -6,7 +6,7 @@ import math
 from functools import cache
 
 from conformance.contract import Contract
-from conformance.judge.limits import LAMBDA, Limits, limits
+from conformance.judge.limits import LAMBDA, OutputLimits, limits
 from conformance.judge.output import Output
 from conformance.judge.residuals import Residuals, Statistics, measure
 
@@ -61,7 +61,7 @@ def inferred(output: Output, found: Residuals, declared: Contract) -> tuple[Cont
 
 
 def profile(
-    output: Output, found: Residuals, statistics: Statistics, declared: Contract, allowed: Limits
+    output: Output, found: Residuals, statistics: Statistics, declared: Contract, allowed: OutputLimits
 ) -> dict[str, float]:
     """Numbers in the declared contract's own units.
 

@@ -151,7 +151,7 @@ NONE = Constants(0, shared=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class OutputLimits:
     """The numbers of one output's bound (see the module) and of its statistics."""
 
     format: Format
@@ -220,7 +220,7 @@ def limits(
     constants: Constants = NONE,
     fan_out: int = 1,
     adds_inputs: bool = False,
-) -> Limits:
+) -> OutputLimits:
     """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs.
 
     `fan_out` is the most elements that one rounding may reach.
@@ -257,7 +257,7 @@ def limits(
     single = terms == 1 and not adds_inputs and FORMATS[dtype].precision < FORMATS["fp32"].precision
     bits = max(1, int(math.log2(math.sqrt(terms))))
     inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * toward_zero
-    return Limits(
+    return OutputLimits(
         format=FORMATS[dtype],
         inputs=inputs,
         sums=sums,
@@ -276,7 +276,7 @@ def limits(
     )
 
 
-def propagated_limits(contract: Contract, dtype: str) -> Limits:
+def propagated_limits(contract: Contract, dtype: str) -> OutputLimits:
     """Limits for an output in `dtype` whose bound before its rounding is known by element, and takes the place of s2.
 
     That bound is LAMBDA times the unit of rms for accumulation to nearest, twice the unit for rounded inputs and drift;
@@ -291,7 +291,7 @@ def propagated_limits(contract: Contract, dtype: str) -> Limits:
         unit = 1 / 2
     if contract.between == "storage" or contract.variance == "raw":
         unit = 1 / (RMS * math.sqrt(3))
-    return Limits(format, 1.0, 0.0, 1.0, tiny, unit, 0.0, one_sided=True, local=True)
+    return OutputLimits(format, 1.0, 0.0, 1.0, tiny, unit, 0.0, one_sided=True, local=True)
 
 
 @cache

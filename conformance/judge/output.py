@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.judge.limits import NONE, Constants, Limits, limits, propagated_limits
-from conformance.judge.propagation import Arithmetic
+from conformance.judge.limits import NONE, Constants, OutputLimits, limits, propagated_limits
+from conformance.judge.propagation import ContractArithmetic
 from conformance.operators import Arrays, Operator, Tensor
 from conformance.operators.base import Interval
 
@@ -58,7 +58,7 @@ class Output:
     biased: bool = False
     enclosed: Callable[[Contract, bool], Mapping[str, Interval]] | None = None
 
-    def allowed(self, contract: Contract) -> Limits:
+    def allowed(self, contract: Contract) -> OutputLimits:
         """What a contract allows, whatever the values are."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype)
@@ -66,7 +66,7 @@ class Output:
             contract, self.dtype, self.terms, self.actual.size, self.constants, self.fan_out, self.adds_inputs
         )
 
-    def limits(self, contract: Contract) -> tuple[Limits, np.ndarray]:
+    def limits(self, contract: Contract) -> tuple[OutputLimits, np.ndarray]:
         """What a contract allows, and the scale s2 of every element that it allows it in."""
         allowed = self.allowed(contract)
         if self.propagated is not None:
@@ -93,13 +93,13 @@ def outputs_of(
         @cache
         def bounds(contract: Contract) -> Arrays:
             with np.errstate(invalid="ignore"):  # infinities, which are compared with the reference
-                return propagate(geometry, inputs, magnitude(), Arithmetic(contract, dtype))
+                return propagate(geometry, inputs, magnitude(), ContractArithmetic(contract, dtype))
 
     if (encloses := errors.encloses) is not None:
 
         def enclosed(contract: Contract, exact: bool) -> Mapping[str, Interval]:
             with np.errstate(invalid="ignore", over="ignore"):
-                return encloses(geometry, inputs, magnitude(), Arithmetic(contract, dtype, exact=exact))
+                return encloses(geometry, inputs, magnitude(), ContractArithmetic(contract, dtype, exact=exact))
 
     return [
         Output(

@@ -21,7 +21,7 @@ import numpy as np
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS
 from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, judge
-from conformance.judge.limits import ALPHA, LAMBDA, Limits, limits
+from conformance.judge.limits import ALPHA, LAMBDA, OutputLimits, limits
 from conformance.judge.output import Output
 from conformance.operators.conv.probes import Projection
 
@@ -44,7 +44,7 @@ class Evidence:
     noise: float
 
 
-def projection_limit(evidence: Evidence | Projection, allowed: Limits, dtype: str) -> float:
+def projection_limit(evidence: Evidence | Projection, allowed: OutputLimits, dtype: str) -> float:
     """Largest |projected - expected| of a kernel that keeps its contract (see the module)."""
     x = math.log(evidence.expected.size / ALPHA) / evidence.lanes
     references = evidence.square * (1 + 2 * math.sqrt(x) + 2 * x)

@@ -12,11 +12,11 @@ import numpy as np
 
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE
-from conformance.judge.limits import LAMBDA, Limits, half_ulp, limits, spread
+from conformance.judge.limits import LAMBDA, OutputLimits, half_ulp, limits, spread
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic:
+class ContractArithmetic:
     """A contract at work on tensors of `dtype`: see `conformance.operators.base.Arithmetic`."""
 
     contract: Contract
@@ -45,7 +45,7 @@ class Arithmetic:
     def u(self) -> float:
         return self.contract.accumulator(self.dtype).unit_roundoff
 
-    def limits(self, terms: int, count: int = 1) -> Limits:
+    def limits(self, terms: int, count: int = 1) -> OutputLimits:
         """Of a sum of products that stays in the accumulator."""
         wide = "fp64" if self.dtype == "fp64" else "fp32"
         return limits(self.contract, wide, terms, count)
@@ -60,7 +60,7 @@ class Arithmetic:
     def sum(self, elements: np.ndarray) -> np.ndarray:
         """The bound of sums over the last axis of exact elements [K, M]."""
         plain = replace(self.contract, algorithm="direct", inputs="exact")
-        sums = Arithmetic(plain, self.dtype).limits(elements.shape[-1]).sums
+        sums = ContractArithmetic(plain, self.dtype).limits(elements.shape[-1]).sums
         total = np.abs(elements.sum(axis=-1))
         alike = _alike(elements, 2 * self.u * total)
         together = self.u * alike * (1 - alike / (2 * elements.shape[-1])) * total

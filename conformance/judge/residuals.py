@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from conformance.judge.limits import RMS, Limits, half_ulp, spread
+from conformance.judge.limits import RMS, OutputLimits, half_ulp, spread
 
 _TINY = np.finfo(np.float64).tiny
 BLOCK = 1 << 13
@@ -111,7 +111,7 @@ class Residuals:
             count = min(count, NORMAL * weights.sum() ** 2 / total)
         return Groups(max(1.0, float(count)), float(sums @ sums), float(products @ products))
 
-    def statistics(self, limits: Limits, channels: np.ndarray | None = None) -> Statistics:
+    def statistics(self, limits: OutputLimits, channels: np.ndarray | None = None) -> Statistics:
         """The statistics of these errors under a contract; `channels`: see `by_channel`."""
         square = self.square
         if limits.gain > 0 and self.reference_square > 0 and math.isfinite(self.product):
@@ -150,7 +150,7 @@ def z_score(total: float, allowed: float, square: float) -> float:
 
 
 def measure(
-    actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: Limits, rest: np.ndarray | None = None
+    actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: OutputLimits, rest: np.ndarray | None = None
 ) -> Residuals:
     """Residuals of one output; the arrays have one shape and any layout, `actual` any storage dtype. The exact value is
     `reference`, and `rest` more.

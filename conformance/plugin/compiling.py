@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conformance.execution.compiled import Compiled, kept
+from conformance.execution.compiler_cache import CompilerCache, kept
 from conformance.execution.workers import Workers
 from conformance.reporting.table import many
 from conformance.worker import wire
@@ -25,7 +25,7 @@ class Compiling:
     """The folder of one run. A worker is told which; the process that started it looks after it."""
 
     def __init__(self, config: pytest.Config, *, isolated: bool) -> None:
-        self.compiled: Compiled | None = None
+        self.compiled: CompilerCache | None = None
         self.workers: Workers | None = None
         """What the kernels of this process run in."""
         self._told = wire.Compiled()
@@ -36,12 +36,12 @@ class Compiling:
         if not isolated or timed or config.getoption("--no-compile-cache") or config.option.collectonly:
             return
         if told is not None:
-            self.compiled = Compiled(Path(told[FOLDER]), told["workerid"]) if FOLDER in told else None
+            self.compiled = CompilerCache(Path(told[FOLDER]), told["workerid"]) if FOLDER in told else None
             return
         used = ExitStack()
         config.add_cleanup(used.close)  # which comes after the end of all kernels' processes
         try:
-            self.compiled = Compiled(used.enter_context(kept()), "main")
+            self.compiled = CompilerCache(used.enter_context(kept()), "main")
         except OSError as error:
             self._problem = f"compilation cache: none, the folder cannot be used ({error.strerror}: {error.filename})"
 

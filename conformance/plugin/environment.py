@@ -50,7 +50,7 @@ class WrongArithmeticError(Exception):
         self.since = since
 
 
-class Environment:
+class EnvironmentChecks:
     """Checks the process that judges: its floating-point mode after every verdict, before that is published; references
     that are known before the first one, every minute and at the end.
 
@@ -170,4 +170,4 @@ def _dropping_the_record(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """After the session: what it makes of the exit status and shows at the end comes first."""
-    config.pluginmanager.register(Environment(config), NAME)
+    config.pluginmanager.register(EnvironmentChecks(config), NAME)

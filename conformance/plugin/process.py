@@ -49,13 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
         _end_with(told[PARENT])
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
-        reporter._tw._file = Output(reporter._tw._file)
+        reporter._tw._file = TolerantStream(reporter._tw._file)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """What is still buffered when pytest ends would be its failure."""
     if sys.__stdout__ is not None and not hasattr(config, "workerinput"):
-        Output(sys.__stdout__).flush()
+        TolerantStream(sys.__stdout__).flush()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -94,7 +94,7 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-class Output:
+class TolerantStream:
     """A stream whose output is dropped from when it cannot be written on: the run goes on, and its exit status is that
     of the verdicts."""
 

@@ -27,7 +27,7 @@ SECONDS, SIGN = 0.1, 30.0
 """Between two pictures, since more are not seen; without a terminal, between two lines that say how far it is."""
 
 
-class Estimate:
+class RemainingTime:
     """Tests done, and seconds that the others will take: by test function, as far as these have run."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Estimate:
         return sum(count * means.get(name, mean) for name, count in self.left.items()) / self.workers
 
 
-class Row:
+class OperatorProgress:
     """The tests of an implementation on an operator."""
 
     def __init__(self, total: int) -> None:
@@ -94,8 +94,8 @@ class Progress:
         self._reporter = reporter
         self._width = reporter._tw.fullwidth - 1
         self._live = live
-        self.estimate = Estimate()
-        self.rows: dict[tuple[str, str], Row] = {}
+        self.estimate = RemainingTime()
+        self.rows: dict[tuple[str, str], OperatorProgress] = {}
         """Unfinished."""
         self._own: set[str] = set()
         """Tests of this process whose letter and path are not written."""
@@ -138,7 +138,7 @@ class Progress:
             self._clear()
             return (yield)
         key = record.implementation, record.operator
-        row = self.rows.setdefault(key, Row(total))
+        row = self.rows.setdefault(key, OperatorProgress(total))
         row.add(record, report.duration)
         if row.done == row.total:
             self._finish(key)

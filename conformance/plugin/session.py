@@ -18,7 +18,7 @@ from conformance.checks import CHECKS
 from conformance.checks.state import calls_are_right_later
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key
-from conformance.execution.naming import base_of
+from conformance.execution.implementation_names import base_of
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
 from conformance.execution.status import Verdict
@@ -185,7 +185,7 @@ class Session:
             from conformance.plugin import timing  # which imports this module
 
             if not self.config.pluginmanager.has_plugin(timing.NAME):
-                self.config.pluginmanager.register(timing.Timing(self.config), timing.NAME)
+                self.config.pluginmanager.register(timing.TimingPlugin(self.config), timing.NAME)
             (operator,), problems = marker.args, marker.kwargs["problems"]
             if (asked := self.selection.problems) is not PROBLEMS:  # a table is none of somebody who names a problem
                 cases = self.plan.timed(operator, [one for one in asked if takes(operator, one.geometry)])

@@ -22,7 +22,7 @@ from conformance.results import build
 from conformance.results.schema import Record
 from conformance.timing import machine, table
 from conformance.timing.measurement import Measurement
-from conformance.timing.run import DEFAULT_VISITS, Run, Subject, time_all, visits
+from conformance.timing.run import DEFAULT_VISITS, Run, TimedKernel, time_all, visits
 
 NAME = "conformance-timing"
 
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
-class Timing:
+class TimingPlugin:
     """What a run has timed. Registered by the session with the first benchmark that is collected."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -46,7 +46,7 @@ class Timing:
         """Seed of the order."""
         self.run = Run([])
         self.asked = self.verified = self.interrupted = False
-        self._subjects: dict[str, Subject] = {}
+        self._subjects: dict[str, TimedKernel] = {}
         """Test -> its kernel, in the order of the table."""
         self._begun = False
         self._visited, self._started = 0, 0.0
@@ -60,7 +60,7 @@ class Timing:
         yield
         for item in (item for item in items if item.get_closest_marker("benchmarks") is not None):
             if isinstance(case := item.callspec.params["case"], Case):
-                self._subjects[item.nodeid] = Subject(case)
+                self._subjects[item.nodeid] = TimedKernel(case)
 
     def verdict(self, test: str, case: Case, enabled: bool) -> tuple[Verdict, Measurement | None]:
         """On a test's case, with its time. The first test that asks has all of them verified and timed, in rounds,
@@ -85,7 +85,7 @@ class Timing:
             pytest.skip("not reached before the run was interrupted")
         return subject.verdict, subject.time
 
-    def _report(self, number: int, subject: Subject) -> None:
+    def _report(self, number: int, subject: TimedKernel) -> None:
         """Now and then a line that says how far it is, where pytest's own progress stands still."""
         now, visits = time.monotonic(), self.config.getoption("--visits")
         start = self._said is None

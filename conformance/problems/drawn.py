@@ -61,14 +61,14 @@ class Choose(Protocol):
     def __call__(self, options: Sequence[T], /) -> T: ...
 
 
-class Budget(NamedTuple):
+class CostLimit(NamedTuple):
     """What a case may cost: FLOPs, and elements of all of its tensors."""
 
     flops: int
     elements: int
 
 
-THIN = Budget(1 << 20, 1 << 16)
+THIN = CostLimit(1 << 20, 1 << 16)
 """Of what a run draws: milliseconds."""
 
 
@@ -122,7 +122,7 @@ def draw(family: str, choose: Choose, rank: int = 2) -> Parameters:
 def drawn(
     family: str,
     choose: Choose,
-    budget: Budget,
+    budget: CostLimit,
     near: Sequence[Parameters] = (),
     sizes: bool = True,
     rank: int = 2,

@@ -28,7 +28,7 @@ Row = tuple[Problem, tuple[Variant, ...]]
 """A problem and variants of it, those of a line of one dtype and layout."""
 
 
-class Line(NamedTuple):
+class RankedProgram(NamedTuple):
     """Some cases of a program, and the lowest level that runs them."""
 
     name: str
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 
 @cache
-def lines(family: str) -> tuple[Line, ...]:
+def lines(family: str) -> tuple[RankedProgram, ...]:
     """The ranking of a family; empty where it has none."""
     file, level, cases = FOLDER / f"{family}.txt", "smoke", 0
     found = []
@@ -55,7 +55,7 @@ def lines(family: str) -> tuple[Line, ...]:
             name, dtype, layout, *words = text.split()
             cases += len(words)
             level = "standard" if level == "smoke" and cases > SMOKE_CASES else level
-            found.append(Line(name, dtype, layout, frozenset(words), level))
+            found.append(RankedProgram(name, dtype, layout, frozenset(words), level))
     return tuple(found)
 
 

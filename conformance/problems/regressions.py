@@ -23,7 +23,7 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CaseSpec:
     """One case, whatever the implementation."""
 
     operator: str
@@ -41,7 +41,7 @@ class Row:
         return " | ".join((self.operator, self.geometry.descriptor, how, str(self.seed)))
 
 
-def row(text: str) -> Row:
+def row(text: str) -> CaseSpec:
     """The case of a text. Raises TableError."""
     parts = [part.strip() for part in text.split("|")]
     if len(parts) != 4 or not 3 <= len(parts[2].split()) <= len(Variant.__dataclass_fields__):
@@ -64,15 +64,15 @@ def row(text: str) -> Row:
         raise TableError(f"{how!r}: there is no such distribution in {variant.dtype}")
     if not (seed.isascii() and seed.isdigit() and len(seed) <= 18):
         raise TableError(f"{seed!r}: the seed must be a whole number from 0 to 10^18 - 1")
-    return Row(operator, geometry, variant, int(seed))
+    return CaseSpec(operator, geometry, variant, int(seed))
 
 
-def rows(text: str) -> tuple[Row, ...]:
+def rows(text: str) -> tuple[CaseSpec, ...]:
     """The cases of a line, in the order of their calls. Raises TableError."""
     return tuple(map(row, text.split(";")))
 
 
-def read(path: Path) -> list[tuple[Row, ...]]:
+def read(path: Path) -> list[tuple[CaseSpec, ...]]:
     """The lines of a file. Raises TableError, and OSError where it cannot be read."""
     found = []
     try:

@@ -14,7 +14,7 @@ from conformance.execution.claims import Claim, Key
 from conformance.implementations.registry import source_hash
 from conformance.problems import PROBLEMS
 from conformance.problems.table import DRAWN
-from conformance.results.claims import ClaimsError, Section, beside, imported, key, read, section, text
+from conformance.results.claims import ClaimsError, ImplementationClaims, beside, imported, key, read, section, text
 from conformance.results.reading import RecordError, UnfinishedError, decode, lines
 from conformance.results.schema import AbsenceRecord, Attempt, Record
 from conformance.training.tables import EMULATED
@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def sections(source: Path, records: Path) -> dict[str, Section]:
+def sections(source: Path, records: Path) -> dict[str, ImplementationClaims]:
     """What a run verified of a source as it is now, by implementation. Raises ClaimsError."""
     mine, digest = defaultdict[str, list[Attempt]](list), source_hash(source)
     others, runs = 0, set()

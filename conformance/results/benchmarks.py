@@ -79,7 +79,7 @@ class Benchmark(Struct, frozen=True):
         return strict_json(bytes(self.extra_info), _EXTRAS)
 
 
-class Document(Struct, frozen=True):
+class BenchmarkFile(Struct, frozen=True):
     """A benchmark file."""
 
     machine_info: MachineInfo
@@ -98,7 +98,7 @@ class _Held(Struct):
 
 
 _HELD = msgspec.json.Decoder(_Held)
-_DOCUMENT = msgspec.json.Decoder(Document)
+_DOCUMENT = msgspec.json.Decoder(BenchmarkFile)
 
 
 def is_document(content: bytes) -> bool:
@@ -110,7 +110,7 @@ def is_document(content: bytes) -> bool:
     return False
 
 
-def document(content: bytes) -> Document:
+def document(content: bytes) -> BenchmarkFile:
     """The benchmark file in bytes. Raises RecordError."""
     try:
         return strict_json(content, _DOCUMENT)

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from conformance.execution.case import Absence, Case
-from conformance.execution.judging import by_probes
+from conformance.execution.judge_outputs import by_probes
 from conformance.execution.selection import BEHAVIOUR
 from conformance.execution.status import Verdict
-from conformance.implementations.host import processor
+from conformance.implementations.devices import processor
 from conformance.inputs.manifest import digest
 from conformance.inputs.stream import GENERATOR
 from conformance.judge import Judgement
@@ -32,7 +32,7 @@ from conformance.results.schema import (
     Inferred,
     Modelled,
     Profile,
-    Waiver,
+    WaiverRecord,
     Work,
     number,
 )
@@ -80,12 +80,14 @@ def now() -> str:
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """Status, reason, waiver and seconds, for the record of any attempt."""
-    declared = verdict.waiver
+    waiver = None
+    if verdict.waiver and verdict.status == "waived":
+        waiver = WaiverRecord(reason=verdict.waiver.reason, url=verdict.waiver.url)
     return {
         "status": verdict.status,
         "reason": verdict.reason,
         "causes": verdict.diagnosis.names if verdict.diagnosis else (),
-        "waiver": Waiver(reason=declared.reason, url=declared.url) if declared and verdict.status == "waived" else None,
+        "waiver": waiver,
         "seconds": {phase: round(seconds, 6) for phase, seconds in verdict.seconds.items()},
     }
 

@@ -43,7 +43,7 @@ class Verified(Struct, frozen=True, kw_only=True):
     problems: tuple[Text, ...]
 
 
-class Section(Struct, frozen=True, kw_only=True):
+class ImplementationClaims(Struct, frozen=True, kw_only=True):
     """One implementation: the run that verified it, and what that verified by operator."""
 
     suite: str
@@ -74,14 +74,14 @@ class Section(Struct, frozen=True, kw_only=True):
         )
 
 
-class Document(Struct, frozen=True, kw_only=True):
+class ClaimsFile(Struct, frozen=True, kw_only=True):
     """The whole file. Nothing in it may be left out: an empty one would claim nothing in silence."""
 
     schema: Literal[1]
-    implementations: Annotated[dict[str, Section], Meta(min_length=1)]
+    implementations: Annotated[dict[str, ImplementationClaims], Meta(min_length=1)]
 
 
-_DECODER = msgspec.json.Decoder(Document)
+_DECODER = msgspec.json.Decoder(ClaimsFile)
 
 
 def beside(source: Path) -> Path:
@@ -102,7 +102,7 @@ def _ours(path: Path) -> bool:
     return path.name[0] not in "._"
 
 
-def read(source: Path) -> dict[str, Section]:
+def read(source: Path) -> dict[str, ImplementationClaims]:
     """The claims beside a file or folder, by implementation; none where there is no file. Raises ClaimsError."""
     file = beside(source)
     try:
@@ -145,7 +145,7 @@ def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
     return msgspec.structs.replace(record, status="fail", reason=claim.lost(record.status, record.reason))
 
 
-def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> Section:
+def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> ImplementationClaims:
     """What the records of one implementation in one run verify; those that did not pass verify nothing.
 
     `imports` are packages, with their versions, that it needs beside those that the records name.
@@ -159,7 +159,7 @@ def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> Section:
     for (operator, variant), problems in sorted(variants.items()):
         alike[operator][tuple(sorted(problems))].append(variant)
     named = {name: value for record in attempts for name, value in record.versions.items() if _is_package(name, value)}
-    return Section(
+    return ImplementationClaims(
         suite=__version__,
         level=attempts[0].run_level,
         seed=attempts[0].seed,
@@ -194,7 +194,7 @@ def _is_package(name: str, value: str) -> bool:
     return name not in NOT_PACKAGES and " " not in name and bool(re.match(r"\d+\.", value))
 
 
-def text(claims: dict[str, Section]) -> bytes:
+def text(claims: dict[str, ImplementationClaims]) -> bytes:
     """A file that is read in a diff: one name a line."""
-    document = msgspec.json.encode(Document(schema=1, implementations=claims), order="deterministic")
+    document = msgspec.json.encode(ClaimsFile(schema=1, implementations=claims), order="deterministic")
     return msgspec.json.format(document, indent=1) + b"\n"

@@ -39,7 +39,7 @@ def number(value: float) -> Number:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
-class Waiver(Struct, frozen=True, kw_only=True):
+class WaiverRecord(Struct, frozen=True, kw_only=True):
     """Why a failure is expected, and where it is tracked."""
 
     reason: Text
@@ -211,7 +211,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     versions: dict[str, str]
     reason: str
     causes: tuple[str, ...] = ()
-    waiver: Waiver | None = None
+    waiver: WaiverRecord | None = None
     run_level: str = ""
     in_process: bool = False
     command: str = ""
@@ -351,7 +351,7 @@ class Footer(Struct, tag_field="kind", tag="footer", frozen=True, kw_only=True):
 Line = Record | Header | Footer
 
 
-class Ceilings(Struct, frozen=True, kw_only=True):
+class CeilingsRecord(Struct, frozen=True, kw_only=True):
     """What a machine was measured to reach; `spread` is a share."""
 
     flop_per_s: float
@@ -398,7 +398,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     rotated_bytes: Count | None = None
     cache_bytes: Count | None = None
     cold: bool | None = None
-    ceilings: Ceilings | None = None
+    ceilings: CeilingsRecord | None = None
     machine: MachineState | None = None
 
     @property

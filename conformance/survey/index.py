@@ -33,7 +33,7 @@ MAX_CHANGES = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SurveyRun:
     """A survey in the site."""
 
     id: str
@@ -45,7 +45,7 @@ class Run:
         return f"{self.started.day} {self.started:%B %Y}"
 
 
-def page(run: Run, environments: Sequence[Environment], earlier: Sequence[Run], top: bool) -> str:
+def page(run: SurveyRun, environments: Sequence[Environment], earlier: Sequence[SurveyRun], top: bool) -> str:
     """The page as text: for the top of the site, or for the run's own folder, where it stays."""
     css = Markup("\n").join(
         Markup((folder / name).read_text(encoding="utf-8"))

@@ -30,7 +30,7 @@ from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.tables import Digest
 from conformance.survey import badge, model
-from conformance.survey.index import Run, page
+from conformance.survey.index import SurveyRun, page
 from conformance.survey.matrix import Environment, broken, document, lines, usual
 from conformance.survey.model import Survey, Surveyed, SurveyError
 
@@ -49,7 +49,7 @@ def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
     started = _moment(survey, folder)
     with _beside(out) as beside:
         environments, identity = _read(survey, folder, beside)
-        run = Run(f"{started:%Y-%m-%d}-{identity[:8]}", started, survey)
+        run = SurveyRun(f"{started:%Y-%m-%d}-{identity[:8]}", started, survey)
         earlier = [one for one in runs(out) if one.id != run.id]
         if earlier and earlier[0].started > started:
             raise SurveyError(
@@ -62,13 +62,13 @@ def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
     return out / PAGE, errors
 
 
-def runs(out: Path) -> list[Run]:
+def runs(out: Path) -> list[SurveyRun]:
     """The surveys that a site has, the newest first; without those that cannot be read."""
     found = []
     for file in out.glob(f"{RUNS}/*/{model.NAME}"):
         with suppress(SurveyError):
             survey = model.read(file.parent)
-            found.append(Run(file.parent.name, _moment(survey, file.parent), survey))
+            found.append(SurveyRun(file.parent.name, _moment(survey, file.parent), survey))
     return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
 
 
@@ -144,7 +144,7 @@ def _slug(name: str, taken: set[str]) -> str:
     return slug
 
 
-def _written(run: Run, environments: Sequence[Environment], earlier: Sequence[Run], beside: Path) -> Path:
+def _written(run: SurveyRun, environments: Sequence[Environment], earlier: Sequence[SurveyRun], beside: Path) -> Path:
     """The new files of the site, in a folder, as they belong into it."""
     made = beside / "site"
     own = made / RUNS / run.id

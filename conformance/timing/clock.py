@@ -34,7 +34,7 @@ class CheatError(KernelFailure):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TimedCall:
     """What a call returned, and its seconds: by the device's own events where it has some, and until it was idle."""
 
     result: Any
@@ -59,7 +59,7 @@ class Clock:
     _turns: list[tuple[float, float]] = field(default_factory=list, init=False)
     """Of calls after others: seconds of the fastest of these, and of the call."""
 
-    def call(self, native: Sequence[Any], *before: Sequence[Any]) -> Call:
+    def call(self, native: Sequence[Any], *before: Sequence[Any]) -> TimedCall:
         """The kernel, timed, after calls on other inputs. Raises CheatError for what cannot be true."""
         start = perf_counter()
         result, walls, events = self.invocation.timed(*before, native)
@@ -72,7 +72,7 @@ class Clock:
         self._spans.append((told, span))
         if before:
             self._turns.append((min(walls[:-1]), walls[-1]))
-        return Call(result, walls[-1], events)
+        return TimedCall(result, walls[-1], events)
 
     def require_agreement(self, native: Sequence[Any], *before: Sequence[Any]) -> None:
         """Raises CheatError where the process has said less than calls took, or has said it of others than those that

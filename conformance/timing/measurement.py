@@ -57,7 +57,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RooflineFinding:
     """Why a share of the roofline is above 100%. What is `impossible` is compared with nothing."""
 
     text: str
@@ -146,7 +146,7 @@ class Measurement:
         return self.cache is not None and self.rotated >= self.cache
 
     @property
-    def finding(self) -> Finding | None:
+    def finding(self) -> RooflineFinding | None:
         """What a share above 100% means. It is impossible where the time lies below the roofline's by more than the
         ceilings' spread and nothing else explains it.
 
@@ -170,7 +170,7 @@ class Measurement:
         # of a single call only the products count: it may find its data in the cache
         for seconds, least in ((self.median, floor), (self.minimum, products)):
             if not arithmetic and seconds * (1 + known.spread + MARGIN) < least:
-                return Finding(
+                return RooflineFinding(
                     f"{seconds:.3g} s is less than the {least:.3g} s of the ceilings (which spread by "
                     f"{known.spread:.0%}): work is left out, or not waited for, or Contract(algorithm=...) is not what "
                     f"the kernel does",
@@ -180,7 +180,7 @@ class Measurement:
             return None
         faster, cached = "it is faster than the libraries that set the ceiling", "its data may lie in the cache"
         why = arithmetic or (faster if self.median < floor else cached)
-        return Finding(f"{share:.0%} of the roofline: {why}", impossible=False)
+        return RooflineFinding(f"{share:.0%} of the roofline: {why}", impossible=False)
 
     @property
     def impossible(self) -> bool:
@@ -217,7 +217,7 @@ class Measurement:
             cold=self.cold,
             ceilings=None
             if known is None
-            else schema.Ceilings(flop_per_s=known.flops, byte_per_s=known.bandwidth, spread=known.spread),
+            else schema.CeilingsRecord(flop_per_s=known.flops, byte_per_s=known.bandwidth, spread=known.spread),
         )
         rates = {} if self.impossible else dict(zip(RATES, (self.flops, self.share), strict=True))
         return {**rates, "timing": msgspec.to_builtins(timing)}

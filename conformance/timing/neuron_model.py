@@ -40,7 +40,7 @@ SHORT = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LayerTime:
     """One layer in one direction: microseconds, and bytes of contiguous runs in HBM; `refused` where it has none."""
 
     target: str
@@ -121,7 +121,7 @@ def modelled(
     layers: Sequence[Problem],
     directions: Sequence[str],
     dtypes: Sequence[str],
-) -> Iterator[Row]:
+) -> Iterator[LayerTime]:
     """A row for each implementation, dtype, layer and direction."""
     for implementation in implementations:
         for dtype in dtypes:
@@ -130,7 +130,7 @@ def modelled(
                     yield _row(implementation, dtype, layer, direction)
 
 
-def _row(implementation: Implementation, dtype: str, layer: Problem, direction: str) -> Row:
+def _row(implementation: Implementation, dtype: str, layer: Problem, direction: str) -> LayerTime:
     operator = OPERATORS[DIRECTIONS[direction]]
     kernel = next(k for k in implementation.kernels if k.operator == operator.name and dtype in k.dtypes)
     target = implementation.arrays.describe()["target"]
@@ -138,10 +138,10 @@ def _row(implementation: Implementation, dtype: str, layer: Problem, direction: 
         with implementation.arrays.modelled() as found:  # type: ignore[attr-defined]
             _issued(implementation, kernel, operator, layer, dtype)
     except Unsupported as refusal:
-        return Row(target, dtype, layer.name, direction, refused=str(refusal))
+        return LayerTime(target, dtype, layer.name, direction, refused=str(refusal))
     geometry = layer.geometry
     least = operator.bytes(geometry, STORAGE[dtype].itemsize)
-    return Row(
+    return LayerTime(
         target, dtype, layer.name, direction, found.lower_us, found.scheduled_us, found.upper_us,
         found.roofline_us(dtype, operator.flops(geometry), least), found.limit, found.shortest_run,
         found.share_below(SHORT),
@@ -159,7 +159,7 @@ def _issued(implementation: Implementation, kernel: Kernel, operator: Operator, 
     invocation.start(invocation.to_device(inputs))
 
 
-def _told(row: Row) -> str:
+def _told(row: LayerTime) -> str:
     place = f"{row.target} {row.dtype} {row.layer} {row.direction}"
     if row.refused:
         return f"{place}: refused, {row.refused}"
@@ -173,7 +173,7 @@ HEADS = (
 )  # fmt: skip
 
 
-def markdown(rows: Sequence[Row], before: dict[tuple[str, ...], Row]) -> Iterator[str]:
+def markdown(rows: Sequence[LayerTime], before: dict[tuple[str, ...], LayerTime]) -> Iterator[str]:
     """A table for each target and dtype; with the ratio of an earlier run where one is given."""
     heads = (*HEADS[:5], *(("ratio before",) if before else ()), *HEADS[5:])
     for place in dict.fromkeys((row.target, row.dtype) for row in rows):
@@ -185,12 +185,12 @@ def markdown(rows: Sequence[Row], before: dict[tuple[str, ...], Row]) -> Iterato
         yield ""
 
 
-def _ratio(row: Row) -> str:
+def _ratio(row: LayerTime) -> str:
     """As a range from no pause to the schedule."""
     return f"{row.lower_us / row.roofline_us:.2f} to {row.scheduled_us / row.roofline_us:.2f}"
 
 
-def _cells(row: Row, old: Row | None, compared: bool) -> Iterator[str]:
+def _cells(row: LayerTime, old: LayerTime | None, compared: bool) -> Iterator[str]:
     yield from (row.layer, row.direction)
     if row.refused:
         yield from ("refused: " + row.refused.replace("|", "/"), *[""] * (6 + compared))
@@ -201,22 +201,22 @@ def _cells(row: Row, old: Row | None, compared: bool) -> Iterator[str]:
     yield from (_ratio(row), row.limit, f"{row.shortest_run:,} B", f"{row.short_share:.0%}")
 
 
-def _written(rows: Sequence[Row]) -> str:
+def _written(rows: Sequence[LayerTime]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Row))
+    writer.writerow(field.name for field in fields(LayerTime))
     writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in astuple(row)] for row in rows)
     return text.getvalue()
 
 
-def _read(path: Path) -> dict[tuple[str, ...], Row]:
+def _read(path: Path) -> dict[tuple[str, ...], LayerTime]:
     """A file of --csv. Raises NotModelled."""
     kinds = {"int": int, "float": float, "str": str}
     found = {}
     with path.open(encoding="utf-8", newline="") as lines:
         for number, line in enumerate(csv.DictReader(lines), 2):
             try:
-                row = Row(**{field.name: kinds[str(field.type)](line[field.name]) for field in fields(Row)})
+                row = LayerTime(**{field.name: kinds[str(field.type)](line[field.name]) for field in fields(LayerTime)})
             except (KeyError, TypeError, ValueError) as problem:
                 raise NotModelled(f"{path}, line {number}: {problem!r}; write it with --csv of this command") from None
             found[row.key] = row

@@ -18,9 +18,9 @@ from functools import partial
 from threadpoolctl import threadpool_limits
 
 from conformance.execution.case import Case
+from conformance.execution.handles import Exited, Raised, asked
 from conformance.execution.invocation import instruments
 from conformance.execution.process import Crash, Process
-from conformance.execution.remote import Exited, Raised, asked
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
@@ -46,7 +46,7 @@ def visits(text: str) -> int:
 
 
 @dataclass(slots=True)
-class Subject:
+class TimedKernel:
     """A kernel on a problem: its verdict, and its visits as long as that is `pass`."""
 
     case: Case
@@ -96,7 +96,7 @@ class Subject:
 class Run:
     """What was timed, and the machine meanwhile."""
 
-    subjects: Sequence[Subject]
+    subjects: Sequence[TimedKernel]
     conditions: Conditions = field(default_factory=lambda: Conditions(ceilings.reference().seconds))
     rounds: int = 0
 
@@ -122,7 +122,9 @@ class Run:
         return {} if self.state.state == "unusable" else compared(self.times)
 
 
-def time_all(run: Run, count: int, order: int, workers: Workers | None, report: Callable[[int, Subject], None]) -> None:
+def time_all(
+    run: Run, count: int, order: int, workers: Workers | None, report: Callable[[int, TimedKernel], None]
+) -> None:
     """Fill a run. Kernels are visited in an order that the number determines. `report` hears of each visit before it
     begins: its round, and to whom. Raises KeyboardInterrupt, and what `conformance.timing.machine.share_threads`
     raises; what was timed until then is in the run.
@@ -158,10 +160,10 @@ def measure_ceilings(run: Run, process: Process | None) -> None:
             known.append(roofline.measure_ceilings(device, process))
 
 
-def _shuffled(subjects: Sequence[Subject], generator: random.Random) -> list[list[Subject]]:
+def _shuffled(subjects: Sequence[TimedKernel], generator: random.Random) -> list[list[TimedKernel]]:
     """By problem, so that no kernel is always timed when the machine is warm or busy; those on one problem stay beside
     each other, in an order of their own."""
-    groups: dict[Hashable, list[Subject]] = {}
+    groups: dict[Hashable, list[TimedKernel]] = {}
     for subject in subjects:
         groups.setdefault((subject.case.operator.name, subject.case.problem), []).append(subject)
     found = list(groups.values())

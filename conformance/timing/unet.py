@@ -13,20 +13,19 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from conformance.execution.ability import absence_reason
-from conformance.execution.case import Absence, Case
+from conformance.execution.case import Absence, Case, absence_reason
 from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
 from conformance.execution.selection import Selection, SelectionError, split
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
-from conformance.implementations.host import processor
+from conformance.implementations.devices import processor
 from conformance.inputs.manifest import SEED
 from conformance.problems import Problem, of_section
 from conformance.resources import IMPLS
 from conformance.timing import machine, table, unet_table
-from conformance.timing.run import DEFAULT_VISITS, Run, Subject, time_all, visits
+from conformance.timing.run import DEFAULT_VISITS, Run, TimedKernel, time_all, visits
 
 UNET = of_section("conv", "unet")
 DIRECTIONS = {
@@ -133,7 +132,7 @@ def report(plan: Plan, layers: Sequence[Problem], count: int, write: Write, work
         f"threads: {threads}; {count} visits to each kernel",
     ]
     found = [case for operator in plan.selection.operators for case in plan.timed(operator, layers)]
-    run = Run([Subject(case) for case in found if isinstance(case, Case)])
+    run = Run([TimedKernel(case) for case in found if isinstance(case, Case)])
     interrupted = False
     try:
         time_all(run, count, random.SystemRandom().randrange(10**6), workers, _progress(len(run.subjects), count))
@@ -159,11 +158,11 @@ def report(plan: Plan, layers: Sequence[Problem], count: int, write: Write, work
     return status
 
 
-def _progress(subjects: int, count: int) -> Callable[[int, Subject], None]:
+def _progress(subjects: int, count: int) -> Callable[[int, TimedKernel], None]:
     """On a terminal, one line that the next replaces."""
     seen = 0
 
-    def say(number: int, subject: Subject) -> None:
+    def say(number: int, subject: TimedKernel) -> None:
         nonlocal seen
         seen += 1
         if sys.stderr.isatty():

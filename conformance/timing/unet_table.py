@@ -12,7 +12,7 @@ from itertools import chain
 from conformance.execution.case import Absence
 from conformance.results.schema import MachineState
 from conformance.timing.measurement import Key, Measurement, Ratio, means
-from conformance.timing.run import Run, Subject
+from conformance.timing.run import Run, TimedKernel
 from conformance.timing.table import ABSENT, finding_lines, laid_out, times, unsteady_lines, wrapped
 
 
@@ -21,7 +21,7 @@ class Direction:
     """The U-Net's layers in one direction: by problem, then implementation, and who has none."""
 
     operator: str
-    subjects: tuple[Subject, ...]
+    subjects: tuple[TimedKernel, ...]
     times: dict[int, Measurement] = field(default_factory=dict)
     """Subject, by its place -> its time."""
     ratios: dict[Key, Ratio] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def directions(run: Run, absent: Iterable[Absence]) -> list[Direction]:
     return found
 
 
-def status(subject: Subject) -> str:
+def status(subject: TimedKernel) -> str:
     """Of the verdict; of a kernel that was not reached before the run was interrupted, that."""
     return subject.verdict.status if subject.verdict is not None else "not reached"
 

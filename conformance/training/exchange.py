@@ -75,11 +75,11 @@ class Observer(Protocol):
         ...
 
 
-class Returned(Struct, frozen=True, tag=True):
+class CallTensors(Struct, frozen=True, tag=True):
     """A call whose beginning was told, with its tensors."""
 
-    inputs: dict[str, wire.Tensor]
-    outputs: dict[str, wire.Tensor]
+    inputs: dict[str, wire.ArrayLocation]
+    outputs: dict[str, wire.ArrayLocation]
 
 
 class History(Struct, frozen=True, tag=True):
@@ -109,12 +109,12 @@ class Consulting:
         inputs, outputs = (
             {name: self.server.store(array) for name, array in arrays.items()} for arrays in (call.inputs, call.outputs)
         )
-        self.server.consult(Returned(inputs, outputs))
+        self.server.consult(CallTensors(inputs, outputs))
 
 
 def train(server: Server, name: str, configuration: TrainingConfiguration, layout: str, seed: int) -> History:
     """Runs in the kernel's process; before it returns, `server` consults the judge on every call: first its `Place`,
-    then what was `Returned`."""
+    then its `CallTensors`."""
     from conformance.training.loop import run  # torch is needed from here on
 
     return run(configuration, server.known[name], layout, seed, Consulting(server))

@@ -92,7 +92,7 @@ def _site(module: Any, implementation: Implementation, layout: str, name: str = 
     forward = "conv_backward_data" if transposed else "conv_forward"
     for direction in (forward, "conv_backward_weight"):
         try:
-            site.kernels.find(direction, Known(module), module.weight.dtype, str(site))
+            site.kernels.find(direction, LayerGeometry(module), module.weight.dtype, str(site))
         except ImplementationError as problem:
             if not isinstance(problem.__cause__, NotKnownYet):
                 raise
@@ -103,7 +103,7 @@ class NotKnownYet(Exception):
     """A predicate asked for what only an input tells."""
 
 
-class Known:
+class LayerGeometry:
     """What is known of a layer's geometry before it has seen an input, for the `when=` of a kernel."""
 
     def __init__(self, module: Any) -> None:

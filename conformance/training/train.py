@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from conformance.execution.handles import asked
 from conformance.execution.process import Crash, Process
-from conformance.execution.remote import asked
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.implementations.implementation import Implementation, Unsupported, Waiver
 from conformance.inputs import DISTRIBUTIONS
@@ -20,7 +20,7 @@ from conformance.results import build
 from conformance.results.schema import SCHEMA, Scores, TrainingRecord, TrainingRun, number
 from conformance.training import exchange
 from conformance.training.audit import Audit
-from conformance.training.exchange import Call, History, Place, Returned
+from conformance.training.exchange import Call, CallTensors, History, Place
 from conformance.training.required import Training
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION, OPERATOR, TrainingConfiguration
 
@@ -64,13 +64,13 @@ def run(
     return history
 
 
-def _asked(process: Process, name: str, *given: Any) -> Place | Returned | History:
-    union: Any = Place | Returned | History
-    found: Place | Returned | History = asked(process, union, name, *given)
+def _asked(process: Process, name: str, *given: Any) -> Place | CallTensors | History:
+    union: Any = Place | CallTensors | History
+    found: Place | CallTensors | History = asked(process, union, name, *given)
     return found
 
 
-def _called(process: Process, implementation: Implementation, layout: str, place: Place, told: Returned) -> Call:
+def _called(process: Process, implementation: Implementation, layout: str, place: Place, told: CallTensors) -> Call:
     """A call with its tensors. Raises Unsupported where no kernel is declared for it, and IncompleteError for tensors
     that are not those of the call that began."""
     operator = OPERATORS[place.direction]

@@ -20,8 +20,8 @@ from conformance.worker.repeating import Call
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """Those of this process, for arrays of one bridge. `conformance.execution.remote.Instruments` are those of
-    another."""
+    """Those of this process, for arrays of one bridge. `conformance.execution.remote.RemoteInstruments` are
+    those of another."""
 
     bridge: ArrayBridge
 

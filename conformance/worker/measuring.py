@@ -10,7 +10,7 @@ from conformance.worker import ceilings, wire
 from conformance.worker.instruments import Instruments
 
 
-class Known(Protocol):
+class ProcessState(Protocol):
     """What a kernel's process has loaded and holds."""
 
     def bridge(self, name: str) -> ArrayBridge: ...
@@ -23,7 +23,7 @@ class Measuring:
     """Every public method is an operation, as those of `conformance.worker.serve.Server`, to whose names they add
     `measuring.`."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: ProcessState) -> None:
         self._known = known
 
     def timed(

@@ -26,7 +26,7 @@ from conformance.implementations import registry, vocabulary
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
-from conformance.worker import compiling, memory, wire
+from conformance.worker import compile_meter, memory, wire
 from conformance.worker.audit import audited
 from conformance.worker.guard import Guard
 from conformance.worker.measuring import Measuring
@@ -51,7 +51,7 @@ class Server:
         self.arrays: dict[int, Any] = {}
         self.measuring = Measuring(self)
         self._meter: Any = None
-        self._compiling = compiling.Meter()
+        self._compiling = compile_meter.Meter()
         self._mode = floating_point.mode()
 
     # files
@@ -100,24 +100,24 @@ class Server:
 
     # arrays
 
-    def put(self, name: str, number: int, tensor: wire.Tensor) -> None:
+    def put(self, name: str, number: int, tensor: wire.ArrayLocation) -> None:
         """From the host."""
         self.arrays[number] = self.known[name].arrays.from_host(wire.read(self._in, tensor))
 
-    def fetch(self, name: str, number: int) -> wire.Tensor:
+    def fetch(self, name: str, number: int) -> wire.ArrayLocation:
         """To the host."""
         return self.store(self.known[name].arrays.to_host(self.arrays[number]))
 
-    def fetch_all(self, name: str, numbers: Sequence[int]) -> list[wire.Tensor]:
+    def fetch_all(self, name: str, numbers: Sequence[int]) -> list[wire.ArrayLocation]:
         """Several in one exchange."""
         return [self.fetch(name, number) for number in numbers]
 
-    def store(self, array: np.ndarray) -> wire.Tensor:
+    def store(self, array: np.ndarray) -> wire.ArrayLocation:
         """Put an array where the judge can read it, until the next request."""
         tensor, self._end = wire.write(self._out, array, self._end)
         return tensor
 
-    def overwrite(self, name: str, number: int, tensor: wire.Tensor) -> bool:
+    def overwrite(self, name: str, number: int, tensor: wire.ArrayLocation) -> bool:
         return bool(self.known[name].arrays.overwrite(self.arrays[number], wire.read(self._in, tensor)))
 
     def view(
@@ -125,7 +125,7 @@ class Server:
     ) -> None:
         self.arrays[number] = self.known[name].arrays.view(self.arrays[whole], offset, shape, strides)
 
-    def placed(self, name: str, number: int, tensor: wire.Tensor, side: str) -> None:
+    def placed(self, name: str, number: int, tensor: wire.ArrayLocation, side: str) -> None:
         self.arrays[number] = self.known[name].arrays.placed(wire.read(self._in, tensor), side)
 
     def overlap(self, name: str, first: int, second: int) -> bool:
@@ -226,7 +226,7 @@ class Server:
     def consult(self, value: Any) -> None:
         """From within an operation: answer by a value, and go on when the judge says `proceed`. In between it may ask
         for other operations. Raises Stopped when it says `stop`."""
-        self._send(wire.Answer(value))
+        self._send(wire.Reply(value))
         while True:
             *others, last = operations = self._next()
             if last not in (("proceed",), ("stop",)):
@@ -245,30 +245,30 @@ class Server:
         self._end = 0
         return operations
 
-    def _send(self, answer: wire.Answer) -> None:
+    def _send(self, reply: wire.Reply) -> None:
         if os.getpid() != self._process:  # a kernel has forked, and both have returned: one of them is enough
             os._exit(0)
         for stream in (sys.stdout, sys.stderr):
             with suppress(BaseException):
                 stream.flush()
-        answer.findings, self.guard.findings[:] = tuple(map(plain, self.guard.findings)), []
+        reply.findings, self.guard.findings[:] = tuple(map(plain, self.guard.findings)), []
         with suppress(Exception):  # of a module that calls itself jax
-            answer.compiled = self._compiling.compiled()
-        encoded = self._encoder.encode(answer)
+            reply.compiled = self._compiling.compiled()
+        encoded = self._encoder.encode(reply)
         self._connection.setblocking(True)
         self._connection.sendall(len(encoded).to_bytes(wire.LENGTH, "little") + encoded)
 
-    def answer(self, operations: Sequence[tuple[Any, ...]]) -> wire.Answer:
-        """The answer to one request; whatever kernels raise is part of it."""
-        answer = wire.Answer()
+    def answer(self, operations: Sequence[tuple[Any, ...]]) -> wire.Reply:
+        """The reply to one request; whatever kernels raise is part of it."""
+        reply = wire.Reply()
         for name, *given in operations:
             try:
-                answer.value = attrgetter(name)(self)(*given)
+                reply.value = attrgetter(name)(self)(*given)
             except BaseException as error:
-                answer.value, answer.failure = None, _failure(error, self.guard.own)
-                answer.spoiled = self._lost(error, given)
+                reply.value, reply.failure = None, _failure(error, self.guard.own)
+                reply.spoiled = self._lost(error, given)
                 break
-        return answer
+        return reply
 
     def _lost(self, error: BaseException, given: Sequence[Any]) -> bool:
         """Whether an error has left a device unusable: a kernel's illegal access to memory ends every later call."""
@@ -306,10 +306,10 @@ def _failure(error: BaseException, own: Sequence[str]) -> wire.Failure:
     )
 
 
-def _described(one: declared.Implementation) -> wire.Implementation:
+def _described(one: declared.Implementation) -> wire.ImplementationSpec:
     bridge: Any = one.arrays
     places = {n: str(getattr(bridge, n)) for n in ("device", "platform") if hasattr(bridge, n)}
-    seen = wire.Bridge(
+    seen = wire.BridgeSpec(
         name=str(bridge.name),
         place=places,
         stands_for=tuple(map(str, getattr(bridge, "stands_for", ()))),
@@ -321,25 +321,25 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         pages=bool(getattr(bridge, "pages", False)),
         negative_strides=bool(getattr(bridge, "negative_strides", False)),
     )
-    return wire.Implementation(
+    return wire.ImplementationSpec(
         name=one.name,
         device=one.device,
         version=plain(str(one.version)),
         contract=one.contract.as_record(),
         bridge=seen,
         kernels=tuple(
-            wire.Kernel(
+            wire.KernelSpec(
                 wire.importable(k.function, k.keywords), k.operator, k.dtypes, k.layouts, k.when is not None,
                 k.contract.as_record(),
             )
             for k in one.kernels
         ),
         variants=tuple(
-            wire.Variant(wire.importable(v.function, v.keywords), v.operator, plain(v.label), v.saves)
+            wire.VariantSpec(wire.importable(v.function, v.keywords), v.operator, plain(v.label), v.saves)
             for v in one.autograd_variants
         ),
         waivers=tuple(
-            wire.Waiver(
+            wire.WaiverSpec(
                 w.operator, plain(w.reason), plain(w.url), w.when is not None, w.dtypes, w.distributions, w.storages
             )
             for w in one.waivers
@@ -347,7 +347,7 @@ def _described(one: declared.Implementation) -> wire.Implementation:
         deterministic=bool(one.deterministic),
         unsafe=tuple(one.unsafe),
         compiles_per_shape=bool(one.compiles_per_shape),
-        settings=tuple(wire.Setting(plain(s.label), dict(s.environment)) for s in one.settings),
+        settings=tuple(wire.SettingSpec(plain(s.label), dict(s.environment)) for s in one.settings),
         layouts=dict(one.layouts),
     )  # fmt: skip
 

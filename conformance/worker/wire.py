@@ -1,6 +1,6 @@
 """What passes between the judge and a kernel's process.
 
-Requests are pickled: a kernel's process trusts the judge. Answers are MessagePack of a fixed type: the judge trusts
+Requests are pickled: a kernel's process trusts the judge. Replies are MessagePack of a fixed type: the judge trusts
 nobody. Tensors lie in two files in memory, one for each direction, which neither side maps where the other could cut it
 off: reading beyond its end would be a signal, not an error.
 """
@@ -22,8 +22,8 @@ from conformance.zeros import LARGE, bytes_of, filled
 
 LENGTH = 8
 """Bytes before a message that say how long it is."""
-MAX_ANSWER = 1 << 24
-"""Bytes of the longest answer that is read; tensors are not part of it."""
+MAX_REPLY = 1 << 24
+"""Bytes of the longest reply that is read; tensors are not part of it."""
 READY = b"r"
 """What a process sends first: from now on time is its kernels'."""
 MAX_TEXT = 8000
@@ -38,7 +38,7 @@ _NAMED = {
 """Dtypes that NumPy has no letter for."""
 
 
-class Tensor(Struct, frozen=True, array_like=True):
+class ArrayLocation(Struct, frozen=True, array_like=True):
     """Where an array lies in a file, C-contiguous."""
 
     offset: int
@@ -57,7 +57,7 @@ class Array(Struct, frozen=True):
     number: int
 
 
-class Function(Struct, frozen=True):
+class FunctionSpec(Struct, frozen=True):
     """A function that a file declares, and where it can be imported from; `module` is empty where it cannot."""
 
     keywords: tuple[str, ...]
@@ -66,8 +66,8 @@ class Function(Struct, frozen=True):
     file: str = ""
 
 
-class Kernel(Struct, frozen=True):
-    function: Function
+class KernelSpec(Struct, frozen=True):
+    function: FunctionSpec
     operator: str
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
@@ -75,14 +75,14 @@ class Kernel(Struct, frozen=True):
     contract: dict[str, str | int]
 
 
-class Variant(Struct, frozen=True):
-    function: Function
+class VariantSpec(Struct, frozen=True):
+    function: FunctionSpec
     operator: str
     label: str
     saves: int | None
 
 
-class Waiver(Struct, frozen=True):
+class WaiverSpec(Struct, frozen=True):
     operator: str
     reason: str
     url: str
@@ -92,12 +92,12 @@ class Waiver(Struct, frozen=True):
     storages: tuple[str, ...]
 
 
-class Setting(Struct, frozen=True):
+class SettingSpec(Struct, frozen=True):
     label: str
     environment: dict[str, str]
 
 
-class Bridge(Struct, frozen=True):
+class BridgeSpec(Struct, frozen=True):
     """What is known of a bridge without its framework; `able` are the optional methods that it has."""
 
     name: str
@@ -113,19 +113,19 @@ class Bridge(Struct, frozen=True):
     negative_strides: bool
 
 
-class Implementation(Struct, frozen=True):
+class ImplementationSpec(Struct, frozen=True):
     name: str
     device: str
     version: str
     contract: dict[str, str | int]
-    bridge: Bridge
-    kernels: tuple[Kernel, ...]
-    variants: tuple[Variant, ...]
-    waivers: tuple[Waiver, ...]
+    bridge: BridgeSpec
+    kernels: tuple[KernelSpec, ...]
+    variants: tuple[VariantSpec, ...]
+    waivers: tuple[WaiverSpec, ...]
     deterministic: bool = False
     unsafe: tuple[str, ...] = ()
     compiles_per_shape: bool = False
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[SettingSpec, ...] = ()
     layouts: dict[str, str] = {}
     """Those of its own: names and letters."""
 
@@ -133,7 +133,7 @@ class Implementation(Struct, frozen=True):
 class Loaded(Struct, frozen=True):
     """What became of a file: what it defines, or why it cannot be used."""
 
-    implementations: tuple[Implementation, ...] = ()
+    implementations: tuple[ImplementationSpec, ...] = ()
     unavailable: str | None = None
     broken: str | None = None
     file: str = ""
@@ -189,7 +189,7 @@ class Compiled(Struct, frozen=True, array_like=True):
         return Compiled(self.programs + other.programs, self.kept + other.kept, self.seconds + other.seconds)
 
 
-class Answer(Struct):
+class Reply(Struct):
     """The result of the last operation of a request, or the failure of the first that failed."""
 
     value: Any = None
@@ -207,7 +207,7 @@ def plain(text: str, length: int = MAX_TEXT) -> str:
     return text[:length].encode("utf-8", "replace").decode()
 
 
-def importable(function: Any, keywords: tuple[str, ...] = ()) -> Function:
+def importable(function: Any, keywords: tuple[str, ...] = ()) -> FunctionSpec:
     """A function with the place that it can be imported from, if it is found there."""
     module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
     found: Any = sys.modules.get(module)
@@ -215,8 +215,8 @@ def importable(function: Any, keywords: tuple[str, ...] = ()) -> Function:
     for part in qualname.split("."):
         found = getattr(found, part, None)
     if found is not function or file is None:
-        return Function(keywords)
-    return Function(keywords, plain(module), plain(qualname), plain(str(file)))
+        return FunctionSpec(keywords)
+    return FunctionSpec(keywords, plain(module), plain(qualname), plain(str(file)))
 
 
 def memory_file() -> int:
@@ -227,13 +227,13 @@ def memory_file() -> int:
         return os.dup(file.fileno())
 
 
-def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[Tensor, int]:
+def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[ArrayLocation, int]:
     """Store an array; returns its place and the offset after it. Of Python objects there is only a shape.
 
     Blocks of zeros in large arrays become holes, which take no memory: before that, the file is cut off at the offset.
     """
     if array.dtype.hasobject:
-        return Tensor(0, OBJECTS, array.shape), offset
+        return ArrayLocation(0, OBJECTS, array.shape), offset
     data = bytes_of(np.ascontiguousarray(array))
     if array.nbytes >= LARGE:
         os.ftruncate(descriptor, offset)
@@ -245,10 +245,10 @@ def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[Tensor, int]
             rest, position = rest[count:], position + count
     position = offset + array.nbytes
     name = array.dtype.name if array.dtype.name in _NAMED else array.dtype.str
-    return Tensor(offset, name, tuple(array.shape)), (position + 63) // 64 * 64
+    return ArrayLocation(offset, name, tuple(array.shape)), (position + 63) // 64 * 64
 
 
-def read(descriptor: int, tensor: Tensor) -> np.ndarray:
+def read(descriptor: int, tensor: ArrayLocation) -> np.ndarray:
     """An array of its own. Raises ValueError or TypeError where the file or the description is not what it says."""
     dtype, size = tensor.type, 1
     for extent in tensor.shape:

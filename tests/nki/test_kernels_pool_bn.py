@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.calibration.subject import Subject, judgements
+from conformance.calibration.known_kernel import KnownKernel, judgements
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, Arrays, Operator, PoolGeometry, parse
@@ -199,13 +199,13 @@ def test_weights_that_fit_nowhere_are_refused(monkeypatch: pytest.MonkeyPatch):
 STYLE = Path(__file__).parents[1] / "nki_emulator" / "style"
 
 
-def _subject(file: str, kernel: str) -> Subject:
+def _subject(file: str, kernel: str) -> KnownKernel:
     function = getattr(load(STYLE / file), kernel)
 
     def run(operator: Operator, geometry: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
         return {"y": np.stack([function(image, geometry.r) for image in inputs["x"]])}
 
-    return Subject(f"{file} {kernel}", "nki", run, operators=("avg_pool_forward",))
+    return KnownKernel(f"{file} {kernel}", "nki", run, operators=("avg_pool_forward",))
 
 
 def _out(file: str, kernel: str, descriptor: str, distribution: str) -> tuple[int, int, bool]:

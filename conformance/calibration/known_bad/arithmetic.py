@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.calibration.known_bad.base import stored
+from conformance.calibration.known_kernel import Run
 from conformance.calibration.lowering import lowered
 from conformance.calibration.rounding import Way, overflowing
-from conformance.calibration.subject import Run
 from conformance.dtypes import FORMATS, Format, sums_of
 from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.conv.mistakes import over_places
@@ -49,7 +49,7 @@ def added(terms: Iterable[np.ndarray], format: Format, way: Way = np.rint) -> np
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic:
+class KernelArithmetic:
     """How a kernel computes. With the defaults: exact sums and one rounding.
 
     first, second  what becomes of the two factors of the matrix product (weights or dy first, data second)
@@ -91,5 +91,5 @@ class Arithmetic:
         return added((a[..., i : i + step] @ b[:, i : i + step] for i in starts), *chosen)
 
 
-EXACT: Run = Arithmetic()
+EXACT: Run = KernelArithmetic()
 """The good kernel of the precision mutants."""

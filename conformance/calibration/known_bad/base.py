@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.subject import Run, Subject
+from conformance.calibration.known_kernel import KnownKernel, Run
 from conformance.dtypes import STORAGE, WHOLE
 from conformance.operators import NORMALISED, ORDINARY, Arrays, Operator
 
@@ -49,7 +49,7 @@ def on_outputs(change: Callable[[np.ndarray, Any], np.ndarray]) -> Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant(Subject):
+class Mutant(KnownKernel):
     """A kernel that deviates from `base`. Where its outputs are those of `base` bit by bit, it is no mutant."""
 
     base: Run = plain

@@ -16,8 +16,8 @@ from conformance.calibration.known_bad.base import Mutant
 from conformance.calibration.known_good import moments, sums
 from conformance.calibration.known_good.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn, two_passes
 from conformance.calibration.known_good.normalisation import (
+    ConvBnKernel,
     Gradient,
-    Kernel,
     Scale,
     Sums,
     centred,
@@ -26,16 +26,16 @@ from conformance.calibration.known_good.normalisation import (
     summed,
 )
 from conformance.calibration.known_good.sums import Sum
+from conformance.calibration.known_kernel import FP32_ONLY, SHORT, Run
+from conformance.calibration.known_kernel import STORED as ALL
 from conformance.calibration.rounding import bits, narrowed, rounded
-from conformance.calibration.subject import FP32_ONLY, SHORT, Run
-from conformance.calibration.subject import STORED as ALL
 from conformance.dtypes import BF16, FORMATS, FP16, STORAGE, TF32, Format
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
 from conformance.operators.conv_bn.channels import as_image
 
 FORWARD, BACKWARD, INFERENCE = (f"conv_bn_{name}" for name in ("forward", "backward", "inference"))
 TRAINING, OUTWARD = (FORWARD, BACKWARD), (FORWARD, INFERENCE)
-GOOD = Kernel(summed(sums.blas))
+GOOD = ConvBnKernel(summed(sums.blas))
 
 
 def _totals_in(format: Format) -> Reduce:
@@ -222,11 +222,11 @@ _GRADIENTS: dict[str, tuple[Gradient, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def _summing(**changes: Any) -> Kernel:
-    return Kernel(summed(Sum(**changes)))
+def _summing(**changes: Any) -> ConvBnKernel:
+    return ConvBnKernel(summed(Sum(**changes)))
 
 
-_CONVOLUTIONS: dict[str, tuple[Kernel, tuple[str, ...]]] = {
+_CONVOLUTIONS: dict[str, tuple[ConvBnKernel, tuple[str, ...]]] = {
     "convolutions of tf32": (_summing(prepare=partial(sums.narrowed, TF32)), FP32_ONLY),
     "convolutions of bf16": (_summing(prepare=partial(sums.narrowed, BF16)), ("fp32", "fp16")),
     "convolutions of fp16": (_summing(prepare=partial(sums.narrowed, FP16)), FP32_ONLY),
@@ -240,7 +240,7 @@ _CONVOLUTIONS: dict[str, tuple[Kernel, tuple[str, ...]]] = {
 }
 
 
-def _apart(other: Kernel) -> Run:
+def _apart(other: ConvBnKernel) -> Run:
     """Statistics from one convolution, everything else from another."""
 
     def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:

@@ -9,11 +9,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.calibration.known_bad.arithmetic import EXACT, Arithmetic, to, to_storage
+from conformance.calibration.known_bad.arithmetic import EXACT, KernelArithmetic, to, to_storage
 from conformance.calibration.known_bad.base import Mutant, exact, of_operator
+from conformance.calibration.known_kernel import FP8, INT8, Run
 from conformance.calibration.lowering import lowered
 from conformance.calibration.rounding import bits
-from conformance.calibration.subject import FP8, INT8, Run
 from conformance.dtypes import BF16, FP16
 from conformance.operators import CONVOLUTIONS, Arrays, Operator
 
@@ -141,15 +141,15 @@ def _in_format_of_inputs(array: np.ndarray) -> np.ndarray:
 
 
 _ARITHMETIC = {
-    "summed in fp16": Arithmetic(accumulate=(FP16, np.rint)),
-    "summed in bf16": Arithmetic(accumulate=(BF16, np.rint)),
-    "summed in 14 bits": Arithmetic(accumulate=(bits(14), np.rint)),
-    "summed in 14 bits, toward zero": Arithmetic(accumulate=(bits(14), np.trunc)),
-    "summed in the format of the inputs": Arithmetic(in_storage=True),
-    "partial sums in bf16": Arithmetic(splits=4, partials=BF16),
-    "result rounded to fp16": Arithmetic(after=to(FP16)),
-    "result rounded to bf16": Arithmetic(after=to(BF16)),
-    "result rounded to the format of the inputs": Arithmetic(after=to_storage),
+    "summed in fp16": KernelArithmetic(accumulate=(FP16, np.rint)),
+    "summed in bf16": KernelArithmetic(accumulate=(BF16, np.rint)),
+    "summed in 14 bits": KernelArithmetic(accumulate=(bits(14), np.rint)),
+    "summed in 14 bits, toward zero": KernelArithmetic(accumulate=(bits(14), np.trunc)),
+    "summed in the format of the inputs": KernelArithmetic(in_storage=True),
+    "partial sums in bf16": KernelArithmetic(splits=4, partials=BF16),
+    "result rounded to fp16": KernelArithmetic(after=to(FP16)),
+    "result rounded to bf16": KernelArithmetic(after=to(BF16)),
+    "result rounded to the format of the inputs": KernelArithmetic(after=to_storage),
 }
 
 _SUMS = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformance.calibration.known_bad.arithmetic import EXACT, Arithmetic, to
+from conformance.calibration.known_bad.arithmetic import EXACT, KernelArithmetic, to
 from conformance.calibration.known_bad.base import Mutant, exact
+from conformance.calibration.known_kernel import FP32_ONLY
 from conformance.calibration.rounding import bits
-from conformance.calibration.subject import FP32_ONLY
 from conformance.dtypes import BF16
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
@@ -16,8 +16,8 @@ PEEK = 3
 LONG = 4096
 MANY = 1000
 
-_ROUNDED = Arithmetic(to(BF16), to(BF16))
-_SHORTER = Arithmetic(accumulate=(bits(19), np.rint))
+_ROUNDED = KernelArithmetic(to(BF16), to(BF16))
+_SHORTER = KernelArithmetic(accumulate=(bits(19), np.rint))
 
 
 def _skipping_zeros(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
@@ -53,5 +53,6 @@ SUBTLE: tuple[Mutant, ...] = (
         Contract(inputs="bf16"), CONVOLUTIONS[:1], lambda geometry: geometry.c >= LONG, FP32_ONLY, base=_ROUNDED,
     ),
     Mutant("one element summed in 19 bits", "subtle", _one_element, dtypes=FP32_ONLY, base=EXACT),
-    Mutant("fp32 result packed in 22 bits", "subtle", Arithmetic(after=to(bits(22))), dtypes=FP32_ONLY, base=EXACT),
+    Mutant("fp32 result packed in 22 bits", "subtle", KernelArithmetic(after=to(bits(22))), dtypes=FP32_ONLY,
+           base=EXACT),
 )  # fmt: skip

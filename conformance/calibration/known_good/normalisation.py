@@ -11,8 +11,8 @@ import numpy as np
 
 from conformance.calibration.known_good.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn
 from conformance.calibration.known_good.sums import Sum, direct
+from conformance.calibration.known_kernel import Run
 from conformance.calibration.rounding import stored
-from conformance.calibration.subject import Run
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS, Arrays, ConvBnGeometry, ConvGeometry, Operator
 from conformance.operators.conv_bn.channels import as_image, by_channel
@@ -127,7 +127,7 @@ def coefficients_of_z(c: Channels, s: Sums) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class ConvBnKernel:
     """All three operators.
 
     held     format of the accumulator and of everything between inputs and outputs
@@ -185,7 +185,7 @@ def per_filter(values: np.ndarray, rank: int) -> np.ndarray:
     return per_channel(values, rank + 1)
 
 
-def _forward(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+def _forward(kernel: ConvBnKernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
     c = kernel.channels(geometry, inputs, dtype)
     outputs = {"y": as_image(kernel.scale(c), geometry), "mean": c.mean, "var": c.var}
     if geometry.running:
@@ -197,7 +197,7 @@ def _forward(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: st
     return outputs
 
 
-def _inference(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+def _inference(kernel: ConvBnKernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
     mean, var = (kernel.wide(inputs[name]) for name in ("running_mean", "running_var"))
     if not kernel.weights:
         z = kernel.z(geometry, inputs, dtype)
@@ -208,7 +208,7 @@ def _inference(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: 
     return {"y": as_image(z + (c.beta - c.mean * c.factor)[:, None], geometry)}
 
 
-def _backward(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+def _backward(kernel: ConvBnKernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
     c = kernel.channels(geometry, inputs, dtype)
     dy = kernel.wide(by_channel(inputs["dy"]))
     count, freedom = (c.z.dtype.type(number) for number in (geometry.count, geometry.freedom))
@@ -225,7 +225,7 @@ def _backward(kernel: Kernel, geometry: ConvBnGeometry, inputs: Arrays, dtype: s
     return outputs | ({"dgamma": sums.product * c.inverse, "dbeta": sums.total} if geometry.affine else {})
 
 
-_COMPUTED: dict[str, Callable[[Kernel, ConvBnGeometry, Arrays, str], Arrays]] = {
+_COMPUTED: dict[str, Callable[[ConvBnKernel, ConvBnGeometry, Arrays, str], Arrays]] = {
     "conv_bn_forward": _forward,
     "conv_bn_inference": _inference,
     "conv_bn_backward": _backward,

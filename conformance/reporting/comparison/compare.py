@@ -26,13 +26,13 @@ from conformance.reporting.comparison.decide import (
     SLOWER,
     VISITS,
     Answer,
-    Machine,
+    MachineNoise,
     Pair,
     answers,
     surveyed,
 )
 from conformance.reporting.comparison.noise import Interval
-from conformance.reporting.comparison.runs import DECISIVE, Key, Run, RunError, pooled, read
+from conformance.reporting.comparison.runs import DECISIVE, BenchmarkKey, BenchmarkRun, RunError, pooled, read
 from conformance.results.reading import shown
 from conformance.results.schema import MachineState
 
@@ -48,7 +48,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Everything that two runs say about each other. `refused` is why their times say nothing; else empty.
 
     `states` has the machine's condition during A and B. Where it was unusable, every time is inconclusive.
@@ -58,7 +58,7 @@ class Comparison:
     refused: str
     notes: tuple[str, ...]
     states: tuple[MachineState | None, MachineState | None]
-    machine: Machine | None
+    machine: MachineNoise | None
     answers: tuple[Answer, ...]
     worse: tuple[str, ...]
     better: tuple[str, ...]
@@ -145,7 +145,9 @@ def _run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def compared(before: Run, after: Run, threshold: float = THRESHOLD, force: bool = False) -> Comparison:
+def compared(
+    before: BenchmarkRun, after: BenchmarkRun, threshold: float = THRESHOLD, force: bool = False
+) -> RunComparison:
     """Two runs, by what they share and what they do not."""
     shared = [key for key in before.benchmarks if key in after.benchmarks]
     pairs = [Pair(before.benchmarks[key], after.benchmarks[key]) for key in shared]
@@ -174,7 +176,7 @@ def compared(before: Run, after: Run, threshold: float = THRESHOLD, force: bool 
     notes += _limits(timed, machine) if machine else ()
     notes += _changes(pairs)
     notes += (f"{_name(key)} is not compared, {doubt}" for key, doubt in doubts.items() if doubt)
-    return Comparison(
+    return RunComparison(
         threshold=threshold,
         refused=refused,
         notes=tuple(notes),
@@ -209,7 +211,7 @@ def _doubt(pair: Pair) -> str:
     return f"in doubt: {shown(doubt)}" if doubt else ""
 
 
-def _limits(timed: Sequence[Pair], machine: Machine) -> Iterator[str]:
+def _limits(timed: Sequence[Pair], machine: MachineNoise) -> Iterator[str]:
     """What two runs cannot decide."""
     for device in dict.fromkeys(pair.key.device for pair in timed):
         if device not in machine.drifts:
@@ -227,18 +229,18 @@ def _limits(timed: Sequence[Pair], machine: Machine) -> Iterator[str]:
         )
 
 
-def _name(key: Key) -> str:
-    usual = Key("", "", "", "", "fp32", "nchw", "fixed")
+def _name(key: BenchmarkKey) -> str:
+    usual = BenchmarkKey("", "", "", "", "fp32", "nchw", "fixed")
     unusual = [value for value, common in zip(key[4:], usual[4:], strict=True) if value != common]
     return shown(" ".join((key.implementation, key.operator, key.problem, *unusual)))
 
 
-def paragraph(found: Comparison) -> str:
+def paragraph(found: RunComparison) -> str:
     """What a person reads first."""
     return " ".join(_sentences(found))
 
 
-def _sentences(found: Comparison) -> Iterator[str]:
+def _sentences(found: RunComparison) -> Iterator[str]:
     unusable, noisy = found.during("unusable"), found.during("noisy")
     if found.refused:
         yield f"Times were not compared: {found.refused}."
@@ -263,7 +265,7 @@ def _sentences(found: Comparison) -> Iterator[str]:
         yield f"Verdicts: {words}."
 
 
-def _changed(found: Comparison) -> Iterator[str]:
+def _changed(found: RunComparison) -> Iterator[str]:
     """What became slower and faster: whole implementations first, whose operators follow in the details."""
     for outcome in (SLOWER, FASTER):
         own = [answer for answer in found.answers if answer.outcome == outcome]
@@ -282,7 +284,7 @@ def worded(outcome: str, threshold: float) -> str:
     return f"{outcome} within {100 * threshold:.3g}%" if outcome == SAME else outcome
 
 
-def text(found: Comparison) -> Iterator[str]:
+def text(found: RunComparison) -> Iterator[str]:
     """The report: a paragraph, then what it rests on."""
     unusable = found.during("unusable")
     yield from textwrap.wrap(paragraph(found), min(shutil.get_terminal_size().columns, 120), break_on_hyphens=False)
@@ -334,7 +336,7 @@ def percent(interval: Interval) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def as_json(found: Comparison, status: int) -> dict[str, Any]:
+def as_json(found: RunComparison, status: int) -> dict[str, Any]:
     """The same for programs. Ratios are seconds of B over seconds of A; null stands for no bound."""
     machine = found.machine if not found.during("unusable") else None
     deviation = machine.scatter.deviation if machine else math.inf

@@ -37,7 +37,7 @@ from functools import cached_property
 
 from conformance.reporting.comparison import noise
 from conformance.reporting.comparison.noise import Error, Estimate, Interval, Sides, estimated
-from conformance.reporting.comparison.runs import Key, Timed
+from conformance.reporting.comparison.runs import BenchmarkKey, TimedBenchmark
 from conformance.timing.measurement import baseline
 
 LEVEL = 0.05
@@ -58,11 +58,11 @@ SLOWER, FASTER, SAME, INCONCLUSIVE = "slower", "faster", "unchanged", "inconclus
 class Pair:
     """A benchmark that two runs share."""
 
-    before: Timed
-    after: Timed
+    before: TimedBenchmark
+    after: TimedBenchmark
 
     @property
-    def key(self) -> Key:
+    def key(self) -> BenchmarkKey:
         return self.before.key
 
     @cached_property
@@ -85,7 +85,7 @@ class Question:
     """What became of one benchmark, or of an operator's: as measured, beside the baseline (the same where there is
     none), and beside what tells whether it is certain."""
 
-    key: Key
+    key: BenchmarkKey
     name: str
     overall: bool
     measured: Estimate
@@ -124,13 +124,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineNoise:
     """What the ratios say about the machine: device -> what the baseline's visits share, where known; the baseline on
     each problem, by the key without an implementation; and the scatter of ratios."""
 
     steady: dict[str, Sides]
     drifts: dict[str, Interval]
-    base: dict[Key, Pair]
+    base: dict[BenchmarkKey, Pair]
     scatter: Error
 
     def known(self, pair: Pair) -> bool:
@@ -146,7 +146,7 @@ class Machine:
         return noise.beside(pair.sides, steady) if steady else pair.sides
 
 
-def surveyed(pairs: Sequence[Pair]) -> Machine:
+def surveyed(pairs: Sequence[Pair]) -> MachineNoise:
     """The machine behind two runs."""
     found: defaultdict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
@@ -155,7 +155,7 @@ def surveyed(pairs: Sequence[Pair]) -> Machine:
     rows = {device: own for device, own in found.items() if len(own) >= STEADY}
     steady = {device: noise.common([pair.sides for pair in own]) for device, own in rows.items()}
     base = {pair.key._replace(implementation=""): pair for own in rows.values() for pair in own}
-    machine = Machine(steady, {}, base, Error())
+    machine = MachineNoise(steady, {}, base, Error())
     groups: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
     for pair in pairs:
         if not machine.known(pair):
@@ -167,7 +167,7 @@ def surveyed(pairs: Sequence[Pair]) -> Machine:
     return replace(machine, drifts=drifts, scatter=scatter)
 
 
-def answers(pairs: Sequence[Pair], machine: Machine, threshold: float) -> Iterator[Answer]:
+def answers(pairs: Sequence[Pair], machine: MachineNoise, threshold: float) -> Iterator[Answer]:
     """Everything that can be said where a ratio of 1 + `threshold` matters, one implementation after the other."""
     questions = list(_questions(pairs, machine))
     # how many are asked depends on the visits alone, not on what they say
@@ -188,7 +188,7 @@ def sure(questions: Sequence[Question], error: float) -> Iterator[Question]:
         yield question
 
 
-def _questions(pairs: Sequence[Pair], machine: Machine) -> Iterator[Question]:
+def _questions(pairs: Sequence[Pair], machine: MachineNoise) -> Iterator[Question]:
     for device, implementation in dict.fromkeys(p.key[:2] for p in pairs):
         own = [p for p in pairs if p.key[:2] == (device, implementation) and not machine.known(p)]
         operators = dict.fromkeys(pair.key.operator for pair in own)
@@ -200,7 +200,7 @@ def _questions(pairs: Sequence[Pair], machine: Machine) -> Iterator[Question]:
             yield _alone(pair, [p for p in own if p.key[:3] == pair.key[:3] and p is not pair], machine)
 
 
-def _whole(what: str, here: Sequence[Pair], machine: Machine) -> Question:
+def _whole(what: str, here: Sequence[Pair], machine: MachineNoise) -> Question:
     """All problems of an operator, or of all; beside the baseline where it was timed on every one of them."""
     error = _shared(machine.scatter, len(here))
     measured = relative = estimated(noise.common([pair.sides for pair in here]), error)
@@ -209,7 +209,7 @@ def _whole(what: str, here: Sequence[Pair], machine: Machine) -> Question:
     return Question(here[0].key, f"{what} ({len(here)} problems)", True, measured, relative, relative)
 
 
-def _alone(pair: Pair, siblings: Sequence[Pair], machine: Machine) -> Question:
+def _alone(pair: Pair, siblings: Sequence[Pair], machine: MachineNoise) -> Question:
     """One benchmark. Slower or faster it is beside its siblings, which a load slows as it does this one; unchanged code
     then scatters alike on both sides."""
     beside = family = machine.beside(pair)

@@ -26,7 +26,7 @@ class RunError(ValueError):
     """A benchmark file that cannot be used; the message names it and the defect."""
 
 
-class Key(NamedTuple):
+class BenchmarkKey(NamedTuple):
     """What was timed."""
 
     device: str
@@ -39,10 +39,10 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedBenchmark:
     """One benchmark: seconds of the rounds of each visit of each run, and the record of the verdict before them."""
 
-    key: Key
+    key: BenchmarkKey
     runs: tuple[tuple[tuple[float, ...], ...], ...]
     record: Record
     timing: Timing
@@ -58,15 +58,15 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BenchmarkRun:
     """A file: where it was made, what was timed there, and the machine's condition."""
 
     name: str
     machine: Mapping[str, str]
-    benchmarks: Mapping[Key, Timed] = field(repr=False)
+    benchmarks: Mapping[BenchmarkKey, TimedBenchmark] = field(repr=False)
     state: MachineState | None = None
 
-    def facts(self, keys: Iterable[Key]) -> dict[str, str]:
+    def facts(self, keys: Iterable[BenchmarkKey]) -> dict[str, str]:
         """The machine, and what the records of these benchmarks say about versions and devices."""
         names: dict[str, set[str]] = {}
         for name, value in (item for key in keys for item in self.benchmarks[key].record.versions.items()):
@@ -75,7 +75,7 @@ class Run:
         return {**self.machine, **{name: ", ".join(sorted(values)) for name, values in names.items()}}
 
 
-def read(path: Path) -> Run:
+def read(path: Path) -> BenchmarkRun:
     """The run in a file. Raises RunError."""
     try:
         if path.stat().st_size > LARGEST:
@@ -85,28 +85,28 @@ def read(path: Path) -> Run:
         raise RunError(f"{path}: cannot be read ({problem.strerror})") from None
 
 
-def understood(content: bytes, name: str) -> Run:
+def understood(content: bytes, name: str) -> BenchmarkRun:
     """The run in the bytes of a file called `name`. Raises RunError."""
-    found: dict[Key, Timed] = {}
+    found: dict[BenchmarkKey, TimedBenchmark] = {}
     where = shown(name)
     try:
         held = document(content)
         for place, benchmark in held.verified(shown(name)):
             where = place
             record, rounds = benchmark.record(), benchmark.stats.data
-            key = Key(*(getattr(record, name) for name in Key._fields))
+            key = BenchmarkKey(*(getattr(record, name) for name in BenchmarkKey._fields))
             if not rounds:
                 raise RecordError("has no rounds (stats.data): write it with pytest --benchmark-json=FILE")
             if key in found:
                 raise RecordError(f"times {shown(' '.join(key))} twice")
             timing = benchmark.extras().timing
-            found[key] = Timed(key, (_visits(rounds, timing.visits),), record, timing)
+            found[key] = TimedBenchmark(key, (_visits(rounds, timing.visits),), record, timing)
     except RecordError as problem:
         raise RunError(f"{where}: {problem}") from None
     if not found:
         raise RunError(f"{shown(name)}: times no verified kernel (no benchmark holds a record)")
     state = worst(timed.timing.machine for timed in found.values())
-    return Run(name, held.machine_info.facts, found, state)
+    return BenchmarkRun(name, held.machine_info.facts, found, state)
 
 
 def _visits(rounds: tuple[float, ...], counts: Sequence[int]) -> tuple[tuple[float, ...], ...]:
@@ -127,7 +127,7 @@ def worst(states: Iterable[MachineState | None]) -> MachineState | None:
     return None
 
 
-def pooled(runs: Sequence[Run]) -> Run:
+def pooled(runs: Sequence[BenchmarkRun]) -> BenchmarkRun:
     """Several runs of the same code as one with all their visits; what all of them timed. Raises RunError."""
     first = runs[0]
     shared = [key for key in first.benchmarks if all(key in run.benchmarks for run in runs)]

@@ -12,8 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.reporting.page.model import Clocked, Conflict, Machine, Results, Verdict, dtype_place, operator_place
-from conformance.reporting.page.reading import Source, read
+from conformance.reporting.page.model import (
+    Clocked,
+    Conflict,
+    Machine,
+    ReportedVerdict,
+    Results,
+    dtype_place,
+    operator_place,
+)
+from conformance.reporting.page.reading import ResultsFile, read
 from conformance.results.schema import Attempt, Record
 from conformance.results.writing import encode
 
@@ -32,11 +40,11 @@ def load(paths: Iterable[Path]) -> Results:
     return merged(list(read(paths)))
 
 
-def merged(sources: Sequence[Source]) -> Results:
+def merged(sources: Sequence[ResultsFile]) -> Results:
     """Sources in the order in which they were given: the later one wins."""
     places = _Places(sources)
     verdicts, conflicts = _attempted(sources, places)
-    verdicts += [Verdict(places.of(record), record) for record in _absences(sources)]
+    verdicts += [ReportedVerdict(places.of(record), record) for record in _absences(sources)]
     return Results(
         tuple(sorted(verdicts, key=_place)),
         _clocked(sources, places),
@@ -50,7 +58,7 @@ class _Places:
     """The machine of each record. Those of cases that were not attempted do not name their device: they belong to the
     only machine that has a name, if there is one, unless their device was what was missing."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[ResultsFile]) -> None:
         every = [record for source in sources for record in source.records]
         self._named: defaultdict[tuple[str, Machine], set[Machine]] = defaultdict(set)
         for record in every:
@@ -79,9 +87,9 @@ def _key(record: Record, machine: Machine) -> Place:
     return record.implementation, machine, *(getattr(record, name) for name in CASE)
 
 
-def _attempted(sources: Sequence[Source], places: _Places) -> tuple[list[Verdict], list[Conflict]]:
+def _attempted(sources: Sequence[ResultsFile], places: _Places) -> tuple[list[ReportedVerdict], list[Conflict]]:
     """One verdict a case. A line that occurs twice is one verdict, not two."""
-    found: dict[Place, Verdict] = {}
+    found: dict[Place, ReportedVerdict] = {}
     conflicts: list[Conflict] = []
     newest = {r.implementation: r.source for source in sources for r in source.records if r.source}
     for record in (r for source in sources for r in source.records if isinstance(r, Attempt)):
@@ -90,13 +98,13 @@ def _attempted(sources: Sequence[Source], places: _Places) -> tuple[list[Verdict
         before = found.get(key)
         if before is not None and before.record == record:
             continue
-        found[key] = Verdict(machine, record, before is not None, stale)
+        found[key] = ReportedVerdict(machine, record, before is not None, stale)
         if before is not None and (before.record.status != record.status and before.record.source == record.source):
             conflicts.append(Conflict(found[key].title, machine.label, before.record.status, record.status))
     return list(found.values()), conflicts
 
 
-def _absences(sources: Sequence[Source]) -> list[Record]:
+def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
     """Files that share a case are two runs of the same: of what they count, the larger count stands (the later one if
     equal). Files that share none are parts of a run: what they count adds up."""
     kept: list[tuple[set[Place], dict[Place, list[Record]]]] = []
@@ -114,7 +122,7 @@ def _absences(sources: Sequence[Source]) -> list[Record]:
     return [record for _, groups in kept for records in groups.values() for record in records]
 
 
-def _clocked(sources: Sequence[Source], places: _Places) -> tuple[Clocked, ...]:
+def _clocked(sources: Sequence[ResultsFile], places: _Places) -> tuple[Clocked, ...]:
     """One time a kernel, the latest."""
     found: dict[Place, Clocked] = {}
     for time, record in (pair for source in sources for pair in source.times):
@@ -128,7 +136,7 @@ def _clocked(sources: Sequence[Source], places: _Places) -> tuple[Clocked, ...]:
     )
 
 
-def _place(verdict: Verdict) -> Place:
+def _place(verdict: ReportedVerdict) -> Place:
     """Sort key: total, so that two orders of the same lines give the same bytes."""
     record = verdict.record
     rest = () if isinstance(record, Attempt) else (encode(record),)

@@ -67,7 +67,7 @@ Row = tuple[str, Machine]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReportedVerdict:
     """A record, and what other files say of it.
 
     replaced   an earlier file had another verdict on the same case
@@ -166,7 +166,7 @@ class Conflict:
 class Results:
     """Everything, sorted, so that the same records give the same report however they were spread over files."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ReportedVerdict, ...]
     clocked: tuple[Clocked, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     errors: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Source:
+class ResultsFile:
     """What one file held."""
 
     name: str
@@ -65,7 +65,7 @@ class Source:
             return None
 
 
-def read(paths: Iterable[Path]) -> Iterator[Source]:
+def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
     """The files in their order, without those whose content came before. Raises ReportError: after the last file where
     one is of another schema, so that files of two schemas are named."""
     seen: set[bytes] = set()
@@ -82,7 +82,7 @@ def read(paths: Iterable[Path]) -> Iterator[Source]:
         digest = hashlib.sha256(content).digest()
         if digest not in seen:
             seen.add(digest)
-            source = Source(_clean(path.name))
+            source = ResultsFile(_clean(path.name))
             try:
                 _fill(source, content, shared)
                 yield source
@@ -94,7 +94,7 @@ def read(paths: Iterable[Path]) -> Iterator[Source]:
         raise ReportError(f"{other}{mixed}")
 
 
-def _fill(source: Source, content: bytes, shared: dict[Any, Any]) -> None:
+def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
     if content.startswith(TABLE):
         _read_table(source, content)
     elif benchmarks.is_document(content):
@@ -119,7 +119,7 @@ def _lean(record: Record, shared: dict[Any, Any]) -> Record:
     return record
 
 
-def _read_benchmarks(source: Source, content: bytes) -> None:
+def _read_benchmarks(source: ResultsFile, content: bytes) -> None:
     """Benchmarks of other projects have no record and are passed over."""
     document = source.take(source.name, benchmarks.document, content)
     if document is None:
@@ -154,7 +154,7 @@ def _verdict(benchmark: benchmarks.Benchmark) -> tuple[Record, Extras]:
     return benchmark.record(), benchmark.extras()
 
 
-def _read_table(source: Source, content: bytes) -> None:
+def _read_table(source: ResultsFile, content: bytes) -> None:
     """Times, and no verdicts: a table has no record."""
     rows = csv.DictReader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
     try:

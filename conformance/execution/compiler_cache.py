@@ -41,7 +41,7 @@ PROCESSOR = re.compile(r"^(?:vendor_id|cpu family|model|stepping|flags|Features|
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompilerCache:
     """The folder of a run, as a judge uses it whose name no other judge of the run has."""
 
     folder: Path

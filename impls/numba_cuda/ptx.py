@@ -1,4 +1,4 @@
-"""`conformance ptx`: the numba.cuda kernels compiled for real devices, without one.
+"""`python -m impls.numba_cuda.ptx`, in a checkout: these kernels compiled for real devices, without one.
 
 Every specialisation is compiled to PTX and, where NVIDIA's assembler is installed (package nvidia-cuda-nvcc, or ptxas
 on the PATH), to machine code. A kernel that does not compile, keeps an array in local memory or spills registers is a
@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice, zip_longest
 from multiprocessing import get_context
@@ -28,10 +27,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from conformance.implementations.bridges.numba_cuda import VARIABLE
-from conformance.implementations.registry import load
-from conformance.resources import IMPLS
-
-KERNELS = IMPLS / "numba_cuda"
 
 CAPABILITIES = ("7.5", "8.0", "9.0", "10.0")
 JOBS = 2
@@ -81,7 +76,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledKernel:
     """A kernel for a compute capability, as far as it came."""
 
     kernel: str
@@ -182,31 +177,31 @@ class Task:
     ptxas: str
 
 
-def compile_share(task: Task) -> list[Compiled]:
+def compile_share(task: Task) -> list[CompiledKernel]:
     """For one capability in a process that has compiled for no other."""
-    os.environ[VARIABLE] = "0"  # read when numba is imported
     from numba import cuda
     from numba.cuda import dispatcher
+
+    from .specialisations import every
 
     major, minor = (int(part) for part in task.capability.split("."))
     # numba asks the device that is here what to compile functions for that kernels call, and there may be none
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(major, minor))
-    (kernel, *_) = load([KERNELS]).implementations["numba-cuda-direct"].kernels
-    package = sys.modules[kernel.function.__module__].__package__
-    named = [one for one in import_module(f"{package}.specialisations").every() if task.name in one.name]
+    named = [one for one in every() if task.name in one.name]
     compiled = []
     for one in named[:: task.every][task.share :: SHARES]:
         try:
             ptx, _ = cuda.compile_ptx(one.function, one.signature, cc=(major, minor))
             resources = assembled(ptx, task.capability, task.ptxas) if task.ptxas else None
-            compiled.append(Compiled(one.name, task.capability, mix=mix_of(ptx), resources=resources))
+            compiled.append(CompiledKernel(one.name, task.capability, mix=mix_of(ptx), resources=resources))
         except Exception as problem:
-            compiled.append(Compiled(one.name, task.capability, f"{type(problem).__name__}: {problem}"))
+            compiled.append(CompiledKernel(one.name, task.capability, f"{type(problem).__name__}: {problem}"))
     return compiled
 
 
-def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str = "") -> Iterator[list[Compiled]]:
-    """All kernels for one capability after the other."""
+def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str = "") -> Iterator[list[CompiledKernel]]:
+    """All kernels for one capability after the other. Each process imports this package, and with it numba, anew."""
+    os.environ[VARIABLE] = "0"  # not the simulator
     tasks = [Task(capability, share, every, name, ptxas) for capability in capabilities for share in range(SHARES)]
     with ProcessPoolExecutor(JOBS, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         done = pool.map(compile_share, tasks)
@@ -214,13 +209,13 @@ def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str 
             yield [one for row in zip_longest(*shares) for one in row if one is not None]
 
 
-def findings(compiled: Iterable[Compiled]) -> list[str]:
+def findings(compiled: Iterable[CompiledKernel]) -> list[str]:
     """What is wrong and not declared. That a kernel does not compile cannot be declared."""
     bad = [one for one in compiled if one.problem or (one.finding and (one.kernel, one.capability) not in DECLARED)]
     return [f"{one.capability}: {one.kernel}: {one.finding}" for one in bad]
 
 
-def lines(compiled: Sequence[Compiled]) -> Iterator[str]:
+def lines(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
     """One capability's kernels, then the findings."""
     line = f"{compiled[0].capability}: {len(compiled)} kernels, {len(findings(compiled))} findings"
     if known := [one.resources for one in compiled if one.resources]:
@@ -230,7 +225,7 @@ def lines(compiled: Sequence[Compiled]) -> Iterator[str]:
     yield from findings(compiled)
 
 
-def table(compiled: Sequence[Compiled]) -> Iterator[str]:
+def table(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
     """A line for each kernel."""
     width = max((len(one.kernel) for one in compiled), default=0)
     yield f"{'kernel':{width}}   cc registers  shared spills   loop  FMA  share  shared reads (wide)"
@@ -243,7 +238,7 @@ def table(compiled: Sequence[Compiled]) -> Iterator[str]:
         yield f"{one.kernel:{width}} {one.capability:>4} {numbers}"
 
 
-def write_csv(compiled: Iterable[Compiled], path: Path) -> None:
+def write_csv(compiled: Iterable[CompiledKernel], path: Path) -> None:
     """One row a kernel and capability; what is not known is empty."""
     parts = {Mix: "mix", Resources: "resources"}
     names = ["kernel", "capability", "finding", *(field.name for part in parts for field in fields(part))]
@@ -256,21 +251,19 @@ def write_csv(compiled: Iterable[Compiled], path: Path) -> None:
             writer.writerow(row | {name: value for part in known for name, value in part.items()})
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Compile the numba.cuda kernels for devices, without one; exits 1 if one spills, needs local memory or fails."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Compile all kernels; 1 if one spills, needs local memory or fails."""
+    parser = argparse.ArgumentParser("python -m impls.numba_cuda.ptx", description=main.__doc__, allow_abbrev=False)
     parser.add_argument("--cc", nargs="+", default=CAPABILITIES, metavar="X.Y", help="compute capabilities")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each kernel")
     parser.add_argument("--kernel", default="", metavar="TEXT", help="only those with it in their name; prints a table")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th kernel")
-    parser.set_defaults(run=_command)
-
-
-def _command(arguments: argparse.Namespace) -> int:
+    arguments = parser.parse_args(words)
     if find_spec("numba_cuda") is None:
         print("numba-cuda is not installed (pip install 'kernel-conformance[cuda]')")
         return 1
     started, ptxas = time.perf_counter(), assembler()
-    compiled: list[Compiled] = []
+    compiled: list[CompiledKernel] = []
     for of_one in filter(None, run(arguments.cc, arguments.every, arguments.kernel, ptxas)):
         compiled += of_one
         for line in (*(table(of_one) if arguments.kernel else ()), *lines(of_one)):
@@ -284,8 +277,12 @@ def _command(arguments: argparse.Namespace) -> int:
     return 1 if findings(compiled) else 0
 
 
-def _assembled_by(compiled: Iterable[Compiled], ptxas: str) -> str:
+def _assembled_by(compiled: Iterable[CompiledKernel], ptxas: str) -> str:
     if any(one.resources for one in compiled):
         return f"assembled by {ptxas}"
     why = f"{ptxas} is older than the compiler" if ptxas else "there is no ptxas"
     return f"PTX only: {why}; registers and spills are not known (pip install nvidia-cuda-nvcc)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

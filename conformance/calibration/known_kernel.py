@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.execution.judging import evidence
+from conformance.execution.judge_outputs import evidence
 from conformance.inputs import Expectation
 from conformance.inputs.probing import Probes
 from conformance.judge import Contract, Judgement, judge, outputs_of
@@ -27,7 +27,7 @@ Run = Callable[[Operator, Any, Arrays, str], Arrays]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class KnownKernel:
     """A kernel, and what it computes. Its family: that of its operators, or of a known-bad one the kind of mistake."""
 
     name: str
@@ -55,7 +55,7 @@ def computed(run: Run, expected: Expectation) -> Arrays:
 
 
 def judgements(
-    subject: Subject,
+    subject: KnownKernel,
     expected: Expectation,
     contract: Contract | None = None,
     outputs: Arrays | None = None,
