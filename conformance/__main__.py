@@ -38,7 +38,7 @@ returns the exit status. The first line of its docstring is the help text. In th
 
 By name, because a command waits for no other one's imports: those of the calibration alone take longer than a run."""
 
-MAINTAINERS = ("findings", "neuron-model", "ptx", "golden", "mutation", "rank", "false-alarms", "docs")
+MAINTAINERS = ("findings", "neuron-model", "golden", "mutation", "rank", "false-alarms", "docs")
 """Commands of those who work on the suite itself, which are named in one line."""
 
 EXAMPLE = """\

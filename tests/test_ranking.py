@@ -13,11 +13,15 @@ import pytest
 from conformance import Implementation
 from conformance.calibration import ranking as ranked
 from conformance.calibration.kills import Kill, TensorKey
+from conformance.dtypes import DTYPES
 from conformance.execution import share
-from conformance.execution.share import Budget, budget
+from conformance.execution.case import takes_case
+from conformance.execution.selection import Selection
+from conformance.execution.share import Budget, Ranked, budget
 from conformance.implementations.bridges import jax_arrays, jax_neuron_arrays, torch_neuron_arrays
+from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import FAMILIES
-from conformance.problems import PROBLEMS, Problem, Variant, at_level, ranking, typed
+from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level, ranking, typed
 
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 LEVELS = ("smoke", "standard", "full")
@@ -104,6 +108,48 @@ def test_problems_of_8_bits_are_run_in_no_other_dtype():
 
     assert share.share(kernel(), "conv_forward", [eight], 0, Budget(), declared) == [[]]
     assert share.share(kernel(), "conv_forward", [sixteen], 0, Budget(), declared) == [[FP32]]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "layouts"),
+    [(("fp32",), ("nchw",)), (("fp32", "fp64", "fp16"), ("nchw",)), (("bf16", "fp16"), ("nhwc", "ncw", "ndhwc"))],
+)
+@pytest.mark.parametrize("operator", ["conv_forward", "max_pool_forward", "conv_bn_backward"])
+def test_what_a_level_runs_of_a_kernel_the_next_one_runs_too(
+    operator: str, dtypes: tuple[str, ...], layouts: tuple[str, ...]
+):
+    """One failed at smoke and standard and passed at full."""
+    one = Implementation("acme")
+    one.implements(operator, dtypes=dtypes, layouts=layouts)(lambda *arrays: np.zeros(1))
+    smoke, standard, full = (run(one, operator, level) for level in LEVELS)
+    assert smoke == standard[: len(smoke)]
+    assert standard == full[: len(standard)]
+    assert len(smoke) < len(standard) < len(full)
+    assert len({*full}) == len(full)
+
+
+def run(one: Implementation, operator: str, level: str, extra: tuple[float, str] = (0, "")) -> list[Any]:
+    """Names and variants that a level has for a kernel, and can be run."""
+    asked = Selection(
+        (), (), level, PROBLEMS, (operator,), DTYPES, LAYOUTS, tuple(DISTRIBUTIONS), 0, "auto", extra=extra
+    )
+    listed = Ranked(asked)
+    rows = zip(listed.rows(operator).rows, listed.share(one, operator), strict=True)
+    every = [(problem, variant) for (problem, _), variants in rows for variant in variants]
+    return [(p.name, v) for p, v in every if takes_case(one, operator, p, v) and v.suits(operator, p.geometry)]
+
+
+@pytest.mark.parametrize("level", ["smoke", "standard"])
+def test_a_slice_is_of_what_the_level_leaves_out(level: str):
+    one = kernel(("fp32",))
+    whole, plain = run(one, "conv_forward", "full"), run(one, "conv_forward", level)
+    some, other = (run(one, "conv_forward", level, (20, day)) for day in ("2026-11-25", "2026-11-26"))
+    assert some[: len(plain)] == other[: len(plain)] == plain
+    assert {*some} != {*other}
+    for found in (some, other):
+        assert {*found} <= {*whole}
+        assert 0.1 < (len(found) - len(plain)) / (len(whole) - len(plain)) < 0.3
+    assert {*run(one, "conv_forward", level, (100, "2026-11-25"))} == {*whole}
 
 
 def test_whoever_takes_little_of_a_level_goes_on_behind_it():

@@ -154,7 +154,7 @@ class Plan:
         if operator not in self.selection.operators:
             return
         self._ask(operator)
-        rows, listed = self._ranking.rows(operator)
+        rows, listed, *_ = self._ranking.rows(operator)
         concerned = [when is None or when(problem.geometry) for problem, _ in rows]
         present = yield from self._missing(operator, self._ranking.asked_for(compress(rows[:listed], concerned)))
         shares = [self._ranking.share(one, operator) for one in present]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import NamedTuple
 
 from conformance.dtypes import DTYPES
@@ -53,19 +52,23 @@ def share(
     given: Budget,
     takes: Takes,
     wanted: Callable[[str, str], bool] = lambda dtype, layout: True,
+    usual: int | None = None,
+    reach: int | None = None,
 ) -> list[list[Variant]]:
     """The variants of every row that are required of an implementation. The first `listed` rows are those of the level:
-    of them also what it does not take, which is said. Whoever takes little of them goes on behind them.
+    of them also what it does not take, which is said. Whoever takes little of them goes on behind them, up to `reach`;
+    of the rest of the rows only what `given` draws is run.
 
     A problem that the rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
-    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes.
+    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. The first `usual` rows, those
+    of level standard, are asked by themselves: a kernel failed at standard and passed at full, where the table had the
+    problem in its dtype with other inputs.
     """
+    usual, reach = (len(rows) if end is None else end for end in (usual, reach))
     kernels = [kernel for kernel in one.kernels if kernel.operator == operator]
     every = dict.fromkeys((dtype, layout) for k in kernels for layout in k.layouts for dtype in k.dtypes)
     declared = [pair for pair in every if wanted(*pair)]
-    offered: dict[str, set[tuple[str, str]]] = {}
-    for problem, variants in rows:
-        offered.setdefault(problem.name, set()).update((v.dtype, v.layout) for v in variants)
+    offered = [_offered(rows[:usual])] * usual + [_offered(rows)] * (len(rows) - usual)
     found: list[list[Variant]] = []
     spent, seen, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
     substituted = set[tuple[str, Variant]]()
@@ -75,25 +78,35 @@ def share(
         asked = [v for v in variants if wanted(v.dtype, v.layout)]
         seen.update((problem.name, v.dtype, v.layout) for v in asked)
         within = place < listed and (given.programs is None or len(seen) <= given.programs)
-        instead = [] if offered[problem.name] & {*declared} else _instead(problem, variants, declared, place)
+        instead = [] if offered[place][problem.name] & {*declared} else _instead(problem, variants, declared, place)
         for variant in (*asked, *instead):
             if not takes(problem, variant):
                 if within and variant not in instead:
                     row.append(variant)
                 continue
+            if (problem.name, variant) in substituted:
+                continue
             if variant in instead:
-                if (problem.name, variant) in substituted:
-                    continue
                 substituted.add((problem.name, variant))
             program = problem.name, variant.dtype, variant.layout
-            full = (given.cases is not None and spent >= given.cases) or (
-                given.programs is not None and program not in programs and len(programs) >= given.programs
+            full = (
+                place >= reach
+                or (given.cases is not None and spent >= given.cases)
+                or (given.programs is not None and program not in programs and len(programs) >= given.programs)
             )
             if not full or given.draws(problem, variant):
                 row.append(variant)
             if not full:
                 programs.add(program)
                 spent += 1
+    return found
+
+
+def _offered(rows: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:
+    """Name of a problem -> the dtypes and layouts that rows have it in."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for problem, variants in rows:
+        found.setdefault(problem.name, set()).update((v.dtype, v.layout) for v in variants)
     return found
 
 
@@ -113,33 +126,49 @@ def _instead(
     ]
 
 
+class Rows(NamedTuple):
+    """Of an operator, in order. How many are of the level asked for, how many of level standard, and how many whoever
+    takes little of the level goes through: the rest is drawn from."""
+
+    rows: list[Row]
+    listed: int
+    usual: int
+    reach: int
+
+
 class Ranked:
     """The rows of a selection by operator, and the share that each implementation has in them."""
 
     def __init__(self, selection: Selection) -> None:
         self._asked = selection
-        self._rows: dict[str, tuple[list[Row], int]] = {}
+        self._known: dict[str, Rows] = {}
         self._shares: dict[tuple[str, str], list[list[Variant]]] = {}
+        self._at: dict[str, list[Row]] = {}
 
-    @cached_property
-    def _every(self) -> list[Row]:
-        return [*self._asked.rows()]
+    def _suited(self, operator: str, level: str) -> list[Row]:
+        """What of a level an operator has."""
+        if level not in self._at:
+            self._at[level] = [*replace(self._asked, level=level).rows()]
+        return [*_suited(operator, self._at[level])]
 
-    @cached_property
-    def _behind(self) -> list[Row]:
-        """What stands behind a level that counts cases, for those who take little of it."""
-        counted = self._asked.problems is PROBLEMS and self._asked.level in ("smoke", "huge")
-        return [*replace(self._asked, level="standard").rows()] if counted else []
-
-    def rows(self, operator: str) -> tuple[list[Row], int]:
-        """What an operator has, in order, and how many rows of that are of the level asked for."""
-        if operator not in self._rows:
-            own = [*_suited(operator, self._every)]
-            named = {(problem.name, variant) for problem, variants in own for variant in variants}
-            behind = _suited(operator, self._behind)
-            left = ((p, tuple(v for v in variants if (p.name, v) not in named)) for p, variants in behind)
-            self._rows[operator] = [*own, *(row for row in left if row[1])], len(own)
-        return self._rows[operator]
+    def rows(self, operator: str) -> Rows:
+        """What an operator has. The rows of level standard come first, whatever level is asked for that has them."""
+        if operator not in self._known:
+            level, own = self._asked.level, self._suited(operator, self._asked.level)
+            if self._asked.problems is not PROBLEMS:
+                return self._known.setdefault(operator, Rows(own, *[len(own)] * 3))
+            standard = self._suited(operator, "standard")
+            first = standard if level in ("standard", "full") else _left(own, _left(own, standard))
+            rows = [*first, *_left(own, first)]
+            listed, usual = len(rows), len(first)
+            if level in ("smoke", "huge"):
+                rows += _left(standard, rows)
+                usual = len(rows) if level == "smoke" else usual
+            reach = len(rows)
+            if self._asked.extra[0]:
+                rows += _left(self._suited(operator, "full"), rows)
+            self._known[operator] = Rows(rows, listed, usual, reach)
+        return self._known[operator]
 
     def asked_for(self, rows: Iterable[Row]) -> list[Row]:
         """What of rows is in a dtype and layout that are asked for."""
@@ -153,13 +182,20 @@ class Ranked:
             return variant.suits(operator, problem.geometry) and takes_case(one, operator, problem, variant)
 
         if key not in self._shares:
-            rows, listed = self.rows(operator)
+            rows, listed, usual, reach = self.rows(operator)
             if asked.problems is not PROBLEMS:
                 self._shares[key] = [[*filter(asked.includes, variants)] for _, variants in rows]
             else:
                 given = budget(one, asked.level, asked.programs, *asked.extra)
-                self._shares[key] = share(one, operator, rows, listed, given, taken, asked.wants)
+                self._shares[key] = share(one, operator, rows, listed, given, taken, asked.wants, usual, reach)
         return self._shares[key]
+
+
+def _left(rows: Iterable[Row], known: Iterable[Row]) -> list[Row]:
+    """What of rows others do not have."""
+    named = {(problem.name, variant) for problem, variants in known for variant in variants}
+    left = ((p, tuple(v for v in variants if (p.name, v) not in named)) for p, variants in rows)
+    return [row for row in left if row[1]]
 
 
 def _suited(operator: str, rows: Iterable[Row]) -> Iterator[Row]:
