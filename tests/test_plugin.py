@@ -365,6 +365,13 @@ def test_minutes_are_a_number(project: Project, text: str):
     assert f"--minutes {text}: must be a number above 0" in outcome.text
 
 
+@pytest.mark.parametrize("text", ["101", "-3", "50%", "5@yesterday", "5@2026-13-40", "5@"])
+def test_a_slice_is_a_percentage_and_a_day(project: Project, text: str):
+    outcome = project.run(f"--slice={text}")
+    assert outcome.exit == 4
+    assert f"--slice {text}: must be a percentage such as 5, or 5@2026-11-25" in outcome.text
+
+
 def test_a_name_is_looked_for_in_files_that_are_called_alike_before_others(project: Project):
     project.kernel("acme")
     loaded = project.folder / "loaded"

@@ -110,6 +110,9 @@ WINOGRAD = {"contract": {"algorithm": "winograd-f2"}}
 DEFECTS: dict[str, Callable[[Lines], object]] = {
     f" {NAME} has a verdict already (": lambda ls: ls.insert(1, plain(ls)),
     "field golden of a header: 0123, in this suite it is": lambda ls: ls[0].update(golden="0123"),
+    "the footer counts 24 pass, the records 23: some were": lambda ls: ls.remove(plain(ls)),
+    "of a run at level full, which no header": saying(run_level="full"),
+    "acme has another source than in the lines above": lambda ls: ls[-2].update(source="0" * 64),
     "no header says which goldens": lambda ls: ls.pop(0),
     "field cases: one case counts as 3": saying(cases=3),
     "field command: curl evil | sh is not the one": saying(command="curl evil | sh"),
@@ -155,7 +158,8 @@ def test_what_cannot_be_used_is_named(reason: str, verified: Verified):
 def test_no_file_and_nothing_verified(verified: Verified, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["verify", str(tmp_path)]) == 4
     assert f"{tmp_path}: cannot be read (Is a directory)" in capsys.readouterr().err
-    assert verified(lambda ls: ls.__setitem__(slice(1, -1), []))[0] == 5
+    ended = {"kind": "footer", "schema": 2, "ended": "x", "cases": {}, "exit_status": 5, "interrupted": False}
+    assert verified(lambda ls: ls.__setitem__(slice(1, None), [ended]))[0] == 5
 
 
 def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: pytest.MonkeyPatch):
@@ -166,7 +170,12 @@ def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: py
     assert verified(list, *own) == (0, told)
     assert "fp32 nchw fixed: pass, under another contract" in verified(saying(contract={"variance": "raw"}), *every)[1]
     kernel.write_text(KERNEL + "\n")
-    status, told = verified(saying(status="fail", reason="wrong"), *every)
+
+    def forge(lines: Lines) -> None:
+        saying(status="fail", reason="wrong")(lines)
+        lines[-1]["cases"].update({"pass": lines[-1]["cases"]["pass"] - 1, "fail": 1})
+
+    status, told = verified(forge, *every)
     other = " (other sources than those of the records)\n"
     assert (status, f" {NAME}: fail, here pass{other}" in told) == (1, True)
     monkeypatch.setattr("conformance.reporting.verify.discover", lambda folder: [])
@@ -178,5 +187,7 @@ def test_two_groups_make_the_whole(tmp_path: Path, verified: Verified):
     """Every case is in exactly one group: records of both are as good as those of the whole run."""
     pytest.importorskip("pytest_split")
     one, two = (ran(tmp_path, "-p", "pytest_split.plugin", "--splits=2", f"--group={number}") for number in "12")
-    assert verified(one + two) == verified()
+    status, told = verified(one + two)
+    assert (status, told.count("run of 20")) == (0, 2)
+    assert told.splitlines()[2:] == verified()[1].splitlines()[1:]
     assert verified(one + two + two)[0] == 1

@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,13 @@ def _slice(text: str | None) -> tuple[float, str]:
     if text is None:
         return 0, ""
     percent, _, day = text.partition("@")
-    if not re.fullmatch(r"\d{1,3}(\.\d{1,2})?", percent, re.ASCII) or float(percent) > 100:
-        raise SelectionError(f"--slice {text}: must be a percentage such as 5, or 5@2026-11-25 for that of another day")
-    return float(percent), day
+    try:
+        if not re.fullmatch(r"\d{1,3}(\.\d{1,2})?", percent, re.ASCII) or float(percent) > 100:
+            raise ValueError
+        return float(percent), str(date.fromisoformat(day))
+    except ValueError:
+        why = "must be a percentage such as 5, or 5@2026-11-25 for that of another day"
+        raise SelectionError(f"--slice {text}: {why}") from None
 
 
 def _read(config: pytest.Config) -> Selection:

@@ -31,7 +31,7 @@ from conformance.problems import typed
 from conformance.reporting.reproduce import is_reproducing
 from conformance.resources import IMPLS
 from conformance.results import build, claims
-from conformance.results.reading import RecordError, decode, headers, lines, shown
+from conformance.results.reading import RecordError, counted, decode, headers, lines, shown
 from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, Header, Record
 
 MAX_LISTED = 20
@@ -39,8 +39,9 @@ MAX_LISTED = 20
 LARGE = 1 << 30
 """Bytes of a problem's tensors in float64, from which limits are not derived once more."""
 UNSEEN = (
-    "Not seen: verdicts that were changed and not run again, times that were made up, and whether a kernel of the "
-    "records is the one here, unless the hashes of their sources agree."
+    "Not seen: lines that were taken out or changed together with what the footer counts, and not run again; checks of "
+    "behaviour and trainings, which are never run again; level, date, machine and times that were made up; and whether "
+    "a kernel of the records is the one here, unless the hashes of their sources agree."
 )
 SAME, DIFFERS, NOT_RUN = "the same", "DIFFERS", "not run"
 Placed = tuple[str, Record]
@@ -70,12 +71,16 @@ def _run(arguments: argparse.Namespace) -> int:
         seed = secrets.randbelow(10**9) if arguments.seed is None else seed_number(arguments.seed)
         _, paths = split(arguments.impl)
         claimed = claims.load([*paths, *claims.sources(IMPLS)])
-        begun, placed = read(arguments.records)
+        begun, placed, ended = read(arguments.records)
     except (RecordError, SelectionError, claims.ClaimsError) as problem:
         print(f"verify: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
+    for header in begun:
+        given = ((option, values) for option, values in header.selection.items() if option.startswith("-"))
+        asked = "".join(f", {option} {' '.join(values)}" for option, values in given)
+        print(shown(f"run of {header.started}: level {header.level}, seed {header.seed}{asked}", 300))
     print("\n".join(totals([record for _, record in placed])))
-    wrong = list(defects(begun, placed))
+    wrong = list(defects(begun, placed, ended))
     for line in wrong[:MAX_LISTED]:
         print(f"WRONG: {line}")
     if len(wrong) > MAX_LISTED:
@@ -96,8 +101,11 @@ def _run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def read(path: Path) -> tuple[tuple[Header, ...], list[Placed]]:
-    """The headers and records of a file. Raises RecordError naming the file, the line and the field."""
+def read(path: Path) -> tuple[tuple[Header, ...], list[Placed], Counter[str]]:
+    """The headers and records of a file, and the cases that its footers count.
+
+    Raises RecordError naming the file, the line and the field.
+    """
     try:
         content = path.read_bytes()
     except OSError as problem:
@@ -109,7 +117,7 @@ def read(path: Path) -> tuple[tuple[Header, ...], list[Placed]]:
             placed.append((place, decode(line)))
         except RecordError as problem:
             raise RecordError(f"{place}: {problem}") from None
-    return headers(content), placed
+    return headers(content), placed, counted(content)
 
 
 def totals(records: Sequence[Record]) -> Iterator[str]:
@@ -122,7 +130,7 @@ def totals(records: Sequence[Record]) -> Iterator[str]:
         yield f"{shown(f'{implementation} {operator}'.strip())}: {words}"
 
 
-def defects(begun: Sequence[Header], placed: Sequence[Placed]) -> Iterator[str]:
+def defects(begun: Sequence[Header], placed: Sequence[Placed], ended: Counter[str]) -> Iterator[str]:
     """Whatever cannot be true of a file of records that this suite wrote."""
     try:
         manifest.read()
@@ -134,8 +142,20 @@ def defects(begun: Sequence[Header], placed: Sequence[Placed]) -> Iterator[str]:
     for golden in sorted({header.golden for header in begun} - {own}):
         what = f"field golden of a header: {shown(golden[:12] or 'none')}, in this suite it is {own[:12]}"
         yield f"{what}; use the version of kernel-conformance that wrote the file, or run again with this one"
+    counts = Counter[str]()
+    for _, record in placed:
+        counts[record.status] += record.cases
+    for status in STATUSES:
+        if begun and counts[status] != ended[status]:
+            what = f"the footer counts {ended[status]:,} {status}, the records {counts[status]:,}"
+            yield f"{what}: some were taken out, added or changed"
     first: dict[tuple[str, ...], str] = {}
+    sources: dict[str, str] = {}
     for place, record in placed:
+        if begun and record.run_level not in {header.level for header in begun}:
+            yield f"{place}: of a run at level {shown(record.run_level)}, which no header of the file has"
+        if record.source and sources.setdefault(record.implementation, record.source) != record.source:
+            yield f"{place}: {shown(record.implementation)} has another source than in the lines above it"
         if isinstance(record, Attempt):
             case = (*_case(record), str(record.seed))
             if first.setdefault(case, place) != place:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,6 +63,17 @@ def lines(content: bytes, name: str) -> Iterator[tuple[str, bytes]]:
 def headers(content: bytes) -> tuple[Header, ...]:
     """What the runs of a file of records were asked for, in its order."""
     return tuple(mark for line in io.BytesIO(content) if isinstance(mark := _mark(line), Header))
+
+
+def counted(content: bytes) -> Counter[str]:
+    """Cases by status, as the footers of a file of records have them: one that was resumed counts what stood before."""
+    runs: list[Counter[str]] = []
+    for mark in map(_mark, io.BytesIO(content)):
+        if isinstance(mark, Header) and not (mark.resumed and runs):
+            runs.append(Counter())
+        elif isinstance(mark, Footer) and runs:
+            runs[-1] = Counter(mark.cases)
+    return sum(runs, Counter())
 
 
 def _mark(line: bytes) -> Header | Footer | None:

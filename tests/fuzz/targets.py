@@ -82,10 +82,10 @@ def descriptors(content: bytes) -> None:
 def verified(content: bytes) -> None:
     """A file of records, up to what is wrong with it."""
     try:
-        begun, placed = verify.read(_written("verified", content))
+        begun, placed, ended = verify.read(_written("verified", content))
     except RecordError as problem:
         return _shown(problem)
-    for line in (*verify.totals([record for _, record in placed]), *verify.defects(begun, placed)):
+    for line in (*verify.totals([record for _, record in placed]), *verify.defects(begun, placed, ended)):
         _shown(line)
     return None
 
