@@ -28,7 +28,7 @@ FAMILIES = {
     "unet": "timing.unet:declare",
     "neuron-model": "timing.neuron_model:declare",
     "ptx": "implementations.cuda_compile:declare",
-    "golden": "inputs.goldens:declare",
+    "golden": "inputs.golden_command:declare",
     "mutation": "calibration.mutation:declare",
     "rank": "calibration.ranking:declare",
     "false-alarms": "calibration.false_alarms:declare",

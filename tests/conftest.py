@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conformance import Unavailable
-from conformance.diagnosis.mistakes import Mistake
+from conformance.operators.mistakes import Mistake
 
 ROOT = Path(__file__).parents[1]
 SLOWEST = 10

@@ -23,7 +23,7 @@ from conformance.diagnosis import diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.judge import Contract, judge, outputs_of
-from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, extended, parse
+from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, double_double, parse
 from conformance.operators.conv_bn.steps import Steps
 
 SMALL = {
@@ -217,8 +217,8 @@ def fraction(double: Any) -> Fraction:
 @given(NUMBERS, NUMBERS)
 def test_two_sum_and_two_product_lose_nothing(a: float, b: float):
     first, second = np.array([a]), np.array([b])
-    assert fraction(tuple(part[0] for part in extended.two_sum(first, second))) == Fraction(a) + Fraction(b)
-    product, error = extended.two_product(first, second)
+    assert fraction(tuple(part[0] for part in double_double.two_sum(first, second))) == Fraction(a) + Fraction(b)
+    product, error = double_double.two_product(first, second)
     assert Fraction(float(product[0])) + Fraction(float(error[0])) == Fraction(a) * Fraction(b)
 
 
@@ -226,7 +226,7 @@ def test_two_sum_and_two_product_lose_nothing(a: float, b: float):
 @given(LISTS)
 def test_sums_have_twice_the_digits(values: list[float]):
     exact, size = sum(map(Fraction, values)), sum(abs(Fraction(v)) for v in values)
-    assert abs(fraction(extended.summed(np.array(values))) - exact) <= size * len(values) * Fraction(2) ** -104
+    assert abs(fraction(double_double.summed(np.array(values))) - exact) <= size * len(values) * Fraction(2) ** -104
 
 
 @quick
@@ -234,16 +234,16 @@ def test_sums_have_twice_the_digits(values: list[float]):
 def test_dot_products_have_twice_the_digits(values: list[float], random: Any):
     others = random.sample(values, len(values))
     terms = [Fraction(a) * Fraction(b) for a, b in zip(values, others, strict=True)]
-    found = fraction(extended.dot(np.array(values), np.array(others)))
+    found = fraction(double_double.dot(np.array(values), np.array(others)))
     assert abs(found - sum(terms)) <= sum(map(abs, terms)) * len(values) * Fraction(2) ** -103
 
 
 @quick
 @given(NUMBERS, NUMBERS, st.integers(1, 10**7))
 def test_quotients_have_twice_the_digits(a: float, b: float, by: int):
-    high, low = extended.two_sum(np.array([a]), np.array([b * 2.0**-53]))
+    high, low = double_double.two_sum(np.array([a]), np.array([b * 2.0**-53]))
     exact = (Fraction(float(high[0])) + Fraction(float(low[0]))) / by
-    found = fraction(tuple(part[0] for part in extended.divided((high, low), float(by))))
+    found = fraction(tuple(part[0] for part in double_double.divided((high, low), float(by))))
     assert abs(found - exact) <= abs(exact) * Fraction(2) ** -103
 
 
@@ -251,12 +251,12 @@ def test_quotients_have_twice_the_digits(a: float, b: float, by: int):
 @given(LISTS, st.integers(8, 40))
 def test_slices_add_up_and_are_narrow(values: list[float], bits: int):
     array = np.array(values)
-    parts = list(extended.sliced(array, bits, (0,)))
+    parts = list(double_double.sliced(array, bits, (0,)))
     largest = Fraction(float(np.max(np.abs(array))))
     for place, value in enumerate(values):
         left = Fraction(value) - sum(Fraction(float(part[place])) for part in parts)
-        assert abs(left) <= largest * Fraction(2) ** (1 - extended.COVERED)
-    assert all(extended.width(part) <= bits + 1 for part in parts)
+        assert abs(left) <= largest * Fraction(2) ** (1 - double_double.COVERED)
+    assert all(double_double.width(part) <= bits + 1 for part in parts)
 
 
 WIDTHS = {"one": ([1.0], 1), "three": ([5.0, 1.0], 3), "apart": ([2.0**20, 2.0**-3], 24), "none": ([0.0, np.inf], 1)}
@@ -264,7 +264,7 @@ WIDTHS = {"one": ([1.0], 1), "three": ([5.0, 1.0], 3), "apart": ([2.0**20, 2.0**
 
 @pytest.mark.parametrize(("values", "bits"), WIDTHS.values(), ids=WIDTHS)
 def test_width_counts_from_the_highest_bit_to_the_lowest(values: list[float], bits: int):
-    assert extended.width(np.array(values)) == bits
+    assert double_double.width(np.array(values)) == bits
 
 
 BAD = {

@@ -14,17 +14,17 @@ import conformance
 from conformance import Contract, Implementation
 from conformance.calibration.known_bad import MUTANTS
 from conformance.calibration.known_good.requantized import KNOWN_GOOD
+from conformance.calibration.known_kernel import judgements
 from conformance.calibration.mutation import outcomes, rows
-from conformance.calibration.subject import judgements
 from conformance.contract import ContractError
 from conformance.execution.export import export
-from conformance.execution.judging import judged
+from conformance.execution.judge_outputs import judged
 from conformance.implementations.implementation import ImplementationError
 from conformance.inputs import Expectation, Recipe
 from conformance.judge.propagation import ContractArithmetic
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse
+from conformance.operators.conv_requantized.operators import TIES, stored
 from conformance.operators.conv_requantized.steps import Steps
-from conformance.operators.conv_requantized.storing import TIES, stored
 from conformance.problems import PROBLEMS, typed
 from conformance.problems.table import applies
 

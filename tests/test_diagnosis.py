@@ -14,10 +14,10 @@ from conformance.calibration.known_bad import MUTANTS, Mutant
 from conformance.calibration.known_bad.base import plain
 from conformance.calibration.known_bad.structure import planted
 from conformance.diagnosis.diagnose import Diagnosis, diagnose
-from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, ConvGeometry
 from conformance.operators.mistakes import fitted
+from conformance.operators.table import LIBRARY, operators_of
 
 pytestmark = pytest.mark.usefixtures("mistakes_computed_once")
 

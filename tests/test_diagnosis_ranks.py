@@ -11,9 +11,9 @@ import pytest
 from conformance.calibration.known_bad import Mutant
 from conformance.calibration.known_bad.structure import planted
 from conformance.diagnosis.diagnose import diagnose
-from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY, Arrays, parse
+from conformance.operators.table import LIBRARY, operators_of
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, geometry
 

@@ -15,7 +15,7 @@ from conformance.contract import _CHOICES, Contract
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
 from conformance.plugin.outcome import LETTERS
-from conformance.reporting import accuracy, memory, training
+from conformance.reporting import accuracy, training
 from conformance.reporting.documents import BLOCKS, DOCUMENTS, ROOT, Sources, blocks, render
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND
@@ -77,7 +77,7 @@ def test_tables_of_a_run_have_the_columns_of_today():
     assert heads(GENERATED["accuracy"]) == [accuracy.HEADS]
     assert accuracy.NOTE in GENERATED["accuracy"]
     assert heads(GENERATED["training"]) == [training.HEADS]
-    assert set(heads(GENERATED["memory"])) == {memory.SAVED, memory.STEP}
+    assert set(heads(GENERATED["memory"])) == {training.SAVED, training.STEP}
     assert {columns[0] for columns in heads(GENERATED["unet"])} == {"layer"}
     assert re.findall("### (.*)", GENERATED["unet"]) == list(CONVOLUTIONS)
 

@@ -13,8 +13,8 @@ import conformance
 from conformance import Contract, Implementation
 from conformance.calibration.known_bad.formats import FORMATS as MUTANTS
 from conformance.calibration.known_good import KNOWN_GOOD
+from conformance.calibration.known_kernel import DEFAULT, FP8, judgements
 from conformance.calibration.mutation import outcomes, rows
-from conformance.calibration.subject import DEFAULT, FP8, judgements
 from conformance.dtypes import DECLARABLE, DTYPES, STORAGE, SUMS, ordinary
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.stream import Stream

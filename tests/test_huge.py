@@ -10,7 +10,7 @@ import pytest
 from conformance.dtypes import DTYPES, STORAGE
 from conformance.inputs import Recipe, distributions
 from conformance.inputs.expectation import Expectation
-from conformance.judge.sparse import judge_sparse
+from conformance.judge.judgement import judge_sparse
 from conformance.operators import OPERATORS, takes
 from conformance.operators.sparse import RULES
 from conformance.problems import PROBLEMS, at_level, typed

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from conformance.calibration.known_bad.base import plain
-from conformance.calibration.subject import KnownKernel, judgements
+from conformance.calibration.known_kernel import KnownKernel, judgements
 from conformance.dtypes import DTYPES, STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
+from conformance.judge.judgement import locate
 from conformance.judge.limits import limits
-from conformance.judge.locate import locate
 from conformance.judge.residuals import BLOCK
 from conformance.operators import OPERATORS, parse
 

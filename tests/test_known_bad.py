@@ -12,14 +12,14 @@ from conformance.calibration import mutation
 from conformance.calibration.known_bad import FAMILIES, MUTANTS, Mutant
 from conformance.calibration.known_bad.arithmetic import EXACT
 from conformance.calibration.known_bad.base import exact, plain
+from conformance.calibration.known_kernel import KnownKernel, judgements
 from conformance.calibration.mutation import PARTS, outcomes, rows, score
-from conformance.calibration.subject import KnownKernel, judgements
-from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.dtypes import DECLARABLE, WHOLE
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry, GeometryError, takes
 from conformance.operators.mistakes import InapplicableError, Misread
+from conformance.operators.table import LIBRARY, operators_of
 from conformance.problems import PROBLEMS
 
 BASES = {"float32": plain, "float64": exact, "lowered": EXACT}

@@ -12,8 +12,8 @@ import pytest
 from conformance.calibration import false_alarms as campaign
 from conformance.calibration.known_good import KNOWN_GOOD, KnownGood, sums
 from conformance.calibration.known_good.sums import Sum
+from conformance.calibration.known_kernel import judgements
 from conformance.calibration.rounding import parts, rounded, stored
-from conformance.calibration.subject import judgements
 from conformance.dtypes import BF16, FP16, FP32, TF32
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract

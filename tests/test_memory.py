@@ -20,7 +20,7 @@ from conformance.implementations.implementation import AutogradVariant, Implemen
 from conformance.implementations.registry import load
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
-from conformance.reporting import memory as memory_tables
+from conformance.reporting import training
 from conformance.results.schema import SavedForBackward
 from tests.conftest import Project
 from tests.report_samples import as_read, checked, sample
@@ -288,10 +288,10 @@ acme            fused       64  43,576,024  27,089,328"""
 
 def test_tables():
     record = as_read(checked({"saved_for_backward": [ROW], "training_steps": [STEP]}, descriptor="bn n1"))
-    saved, steps = memory_tables.tables([("acme", record), ("other", as_read(sample()))])
+    saved, steps = training.memory_tables([("acme", record), ("other", as_read(sample()))])
     assert (saved.title, "\n".join(saved.lines(80))) == ("Saved for backward, bn n1", TABLE)
-    assert (steps.note, "\n".join(steps.lines(80))) == (memory_tables.PUBLISHED, STEPS)
-    assert memory_tables.tables([("acme", as_read(sample()))]) == []
+    assert (steps.note, "\n".join(steps.lines(80))) == (training.PUBLISHED, STEPS)
+    assert training.memory_tables([("acme", as_read(sample()))]) == []
 
 
 SUITE = """

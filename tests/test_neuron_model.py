@@ -17,8 +17,8 @@ from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.reporting.emulator_counts import modelled_rows
 from conformance.reporting.tally import Tally
-from conformance.reporting.traffic import modelled_rows
 from conformance.results import build
 from conformance.results.reading import RecordError, decode
 from conformance.results.schema import Modelled, Record

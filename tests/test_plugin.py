@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from conformance.implementations.devices import DEVICES, missing
-from conformance.implementations.host import processor
+from conformance.implementations.devices import DEVICES, missing, processor
 from conformance.plugin import options
 from conformance.results.reading import decode
 from conformance.results.schema import SCHEMA

@@ -15,13 +15,13 @@ from conformance.calibration.known_bad.base import exact, plain
 from conformance.calibration.known_bad.pool import GOOD
 from conformance.calibration.known_bad.structure import planted
 from conformance.calibration.known_good import KNOWN_GOOD
+from conformance.calibration.known_kernel import KnownKernel, judgements
 from conformance.calibration.mutation import outcomes, rows, score
-from conformance.calibration.subject import KnownKernel, judgements
 from conformance.diagnosis.diagnose import diagnose
-from conformance.diagnosis.mistakes import LIBRARY, operators_of
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry, parse
+from conformance.operators.table import LIBRARY, operators_of
 
 
 def named(name: str) -> Mutant:

@@ -10,8 +10,7 @@ import pytest
 
 from conformance import Implementation
 from conformance.checks import check_behaviour
-from conformance.checks.invalid_arguments import invalid_arguments
-from conformance.checks.tutorial import worked_example_is_exact
+from conformance.checks.behaviour import invalid_arguments, worked_example_is_exact
 from conformance.execution.case import Case
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY
 from conformance.problems import PROBLEMS, Variant, typed

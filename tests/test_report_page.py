@@ -17,7 +17,7 @@ pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
 from conformance.reporting import reproduce
-from conformance.reporting.page import charts, columns, plots, speeds, tables
+from conformance.reporting.page import charts, packed_verdicts, plots, speeds, tables
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page
 from conformance.reporting.page.tables import Digest
@@ -297,7 +297,7 @@ def test_verdicts_come_back_from_the_page(tmp_path: Path):
     assert {len(column) for column in held.values()} == {len(found.results.verdicts)}
     for place, verdict in enumerate(found.results.verdicts):
         assert data["rows"][held["row"][place]][0] == verdict.record.implementation
-        assert all(values[name][held[name][place]] == verdict.record.text(name) for name in columns.TEXTS)
+        assert all(values[name][held[name][place]] == verdict.record.text(name) for name in packed_verdicts.TEXTS)
         assert held["command"][place] == reproduce.command(verdict.record)
         assert (held["group"][place] is not None) == (verdict.record.status in ("fail", "error"))
         shapes = [*values["checks"][held["checks"][place]], *values["profile"][held["profile"][place]]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.__main__ import main
-from conformance.execution.naming import PREFIX
+from conformance.execution.implementation_names import PREFIX
 from conformance.resources import CHECKOUT, ENGINES, IMPLS
 from conformance.survey import command, environments, model
 from conformance.survey.environments import NATIVE, STAMP, Environments, Wanted, engines, requirements

@@ -21,8 +21,7 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
-from conformance.implementations.devices import DEVICES, Unavailable
-from conformance.implementations.host import processor
+from conformance.implementations.devices import DEVICES, Unavailable, processor
 from conformance.inputs import expectation
 from conformance.problems import Problem
 from conformance.resources import IMPLS

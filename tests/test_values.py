@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from conformance.calibration.known_bad.base import Mutant, exact
+from conformance.calibration.known_kernel import DEFAULT
 from conformance.calibration.mutation import outcomes
-from conformance.calibration.subject import DEFAULT
 from conformance.dtypes import DTYPES, FORMATS, STORAGE
-from conformance.execution.judging import judged
+from conformance.execution.judge_outputs import judged
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.stream import Stream
 from conformance.judge import Contract

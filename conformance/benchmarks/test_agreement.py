@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from conformance.execution.ability import absence_reason
-from conformance.execution.case import Case
+from conformance.execution.case import Case, absence_reason
 from conformance.implementations import registry
 from conformance.inputs import expectation
 from conformance.operators import CONVOLUTIONS, OPERATORS

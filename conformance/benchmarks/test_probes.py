@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from conformance.calibration.known_bad import MUTANTS, Mutant
-from conformance.calibration.subject import Run, judged_by_probes
+from conformance.calibration.known_kernel import Run, judged_by_probes
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
 

@@ -12,9 +12,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from conformance.calibration.counting import counted
+from conformance.calibration.campaign_progress import counted
 from conformance.calibration.known_good import KNOWN_GOOD, KnownGood
-from conformance.calibration.subject import FP8, INT8, STORED, judgements
+from conformance.calibration.known_kernel import FP8, INT8, STORED, judgements
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Judgement
 from conformance.operators import FAMILIES, OPERATORS, parse, takes

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.calibration.counting import counted
+from conformance.calibration.campaign_progress import counted
 from conformance.implementations.registry import source_hash
 from conformance.resources import CHECKOUT
 from conformance.results.reading import decode, lines

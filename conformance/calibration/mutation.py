@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.calibration import field
-from conformance.calibration.counting import counted
+from conformance.calibration.campaign_progress import counted
 from conformance.calibration.field import Examined
 from conformance.calibration.known_bad import FAMILIES, MUTANTS, Mutant
 from conformance.calibration.known_bad.base import same
-from conformance.calibration.subject import Run, computed, judgements
+from conformance.calibration.known_kernel import Run, computed, judgements
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED

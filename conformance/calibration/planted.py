@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.known_bad.base import plain
-from conformance.calibration.subject import STORED
+from conformance.calibration.known_kernel import STORED
 from conformance.execution.status import Verdict
 from conformance.fuzzing.search import Search, ShrunkFailure
 from conformance.implementations.implementation import Implementation

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 
 from conformance.checks.sample import BehaviourError, Check, Sample, Subject
+from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
 from conformance.implementations.implementation import Unsupported
+from conformance.layouts import LayoutError
 from conformance.operators import takes
-from conformance.problems import PROBLEMS, Problem, at_level
+from conformance.operators.base import Request
+from conformance.problems import PROBLEMS, Problem, at_level, typed
 from conformance.results.schema import Facts
 from conformance.storage import nan_bytes
 from conformance.worker.audit import differing
@@ -154,6 +157,42 @@ def floating_point_mode_is_unchanged(subject: Subject) -> None:
     if now != before:
         differs = "; ".join(now) or f"not any more: {'; '.join(before)}"
         raise BehaviourError(f"changes the floating-point mode of its process: {differs}")
+
+
+def invalid_arguments(subject: Subject) -> Facts:
+    """Which invalid arguments a kernel accepts: it returns a result instead of an error that says why."""
+    sample, operator, geometry = subject.sample(), subject.case.operator, subject.case.problem.geometry
+    valid = Request(sample.expected.inputs, operator.parameters(geometry))
+    accepted = []
+    for what, spoil in operator.invalid.items():
+        request = spoil(geometry, valid)
+        if request is None:
+            continue
+        try:
+            given = sample.invocation.to_device(request.inputs)
+        except LayoutError:
+            continue  # groups that are an axis have no channels left over
+        try:
+            result = sample.invocation.start(given, **request.parameters)
+            subject.bridge.synchronize(result)
+        except Exception as refusal:
+            if not str(refusal).strip():
+                accepted.append(f"{what} (refused without a message)")
+        else:
+            accepted.append(what)
+    return Facts(accepted=tuple(accepted))
+
+
+def worked_example_is_exact(subject: Subject) -> None:
+    """A case that a public text works out, the operator's `worked_example`, comes out exactly. Blind to a sum that is
+    rounded: such sums need few bits, and lose nothing of the result."""
+    example = subject.case.operator.worked_example
+    if example is None:
+        raise Unsupported(f"no public text works out a case of {subject.case.operator.name}")
+    case = replace(subject.case, problem=typed(example.descriptor))
+    inputs = {name: array.astype(STORAGE[case.variant.dtype]) for name, array in example.inputs.items()}
+    sample = Subject(case, case.kernel).sample().holding(inputs)
+    sample.require_right(sample.call(sample.inputs()), example.what)
 
 
 BEHAVIOUR: tuple[Check, ...] = (

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.checks.adjoint import directions_are_adjoint
-from conformance.checks.behaviour import BEHAVIOUR
-from conformance.checks.invalid_arguments import invalid_arguments
+from conformance.checks.behaviour import BEHAVIOUR, invalid_arguments, worked_example_is_exact
 from conformance.checks.memory import backward_keeps_what_is_declared, training_holds_what_autograd_shows
 from conformance.checks.partial import (
     gradients_asked_for_alone,
@@ -19,7 +18,6 @@ from conformance.checks.partial import (
 )
 from conformance.checks.sample import Check
 from conformance.checks.state import STATE, calls_in_a_row_are_right
-from conformance.checks.tutorial import worked_example_is_exact
 from conformance.execution.plan import Lacks
 from conformance.operators import OPERATORS
 from conformance.problems import Problem, typed
@@ -64,8 +62,8 @@ class RequiredCheck:
 
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
     judges            whether it can fail: a run in which only others pass has verified nothing
-    paths             on how many of a kernel's paths at most, see `conformance.execution.paths`; 0 as many as the level
-                      asks for. None: on the first few problems that it takes
+    paths             on how many of a kernel's paths at most, see `conformance.execution.kernel_paths`; 0 as many as
+                      the level asks for. None: on the first few problems that it takes
     lacks             why it does not apply to an implementation and operator, which is then said once; empty if it does
     """
 

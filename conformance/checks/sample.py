@@ -14,7 +14,7 @@ from conformance.dtypes import WHOLE
 from conformance.execution import verify
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
-from conformance.execution.judging import judged
+from conformance.execution.judge_outputs import judged
 from conformance.execution.process import Crash
 from conformance.execution.status import BehaviourError as BehaviourError  # where checks look for it
 from conformance.execution.status import KernelFailure, Verdict, conclude

@@ -1,7 +1,7 @@
 """Checks of what a kernel keeps from one call to the next, and shares between calls at the same time.
 
-They are made where kernels differ: on each path (`conformance.execution.paths`), or on pairs of problems that a cache
-with an incomplete key takes for one another.
+They are made where kernels differ: on each path (`conformance.execution.kernel_paths`), or on pairs of problems that a
+cache with an incomplete key takes for one another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from conformance.checks.sample import BehaviourError, Check, Sample, Subject
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import first_called
-from conformance.execution.paths import usual_paths
+from conformance.execution.kernel_paths import usual_paths
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of
 from conformance.operators import FAMILIES, GeometryError

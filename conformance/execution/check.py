@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from conformance.dtypes import DECLARABLE
-from conformance.execution.ability import absence_reason
-from conformance.execution.case import Case
-from conformance.execution.judging import METHODS, by_probes
-from conformance.execution.naming import base_of, load_named, vary
+from conformance.execution.case import Case, absence_reason
+from conformance.execution.handles import Exited, Raised
+from conformance.execution.implementation_names import base_of, load_named, vary
+from conformance.execution.judge_outputs import METHODS, by_probes
 from conformance.execution.process import Limits
-from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
 from conformance.execution.status import Verdict
 from conformance.execution.verify import Tensors, verify

@@ -9,7 +9,7 @@ from pathlib import Path
 from conformance.dtypes import DECLARABLE
 from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
-from conformance.execution.judging import METHODS
+from conformance.execution.judge_outputs import METHODS
 from conformance.execution.selection import seed_number
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS

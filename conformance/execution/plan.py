@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from conformance.dtypes import ordinary
-from conformance.execution.ability import absence_reason, concerns, has_layout, takes_case
-from conformance.execution.case import Absence, Case
+from conformance.execution.case import Absence, Case, absence_reason, concerns, has_layout, takes_case
 from conformance.execution.claims import Claim, Key, compared
+from conformance.execution.implementation_names import base_of, load_named, vary, word
 from conformance.execution.invocation import missing_storage
-from conformance.execution.naming import base_of, load_named, vary, word
-from conformance.execution.paths import MAX_PATHS, paths
+from conformance.execution.kernel_paths import MAX_PATHS, paths
 from conformance.execution.remote import Condition
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, like_channels_last, require_known
 from conformance.execution.share import Ranked

@@ -1,18 +1,19 @@
 """An implementation whose kernels run in another process: the judge's side of it looks like any other implementation.
 
-Its bridge, kernels and predicates pass every question on. Arrays are handles, which the process knows by a number.
+Its bridge, kernels and predicates pass every question on. Arrays are handles, which the process knows by a number: see
+`conformance.execution.handles`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 
 from conformance.contract import Contract
+from conformance.execution.handles import Exited, Handle, Raised, T, asked, named, numbers, received, require_handle
 from conformance.execution.process import Crash, Process
 from conformance.execution.status import KernelFailure
 from conformance.implementations import implementation as declared
@@ -23,8 +24,6 @@ from conformance.layouts import LayoutError, declare
 from conformance.worker import autodiff, wire
 from conformance.worker import instruments as local
 
-T = TypeVar("T")
-
 
 class Home(Protocol):
     """Where an implementation lives."""
@@ -32,63 +31,6 @@ class Home(Protocol):
     def process(self) -> Process:
         """Its process, with its file loaded. Raises Crash."""
         ...
-
-
-class Raised(Exception):
-    """What a kernel raised; a class of the same name is made for each. `traceback` is the part in the kernel."""
-
-    blame = traceback = ""
-
-
-class Exited(BaseException):
-    """The same for what is no Exception, such as SystemExit."""
-
-    blame = traceback = ""
-
-
-class Handle:
-    """An array in a kernel's process; freed there when nobody holds it here."""
-
-    __slots__ = ("__weakref__", "number", "process")
-
-    def __init__(self, process: Process, number: int) -> None:
-        self.process, self.number = process, number
-
-    def __del__(self) -> None:
-        self.process.dropped.append(self.number)
-
-
-def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
-    """The value of an operation. Raises what the kernel raised, KernelFailure for a finding, Crash."""
-    return value(process, process.ask(name, *given), expected)
-
-
-def value(process: Process, reply: wire.Reply, expected: type[T]) -> T:
-    """The value of a reply; raises the same."""
-    if reply.findings:
-        raise KernelFailure("\n".join(reply.findings))
-    if reply.failure is not None:
-        raise _raised(reply.failure)
-    try:
-        return msgspec.convert(reply.value, expected)
-    except msgspec.ValidationError as error:
-        process.end(f"crashed: its process sent what is no answer ({error})")
-        raise Crash(process.ended) from None
-
-
-def _raised(failure: wire.Failure) -> BaseException:
-    if failure.kind == "unsupported":
-        return declared.Unsupported(failure.message)
-    if failure.kind == "unavailable":
-        return Unavailable(failure.message)
-    if failure.kind == "failure":
-        return KernelFailure(failure.message)
-    if failure.kind == "declaration":
-        return declared.ImplementationError(failure.message)
-    base = Exited if failure.kind == "exit" else Raised
-    error: Raised | Exited = type(failure.name, (base,), {})(failure.message)
-    error.blame, error.traceback = failure.blame, failure.traceback
-    return error
 
 
 class RemoteBridge(ArrayBridge):
@@ -343,38 +285,6 @@ class RemoteFunction:
         by_keyword = {keyword: named(value) for keyword, value in parameters.items()}
         returned = asked(process, wire.Returned, "call", *self.place, first, numbers(given), by_keyword, wait)
         return received(process, returned, first), returned.changed
-
-
-def received(process: Process, returned: wire.Returned, first: int) -> Any:
-    """Handles of what was returned; those that are beyond what is looked at are None."""
-    if returned.count is None:
-        return Handle(process, first)
-    count = min(returned.count, 1 << 20)
-    handles = [Handle(process, first + place) for place in range(min(count, wire.MAX_RESULTS))]
-    items = (*handles, *[None] * (count - len(handles)))
-    if not returned.computes:
-        return items
-    computing = type("computing", (tuple,), {"__iter__": lambda self: tuple.__iter__(self)})
-    computing.__qualname__ = returned.computes
-    return computing(items)
-
-
-def numbers(handles: Sequence[Any]) -> list[int | None]:
-    """What the process knows arrays by; None stands for an absent one."""
-    return [None if one is None else require_handle(one).number for one in handles]
-
-
-def named(value: Any) -> Any:
-    """A parameter with arrays as the process knows them."""
-    if isinstance(value, tuple):
-        return tuple(map(named, value))
-    return wire.Array(value.number) if isinstance(value, Handle) else value
-
-
-def require_handle(array: Any) -> Handle:
-    if not isinstance(array, Handle):
-        raise TypeError(f"returned more than {wire.MAX_RESULTS} results")
-    return array
 
 
 class Condition:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from conformance.dtypes import DTYPES
-from conformance.execution.ability import takes_case
+from conformance.execution.case import takes_case
 from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of

@@ -12,10 +12,9 @@ from typing import Any
 from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
 from conformance.dtypes import STORAGE
 from conformance.execution import storage
-from conformance.execution.adequacy import require_adequate
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation, MismatchedError, fill_freed_memory
-from conformance.execution.judging import SPARSE, by_probes, judged, prepare_reference
+from conformance.execution.judge_outputs import SPARSE, by_probes, judged, prepare_reference
 from conformance.execution.status import (
     BehaviourError,
     InsufficientMemoryError,
@@ -24,6 +23,7 @@ from conformance.execution.status import (
     Verdict,
     conclude,
 )
+from conformance.execution.weak_contracts import require_adequate
 from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported
 from conformance.inputs import Expectation, expectation
 from conformance.inputs.golden import check

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conformance.dtypes import DECLARABLE
-from conformance.execution.ability import absence_reason
+from conformance.execution.case import absence_reason
 from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
 from conformance.execution.selection import Selection, SelectionError, require_known, seed_number, split

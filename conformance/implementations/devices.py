@@ -1,4 +1,4 @@
-"""Which devices this machine has, found without any framework."""
+"""Which devices this machine has, and which processor, found without any framework."""
 
 from __future__ import annotations
 
@@ -108,3 +108,14 @@ def missing(device: str) -> str | None:
     except Unavailable as absence:
         return str(absence)
     return None
+
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@cache
+def processor() -> str:
+    """The processor's model."""
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

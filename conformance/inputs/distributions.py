@@ -32,7 +32,7 @@ import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, SUMS
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, bits, fixed, fixed_point_bits, held, integer, room
-from conformance.inputs.extremes import close, large, mixed, nonfinite, range_, small, subnormal
+from conformance.inputs.extreme_distributions import close, large, mixed, nonfinite, range_, small, subnormal
 from conformance.inputs.requantized import cancelled, scales, ties
 from conformance.inputs.stream import term_bits
 from conformance.operators import Arrays

@@ -10,7 +10,7 @@ from conformance.inputs.distributions import DISTRIBUTIONS, sparse_places
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.probing import Probes
 from conformance.operators import Arrays
-from conformance.operators.extended import Double
+from conformance.operators.double_double import Double
 from conformance.operators.sparse import Nonzero, nonzero
 
 EXTREME = frozenset({"wide", "range", "subnormal", "large", "small"})

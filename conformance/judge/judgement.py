@@ -10,7 +10,6 @@ import numpy as np
 from conformance.contract import Contract
 from conformance.dtypes import STORAGE, WHOLE
 from conformance.judge import accuracy
-from conformance.judge.locate import locate
 from conformance.judge.output import Output
 from conformance.judge.residuals import Residuals, Statistics, measure
 
@@ -310,3 +309,59 @@ def _where(output: Output, mismatched: np.ndarray) -> str:
         return f"{where}; all of them are NaN: was the output ever written?"
     unexpected = int(np.count_nonzero(np.isnan(output.actual) & ~np.isnan(output.reference)))
     return f"{where}; {unexpected:,} are NaN where the reference is not" if unexpected else where
+
+
+def locate(mask: np.ndarray, axes: str) -> str:
+    """Describe the true elements of `mask`, whose axes are named by the letters of `axes`."""
+    if mask.all():
+        return "every element"
+    phrases = []
+    for axis, letter in enumerate(axes.lower()):
+        hit = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+        first, last, extent, steps = int(hit[0]), int(hit[-1]), mask.shape[axis], np.diff(hit)
+        if len(hit) == extent:
+            continue
+        if len(hit) == 1:
+            end = " (last)" if first == extent - 1 else " (first)" if first == 0 else ""
+            phrases.append(f"{letter} = {first}{end}")
+        elif len(hit) == 2 and (first, last) == (0, extent - 1):
+            phrases.append(f"{letter} at both edges")
+        elif (steps == 1).all():
+            phrases.append(f"{letter} {first}..{last} of 0..{extent - 1}")
+        elif (steps == steps[0]).all():
+            ordinal = {2: "2nd", 3: "3rd"}.get(int(steps[0]), f"{steps[0]}th")
+            phrases.append(f"every {ordinal} {letter} from {first} to {last}")
+        else:
+            phrases.append(f"{len(hit)} of {extent} {letter}")
+    share = np.count_nonzero(mask) / mask.size
+    return ", ".join(phrases) or f"spread over every axis ({share:.1%} of the elements)"
+
+
+BLOCK = 1 << 24
+"""Elements that are looked at at once."""
+
+
+def judge_sparse(name: str, axes: str, actual: np.ndarray, places: np.ndarray, values: np.ndarray) -> Judgement:
+    """Every element must equal the exact result: `values`, rounded once, at the ascending flat `places`, else zero."""
+    flat = actual.reshape(-1)
+    wrong: list[int] = []
+    mismatched = 0
+    for start in range(0, flat.size, BLOCK):
+        block = flat[start : start + BLOCK]
+        found = start + np.flatnonzero(block.view(f"u{block.itemsize}") << 1)  # -0.0 is zero, NaN is not
+        first, last = np.searchsorted(places, (start, start + len(block)))
+        together = np.union1d(found, places[first:last])
+        expected = np.zeros(len(together))
+        expected[np.searchsorted(together, places[first:last])] = values[first:last]
+        differs = together[flat[together] != expected.astype(actual.dtype)]
+        mismatched += len(differs)
+        wrong += differs[:1].tolist()
+    worst, where = None, ""
+    if wrong:
+        index = tuple(int(axis) for axis in np.unravel_index(wrong[0], actual.shape))
+        at = np.searchsorted(places, wrong[0])
+        exact = float(values[at]) if at < len(places) and places[at] == wrong[0] else 0.0
+        worst = Worst(index, float(flat[wrong[0]]), exact, 0.0)
+        where = f"first at element {wrong[0]:,} of {flat.size:,}, axes {axes}"
+    checks = (Check("mismatched elements", mismatched, 0),)
+    return Judgement(name, flat.size, mismatched, "must equal the exact result", checks, worst, where)

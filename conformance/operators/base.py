@@ -12,7 +12,7 @@ import numpy as np
 from conformance.dtypes import DTYPES, STORAGE, sums_of
 
 if TYPE_CHECKING:
-    from conformance.operators.extended import Double
+    from conformance.operators.double_double import Double
 
 Arrays = dict[str, np.ndarray]
 Place = tuple[str, tuple[int, ...], float]

@@ -3,7 +3,8 @@
 The output extent is floor((H + before + after - d*(R-1) - 1) / u) + 1; in ceil mode it is rounded up, less a last
 window that would start behind the image and the padding before it (as in torch.nn.AvgPool2d and MaxPool2d, with a
 padding of its own on each side). What a window covers beyond the padded image, which happens in ceil mode only, counts
-for nothing.
+for nothing. A file of its own, because a kernel's process may see geometries and nothing else: see
+`conformance.worker.guard`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
+from conformance.operators.image_mistakes import FURTHER_WINDOWS, TILES, within_tiles
 from conformance.operators.mistakes import (
-    FURTHER_WINDOWS,
-    TILES,
     Compute,
     D,
     H,
@@ -28,7 +27,6 @@ from conformance.operators.mistakes import (
     misread,
     on_axis,
     swapped,
-    within_tiles,
 )
 from conformance.operators.spatial import Extents, Index, spans
 

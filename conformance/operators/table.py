@@ -1,4 +1,4 @@
-"""The table of all operator families."""
+"""The table of all operator families, and of the mistakes that they list."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from conformance.operators.conv_requantized import family as conv_requantized
 from conformance.operators.conv_transpose import family as conv_transpose
 from conformance.operators.family import Family
 from conformance.operators.max_pool import family as max_pool
+from conformance.operators.mistakes import Mistake
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -34,6 +35,8 @@ TRANSPOSED = tuple(operator.name for operator in conv_transpose.FAMILY.operators
 """Names of the operators, by family."""
 ORDINARY = tuple(name for name, operator in OPERATORS.items() if "fp32" in operator.dtypes)
 """Names of those with problems whose tensors all have one format; what is requantized has 8 bits alone."""
+LIBRARY: tuple[Mistake, ...] = tuple(dict.fromkeys(m for family in FAMILIES.values() for m in family.mistakes))
+"""The known mistakes of all families: calibration plants them, and diagnosis names them."""
 
 
 def takes(operator: str, geometry: Geometry) -> bool:
@@ -47,3 +50,11 @@ def parse(text: str) -> Any:
     GeometryError."""
     words = text.split(maxsplit=1)
     return _BY_PREFIX.get(words[0] if words else "", ConvGeometry).parse(text)
+
+
+def operators_of(mistake: Mistake) -> tuple[str, ...]:
+    """The operators that a mistake exists for: of those families that list it, all or the ones that it names."""
+    listed = [
+        operator.name for family in FAMILIES.values() if mistake in family.mistakes for operator in family.operators
+    ]
+    return tuple(name for name in listed if not mistake.operators or name in mistake.operators)

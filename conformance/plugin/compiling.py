@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conformance.execution.compiled import CompilerCache, kept
+from conformance.execution.compiler_cache import CompilerCache, kept
 from conformance.execution.workers import Workers
 from conformance.reporting.table import many
 from conformance.worker import wire

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from conformance.execution.ability import absence_reason
+from conformance.execution.case import absence_reason
 from conformance.execution.process import Limits
 from conformance.execution.selection import SelectionError, split
 from conformance.execution.workers import Workers, share

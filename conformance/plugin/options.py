@@ -14,7 +14,7 @@ import pytest
 
 from conformance import storage
 from conformance.dtypes import DECLARABLE, DTYPES
-from conformance.execution.judging import METHODS
+from conformance.execution.judge_outputs import METHODS
 from conformance.execution.process import Limits
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, seed_number, split
 from conformance.execution.workers import share

@@ -18,7 +18,7 @@ from conformance.checks import CHECKS
 from conformance.checks.state import calls_are_right_later
 from conformance.execution.case import Absence, Case
 from conformance.execution.claims import Claim, Key
-from conformance.execution.naming import base_of
+from conformance.execution.implementation_names import base_of
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError
 from conformance.execution.status import Verdict

@@ -18,7 +18,7 @@ from conformance.plugin import options
 from conformance.plugin.outcome import CATEGORIES
 from conformance.plugin.progress import NAME as PROGRESS
 from conformance.plugin.progress import write
-from conformance.reporting import command, memory, terminal, training
+from conformance.reporting import command, terminal, training
 from conformance.reporting.groups import amount, described, group
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.table import many
@@ -100,7 +100,7 @@ class Summary:
             return
         named = [(record.implementation, record) for record in self._tables]
         networks = training.table(named)
-        for table in (*memory.tables(named), *([networks] if networks else [])):
+        for table in (*training.memory_tables(named), *([networks] if networks else [])):
             reporter.section(table.title)
             for text in (*table.lines(width), *textwrap.wrap(table.note, width)):
                 reporter.write_line(text)

@@ -23,7 +23,7 @@ from conformance.calibration.known_good import KNOWN_GOOD
 from conformance.exit_codes import ExitCode
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS
-from conformance.reporting import accuracy, memory, training
+from conformance.reporting import accuracy, training
 from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND, counted
@@ -149,7 +149,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
     "accepted": ("records", lambda s: _listed(s.tally.accepted)),
     "waived": ("records", lambda s: _listed(s.tally.waivers)),
     "training": ("records", partial(_tables, lambda named: [training.table(named)])),
-    "memory": ("records", partial(_tables, memory.tables)),
+    "memory": ("records", partial(_tables, training.memory_tables)),
     "mutation": ("mutation", lambda s: _last(s.mutation, "mutation score ", f"{len(MUTANTS):,} known-bad kernels")),
     "false-alarms": (
         "false_alarms",

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from conformance.inputs import golden
-from conformance.reporting import accuracy, traffic
+from conformance.reporting import accuracy, emulator_counts
 from conformance.reporting.table import many
 from conformance.reporting.tally import Tally
 from conformance.results.schema import STATUSES
@@ -74,12 +74,12 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
         yield from (*_columns([accuracy.HEADS, *profiles], width), ())
     if tally.moved:
         yield from _wrapped("traffic as counted by emulators", width)
-        yield from _columns([traffic.HEADS, *traffic.rows(tally.moved)], width)
-        yield from (*_wrapped(traffic.NOTE, width), ())
-    if modelled := list(traffic.modelled_rows(tally.moved)):
+        yield from _columns([emulator_counts.HEADS, *emulator_counts.rows(tally.moved)], width)
+        yield from (*_wrapped(emulator_counts.NOTE, width), ())
+    if modelled := list(emulator_counts.modelled_rows(tally.moved)):
         yield from _wrapped("modelled time on the device", width)
-        yield from _columns([traffic.MODELLED_HEADS, *modelled], width)
-        yield from (*_wrapped(traffic.MODELLED_NOTE, width), ())
+        yield from _columns([emulator_counts.MODELLED_HEADS, *modelled], width)
+        yield from (*_wrapped(emulator_counts.MODELLED_NOTE, width), ())
     for name in present:
         yield from _wrapped(_not_implemented(tally, name), width)
         for (_, weakness), places in sorted(item for item in tally.weak.items() if item[0][0] == name):

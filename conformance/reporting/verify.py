@@ -16,7 +16,7 @@ import numpy as np
 
 from conformance.execution.check import check
 from conformance.execution.claims import Claim, Key
-from conformance.execution.naming import base_of, load_named, vary
+from conformance.execution.implementation_names import base_of, load_named, vary
 from conformance.execution.process import Limits
 from conformance.execution.selection import SelectionError, seed_number, split
 from conformance.execution.workers import Workers, share

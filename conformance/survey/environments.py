@@ -16,7 +16,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from conformance.execution.naming import PREFIX
+from conformance.execution.implementation_names import PREFIX
 from conformance.resources import CHECKOUT, ENGINES, IMPLS
 from conformance.survey.model import SurveyError
 

@@ -9,10 +9,10 @@ from contextlib import suppress
 
 import numpy as np
 
-from conformance.execution.ability import absence_reason
+from conformance.execution.case import absence_reason
+from conformance.execution.handles import Exited, Raised
 from conformance.execution.invocation import instruments
 from conformance.execution.process import Crash
-from conformance.execution.remote import Exited, Raised
 from conformance.implementations.implementation import Implementation
 
 

@@ -18,9 +18,9 @@ from functools import partial
 from threadpoolctl import threadpool_limits
 
 from conformance.execution.case import Case
+from conformance.execution.handles import Exited, Raised, asked
 from conformance.execution.invocation import instruments
 from conformance.execution.process import Crash, Process
-from conformance.execution.remote import Exited, Raised, asked
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers

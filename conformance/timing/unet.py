@@ -13,15 +13,14 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from conformance.execution.ability import absence_reason
-from conformance.execution.case import Absence, Case
+from conformance.execution.case import Absence, Case, absence_reason
 from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
 from conformance.execution.selection import Selection, SelectionError, split
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
-from conformance.implementations.host import processor
+from conformance.implementations.devices import processor
 from conformance.inputs.manifest import SEED
 from conformance.problems import Problem, of_section
 from conformance.resources import IMPLS

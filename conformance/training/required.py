@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from conformance.execution.ability import absence_reason
-from conformance.execution.case import Absence
+from conformance.execution.case import Absence, absence_reason
 from conformance.execution.claims import Key
 from conformance.execution.plan import Plan
 from conformance.implementations.implementation import Implementation, Unsupported

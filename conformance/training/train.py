@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from conformance.execution.handles import asked
 from conformance.execution.process import Crash, Process
-from conformance.execution.remote import asked
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.implementations.implementation import Implementation, Unsupported, Waiver
 from conformance.inputs import DISTRIBUTIONS

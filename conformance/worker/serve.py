@@ -26,7 +26,7 @@ from conformance.implementations import registry, vocabulary
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
-from conformance.worker import compiling, memory, wire
+from conformance.worker import compile_meter, memory, wire
 from conformance.worker.audit import audited
 from conformance.worker.guard import Guard
 from conformance.worker.measuring import Measuring
@@ -51,7 +51,7 @@ class Server:
         self.arrays: dict[int, Any] = {}
         self.measuring = Measuring(self)
         self._meter: Any = None
-        self._compiling = compiling.Meter()
+        self._compiling = compile_meter.Meter()
         self._mode = floating_point.mode()
 
     # files

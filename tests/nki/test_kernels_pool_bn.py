@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.calibration.subject import KnownKernel, judgements
+from conformance.calibration.known_kernel import KnownKernel, judgements
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, Arrays, Operator, PoolGeometry, parse

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.calibration.known_bad.base import stored
+from conformance.calibration.known_kernel import Run
 from conformance.calibration.lowering import lowered
 from conformance.calibration.rounding import Way, overflowing
-from conformance.calibration.subject import Run
 from conformance.dtypes import FORMATS, Format, sums_of
 from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.conv.mistakes import over_places

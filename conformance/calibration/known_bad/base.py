@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.subject import KnownKernel, Run
+from conformance.calibration.known_kernel import KnownKernel, Run
 from conformance.dtypes import STORAGE, WHOLE
 from conformance.operators import NORMALISED, ORDINARY, Arrays, Operator
 

@@ -26,9 +26,9 @@ from conformance.calibration.known_good.normalisation import (
     summed,
 )
 from conformance.calibration.known_good.sums import Sum
+from conformance.calibration.known_kernel import FP32_ONLY, SHORT, Run
+from conformance.calibration.known_kernel import STORED as ALL
 from conformance.calibration.rounding import bits, narrowed, rounded
-from conformance.calibration.subject import FP32_ONLY, SHORT, Run
-from conformance.calibration.subject import STORED as ALL
 from conformance.dtypes import BF16, FORMATS, FP16, STORAGE, TF32, Format
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
 from conformance.operators.conv_bn.channels import as_image

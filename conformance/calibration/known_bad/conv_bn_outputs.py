@@ -12,8 +12,8 @@ import numpy as np
 from conformance.calibration.known_bad.base import Mutant
 from conformance.calibration.known_bad.conv_bn import BACKWARD, FORWARD, GOOD, OUTWARD, TRAINING, mutant
 from conformance.calibration.known_bad.structure import Paths, on_paths
+from conformance.calibration.known_kernel import FP32_ONLY, SHORT, STORED, Run
 from conformance.calibration.rounding import narrowed
-from conformance.calibration.subject import FP32_ONLY, SHORT, STORED, Run
 from conformance.dtypes import BF16, FORMATS, FP16
 from conformance.inputs.stream import Stream
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator

@@ -1,4 +1,7 @@
-"""Mistakes that are made at an edge of the parameters alone."""
+"""Mistakes that are made at an edge of the parameters alone, such as a batch without images.
+
+What is asked for alone needs a process of its own: `tests/field/partial_requests.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ from collections.abc import Callable, Iterator
 from operator import gt, le
 from typing import Any
 
-from conformance.calibration.known_bad.base import Mutant, exact
+import numpy as np
+
+from conformance.calibration.known_bad.base import Mutant, exact, on_outputs
 from conformance.calibration.known_bad.sizes import AVERAGE, CONV, CONV_BN, MAXIMUM, unwritten
 from conformance.calibration.known_bad.structure import Paths, on_paths
+from conformance.dtypes import FORMATS
+from conformance.inputs.stream import Stream
 from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.operators.spatial import Extents, is_padded, spans
 
@@ -91,3 +98,24 @@ EDGES: tuple[Mutant, ...] = (
     *_unwritten(),
     *on_paths(_MISTAKES, CONVOLUTIONS, "edges", "{mistake}, at the edge: {path}"),
 )
+
+_EMPTY_BATCH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "never written (NaN)": lambda zeros: zeros + np.nan,
+    "never written (what the batch before left)": lambda zeros: Stream("left").fixed_point(zeros.shape, 8, zeros.dtype),
+    "divided by the images": lambda zeros: zeros / 0,
+    "of one image of ones": np.ones_like,
+    "one element never written": lambda zeros: np.where(np.arange(zeros.size).reshape(zeros.shape), 0, 1.0),
+    "never written (subnormal)": lambda zeros: zeros + FORMATS["bf16"].smallest_subnormal,
+}
+
+EMPTY_BATCHES: tuple[Mutant, ...] = tuple(
+    Mutant(
+        f"empty batch: gradient {name}",
+        "partial-requests",
+        on_outputs(lambda zeros, _, left=left: left(zeros)),  # type: ignore[misc]
+        operators=("conv_backward_weight",),
+        when=lambda geometry: geometry.n == 0,
+    )
+    for name, left in _EMPTY_BATCH.items()
+)
+"""Gradients of parameters that are not the zeros that sums of nothing are."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from conformance.calibration.known_bad.arithmetic import EXACT, KernelArithmetic, to, to_storage
 from conformance.calibration.known_bad.base import Mutant, exact, of_operator
+from conformance.calibration.known_kernel import FP8, INT8, Run
 from conformance.calibration.lowering import lowered
 from conformance.calibration.rounding import bits
-from conformance.calibration.subject import FP8, INT8, Run
 from conformance.dtypes import BF16, FP16
 from conformance.operators import CONVOLUTIONS, Arrays, Operator
 

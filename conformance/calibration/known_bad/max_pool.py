@@ -9,8 +9,8 @@ import numpy as np
 
 from conformance.calibration.known_bad.base import Mutant, exact, on_outputs, stored
 from conformance.calibration.known_bad.structure import Paths, on_paths
+from conformance.calibration.known_kernel import FP32_ONLY, SHORT, STORED, Run
 from conformance.calibration.rounding import Way, bits, rounded
-from conformance.calibration.subject import FP32_ONLY, SHORT, STORED, Run
 from conformance.dtypes import BF16, FORMATS, FP16, FP32, TF32, Format
 from conformance.operators import Arrays, Operator
 from conformance.operators.max_pool.family import FAMILY

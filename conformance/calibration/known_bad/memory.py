@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.known_bad.base import PLAIN, Mutant, exact, on_outputs, stored
+from conformance.calibration.known_kernel import Run
 from conformance.calibration.lowering import lowered
-from conformance.calibration.subject import Run
 from conformance.inputs.stream import Stream
 from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
 from conformance.operators.mistakes import D, H, W

@@ -12,8 +12,8 @@ from conformance.calibration.gathering import gathered
 from conformance.calibration.known_bad.arithmetic import Change, added, scaled_in_fp32, to, to_storage, unchanged
 from conformance.calibration.known_bad.base import Mutant, exact, on_outputs, stored
 from conformance.calibration.known_bad.structure import Paths, on_paths
+from conformance.calibration.known_kernel import DEFAULT, FP32_ONLY, SHORT, STORED, Run
 from conformance.calibration.rounding import Way, bits, flushed, outward, overflowing
-from conformance.calibration.subject import DEFAULT, FP32_ONLY, SHORT, STORED, Run
 from conformance.dtypes import BF16, FORMATS, FP16, FP32, TF32, Format
 from conformance.operators import POOLINGS, Arrays, Operator, PoolGeometry
 from conformance.operators.spatial import is_padded, padded, taps

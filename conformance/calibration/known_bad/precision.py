@@ -10,8 +10,8 @@ import numpy as np
 
 from conformance.calibration.known_bad.arithmetic import EXACT, KernelArithmetic, scaled_in_fp32, to
 from conformance.calibration.known_bad.base import Mutant, exact, stored
+from conformance.calibration.known_kernel import DEFAULT, FP32_ONLY, SHORT, STORED
 from conformance.calibration.rounding import bits, flushed, outward
-from conformance.calibration.subject import DEFAULT, FP32_ONLY, SHORT, STORED
 from conformance.dtypes import BF16, FP16, FP32, TF32
 from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
 

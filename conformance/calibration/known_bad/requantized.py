@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.known_bad.base import Mutant
-from conformance.calibration.requantized import compensated, summed
+from conformance.calibration.known_good.requantized import compensated, summed
+from conformance.calibration.known_kernel import FP8, INT8
 from conformance.calibration.rounding import bits, overflowing
-from conformance.calibration.subject import FP8, INT8
 from conformance.dtypes import BF16, FORMATS, FP16, FP32, STORAGE, Format
 from conformance.judge import Contract
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
+from conformance.operators.conv_requantized.operators import LARGEST, TIES, stored
 from conformance.operators.conv_requantized.steps import (
     Change,
     Steps,
@@ -26,7 +27,6 @@ from conformance.operators.conv_requantized.steps import (
     in_fp32,
     wrapped,
 )
-from conformance.operators.conv_requantized.storing import LARGEST, TIES, stored
 
 OPERATOR = ("conv_requantized",)
 E4M3, E5M2 = FP8[:1], FP8[1:]

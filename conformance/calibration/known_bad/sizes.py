@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.known_bad.base import Mutant, exact
-from conformance.calibration.subject import Run
+from conformance.calibration.known_kernel import Run
 from conformance.operators import OPERATORS, ORDINARY, Arrays, Operator
 from conformance.operators.spatial import RANKS, is_padded
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from conformance.calibration.known_bad.arithmetic import EXACT, KernelArithmetic, to
 from conformance.calibration.known_bad.base import Mutant, exact
+from conformance.calibration.known_kernel import FP32_ONLY
 from conformance.calibration.rounding import bits
-from conformance.calibration.subject import FP32_ONLY
 from conformance.dtypes import BF16
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.known_bad.base import Mutant, exact, of_operator
+from conformance.calibration.known_kernel import Run
 from conformance.calibration.rounding import Way, overflowing, rounded
-from conformance.calibration.subject import Run
 from conformance.dtypes import DTYPES, FORMATS, FP16, FP32, Format
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, NORMALISED, OPERATORS, ORDINARY, POOLINGS, Arrays, Operator

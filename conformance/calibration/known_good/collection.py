@@ -12,8 +12,8 @@ import numpy as np
 from conformance.calibration.known_good import sums
 from conformance.calibration.known_good.sums import Sum, Total, direct
 from conformance.calibration.known_good.transforms import fft, fft_with_steps, three_by_three, unit_steps, winograd
+from conformance.calibration.known_kernel import DEFAULT, FP8, FP32_ONLY, INT8, STORED, KnownKernel, Run
 from conformance.calibration.rounding import overflowing
-from conformance.calibration.subject import DEFAULT, FP8, FP32_ONLY, INT8, STORED, KnownKernel, Run
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, FAMILIES, TRANSPOSED, ConvGeometry

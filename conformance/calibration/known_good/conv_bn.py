@@ -23,7 +23,7 @@ from conformance.calibration.known_good.normalisation import (
 )
 from conformance.calibration.known_good.sums import Sum
 from conformance.calibration.known_good.transforms import three_by_three, winograd
-from conformance.calibration.subject import DEFAULT, FP32_ONLY, SHORT
+from conformance.calibration.known_kernel import DEFAULT, FP32_ONLY, SHORT
 from conformance.dtypes import BF16, FP32, TF32
 from conformance.judge import Contract
 from conformance.operators import NORMALISED

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from conformance.calibration.known_good.collection import KnownGood
+from conformance.calibration.known_kernel import DEFAULT, STORED
 from conformance.calibration.rounding import rounded, stored
-from conformance.calibration.subject import DEFAULT, STORED
 from conformance.dtypes import BF16, FORMATS
 from conformance.judge import Contract
 from conformance.operators import Arrays, Operator

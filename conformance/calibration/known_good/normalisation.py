@@ -11,8 +11,8 @@ import numpy as np
 
 from conformance.calibration.known_good.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn
 from conformance.calibration.known_good.sums import Sum, direct
+from conformance.calibration.known_kernel import Run
 from conformance.calibration.rounding import stored
-from conformance.calibration.subject import Run
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS, Arrays, ConvBnGeometry, ConvGeometry, Operator
 from conformance.operators.conv_bn.channels import as_image, by_channel

@@ -14,8 +14,8 @@ from conformance.calibration.gathering import Gathered, gathered
 from conformance.calibration.known_good import sums
 from conformance.calibration.known_good.collection import NONFINITE, KnownGood
 from conformance.calibration.known_good.sums import Sum, Total
+from conformance.calibration.known_kernel import DEFAULT, FP32_ONLY
 from conformance.calibration.rounding import stored
-from conformance.calibration.subject import DEFAULT, FP32_ONLY
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.judge import Contract
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry

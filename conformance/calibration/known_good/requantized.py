@@ -3,6 +3,8 @@ and to round."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,20 +13,46 @@ import numpy as np
 from conformance.calibration.known_good import sums
 from conformance.calibration.known_good.collection import KnownGood
 from conformance.calibration.known_good.sums import Sum
-from conformance.calibration.requantized import compensated, summed
-from conformance.calibration.subject import DEFAULT, FP8, INT8
+from conformance.calibration.known_kernel import DEFAULT, FP8, INT8
+from conformance.calibration.lowering import lowered
 from conformance.dtypes import FP32
 from conformance.judge import Contract
-from conformance.operators import Arrays, Operator
+from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
-from conformance.operators.conv_requantized.steps import Steps, around, as_defined, exact_sums
-from conformance.operators.conv_requantized.storing import TIES, stored
+from conformance.operators.conv_requantized.operators import TIES, stored
+from conformance.operators.conv_requantized.steps import FORWARD, Steps, Sums, around, as_defined, exact_sums
 
 OPERATOR = ("conv_requantized",)
 BOTH = (*INT8, *FP8)
 _EMULATED = partial(Sum, work=np.float64)
 _WHOLE = partial(Sum, work=np.int32, held=np.int32)
+
+Total = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+
+
+def summed(total: Total) -> Sums:
+    """An order and a format of the sum."""
+
+    def run(g: ConvGeometry, image: np.ndarray, w: np.ndarray) -> np.ndarray:
+        product = lowered(FORWARD, g, {"x": image, "w": w})
+        return product.restored(total(product.a, product.b, math.prod(g.window))).astype(np.float64)
+
+    return run
+
+
+def compensated(sums: Sums) -> Callable[..., Arrays]:
+    """Sums of x as it is, with zero points as padding, less the zero point times the sum of the filter."""
+
+    def run(operator: Operator, g: Geometry, inputs: Arrays, dtype: str) -> Arrays:
+        filters: Any = inputs["w"].astype(np.float64).reshape(g.k, -1).sum(axis=1).reshape(-1, *(1,) * g.rank)
+        steps = Steps(
+            image=lambda g, x: around(g, x, g.x_zero_point),
+            sums=lambda inner, image, w: sums(inner, image, w) - g.x_zero_point * filters,
+        )
+        return steps(operator, g, inputs, dtype)
+
+    return run
 
 
 def _known_good(name: str, run: Any, dtypes: tuple[str, ...], contract: Contract = DEFAULT, **given: Any) -> KnownGood:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from conformance import floating_point
-from conformance.implementations.bridges import pages
+from conformance.implementations.bridges import guard_pages
 
 
 class ArrayBridge(Protocol):
@@ -58,7 +58,7 @@ class ArrayBridge(Protocol):
 
     def placed(self, array: np.ndarray, side: str) -> Any | None:
         """A copy of a 1-D host array that ends (`side` is `end`) or begins (`start`) at a page that may not be touched,
-        see `conformance.implementations.bridges.pages`; None where the framework cannot use such memory."""
+        see `conformance.implementations.bridges.guard_pages`; None where the framework cannot use such memory."""
         return None
 
     @property
@@ -74,7 +74,7 @@ class ArrayBridge(Protocol):
     @property
     def pages(self) -> bool:
         """Whether arrays can be `placed`."""
-        return type(self).placed is not ArrayBridge.placed and pages.available()
+        return type(self).placed is not ArrayBridge.placed and guard_pages.available()
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         """Give an array other values in the memory that it has; False where its memory never changes."""

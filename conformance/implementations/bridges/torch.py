@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from conformance.implementations.bridges import pages
+from conformance.implementations.bridges import guard_pages
 from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
 from conformance.implementations.bridges.tape import Footprint, Tape, first, of_some
 from conformance.implementations.devices import Unavailable
@@ -74,11 +74,11 @@ class TorchArrays(ArrayBridge):
         return array.as_strided(tuple(shape), tuple(strides), offset)
 
     def placed(self, array: np.ndarray, side: str) -> Any | None:
-        return _tensor(pages.placed(array, side)) if self.pages else None
+        return _tensor(guard_pages.placed(array, side)) if self.pages else None
 
     @property
     def pages(self) -> bool:
-        return self.device == "cpu" and pages.available()
+        return self.device == "cpu" and guard_pages.available()
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         array.detach().copy_(self.from_host(host))

@@ -12,10 +12,8 @@ import numpy as np
 
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.base import Arrays, Operator
+from conformance.operators.image_mistakes import IMAGES, TAILS, WINDOWS
 from conformance.operators.mistakes import (
-    IMAGES,
-    TAILS,
-    WINDOWS,
     Change,
     Compute,
     H,

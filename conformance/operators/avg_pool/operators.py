@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import extended
+from conformance.operators import double_double
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor, WorkedExample
-from conformance.operators.extended import Double
-from conformance.operators.invalid import INTEGERS, WINDOW
+from conformance.operators.double_double import Double
+from conformance.operators.invalid_requests import INTEGERS, WINDOW
 from conformance.operators.pooling import covered, few_windows, scattered
 from conformance.operators.spatial import padded, taps, taps_per_input
 
@@ -102,8 +102,8 @@ class AvgPoolForward(_Pool):
         return {"y": _window_sums(geometry, inputs["x"].astype(dtype)) / geometry.divisors.astype(dtype)}
 
     def exact(self, geometry: PoolGeometry, inputs: Arrays) -> dict[str, Double]:
-        total = extended.linear(partial(_window_sums, geometry), [inputs["x"]], self.errors(geometry).span)
-        return {"y": extended.divided(total, geometry.divisors)}
+        total = double_double.linear(partial(_window_sums, geometry), [inputs["x"]], self.errors(geometry).span)
+        return {"y": double_double.divided(total, geometry.divisors)}
 
     def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of squares) / divisor."""
@@ -141,8 +141,8 @@ class AvgPoolBackward(_Pool):
         return {"dx": _multiples(geometry, inputs["dy"].astype(dtype)) / np.dtype(dtype).type(geometry.common_multiple)}
 
     def exact(self, geometry: PoolGeometry, inputs: Arrays) -> dict[str, Double]:
-        total = extended.linear(partial(_multiples, geometry), [inputs["dy"]], self.errors(geometry).span)
-        return {"dx": extended.divided(total, float(geometry.common_multiple))}
+        total = double_double.linear(partial(_multiples, geometry), [inputs["dy"]], self.errors(geometry).span)
+        return {"dx": double_double.divided(total, float(geometry.common_multiple))}
 
     def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of (dy/divisor)^2)."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.conv.geometry import ConvGeometry
-from conformance.operators.mistakes import (
+from conformance.operators.image_mistakes import (
     DILATIONS,
     FURTHER_DILATIONS,
     FURTHER_IMAGES,
@@ -20,6 +20,9 @@ from conformance.operators.mistakes import (
     TAILS,
     TILES,
     WINDOWS,
+    within_tiles,
+)
+from conformance.operators.mistakes import (
     Change,
     Compute,
     D,
@@ -34,7 +37,6 @@ from conformance.operators.mistakes import (
     rolled,
     spanning,
     swapped,
-    within_tiles,
     zeroed,
 )
 from conformance.operators.spatial import Index, cropped, is_padded, padded, per_channel, spans, taps, unpadded

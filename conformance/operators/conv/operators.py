@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from conformance.operators import extended
+from conformance.operators import double_double
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, ProbeMethods
 from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
-from conformance.operators.extended import Double
-from conformance.operators.invalid import CHANNELS, WINDOW
+from conformance.operators.double_double import Double
+from conformance.operators.invalid_requests import CHANNELS, WINDOW
 from conformance.operators.spatial import (
     BLOCK_ELEMENTS,
     Index,
@@ -86,12 +86,13 @@ class Products(Operator):
         def product(data: np.ndarray, operand: np.ndarray) -> np.ndarray:
             return self.reference(unbiased, {self.data: data, self.operand: operand})[main]
 
-        found = {main: extended.linear(product, [inputs[self.data], inputs[self.operand]], span)}
+        found = {main: double_double.linear(product, [inputs[self.data], inputs[self.operand]], span)}
         if "bias" in inputs:
             bias = per_channel(inputs["bias"].astype(np.float64), geometry.rank) + np.zeros_like(found[main][0])
-            found[main] = extended.added(found[main], (bias, np.zeros_like(bias)))
+            found[main] = double_double.added(found[main], (bias, np.zeros_like(bias)))
         if "dbias" in self.outputs(geometry):
-            found["dbias"] = extended.summed(inputs["dy"].astype(np.float64).swapaxes(0, 1).reshape(geometry.k, -1))
+            by_channel = inputs["dy"].astype(np.float64).swapaxes(0, 1).reshape(geometry.k, -1)
+            found["dbias"] = double_double.summed(by_channel)
         return found
 
 

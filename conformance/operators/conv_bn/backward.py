@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import extended
+from conformance.operators import double_double
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, Tensor
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight
 from conformance.operators.conv_bn import propagation
@@ -25,7 +25,7 @@ from conformance.operators.conv_bn.channels import as_image, by_channel, column,
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.operators import CONV, BatchStatistics, ConvBn, intermediate
 from conformance.operators.conv_bn.propagation import pull
-from conformance.operators.extended import Double
+from conformance.operators.double_double import Double
 from conformance.operators.spatial import per_channel, taps_of_padding
 
 MAX_APART = 14
@@ -118,9 +118,9 @@ class Gradient:
         """From dy, x, w and gamma: dz = gamma * inv * (dy - sum(dy)/M - d * pull)."""
         found = BatchStatistics.of(geometry, inputs, dtype)
         dy = by_channel(inputs["dy"].astype(np.float64))
-        sums = extended.summed(dy), extended.dot(dy, found.d)
+        sums = double_double.summed(dy), double_double.dot(dy, found.d)
         var = found.variance(geometry.freedom)
-        mean, rest = extended.divided(sums[0], float(geometry.count))
+        mean, rest = double_double.divided(sums[0], float(geometry.count))
         centred = (dy - mean[:, None]) - rest[:, None]
         inner = centred - found.d * pull(geometry, var, sums[1][0])[:, None]
         inverse = geometry.inverse(var)
@@ -129,7 +129,7 @@ class Gradient:
 
 def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> np.ndarray:
     """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
-    level, scale = extended.levelled(w)
+    level, scale = double_double.levelled(w)
     raised = np.ldexp(dz, per_channel(scale, geometry.rank))
     # what meets filters of zeros alone reaches no dx, and would leave the others few bits of the slices
     raised[np.isfinite(raised) & ~per_channel((level != 0).reshape(geometry.k, -1).any(1), geometry.rank)] = 0
@@ -166,10 +166,10 @@ def _in_slices(
     the other in two where it has more than half of the bits of float64."""
     (name, array, axes), (factor, values) = sliced, other
     main, terms = next(iter(operator.errors(geometry.conv).terms.items()))
-    halves = extended.cut(values, HALF) if extended.width(values) > HALF else [values]
+    halves = double_double.cut(values, HALF) if double_double.width(values) > HALF else [values]
     parts = [
         operator.reference(geometry.conv, {name: part, factor: half}, dtype)[main]
-        for part in extended.sliced(array, min(extended.room(half, terms) for half in halves), axes, further)
+        for part in double_double.sliced(array, min(double_double.room(half, terms) for half in halves), axes, further)
         for half in halves
     ]
     found: np.ndarray = parts[-1]

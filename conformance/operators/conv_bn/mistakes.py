@@ -26,7 +26,8 @@ from conformance.operators.conv_bn.steps import (
     of_running,
     over_batch,
 )
-from conformance.operators.mistakes import TILES, H, InapplicableError, Mistake, W, within_tiles
+from conformance.operators.image_mistakes import TILES, within_tiles
+from conformance.operators.mistakes import H, InapplicableError, Mistake, W
 from conformance.operators.spatial import per_channel
 
 TRAINING = (FORWARD, BACKWARD)

@@ -8,8 +8,9 @@ With z = conv(x, w) without bias, over the M = N*P*Q elements of a channel (Ioff
 sum (z - mean)^2 / (M - 1), and inv = 1 / (sqrt(var) + eps). Running statistics move by `momentum` toward the mean and
 the unbiased variance in both. gamma and beta are absent where the problem is not affine.
 
-The references carry statistics in twice the precision of float64 (`conformance.operators.extended`); z is exact on the
-data of `conformance.inputs`, and so are the slices of dz that gradients are made from, so every bit is reproducible.
+The references carry statistics in twice the precision of float64 (`conformance.operators.double_double`); z is exact on
+the data of `conformance.inputs`, and so are the slices of dz that gradients are made from, so every bit is
+reproducible.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import extended
+from conformance.operators import double_double
 from conformance.operators.base import (
     Arrays,
     ErrorModel,
@@ -37,8 +38,8 @@ from conformance.operators.conv.operators import NONFINITE, ConvForward, apart, 
 from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.channels import as_image, by_channel, column
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
-from conformance.operators.extended import Double
-from conformance.operators.invalid import CHANNELS, INTEGERS, WINDOW
+from conformance.operators.double_double import Double
+from conformance.operators.invalid_requests import CHANNELS, INTEGERS, WINDOW
 from conformance.operators.spatial import per_channel, unpadded
 
 CONV = ConvForward()
@@ -57,13 +58,13 @@ class BatchStatistics:
     def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> BatchStatistics:
         """From x and w; the convolution in `dtype`, everything after it in extended precision."""
         z, low = convolved(geometry, inputs, dtype)
-        mean, rest = extended.divided(extended.total((z, low)), float(geometry.count))
+        mean, rest = double_double.divided(double_double.total((z, low)), float(geometry.count))
         d = (z - mean[:, None]) - rest[:, None] + low
-        return cls(z, d, mean, extended.dot(d, d))
+        return cls(z, d, mean, double_double.dot(d, d))
 
     def variance(self, freedom: int) -> np.ndarray:
         """The sum of squares over M or M - 1."""
-        return extended.divided(self.squares, float(freedom))[0]
+        return double_double.divided(self.squares, float(freedom))[0]
 
 
 def convolved(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Double:
@@ -71,9 +72,9 @@ def convolved(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype:
     with what is left over as the low part."""
     pair = _pair(inputs)
     if dtype == np.float64:
-        level, scale = extended.levelled(inputs["w"])
-        room = extended.room(inputs["x"].astype(dtype), geometry.filter.size // geometry.k)
-        if room < extended.width(level):
+        level, scale = double_double.levelled(inputs["w"])
+        room = double_double.room(inputs["x"].astype(dtype), geometry.filter.size // geometry.k)
+        if room < double_double.width(level):
             parts = CONV.exact(geometry.conv, {"x": inputs["x"], "w": level})["y"]
             high, low = (by_channel(np.ldexp(part, per_channel(scale, geometry.rank))) for part in parts)
             return high, low

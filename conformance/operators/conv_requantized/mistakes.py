@@ -14,8 +14,8 @@ from conformance.operators.base import Arrays, Operator
 from conformance.operators.conv.mistakes import CONVOLVING
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
+from conformance.operators.conv_requantized.operators import LARGEST, TIES, stored
 from conformance.operators.conv_requantized.steps import Change, Steps, around, wrapped
-from conformance.operators.conv_requantized.storing import LARGEST, TIES, stored
 from conformance.operators.mistakes import Compute, InapplicableError, Mistake, misread
 
 Image = Callable[[Geometry, np.ndarray], np.ndarray]

@@ -14,7 +14,7 @@ from conformance.operators.base import Arrays, Operator
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.conv.operators import ConvForward
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry
-from conformance.operators.conv_requantized.storing import stored
+from conformance.operators.conv_requantized.operators import stored
 from conformance.operators.spatial import padded
 
 FORWARD = ConvForward()
@@ -62,7 +62,7 @@ def bias_is_in(product: np.ndarray, bias: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The kernel, a `conformance.calibration.subject.Run`; arrays are float64, bias and scale broadcast to sums.
+    """The kernel, a `conformance.calibration.known_kernel.Run`; arrays are float64, bias and scale broadcast to sums.
 
     image     (geometry, x) -> the padded image
     filters   as they are multiplied

@@ -22,7 +22,7 @@ from conformance.operators.conv.mistakes import (
     tails_of_sums,
 )
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
-from conformance.operators.mistakes import (
+from conformance.operators.image_mistakes import (
     DILATIONS,
     FURTHER_DILATIONS,
     FURTHER_IMAGES,
@@ -30,6 +30,8 @@ from conformance.operators.mistakes import (
     IMAGES,
     TAILS,
     WINDOWS,
+)
+from conformance.operators.mistakes import (
     Change,
     Compute,
     D,

@@ -23,7 +23,7 @@ from conformance.operators.conv import operators as conv
 from conformance.operators.conv.operators import NONFINITE, Products, apart
 from conformance.operators.conv_transpose import probes as large
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
-from conformance.operators.invalid import CHANNELS
+from conformance.operators.invalid_requests import CHANNELS
 from conformance.operators.mistakes import fitted
 from conformance.operators.spatial import per_channel, spans, unpadded
 

@@ -10,18 +10,10 @@ from typing import Any
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
+from conformance.operators.image_mistakes import DILATIONS, IMAGES, TAILS, WINDOWS
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.max_pool.operators import chosen, routed, selected
-from conformance.operators.mistakes import (
-    DILATIONS,
-    IMAGES,
-    TAILS,
-    WINDOWS,
-    Compute,
-    InapplicableError,
-    Mistake,
-    on_outputs,
-)
+from conformance.operators.mistakes import Compute, InapplicableError, Mistake, on_outputs
 from conformance.operators.pooling import covered, scattered
 from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS
 from conformance.operators.spatial import cropped, is_padded, padded, taps, unpadded

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import extended
+from conformance.operators import double_double
 from conformance.operators.base import (
     Arrays,
     ErrorModel,
@@ -28,8 +28,8 @@ from conformance.operators.base import (
     Tensor,
     WorkedExample,
 )
-from conformance.operators.extended import Double
-from conformance.operators.invalid import WINDOW
+from conformance.operators.double_double import Double
+from conformance.operators.invalid_requests import WINDOW
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.pooling import covered, few_windows
 from conformance.operators.spatial import cropped, padded, spans, taps, taps_per_input
@@ -181,7 +181,8 @@ class MaxPoolBackward(_MaxPool):
 
     def exact(self, geometry: MaxPoolGeometry, inputs: Arrays) -> dict[str, Double]:
         found = selected(geometry, inputs["x"].astype(np.float64))
-        return {"dx": extended.linear(partial(routed, geometry, found), [inputs["dy"]], self.errors(geometry).span)}
+        dx = double_double.linear(partial(routed, geometry, found), [inputs["dy"]], self.errors(geometry).span)
+        return {"dx": dx}
 
     def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of dy^2)."""

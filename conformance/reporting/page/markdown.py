@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from conformance.reporting import memory, training
+from conformance.reporting import training
 from conformance.reporting.groups import amount, described
 from conformance.reporting.page import speeds, tables
 from conformance.reporting.page.context import lead, notices
@@ -82,7 +82,7 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
         lines = "".join(f"- {escaped(n)}: {count:,} x {escaped(why)}\n" for n, count, why in digest.reasons(status))
         if lines:
             yield status, f"## {status.capitalize()}\n\n{lines}"
-    yield from map(_titled, memory.tables(digest.named))
+    yield from map(_titled, training.memory_tables(digest.named))
 
 
 def _titled(table: Table) -> tuple[str, str]:

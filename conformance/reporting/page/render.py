@@ -18,9 +18,9 @@ import jinja2
 from markupsafe import Markup
 
 from conformance import __version__
-from conformance.reporting import memory, training
+from conformance.reporting import training
 from conformance.reporting.page import charts, context, plots, speeds, tables
-from conformance.reporting.page.columns import packed
+from conformance.reporting.page.packed_verdicts import packed
 from conformance.reporting.page.tables import Digest
 
 LINK = re.compile(r"""(https?://[^\s()<>"']*[^\s()<>"'.,;:!?])""")
@@ -52,7 +52,7 @@ def page(digest: Digest, title: str) -> str:
         "speed_charts": _drawn(digest, plots.speed(digest, timed), 10),
         "traffic": tables.moved(digest),
         "modelled": tables.modelled(digest),
-        "memory": memory.tables(digest.named),
+        "memory": training.memory_tables(digest.named),
         "training": training.table(digest.named),
     }
     found = context.findings(digest)

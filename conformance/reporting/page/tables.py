@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conformance.problems import LEVELS
-from conformance.reporting import accuracy, traffic
+from conformance.reporting import accuracy, emulator_counts
 from conformance.reporting.groups import Group, group
 from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
 from conformance.reporting.table import Table
@@ -153,16 +153,18 @@ def profiles(digest: Digest) -> Table | None:
 
 def moved(digest: Digest) -> Table | None:
     """What emulators counted, as at the end of a run."""
-    rows = _by_machine(digest, lambda tally: traffic.rows(tally.moved))
+    rows = _by_machine(digest, lambda tally: emulator_counts.rows(tally.moved))
     rows.sort(key=lambda row: (row[0], operator_place(row[1])))
-    return Table("Traffic as counted by emulators", traffic.HEADS, tuple(rows), 2, traffic.NOTE) if rows else None
+    if not rows:
+        return None
+    return Table("Traffic as counted by emulators", emulator_counts.HEADS, tuple(rows), 2, emulator_counts.NOTE)
 
 
 def modelled(digest: Digest) -> Table | None:
     """What a model of the device says of them."""
-    rows = _by_machine(digest, lambda tally: traffic.modelled_rows(tally.moved))
+    rows = _by_machine(digest, lambda tally: emulator_counts.modelled_rows(tally.moved))
     rows.sort(key=lambda row: (row[0], operator_place(row[1])))
-    heads, note = traffic.MODELLED_HEADS, traffic.MODELLED_NOTE
+    heads, note = emulator_counts.MODELLED_HEADS, emulator_counts.MODELLED_NOTE
     return Table("Modelled time on the device", heads, tuple(rows), 2, note) if rows else None
 
 

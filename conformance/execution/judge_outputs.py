@@ -7,8 +7,8 @@ import numpy as np
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.probing import Probes, possible, worthwhile
 from conformance.judge import Contract, Judgement, judge, outputs_of
+from conformance.judge.judgement import judge_sparse
 from conformance.judge.probes import Evidence, judge_by_probes
-from conformance.judge.sparse import judge_sparse
 from conformance.operators import Arrays
 
 SPARSE = "sparse"

@@ -12,8 +12,8 @@ from typing import Any
 import platformdirs
 import pytest
 
-from conformance.execution import compiled
-from conformance.execution.compiled import CompilerCache, kept
+from conformance.execution import compiler_cache
+from conformance.execution.compiler_cache import CompilerCache, kept
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.worker import repeating, wire
@@ -22,7 +22,7 @@ from tests.conftest import ROOT, Project
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kernels run in the judge's process there")
 
-JAX, NUMBA = compiled.OF_JAX[0], compiled.OF_NUMBA
+JAX, NUMBA = compiler_cache.OF_JAX[0], compiler_cache.OF_NUMBA
 ENTRIES = "kernel-conformance/compiled/**/*[-.][cn][ab]c*"
 """JAX's `-cache`, Numba's `.nbc`."""
 FAKE = """
@@ -43,7 +43,7 @@ PARALLEL = pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "2")], id
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where folders are kept; without what a user may have set."""
-    for name in (*compiled.OF_JAX, NUMBA):
+    for name in (*compiler_cache.OF_JAX, NUMBA):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path / "cache"))
     return tmp_path / "cache/compiled"
@@ -97,21 +97,21 @@ def test_what_no_key_has_is_in_a_folders_name(tmp_path: Path, monkeypatch: pytes
     assert not {usual[JAX], usual[NUMBA]} & {variant[JAX], variant[NUMBA]}
     record = tmp_path / "jaxlib-99.dist-info/RECORD"
     record.parent.mkdir()
-    names = {compiled._name()}
+    names = {compiler_cache._name()}
     monkeypatch.syspath_prepend(str(tmp_path))
     for digest in ("1", "2"):  # somebody's own build of one version
         record.write_text(digest)
-        names.add(compiled._name())
+        names.add(compiler_cache._name())
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    names.add(compiled._name())
+    names.add(compiler_cache._name())
     assert len(names) == 4
     monkeypatch.setenv("SOMETHING_ELSE", "1")
-    assert compiled._name() in names
+    assert compiler_cache._name() in names
 
 
 def test_what_a_user_has_set_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cache, least = CompilerCache(tmp_path, "main"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
-    assert cache.environment({}, True).keys() == {JAX, NUMBA, *compiled.SETTINGS}
+    assert cache.environment({}, True).keys() == {JAX, NUMBA, *compiler_cache.SETTINGS}
     assert NUMBA not in cache.environment({}, False)  # a vendor's are kept where Numba keeps them
     assert JAX not in cache.environment({JAX: "/elsewhere"}, True)
     for name, value in ((least, "9"), (NUMBA, "/elsewhere")):
@@ -125,8 +125,8 @@ def test_too_much_is_deleted_but_what_another_run_has(home: Path, monkeypatch: p
     for name in ("idle", "used"):
         (home / name).mkdir(parents=True)
         (home / name / "entry").write_text("0" * 100)
-    monkeypatch.setattr(compiled, "LIMIT", 99)
-    lock = compiled._locked(home / "used")
+    monkeypatch.setattr(compiler_cache, "LIMIT", 99)
+    lock = compiler_cache._locked(home / "used")
     with kept():
         assert not (home / "idle").exists()
         assert (home / "used/entry").exists()

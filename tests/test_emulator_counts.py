@@ -18,8 +18,8 @@ from conformance.implementations import registry
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.reporting.emulator_counts import rows
 from conformance.reporting.tally import Tally
-from conformance.reporting.traffic import rows
 from conformance.results import build
 from conformance.results.schema import Record, Work
 from tests import kernels

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.execution.judging import evidence
+from conformance.execution.judge_outputs import evidence
 from conformance.inputs import Expectation
 from conformance.inputs.probing import Probes
 from conformance.judge import Contract, Judgement, judge, outputs_of
