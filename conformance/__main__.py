@@ -27,7 +27,6 @@ FAMILIES = {
     "verify": "reporting.verify:declare",
     "unet": "timing.unet:declare",
     "neuron-model": "timing.neuron_model:declare",
-    "ptx": "implementations.cuda_compile:declare",
     "golden": "inputs.golden_command:declare",
     "mutation": "calibration.mutation:declare",
     "rank": "calibration.ranking:declare",

@@ -8,13 +8,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from conformance.__main__ import main
 from conformance.execution.invocation import Invocation
-from conformance.implementations import cuda_compile
 from conformance.operators import OPERATORS
 from conformance.problems import typed
 from tests.cuda_kernels import implementations, module, only_simulated, tried
@@ -123,12 +122,19 @@ def test_a_gradient_of_another_size_is_refused(shape: tuple[int, ...]):
         invocation.call(invocation.to_device(wrong))
 
 
+@pytest.fixture
+def ptx() -> ModuleType:
+    """What compiles them, a module of their package."""
+    pytest.importorskip("numba")
+    return module("ptx", implementations()[DIRECT])
+
+
 @pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
-def test_kernels_compile_without_a_device():
-    command = [sys.executable, "-m", "conformance", "ptx", "--every", str(EVERY)]
+def test_kernels_compile_without_a_device(ptx):
+    command = [sys.executable, "-m", "impls.numba_cuda.ptx", "--every", str(EVERY)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    for capability in cuda_compile.CAPABILITIES:
+    for capability in ptx.CAPABILITIES:
         assert re.search(rf"{re.escape(capability)}: [1-9]\d* kernels, 0 findings", done.stdout)
 
 
@@ -141,13 +147,13 @@ ptxas info    : Compile time = 102.995 ms
 """
 
 
-def test_what_the_assembler_says_is_read():
-    found = cuda_compile.resources_of(REPORT.format(stack=24, stores=16, loads=20))
-    assert found == cuda_compile.Resources(registers=167, shared=24064, stack=24, spills=36)
+def test_what_the_assembler_says_is_read(ptx):
+    found = ptx.resources_of(REPORT.format(stack=24, stores=16, loads=20))
+    assert found == ptx.Resources(registers=167, shared=24064, stack=24, spills=36)
     less = REPORT.format(stack=0, stores=0, loads=0).replace(", 24064 bytes smem", "")
-    assert cuda_compile.resources_of(less) == cuda_compile.Resources(167, 0, 0, 0)
+    assert ptx.resources_of(less) == ptx.Resources(167, 0, 0, 0)
     with pytest.raises(ValueError, match=r"no registers or stack frame.*something else"):
-        cuda_compile.resources_of("something else")
+        ptx.resources_of("something else")
 
 
 PTX = """
@@ -174,8 +180,8 @@ $L__BB0_3:
 """
 
 
-def test_instructions_are_counted_in_all_and_in_the_loop_of_products():
-    assert cuda_compile.mix_of(PTX) == cuda_compile.Mix(
+def test_instructions_are_counted_in_all_and_in_the_loop_of_products(ptx):
+    assert ptx.mix_of(PTX) == ptx.Mix(
         instructions=14,
         floating=3,
         fused=1,
@@ -199,42 +205,41 @@ def _spilling(values: int) -> str:
     return "\n".join([head, *registers, *reads, "bar.sync 0;", *writes, "ret;", "}\n"])
 
 
-@pytest.mark.skipif(not cuda_compile.assembler(), reason="ptxas is not installed (package nvidia-cuda-nvcc)")
-def test_a_planted_spill_is_found():
-    ptx, ptxas = _spilling(96), cuda_compile.assembler()
+def test_a_planted_spill_is_found(ptx):
+    source, ptxas = _spilling(96), ptx.assembler()
+    if not ptxas:
+        pytest.skip("ptxas is not installed (package nvidia-cuda-nvcc)")
     for options, spills in ((), False), (("-maxrregcount=32",), True):
-        resources = cuda_compile.assembled(ptx, "8.0", ptxas, *options)
+        resources = ptx.assembled(source, "8.0", ptxas, *options)
         assert resources is not None
-        one = cuda_compile.CompiledKernel("many", "8.0", mix=cuda_compile.mix_of(ptx), resources=resources)
-        assert bool(resources.spills) == ("spills" in one.finding) == bool(cuda_compile.findings([one])) == spills
+        one = ptx.CompiledKernel("many", "8.0", mix=ptx.mix_of(source), resources=resources)
+        assert bool(resources.spills) == ("spills" in one.finding) == bool(ptx.findings([one])) == spills
 
 
-def test_what_the_assembler_refuses_is_its_own_words(tmp_path):
+def test_what_the_assembler_refuses_is_its_own_words(ptx, tmp_path):
     old, strict = tmp_path / "old", tmp_path / "strict"
     for path, words in (old, "Unsupported .version 9.5; current version is '9.0'"), (strict, "Unknown symbol 'x'"):
         path.write_text(f'#!/bin/sh\necho "fatal : {words}" >&2\nexit 255\n')
         path.chmod(0o755)
-    assert cuda_compile.assembled(PTX, "9.0", str(old)) is None
+    assert ptx.assembled(PTX, "9.0", str(old)) is None
     with pytest.raises(ValueError, match="strict: fatal : Unknown symbol"):
-        cuda_compile.assembled(PTX, "9.0", str(strict))
+        ptx.assembled(PTX, "9.0", str(strict))
 
 
-LOCAL = cuda_compile.CompiledKernel("many", "9.0", mix=cuda_compile.mix_of(PTX))
-BROKEN = cuda_compile.CompiledKernel("many", "9.0", "TypeError: no")
-
-
-def test_a_finding_fails_the_command_unless_it_is_declared(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(cuda_compile, "find_spec", lambda name: name)
-    monkeypatch.setattr(cuda_compile, "run", lambda *_: [[LOCAL]])
-    assert main(["ptx", "--csv", str(tmp_path / "all.csv")]) == 1
+def test_a_finding_fails_the_command_unless_it_is_declared(ptx, monkeypatch, capsys, tmp_path):
+    local = ptx.CompiledKernel("many", "9.0", mix=ptx.mix_of(PTX))
+    broken = ptx.CompiledKernel("many", "9.0", "TypeError: no")
+    monkeypatch.setattr(ptx, "find_spec", lambda name: name)
+    monkeypatch.setattr(ptx, "run", lambda *_: [[local]])
+    assert ptx.main(["--csv", str(tmp_path / "all.csv")]) == 1
     assert "9.0: many: keeps an array in local memory (1 accesses)" in capsys.readouterr().out
     assert (tmp_path / "all.csv").read_text().splitlines()[1] == (
         "many,9.0,keeps an array in local memory (1 accesses),14,3,1,4,1,2,1,2,1,1,,,,"
     )
-    monkeypatch.setitem(cuda_compile.DECLARED, ("many", "9.0"), "a reason")
-    assert main(["ptx"]) == 0
-    monkeypatch.setattr(cuda_compile, "run", lambda *_: [[BROKEN]])
-    assert main(["ptx"]) == 1
-    monkeypatch.setattr(cuda_compile, "find_spec", lambda name: None)
-    assert main(["ptx"]) == 1
+    monkeypatch.setitem(ptx.DECLARED, ("many", "9.0"), "a reason")
+    assert ptx.main([]) == 0
+    monkeypatch.setattr(ptx, "run", lambda *_: [[broken]])
+    assert ptx.main([]) == 1
+    monkeypatch.setattr(ptx, "find_spec", lambda name: None)
+    assert ptx.main([]) == 1
     assert "numba-cuda is not installed" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`conformance ptx`: the numba.cuda kernels compiled for real devices, without one.
+"""`python -m impls.numba_cuda.ptx`, in a checkout: these kernels compiled for real devices, without one.
 
 Every specialisation is compiled to PTX and, where NVIDIA's assembler is installed (package nvidia-cuda-nvcc, or ptxas
 on the PATH), to machine code. A kernel that does not compile, keeps an array in local memory or spills registers is a
@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice, zip_longest
 from multiprocessing import get_context
@@ -28,10 +27,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from conformance.implementations.bridges.numba_cuda import VARIABLE
-from conformance.implementations.registry import load
-from conformance.resources import IMPLS
-
-KERNELS = IMPLS / "numba_cuda"
 
 CAPABILITIES = ("7.5", "8.0", "9.0", "10.0")
 JOBS = 2
@@ -184,16 +179,15 @@ class Task:
 
 def compile_share(task: Task) -> list[CompiledKernel]:
     """For one capability in a process that has compiled for no other."""
-    os.environ[VARIABLE] = "0"  # read when numba is imported
     from numba import cuda
     from numba.cuda import dispatcher
+
+    from .specialisations import every
 
     major, minor = (int(part) for part in task.capability.split("."))
     # numba asks the device that is here what to compile functions for that kernels call, and there may be none
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(major, minor))
-    (kernel, *_) = load([KERNELS]).implementations["numba-cuda-direct"].kernels
-    package = sys.modules[kernel.function.__module__].__package__
-    named = [one for one in import_module(f"{package}.specialisations").every() if task.name in one.name]
+    named = [one for one in every() if task.name in one.name]
     compiled = []
     for one in named[:: task.every][task.share :: SHARES]:
         try:
@@ -206,7 +200,8 @@ def compile_share(task: Task) -> list[CompiledKernel]:
 
 
 def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str = "") -> Iterator[list[CompiledKernel]]:
-    """All kernels for one capability after the other."""
+    """All kernels for one capability after the other. Each process imports this package, and with it numba, anew."""
+    os.environ[VARIABLE] = "0"  # not the simulator
     tasks = [Task(capability, share, every, name, ptxas) for capability in capabilities for share in range(SHARES)]
     with ProcessPoolExecutor(JOBS, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         done = pool.map(compile_share, tasks)
@@ -256,16 +251,14 @@ def write_csv(compiled: Iterable[CompiledKernel], path: Path) -> None:
             writer.writerow(row | {name: value for part in known for name, value in part.items()})
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Compile the numba.cuda kernels for devices, without one; exits 1 if one spills, needs local memory or fails."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Compile all kernels; 1 if one spills, needs local memory or fails."""
+    parser = argparse.ArgumentParser("python -m impls.numba_cuda.ptx", description=main.__doc__, allow_abbrev=False)
     parser.add_argument("--cc", nargs="+", default=CAPABILITIES, metavar="X.Y", help="compute capabilities")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each kernel")
     parser.add_argument("--kernel", default="", metavar="TEXT", help="only those with it in their name; prints a table")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th kernel")
-    parser.set_defaults(run=_command)
-
-
-def _command(arguments: argparse.Namespace) -> int:
+    arguments = parser.parse_args(words)
     if find_spec("numba_cuda") is None:
         print("numba-cuda is not installed (pip install 'kernel-conformance[cuda]')")
         return 1
@@ -289,3 +282,7 @@ def _assembled_by(compiled: Iterable[CompiledKernel], ptxas: str) -> str:
         return f"assembled by {ptxas}"
     why = f"{ptxas} is older than the compiler" if ptxas else "there is no ptxas"
     return f"PTX only: {why}; registers and spills are not known (pip install nvidia-cuda-nvcc)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
