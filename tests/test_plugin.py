@@ -369,7 +369,8 @@ def test_minutes_are_a_number(project: Project, text: str):
 def test_a_slice_is_a_percentage_and_a_day(project: Project, text: str):
     outcome = project.run(f"--slice={text}")
     assert outcome.exit == 4
-    assert f"--slice {text}: must be a percentage such as 5, or 5@2026-11-25" in outcome.text
+    assert f"--slice {text}" in outcome.text
+    assert ": must be a percentage such as 5, or 5@2026-11-25 for that of another day" in outcome.text
 
 
 def test_a_name_is_looked_for_in_files_that_are_called_alike_before_others(project: Project):
