@@ -1,10 +1,4 @@
-"""What poolings share: how many windows there are, where they lie, and how results are put back where they came from.
-
-The output extent is floor((H + before + after - d*(R-1) - 1) / u) + 1; in ceil mode it is rounded up, less a last
-window that would start behind the image and the padding before it (as in torch.nn.AvgPool2d and MaxPool2d, with a
-padding of its own on each side). What a window covers beyond the padded image, which happens in ceil mode only, counts
-for nothing.
-"""
+"""What poolings share: where their windows lie, and how results are put back where they came from."""
 
 from __future__ import annotations
 
@@ -14,43 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import Tensor
-from conformance.operators.descriptor import EXTENTS, FLAG, SIDES, Field, sized
-from conformance.operators.spatial import IMAGE, RESULT, WINDOW, Index, cropped, padded, spans, taps, unpadded
-
-
-def pooling_fields(rank: int) -> tuple[Field, ...]:
-    """Those that every pooling has."""
-    return (
-        Field("n", "batch"),
-        Field("c", "channels"),
-        *sized("size", IMAGE[rank]),
-        *sized("window", WINDOW[rank]),
-        Field("u", "stride", EXTENTS[rank], "stride", lambda found: found["window"]),
-        Field("p", "padding", SIDES[rank], "padding", unpadded(rank)),
-    )
-
-
-CEIL = Field("ceil", "ceil mode (0 or 1)", FLAG, "ceil_mode", False)
-
-
-def laid_out(g: Any) -> dict[str, Any]:
-    """What follows from a pooling's parameters: `output_size` (P, Q), the tensors `x` and `y`, and `overhang`, the
-    padding that holds every window, since in ceil mode the last ones may reach beyond the problem's own."""
-    output_size, overhang = [], []
-    for size, span, stride, (before, after) in zip(g.size, spans(g), g.stride, g.padding, strict=True):
-        room = size + before + after - span
-        extent = (-(-room // stride) if g.ceil_mode else room // stride) + 1
-        if g.ceil_mode and (extent - 1) * stride >= size + before:
-            extent -= 1
-        output_size.append(extent)
-        overhang.append((before, max(after, (extent - 1) * stride + span - size - before)))
-    return {
-        "output_size": tuple(output_size),
-        "overhang": tuple(overhang),
-        "x": Tensor(f"NC{IMAGE[g.rank].upper()}", (g.n, g.c, *g.size)),
-        "y": Tensor(f"NC{RESULT[g.rank].upper()}", (g.n, g.c, *output_size)),
-    }
+from conformance.operators.spatial import Index, cropped, padded, taps
 
 
 def covered(g: Any) -> Iterator[tuple[Index, Index]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.operators.base import Tensor
 from conformance.operators.descriptor import NEGATED_FLAG, Described, Field, by_rank
-from conformance.operators.pooling import CEIL, laid_out, pooling_fields
+from conformance.operators.pooling_geometry import CEIL, laid_out, pooling_fields
 from conformance.operators.spatial import (
     WINDOW,
     Extents,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from conformance.operators.base import Tensor
 from conformance.operators.descriptor import Described, Field, by_rank, dilated
-from conformance.operators.pooling import CEIL, laid_out, pooling_fields
+from conformance.operators.pooling_geometry import CEIL, laid_out, pooling_fields
 from conformance.operators.spatial import IMAGE, Extents, GeometryError, Padding, Spatial, require_windows, unpadded
 
 MAX_STARTS = 1 << 20
