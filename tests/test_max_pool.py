@@ -276,3 +276,16 @@ def test_jax_drops_a_window_that_begins_behind_the_image():
     case = Case(jax, OPERATORS["max_pool_forward"], problem, variant, 0)
     verdict = verify(case)
     assert verdict.status == "pass", verdict.reason
+
+
+@pytest.mark.parametrize(("zeros", "free"), [((-0.0, -0.0), False), ((0.0, 0.0), False), ((-0.0, 0.0), True)])
+def test_the_maximum_of_zeros_of_one_sign_has_it(zeros: tuple[float, float], free: bool):
+    """IEEE 754-2019, 9.6. A comparison of bits, or of fp32 after an addition, loses the sign."""
+    operator, geometry = OPERATORS["max_pool_forward"], parse("maxpool n1 c1 h1 w2 r1 s2")
+    x = np.array(zeros, np.float32).reshape(1, 1, 1, 2)
+    reference = operator.reference(geometry, {"x": x.astype(np.float64)})
+    (given,) = reference.values()
+    for actual, right in ((given, True), (-given, free)):
+        known = operator, geometry, "fp32", {"x": x}, {"y": actual.astype(np.float32)}, reference
+        (output,) = outputs_of(*known, lambda: reference)
+        assert judge(output, "mixed", Contract()).passed == right
