@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -363,6 +365,25 @@ def test_minutes_are_a_number(project: Project, text: str):
     outcome = project.run(f"--minutes={text}")
     assert outcome.exit == 4
     assert f"--minutes {text}: must be a number above 0" in outcome.text
+
+
+def test_what_failed_in_the_last_run_alone_and_first(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`--lf` and `--ff` of pytest, also where there are no settings of a project: the order is the ranking's else."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copy(project.kernel(body="return y + (w.shape[-1] == 1)"), tmp_path / "acme.py")
+    problems = [f"--problem=n1 c2 h4 w4 k2 r1 s{s}" for s in (3, 2, 1)]
+    given = [*problems, "--dtype=fp32", "--layout=nchw", "--distribution=integer", "--records=run.jsonl", "--overwrite"]
+
+    def ran(*words: str) -> list[str]:
+        command = [sys.executable, "-m", "conformance", "run", "acme.py", *given, *words]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, env=environment)
+        found = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())
+        return [line["descriptor"][-2:] for line in found if line["kind"] == "case"]
+
+    assert ran() == ["s3", "s2", "s1"]
+    assert ran("--ff") == ["s1", "s3", "s2"]
+    assert ran("--lf") == ["s1"]
 
 
 @pytest.mark.parametrize("text", ["101", "-3", "50%", "5@yesterday", "5@2026-13-40", "5@"])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
+import platformdirs
 import pytest
 
 from conformance.plugin import options
@@ -15,9 +18,21 @@ from conformance.plugin.entry import FOLDERS
 from conformance.plugin.session import pytest_report_header as header
 from conformance.resources import PACKAGE
 
+
+def _remembered() -> Path:
+    """Where the failures of the last run are kept for --lf and --ff: not in the folder that it is given in, but for it.
+    Raises nothing where that folder is gone."""
+    try:
+        here = os.getcwdb()
+    except OSError:
+        here = b""
+    return platformdirs.user_cache_path("kernel-conformance", appauthor=False) / "runs" / f"{crc32(here):08x}"
+
+
 ARGUMENTS = (
     # no settings and no conftest.py of the project; names of tests begin with `conformance/`, wherever that lies
-    *("-c", os.devnull, f"--rootdir={PACKAGE.parent}", "--noconftest", "-pno:cacheprovider", "--assert=plain"),
+    *("-c", os.devnull, f"--rootdir={PACKAGE.parent}", "--noconftest", "--assert=plain"),
+    f"-ocache_dir={_remembered()}",
     # no plugins but these: others change the order of tests, repeat them, or have options and fixtures of our names
     *("--disable-plugin-autoload", "-pxdist", "-pconformance.plugin", f"-p{__name__}"),
     "--no-header",

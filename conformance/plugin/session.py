@@ -205,7 +205,8 @@ class Session:
             ours = any(item.get_closest_marker(name) for name in MARKERS)
             if not ours or not hasattr(item, "callspec") or recording.asked(item)[0] is not None:
                 kept.append(item)
-        kept.sort(key=self._place)
+        failed = self.config.cache.get("cache/lastfailed", {}) if self.config.getoption("failedfirst", False) else {}
+        kept.sort(key=lambda item: (item.nodeid not in failed, self._place(item)))
         if self.asked or any(item.get_closest_marker("benchmarks") for item in kept):
             kept += [
                 Broken.from_parent(session, name=path, path_text=path, reason=reason)
