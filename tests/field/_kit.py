@@ -320,10 +320,9 @@ RIGHT = {operator: globals()[operator] for operator in OPERATORS}
 
 
 def sizes(operator, i, p):
-    """A problem in letters, from the arguments: sizes as the guide calls them, parameters by their names, and
-
-    L layout, t dtype, M = N*P*Q, `length` products of a sum, `one` a 1x1 window, `dw` depthwise, and whether there are
-    a `bias`, gamma and beta (`affine`), `running` statistics.
+    """A problem in letters, from the arguments: sizes as the guide calls them, parameters by their names; L is the
+    layout, t the dtype, M = N*P*Q, `length` products of a sum, `one` a 1x1 window, `dw` depthwise, and `bias`, `affine`
+    and `running` say whether there are a bias, gamma and beta, running statistics.
     """
     a, o = dict(zip(INPUTS[operator], i, strict=True)), SimpleNamespace(**p)
     o.op, o.L, o.g = operator, p["layout"], p.get("groups", 1)
@@ -333,9 +332,12 @@ def sizes(operator, i, p):
     o.t = {"float32": "fp32", "float64": "fp64", "float16": "fp16"}.get(str(first.dtype), "bf16")
     o.n, o.c, o.h, o.w = first.shape
     if x is None:
-        (o.h, o.w), o.c = p["input_size"], o.c if w is None else w.shape[1] * o.g
-    o.k = dy.shape[1] if w is None and dy is not None else o.c if w is None else w.shape[0]
-    o.r, o.s = p["kernel_size"] if w is None else w.shape[2:]
+        o.h, o.w = p["input_size"]
+    if w is None:
+        o.k, (o.r, o.s) = first.shape[1] if dy is None else dy.shape[1], p["kernel_size"]
+    else:
+        o.k, _, o.r, o.s = w.shape
+        o.c = w.shape[1] * o.g
     o.P, o.Q = extents((o.h, o.w), (o.r, o.s), p)
     o.M, o.size, o.length = o.n * o.P * o.Q, o.n * o.c * o.h * o.w, o.c // o.g * o.r * o.s
     o.one, o.dw, o.unpadded = o.r == o.s == 1, o.g > 1 and o.g == o.c, not np.any(o.pad)
