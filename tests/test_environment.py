@@ -85,4 +85,4 @@ def test_references_with_a_golden_are_counted(project: Project, selection: tuple
         project.kernel(name)
     outcome = project.run(*selection)
     assert outcome.exit == 0
-    assert f"references: {counts} (another seed or dtype than the tables, drawn, or level full)" in outcome.text
+    assert f"references: {counts} (another seed or dtype, drawn, or level full)" in outcome.text

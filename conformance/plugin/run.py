@@ -23,7 +23,7 @@ def _remembered() -> Path:
     """Where the failures of the last run are kept for --lf and --ff: not in the folder that it is given in, but for it.
     Raises nothing where that folder is gone."""
     try:
-        here = os.getcwdb()
+        here = bytes(Path.cwd())
     except OSError:
         here = b""
     return platformdirs.user_cache_path("kernel-conformance", appauthor=False) / "runs" / f"{crc32(here):08x}"

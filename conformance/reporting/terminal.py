@@ -106,9 +106,7 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
     yield from _wrapped(f"{many(totals.total(), 'case')}: {counted_ or 'none'}", width)
     if tally.references:
         held = golden.held(tally.references)
-        without = (
-            f"{len(tally.references) - held:,} have none (another seed or dtype than the tables, drawn, or level full)"
-        )
+        without = f"{len(tally.references) - held:,} have none (another seed or dtype, drawn, or level full)"
         yield from _wrapped(f"references: {held:,} equal to their goldens; {without}", width)
     if tally.own:
         kernels, references = tally.seconds["kernel"], tally.seconds["reference"]
