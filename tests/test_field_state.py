@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from conformance.checks import state
-from conformance.checks.sample import Subject
+from conformance.checks.sample import BehaviourError, Subject
 from conformance.execution.case import Case
 from conformance.implementations import registry
 from conformance.implementations.bridges import ArrayBridge, jax_arrays, torch_arrays
@@ -25,6 +25,7 @@ from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.resources import IMPLS
 from conformance.worker import repeating
+from conformance.worker.audit import audited
 from tests.field import right
 
 FIELD = Path(__file__).parent / "field"
@@ -82,6 +83,7 @@ def test_threads_do_not_install_their_interruptions_at_once():
         import numpy as np
         from conformance.implementations.bridges.numpy import NumpyArrays
         from conformance.worker import repeating
+from conformance.worker.audit import audited
         repeating.TRACED = 0.0
         sys.addaudithook(lambda event, _: time.sleep(1e-3) if event == "sys.settrace" else None)
         repeating.repeated(NumpyArrays(), lambda: np.zeros(1), [((), {})] * 4, 6, 0.05)
@@ -107,3 +109,25 @@ def test_memory_of_a_kernel_that_compiles_per_shape_is_not_measured():
     case = Case(one, OPERATORS["conv_forward"], typed("n1 c1 h3 w3 k1 r1 s1"), Variant("fp32", "nchw", "behaviour"), 0)
     with pytest.raises(Unsupported, match="compiles a program, which stays in memory"):
         state.memory_is_given_back(Subject(case, case.kernel))
+
+
+def test_memory_is_measured_where_there_is_a_bias():
+    """A stranger's kernel kept x wherever it had one, and the path that memory was measured on had none."""
+    kept = []
+
+    def leaks(x, w, bias, **parameters):
+        if bias is not None:
+            kept.append(np.array(x))
+        return right.conv_forward(x, w, bias, **parameters)
+
+    one = right.implementation("leaks", leaks)
+    case = Case(one, OPERATORS["conv_forward"], typed("n2 c6 h5 w5 k4 r1 s1"), Variant("fp32", "nchw", "behaviour"), 0)
+    with pytest.raises(BehaviourError, match="its operands have"):
+        state.memory_is_given_back(Subject(case, case.kernel))
+
+
+def test_a_result_in_the_memory_of_an_input_is_said():
+    """No other test failed where this was left out."""
+    given = np.ones((1, 2, 3, 4), np.float32)
+    for function, found in ((lambda x: x[..., ::-1], ("a result lies in the memory of input x",)), (np.copy, ())):
+        assert audited(NumpyArrays(), function, ("x",), [given], {})[1] == found

@@ -285,6 +285,16 @@ def forked_child_computes(subject: Subject) -> None:
     sample.require_right(invocation.split(found), "in a forked child of the process")
 
 
+def _with_bias(subject: Subject) -> Subject:
+    """The same problem with a bias, if the kernel takes it: one kept x wherever it had one, and the path had not."""
+    case, geometry = subject.case, subject.case.problem.geometry
+    optional = any(field.attribute == "bias" for field in geometry.fields)
+    if not optional or geometry.bias:
+        return subject
+    problem = replace(case.problem, geometry=replace(geometry, bias=True))
+    return _subject(replace(case, problem=problem)) or subject
+
+
 def memory_is_given_back(subject: Subject) -> None:
     """What a call on a new shape leaves behind is small and does not grow with its operands. Measured with small and
     with large operands: a little that both leave, such as compiled code, is not counted."""
@@ -292,6 +302,7 @@ def memory_is_given_back(subject: Subject) -> None:
         raise Unsupported("the memory of a simulator says nothing about a device's")
     if subject.case.implementation.compiles_per_shape:  # two dozen programs for an answer that was the same for all
         raise Unsupported("not measurable: a call on a new shape compiles a program, which stays in memory")
+    subject = _with_bias(subject)
     sample, geometry = subject.sample(), subject.case.problem.geometry
     invocation, operator = sample.invocation, subject.case.operator
     each = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
