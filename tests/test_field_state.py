@@ -83,7 +83,6 @@ def test_threads_do_not_install_their_interruptions_at_once():
         import numpy as np
         from conformance.implementations.bridges.numpy import NumpyArrays
         from conformance.worker import repeating
-from conformance.worker.audit import audited
         repeating.TRACED = 0.0
         sys.addaudithook(lambda event, _: time.sleep(1e-3) if event == "sys.settrace" else None)
         repeating.repeated(NumpyArrays(), lambda: np.zeros(1), [((), {})] * 4, 6, 0.05)
