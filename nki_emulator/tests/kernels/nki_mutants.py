@@ -1,33 +1,24 @@
-"""Mistakes in the text of an NKI kernel: how they are planted, and what they must come to."""
+"""Mistakes in the text of an NKI kernel: the table of them, and how they are planted."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from nki_emulator.tests.kernels.nki_kernels import FOLDER, implementation, tried
+from nki_emulator.tests.kernels.nki_kernels import FOLDER
 
 KERNELS = FOLDER / "kernels"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A text that a file has once, what replaces it, and a case that must fail."""
+    """A text that a file has once, and what replaces it."""
 
     file: str
     text: str
     instead: str
-    operator: str
-    problem: str
-    distribution: str = "integer"
-    dtype: str = "fp32"
-
-    @property
-    def case(self) -> tuple[str, str, str, str]:
-        """What `tried` takes."""
-        return self.operator, self.problem, self.distribution, self.dtype
 
     def planted(self, folder: Path) -> Path:
         """A copy of the kernels with the mistake."""
@@ -39,13 +30,21 @@ class Mutant:
         return copy
 
 
-def assert_detected(mutant: Mutant, folder: Path) -> None:
-    """By a verdict or a rule, not because the mutant's own text does not run."""
-    verdict = tried(implementation(mutant.planted(folder)), *mutant.case)
-    assert verdict.status in ("fail", "error"), verdict.reason
-    assert "rule kernel-error" not in verdict.reason, "the mutant itself does not run"
+@dataclass(frozen=True)
+class PlantedCase:
+    """A mistake, and what `tried` takes for the case that must fail: operator, problem, distribution and dtype."""
+
+    mutant: Mutant
+    case: tuple[str, str, str, str]
 
 
-def cases(mutants: Iterable[Mutant]) -> list[tuple[str, str, str, str]]:
-    """Each case once, for the kernels without a mistake."""
-    return sorted({mutant.case for mutant in mutants})
+def planted_cases() -> dict[str, PlantedCase]:
+    """Those of mistakes.toml, by file and name."""
+    found = {}
+    for file, rows in tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text()).items():
+        for name, row in rows.items():
+            operator, problem, *variant = row["case"].split(" | ")
+            distribution, dtype = variant or ("integer", "fp32")
+            mutant = Mutant(f"{file}.py", row["text"], row["instead"])
+            found[f"{file}: {name}"] = PlantedCase(mutant, (operator, problem, distribution, dtype))
+    return found

@@ -107,5 +107,5 @@ REPEATED = {
 @pytest.mark.parametrize("name", REPEATED)
 def test_without_the_repetition_it_spreads(name: str, tmp_path: Path):
     file, text, operator, shape = REPEATED[name]
-    mutant = Mutant(file, text, text.replace("spoilt", "[]") if "spoilt" in text else "found = register", operator, "")
+    mutant = Mutant(file, text, text.replace("spoilt", "[]") if "spoilt" in text else "found = register")
     assert differs(mutant.planted(tmp_path), "gen2", operator, shape)
