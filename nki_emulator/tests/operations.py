@@ -1,201 +1,227 @@
-"""Every operation of the emulator with what it computes: data for the tests of the emulator and of the simulator."""
+"""Operations of the emulator with what they compute, for its tests and for comparing it with the simulator: the tables
+operations.toml and beta_operations.toml, and the names that their expressions use."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
-from nki_emulator.tests.arithmetic import COMPUTED
-from nki_emulator.tests.sources import (
-    BF16,
-    BFLOAT16,
-    COLUMN,
-    FP16,
-    FP32,
-    I32,
-    U32,
-    F,
-    Operation,
-    P,
-    Spec,
-    f32,
-    unit,
-    wide,
-)
+from nki_emulator.tests.definitions import gamma
+from nki_emulator.tests.sources import BETA_HEADER, BFLOAT16, DTYPES, HEADER, f32, indented, unit, wide
 
-SQUARE: Spec = ((P, P), "fp32")
-ROWS = np.arange(P)[:, None]
-COLUMNS = np.arange(F)[None, :]
+P, F = 16, 24
+"""Partitions and free elements of most tiles."""
+ROWS, COLUMNS = np.arange(P)[:, None], np.arange(F)[None, :]
 
 
-MOVES = (
-    Operation("nisa.dma_copy(dst=t, src=a)", wide, inputs=(BF16,), result=BF16),
-    Operation("nisa.dma_copy(dst=t, src=a)", wide, result=BF16),
-    Operation("nisa.dma_copy(dst=t, src=x)", wide, result=FP16),
-    Operation("nisa.dma_copy(dst=t, src=a.ap([[1, 16], [16, 24]]))", lambda a: wide(a).T, inputs=(((F, P), "fp32"),)),
-    Operation("nisa.tensor_copy(dst=t, src=nl.load(a, dtype=nl.bfloat16))", lambda a: wide(a.astype(BFLOAT16))),
-    Operation("nl.store(out, x)\nnisa.dma_copy(dst=t, src=out)", wide),
-    Operation("t = nl.load_transpose2d(a)", lambda a: wide(a).T, inputs=(((F, P), "fp32"),)),
-    Operation("nisa.dma_transpose(dst=t, src=a)", lambda a: wide(a).T, inputs=(((F, P), "bf16"),), result=BF16),
-    Operation(
-        "nisa.dma_transpose(dst=t, src=a, axes=(2, 1, 0))",
-        lambda a: wide(a).transpose(2, 1, 0),
-        inputs=(((4, 6, P), "bf16"),),
-        result=((P, 6, 4), "bf16"),
-    ),
-    Operation(
-        "nisa.dma_transpose(dst=t, src=a)",
-        lambda a: wide(a).transpose(3, 1, 2, 0),
-        inputs=(((4, 3, 2, P), "bf16"),),
-        result=((P, 3, 2, 4), "bf16"),
-    ),
-    Operation("nisa.tensor_copy(dst=t, src=x)", wide, result=BF16),
-    Operation("nisa.tensor_copy(dst=t, src=x, engine=nisa.engine.gpsimd)", wide, inputs=(I32,), result=I32),
-    Operation("nisa.tensor_copy(dst=t, src=x, engine=nisa.engine.scalar)", wide, result=FP16, target="gen3"),
-    Operation("nisa.memset(dst=t, value=0.1)", lambda: np.full((P, F), f32(0.1)), inputs=(), result=BF16),
-    Operation("nisa.memset(dst=t, value=-3)", lambda: np.full((P, F), -3), inputs=(), result=I32),
-    Operation("nisa.memset(dst=t, value=-2147483648)", lambda: np.full((P, F), -(2**31)), inputs=(), result=I32),
-    Operation("nisa.memset(dst=t, value=4294967295)", lambda: np.full((P, F), 2**32 - 1), inputs=(), result=U32),
-    Operation(
-        "nisa.tensor_copy(dst=t, src=x)\nnisa.tensor_copy_predicated(dst=t, src=y, predicate=z)",
-        lambda a, b, c: np.where(c != 0, b, a),
-        inputs=(I32, I32, U32),
-        result=I32,
-        low=0,
-        high=3,
-    ),
-    Operation(
-        "nisa.memset(dst=t, value=9)\nnisa.tensor_copy_predicated(dst=t, src=-1, predicate=x, reverse_pred=True)",
-        lambda a: np.where(a != 0, 9, -1),
-        inputs=(U32,),
-        result=I32,
-        low=0,
-        high=3,
-    ),
-    Operation(
-        "nisa.iota(dst=t, pattern=[[10, 4], [1, 6]], offset=5, channel_multiplier=-100)",
-        lambda: 5 - 100 * ROWS + 10 * (COLUMNS // 6) + COLUMNS % 6,
-        inputs=(),
-        result=I32,
-    ),
-    Operation(
-        "nisa.affine_select(dst=t, pattern=[[-1, 24]], channel_multiplier=1, on_true_tile=x, on_false_value=-7.5,\n"
-        "                   cmp_op=nl.greater_equal, offset=2)",
-        lambda a: np.where(2 + ROWS - COLUMNS >= 0, wide(a), -7.5),
-        result=BF16,
-    ),
-    Operation(
-        "m = nl.ndarray((16, 24), dtype=nl.uint8)\n"
-        "nisa.tensor_scalar(dst=m, data=x, op0=nl.greater, operand0=0.0)\n"
-        "nisa.select_reduce(dst=t, predicate=m, on_true=x, on_false=y)",
-        lambda a, b, c: np.where(a > 0, wide(a), wide(b)),
-        inputs=(FP32, COLUMN, FP32),
-    ),
-    Operation("t = nl.where(nl.less(x, 1.0), x, 2.5)", lambda a: np.where(a < 1, wide(a), 2.5)),
-    Operation("t = nl.copy(x, dtype=nl.float16)", wide, result=FP16),
-    Operation("t = nl.zeros((16, 24), dtype=nl.float16)", lambda: np.zeros((P, F)), inputs=(), result=FP16),
-    Operation("t = nl.ones((16, 24), dtype=nl.float16)", lambda: np.ones((P, F)), inputs=(), result=FP16),
-    Operation("t = nl.full((16, 24), 0.1, dtype=nl.float32)", lambda: np.full((P, F), f32(0.1)), inputs=()),
-    Operation("t = nl.zeros_like(x)", lambda a: np.zeros((P, F))),
-    Operation("t = nl.empty_like(x)\nnisa.tensor_copy(dst=t, src=x)", wide),
-    Operation("t = nl.shared_identity_matrix(16, dtype=nl.float32)", lambda: np.eye(P), inputs=(), result=SQUARE),
-    Operation(
-        "nisa.tensor_copy(dst=t, src=nl.broadcast_to(x, (16, 24)))",
-        lambda a: np.broadcast_to(wide(a), (P, F)),
-        inputs=(COLUMN,),
-    ),
-    Operation(
-        "nisa.tensor_copy(dst=t, src=nl.broadcast_to(x[0:1, 0:1], (16, 24)))",
-        lambda a: np.broadcast_to(wide(a)[0, 0], (P, F)),
-    ),
-    Operation("nisa.tensor_copy(dst=t, src=nl.expand_dims(x, 1))", wide),
-    Operation(
-        "r = nisa.register_alloc()\nnisa.register_load(r, x)\nnisa.register_move(r, r)\nnisa.register_store(t, r)",
-        wide,
-        inputs=(((1, 1), "i32"),),
-        result=((1, 1), "i32"),
-    ),
-    Operation(
-        "def body(i):\n    nisa.dma_copy(dst=t.ap([[24, 16], [1, 1]], scalar_offset=i, indirect_dim=1),\n"
-        "                  src=a.ap([[24, 16], [1, 1]], scalar_offset=i, indirect_dim=1))\nnl.fori_loop(0, 24, body)",
-        wide,
-    ),
-    Operation(
-        "nisa.memset(dst=t, value=0)\none = nl.ones((1, 1), dtype=nl.int32)\nr = nisa.register_alloc(5)\n"
-        "left = nl.full((1, 1), 5, dtype=nl.int32)\n"
-        "def body(r):\n    nisa.tensor_tensor(dst=t, data1=t, data2=x, op=nl.add)\n"
-        "    nisa.tensor_tensor(dst=left, data1=left, data2=one, op=nl.subtract)\n"
-        "    nisa.register_load(r, left)\n    return r\nnl.while_loop(r, body)",
-        lambda a: 5 * wide(a),
-        inputs=(((1, 1), "i32"),),
-        result=((1, 1), "i32"),
-    ),
-)
+def each(function: Callable[[float], float], values: np.ndarray) -> np.ndarray:
+    """A function of Python's `math` of every element."""
+    return np.asarray(np.vectorize(function, otypes=[np.float64])(values))
 
 
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def last_place(values: np.ndarray) -> np.ndarray:
+    """Two roundings of the result: float64 functions of different libraries may round apart in the last place."""
+    return unit(np.abs(values), 2)
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(wide(a).reshape(len(a), -1).T @ wide(b).reshape(len(b), -1))
 
 
-def _product_bound(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def product_bound(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Of a sum of len(a) products, each rounded and added in float32, in any order, and one addition on top."""
-    return unit(_product(np.abs(a), np.abs(b)), len(a) + 2)
+    return unit(product(np.abs(a), np.abs(b)), len(a) + 2)
 
 
-_MATMUL = """p = nl.ndarray({shape}, dtype=nl.float32, buffer=nl.psum)
-nisa.nc_matmul(dst=p, stationary={a}, moving={b}{more})
-nisa.tensor_copy(dst=t, src=p)"""
+def total(a: np.ndarray) -> np.ndarray:
+    return np.asarray(wide(a).sum(axis=1, keepdims=True))
 
-PRODUCTS = (
-    Operation(
-        _MATMUL.format(shape=(24, 40), a="x", b="y", more=""),
-        _product,
-        _product_bound,
-        inputs=(FP32, ((P, 40), "fp32")),
-        result=((24, 40), "fp32"),
-    ),
-    Operation(
-        _MATMUL.format(shape=(24, 40), a="x", b="y", more=", accumulate=False"),
-        _product,
-        _product_bound,
-        inputs=(BF16, ((P, 40), "fp16")),
-        result=((24, 40), "fp32"),
-    ),
-    Operation(
-        _MATMUL.format(shape=(24, 3, 4), a="x", b="y[:, 1:6:2, 2:6]", more=""),
-        lambda a, b: _product(a, b[:, 1:6:2, 2:6]).reshape(24, 3, 4),
-        lambda a, b: _product_bound(a, b[:, 1:6:2, 2:6]).reshape(24, 3, 4),
-        inputs=(FP32, ((P, 7, 8), "fp32")),
-        result=((24, 3, 4), "fp32"),
-    ),
-    Operation(
-        "p = nl.ndarray((24, 40), dtype=nl.float32, buffer=nl.psum)\nfor i in range(3):\n"
-        "    nisa.nc_matmul(dst=p, stationary=x, moving=y, accumulate=(i > 0))\nnisa.tensor_copy(dst=t, src=p)",
-        lambda a, b: 3 * _product(a, b),
-        lambda a, b: 3 * _product_bound(a, b),
-        inputs=(FP32, ((P, 40), "fp32")),
-        result=((24, 40), "fp32"),
-    ),
-    Operation(
-        "nisa.tensor_copy(dst=t, src=nl.matmul(x, y, transpose_x=True))",
-        _product,
-        _product_bound,
-        inputs=(FP32, ((P, 40), "fp32")),
-        result=((24, 40), "fp32"),
-    ),
-    Operation(
-        "p = nl.ndarray((24, 16), dtype=nl.bfloat16, buffer=nl.psum)\nnisa.nc_transpose(dst=p, data=x)\n"
-        "nisa.tensor_copy(dst=t, src=p)",
-        lambda a: wide(a).T,
-        inputs=(BF16,),
-        result=((F, P), "bf16"),
-    ),
-    Operation(
-        "nisa.nc_transpose(dst=t, data=x, engine=nisa.engine.vector)",
-        lambda a: wide(a).reshape(P, F).T,
-        inputs=(((P, 4, 6), "fp32"),),
-        result=((F, P), "fp32"),
-    ),
-    Operation("nisa.tensor_copy(dst=t, src=nl.transpose(x))", lambda a: wide(a).T, result=((F, P), "fp32")),
-)
 
-OPERATIONS = (*MOVES, *PRODUCTS, *COMPUTED)
+def total_bound(a: np.ndarray) -> np.ndarray:
+    return unit(np.abs(wide(a)).sum(axis=1, keepdims=True), F)
+
+
+def bf16_total_bound(a: np.ndarray) -> np.ndarray:
+    """That of float32, and half a spacing of bf16."""
+    return np.asarray(total_bound(a) + np.abs(total(a)) * 2.0**-8)
+
+
+def mean(a: np.ndarray) -> np.ndarray:
+    return np.asarray(wide(a).mean(axis=1, keepdims=True))
+
+
+def variance(a: np.ndarray) -> np.ndarray:
+    """Mean and variance, side by side."""
+    return np.concatenate([mean(a), wide(a).var(axis=1, keepdims=True)], axis=1)
+
+
+def statistics(a: np.ndarray) -> np.ndarray:
+    halves = [wide(a)[:, start::2] for start in (0, 1)]
+    parts = [[np.full(P, h.shape[1]), h.mean(axis=1), h.var(axis=1) * h.shape[1]] for h in halves]
+    return np.stack([part for half in parts for part in half], axis=1)
+
+
+def spread_bound(a: np.ndarray) -> np.ndarray:
+    """Sums of F squares of at most (2 max)^2, with a handful of roundings each."""
+    return unit(np.full((P, 1), 4 * F * np.square(wide(a)).max()), F + 8)
+
+
+def scan(step: Callable[[np.ndarray, int], np.ndarray], state: np.ndarray) -> np.ndarray:
+    """The states [P, F] after each of F steps."""
+    columns = []
+    for i in range(F):
+        state = step(state, i)
+        columns.append(state)
+    return np.stack(columns, axis=1)
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def gelu_tanh(x: float) -> float:
+    return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def ranks(x: np.ndarray) -> np.ndarray:
+    """All elements of a partition differ."""
+    return x * 100 + COLUMNS
+
+
+def places(x: np.ndarray) -> np.ndarray:
+    """Where the eight largest ranks are."""
+    return np.asarray(np.argsort(-ranks(x), axis=1)[:, :8])
+
+
+def replaced(x: np.ndarray) -> np.ndarray:
+    found = ranks(x)
+    np.put_along_axis(found, places(x), -1.0, axis=1)
+    return found
+
+
+def selected(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(np.where(y > 0, x, float(np.finfo(np.float32).min)))
+
+
+NAMES: dict[str, Any] = globals() | {"BFLOAT16": BFLOAT16, "f32": f32, "gamma": gamma}
+"""What expressions of the tables may use; the last three are imported for them alone."""
+
+
+def evaluated(expression: str, arguments: list[np.ndarray], **more: Any) -> np.ndarray:
+    """An expression of the tables: of the arguments a, b and c, and of x, y and z, which are those in float64."""
+    raw, exact = zip("abc", arguments, strict=False), zip("xyz", map(wide, arguments), strict=False)
+    return np.asarray(eval(expression, {**NAMES, **dict(raw), **dict(exact), **more}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """What is left in t after a body, and how far it may be from that."""
+
+    body: str
+    gives: str
+    within: str = ""
+
+    def expected(self, arguments: list[np.ndarray]) -> np.ndarray:
+        """In float64, with the roundings that the documentation names."""
+        return evaluated(self.gives, arguments)
+
+    def allowed(self, arguments: list[np.ndarray]) -> np.ndarray:
+        """Distance that float32 arithmetic of unknown order may have; 0 is equality."""
+        return evaluated(self.within or "0.0", arguments, exact=self.expected(arguments))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation(Computed):
+    """Of the present API: arguments a, b, c arrive as the tiles x, y, z. Formats are "dtype" or "dtype PxF"."""
+
+    inputs: tuple[str, ...] = ("fp32",)
+    result: str = "fp32"
+    values: tuple[float, float] = (-4, 4)
+    target: str = "gen2"
+
+    @property
+    def name(self) -> str:
+        """Of what the last line with a call calls first."""
+        names: list[str] = re.findall(r"^.*?((?:nl|nisa)\.\w+)\(", self.body, re.MULTILINE)
+        return names[-1]
+
+    @property
+    def source(self) -> str:
+        shape, dtype = spec(self.result)
+        names = ("a", "b", "c")[: len(self.inputs)]
+        loads = "".join(f"{tile} = nl.load({name})\n" for tile, name in zip("xyz", names, strict=False))
+        out = f"out = nl.ndarray({shape}, dtype={DTYPES[dtype][1]}, buffer=nl.shared_hbm)\n"
+        tile = f"t = nl.ndarray({shape}, dtype={DTYPES[dtype][1]}, buffer=nl.sbuf)\n"
+        lines = indented(out + tile + loads + self.body.strip("\n") + "\nnisa.dma_copy(dst=out, src=t)\nreturn out")
+        return f"{HEADER}def kernel({', '.join(names)}):\n{lines}"
+
+    def arguments(self) -> list[np.ndarray]:
+        """The same in every run; whole numbers if one of them has a dtype of whole numbers."""
+        digest = int.from_bytes(hashlib.sha256(self.body.encode()).digest()[:8])
+        stream = np.random.Generator(np.random.Philox(digest))
+        low, high = self.values
+        specs = [spec(text) for text in self.inputs]
+        if any(dtype in ("i32", "u32", "u8") for _, dtype in specs):
+            return [stream.integers(int(low), int(high), shape).astype(DTYPES[dtype][0]) for shape, dtype in specs]
+        return [stream.uniform(low, high, shape).astype(DTYPES[dtype][0]) for shape, dtype in specs]
+
+
+def spec(text: str) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of a format."""
+    dtype, _, shape = text.partition(" ")
+    return tuple(map(int, shape.split("x"))) if shape else (P, F), dtype
+
+
+_FRAME = """x, y = nl.load(a), nl.load(b)
+p, f = nl.arange(16)[:, None], nl.arange(24)[None, :]
+{body}
+z = nl.ndarray(t.shape, dtype=t.dtype, buffer=nl.shared_hbm)
+nl.store(z, value=t)
+return z"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetaOperation(Computed):
+    """Of the first generation: the tiles x and y hold whole numbers from -4 to 4, or from 1 to 8."""
+
+    name: str
+    positive: bool = False
+
+    @property
+    def source(self) -> str:
+        return f"{BETA_HEADER}@nki.jit\ndef kernel(a, b):\n{indented(_FRAME.format(body=self.body.strip(chr(10))))}"
+
+    def arguments(self) -> list[np.ndarray]:
+        stream = np.random.Generator(np.random.Philox(7))
+        low, high = (1, 9) if self.positive else (-4, 5)
+        return [stream.integers(low, high, (P, F)).astype(np.float32) for _ in range(2)]
+
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(name).read_text())
+
+
+def _operations() -> Iterator[Operation]:
+    table = _table("operations.toml")
+    for row in table["tensor_tensor"]:
+        op, dtype = row.pop("op"), row.pop("dtype", "fp32")
+        body = f"nisa.tensor_tensor(dst=t, data1=x, data2=y, op=nl.{op})"
+        yield Operation(body=body, inputs=(dtype, dtype), result=dtype, **row)
+    for row in table["activation"]:
+        body = f"nisa.activation(dst=t, op=nl.{row['op']}, data=x)"
+        gives = f"each(lambda x: {row['gives']}, x)"
+        yield Operation(body=body, gives=gives, within="last_place(exact)", values=row.get("values", (-4, 4)))
+    for row in table["operation"]:
+        yield Operation(**row)
+
+
+OPERATIONS = tuple(_operations())
+BETA_OPERATIONS = tuple(BetaOperation(**row) for row in _table("beta_operations.toml")["operation"])

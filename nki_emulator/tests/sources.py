@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -59,64 +57,6 @@ def loaded(folder: Path, source: str, **options: Any) -> ModuleType:
 def indented(body: str) -> str:
     """Lines of a function."""
     return "".join(f"    {line}\n" if line.strip() else "\n" for line in body.strip("\n").splitlines())
-
-
-Shape = tuple[int, ...]
-Spec = tuple[Shape, str]
-"""Shape and name of a dtype."""
-P, F = 16, 24
-"""Partitions and free elements of most tiles."""
-FP32: Spec = ((P, F), "fp32")
-BF16: Spec = ((P, F), "bf16")
-FP16: Spec = ((P, F), "fp16")
-I32: Spec = ((P, F), "i32")
-U32: Spec = ((P, F), "u32")
-COLUMN: Spec = ((P, 1), "fp32")
-
-
-@dataclass(frozen=True)
-class Operation:
-    """A kernel of one operation: arguments a, b, c arrive as the tiles x, y, z, and what is left in t is the result.
-
-    `expected` computes it from the arguments, in float64, with the roundings that the documentation names; `bound`
-    gives how far float32 arithmetic of unknown order may be from that, as an array or 0 for equality.
-    """
-
-    body: str
-    expected: Callable[..., Any]
-    bound: Callable[..., Any] | None = None
-    inputs: tuple[Spec, ...] = (FP32,)
-    result: Spec = FP32
-    low: float = -4.0
-    high: float = 4.0
-    target: str = "gen2"
-
-    @property
-    def name(self) -> str:
-        """Of what the last line with a call calls first."""
-        names: list[str] = re.findall(r"^.*?((?:nl|nisa)\.\w+)\(", self.body, re.MULTILINE)
-        return names[-1]
-
-    @property
-    def source(self) -> str:
-        shape, dtype = self.result
-        names = ("a", "b", "c")[: len(self.inputs)]
-        loads = "".join(f"{tile} = nl.load({name})\n" for tile, name in zip("xyz", names, strict=False))
-        out = f"out = nl.ndarray({shape}, dtype={DTYPES[dtype][1]}, buffer=nl.shared_hbm)\n"
-        tile = f"t = nl.ndarray({shape}, dtype={DTYPES[dtype][1]}, buffer=nl.sbuf)\n"
-        lines = indented(out + tile + loads + self.body.strip("\n") + "\nnisa.dma_copy(dst=out, src=t)\nreturn out")
-        return f"{HEADER}def kernel({', '.join(names)}):\n{lines}"
-
-    def arguments(self) -> list[np.ndarray]:
-        """Values from `low` to `high`, the same in every run."""
-        digest = int.from_bytes(hashlib.sha256(self.body.encode()).digest()[:8])
-        generator = np.random.Generator(np.random.Philox(digest))
-        return [self._values(generator, shape).astype(DTYPES[dtype][0]) for shape, dtype in self.inputs]
-
-    def _values(self, generator: np.random.Generator, shape: Shape) -> np.ndarray:
-        if any(dtype in ("i32", "u32", "u8") for _, dtype in self.inputs):
-            return generator.integers(int(self.low), int(self.high), shape)
-        return generator.uniform(self.low, self.high, shape)
 
 
 def f32(values: Any) -> np.ndarray:

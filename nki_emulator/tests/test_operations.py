@@ -9,8 +9,8 @@ import pytest
 
 from nki_emulator import operations
 from nki_emulator.tests.documented import ROWS
-from nki_emulator.tests.operations import OPERATIONS
-from nki_emulator.tests.sources import BFLOAT16, DTYPES, HEADER, Operation, indented, loaded, wide
+from nki_emulator.tests.operations import BETA_OPERATIONS, OPERATIONS, BetaOperation, Operation, spec
+from nki_emulator.tests.sources import BFLOAT16, DTYPES, HEADER, indented, loaded, wide
 
 
 def _identified(operation: Operation) -> str:
@@ -19,21 +19,30 @@ def _identified(operation: Operation) -> str:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=_identified)
-def test_operation(tmp_path, operation):
+def test_operation(tmp_path, operation: Operation):
     arguments = operation.arguments()
     found = loaded(tmp_path, operation.source, target=operation.target).kernel(*arguments)
-    shape, dtype = operation.result
+    shape, dtype = spec(operation.result)
     assert (found.shape, found.dtype) == (shape, DTYPES[dtype][0])
-    expected = np.asarray(operation.expected(*arguments))
-    if operation.bound is None:
-        np.testing.assert_array_equal(found, _stored(expected, found.dtype))
+    expected = operation.expected(arguments)
+    if operation.within:
+        assert (np.abs(wide(found) - expected) <= operation.allowed(arguments)).all()
     else:
-        assert (np.abs(wide(found) - expected) <= operation.bound(*arguments)).all()
+        np.testing.assert_array_equal(found, _stored(expected, found.dtype))
 
 
 def _stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Of results in float64: integers are exact, floats are rounded to float32 and then to the dtype."""
     return values.astype(dtype) if dtype.kind in "iu" else values.astype(np.float32).astype(dtype)
+
+
+@pytest.mark.parametrize("operation", BETA_OPERATIONS, ids=lambda operation: operation.name)
+def test_operation_of_the_first_generation(tmp_path, operation: BetaOperation):
+    arguments = operation.arguments()
+    found = wide(loaded(tmp_path, operation.source).kernel(*arguments))
+    expected = operation.expected(arguments)
+    assert found.shape == expected.shape
+    assert (np.abs(found - expected) <= operation.allowed(arguments)).all()
 
 
 VIEWS = {

@@ -23,7 +23,7 @@ from conformance.operators import OPERATORS, takes
 from conformance.problems import Variant, typed
 from nki_emulator.tests.kernels.neuron_fakes import absence
 from nki_emulator.tests.operations import OPERATIONS as NKI_OPERATIONS
-from nki_emulator.tests.sources import Operation
+from nki_emulator.tests.operations import Operation
 
 FOLDER = Path(__file__).parents[3] / "impls" / "nki"
 PAIRS = {"gen2": ("nki@emu", "nki@sim"), "gen3": ("nki@emu-gen3", "nki@sim-gen3")}
@@ -55,7 +55,7 @@ def computed(tier: Any, path: Path, operation: Operation) -> np.ndarray:
 
 @pytest.mark.parametrize("operation", NKI_OPERATIONS, ids=lambda operation: operation.name)
 def test_operations_agree(found: dict[str, Implementation], tmp_path: Path, operation: Operation):
-    """To the bit where one result is right; otherwise each may be `bound` away from the exact one."""
+    """To the bit where one result is right; otherwise each may be `allowed` away from the exact one."""
     bridge: Any = found["nki"].arrays
     tiers = import_module(type(bridge.tier).__module__)
     path = tmp_path / "operation.py"
@@ -63,11 +63,11 @@ def test_operations_agree(found: dict[str, Implementation], tmp_path: Path, oper
     simulated = computed(tiers.Simulator(operation.target), path, operation)
     emulated = computed(tiers.Emulator(operation.target), path, operation)
     assert (simulated.dtype, simulated.shape) == (emulated.dtype, emulated.shape)
-    if operation.bound is None:
+    if not operation.within:
         np.testing.assert_array_equal(simulated, emulated)
     else:
         apart = np.abs(simulated.astype(np.float64) - emulated.astype(np.float64))
-        assert (apart <= 2 * operation.bound(*operation.arguments())).all()
+        assert (apart <= 2 * operation.allowed(operation.arguments())).all()
 
 
 def distance(first: np.ndarray, second: np.ndarray) -> int:
