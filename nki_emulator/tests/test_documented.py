@@ -83,7 +83,8 @@ def test_every_page_of_an_operation_has_rows():
         for module, part in (("nki.isa", "instructions"), ("nki.language", "functions"))
         for name in OPERATIONS[module][part]
     }
-    assert sorted(listed - pages.keys()) == []
+    absent = {name.replace("nisa.", "nki.isa.").replace("nl.", "nki.language.") for name in missing()}
+    assert sorted(listed - pages.keys() - absent) == []
 
 
 @pytest.mark.parametrize("name", [name for name in missing() if name.startswith("nisa.")])
