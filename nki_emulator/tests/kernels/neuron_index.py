@@ -1,4 +1,4 @@
-"""Resolves the Neuron environments of tox.ini with pip, against wheels with the documented metadata and no content.
+"""Resolves the Neuron environments of tox.ini against the documented versions and requirements of the packages.
 
 The vendor's index cannot be reached from everywhere, and its packages weigh gigabytes; what can be known without it is
 whether the requirements have a solution, and of which release of the SDK that is.
@@ -7,19 +7,17 @@ whether the requirements have a solution, and of which release of the SDK that i
 from __future__ import annotations
 
 import configparser
-import html
-import json
-import os
 import re
-import subprocess
-import sys
-import tempfile
 import tomllib
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name as canonical
+from packaging.version import Version
 
 from nki_emulator.tests.kernels.neuron_fakes import DECOYS
 
@@ -29,7 +27,7 @@ BEFORE: list[str] = TABLE["before"]
 
 
 class Conflict(Exception):
-    """What pip says of requirements that have no solution."""
+    """Requirements that have no solution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +41,6 @@ class Wheel:
     stable: tuple[str, ...] = ()
     sdk: str = ""
 
-    def write(self, folder: Path) -> str:
-        """A wheel that pip reads, with nothing to install; its line on the package's page.
-
-        Which Python it is for stands on the page alone: pip compares that of a wheel with its own.
-        """
-        stem = f"{self.name.replace('-', '_')}-{self.version}"
-        lines = ["Metadata-Version: 2.1", f"Name: {self.name}", f"Version: {self.version}"]
-        lines += [f"Requires-Dist: {text}" for text in self.requires]
-        if self.stable:
-            lines += ["Provides-Extra: stable", *(f"Requires-Dist: {r}; extra == 'stable'" for r in self.stable)]
-        with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
-            wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(f"{stem}.dist-info/RECORD", "")
-        link = html.escape(f"{stem}-py3-none-any.whl".replace("+", "%2B"))
-        return f'<a href="{link}" data-requires-python="{html.escape(self.python)}">{link}</a>'
-
 
 def wheels() -> list[Wheel]:
     """Those of the table, and the decoys of the general index."""
@@ -72,38 +53,30 @@ def wheels() -> list[Wheel]:
     return found
 
 
-def index(folder: Path, found: Iterable[Wheel]) -> Path:
-    """The folder, with a page and the wheels of each package."""
-    for wheel in found:
-        place = folder / canonical(wheel.name)
-        place.mkdir(parents=True, exist_ok=True)
-        with (place / "index.html").open("a") as page:
-            page.write(wheel.write(place) + "\n")
-    return folder
+def resolve(requirements: Sequence[str], python: str, index: Sequence[Wheel]) -> dict[str, str]:
+    """Name -> version for a version of Python, the newest that go together, as pip chooses them. Raises Conflict."""
+    installable = [wheel for wheel in index if python in SpecifierSet(wheel.python)]
+    newest = sorted(installable, key=lambda wheel: Version(wheel.version), reverse=True)
+    found = _chosen([Requirement(text) for text in requirements], {}, newest)
+    if found is None:
+        raise Conflict(f"{', '.join(requirements)} for Python {python}")
+    return {name: wheel.version for name, wheel in found.items()}
 
 
-def resolve(requirements: Sequence[str], python: str, folder: Path) -> dict[str, str]:
-    """Name -> version that pip would install for a version of Python, from this index alone. Raises Conflict."""
-    settings = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    with tempfile.TemporaryDirectory() as target:
-        words = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report=-", f"--target={target}"]
-        words += [f"--index-url={folder.as_uri()}", "--only-binary=:all:", f"--python-version={python}"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "--disable-pip-version-check", *words, *requirements],
-            env=settings | {"PIP_CONFIG_FILE": os.devnull},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        raise Conflict(done.stderr.strip())
-    installed = [one["metadata"] for one in json.loads(done.stdout)["install"]]
-    return {canonical(one["name"]): one["version"] for one in installed}
-
-
-def canonical(name: str) -> str:
-    """As the index compares names."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def _chosen(due: list[Requirement], chosen: dict[str, Wheel], index: Sequence[Wheel]) -> dict[str, Wheel] | None:
+    """What is chosen already with what the requirements add to it; None if nothing fits."""
+    if not due:
+        return chosen
+    first, *rest = due
+    name = canonical(first.name)
+    candidates = [chosen[name]] if name in chosen else [wheel for wheel in index if canonical(wheel.name) == name]
+    for wheel in candidates:
+        if first.specifier.contains(wheel.version):
+            needs = (*wheel.requires, *(wheel.stable if "stable" in first.extras else ()))
+            found = _chosen([*map(Requirement, needs), *rest], chosen | {name: wheel}, index)
+            if found is not None:
+                return found
+    return None
 
 
 def releases(found: Mapping[str, str]) -> dict[str, set[str]]:
