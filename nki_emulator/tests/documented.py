@@ -79,15 +79,3 @@ def _rows() -> Iterator[Row]:
 
 
 ROWS = tuple(_rows())
-
-
-def main() -> None:
-    """Print how many rows, pages and tests there are."""
-    untested = [row for row in ROWS if not (row.breaks or row.gives)]
-    kernels = sum(bool(row.keeps) + bool(row.breaks) for row in ROWS)
-    pages = len({row.page for row in ROWS})
-    print(f"{len(ROWS)} rows of {pages} pages, {kernels} kernels, {len(untested)} rows without a test")
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,6 @@ are not part of this project: their licences are theirs. Each call ends in one o
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import io
 import logging
@@ -211,37 +210,8 @@ def outcomes(folder: Path, source: Source) -> Iterator[Outcome]:
             yield called(call, path, source.folder)
 
 
-def untried(folder: Path, source: Source) -> list[str]:
-    """Kernels of a checkout that no row calls and that lie in no file with tests of its own: "file::kernel".
-
-    A kernel is a function under a decorator of nki; one that is traced as a part of others is none.
-    """
-    root = folder / source.folder
-    own = set((root / source.own).glob("test_*.py")) if source.own else set()
-    rows = [call for call in (*SAMPLES, *SAMPLES_BETA) if not call.sources or _looked_for(call, source)]
-    found = []
-    for path in sorted(set(root.rglob("*.py")) - own):
-        calls = [call for call in rows if path.match(f"*/{call.file}")]
-        for name in _kernels(path):
-            if not any(name == call.kernel or name in call.wrapper for call in calls):
-                found.append(f"{path.relative_to(root)}::{name}")
-    return found
-
-
 def _looked_for(call: Call, source: Source) -> bool:
     return any(part in source.folder for part in call.sources)
-
-
-def _kernels(path: Path) -> Iterator[str]:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except SyntaxError:
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
-            if any(text.startswith("nki") and "trace" not in text for text in decorators):
-                yield node.name
 
 
 def _defines(path: Path, kernel: str) -> bool:
@@ -274,10 +244,6 @@ def main() -> int:
             if options.all or outcome.outcome != "right":
                 print(outcome, flush=True)
     print(summary(found))
-    for source in SOURCES:
-        if names := untried(options.folder, source):
-            shown = f": {', '.join(names)}" if options.all else ""
-            print(f"{source.folder}: {len(names)} kernels without a row{shown}")
     return int(any(outcome.outcome in ("wrong", "unexplained") for outcome in found))
 
 

@@ -89,26 +89,25 @@ FORMULAS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "shape", "engine", "cycles"), FORMULAS)
-def test_cycles_of_the_vendors_pages(tmp_path, line, shape, engine, cycles):
-    assert _cycles(tmp_path, line, **shape) == (engine, cycles)
+FASTER_IN_16_BITS = [
+    ("nisa.tensor_copy(dst=y, src=x)", {}, "vector", 200),
+    ("nisa.tensor_copy(dst=y, src=x)", BF16 | {"n": 512}, "vector", 128),
+    ("nisa.tensor_copy(dst=y, src=x)", BF16 | PSUM | {"n": 512}, "vector", 256),
+    ("nisa.tensor_copy(dst=y[0:128, 0:256], src=x[0:128, 0:512:2])", BF16 | {"n": 512}, "vector", 128),
+    ("nisa.tensor_copy(dst=y, src=x, engine=nisa.engine.scalar)", BF16 | {"n": 512}, "scalar", 512),
+    ("nisa.tensor_scalar(dst=y, data=x, op0=nl.add, operand0=1.0)", BF16 | {"n": 512}, "vector", 128),
+    ("nisa.tensor_tensor(dst=z, data1=x, data2=y, op=nl.maximum)", BF16, "vector", 200),
+    ("nisa.tensor_tensor(dst=z, data1=x, data2=y, op=nl.maximum)", {}, "vector", 400),
+]
+"""On gen3."""
 
 
 @pytest.mark.parametrize(
-    ("line", "shape", "cycles"),
-    [
-        ("nisa.tensor_copy(dst=y, src=x)", {}, 200),
-        ("nisa.tensor_copy(dst=y, src=x)", BF16 | {"n": 512}, 128),
-        ("nisa.tensor_copy(dst=y, src=x)", BF16 | PSUM | {"n": 512}, 256),
-        ("nisa.tensor_copy(dst=y[0:128, 0:256], src=x[0:128, 0:512:2])", BF16 | {"n": 512}, 128),
-        ("nisa.tensor_copy(dst=y, src=x, engine=nisa.engine.scalar)", BF16 | {"n": 512}, 512),
-        ("nisa.tensor_scalar(dst=y, data=x, op0=nl.add, operand0=1.0)", BF16 | {"n": 512}, 128),
-        ("nisa.tensor_tensor(dst=z, data1=x, data2=y, op=nl.maximum)", BF16, 200),
-        ("nisa.tensor_tensor(dst=z, data1=x, data2=y, op=nl.maximum)", {}, 400),
-    ],
+    ("target", "line", "shape", "engine", "cycles"),
+    [*(("gen2", *row) for row in FORMULAS), *(("gen3", *row) for row in FASTER_IN_16_BITS)],
 )
-def test_the_vector_engine_of_gen3_is_faster_in_16_bits(tmp_path, line, shape, cycles):
-    assert _cycles(tmp_path, line, target="gen3", **shape)[1] == cycles
+def test_cycles_of_the_vendors_pages(tmp_path, target, line, shape, engine, cycles):
+    assert _cycles(tmp_path, line, target, **shape) == (engine, cycles)
 
 
 def test_a_product_in_16_bits_takes_a_quarter(tmp_path):

@@ -98,16 +98,6 @@ def test_tolerance_follows_the_format():
     assert own_tests.agrees(np.array([np.inf, 1]), np.array([np.inf, 1]))
 
 
-def test_kernels_without_a_row_are_named(tmp_path: Path):
-    source = public.Source("someone/asst4-trainium2", "0123456")
-    folder = tmp_path / source.folder / "part1"
-    folder.mkdir(parents=True)
-    (folder / "kernels.py").write_text(
-        KERNEL.format(what="load(a)") + "\n\n@nki.jit\ndef vector_add_naive(a):\n    pass\n"
-    )
-    assert public.untried(tmp_path, source) == ["part1/kernels.py::add"]
-
-
 def test_counts_are_by_source():
     found = [public.Outcome("one", "a", "right"), public.Outcome("two", "b", "not implemented")]
     lines = public.summary(found).splitlines()

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from nki_emulator import Modelled, load, modelling
+from nki_emulator.tests.calls import Array
+from nki_emulator.tests.sources import DTYPES
 
 TARGETS = {"trn1": "gen2", "trn2": "gen3"}
 
@@ -49,14 +51,6 @@ ISSUE = Source(
 
 
 @dataclass(frozen=True)
-class Array:
-    """An argument: of the emulator only the shape and dtype matter here."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-
-
-@dataclass(frozen=True)
 class Published:
     """A time in microseconds, and a call of a kernel here.
 
@@ -78,7 +72,7 @@ class Published:
 
 @cache
 def _modelled(kernel: str, device: str, arguments: tuple[Any, ...]) -> Modelled:
-    given = [np.zeros(a.shape, a.dtype) if isinstance(a, Array) else a for a in arguments]
+    given = [np.zeros(a.shape, DTYPES[a.dtype][0]) if isinstance(a, Array) else a for a in arguments]
     with modelling(arithmetic=False) as found:
         getattr(_module(TARGETS[device]), kernel)(*given)
     return found
@@ -95,7 +89,7 @@ TRANSPOSED = (Array((2048, 4096)), Array((2048, 10944)))
 NORMALISED = (Array((4096, 1024)), Array((1024, 2048)))
 BATCHED = (Array((16, 4096, 64)), Array((16, 64, 4096)))
 CONV32 = (Array((256, 224, 224)), Array((256, 256, 3, 3)), Array((256,)), 6)
-CONV16 = (Array((256, 224, 224), "float16"), Array((256, 256, 3, 3), "float16"), Array((256,)), 6)
+CONV16 = (Array((256, 224, 224), "fp16"), Array((256, 256, 3, 3), "fp16"), Array((256,)), 6)
 
 PUBLISHED = (
     Published("matmul 4096x5120x12288 fp32", "trn1", 35199.7, NKIBENCH, "matmul", (*MATMUL, 1), long_runs=True),
