@@ -1,4 +1,4 @@
-"""`conformance neuron-model`, and modelled times in records, summary and page."""
+"""Modelled times of a Neuron device in records, summary and page."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from conformance.__main__ import main
 from conformance.execution.case import Case
 from conformance.execution.verify import verify
-from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS
@@ -23,64 +21,9 @@ from conformance.results import build
 from conformance.results.reading import RecordError, decode
 from conformance.results.schema import Modelled, Record
 from conformance.results.writing import encode
-from conformance.timing.neuron_model import BEGIN, END
 from tests.report_samples import as_read, sample, shown, written
 
 NKI = Path(__file__).parents[1] / "impls" / "nki"
-ROW_START = "| resnet50.conv5.3x3@7 | forward |"
-SMALL = ["--layers", "resnet50.conv5", "--direction", "forward", "--dtypes", "bf16", "--impl", "nki@emu-gen3"]
-
-
-def _command(folder: Path, *words: str, text: str = f"# Title\n\n{BEGIN}old\n{END}\n\nrest\n") -> tuple[int, str]:
-    document = folder / "model.md"
-    document.write_text(text)
-    return main(["neuron-model", *SMALL, "--into", str(document), *words]), document.read_text()
-
-
-def test_the_table_is_written_between_the_markers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    status, text = _command(tmp_path, "--csv", str(tmp_path / "rows.csv"))
-    assert status == ExitCode.GOOD
-    assert text.startswith(f"# Title\n\n{BEGIN}")
-    assert text.endswith(f"{END}\n\nrest\n")
-    assert "old" not in text
-    (row,) = [line for line in text.splitlines() if line.startswith(ROW_START)]
-    low, high = (float(part) for part in row.split("|")[6].split(" to "))
-    assert 361 / 441 <= low <= high  # of the roofline's products, those that are not with padding
-    assert "modelled" in capsys.readouterr().out
-
-
-def test_an_earlier_run_stands_beside(tmp_path: Path):
-    rows = tmp_path / "rows.csv"
-    _command(tmp_path, "--csv", str(rows))
-    status, text = _command(tmp_path, "--before", str(rows))
-    (cells,) = [line.split(" | ") for line in text.splitlines() if line.startswith(ROW_START)]
-    assert status == ExitCode.GOOD
-    assert "ratio before" in text
-    assert cells[5] == cells[6]
-
-
-WRONG = [
-    (["--impl", "nobody"], "nobody", "that models time"),
-    (["--before", "{folder}/no.csv"], "no.csv", "No such file"),
-    (["--before", "{folder}/bad.csv"], "bad.csv, line 2", "--csv of this command"),
-]
-
-
-@pytest.mark.parametrize(("words", "place", "message"), WRONG)
-def test_what_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], words, place, message):
-    (tmp_path / "bad.csv").write_text("target,dtype\ngen2,bf16\n")
-    status, text = _command(tmp_path, *(word.format(folder=tmp_path) for word in words))
-    printed = capsys.readouterr().err
-    assert status == ExitCode.UNUSABLE
-    assert "old" in text
-    assert place in printed
-    assert message in printed
-
-
-def test_a_document_without_markers_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    status, text = _command(tmp_path, text="nothing here\n")
-    assert (status, text) == (ExitCode.UNUSABLE, "nothing here\n")
-    assert "add them where the table goes" in capsys.readouterr().err
 
 
 @cache
