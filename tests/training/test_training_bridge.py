@@ -18,7 +18,7 @@ from conformance.training.layers import Conv2d, ConvTranspose2d, replace_convolu
 from conformance.training.loop import one_thread  # noqa: E402
 from conformance.training.models import UNet, digits_network  # noqa: E402
 from tests import kernels  # noqa: E402
-from tests.training import DIRECTIONS, numpy_direct, on_torch, planted, spoiled  # noqa: E402
+from tests.training.planted import DIRECTIONS, numpy_direct, on_torch, planted, spoiled  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

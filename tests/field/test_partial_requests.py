@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-FILE = Path(__file__).parent / "field" / "partial_requests.py"
+FILE = Path(__file__).with_name("partial_requests.py")
 CASES = "empty. or asked_for_alone or added_to"
 
 

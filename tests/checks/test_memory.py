@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, wraps
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +20,7 @@ from conformance.implementations.registry import load
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.reporting import training
+from conformance.resources import IMPLS
 from conformance.results.schema import SavedForBackward
 from tests.conftest import Project
 from tests.report_samples import as_read, checked, sample
@@ -29,7 +29,6 @@ torch = pytest.importorskip("torch")
 pytest_plugins = ["pytester"]
 
 KERNELS = {"unfused": "torch-cpu", "fused": "torch-fused-cpu"}
-ROOT = Path(__file__).parents[1]
 PROBLEM = typed("bn n2 c3 h12 w12 k5 r3 s3")
 X, Z, W = 2 * 3 * 12 * 12 * 4, 2 * 5 * 10 * 10 * 4, 5 * 3 * 3 * 3 * 4
 """Bytes of the input, of the convolution's output, of the filters, in fp32."""
@@ -38,7 +37,7 @@ X, Z, W = 2 * 3 * 12 * 12 * 4, 2 * 5 * 10 * 10 * 4, 5 * 3 * 3 * 3 * 4
 @pytest.fixture(scope="module")
 def torch_kernels() -> dict[str, Any]:
     """Forward kernels of torch's own pair and of the fused one."""
-    registry = load([ROOT / "impls" / "torch_native"])
+    registry = load([IMPLS / "torch_native"])
     assert registry.broken == {}
     return {label: forward(registry.implementations[name]) for label, name in KERNELS.items()}
 

@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from conformance import Implementation
-from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
 from conformance.implementations.bridges.numpy import NumpyArrays
-from conformance.operators import OPERATORS
-from conformance.problems import Variant, typed
 from conformance.timing import clock as clocks
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
@@ -23,10 +19,10 @@ from conformance.timing.rotation import rotate
 from conformance.worker import instruments
 from tests import cheaters
 from tests.cheaters import Kernel
+from tests.kit import case_of
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
 WORK = 0.003
 """Seconds that honest work takes, by the clock of these tests."""
 
@@ -59,15 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def timed(kernel: Kernel, arrays: NumpyArrays | None = None) -> Measurement:
-    implementation = Implementation("cheater", arrays=arrays or NumpyArrays())
-
-    @implementation.implements("conv_forward")
-    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-        return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-    variant = Variant("fp32", "nchw", "fixed")
-    case = Case(implementation, OPERATORS["conv_forward"], typed(DESCRIPTOR), variant, 0)
-    return rotate(case, 1.0)
+    return rotate(case_of(kernel, arrays=arrays or NumpyArrays()), 1.0)
 
 
 @pytest.mark.parametrize(("make", "reason"), cheaters.TIMED.values(), ids=cheaters.TIMED)

@@ -28,7 +28,7 @@ from conformance.training.audit import Audit, BrokenStepError  # noqa: E402
 from conformance.training.exchange import Call, Place  # noqa: E402
 from conformance.training.tables import ACCELERATOR, CPU, TrainingConfiguration, configuration  # noqa: E402
 from tests.conftest import Outcome, Project  # noqa: E402
-from tests.training import on_torch  # noqa: E402
+from tests.training.planted import on_torch  # noqa: E402
 
 pytest_plugins = ["pytester"]
 
@@ -46,7 +46,7 @@ MODULE = """
 import os
 from conformance import Implementation, Unsupported
 from tests import kernels
-from tests.training import planted, spoiled
+from tests.training.planted import planted, spoiled
 
 def exhausted(dy, w):
     raise MemoryError("out of tiles")
@@ -136,7 +136,7 @@ def test_every_end_of_a_training_is_counted(
 CHEATERS = """
 from dataclasses import replace
 from conformance.training import exchange
-from tests.training import planted
+from tests.training.planted import planted
 
 honest, begins, returned = exchange.train, exchange.Consulting.begins, exchange.Consulting.returned
 
@@ -190,7 +190,7 @@ def test_a_process_may_end_and_is_not_believed_and_the_run_goes_on(trained: Trai
 PLANTED = """
 import time
 from pathlib import Path
-from tests.training import planted, spoiled
+from tests.training.planted import planted, spoiled
 
 def slowly(y):
     time.sleep(1000 if (Path(__file__).parent / "hang").exists() else 0.4)

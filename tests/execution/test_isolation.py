@@ -21,8 +21,8 @@ from conformance.execution.workers import Workers
 from conformance.operators import FAMILIES
 from conformance.problems import PROBLEMS
 from conformance.worker import wire
-from tests.conftest import Project
-from tests.misbehaviours import MISBEHAVIOURS
+from tests.conftest import ROOT, Project
+from tests.execution.misbehaviours import MISBEHAVIOURS
 
 pytest_plugins = ["pytester"]
 
@@ -264,9 +264,7 @@ def test_process_ends_with_its_judge(tmp_path: Path):
         "print(process.number, flush=True)\n"
         "time.sleep(100)\n"
     )
-    judge = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
-    )
+    judge = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert judge.stdout is not None
     number = int(judge.stdout.readline())
     judge.kill()

@@ -24,7 +24,7 @@ from conformance.timing.run import Run
 from tests import kernels
 from tests.conftest import Project
 from tests.test_speed import PLUGINS, SUITE
-from tests.timing_fakes import TINY, case_of
+from tests.timing.layers import TINY, case_of
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("one_core", "ceilings")  # torch cannot be imported twice

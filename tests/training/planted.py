@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from conformance import Implementation, numpy_arrays, torch_arrays
 from conformance.implementations import registry
+from conformance.resources import IMPLS
 from conformance.training.tables import DIRECTIONS
 from tests import kernels
 
 __all__ = ["DIRECTIONS", "numpy_direct", "on_torch", "planted", "spoiled"]
-
-IMPLS = Path(__file__).parents[1] / "impls"
 
 
 def planted(name: str = "acme", when: Any = None, **changed: Any) -> Implementation:
@@ -32,8 +30,7 @@ def planted(name: str = "acme", when: Any = None, **changed: Any) -> Implementat
 @cache
 def numpy_direct() -> Implementation:
     """The plainest of `impls/`, in every dtype."""
-    (path,) = (path for path in registry.discover(IMPLS) if path.stem == "numpy_direct")
-    return registry.load([path]).implementations["numpy-direct"]
+    return registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
 
 
 def on_torch() -> Implementation:

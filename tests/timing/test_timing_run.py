@@ -25,7 +25,7 @@ from conformance.timing import conditions, roofline, rotation
 from conformance.timing.measurement import Measurement, Visit
 from conformance.timing.run import Run, TimedKernel, time_all
 from tests import kernels
-from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
+from tests.timing.layers import CEILINGS, OTHER, TINY, case_of
 
 pytestmark = pytest.mark.usefixtures("one_core", "ceilings")
 

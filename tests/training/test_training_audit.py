@@ -19,7 +19,7 @@ from conformance.training.kernels import Kernels, on_host  # noqa: E402
 from conformance.training.layers import Conv2d, replace_convolutions  # noqa: E402
 from conformance.training.loop import one_thread  # noqa: E402
 from conformance.training.models import UNet  # noqa: E402
-from tests.training import DIRECTIONS, on_torch, planted, spoiled  # noqa: E402
+from tests.training.planted import DIRECTIONS, on_torch, planted, spoiled  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

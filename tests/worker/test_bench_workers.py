@@ -14,21 +14,19 @@ from conformance.execution.invocation import MalformedError
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.inputs import expectation
-from conformance.operators import OPERATORS
-from conformance.problems import Variant, typed
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
 from conformance.timing.rotation import rotate
 from conformance.worker import memory
 from tests import cheaters
 from tests.conftest import Project
+from tests.kit import case_of, source
 from tests.test_speed import PLUGINS, SUITE
 
 pytest_plugins = ["pytester"]
 
 WORK, LONG = 0.02, 0.1
 """Seconds that a call of an honest kernel takes; and of one whose process lies, so that it shows on a busy machine."""
-DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
 
 HEAD = """
 import time
@@ -45,12 +43,8 @@ def honest(*inputs, **parameters):
 cheaters.honest = honest
 
 def declare(name, make):
-    kernel, one = make(), Implementation(name)
-
-    @one.implements("conv_forward")
-    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-        return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
+    one = Implementation(name)
+    one.implements("conv_forward")(make())
     return one
 """
 CHEATERS = f"""{HEAD}
@@ -98,8 +92,7 @@ def cases(workers: Workers, file: Path, text: str) -> dict[str, Case]:
     file.write_text(text)
     found = workers.load([file])
     assert not found.broken
-    problem, variant = typed(DESCRIPTOR), Variant("fp32", "nchw", "fixed")
-    return {n: Case(one, OPERATORS["conv_forward"], problem, variant, 0) for n, one in found.implementations.items()}
+    return {name: case_of(one) for name, one in found.implementations.items()}
 
 
 @pytest.fixture(scope="module")
@@ -129,19 +122,17 @@ def test_what_a_process_says_is_checked(workers: Workers, tmp_path: Path, lie: s
         rotate(case, 1.0)
 
 
-STREAMS = """
-from conformance import Implementation
-from conformance.implementations.bridges.numpy import NumpyArrays
-from tests import kernels
+STREAMS = source(
+    "streams",
+    head="""from conformance.implementations.bridges.numpy import NumpyArrays
 
 class Streams(NumpyArrays):
     def stopwatch(self, call):
         call()
         return 1e-5, 0.01
-
-one = Implementation("streams", arrays=Streams())
-one.implements("conv_forward")(kernels.conv_forward)
-"""
+""",
+    construct=", arrays=Streams()",
+)
 
 
 def test_events_of_a_device_reach_the_judge(workers: Workers, tmp_path: Path):

@@ -16,7 +16,7 @@ from conformance.__main__ import main
 from conformance.operators import FAMILIES
 from conformance.resources import IMPLS
 from tests import kernels
-from tests.test_check import CONV, HOW, PROBLEMS
+from tests.execution.test_check import CONV, HOW, PROBLEMS
 
 LIBRARY = '''
 import numpy as np

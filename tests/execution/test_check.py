@@ -317,7 +317,7 @@ def test_shipped_implementations_are_found_by_name():
         ({"kernel": 7}, r"kernel 7: must be an Implementation, a function, a path or a name"),
         ({"kernel": "nope.py"}, r"kernel nope.py: no such file"),
         ({"kernel": "numpy-drect"}, r"kernel numpy-drect: unknown; did you mean numpy-direct\?"),
-        ({"kernel": Path(__file__).parent / "kernels.py"}, r"defines no conformance.Implementation"),
+        ({"kernel": kernels.__file__}, r"defines no conformance.Implementation"),
         ({"kernel": NUMPY, "contract": Contract()}, r"arrays, contract: only with a plain function"),
         ({"kernel": NUMPY, "operator": None}, r"operator: numpy-direct implements 3 operators"),
         ({"kernel": Implementation("none"), "operator": None}, r"operator: none implements no operator"),

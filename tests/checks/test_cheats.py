@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance import Implementation, numpy_arrays, suites, torch_arrays
+from conformance import suites, torch_arrays
 from conformance.checks import CHECKS, behaviour, check_behaviour
 from conformance.checks.behaviour import BEHAVIOUR
 from conformance.checks.sample import Check
@@ -23,16 +23,13 @@ from conformance.execution.case import Case
 from conformance.execution.verify import verify
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.numpy import NumpyArrays
-from conformance.operators import OPERATORS
-from conformance.problems import Variant, typed
+from conformance.problems import Variant
 from tests import cheaters
 from tests.cheaters import Kernel
 from tests.conftest import Project
+from tests.kit import case_of
 
 pytest_plugins = ["pytester"]
-
-DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
-"""The result is smaller than x, so that it fits there, and sums are long enough for their order to show."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,8 @@ CHEATS = {
     "result-in-input": Cheat(cheaters.result_in_input, calls_in_a_row_are_right, sly=False),
     "result-shares-input": Cheat(cheaters.result_in_input, calls_in_a_row_are_right, sly=False),
     **{
-        f"remembers-by-{key}": Cheat(partial(cheaters.remembers, key), calls_in_a_row_are_right)
-        for key in cheaters.KEYS
+        f"remembers-by-{name}": Cheat(partial(cheaters.remembers, key), calls_in_a_row_are_right)
+        for name, key in cheaters.KEYS.items()
     },
     "remembers-and-shares": Cheat(cheaters.remembers_and_shares, calls_in_a_row_are_right),
     "static-buffer": Cheat(partial(cheaters.static_buffer, 1), calls_in_a_row_are_right),
@@ -93,32 +90,24 @@ def _default_rounding():
     ctypes.CDLL(None).fesetround(0)
 
 
-def case_of(kernel: Kernel, arrays: ArrayBridge | None = None) -> Case:
-    implementation = Implementation("cheater", arrays=arrays or numpy_arrays())
-
-    @implementation.implements("conv_forward")
-    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-        return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-    return Case(
-        implementation, OPERATORS["conv_forward"], typed(DESCRIPTOR), Variant("fp32", "nchw", selection.BEHAVIOUR), 0
-    )
+def behaviour_of(kernel: Kernel, arrays: ArrayBridge | None = None) -> Case:
+    return case_of(kernel, distribution=selection.BEHAVIOUR, arrays=arrays)
 
 
 def status_of(check: Check, kernel: Kernel, arrays: ArrayBridge | None = None) -> str:
-    return check_behaviour(case_of(kernel, arrays), check).status
+    return check_behaviour(behaviour_of(kernel, arrays), check).status
 
 
 @pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
 def test_cheat_is_caught(cheat: Cheat):
-    verdict = check_behaviour(case_of(cheat.make()), cheat.check)
+    verdict = check_behaviour(behaviour_of(cheat.make()), cheat.check)
     assert verdict.status == "fail"
     assert verdict.reason
 
 
 @pytest.mark.parametrize("cheat", [c for c in CHEATS.values() if c.sly], ids=[n for n, c in CHEATS.items() if c.sly])
 def test_a_single_call_does_not_catch_it(cheat: Cheat):
-    case = case_of(cheat.make())
+    case = behaviour_of(cheat.make())
     assert verify(replace(case, variant=Variant("fp32", "nchw", "integer"))).status == "pass"
 
 
@@ -158,7 +147,7 @@ def marks_of(test: object) -> list[pytest.Mark]:
 
 @pytest.mark.parametrize(("kernel", "repeats"), [(cheaters.honest, True), (cheaters.sums_in_any_order(), False)])
 def test_repeatability_is_reported_and_not_judged(kernel: Kernel, repeats: bool):
-    verdict = check_behaviour(case_of(kernel), behaviour.calls_repeat)
+    verdict = check_behaviour(behaviour_of(kernel), behaviour.calls_repeat)
     assert (verdict.status, verdict.facts.repeatable) == ("pass", repeats)
 
 
@@ -215,7 +204,7 @@ def test_result_of_another_device_is_refused():
 
 
 def test_kernel_that_raises_is_an_error_of_its_own():
-    verdict = check_behaviour(case_of(lambda *inputs, **parameters: 1 // 0), behaviour.calls_repeat)
+    verdict = check_behaviour(behaviour_of(lambda *inputs, **parameters: 1 // 0), behaviour.calls_repeat)
     assert (verdict.status, verdict.reason.split(" at ")[0]) == (
         "error",
         "raised ZeroDivisionError: integer division or modulo by zero",
@@ -223,7 +212,7 @@ def test_kernel_that_raises_is_an_error_of_its_own():
 
 
 def test_waiver_excuses_behaviour_only_where_it_says_so():
-    case = case_of(cheaters.spoils_input())
+    case = behaviour_of(cheaters.spoils_input())
     case.implementation.waive("conv_forward", reason="wrong", url="https://example.org/1")
     assert check_behaviour(case, calls_in_a_row_are_right).status == "fail"
     case.implementation.waive(
@@ -236,7 +225,7 @@ def test_waiver_excuses_behaviour_only_where_it_says_so():
 
 @pytest.mark.parametrize(("distribution", "status"), {"integer": "waived", "special": "fail"}.items())
 def test_waiver_excuses_results_on_its_distributions_in_checks_of_behaviour(distribution: str, status: str):
-    case = case_of(doubled([]))
+    case = behaviour_of(doubled([]))
     case.implementation.waive("conv_forward", reason="r", url="u", distributions=(distribution,))
     assert check_behaviour(case, behaviour.results_are_plain).status == status
     assert check_behaviour(case, behaviour.results_are_plain, of_right_kernels=True).status == status
@@ -244,13 +233,13 @@ def test_waiver_excuses_results_on_its_distributions_in_checks_of_behaviour(dist
 
 @pytest.mark.parametrize(("distribution", "status"), {"integer": "waived", "special": "error"}.items())
 def test_waiver_excuses_results_that_do_not_come(distribution: str, status: str):
-    case = case_of(lambda *inputs, **parameters: 1 // 0)
+    case = behaviour_of(lambda *inputs, **parameters: 1 // 0)
     case.implementation.waive("conv_forward", reason="r", url="u", distributions=(distribution,))
     assert check_behaviour(case, calls_in_a_row_are_right).status == status
 
 
 def test_waiver_that_raises_is_an_error():
-    case = case_of(cheaters.spoils_input())
+    case = behaviour_of(cheaters.spoils_input())
     case.implementation.waive(
         "conv_forward", reason="r", url="u", when=lambda geometry: bool(1 // 0), distributions=("behaviour",)
     )
@@ -273,7 +262,7 @@ def doubled(calls: list[int]) -> Kernel:
 
 def test_kernel_that_is_wrong_on_plain_inputs_is_called_once_and_reported_once():
     calls: list[int] = []
-    case = case_of(doubled(calls))
+    case = behaviour_of(doubled(calls))
     checked = [check_behaviour(case, check, of_right_kernels=True) for check in BEHAVIOUR]
     assert [verdict.status for verdict in checked] == ["fail"] + ["unsupported"] * (len(BEHAVIOUR) - 1)
     assert checked[0].reason.startswith("results are wrong on plain inputs: y: ")
@@ -285,14 +274,14 @@ def test_kernel_that_is_wrong_on_plain_inputs_is_called_once_and_reported_once()
 
 
 def test_what_a_kernel_raises_on_plain_inputs_is_reported_as_it_was_raised():
-    case = case_of(lambda *inputs, **parameters: 1 // 0)
+    case = behaviour_of(lambda *inputs, **parameters: 1 // 0)
     first, second = (check_behaviour(case, check, of_right_kernels=True) for check in BEHAVIOUR[:2])
     assert (first.status, type(first.exception)) == ("error", ZeroDivisionError)
     assert (second.status, second.reason) == ("unsupported", "not checked, results are wrong")
 
 
 def test_waived_results_do_not_keep_a_kernel_from_being_checked():
-    case = case_of(doubled([]))
+    case = behaviour_of(doubled([]))
     case.implementation.waive("conv_forward", reason="r", url="u", distributions=("integer",))
     statuses = [check_behaviour(case, check, of_right_kernels=True).status for check in BEHAVIOUR]
     assert statuses == [check_behaviour(case, check).status for check in BEHAVIOUR]

@@ -32,7 +32,7 @@ from conformance.timing.measurement import Accuracy, Measurement, Visit, compare
 from conformance.timing.run import Run, TimedKernel
 from conformance.timing.unet_table import Direction
 from conformance.worker import instruments
-from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
+from tests.timing.layers import CEILINGS, OTHER, TINY, case_of
 
 AWKWARD = 'first, "second"; a|b <c>\nsecond line'
 REASON = f"{'x' * 200} {AWKWARD * 4}\nmore"

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.checks import memory
 from conformance.problems import typed
-from tests.test_memory import concluded, hoarding, offering, torch_kernels
+from tests.checks.test_memory import concluded, hoarding, offering, torch_kernels
 
 torch = pytest.importorskip("torch")
 

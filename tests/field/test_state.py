@@ -28,7 +28,7 @@ from conformance.worker import repeating
 from conformance.worker.audit import audited
 from tests.field import right
 
-FIELD = Path(__file__).parent / "field"
+FIELD = Path(__file__).parent
 STATE = "calls_in_a_row or calls_repeat or other_parameters or right_later or forked_child or memory_is_given_back"
 
 
