@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +17,6 @@ from conformance.operators.mistakes import Mistake
 from tests.kit import source
 
 ROOT = Path(__file__).parents[1]
-SLOWEST = 10
-"""Files that are named at the end of a run of the self-test."""
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The files that took longest, over all processes: where a minute of the self-test can be saved."""
-    seconds = defaultdict[str, float](float)
-    for report in (one for reports in terminalreporter.stats.values() for one in reports):
-        if isinstance(report, pytest.TestReport) and report.nodeid.startswith("tests/"):
-            seconds[report.nodeid.partition("::")[0]] += report.duration
-    if len(seconds) > SLOWEST:
-        terminalreporter.section(f"the {SLOWEST} slowest files")
-        for spent, file in sorted(((spent, file) for file, spent in seconds.items()), reverse=True)[:SLOWEST]:
-            terminalreporter.write_line(f"{spent:7.1f} s  {file}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -48,7 +48,6 @@ CHEATS = {
     "written-once": Cheat(cheaters.written_once, behaviour.output_is_written),
     "spoils-input": Cheat(cheaters.spoils_input, calls_in_a_row_are_right, sly=False),
     "result-in-input": Cheat(cheaters.result_in_input, calls_in_a_row_are_right, sly=False),
-    "result-shares-input": Cheat(cheaters.result_in_input, calls_in_a_row_are_right, sly=False),
     **{
         f"remembers-by-{name}": Cheat(partial(cheaters.remembers, key), calls_in_a_row_are_right)
         for name, key in cheaters.KEYS.items()
@@ -323,14 +322,6 @@ def test_command_reproduces_one_check(project: Project):
     assert [(r["check"], r["reason"]) for r in project.records("again.jsonl")] == [
         (failed[0]["check"], failed[0]["reason"])
     ]
-
-
-def test_other_distributions_leave_behaviour_out(project: Project):
-    project.write("suite/test_behaviour.py", SUITE)
-    project.kernel()
-    assert {r["distribution"] for r in project.run("--operator=conv_forward", "--distribution=integer").records} == {
-        "integer"
-    }
 
 
 @pytest.mark.parametrize("selected", ["results", "calls_repeat"])

@@ -337,7 +337,3 @@ def test_what_is_not_asked_for_is_not_measured(measured: Project, option: str):
     measured.write("impls/acme.py", IMPLEMENTATION.format(saves=2))
     outcome = measured.run(*(["--distribution=behaviour"] if "distribution" not in option else []), option)
     assert (outcome.records, outcome.exit) == ([], int(pytest.ExitCode.NO_TESTS_COLLECTED))
-
-
-def test_saved_is_told_in_words():
-    assert str(Saved((2, 3), "float32", 24, 4)) == "float32[2, 3] 24 B"

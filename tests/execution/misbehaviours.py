@@ -9,28 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FILE = """
+from tests.kit import source
+
+HEAD = """
 import atexit, builtins, ctypes, gc, json, os, resource, signal, subprocess, sys, threading, time, traceback
 import numpy as np
-from conformance import Implementation, Unsupported
-from tests import kernels
 
 calls = 0
 kept = []
 libc = ctypes.CDLL(None)
 libc_with_lock = ctypes.PyDLL(None)
-{head}
-
-acme = Implementation({name!r})
-
-
-@acme.implements("conv_forward"{declares})
-def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-    global calls
-    calls += 1
-    y = kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-    {body}
-    return y
 """
 
 
@@ -44,7 +32,8 @@ class Misbehaviour:
     """What a record that is no pass must say, if that is known."""
 
     def file(self, name: str) -> str:
-        return FILE.format(name=name, head=self.head, body=self.body, declares=self.declares)
+        body = f"global calls\n    calls += 1\n    {self.body}\n    return y"
+        return source(name, body, head=HEAD + self.head, declares=self.declares)
 
 
 def error(body: str, reason: str, **more: str) -> Misbehaviour:

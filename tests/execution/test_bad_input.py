@@ -210,14 +210,6 @@ def test_two_implementations_of_one_name_in_a_file(project: Project):
     assert outcome.of("right.py")["reason"] == "the name 'right' is defined twice; rename one"
 
 
-def test_two_implementations_of_one_name_in_two_files(project: Project):
-    first = project.kernel("right")
-    project.write("impls/second.py", first.read_text())
-    outcome = project.run()
-    assert (outcome.exit, outcome.of("right")["status"]) == (1, "pass")
-    assert outcome.of("second.py")["reason"] == f"the name 'right' is defined here and in {first}; rename one"
-
-
 def test_missing_folder_of_implementations(project: Project):
     (project.folder / "impls").rmdir()
     outcome = project.run()

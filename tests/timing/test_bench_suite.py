@@ -58,6 +58,8 @@ def test_figures_follow_from_the_rounds():
     shown = record["timing"]
     assert (shown["median_s"], shown["minimum_s"], shown["visits"]) == (1e-3, 0.5e-3, (5,))
     assert (shown["low_s"], shown["high_s"]) == (None, None)
+    slow_memory = timed(ceilings=Ceilings(1e15, 1e6, "given"))
+    assert slow_memory.share == MOVED / 1e6 / 1e-3
     assert shown["gflop_per_s"] == pytest.approx(OPERATIONS / 1e6)
     assert shown["gb_per_s"] == pytest.approx(MOVED / 1e6)
     assert shown["flop_per_byte"] == OPERATIONS / MOVED
@@ -66,13 +68,6 @@ def test_figures_follow_from_the_rounds():
     assert (shown["host_growth_bytes"], shown["device_growth_bytes"]) == (1 << 20, None)
     assert shown["ceilings"] == {"flop_per_s": 1e9, "byte_per_s": 1e9, "spread": 0.1}
     json.dumps(record, allow_nan=False)
-
-
-def test_a_finding_has_no_rates():
-    record = timed(seconds=FLOOR / 10).record(None)
-    assert record["timing"]["status"] == "finding"
-    assert "work is left out" in record["timing"]["finding"]
-    assert not {"flops", "roofline_share"} & record.keys()
 
 
 @pytest.mark.parametrize(

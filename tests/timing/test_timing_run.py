@@ -20,11 +20,10 @@ from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.inputs import expectation
 from conformance.problems import typed
-from conformance.results.schema import MachineState
-from conformance.timing import conditions, roofline, rotation
-from conformance.timing.measurement import Measurement, Visit
+from conformance.timing import roofline, rotation
 from conformance.timing.run import Run, TimedKernel, time_all
 from tests import kernels
+from tests.kit import source
 from tests.timing.layers import CEILINGS, OTHER, TINY, case_of
 
 pytestmark = pytest.mark.usefixtures("one_core", "ceilings")
@@ -109,26 +108,17 @@ def test_visits_lie_a_round_apart_in_an_order_of_chance(monkeypatch: pytest.Monk
     assert len(set(map(tuple, rounds))) > 3
 
 
-PROCESS = """
-import os
-from pathlib import Path
-from conformance import Implementation
-from tests import kernels
-
-one = Implementation("one")
-
-@one.implements("conv_forward")
-def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-    with Path({file!r}).open("a") as file:
-        print(os.getpid(), file=file)
-    return kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-"""
+def in_its_process(folder: Path) -> Path:
+    """A file whose kernel notes the process of every call beside it."""
+    body = "with Path(__file__).with_name('seen').open('a') as seen: print(os.getpid(), file=seen)\n    return y"
+    file = folder / "one.py"
+    file.write_text(source("one", body, head="import os\nfrom pathlib import Path"))
+    return file
 
 
 def test_every_visit_has_a_process_of_its_own(tmp_path: Path):
-    (tmp_path / "one.py").write_text(PROCESS.format(file=str(tmp_path / "seen")))
     with Workers(Limits(), 9) as workers:
-        one = workers.load([tmp_path / "one.py"]).implementations["one"]
+        one = workers.load([in_its_process(tmp_path)]).implementations["one"]
         found = timed(case_of(one), visits=2, workers=workers)
     assert [len(m.visits) for m in found.times] == [2]
     assert len(set((tmp_path / "seen").read_text().split())) == 2
@@ -136,14 +126,13 @@ def test_every_visit_has_a_process_of_its_own(tmp_path: Path):
 
 def test_the_judge_leaves_the_cores_to_the_kernel(tmp_path: Path):
     """OpenBLAS's threads spin after a product of the judge's: beside them a kernel took 30 ms instead of 0.1."""
-    (tmp_path / "one.py").write_text(PROCESS.format(file=str(tmp_path / "seen")))
     threads = list[int]()
 
     def report(*_: object) -> None:
         threads.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
 
     with threadpool_limits(2, "blas"), Workers(Limits(), 9) as workers:
-        one = workers.load([tmp_path / "one.py"]).implementations["one"]
+        one = workers.load([in_its_process(tmp_path)]).implementations["one"]
         time_all(Run([TimedKernel(case_of(one))]), 1, 0, workers, report)
         after = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
     assert threads == [1] * len(after)
@@ -161,14 +150,6 @@ def test_what_was_timed_before_an_interrupt_is_there():
     assert [len(time.visits) for time in found.times] == [1]
 
 
-def test_an_unusable_machine_compares_nothing(monkeypatch: pytest.MonkeyPatch):
-    cases = [case_of(implementation) for implementation in (named("torch-cpu"), named("acme"))]
-    found = timed(*cases)
-    assert [key[3] for key in found.ratios] == ["acme"]
-    monkeypatch.setattr(conditions.Conditions, "state", MachineState(state="unusable"))
-    assert (found.ratios, len(found.times)) == ({}, 2)
-
-
 def named(name: str) -> Implementation:
     implementation = Implementation(name)
     implementation.implements("conv_forward")(kernels.conv_forward)
@@ -184,18 +165,6 @@ def test_ceilings_are_measured_in_every_round_and_the_best_counts(monkeypatch: p
     assert (found.ceilings["cpu"].flops, found.ceilings["cpu"].bandwidth) == (3.0, 8.0)
     assert found.times[0].ceilings == found.ceilings["cpu"]
     assert found.conditions.values()["ceilings"] == 1.0
-
-
-def test_rate_and_share_follow_from_the_median():
-    seconds = (3e-6, 1e-6, 2e-6)
-    found = Measurement(case_of(fake()[0]), (Visit(seconds, seconds),), 1.0, 1.0, 1.0, CEILINGS)
-    operations = 2 * 2 * 4 * 6 * 6 * 4 * 9
-    moved = 4 * (2 * 4 * 36 + 4 * 4 * 9 + 4 + 2 * 4 * 36)
-    assert found.flops == operations / 2e-6
-    assert moved / CEILINGS.bandwidth > operations / CEILINGS.flops
-    assert found.share == moved / CEILINGS.bandwidth / 2e-6
-    assert replace(found, ceilings=replace(CEILINGS, flops=1e6)).share == operations / 1e6 / 2e-6
-    assert replace(found, ceilings=None).share is None
 
 
 WRONG: dict[str, tuple[Change, str, str]] = {
@@ -227,12 +196,6 @@ def test_a_kernel_that_is_wrong_at_once_is_not_called_again():
     implementation, calls = fake(change=with_element(0.5))
     measured(case_of(implementation))
     assert len(calls) == 1
-
-
-def test_an_interrupt_ends_the_run():
-    implementation, _ = fake(change=raising(KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        measured(case_of(implementation))
 
 
 def test_a_declared_limit_is_unsupported_and_a_waiver_waived():

@@ -1,61 +1,42 @@
-"""Known-bad kernels of state, and of behaviour on single paths, are detected; the right ones beside them pass."""
+"""Checks of state: what is tried, how often, with what, and what is not."""
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
-from collections import defaultdict
-from pathlib import Path
 from time import sleep
+from typing import Any
 
 import numpy as np
 import pytest
 
 from conformance.checks import state
 from conformance.checks.sample import BehaviourError, Subject
-from conformance.execution.case import Case
 from conformance.implementations import registry
 from conformance.implementations.bridges import ArrayBridge, jax_arrays, torch_arrays
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.implementations.implementation import Unsupported
 from conformance.layouts import layouts_of
-from conformance.operators import OPERATORS
-from conformance.problems import Variant, typed
+from conformance.problems import typed
 from conformance.resources import IMPLS
 from conformance.worker import repeating
 from conformance.worker.audit import audited
 from tests.field import right
-
-FIELD = Path(__file__).parent
-STATE = "calls_in_a_row or calls_repeat or other_parameters or right_later or forked_child or memory_is_given_back"
+from tests.kit import case_of
 
 
-@pytest.mark.parametrize(("file", "checks"), [("behaviour", "calls_in_a_row"), ("state", STATE)])
-def test_known_bad_kernels_of_the_field_are_detected(tmp_path: Path, file: str, checks: str):
-    records = tmp_path / "records.jsonl"
-    words = [sys.executable, "-m", "conformance", "run", str(FIELD / f"{file}.py"), "--operator=conv_forward"]
-    words += ["--distribution=behaviour", "-k", checks, f"--records={records}", "-q"]
-    words += ["-p", "conformance.plugin.first_failure"]
-    run = subprocess.run(words, cwd=FIELD.parents[1], capture_output=True, text=True, check=False)
-    found = [line for line in map(json.loads, records.read_text().splitlines()) if "status" in line]
-    statuses = defaultdict[str, set[str]](set)
-    for line in found:
-        statuses[line["implementation"]].add(line["status"])
-    assert (run.returncode, len(statuses) > 12) == (1, True), run.stdout[-2000:]
-    assert {name for name, seen in statuses.items() if "fail" in seen} == {n for n in statuses if n[:4] == "bad-"}
-    assert [line for line in found if line["status"] == "error"] == []
+def subject(kernel: Any, problem: str, operator: str = "conv_forward", **given: Any) -> Subject:
+    case = case_of(kernel, problem, operator, distribution="behaviour", **given)
+    return Subject(case, case.kernel)
 
 
 @pytest.mark.parametrize("problem", ["maxpool n2 c4 w5 s3 u1 p1 d3", "maxpool n2 c3 d4 h3 w4 t3 r2 s2"])
 def test_parameters_are_told_apart_on_small_problems_in_every_rank(problem: str):
     """A window of 257 x 257 was the first on which strides can differ: a kernel of loops in Python hung."""
     numpy = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
-    given = typed(problem)
-    variant = Variant("fp32", layouts_of(given.geometry.rank)[0], "behaviour")
-    case = Case(numpy, OPERATORS["max_pool_backward"], given, variant, 0)
-    pairs = list(state._pairs(Subject(case, case.kernel)))
+    layout = layouts_of(typed(problem).geometry.rank)[0]
+    pairs = list(state._pairs(subject(numpy, problem, "max_pool_backward", layout=layout)))
     assert any(what.startswith("another stride") for what, *_ in pairs)
     large = [what for what, first, _ in pairs if math.prod(first.case.problem.geometry.window) > 100]
     assert large == []
@@ -94,20 +75,16 @@ def test_threads_do_not_install_their_interruptions_at_once():
 def test_what_a_framework_says_of_forks_is_not_declared_again(arrays: ArrayBridge, monkeypatch: pytest.MonkeyPatch):
     """The child of a process with torch's threads waits for them: every torch file's smoke took ten seconds longer."""
     monkeypatch.setattr(repeating, "forked", lambda *_: pytest.fail("forked"))
-    one = right.implementation("on-a-framework", right.conv_forward, arrays=arrays)
-    variant = Variant("fp32", "nchw", "behaviour")
-    case = Case(one, OPERATORS["conv_forward"], typed("n1 c1 h3 w3 k1 r1 s1"), variant, 0)
     with pytest.raises(Unsupported, match=f"threads of {arrays.name} do not survive a fork"):
-        state.forked_child_computes(Subject(case, case.kernel))
+        state.forked_child_computes(subject(right.conv_forward, "n1 c1 h3 w3 k1 r1 s1", arrays=arrays))
 
 
 def test_memory_of_a_kernel_that_compiles_per_shape_is_not_measured():
     """Each shape leaves a program: 24 of them for every operator of JAX, and the answer was never one."""
     one = right.implementation("compiles", right.conv_forward)
     one.compiles_per_shape = True
-    case = Case(one, OPERATORS["conv_forward"], typed("n1 c1 h3 w3 k1 r1 s1"), Variant("fp32", "nchw", "behaviour"), 0)
     with pytest.raises(Unsupported, match="compiles a program, which stays in memory"):
-        state.memory_is_given_back(Subject(case, case.kernel))
+        state.memory_is_given_back(subject(one, "n1 c1 h3 w3 k1 r1 s1"))
 
 
 def test_memory_is_measured_where_there_is_a_bias():
@@ -119,10 +96,8 @@ def test_memory_is_measured_where_there_is_a_bias():
             kept.append(np.array(x))
         return right.conv_forward(x, w, bias, **parameters)
 
-    one = right.implementation("leaks", leaks)
-    case = Case(one, OPERATORS["conv_forward"], typed("n2 c6 h5 w5 k4 r1 s1"), Variant("fp32", "nchw", "behaviour"), 0)
     with pytest.raises(BehaviourError, match="its operands have"):
-        state.memory_is_given_back(Subject(case, case.kernel))
+        state.memory_is_given_back(subject(leaks, "n2 c6 h5 w5 k4 r1 s1"))
 
 
 def test_a_result_in_the_memory_of_an_input_is_said():
