@@ -8,27 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import Implementation
 from conformance.checks import check_behaviour
 from conformance.checks.behaviour import invalid_arguments, worked_example_is_exact
 from conformance.execution.case import Case
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY
-from conformance.problems import PROBLEMS, Variant, typed
+from conformance.problems import PROBLEMS
 from conformance.reporting.tally import Tally
+from tests import kit
 from tests.report_samples import as_read, checked, shown
 
 BATCH_NORM = "bn n2 c4 h6 w5 k4 r3 s3 p1"
 
 
-def case_of(operator: str, kernel: Callable[..., Any], text: str = "", dtype: str = "fp32") -> Case:
-    dtype = dtype if operator in ORDINARY else "int8"
-    implementation = Implementation("acme")
-    implementation.implements(operator, dtypes=(dtype,))(kernel)
+def case_of(operator: str, kernel: Callable[..., Any], text: str = "") -> Case:
     family = OPERATORS[operator].family
-    problem = typed(text) if text else next(p for p in PROBLEMS if p.geometry.family == family)
-    return Case(
-        implementation, OPERATORS[operator], problem, Variant(dtype, "nchw", FAMILIES[family].distributions[0]), 0
-    )
+    problem = text or next(p for p in PROBLEMS if p.geometry.family == family)
+    dtype, distribution = "fp32" if operator in ORDINARY else "int8", FAMILIES[family].distributions[0]
+    return kit.case_of(kernel, problem, operator, dtype=dtype, distribution=distribution)
 
 
 def answers(*arguments, **keywords):

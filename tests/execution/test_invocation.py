@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import Implementation
-from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
 from conformance.implementations.bridges.numpy import NumpyArrays
-from conformance.operators import OPERATORS
-from conformance.problems import Variant, typed
+from tests.kit import case_of
 
 Y = (2, 4, 6, 5)
 
@@ -42,10 +39,7 @@ def log() -> list[str]:
 
 
 def invocation(kernel: Callable[..., Any], layout: str = "nchw") -> Invocation:
-    acme = Implementation("acme", arrays=Watched())
-    acme.implements("conv_forward", layouts=(layout,))(kernel)
-    problem = typed("n2 c3 h6 w5 k4 r3 s3 p1")
-    return Case(acme, OPERATORS["conv_forward"], problem, Variant("fp32", layout, "fixed"), 0).invocation()
+    return case_of(kernel, "n2 c3 h6 w5 k4 r3 s3 p1", layout=layout, arrays=Watched()).invocation()
 
 
 def inputs() -> dict[str, np.ndarray]:

@@ -5,26 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance import Implementation
 from conformance.checks import sample
 from conformance.checks.behaviour import results_are_plain
 from conformance.execution import verify
 from conformance.execution.case import Case
 from conformance.inputs.golden import GoldenError
-from conformance.operators import OPERATORS
-from conformance.problems import Variant
-from conformance.problems.table import typed
 from tests.conftest import Project
+from tests.kit import case_of
 
 pytest_plugins = ["pytester"]
 
 
 def waived_case() -> Case:
     """A kernel that is wrong everywhere, and says so."""
-    acme = Implementation("acme")
-    acme.implements("conv_forward")(lambda x, w, bias: np.zeros((1, 1, 1, 1), np.float32))
-    acme.waive("conv_forward", reason="known", url="https://example.org/1")
-    return Case(acme, OPERATORS["conv_forward"], typed("n1 c1 h1 w1 k1 r1 s1"), Variant("fp32", "nchw", "fixed"), 0)
+    case = case_of(lambda x, w, bias: np.zeros((1, 1, 1, 1), np.float32), "n1 c1 h1 w1 k1 r1 s1")
+    case.implementation.waive("conv_forward", reason="known", url="https://example.org/1")
+    return case
 
 
 def spoiled(expected):

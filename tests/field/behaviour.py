@@ -55,7 +55,7 @@ def late():
     def spoil(y, *_):
         last, place = y.reshape(-1)[-1].copy(), y.reshape(-1)
         place[-1] = 0
-        threading.Timer(0.01, place.__setitem__, [-1, last]).start()
+        threading.Timer(0.05, place.__setitem__, [-1, last]).start()
         return y
 
     return after(spoil)

@@ -15,12 +15,12 @@ from conformance import Implementation, numpy_arrays
 from conformance.execution.case import Case
 from conformance.inputs import Expectation
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY, takes
-from conformance.problems import PROBLEMS, Variant, of_section
+from conformance.problems import PROBLEMS, of_section
 from conformance.timing import machine, rotation, scaling
 from conformance.timing.clock import CheatError
 from conformance.timing.required import LARGE, QUICK, required
 from conformance.worker import memory
-from tests import kernels
+from tests import kernels, kit
 
 # a small problem of every family: the first of its table
 SMALL = [next(p for p in PROBLEMS if p.geometry.family == family) for family in FAMILIES]
@@ -28,8 +28,7 @@ SMALL = [next(p for p in PROBLEMS if p.geometry.family == family) for family in 
 
 def case_of(operator: str, layout: str = "nchw") -> Case:
     problem = next(problem for problem in SMALL if takes(operator, problem.geometry))
-    acme = Implementation("acme", arrays=numpy_arrays())
-    return Case(acme, OPERATORS[operator], problem, Variant("fp32", layout, "fixed"), 0)
+    return kit.case_of(Implementation("acme"), problem, operator, layout=layout)
 
 
 @pytest.mark.parametrize("operator", ORDINARY)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance import Implementation, numpy_arrays, torch_arrays
+from conformance import Implementation, numpy_arrays
 from conformance.implementations import registry
 from conformance.resources import IMPLS
 from conformance.training.tables import DIRECTIONS
@@ -33,42 +33,10 @@ def numpy_direct() -> Implementation:
     return registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
 
 
+@cache
 def on_torch() -> Implementation:
-    """Kernels on torch tensors, in fp32 and fp64 and both layouts."""
-    import torch
-    from torch.nn.functional import conv2d
-
-    def shown(tensor: Any, layout: str) -> Any:
-        return tensor if layout == "nchw" else tensor.permute(0, 3, 1, 2)
-
-    def stored(tensor: Any, layout: str) -> Any:
-        return tensor if layout == "nchw" else tensor.permute(0, 2, 3, 1)
-
-    def forward(x, w, bias, *, stride, padding, dilation, groups, layout):
-        (top, bottom), (left, right) = padding
-        x = torch.nn.functional.pad(shown(x, layout), (left, right, top, bottom))
-        return stored(conv2d(x, shown(w, layout), bias, stride, 0, dilation, groups), layout)
-
-    def differentiated(y: Any, shape: tuple[int, ...], dy: Any) -> Any:
-        with torch.enable_grad():
-            variable = torch.zeros(shape, dtype=dy.dtype, requires_grad=True)
-            return torch.autograd.grad(y(variable), variable, dy)[0]
-
-    def backward_data(dy, w, *, input_size, groups, layout, **rest):
-        c = shown(w, layout).shape[1] * groups
-        shape = (len(dy), c, *input_size) if layout == "nchw" else (len(dy), *input_size, c)
-        return differentiated(lambda x: forward(x, w, None, groups=groups, layout=layout, **rest), shape, dy)
-
-    def backward_weight(x, dy, *, kernel_size, with_bias, groups, layout, **rest):
-        k, c = shown(dy, layout).shape[1], shown(x, layout).shape[1] // groups
-        shape = (k, c, *kernel_size) if layout == "nchw" else (k, *kernel_size, c)
-        dw = differentiated(lambda w: forward(x, w, None, groups=groups, layout=layout, **rest), shape, dy)
-        return (dw, shown(dy, layout).sum((0, 2, 3))) if with_bias else dw
-
-    implementation = Implementation("on-torch", arrays=torch_arrays("cpu"))
-    for direction, kernel in zip(DIRECTIONS, (forward, backward_data, backward_weight), strict=True):
-        implementation.implements(direction, dtypes=("fp32", "fp64"), layouts=("nchw", "nhwc"))(kernel)  # type: ignore[arg-type]
-    return implementation
+    """Kernels on torch tensors, in every dtype and both layouts."""
+    return registry.load([IMPLS / "torch_native"]).implementations["torch-cpu"]
 
 
 Spoil = Callable[[np.ndarray], np.ndarray]
