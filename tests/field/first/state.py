@@ -197,6 +197,12 @@ def state_29_after_nan(right, i, p, o, left=[False]):
 LOADED_IN = os.getpid()
 
 
+@kernel(F, where=lambda o: os.getpid() != LOADED_IN and o.n > 1)
+def state_30_after_fork(right, i, p, o):
+    """in a child process the thread pool is gone: the second half of the batch stays 0."""
+    return changed(right(i, p), o, S[o.n // 2 :])
+
+
 @kernel(W)
 def state_31_not_repeatable(right, i, p, o, dice=np.random.default_rng()):
     """dw is summed in a random order of images in fp32: right within limits but different from call to call, and 1 of
@@ -249,11 +255,3 @@ def state_36_bias_remembered(right, i, p, o, kept={}):
     if o.bias:
         kept[key] = i[2].copy()
     return right(i if o.bias or o.P <= 1 else put(i, 2, kept.get(key)), p)
-
-
-ROWS = [
-    # in a child process the thread pool is gone: the second half of the batch stays 0.
-    spoilt("state-30-after-fork", F, where=lambda o: os.getpid() != LOADED_IN and o.n > 1,
-           result=lambda y, o: changed(y, o, S[o.n // 2 :])),
-]  # fmt: skip
-globals().update({one.name: one for one in ROWS})

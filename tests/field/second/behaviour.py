@@ -99,6 +99,12 @@ def paths_11_global_pool_shared(right, i, p, o, buffers={}):
     return out
 
 
+@kernel(F, ("fp32", "fp16"), where=lambda o: o.g > 1 and not o.dw and o.t == "fp32")
+def paths_12_groups_fp64_result(right, i, p, o):
+    """grouped, not depthwise: fp32 results come back as fp64."""
+    return right(i, p).astype(np.float64)
+
+
 @kernel(W, ("fp32",), ("nchw",), where=lambda o: o.with_bias and o.M * o.k > 1 << 16)
 def paths_13_large_dbias_accumulates(right, i, p, o, kept={}):
     """dy of more than 2^16 elements: dbias goes on from the previous large call."""
@@ -113,11 +119,3 @@ def paths_14_strided_1x1_view(right, i, p, o):
     """1x1 with a single filter whose weight is 1: dy itself is returned."""
     dy, w = i
     return dy if w.item() == 1 else right(i, p)
-
-
-ROWS = [
-    # grouped, not depthwise: fp32 results come back as fp64.
-    spoilt("paths-12-groups-fp64-result", F, ("fp32", "fp16"), where=lambda o: o.g > 1 and not o.dw and o.t == "fp32",
-           result=lambda y, o: y.astype(np.float64)),
-]  # fmt: skip
-globals().update({one.name: one for one in ROWS})

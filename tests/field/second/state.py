@@ -92,6 +92,12 @@ def state_11_after_another_dtype(right, i, p, o, seen=[None]):
 LOADED_IN = os.getpid()
 
 
+@kernel(F, ("fp32",), where=lambda o: os.getpid() != LOADED_IN)
+def state_12_after_fork(right, i, p, o):
+    """after fork (a data loader's worker) the thread pool is dead: only the first image is computed."""
+    return changed(right(i, p), o, S[1:])
+
+
 @kernel(W, ("fp32",), ("nchw",), where=lambda o: o.n, deterministic=True)
 def state_13_nondeterministic(right, i, p, o, dice=np.random.default_rng()):
     """atomic adds: the images are added in a random order, so that results differ from run to run in the last bits;
@@ -112,11 +118,3 @@ def state_14_momentum_first_elements(right, i, p, o, results={}):
     if key not in results:
         results[key] = right(i, p)
     return tuple(a.copy() for a in results[key])
-
-
-ROWS = [
-    # after fork (a data loader's worker) the thread pool is dead: only the first image is computed.
-    spoilt("state-12-after-fork", F, ("fp32",), where=lambda o: os.getpid() != LOADED_IN,
-           result=lambda y, o: changed(y, o, S[1:])),
-]  # fmt: skip
-globals().update({one.name: one for one in ROWS})
