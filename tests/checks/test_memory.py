@@ -167,29 +167,18 @@ def test_wrong_gradient_fails(torch_kernels):
     assert verdict.reason.startswith("wrong result (backward of the autograd variant pair)\ndx: ")
 
 
-def test_wrong_result_fails(torch_kernels):
+CHANGED: dict[str, tuple[Callable[..., Any], str, str]] = {
+    "another result": (lambda y, *rest: (2 * y, *rest), "fail", "wrong result (autograd variant pair)\ny: "),
+    "no graph": (lambda *results: tuple(result.detach() for result in results), "error", "without a graph"),
+}
+
+
+@pytest.mark.parametrize(("change", "status", "reason"), CHANGED.values(), ids=CHANGED)
+def test_a_form_with_other_results_than_its_kernel_is_not_measured(torch_kernels, change, status: str, reason: str):
     fused = torch_kernels["fused"]
-
-    @wraps(fused)
-    def doubled(*given, **parameters):
-        y, *statistics = fused(*given, **parameters)
-        return 2 * y, *statistics
-
-    verdict = concluded(offering(fused, 1, doubled))
-    assert verdict.status == "fail"
-    assert verdict.reason.startswith("wrong result (autograd variant pair)\ny: ")
-
-
-def test_function_without_a_graph_is_an_error(torch_kernels):
-    fused = torch_kernels["fused"]
-
-    @wraps(fused)
-    def detached(*given, **parameters):
-        return tuple(result.detach() for result in fused(*given, **parameters))
-
-    verdict = concluded(offering(fused, 1, detached))
-    assert verdict.status == "error"
-    assert "without a graph" in verdict.reason
+    form = wraps(fused)(lambda *given, **parameters: change(*fused(*given, **parameters)))
+    verdict = concluded(offering(fused, 1, form))
+    assert (verdict.status, reason in verdict.reason) == (status, True)
 
 
 def test_framework_without_autodiff_is_unsupported():
