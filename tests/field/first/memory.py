@@ -7,6 +7,42 @@ import numpy as np
 from tests.field._kit import *
 
 
+@kernel(F)
+def memory_01_reads_past_x(right, i, p, o):
+    """reads one element past the end of x and adds 0 times it."""
+    return use(right(i, p), beyond(i[0]))
+
+
+@kernel(MF, where=lambda o: not o.unpadded)
+def memory_02_reads_before_x(right, i, p, o):
+    """with padding the row before the first of x is read through the pointer, and multiplied by 0."""
+    return use(right(i, p), beyond(i[0], o.w, 0))
+
+
+@kernel(F)
+def memory_03_reads_past_w_tail(right, i, p, o):
+    """filters whose number of elements is not a multiple of 8: the last vector of 8 is read past the end."""
+    return use(right(i, p), beyond(i[1], 0, -i[1].size % 8))
+
+
+@kernel(D, ("fp16", "bf16", "fp32"))
+def memory_04_reads_past_dy_fp16(right, i, p, o):
+    """16 bits: dy is read in pairs, an odd number of elements one too far."""
+    return use(right(i, p), beyond(i[0]) if i[0].itemsize == 2 and i[0].size % 2 else None)
+
+
+@kernel(F, where=lambda o: o.bias and o.k > 16)
+def memory_05_reads_past_bias(right, i, p, o):
+    """more than 16 filters: bias is read in vectors of 16."""
+    return use(right(i, p), beyond(i[2], 0, -o.k % 16))
+
+
+@kernel(BI, where=lambda o: o.affine and o.k < 64)
+def memory_06_reads_far_past_gamma(right, i, p, o):
+    """gamma is read as 64 channels, however many there are (32-bit values used in a product with 0)."""
+    return use(right(i, p), beyond(i[2], 0, 64 - o.k))
+
+
 @kernel(AF, layouts=("nchw",), where=lambda o: o.w % 4)
 def memory_07_reads_beside_crop(right, i, p, o):
     """a crop of columns: the vector of 4 reads into what lies beside the row."""
@@ -196,24 +232,3 @@ def memory_29_static_mean(right, i, p, o, buffers={}):
     """the mean that is returned lies in a static buffer per number of filters; the rest is new."""
     y, mean, *rest = right(i, p)
     return (y, kept_in(buffers, mean), *rest)
-
-
-ROWS = [
-    # reads one element past the end of x and adds 0 times it.
-    spoilt("memory-01-reads-past-x", F, result=lambda y, o: use(y, beyond(o.i[0]))),
-    # with padding the row before the first of x is read through the pointer, and multiplied by 0.
-    spoilt("memory-02-reads-before-x", MF, where=lambda o: not o.unpadded,
-           result=lambda y, o: use(y, beyond(o.i[0], o.w, 0))),
-    # filters whose number of elements is not a multiple of 8: the last vector of 8 is read past the end.
-    spoilt("memory-03-reads-past-w-tail", F, result=lambda y, o: use(y, beyond(o.i[1], 0, -o.i[1].size % 8))),
-    # 16 bits: dy is read in pairs, an odd number of elements one too far.
-    spoilt("memory-04-reads-past-dy-fp16", D, ("fp16", "bf16", "fp32"),
-           result=lambda y, o: use(y, beyond(o.i[0]) if o.i[0].itemsize == 2 and o.i[0].size % 2 else None)),
-    # more than 16 filters: bias is read in vectors of 16.
-    spoilt("memory-05-reads-past-bias", F, where=lambda o: o.bias and o.k > 16,
-           result=lambda y, o: use(y, beyond(o.i[2], 0, -o.k % 16))),
-    # gamma is read as 64 channels, however many there are (32-bit values used in a product with 0).
-    spoilt("memory-06-reads-far-past-gamma", BI, where=lambda o: o.affine and o.k < 64,
-           result=lambda y, o: use(y, beyond(o.i[2], 0, 64 - o.k))),
-]  # fmt: skip
-globals().update({one.name: one for one in ROWS})
