@@ -389,7 +389,8 @@ def _called(operator, body, where):
 def spoilt(
     name: str,
     operators: str | tuple[str, ...],
-    *formats: tuple[str, ...],
+    dtypes: tuple[str, ...] = ("fp32", "bf16"),
+    layouts: tuple[str, ...] = BOTH,
     asked: Callable[[Any], dict[str, Any]] | None = None,
     result: Callable[[Any, Any], Any] | None = None,
     by: dict[str, Any] | None = None,
@@ -410,7 +411,7 @@ def spoilt(
         out = right(i, {**p, **asked(o)} if asked else p, **(by or {}))
         return result(out, o) if result else out
 
-    return kernel(operators, *formats, name=name, **more)(body)
+    return kernel(operators, dtypes, layouts, name=name, **more)(body)
 
 
 def put(i, at, value):

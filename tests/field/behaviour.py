@@ -78,7 +78,7 @@ def scratch():
     """Takes the result through a workspace of the module, for each shape one."""
     known: dict[Any, np.ndarray] = {}
 
-    def spoil(y, *_):
+    def spoil(y, *inputs):
         workspace = known.setdefault(y.shape, np.empty(y.shape, np.float32))
         workspace[...] = y
         for _ in range(20):  # the rest of the work
