@@ -46,8 +46,12 @@ def spoils_input() -> Kernel:
 
 def remembers_by_address() -> Kernel:
     """Takes an address for the content."""
-    results: dict[Any, Any] = {}
-    return after(lambda y, x, w, bias: results.setdefault((x.data_ptr(), w.data_ptr(), x.shape), y).clone())
+    results: dict[Any, torch.Tensor] = {}
+
+    def spoil(y: torch.Tensor, x, w, bias):
+        return results.setdefault((x.data_ptr(), w.data_ptr(), x.shape), y).clone()
+
+    return after(spoil)
 
 
 def static_buffer() -> Kernel:
