@@ -13,7 +13,6 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 
 from conformance import Implementation, torch_arrays
 from tests import kernels
-from tests.field import _kit
 
 CALLS: list[Any] = []
 """Whatever a kernel keeps that should keep nothing."""
@@ -30,47 +29,51 @@ def vendor(name, operator, function, **declares):
 # Empty batches
 
 
-WEIGHT, DATA, FORWARD = "conv_backward_weight", "conv_backward_data", "conv_forward"
-
-
 def empty_batch(name, operator, on_empty):
-    """Right but where there are no images: `on_empty` is given the right results, in a tuple, and the first input."""
+    """Right but where there are no images: `on_empty` is given the right results, in a list, and the first input."""
+    right = getattr(kernels, operator)
 
-    def result(out, o):
-        several = isinstance(out, tuple)
-        changed = on_empty(out if several else (out,), o.i[0])
-        return changed if several else changed[0]
+    def kernel(*given, **parameters):
+        found = right(*given, **parameters)
+        if len(given[0]):
+            return found
+        several = isinstance(found, tuple)
+        changed = on_empty([*found] if several else [found], given[0])
+        return tuple(changed) if several else changed[0]
 
-    def is_empty(o):
-        return o.n == 0
+    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+        return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
-    made = _kit.spoilt(name, operator, ("fp32",), ("nchw",), where=is_empty, result=result)
-    globals()[name.replace("-", "_")] = made
+    def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups):
+        window = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return kernel(dy, w, input_size=input_size, **window)
+
+    def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups):
+        window = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return kernel(x, dy, kernel_size=kernel_size, with_bias=with_bias, **window)
+
+    vendor(name, operator, locals()[operator])
 
 
 def uninitialised(found, _):
-    return tuple(np.empty_like(array) for array in found)
+    return [np.empty_like(array) for array in found]
 
 
 def refuses(found, _):
     raise ZeroDivisionError("integer division or modulo by zero")
 
 
-def each(change):
-    """The same change of every result."""
-    return lambda found, first: tuple(change(array, first) for array in found)
-
-
+WEIGHT, DATA, FORWARD = "conv_backward_weight", "conv_backward_data", "conv_forward"
 empty_batch("good-empty-weight", WEIGHT, lambda found, _: found)
 empty_batch("bad-empty-dw-uninitialised", WEIGHT, uninitialised)
 empty_batch("bad-empty-dbias-uninitialised", WEIGHT, lambda found, _: found[:1] + uninitialised(found[1:], _))
-empty_batch("bad-empty-dw-mean-of-nothing", WEIGHT, each(lambda a, x: a / np.float32(len(x))))
-empty_batch("bad-empty-dw-one-image", WEIGHT, each(lambda a, _: a + np.float32(1e-3)))
-empty_batch("bad-empty-y-one-image", FORWARD, each(lambda a, _: np.zeros((1, *a.shape[1:]), a.dtype)))
-empty_batch("bad-empty-y-no-axes", FORWARD, each(lambda a, _: np.zeros(0, a.dtype)))
-empty_batch("bad-empty-y-fp64", FORWARD, each(lambda a, _: np.zeros(a.shape)))
+empty_batch("bad-empty-dw-mean-of-nothing", WEIGHT, lambda found, x: [a / np.float32(len(x)) for a in found])
+empty_batch("bad-empty-dw-one-image", WEIGHT, lambda found, _: [a + np.float32(1e-3) for a in found])
+empty_batch("bad-empty-y-one-image", FORWARD, lambda found, _: [np.zeros((1, *a.shape[1:]), a.dtype) for a in found])
+empty_batch("bad-empty-y-no-axes", FORWARD, lambda found, _: [np.zeros(0, a.dtype) for a in found])
+empty_batch("bad-empty-y-fp64", FORWARD, lambda found, _: [np.zeros(a.shape) for a in found])
 empty_batch("bad-empty-y-raises", FORWARD, refuses)
-empty_batch("bad-empty-dx-size-of-dy", DATA, each(lambda a, dy: np.zeros(dy.shape, dy.dtype)))
+empty_batch("bad-empty-dx-size-of-dy", DATA, lambda found, dy: [np.zeros(dy.shape, dy.dtype)])
 
 
 # Outputs asked for alone
