@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from conformance.reporting import reproduce
@@ -27,17 +26,8 @@ GROUPS = 100
 """Groups of failures that are shown; all failures are in the list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something about the files that the reader must know."""
-
-    title: str
-    lines: list[str]
-    open: bool
-
-
 def overview(digest: Digest) -> dict[str, Any]:
-    """Counts, notices, what failed, and machines."""
+    """Counts, lines that could not be read, what failed, and machines."""
     spans, start = [], 0.0
     for status in STATUSES:  # start and width of each piece of a bar of 1000
         width = 1000 * digest.totals[status] / max(digest.cases, 1)
@@ -57,8 +47,7 @@ def overview(digest: Digest) -> dict[str, Any]:
         "verified": f"{digest.verified:,}",
         "levels": ", ".join(digest.levels),
         "generators": "; ".join(digest.generators) or "none",
-        "hosts": ", ".join(digest.results.hosts),
-        "notices": list(notices(digest)),
+        "errors": digest.results.errors,
         "machines": Table("Versions", ("machine", "implementations", "versions"), tuple(machines), 3),
         **failures(digest),
     }
@@ -111,39 +100,20 @@ def lead(digest: Digest) -> str:
     return f"{verified} of {of} passes." if digest.verified == 1 else f"All {verified} of {of} pass."
 
 
-def notices(digest: Digest) -> Iterator[Notice]:
-    """What is wrong with the files, or came from several."""
-    results = digest.results
-    if results.errors:
-        yield Notice(f"{many(len(results.errors), 'line')} could not be read", list(results.errors[:200]), True)
-    if results.conflicts:
-        lines = [f"{c.case}, {c.machine}: {c.earlier}, then {c.later}" for c in results.conflicts[:200]]
-        yield Notice(
-            f"{many(len(results.conflicts), 'contradiction')}: same case, same source, another status", lines, True
-        )
-    marked = {
-        "{}: a later file has another source": ("stale verdict", [v for v in results.verdicts if v.stale]),
-        "{}, each replacing an earlier file's on the same case": (
-            "verdict",
-            [v for v in results.verdicts if v.replaced],
-        ),
-    }
-    for title, (noun, verdicts) in marked.items():
-        if verdicts:
-            names = sorted({v.record.implementation for v in verdicts})
-            yield Notice(title.format(many(len(verdicts), noun)), names, False)
+Link = Callable[[Row, str, str], str]
+"""From a row, an operator and a dtype to the address of their verdicts on another page."""
 
 
-def matrix(digest: Digest) -> dict[str, Any]:
-    """Rows of cells of tiles."""
-    places = {row: place for place, row in enumerate(sorted({v.row for v in digest.results.verdicts}))}
+def matrix(digest: Digest, link: Link | None = None) -> dict[str, Any]:
+    """Rows of cells of tiles, which lead to their verdicts: by links, or in the list of this page."""
+    places = {row: place for place, row in enumerate(digest.every_row)}
     rows = [
         {
             "name": row[0],
             "machine": row[1].short,
             "place": places[row],
             "cells": [
-                [_tile(row, operator, tile) for tile in digest.matrix.get((row, operator), ())]
+                [_tile(row, operator, tile, link) for tile in digest.matrix.get((row, operator), ())]
                 for operator in digest.operators
             ],
         }
@@ -156,12 +126,13 @@ def matrix(digest: Digest) -> dict[str, Any]:
     }
 
 
-def _tile(row: Row, operator: str, tile: Tile) -> dict[str, Any]:
+def _tile(row: Row, operator: str, tile: Tile, link: Link | None) -> dict[str, Any]:
     """The status that colours it, and its counts as in other documents, each with its status."""
     return {
         "operator": operator,
         "dtype": tile.dtype,
         "weak": tile.weak,
+        "link": link(row, operator, tile.dtype) if link else "",
         "status": tile.status,
         "counts": list(zip((s for s in STATUSES if tile.counts[s]), counted(tile.counts).split(), strict=True)),
         "label": f"{row[0]}, {operator}, {tile.dtype or 'not attempted'}: {tile.words}"

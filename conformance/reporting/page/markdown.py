@@ -10,7 +10,7 @@ from pathlib import Path
 from conformance.reporting import training
 from conformance.reporting.groups import amount, described
 from conformance.reporting.page import speeds, tables
-from conformance.reporting.page.context import lead, notices
+from conformance.reporting.page.context import lead
 from conformance.reporting.page.model import legible
 from conformance.reporting.page.tables import Digest, Tile
 from conformance.reporting.table import Table, many
@@ -65,9 +65,9 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     counts = ", ".join(f"**{digest.totals[s]:,}** {s}" for s in STATUSES if digest.totals[s])
     of = many(digest.cases, "case") + (f", level {escaped(', '.join(digest.levels))}" if digest.levels else "")
     yield "counts", f"{escaped(lead(digest))}\n\n{of}: {counts or 'none'}.\n"
-    for notice in notices(digest):
-        lines = "".join(f"- {escaped(line)}\n" for line in notice.lines[:SHOWN])
-        yield "notices", f"**{escaped(notice.title)}**\n\n{lines}"
+    if errors := digest.results.errors:
+        lines = "".join(f"- {escaped(line)}\n" for line in errors[:SHOWN])
+        yield "errors", f"**{many(len(errors), 'line')} could not be read**\n\n{lines}"
     yield from _failures(digest)
     yield "matrix", f"## Matrix\n\n{_grid(_matrix(digest))}\n{LEGEND}\n"
     found = speeds.speeds(digest)

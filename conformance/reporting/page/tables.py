@@ -56,6 +56,8 @@ class Digest:
         self.rows = sorted({v.row for v in results.verdicts if v.record.operator})
         """Implementations on machines, without broken files."""
         self._places = frozenset({*self.rows, *(c.row for c in results.clocked)})
+        self.every_row = sorted({v.row for v in results.verdicts})
+        """The same with those."""
         self.operators = sorted({v.record.operator for v in results.verdicts} - {""}, key=operator_place)
 
     def name(self, row: Row) -> str:
