@@ -110,8 +110,8 @@ class Clocked:
     machine: Machine
     record: Record
     seconds: float
+    timing: Timing
     share: float | None = None
-    timing: Timing = Timing()
     visits: tuple[float, ...] = ()
     run: str = ""
 

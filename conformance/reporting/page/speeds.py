@@ -108,7 +108,9 @@ def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
         here = [s for s in found if s.clocked.operator == operator]
         names = sorted({s.clocked.row for s in here})
         cells = {(s.clocked.problem, s.clocked.row): s.cell(mixed) for s in here}
-        rows = tuple((p, *(cells.get((p, n), "-") for n in names)) for p in dict.fromkeys(s.clocked.problem for s in here))
+        rows = tuple(
+            (p, *(cells.get((p, n), "-") for n in names)) for p in dict.fromkeys(s.clocked.problem for s in here)
+        )
         tables.append(
             Table(f"{operator}, time of a call", ("problem", *map(digest.name, names)), rows, 1, "" if tables else NOTE)
         )
