@@ -322,7 +322,8 @@
 
   theme();
   copying();
-  unpacked(byId("data").textContent)
+  const data = byId("data"); /* the page of a survey has no list: its tiles lead to the pages that have */
+  if (data) unpacked(data.textContent)
     .then((text) => { new List(new Verdicts(text)); document.documentElement.dataset.ready = "yes"; })
     .catch((problem) => trouble(`This browser could not unpack the list of verdicts (${problem.message}).`));
 })();
