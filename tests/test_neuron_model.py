@@ -133,7 +133,6 @@ ROW = ("acme", "conv_forward", "3", "10 to 58", "20% to 50%", "5% to 50%", "b", 
 
 def test_the_page_shows_it(tmp_path: Path):
     pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
-    pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
     from conformance.reporting.page import tables
     from conformance.reporting.page.merge import load
     from conformance.reporting.page.render import page

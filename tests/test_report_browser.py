@@ -15,7 +15,6 @@ import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright (pip install playwright)")
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
-pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
 from conformance.reporting.page.build import build  # noqa: E402
 from tests.report_samples import absent, benchmarks, failed, sample, spread, waived, written  # noqa: E402
