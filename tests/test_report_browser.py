@@ -296,7 +296,7 @@ def test_colours_follow_the_system_and_the_switch(opened: Opener):
 
 def test_charts_take_the_colours_of_the_page(opened: Opener):
     light, dark = opened(scheme="light"), opened(scheme="dark")
-    axis, point = ".chart svg text", ".chart svg path[aria-label^='acme']"
+    axis, point = ".chart svg text", ".chart svg circle"
     assert light.colour(axis, "fill") != dark.colour(axis, "fill")
     assert light.colour(point, "fill") != dark.colour(point, "fill")
     assert light.colour(point, "fill") == "rgb(0, 114, 178)"

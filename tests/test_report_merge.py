@@ -25,7 +25,8 @@ def shown(results: Results) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "later", [sample(seconds={"total": 9.0}, reason="later"), failed(reason="later"), sample(source="b" * 64, reason="later")]
+    "later",
+    [sample(seconds={"total": 9.0}, reason="later"), failed(reason="later"), sample(source="b" * 64, reason="later")],
 )
 def test_the_later_of_two_verdicts_wins(tmp_path: Path, later: Record):
     results = merged(tmp_path, [sample(), sample(problem="b")], [later])

@@ -314,7 +314,7 @@ def test_worst_errors_are_those_of_the_records(tmp_path: Path):
     (chart,) = charts.accuracy(digest(tmp_path, records))
     ((name, (mark,)),) = chart.panels[0].rows
     assert (chart.panels[0].title, name) == ("fp32", "acme")
-    assert mark.x == dict((text, x) for x, text in chart.panels[0].ticks)["75%"]
+    assert mark.x == {text: x for x, text in chart.panels[0].ticks}["75%"]
     assert mark.says == "acme, fp32, contraction length 32 or more: 75.0%"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conformance.reporting.page import markdown, render
 from conformance.reporting.page.merge import load
-from conformance.reporting.page.model import ReportError
+from conformance.reporting.page.model import ReportError, legible
 from conformance.reporting.page.tables import Digest
 
 PAGE = "index.html"
@@ -25,7 +25,7 @@ def build(paths: Sequence[Path], folder: Path, title: str) -> tuple[Path, tuple[
 
 def texts(digest: Digest, title: str) -> dict[str, str]:
     """Name -> text of what a report consists of. The page comes last: it names the other."""
-    title = title.encode("utf-8", "replace").decode("utf-8")
+    title = legible(title.encode("utf-8", "replace").decode("utf-8"))
     return {"summary.md": markdown.summary(digest, title), PAGE: render.page(digest, title)}
 
 
