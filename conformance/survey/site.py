@@ -20,7 +20,6 @@ from conformance.reporting import reproduce
 from conformance.reporting.groups import described
 from conformance.reporting.page import render
 from conformance.reporting.page.build import PAGE, texts, write
-from conformance.reporting.page.context import GROUPS
 from conformance.reporting.page.merge import merged
 from conformance.reporting.page.model import ReportError, Row
 from conformance.reporting.page.reading import ResultsFile, read
@@ -160,7 +159,7 @@ def _history(engine: str, history: Sequence[Environment]) -> dict[str, Any]:
 
 def _change(one: Change) -> dict[str, Any]:
     first = one.records[0]
-    anchor = "" if one.place is None else f"#failure-{one.place}" if one.place < GROUPS else "#failures"
+    anchor = "" if one.place is None else f"#failure-{one.place}" if one.place < render.GROUPS else "#failures"
     return {
         "status": "fail" if one.bad or one.kind.startswith("fails") else "pass" if one.kind == "fixed in" else "other",
         "title": f"{one.kind} {one.version}",

@@ -118,13 +118,3 @@ def _place(verdict: ReportedVerdict) -> Place:
     rest = () if isinstance(record, Attempt) else (encode(record),)
     first = (record.implementation, verdict.machine, operator_place(record.operator), record.problem)
     return *first, dtype_place(record.dtype), *map(record.text, CASE), *rest
-
-
-def environments(results: Results) -> dict[Machine, dict[str, list[str]]]:
-    """Machine -> name -> versions found there, and the implementations that ran."""
-    found: defaultdict[Machine, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for verdict in results.verdicts:
-        for name, text in verdict.record.versions.items():
-            if name not in ("device", "machine", "system", "processor"):
-                found[verdict.machine][name].add(text)
-    return {m: {name: sorted(texts) for name, texts in sorted(found[m].items())} for m in sorted(found)}

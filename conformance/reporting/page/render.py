@@ -18,12 +18,26 @@ import jinja2
 from markupsafe import Markup
 
 from conformance import __version__
-from conformance.reporting import training
-from conformance.reporting.page import charts, context, speeds, tables
+from conformance.reporting import emulator_counts, reproduce, training
+from conformance.reporting.groups import amount, described
+from conformance.reporting.page import charts, speeds, tables
 from conformance.reporting.page.model import legible
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.page.verdict_list import packed
+from conformance.reporting.table import many
+from conformance.reporting.terminal import LETTERS
+from conformance.results.schema import STATUSES
 
+LEGEND = {
+    "pass": "within the declared contract",
+    "fail": "not within it",
+    "error": "raised, or its file is broken",
+    "unsupported": "declared as not supported, or not checked because results are wrong",
+    "waived": "fails as expected, with a reason",
+    "unavailable": "no such device or package",
+}
+GROUPS = 100
+"""Groups of failures that are shown; all failures are in the list."""
 LINK = re.compile(r"""(https?://[^\s()<>"']*[^\s()<>"'.,;:!?])""")
 """A stop or comma after an address ends the sentence."""
 TEMPLATES = files("conformance.reporting.page") / "templates"
@@ -38,16 +52,13 @@ def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) ->
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     timed = speeds.speeds(digest)
     found = {
-        **context.overview(digest),
-        **context.matrix(digest, survey and survey["link"]),
-        **context.findings(digest),
+        "digest": digest,
         "profile": tables.profiles(digest),
         "accuracy_charts": charts.accuracy(digest),
         "speed_tables": speeds.speed_tables(digest, timed),
         "banners": speeds.banners(timed),
         "speed_charts": charts.speed(digest, timed),
-        "traffic": tables.moved(digest),
-        "modelled": tables.modelled(digest),
+        "counted": emulator_counts.tables(digest.tally.moved),
         "memory": training.memory_tables(digest.named),
         "training": training.table(digest.named),
         "survey": survey,
@@ -56,7 +67,7 @@ def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) ->
     text = (
         template_environment()
         .get_template("page.html")
-        .render(title=title, version=__version__, css=css, script=script, policy=policy, width=charts.WIDTH, **found)
+        .render(title=title, version=__version__, css=css, script=script, policy=policy, **found)
     )
     return legible(text)
 
@@ -71,7 +82,15 @@ def template_environment() -> jinja2.Environment:
     found = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    found.filters |= {"links": links, "breakable": _breakable}
+    found.filters |= {"links": links, "breakable": _breakable, "described": described, "amount": amount}
+    found.filters |= {"command": reproduce.command, "many": many}
+    found.globals |= {
+        "STATUSES": STATUSES,
+        "LEGEND": LEGEND,
+        "LETTERS": LETTERS,
+        "GROUPS": GROUPS,
+        "WIDTH": charts.WIDTH,
+    }
     return found
 
 
