@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from conformance.calibration import split_k
 from conformance.calibration.known_bad import MUTANTS
@@ -193,7 +193,8 @@ def _update(arguments: argparse.Namespace) -> int:
     if CHECKOUT is None:
         print("docs: the documents are in a checkout of the repository; run this command there", file=sys.stderr)
         return ExitCode.UNUSABLE
-    sources, printed = Sources([], Tally()), {}
+    sources = Sources([], Tally())
+    printed: dict[str, Any] = {}
     try:
         for record in (record for path in arguments.records for _, record in verdicts(path)):
             sources.records.append(record)

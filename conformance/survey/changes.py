@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -155,7 +155,7 @@ class Change:
     failure: str
     environment: Environment
     place: int | None
-    records: tuple[Record, ...]
+    records: tuple[Record, ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -189,36 +189,22 @@ def changes(history: Sequence[Environment]) -> list[Change]:
             for record in (verdict.record for verdict in environment.digest.results.verdicts):
                 for key in cases([record]):
                     seen[record.implementation, record.device, *key].append((environment, record))
-    groups: defaultdict[Key, list[tuple[Environment, Record]]] = defaultdict(list)
+    groups: defaultdict[Change, list[Record]] = defaultdict(list)
     for known in seen.values():
         for (old, was), (new, now) in pairwise(known):
             if was.status != now.status:
                 where, record = (new, now) if now.status in FAILING or was.status not in FAILING else (old, was)
+                versions = kind(was.status, now.status), old.version, new.version
+                case = now.implementation, now.operator, now.dtype
                 text, place = _failure(where, record)
-                names = (now.implementation, now.operator, now.dtype)
-                groups[kind(was.status, now.status), old.version, new.version, *names, text, place, where.slug].append(
-                    (where, record)
-                )
-    found = list(_grouped(groups))
+                groups[Change(*versions, *case, text, where, place)].append(record)
+    found = [replace(change, records=tuple(sorted(records, key=_size))) for change, records in groups.items()]
     return sorted(found, key=lambda c: (not c.bad, -len(c.records), operator_place(c.operator), dtype_place(c.dtype)))
 
 
-def _grouped(groups: dict[Key, list[tuple[Environment, Record]]]) -> Iterator[Change]:
-    for key, held in groups.items():
-        kind, before, version, implementation, operator, dtype, text, place, _ = key
-        records = sorted((record for _, record in held), key=lambda r: (len(r.descriptor), r.descriptor, r.command))
-        yield Change(
-            kind=str(kind),
-            before=str(before),
-            version=str(version),
-            implementation=str(implementation),
-            operator=str(operator),
-            dtype=str(dtype),
-            failure=str(text),
-            environment=held[0][0],
-            place=place if isinstance(place, int) else None,
-            records=tuple(records),
-        )
+def _size(record: Record) -> tuple[int, str, str]:
+    """The shortest descriptor first: it is the example."""
+    return len(record.descriptor), record.descriptor, record.command
 
 
 def _failure(environment: Environment, record: Record) -> tuple[str, int | None]:
