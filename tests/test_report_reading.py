@@ -68,14 +68,6 @@ def test_another_schema_is_refused_with_the_file_and_what_to_do(tmp_path: Path):
         only(path)
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_files_of_two_schemas_are_both_named(tmp_path: Path, order: int):
-    paths = [written(tmp_path / "new.jsonl", [sample()]), written(tmp_path / "old.jsonl", [sample(schema=1)])]
-    message = r"old\.jsonl, line 1: written in schema 1, .*; new\.jsonl is of schema 2, and a report is of one schema"
-    with pytest.raises(ReportError, match=message):
-        list(read(paths[::order]))
-
-
 def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("conformance.reporting.page.reading.MAX_BYTES", 1 << 20)
     with pytest.raises(ReportError, match=r"/dev/zero: is larger than 1 MiB; give the records in several files"):

@@ -13,7 +13,7 @@ import msgspec
 from conformance.reporting.page.model import Clocked, Machine, ReportError
 from conformance.results import benchmarks
 from conformance.results.reading import RecordError, SchemaError, UnfinishedError, decode, lines
-from conformance.results.schema import SCHEMA, Attempt, Extras, Record
+from conformance.results.schema import Attempt, Extras, Record
 from conformance.timing.measurement import medians
 
 ALIKE = (
@@ -48,10 +48,9 @@ class ResultsFile:
 
 
 def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
-    """The files in their order, without those whose content came before. Raises ReportError: after the last file where
-    one is of another schema, so that files of two schemas are named."""
+    """The files in their order, without those whose content came before. Raises ReportError, also for a file of another
+    schema."""
     seen: set[bytes] = set()
-    current, other = "", ""
     shared: dict[Any, Any] = {}
     for path in paths:
         try:
@@ -67,13 +66,9 @@ def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
             source = ResultsFile(_clean(path.name))
             try:
                 _fill(source, content, shared)
-                yield source
             except SchemaError as problem:
-                other = other or str(problem)
-            current = current or (source.name if source.records else "")
-    if other:
-        mixed = f"; {current} is of schema {SCHEMA}, and a report is of one schema" if current else ""
-        raise ReportError(f"{other}{mixed}")
+                raise ReportError(str(problem)) from None
+            yield source
 
 
 def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
