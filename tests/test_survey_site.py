@@ -123,6 +123,18 @@ def test_a_tile_leads_to_its_verdicts_in_the_report_of_its_environment(
     assert parse_qs(wanted, keep_blank_values=True) == expected
 
 
+def test_the_first_look_says_who_is_wrong_and_where(rich: Path):
+    said = words(rich)
+    assert "Wrong results, or errors (1): acme" in said
+    assert "Nothing was verified (1): zeta" in said
+    glance = {
+        a["aria-label"]: a for a in Parsed(rich.read_text("utf-8")).of("a") if a.get("class", "").startswith("s-")
+    }
+    cell = glance["acme, conv_forward, all dtypes: 4 pass, 1 fail, 1 unsupported"]
+    assert (cell["class"], cell["href"]) == ("s-fail", "acme/index.html#?row=acme&operator=conv_forward")
+    assert not any(label.startswith("acme[fast]") for label in glance)
+
+
 def test_every_link_leads_to_a_file_and_an_anchor_that_exist(rich: Path):
     pages = [*rich.parent.rglob("*.html")]
     assert len(pages) == 1 + 4

@@ -25,8 +25,9 @@ from conformance.reporting.page.model import ReportError, Row
 from conformance.reporting.page.reading import ResultsFile, read
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table, many
+from conformance.results.schema import VERIFIED
 from conformance.survey import model
-from conformance.survey.changes import Change, Environment, changes, differences, histories
+from conformance.survey.changes import FAILING, Change, Environment, changes, differences, histories, parted
 from conformance.survey.model import Survey, Surveyed, SurveyError
 
 TITLE = "Conformance of convolution, pooling and batch normalisation"
@@ -103,25 +104,41 @@ def _page(survey: Survey, environments: Sequence[Environment], sources: dict[Env
     usual.sort(key=lambda one: one.plain.total())
     owners = {row: one for one in usual if one.digest for row in one.digest.rows}
 
-    def verdicts(row: Row, operator: str, dtype: str) -> str:
-        """The address of verdicts in the report of the environment where they were reached."""
+    def address(row: Row, operator: str = "", dtype: str | None = None) -> str:
+        """The report of the environment where a row ran, opened at the verdicts of an operator and a dtype."""
         owner = owners.get(row)
         if owner is None or owner.digest is None:
             return ""
         wanted = {"row": owner.digest.name(row), "operator": operator, "dtype": dtype}
-        return f"{owner.slug}/{PAGE}#?{urlencode(wanted)}"
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return f"{owner.slug}/{PAGE}" + (f"#?{urlencode(given)}" if operator else "")
 
+    digest = Digest(merged([sources[one] for one in usual]))
     found = {
         "suite": survey.suite,
         "started": survey.started,
         "machine": survey.machine,
         "command": again(survey),
-        "link": verdicts,
+        "link": address,
+        "lead": lead(digest),
         "environments": [_environment(one) for one in environments],
         "variants": _variants(environments),
         "versions": [_history(engine, held) for engine, held in histories(environments).items()],
     }
-    return render.page(Digest(merged([sources[one] for one in usual])), TITLE, found)
+    return render.page(digest, TITLE, found)
+
+
+def lead(digest: Digest) -> list[tuple[str, str, list[str]]]:
+    """(Status, what is said, implementations that it is true of), without variants."""
+    said: dict[str, list[str]] = {"fail": [], "pass": [], "unsupported": []}
+    for row in digest.rows:
+        tile = digest.together(row)
+        if tile is not None and not parted(row[0])[1]:
+            verified = any(tile.counts[status] for status in VERIFIED)
+            kind = "fail" if tile.status in FAILING else "pass" if verified else "unsupported"
+            said[kind].append(digest.name(row))
+    words = ("Wrong results, or errors", "All that was verified is right", "Nothing was verified")
+    return [(kind, text, names) for text, (kind, names) in zip(words, said.items(), strict=True) if names]
 
 
 def again(survey: Survey) -> str:

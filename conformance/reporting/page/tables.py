@@ -38,6 +38,10 @@ class Tile:
         """Its counts as in other documents, each with its status."""
         return [(status, f"{self.counts[status]}{LETTERS[status]}") for status in STATUSES if self.counts[status]]
 
+    @property
+    def failing(self) -> int:
+        return self.counts["fail"] + self.counts["error"]
+
     def label(self, implementation: str, operator: str) -> str:
         """What it is and holds, in words."""
         counts = ", ".join(f"{self.counts[status]:,} {status}" for status in STATUSES if self.counts[status])
@@ -101,6 +105,12 @@ class Digest:
         for (row, operator, dtype), held in sorted(counts.items(), key=lambda item: dtype_place(item[0][2])):
             found[row, operator].append(Tile(dtype, held, "; ".join(sorted(weak[row, operator, dtype]))))
         return dict(found)
+
+    def together(self, row: Row, operator: str = "") -> Tile | None:
+        """All dtypes of an operator in one tile, or all cases of a row; none where there are none."""
+        own = (tiles for (one, name), tiles in self.matrix.items() if one == row and operator in ("", name))
+        counts = sum((tile.counts for tiles in own for tile in tiles), Counter())
+        return Tile("all dtypes", counts) if counts else None
 
     @cached_property
     def groups(self) -> list[tuple[Row, list[Group]]]:
