@@ -333,6 +333,14 @@ def test_the_profile_leaves_out_what_exceeds_its_contract(tmp_path: Path):
     assert tables.profiles(digest(tmp_path, [records[2]])) is None
 
 
+def test_the_profile_keeps_machines_apart(tmp_path: Path):
+    machines = (H100, H100 | {"device": "NVIDIA A100"})
+    found = digest(tmp_path, [sample(device="cuda", versions=versions) for versions in machines])
+    profile = tables.profiles(found)
+    assert profile is not None
+    assert [row[0] for row in profile.rows] == ["acme on NVIDIA A100", "acme on NVIDIA H100"]
+
+
 def test_speed_is_relative_to_torch_on_the_same_machine(tmp_path: Path):
     cuda, other = {"device": "cuda", "versions": H100}, H100 | {"device": "NVIDIA A100"}
     timed = [
