@@ -15,6 +15,7 @@ from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.reporting import emulator_counts
 from conformance.reporting.emulator_counts import modelled_rows
 from conformance.reporting.tally import Tally
 from conformance.results import build
@@ -76,18 +77,15 @@ ROW = ("acme", "conv_forward", "3", "10 to 58", "20% to 50%", "5% to 50%", "b", 
 
 def test_the_page_shows_it(tmp_path: Path):
     pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
-    pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
-    from conformance.reporting.page import tables
     from conformance.reporting.page.merge import load
     from conformance.reporting.page.render import page
     from conformance.reporting.page.tables import Digest
 
     found = Digest(load([written(tmp_path / "r.jsonl", CASES)]))
-    table = tables.modelled(found)
-    assert table is not None
+    (table,) = (one for one in emulator_counts.tables(found.tally.moved) if one.title == "Modelled time on the device")
     assert table.rows == (ROW,)
-    assert "Modelled time on the device" in page(found, "t")
-    assert tables.modelled(Digest(load([written(tmp_path / "s.jsonl", [sample()])]))) is None
+    assert table.title in page(found, "t")
+    assert not emulator_counts.tables(Digest(load([written(tmp_path / "s.jsonl", [sample()])])).tally.moved)
 
 
 def test_the_summary_shows_it_and_only_where_it_is_modelled():

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from conformance.calibration import split_k
 from conformance.calibration.known_bad import MUTANTS
@@ -28,7 +28,7 @@ from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND, counted
 from conformance.resources import CHECKOUT
-from conformance.results.reading import decode, lines
+from conformance.results.reading import verdicts
 from conformance.results.schema import STATUSES, Record
 
 ROOT = CHECKOUT or Path()
@@ -181,24 +181,29 @@ def declare(parser: argparse.ArgumentParser) -> None:
     command.set_defaults(run=_update)
 
 
+def _printed(path: Path) -> str:
+    """Raises ValueError naming a file that is no text, or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ValueError(f"{path}: {problem}") from None
+
+
 def _update(arguments: argparse.Namespace) -> int:
     if CHECKOUT is None:
         print("docs: the documents are in a checkout of the repository; run this command there", file=sys.stderr)
         return ExitCode.UNUSABLE
-    sources, printed, place = Sources([], Tally()), {}, ""
+    sources = Sources([], Tally())
+    printed: dict[str, Any] = {}
     try:
-        for found in (pair for path in arguments.records for pair in lines(path.read_bytes(), str(path))):
-            place, line = found
-            sources.records.append(decode(line))
-            sources.tally.add(sources.records[-1])
+        for record in (record for path in arguments.records for _, record in verdicts(path)):
+            sources.records.append(record)
+            sources.tally.add(record)
         for name in ("mutation", "false_alarms", "unet"):
-            if place := getattr(arguments, name):
-                printed[name] = place.read_text(encoding="utf-8")
-    except OSError as problem:
+            if path := getattr(arguments, name):
+                printed[name] = _printed(path)
+    except ValueError as problem:
         print(f"docs: {problem}", file=sys.stderr)
-        return ExitCode.UNUSABLE
-    except ValueError as problem:  # RecordError, or what is no text
-        print(f"docs: {place}: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
     sources = sources._replace(**printed)
     texts: dict[Path, tuple[str, list[str]]] = {}
