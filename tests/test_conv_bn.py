@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.calibration import false_alarms as campaign
-from conformance.calibration.known_bad import MUTANTS
+from conformance.calibration.known_kernels import MUTANTS
 from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis import diagnose
 from conformance.inputs import Expectation, Recipe

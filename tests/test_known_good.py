@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from conformance.calibration import false_alarms as campaign
-from conformance.calibration.known_good import KNOWN_GOOD, KnownGood, sums
-from conformance.calibration.known_good.sums import Sum
-from conformance.calibration.known_kernel import judgements
-from conformance.calibration.rounding import parts, rounded, stored
+from conformance.calibration.known_kernels import KNOWN_GOOD, judgements
 from conformance.dtypes import BF16, FP16, FP32, TF32
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
+from conformance.operators.known_kernels import sums
+from conformance.operators.known_kernels.kernel import KnownGood
+from conformance.operators.known_kernels.rounding import parts, rounded, stored
+from conformance.operators.known_kernels.sums import Sum
 from conformance.problems.table import applies
 
 SEEDS = range(3)

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from conformance.calibration import mutation
 from conformance.calibration.false_alarms import Row, verdicts
-from conformance.calibration.known_bad import MUTANTS
-from conformance.calibration.known_good import KNOWN_GOOD
-from conformance.calibration.known_good.max_pool import BACKWARD, FORWARD
+from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.case import Case
 from conformance.execution.verify import verify
@@ -24,6 +22,7 @@ from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, judge, outputs_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, GeometryError, parse
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
+from conformance.operators.max_pool.known_good import BACKWARD, FORWARD
 from conformance.problems import PROBLEMS, Variant, at_level, of_section, typed
 from conformance.resources import IMPLS
 

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 
 from conformance.calibration.false_alarms import Row, verdicts
-from conformance.calibration.known_bad import MUTANTS, Mutant
-from conformance.calibration.known_bad.base import exact, plain
-from conformance.calibration.known_bad.pool import GOOD
-from conformance.calibration.known_bad.structure import planted
-from conformance.calibration.known_good import KNOWN_GOOD
-from conformance.calibration.known_kernel import KnownKernel, judgements
+from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS, judgements
 from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis.diagnose import diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry, parse
+from conformance.operators.avg_pool.known_bad import GOOD
+from conformance.operators.known_kernels.kernel import KnownKernel, Mutant, exact, plain
+from conformance.operators.known_kernels.structure import planted
 from conformance.operators.table import LIBRARY, operators_of
 
 

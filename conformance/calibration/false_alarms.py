@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from conformance.calibration.campaign_progress import counted
-from conformance.calibration.known_good import KNOWN_GOOD, KnownGood
-from conformance.calibration.known_kernel import FP8, INT8, STORED, judgements
+from conformance.calibration.known_kernels import KNOWN_GOOD, judgements
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Judgement
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
+from conformance.operators.known_kernels.kernel import FP8, INT8, STORED, KnownGood
 from conformance.operators.spatial import RANKS
 from conformance.problems.table import applies
 

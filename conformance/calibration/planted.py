@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.known_bad.base import plain
-from conformance.calibration.known_kernel import STORED
 from conformance.execution.status import Verdict
 from conformance.fuzzing.search import Search, ShrunkFailure
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS, parse
+from conformance.operators.known_kernels.kernel import STORED, plain
 from conformance.problems.parameters import SIMPLEST, parameters
 from conformance.problems.regressions import CaseSpec
 

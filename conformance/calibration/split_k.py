@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from conformance.calibration.known_good import sums
-from conformance.calibration.known_good.sums import Sum
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS
 from conformance.execution.check import CheckResult, check
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import arranged
 from conformance.operators import OPERATORS, parse
+from conformance.operators.known_kernels import sums
+from conformance.operators.known_kernels.sums import Sum
 
 OPERATOR = OPERATORS["conv_backward_weight"]
 SPLITS = (16, 128)

@@ -174,7 +174,7 @@ def check(
         raise SelectionError(f"distribution {distribution}: is checked by `conformance run` only")
     require_known("distribution", [distribution], DISTRIBUTIONS)
     if distribution not in family.distributions or not applies(distribution, dtype):
-        of = family.name if distribution not in family.distributions else f"{family.name} in {dtype}"
+        of = found.geometry.family + (f" in {dtype}" if distribution in family.distributions else "")
         choices = ", ".join(family.distributions)
         raise SelectionError(f"distribution {distribution}: there is none for {of}. Choices: {choices}")
     try:

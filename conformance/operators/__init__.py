@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from conformance.operators.base import Arrays, Geometry, Operator, Tensor
     from conformance.operators.conv.geometry import ConvGeometry
     from conformance.operators.conv_bn.geometry import ConvBnGeometry
-    from conformance.operators.family import Family
     from conformance.operators.spatial import GeometryError
     from conformance.operators.table import (
         CONVOLUTIONS,
         FAMILIES,
+        MAXIMA,
         NORMALISED,
         OPERATORS,
         ORDINARY,
         POOLINGS,
         TRANSPOSED,
+        Family,
         parse,
         takes,
     )
@@ -32,16 +33,17 @@ _MODULES = {
     "base": ("Arrays", "Geometry", "Operator", "Tensor"),
     "conv.geometry": ("ConvGeometry",),
     "conv_bn.geometry": ("ConvBnGeometry",),
-    "family": ("Family",),
     "spatial": ("GeometryError",),
     "table": (
         "CONVOLUTIONS",
         "FAMILIES",
+        "MAXIMA",
         "NORMALISED",
         "OPERATORS",
         "ORDINARY",
         "POOLINGS",
         "TRANSPOSED",
+        "Family",
         "parse",
         "takes",
     ),
@@ -51,6 +53,7 @@ _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "CONVOLUTIONS",
     "FAMILIES",
+    "MAXIMA",
     "NORMALISED",
     "OPERATORS",
     "ORDINARY",

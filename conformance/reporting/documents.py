@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conformance.calibration import split_k
-from conformance.calibration.known_bad import MUTANTS
-from conformance.calibration.known_good import KNOWN_GOOD
+from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from conformance.exit_codes import ExitCode
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS

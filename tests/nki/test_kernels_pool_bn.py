@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.calibration.known_kernel import KnownKernel, judgements
+from conformance.calibration.known_kernels import judgements
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, Arrays, Operator, PoolGeometry, parse
+from conformance.operators.known_kernels.kernel import KnownKernel
 from conformance.problems import typed
 from nki_emulator import counting, load
 from tests.nki_kernels import implementation, part, tried
