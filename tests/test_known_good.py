@@ -203,7 +203,7 @@ def test_campaign_lists_a_false_alarm(monkeypatch: pytest.MonkeyPatch):
     overdeclared = replace(declared, contract=Contract())
     monkeypatch.setattr(campaign, "KNOWN_GOOD", (overdeclared,))
     margins = campaign.Margins()
-    for verdict in campaign.verdicts(campaign.Row(PROBLEMS[2], ("conv_forward",)), 0):
+    for verdict in campaign.verdicts(campaign.CampaignRow(PROBLEMS[2], ("conv_forward",)), 0):
         margins.add(verdict)
     lines = list(campaign.report(margins))
     assert len(margins.alarms) >= 1

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.calibration import mutation
-from conformance.calibration.false_alarms import Row, verdicts
+from conformance.calibration.false_alarms import CampaignRow, verdicts
 from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.case import Case
@@ -184,7 +184,7 @@ def test_known_bad_kernels_are_detected_at_smoke(operator: str):
 
 def test_known_good_kernels_pass():
     for text in ("maxpool n2 c5 h9 w10 r3 s3 u2 p1 ceil1", "maxpool n2 c3 h9 w9 r3 s3 u1 p1:2x0:1 d2x1"):
-        found = list(verdicts(Row(text), 20261122))
+        found = list(verdicts(CampaignRow(text), 20261122))
         assert {verdict.kernel for verdict in found} == {k.name for k in KNOWN_GOOD if k.family == "max_pool"}
         assert not [verdict.text for verdict in found if not verdict.passed]
 

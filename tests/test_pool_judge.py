@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance.calibration.false_alarms import Row, verdicts
+from conformance.calibration.false_alarms import CampaignRow, verdicts
 from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS, judgements
 from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis.diagnose import diagnose
@@ -199,7 +199,7 @@ ROWS = (
 
 @pytest.mark.parametrize("text", ROWS)
 def test_honest_kernels_are_passed(text: str):
-    found = list(verdicts(Row(text), 0))
+    found = list(verdicts(CampaignRow(text), 0))
     assert {verdict.kernel for verdict in found} >= {a.name for a in POOLED if a.when(parse(text))}
     assert [verdict.text for verdict in found if not verdict.passed] == []
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,14 @@ from conformance.judge import Judgement, judge, outputs_of
 from conformance.judge.probes import judge_by_probes
 from conformance.operators import FAMILIES, Arrays
 from conformance.operators.known_kernels import edges, memory, scale, sizes, structure, values
-from conformance.operators.known_kernels.kernel import DEFAULT, KnownGood, KnownKernel, Mutant, Run
+from conformance.operators.known_kernels.kernel import DEFAULT, CampaignRow, KnownGood, KnownKernel, Mutant, Run
 from conformance.resources import of_family
 
 
-def _of_families(kind: str) -> Iterator[Any]:
-    """The kernels of every family that has some of its own."""
-    for family in FAMILIES:
-        if of_family(family, f"{kind}.py").exists():
-            yield from getattr(import_module(f"conformance.operators.{family}.{kind}"), kind.upper())
+def _of_families(module: str, name: str) -> dict[str, tuple[Any, ...]]:
+    """What a module of a family has by a name, for each family that has some of its own."""
+    found = (f for f in FAMILIES if of_family(f, f"{module}.py").exists())
+    return {f: getattr(import_module(f"conformance.operators.{f}.{module}"), name, ()) for f in found}
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -37,13 +37,17 @@ MUTANTS: tuple[Mutant, ...] = (
     *values.KNOWN_BAD,
     *sizes.KNOWN_BAD,
     *edges.KNOWN_BAD,
-    *_of_families("known_bad"),
+    *chain(*_of_families("known_bad", "KNOWN_BAD").values()),
 )
 """Each a small deviation from a good kernel. The judge must detect them all."""
 KINDS: tuple[str, ...] = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS))
-KNOWN_GOOD: tuple[KnownGood, ...] = tuple(_of_families("known_good"))
+KNOWN_GOOD: tuple[KnownGood, ...] = tuple(chain(*_of_families("known_good", "KNOWN_GOOD").values()))
 """Correct kernels, written plainly: the judge must pass each under its contract, and detect it under one a class
 stricter."""
+ROWS: tuple[CampaignRow, ...] = tuple(chain(*_of_families("known_good", "ROWS").values()))
+"""What `conformance false-alarms` runs them on."""
+MEDIUM: dict[str, tuple[str, ...]] = _of_families("known_good", "MEDIUM")
+"""Family -> problems on which a contract that is too strict must show; without any it is reported as undetected."""
 
 
 def computed(run: Run, expected: Expectation) -> Arrays:

@@ -16,7 +16,7 @@ from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeo
 from conformance.operators.avg_pool.gathering import Gathered, gathered
 from conformance.operators.conv.known_good import NONFINITE
 from conformance.operators.known_kernels import sums
-from conformance.operators.known_kernels.kernel import DEFAULT, FP32_ONLY, KnownGood
+from conformance.operators.known_kernels.kernel import DEFAULT, FP32_ONLY, CampaignRow, KnownGood
 from conformance.operators.known_kernels.rounding import stored
 from conformance.operators.known_kernels.sums import Sum, Total
 from conformance.operators.spatial import cropped, padded, taps
@@ -219,3 +219,37 @@ _ACCUMULATORS = (
 """Other accumulators, and inputs that a matrix unit rounds."""
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (*_ORDERS, *_DIVISIONS, *_ACCUMULATORS)
+
+ROWS = (
+    CampaignRow("pool n3 c4 h7 w5 r1 s1"),
+    CampaignRow("pool n2 c3 h5 w6 r1 s1 div7"),
+    CampaignRow("pool n2 c6 h8 w6 r2 s2"),
+    CampaignRow("pool n2 c4 h10 w12 r3 s3 u2 p1 ceil1 valid1"),
+    CampaignRow("pool n2 c5 h9 w9 r3 s3 u1 p1 valid1"),
+    CampaignRow("pool n2 c3 h10 w11 r4 s3 u3x2 p1:2x0:1 ceil1"),
+    CampaignRow("pool n2 c3 h10 w11 r3 s3 u2 p1 div11"),
+    CampaignRow("pool n4 c16 h7 w7 r7 s7", every=2),
+    CampaignRow("pool n2 c8 h15 w13 r15 s13", every=5),
+    CampaignRow("pool n1 c3 h5 w259 r3 s3 u2 p1", every=5),
+    CampaignRow("pool n1 c16 h30 w30 r3 s3 u2 p1", every=5),
+    CampaignRow("pool n1 c8 h28 w30 r5 s7 u5x7", every=5),
+    CampaignRow("pool n1 c24 h28 w28 r28 s28", every=10),
+    CampaignRow("pool n2 c8 h32 w32 r8 s8 u2", every=10),
+    CampaignRow("pool n2 c4 h20 w20 r7 s7 u1 p3 valid1", every=5),
+    CampaignRow("pool n2 c512 h7 w7 r7 s7", ("avg_pool_backward",), every=10),
+    CampaignRow("pool n2 c32 h30 w30 r5 s3", ("avg_pool_backward",), every=10),
+    CampaignRow("pool n2 c5 w19 s3 u2 p1 ceil1 valid1"),
+    CampaignRow("pool n2 c4 w23 s4 u3 p2:1 div7", every=2),
+    CampaignRow("pool n2 c8 w260 s195", every=5),
+    CampaignRow("pool n2 c16 w300 s64 u2", every=10),
+    CampaignRow("pool n2 c3 d5 h6 w7 t2 r3 s3 u1x2x2 p1 valid1"),
+    CampaignRow("pool n2 c3 d6 h7 w8 t3 r2 s3 u2x3x2 p1:0x0:1x1 ceil1", every=2),
+    CampaignRow("pool n2 c8 d5 h6 w7 t5 r6 s7", every=5),
+    CampaignRow("pool n2 c8 d9 h10 w11 t4 r5 s3 u1", every=10),
+)
+MEDIUM = (
+    "pool n4 c16 h9 w9 r3 s3 u2 p1",
+    "pool n4 c64 h28 w28 r28 s28",
+    "pool n2 c16 h16 w16 r2 s2 u1",
+)
+"""Problems on one of which a contract that is too strict must show."""

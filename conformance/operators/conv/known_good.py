@@ -13,7 +13,16 @@ from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.operators import CONVOLUTIONS, ConvGeometry
 from conformance.operators.conv.transforms import fft, fft_with_steps, three_by_three, unit_steps, winograd
 from conformance.operators.known_kernels import sums
-from conformance.operators.known_kernels.kernel import DEFAULT, FP8, FP32_ONLY, INT8, STORED, KnownGood, Run
+from conformance.operators.known_kernels.kernel import (
+    DEFAULT,
+    FP8,
+    FP32_ONLY,
+    INT8,
+    STORED,
+    CampaignRow,
+    KnownGood,
+    Run,
+)
 from conformance.operators.known_kernels.rounding import overflowing
 from conformance.operators.known_kernels.sums import Sum, Total, direct
 
@@ -132,3 +141,45 @@ _TRANSFORMS = (
 
 SUMS: tuple[KnownGood, ...] = (*_ORDERS, *_STEPS, *_INPUTS, *_PARTIALS)
 KNOWN_GOOD: tuple[KnownGood, ...] = (*SUMS, *_WHOLE, *_TRANSFORMS)
+
+ROWS = (
+    CampaignRow("n2 c8 h9 w9 k16 r3 s3 p1 b1", every=5, dtypes=(*FP8, *INT8)),
+    CampaignRow("n2 c6 h11 w8 k10 r3 s3 u2x1 p0:1x2:0 d1x2 g2 b1", every=5, dtypes=(*FP8, *INT8)),
+    CampaignRow("n2 c8 w19 k12 s3 p1 b1", every=5, dtypes=(*FP8, *INT8)),
+    CampaignRow("n2 c4 d5 h6 w7 k6 t3 r3 s3 p1 b1", every=5, dtypes=(*FP8, *INT8)),
+    CampaignRow("n1 c512 h4 w4 k8 r3 s3 p1 b1", ("conv_forward",), 10, dtypes=(*FP8, *INT8)),
+    CampaignRow("n3 c1 h7 w5 k1 r1 s1"),
+    CampaignRow("n2 c16 h6 w6 k12 r1 s1 u2 b1"),
+    CampaignRow("n1 c9 h8 w8 k9 r3 s3 p1 g9 b1"),
+    CampaignRow("n2 c6 h11 w8 k10 r3 s3 u2x1 p0:1x2:0 d1x2 g2 b1", every=2),
+    CampaignRow("n1 c4 h15 w15 k6 r5 s5 p2", every=5),
+    CampaignRow("n1 c12 h9 w9 k8 r3 s3 p1 g4 b1", every=2),
+    CampaignRow("n2 c8 h9 w9 k16 r3 s3 p1 b1", every=5),
+    CampaignRow("n1 c64 h6 w6 k16 r3 s3 p1", every=10),
+    CampaignRow("n1 c3 h32 w32 k16 r3 s3 p1", ("conv_forward",), 10),
+    CampaignRow("n1 c512 h4 w4 k8 r3 s3 p1 b1", ("conv_forward",), 10),
+    CampaignRow("n1 c8 h4 w4 k512 r3 s3 p1", ("conv_backward_data",), 10),
+    CampaignRow("n1 c2 h65 w65 k4 r3 s3 p1 b1", ("conv_backward_weight",), 10),
+    CampaignRow("n2 c3 h64 w64 k64 r3 s3 p1 b1", ("conv_forward",), 10, "16-accumulator"),
+    CampaignRow("n1 c32 h56 w56 k32 r3 s3 p1 g32", ("conv_backward_data",), 10, "16-accumulator"),
+    CampaignRow("n3 c1 w35 k1 s1"),
+    CampaignRow("n2 c6 w33 k10 s3 u2 p2:1 d2 g2 b1", every=2),
+    CampaignRow("n1 c9 w64 k9 s3 p1 g9 b1", every=2),
+    CampaignRow("n2 c64 w36 k16 s5 p2 b1", every=5),
+    CampaignRow("n1 c512 w12 k8 s9 p4", ("conv_forward",), every=10),
+    CampaignRow("n1 c2 w4097 k4 s3 p1 b1", ("conv_backward_weight",), every=10),
+    CampaignRow("n3 c1 d3 h4 w3 k1 t1 r1 s1"),
+    CampaignRow("n2 c6 d5 h6 w7 k10 t2 r3 s2 u2x1x3 p1:0x0:2x1 dil1x2x1 g2 b1", every=2),
+    CampaignRow("n1 c9 d4 h4 w4 k9 t3 r3 s3 p1 g9 b1", every=2),
+    CampaignRow("n1 c24 d4 h4 w5 k8 t3 r3 s3 p1 b1", every=5),
+    CampaignRow("n1 c64 d3 h3 w3 k8 t3 r3 s3 p1", ("conv_forward",), every=10),
+    CampaignRow("n1 c2 d16 h16 w17 k4 t3 r3 s3 p1 b1", ("conv_backward_weight",), every=10),
+)
+"""Contractions from 1 term to 4,608; the longer, the fewer outputs and the fewer seeds. One row has many outputs, since
+statistics see more of a systematic error then; and two more for accumulators of 16 bits, whose errors are related."""
+MEDIUM = (
+    "n2 c8 h9 w9 k16 r3 s3 p1 b1",
+    "n1 c64 h6 w6 k16 r3 s3 p1",
+    "n1 c16 h12 w12 k32 r3 s3 p1",
+)
+"""Problems on one of which a contract that is too strict must show."""

@@ -26,7 +26,7 @@ from conformance.operators.conv_bn.normalisation import (
     weighed_distances,
 )
 from conformance.operators.known_kernels import sums
-from conformance.operators.known_kernels.kernel import BETTER, DEFAULT, FP32_ONLY, SHORT, KnownGood
+from conformance.operators.known_kernels.kernel import BETTER, DEFAULT, FP32_ONLY, SHORT, CampaignRow, KnownGood
 from conformance.operators.known_kernels.sums import Sum
 
 BLAS = summed(sums.blas)
@@ -107,3 +107,29 @@ _BETWEEN = (
 """Convolution and normalisation apart."""
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (*_CONVOLUTIONS, *_WINOGRAD, *_STATISTICS, *_SCALES, *_BETWEEN)
+
+ROWS = (
+    CampaignRow("bn n2 c6 h3 w3 k8 r3 s3"),
+    CampaignRow("bn n3 c8 h1 w1 k12 r1 s1 eps3"),
+    CampaignRow("bn n1 c6 h4 w3 k8 r3 s3 affine0 outside1"),
+    CampaignRow("bn n2 c12 h6 w5 k8 r1 s1", every=2),
+    CampaignRow("bn n2 c6 h7 w7 k8 r3 s3 p1 eps3 outside1", every=2),
+    CampaignRow("bn n2 c8 h9 w9 k12 r3 s3 p1 g4 eps9", every=2),
+    CampaignRow("bn n2 c6 h9 w9 k12 r3 s3 u2 p1 g6 eps1 mom30", every=5),
+    CampaignRow("bn n2 c8 h9 w9 k16 r3 s3 p1", every=5),
+    CampaignRow("bn n1 c64 h6 w6 k16 r3 s3 p1", every=10),
+    CampaignRow("bn n2 c4 h45 w46 k4 r3 s3 p1", every=25),
+    CampaignRow("bn n2 c4 h45 w46 k4 r3 s3", every=25),
+    CampaignRow("bn n2 c6 w15 k8 s3 p1", every=2),
+    CampaignRow("bn n2 c8 w41 k12 s3 u2 p1 g4 eps9", every=5),
+    CampaignRow("bn n2 c4 w2071 k4 s3 p1", every=25),
+    CampaignRow("bn n2 c6 d3 h4 w3 k8 t2 r3 s3 p1 eps3 outside1", every=2),
+    CampaignRow("bn n2 c8 d4 h5 w4 k12 t3 r3 s3 p1 g4", every=5),
+    CampaignRow("bn n2 c4 d11 h13 w15 k4 t1 r3 s3", every=25),
+)
+MEDIUM = (
+    "bn n2 c8 h9 w9 k16 r3 s3 p1",
+    "bn n2 c64 h8 w8 k16 r3 s3",
+    "bn n1 c16 h12 w12 k32 r3 s3 p1",
+)
+"""Problems on one of which a contract that is too strict must show."""

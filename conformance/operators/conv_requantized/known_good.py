@@ -18,7 +18,7 @@ from conformance.operators.conv_requantized.geometry import RequantizedGeometry 
 from conformance.operators.conv_requantized.operators import TIES, stored
 from conformance.operators.conv_requantized.steps import FORWARD, Steps, Sums, around, as_defined, exact_sums
 from conformance.operators.known_kernels import sums
-from conformance.operators.known_kernels.kernel import DEFAULT, FP8, INT8, KnownGood
+from conformance.operators.known_kernels.kernel import DEFAULT, FP8, INT8, CampaignRow, KnownGood
 from conformance.operators.known_kernels.lowering import lowered
 from conformance.operators.known_kernels.sums import Sum
 
@@ -125,3 +125,14 @@ KNOWN_GOOD: tuple[KnownGood, ...] = (
     ),
     _known_good("not saturating", Steps(stored=_nonfinite), FP8, Contract(overflow="nonfinite")),
 )  # fmt: skip
+
+ROWS = (
+    CampaignRow("q n2 c8 h9 w9 k16 r3 s3 p1 b1", dtypes=(*FP8, *INT8)),
+    CampaignRow("q n2 c6 h11 w8 k10 r3 s3 u2x1 p0:1x2:0 d1x2 g2 b1 zx-3 zy5", dtypes=INT8),
+    CampaignRow("q n3 c16 h6 w7 k12 r1 s1 zx-128 zy-128", dtypes=INT8),
+    CampaignRow("q n2 c5 w33 k10 s5 u2 p2 g5 b1 zx7 zy-1", dtypes=INT8),
+    CampaignRow("q n2 c4 d5 h6 w7 k6 t3 r3 s3 p1 b1 zx1 zy3", dtypes=INT8),
+    CampaignRow("q n2 c4 d5 h6 w7 k6 t3 r3 s3 p1", dtypes=FP8),
+    CampaignRow("q n2 c64 w31 k12 s5 p2 b1", dtypes=FP8, every=2),
+    CampaignRow("q n1 c515 h4 w5 k8 r3 s3 p1 b1", dtypes=(*FP8, *INT8), every=5),
+)

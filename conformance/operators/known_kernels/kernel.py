@@ -10,7 +10,17 @@ import numpy as np
 
 from conformance.contract import Contract
 from conformance.dtypes import STORAGE, WHOLE
-from conformance.operators import CONVOLUTIONS, FAMILIES, NORMALISED, ORDINARY, Arrays, Operator
+from conformance.operators import (
+    CONVOLUTIONS,
+    FAMILIES,
+    NORMALISED,
+    OPERATORS,
+    ORDINARY,
+    Arrays,
+    Operator,
+    parse,
+    takes,
+)
 from conformance.operators.spatial import RANKS
 
 DEFAULT, BETTER = Contract(), Contract(accumulate="fp64")
@@ -60,6 +70,22 @@ class KnownGood(KnownKernel):
     @property
     def distributions(self) -> tuple[str, ...]:
         return tuple(each for each in FAMILIES[self.family].distributions if each not in self.exempted)
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRow:
+    """A problem, the operators of its family that are run (or all of them), how many seeds lie between two runs, and
+    what is in the names of the kernels that are run, and the dtypes."""
+
+    text: str
+    only: tuple[str, ...] = ()
+    every: int = 1
+    kernels: str = ""
+    dtypes: tuple[str, ...] = STORED
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        return self.only or tuple(name for name in OPERATORS if takes(name, parse(self.text)))
 
 
 def stored(outputs: Arrays, dtype: str) -> Arrays:

@@ -10,7 +10,7 @@ import numpy as np
 from conformance.contract import Contract
 from conformance.dtypes import BF16, FORMATS
 from conformance.operators import MAXIMA, Arrays, Operator
-from conformance.operators.known_kernels.kernel import DEFAULT, STORED, KnownGood
+from conformance.operators.known_kernels.kernel import DEFAULT, STORED, CampaignRow, KnownGood
 from conformance.operators.known_kernels.rounding import rounded, stored
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.max_pool.operators import chosen
@@ -102,3 +102,16 @@ KNOWN_GOOD: tuple[KnownGood, ...] = (
     ),
     _known_good("bf16", _window_by_window(1, _in_bf16), (BACKWARD,), Contract(accumulate="bf16"), DEFAULT, ("fp32",)),
 )
+
+ROWS = (
+    CampaignRow("maxpool n2 c4 h8 w6 r2 s2"),
+    CampaignRow("maxpool n2 c5 h9 w10 r3 s3 u2 p1 ceil1"),
+    CampaignRow("maxpool n2 c3 h9 w9 r3 s3 u1 p1:2x0:1 d2x1", every=2),
+    CampaignRow("maxpool n2 c8 h13 w13 r5 s5 u1 p2", ("max_pool_backward",), every=5),
+    CampaignRow("maxpool n2 c5 w19 s3 u2 p1"),
+    CampaignRow("maxpool n2 c8 w40 s9 u1 p4", every=5),
+    CampaignRow("maxpool n2 c3 d5 h6 w7 t2 r3 s3 u1x2x2 p1 dil2x1x1 ceil1", every=2),
+    CampaignRow("maxpool n2 c4 d7 h8 w9 t3 r3 s4 u1 p1", ("max_pool_backward",), every=5),
+)
+MEDIUM = ("maxpool n2 c8 h13 w13 r5 s5 u1 p2",)
+"""Problems on one of which a contract that is too strict must show."""
