@@ -342,3 +342,15 @@ def test_a_few_large_results_are_judged_as_few():
 
     assert judged(1.0).passed, judged(1.0).explain()
     assert not judged(1.0003).passed
+
+
+@pytest.mark.parametrize("operator", NORMALISED)
+def test_filters_that_are_not_finite_end_in_slices(operator: str):
+    """Wide filters are convolved slice by slice; with NaN among them there was no last one, and memory ran out."""
+    geometry = parse("bn n2 c1 h3 w3 k12 r1 s1 eps3")
+    expected = Expectation(Recipe(OPERATORS[operator], geometry, "fp64", "nonfinite", SEED))
+    with np.errstate(all="ignore"):
+        plain = Steps().outputs(operator, geometry, expected.inputs)
+    assert any(np.isnan(array).any() for array in expected.reference.values())
+    for name, array in expected.reference.items():
+        np.testing.assert_allclose(array, plain[name], rtol=1e-9)
