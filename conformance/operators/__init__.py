@@ -28,27 +28,8 @@ if TYPE_CHECKING:
         takes,
     )
 
-_MODULES = {
-    "avg_pool.geometry": ("PoolGeometry",),
-    "base": ("Arrays", "Geometry", "Operator", "Tensor"),
-    "conv.geometry": ("ConvGeometry",),
-    "conv_bn.geometry": ("ConvBnGeometry",),
-    "spatial": ("GeometryError",),
-    "table": (
-        "CONVOLUTIONS",
-        "FAMILIES",
-        "MAXIMA",
-        "NORMALISED",
-        "OPERATORS",
-        "ORDINARY",
-        "POOLINGS",
-        "TRANSPOSED",
-        "Family",
-        "parse",
-        "takes",
-    ),
-}
-_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+_MODULES = ("base", "spatial", "conv.geometry", "conv_bn.geometry", "avg_pool.geometry", "table")
+"""Where the names are looked for; the table last, which has references."""
 
 __all__ = [
     "CONVOLUTIONS",
@@ -74,7 +55,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-    return value
+    if name in __all__:
+        for module in _MODULES:
+            found = vars(import_module(f"{__name__}.{module}"))
+            if name in found:
+                globals()[name] = found[name]
+                return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

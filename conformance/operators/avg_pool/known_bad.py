@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import gt, lt
 
@@ -20,7 +20,6 @@ from conformance.operators.known_kernels.kernel import (
     Mutant,
     Run,
     exact,
-    on_outputs,
     stored,
 )
 from conformance.operators.known_kernels.rounding import Way, bits, flushed, outward, overflowing
@@ -182,28 +181,6 @@ def _gaps(value: float) -> Run:
     return run
 
 
-def _from_other_tile(size: int) -> Callable[[np.ndarray, PoolGeometry], np.ndarray]:
-    """Channels beyond a tile computed from those of the first one."""
-
-    return lambda array, g: array[:, np.arange(g.c) % size]
-
-
-def _unwritten_from(start: int) -> Callable[[np.ndarray, PoolGeometry], np.ndarray]:
-    """Zeros behind what an index of a few bits reaches."""
-
-    def change(array: np.ndarray, g: PoolGeometry) -> np.ndarray:
-        flat = array.reshape(-1).copy()
-        flat[start:] = 0
-        return flat.reshape(array.shape)
-
-    return change
-
-
-def _stale(array: np.ndarray, g: PoolGeometry) -> np.ndarray:
-    """Every image added to what the one before left in the buffer."""
-    return array + np.concatenate([np.zeros_like(array[:1]), array[:-1]])
-
-
 _BUFFERS: dict[str, tuple[Run, tuple[str, ...]]] = {
     "fp32 sums that slide along the row": (_sliding, (FORWARD,)),
     "NaN left out of the average": (_without_nan, (FORWARD,)),
@@ -213,12 +190,6 @@ _BUFFERS: dict[str, tuple[Run, tuple[str, ...]]] = {
     "window reads on in the next row beyond the padded image": (_reads_on, (FORWARD,)),
     "dx not zeroed where no window is (ones)": (_gaps(1.0), (BACKWARD,)),
     "dx not zeroed where no window is (NaN)": (_gaps(np.nan), (BACKWARD,)),
-    "average added to an output that was never zeroed": (on_outputs(lambda y, g: y + 1), POOLINGS),
-    "average added to that of the image before": (on_outputs(_stale), POOLINGS),
-    "channels beyond 128 are those of the first tile": (on_outputs(_from_other_tile(128)), POOLINGS),
-    "channels beyond 64 are those of the first tile": (on_outputs(_from_other_tile(64)), POOLINGS),
-    "index of 15 bits": (on_outputs(_unwritten_from(1 << 15)), POOLINGS),
-    "index of 16 bits": (on_outputs(_unwritten_from(1 << 16)), POOLINGS),
 }
 
 _ALWAYS = ("image n uses image n-1", "last row of x (dx) left out", "divisor one too large")

@@ -14,12 +14,11 @@ from conformance.dtypes import BF16, FORMATS, FP16
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
 from conformance.operators.conv_bn import known_bad_arithmetic
 from conformance.operators.conv_bn.known_bad_arithmetic import BACKWARD, FORWARD, GOOD, OUTWARD, TRAINING, mutant
-from conformance.operators.known_kernels.kernel import FP32_ONLY, SHORT, STORED, Mutant, Run
+from conformance.operators.known_kernels import memory, scale
+from conformance.operators.known_kernels.kernel import FP32_ONLY, SHORT, STORED, Mutant, Run, exact, on_outputs
 from conformance.operators.known_kernels.rounding import narrowed
 from conformance.operators.known_kernels.structure import Paths, on_paths
 from conformance.operators.spatial import is_padded
-
-Change = Callable[[np.ndarray], np.ndarray]
 
 _OF = {
     "y": OUTWARD,
@@ -30,69 +29,30 @@ _OF = {
 _STATISTICS = ("running_mean", "running_var", "dgamma", "dbeta", "mean", "var")
 
 
-def _on(output: str, change: Change) -> Run:
-    """Something done to one output."""
-
-    def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        outputs = GOOD(operator, geometry, inputs, dtype)
-        return outputs | ({output: change(outputs[output])} if output in outputs else {})
-
-    return run
-
-
-def _at(place: Callable[[np.ndarray], int], value: Callable[[Any], Any]) -> Change:
-    """Something else at one flat index."""
-
-    def change(array: np.ndarray) -> np.ndarray:
-        out = array.copy()
-        flat = out.reshape(-1)
-        flat[place(flat)] = value(flat[place(flat)].astype(np.float64))
-        return out
-
-    return change
-
-
-def _tail(value: float) -> Change:
-    """The last few elements were never written."""
-
-    def change(array: np.ndarray) -> np.ndarray:
-        out = array.copy()
-        out.reshape(-1)[-max(1, array.size // 30) :] = value
-        return out
-
-    return change
-
-
-def _largest(flat: np.ndarray) -> int:
-    return int(np.nan_to_num(np.abs(flat.astype(np.float64))).argmax())
-
-
-_CHANGES: dict[str, Change] = {
-    "largest element of {} off by 1%": _at(_largest, lambda v: v * 1.01),
-    "last element of {} off by one": _at(lambda flat: -1, lambda v: v + 1),
-    "one element of {} NaN": _at(lambda flat: len(flat) * 5 // 7, lambda v: np.nan),
-    "tail of {} never written (zeros)": _tail(0.0),
-    "tail of {} never written (NaN)": _tail(np.nan),
-    "{} in reverse": lambda array: array[::-1].copy(),
-    "sign of {} changed": lambda array: -array,
-    "NaN in {} becomes zero": lambda array: np.nan_to_num(array.astype(np.float64)).astype(array.dtype),
-    "{} with a gain of 0.1%": lambda array: (array.astype(np.float64) * 1.001).astype(array.dtype),
-}  # fmt: skip
+_CHANGES: dict[str, Callable[[str], Run]] = {
+    "largest element of {} off by 1%": partial(on_outputs, scale.with_(scale.largest, lambda v: v * 1.01)),
+    "last element of {} off by one": partial(on_outputs, scale.with_(scale.last, lambda v: v + 1)),
+    "one element of {} NaN": partial(on_outputs, scale.with_(scale.inside, lambda v: np.nan)),
+    "tail of {} never written (zeros)": partial(memory.tail, np.zeros_like),
+    "tail of {} never written (NaN)": partial(memory.tail, memory.nothing),
+    "{} in reverse": partial(on_outputs, lambda array, _: array[::-1]),
+    "sign of {} changed": partial(on_outputs, lambda array, _: -array),
+    "NaN in {} becomes zero": partial(on_outputs, lambda array, _: np.nan_to_num(array)),
+    "{} with a gain of 0.1%": partial(on_outputs, scale.times(1.001)),
+    "{} stored in bf16": partial(on_outputs, lambda array, _: narrowed(array, BF16)),
+    "{} stored in fp16": partial(on_outputs, lambda array, _: narrowed(array, FP16)),
+}
 
 
 def _outputs() -> Iterator[Mutant]:
     for output, operators in _OF.items():
         wide = output in _STATISTICS
         for name, change in _CHANGES.items():
-            if "NaN in" in name and output == "dbeta":
+            if ("NaN in" in name and output == "dbeta") or ("stored" in name and not wide):
                 continue
             dtypes = FP32_ONLY if "gain" in name and not wide else STORED
-            yield mutant(name.format(output), _on(output, change), operators, dtypes, _having(output))
-    for output in _STATISTICS:
-        for format in (BF16, FP16):
-            change = partial(narrowed, format=format)
-            name = f"{output} stored in {format.name}"
-            yield mutant(name, _on(output, change), _OF[output], when=_having(output))
+            made = mutant(name.format(output), change(output), operators, dtypes, _having(output))
+            yield replace(made, base=exact)
 
 
 def _having(output: str) -> Callable[[Any], bool]:

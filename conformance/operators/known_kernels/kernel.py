@@ -110,12 +110,13 @@ def exact(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arra
     return of_operator(operator, geometry, operator.reference(geometry, inputs), dtype)
 
 
-def on_outputs(change: Callable[[np.ndarray, Any], np.ndarray]) -> Run:
-    """Every exact output in float64, given with the geometry, changed and then rounded."""
+def on_outputs(change: Callable[[np.ndarray, Any], np.ndarray], *names: str) -> Run:
+    """Exact outputs in float64, those named or else every one, given with the geometry, changed and then rounded."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         outputs = operator.reference(geometry, inputs)
-        return stored({name: change(array, geometry) for name, array in outputs.items()}, dtype)
+        changed = {name: change(outputs[name], geometry) for name in names or outputs}
+        return of_operator(operator, geometry, outputs | changed, dtype)
 
     return run
 

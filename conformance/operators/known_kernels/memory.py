@@ -8,25 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import Arrays, Operator
+from conformance.operators import MAXIMA, POOLINGS, Arrays, Operator
 from conformance.operators.known_kernels.kernel import PLAIN, Mutant, Run, exact, on_outputs, stored
 from conformance.operators.mistakes import D, H, W
 
 TAIL = 0.03
 
 
-def _tail(leftover: Callable[[np.ndarray], np.ndarray]) -> Run:
-    """The last few elements hold what was in the buffer before."""
+def tail(leftover: Callable[[np.ndarray], np.ndarray], *names: str) -> Run:
+    """The last few elements of the outputs named, or of every one, hold what was in the buffer before."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         outputs = exact(operator, geometry, inputs, dtype)
-        for array in outputs.values():
-            flat = array.reshape(-1)
+        for name in names or outputs:
+            flat = outputs[name].reshape(-1)
             count = max(1, round(TAIL * flat.size))
             flat[-count:] = leftover(flat)[:count]
         return outputs
 
     return run
+
+
+def nothing(flat: np.ndarray) -> np.ndarray:
+    return np.full_like(flat, np.nan)
 
 
 def masked_reads(shift: int, axis: int, of: Callable[[Operator], str] = attrgetter("data")) -> Run:
@@ -69,9 +73,9 @@ def _without_inf(array: np.ndarray) -> np.ndarray:
 
 
 _RUNS: dict[str, Run] = {
-    "tail of the output never written (NaN)": _tail(lambda flat: np.full_like(flat, np.nan)),
-    "tail of the output never written (zeros)": _tail(np.zeros_like),
-    "tail of the output never written (other results)": _tail(lambda flat: flat[::-1].copy()),
+    "tail of the output never written (NaN)": tail(nothing),
+    "tail of the output never written (zeros)": tail(np.zeros_like),
+    "tail of the output never written (other results)": tail(lambda flat: flat[::-1].copy()),
     "reads beside the row, times zero": masked_reads(1, W),
     "reads of another channel, times zero": masked_reads(1, 1),
     "reads of another image, times zero": _masked_padding,
@@ -83,6 +87,32 @@ _RUNS: dict[str, Run] = {
     "infinite results become NaN": on_outputs(lambda y, _: y + 0 * y),
 }
 
+
+def _unwritten_from(start: int) -> Run:
+    """Zeros behind what an index of a few bits reaches."""
+    return on_outputs(lambda array, _: np.where(np.arange(array.size).reshape(array.shape) < start, array, 0.0))
+
+
+def _from_other_tile(size: int) -> Run:
+    """Channels beyond a tile computed from those of the first one."""
+    return on_outputs(lambda array, g: array[:, np.arange(g.c) % size])
+
+
+def _on_the_image_before(array: np.ndarray, _: Any) -> np.ndarray:
+    """Every image added to what the one before left in the buffer."""
+    return array + np.concatenate([np.zeros_like(array[:1]), array[:-1]])
+
+
+_POOLED: dict[str, Run] = {
+    "added to an output that was never zeroed": on_outputs(lambda array, _: array + 1),
+    "added to that of the image before": on_outputs(_on_the_image_before),
+    "channels beyond 128 are those of the first tile": _from_other_tile(128),
+    "channels beyond 64 are those of the first tile": _from_other_tile(64),
+    "index of 15 bits": _unwritten_from(1 << 15),
+    "index of 16 bits": _unwritten_from(1 << 16),
+}
+"""Of poolings."""
+
 _OF_AXES: dict[str, tuple[Run, tuple[int, ...]]] = {
     "reads beside the column, times zero": (masked_reads(1, H), (2, 3)),
     "reads beside the plane, times zero": (masked_reads(1, D), (3,)),
@@ -92,4 +122,8 @@ _OF_AXES: dict[str, tuple[Run, tuple[int, ...]]] = {
 KNOWN_BAD: tuple[Mutant, ...] = (
     *(Mutant(name, "memory", run, operators=PLAIN, base=exact) for name, run in _RUNS.items()),
     *(Mutant(name, "memory", run, operators=PLAIN, base=exact, ranks=ranks) for name, (run, ranks) in _OF_AXES.items()),
+    *(
+        Mutant(f"pooled: {name}", "memory", run, operators=(*POOLINGS, *MAXIMA), base=exact)
+        for name, run in _POOLED.items()
+    ),
 )

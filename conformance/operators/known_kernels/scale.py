@@ -16,11 +16,11 @@ _TILE = slice(0, 4)
 """Of each of the last two axes, or of the only one."""
 
 
-def _times(factor: float) -> Deviation:
+def times(factor: float) -> Deviation:
     return lambda y, _: y * factor
 
 
-def _with(where: Callable[[np.ndarray], Any], value: Callable[[np.ndarray], np.ndarray | float]) -> Deviation:
+def with_(where: Callable[[np.ndarray], Any], value: Callable[[np.ndarray], np.ndarray | float]) -> Deviation:
     """Something else at one place; `value` is computed from what stood there."""
 
     def change(exact: np.ndarray, geometry: Any) -> np.ndarray:
@@ -32,16 +32,16 @@ def _with(where: Callable[[np.ndarray], Any], value: Callable[[np.ndarray], np.n
     return change
 
 
-def _inside(array: np.ndarray) -> tuple[Any, ...]:
+def inside(array: np.ndarray) -> tuple[Any, ...]:
     """An element that is neither first nor last of the tensor, where it has a third one."""
     return np.unravel_index(array.size * 5 // 7, array.shape)
 
 
-def _largest(array: np.ndarray) -> tuple[Any, ...]:
+def largest(array: np.ndarray) -> tuple[Any, ...]:
     return np.unravel_index(np.nan_to_num(np.abs(array)).argmax(), array.shape)
 
 
-def _last(array: np.ndarray) -> tuple[Any, ...]:
+def last(array: np.ndarray) -> tuple[Any, ...]:
     return (-1,) * array.ndim
 
 
@@ -75,24 +75,24 @@ def _zero_tile(array: np.ndarray, geometry: Any) -> np.ndarray:
     return out
 
 
-_DEVIATIONS: dict[str, Deviation] = {
-    "gain of 1e-3": _times(1 + 1e-3),
-    "gain of 2e-5": _times(1 + 2e-5),
-    "gain of 2e-6": _times(1 + 2e-6),
-    "loss of 2e-6": _times(1 - 2e-6),
-    "gain of one channel by 1e-4": _with(lambda y: (slice(None), -1) if y.ndim > 1 else -1, lambda v: v * (1 + 1e-4)),
+DEVIATIONS: dict[str, Deviation] = {
+    "gain of 1e-3": times(1 + 1e-3),
+    "gain of 2e-5": times(1 + 2e-5),
+    "gain of 2e-6": times(1 + 2e-6),
+    "loss of 2e-6": times(1 - 2e-6),
+    "gain of one channel by 1e-4": with_(lambda y: (slice(None), -1) if y.ndim > 1 else -1, lambda v: v * (1 + 1e-4)),
     "offset of 1e-4 rms": _offset(1e-4),
     "offset of 2e-6 rms": _offset(2e-6),
     "sign of the result changed": lambda y, _: -y,
     "absolute value of the result": lambda y, _: np.abs(y),
     "result clamped at zero (a fused ReLU)": lambda y, _: np.maximum(y, 0),
-    "one element off by 0.4%": _with(_inside, lambda v: v * 1.004),
-    "largest element off by 0.4%": _with(_largest, lambda v: v * 1.004),
-    "last element off by 0.4%": _with(_last, lambda v: v * 1.004),
-    "one element NaN": _with(_inside, lambda v: np.nan),
-    "one element infinite": _with(_inside, lambda v: np.inf),
-    "one element zero": _with(_inside, lambda v: 0.0),
-    "last element of another": _with(_last, lambda v: v + 1),
+    "one element off by 0.4%": with_(inside, lambda v: v * 1.004),
+    "largest element off by 0.4%": with_(largest, lambda v: v * 1.004),
+    "last element off by 0.4%": with_(last, lambda v: v * 1.004),
+    "one element NaN": with_(inside, lambda v: np.nan),
+    "one element infinite": with_(inside, lambda v: np.inf),
+    "one element zero": with_(inside, lambda v: 0.0),
+    "last element of another": with_(last, lambda v: v + 1),
     "one tile stale": _stale_tile,
     "one tile zero": _zero_tile,
     "all zero": lambda y, _: np.zeros_like(y),
@@ -101,6 +101,6 @@ _DEVIATIONS: dict[str, Deviation] = {
 
 
 KNOWN_BAD: tuple[Mutant, ...] = tuple(
-    Mutant(name, "scale", on_outputs(deviation), operators=PLAIN, base=exact) for name, deviation in _DEVIATIONS.items()
+    Mutant(name, "scale", on_outputs(deviation), operators=PLAIN, base=exact) for name, deviation in DEVIATIONS.items()
 )
 """The exact result, changed and then rounded."""

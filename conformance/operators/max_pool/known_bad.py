@@ -121,11 +121,6 @@ def _stored_by_way_of(format: Format, way: Way = np.rint) -> Run:
     return on_outputs(lambda array, g: rounded(array, format, way))
 
 
-def _unwritten_from(start: int) -> Run:
-    """Zeros behind what an index of a few bits reaches."""
-    return on_outputs(lambda array, g: np.where(np.arange(array.size).reshape(array.shape) < start, array, 0.0))
-
-
 _PRECISION: dict[str, tuple[Run, tuple[str, ...], tuple[str, ...]]] = {
     "result rounded to bf16": (_stored_by_way_of(BF16), BOTH, FP32_ONLY),
     "result rounded to fp16": (_stored_by_way_of(FP16), BOTH, ("fp32", "bf16")),
@@ -155,20 +150,10 @@ _MEMORY: dict[str, tuple[Run, tuple[str, ...]]] = {
     "gradient multiplied by a mask": (_multiplied_by_mask, (BACKWARD,)),
     "index of the window in 8 bits": (_index_of_bits(8), (BACKWARD,)),
     "index of the window in 3 bits": (_index_of_bits(3), (BACKWARD,)),
-    "dx added to an output that was never zeroed": (on_outputs(lambda array, g: array + 1), (BACKWARD,)),
     "dx not zeroed where nothing was chosen": (
         on_outputs(lambda array, g: np.where(array == 0, 1.0, array)),
         (BACKWARD,),
     ),
-    "dx added to that of the image before": (
-        on_outputs(lambda array, g: array + np.concatenate([np.zeros_like(array[:1]), array[:-1]])),
-        (BACKWARD,),
-    ),
-    "channels beyond 64 are those of the first tile": (
-        on_outputs(lambda array, g: array[:, np.arange(g.c) % 64]),
-        BOTH,
-    ),
-    "index of 15 bits": (_unwritten_from(1 << 15), BOTH),
 }
 
 _ALWAYS = ("image n uses image n-1", "last row of x (dx) left out", "padding of W one too large before")
