@@ -25,6 +25,7 @@ from conformance.inputs.manifest import SEED
 from conformance.judge import Contract, judge, outputs_of
 from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, double_double, parse
 from conformance.operators.conv_bn.steps import Steps
+from conformance.operators.known_kernels.kernel import CampaignRow
 
 SMALL = {
     "inside": "bn n2 c2 h4 w3 k3 r3 s2 p1 mom30",
@@ -308,7 +309,7 @@ def test_mutants_are_detected(operator: str):
 
 @pytest.mark.parametrize("text", ["bn n2 c4 h3 w3 k4 r3 s3", "bn n2 c4 h5 w4 k6 r3 s3 p1 g2 eps3 outside1"])
 def test_honest_kernels_are_passed(text: str):
-    found = list(campaign.verdicts(campaign.CampaignRow(text), SEED % 97))
+    found = list(campaign.verdicts(CampaignRow(text), SEED % 97))
     assert len(found) > 2000
     assert not [f"{verdict.kernel} {verdict.where} {verdict.text}" for verdict in found if not verdict.passed]
 

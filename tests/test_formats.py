@@ -17,7 +17,7 @@ from conformance.dtypes import DECLARABLE, DTYPES, STORAGE, SUMS, ordinary
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.stream import Stream
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
-from conformance.operators.conv.known_bad_formats import FORMATS as MUTANTS
+from conformance.operators.conv.known_bad_formats import KNOWN_BAD as MUTANTS
 from conformance.operators.known_kernels.kernel import DEFAULT, FP8
 from conformance.problems import PROBLEMS, typed
 from conformance.problems.table import OF_EIGHT_BITS, Variant

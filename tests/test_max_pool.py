@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.calibration import mutation
-from conformance.calibration.false_alarms import CampaignRow, verdicts
+from conformance.calibration.false_alarms import verdicts
 from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.case import Case
@@ -21,6 +21,7 @@ from conformance.implementations.registry import load
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, judge, outputs_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, GeometryError, parse
+from conformance.operators.known_kernels.kernel import CampaignRow
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.max_pool.known_good import BACKWARD, FORWARD
 from conformance.problems import PROBLEMS, Variant, at_level, of_section, typed

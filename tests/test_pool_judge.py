@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance.calibration.false_alarms import CampaignRow, verdicts
+from conformance.calibration.false_alarms import verdicts
 from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS, judgements
 from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis.diagnose import diagnose
@@ -17,7 +17,7 @@ from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry, parse
 from conformance.operators.avg_pool.known_bad import GOOD
-from conformance.operators.known_kernels.kernel import KnownKernel, Mutant, exact, plain
+from conformance.operators.known_kernels.kernel import CampaignRow, KnownKernel, Mutant, exact, plain
 from conformance.operators.known_kernels.structure import planted
 from conformance.operators.table import LIBRARY, operators_of
 
