@@ -20,12 +20,11 @@ from conformance.operators import double_double
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight
 from conformance.operators.conv_bn import propagation
-from conformance.operators.conv_bn.channels import as_image, by_channel, column, places
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.operators import CONV, BatchStatistics, ConvBn, intermediate
 from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.double_double import Double
-from conformance.operators.spatial import per_channel
+from conformance.operators.spatial import as_image, by_channel, column, per_channel, places
 
 MAX_APART = 14
 """Binades between the gradients of groups beyond which slices must reach further down for the smaller one."""

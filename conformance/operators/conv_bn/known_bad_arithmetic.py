@@ -15,7 +15,6 @@ import numpy as np
 from conformance.dtypes import BF16, FORMATS, FP16, STORAGE, TF32, Format
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
 from conformance.operators.conv_bn import moments
-from conformance.operators.conv_bn.channels import as_image
 from conformance.operators.conv_bn.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn, two_passes
 from conformance.operators.conv_bn.normalisation import (
     ConvBnKernel,
@@ -32,6 +31,7 @@ from conformance.operators.known_kernels.kernel import FP32_ONLY, SHORT, Mutant,
 from conformance.operators.known_kernels.kernel import STORED as ALL
 from conformance.operators.known_kernels.rounding import bits, narrowed, rounded
 from conformance.operators.known_kernels.sums import Sum
+from conformance.operators.spatial import as_image
 
 FORWARD, BACKWARD, INFERENCE = (f"conv_bn_{name}" for name in ("forward", "backward", "inference"))
 TRAINING, OUTWARD = (FORWARD, BACKWARD), (FORWARD, INFERENCE)

@@ -11,12 +11,11 @@ import numpy as np
 
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS, Arrays, ConvBnGeometry, ConvGeometry, Operator
-from conformance.operators.conv_bn.channels import as_image, by_channel
 from conformance.operators.conv_bn.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn
 from conformance.operators.known_kernels.kernel import Run
 from conformance.operators.known_kernels.rounding import stored
 from conformance.operators.known_kernels.sums import Sum, direct
-from conformance.operators.spatial import per_channel
+from conformance.operators.spatial import as_image, by_channel, per_channel
 
 Convolve = Callable[[str, ConvGeometry, Arrays, str], np.ndarray]
 """(operator of a convolution, geometry, inputs, format to keep the result in) -> its main output."""

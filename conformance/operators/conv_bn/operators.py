@@ -34,11 +34,10 @@ from conformance.operators.base import (
 )
 from conformance.operators.conv.operators import ConvForward
 from conformance.operators.conv_bn import propagation
-from conformance.operators.conv_bn.channels import as_image, by_channel, column
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.double_double import Double
 from conformance.operators.invalid_requests import CHANNELS, INTEGERS, WINDOW
-from conformance.operators.spatial import per_channel, unpadded
+from conformance.operators.spatial import as_image, by_channel, column, per_channel, unpadded
 
 CONV = ConvForward()
 

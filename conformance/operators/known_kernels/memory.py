@@ -93,21 +93,8 @@ def _unwritten_from(start: int) -> Run:
     return on_outputs(lambda array, _: np.where(np.arange(array.size).reshape(array.shape) < start, array, 0.0))
 
 
-def _from_other_tile(size: int) -> Run:
-    """Channels beyond a tile computed from those of the first one."""
-    return on_outputs(lambda array, g: array[:, np.arange(g.c) % size])
-
-
-def _on_the_image_before(array: np.ndarray, _: Any) -> np.ndarray:
-    """Every image added to what the one before left in the buffer."""
-    return array + np.concatenate([np.zeros_like(array[:1]), array[:-1]])
-
-
 _POOLED: dict[str, Run] = {
     "added to an output that was never zeroed": on_outputs(lambda array, _: array + 1),
-    "added to that of the image before": on_outputs(_on_the_image_before),
-    "channels beyond 128 are those of the first tile": _from_other_tile(128),
-    "channels beyond 64 are those of the first tile": _from_other_tile(64),
     "index of 15 bits": _unwritten_from(1 << 15),
     "index of 16 bits": _unwritten_from(1 << 16),
 }

@@ -58,29 +58,12 @@ def _lowest(dtype: str) -> float:
     return max(-65504.0, float(np.finfo(np.float32).min)) if dtype == "fp16" else -1e38
 
 
-def _fmax(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """A maximum that takes the number, if one of two is none (C's fmaxf)."""
-    image, y = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf), np.full(g.y.shape, -np.inf)
-    for place in taps(g):
-        y = np.fmax(y, image[place])
-    return stored({"y": y}, dtype)
-
-
 def _greater(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
     """`if (value > best) best = value`, which NaN never is."""
     image, y = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf), np.full(g.y.shape, -np.inf)
     for place in taps(g):
         seen = image[place]
         y = np.where(seen > y, seen, y)
-    return stored({"y": y}, dtype)
-
-
-def _not_less(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """`best = best > value ? best : value`, which forgets a NaN when the next number comes."""
-    image, y = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf), np.full(g.y.shape, -np.inf)
-    for place in taps(g):
-        seen = image[place]
-        y = np.where(y > seen, y, seen)
     return stored({"y": y}, dtype)
 
 
@@ -144,9 +127,7 @@ _MEMORY: dict[str, tuple[Run, tuple[str, ...]]] = {
         (FORWARD,),
     ),
     "maximum starts at -1": (_starting_at(lambda dtype: -1.0), (FORWARD,)),
-    "NaN is lost to fmax": (_fmax, (FORWARD,)),
     "NaN is never greater": (_greater, (FORWARD,)),
-    "NaN is forgotten": (_not_less, (FORWARD,)),
     "gradient multiplied by a mask": (_multiplied_by_mask, (BACKWARD,)),
     "index of the window in 8 bits": (_index_of_bits(8), (BACKWARD,)),
     "index of the window in 3 bits": (_index_of_bits(3), (BACKWARD,)),
