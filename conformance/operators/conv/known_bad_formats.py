@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.dtypes import BF16, FP16
 from conformance.operators import CONVOLUTIONS, Arrays, Operator
-from conformance.operators.known_kernels.arithmetic import EXACT, KernelArithmetic, to, to_storage
+from conformance.operators.known_kernels.arithmetic import EXACT, KernelArithmetic, folded, short, to, to_storage
 from conformance.operators.known_kernels.kernel import FP8, INT8, Mutant, Run, exact, of_operator
 from conformance.operators.known_kernels.lowering import lowered
 from conformance.operators.known_kernels.rounding import bits
@@ -168,11 +168,7 @@ def _summed(step: Callable[[np.ndarray, np.ndarray], np.ndarray], terms: int) ->
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         product, (name,) = lowered(operator, geometry, inputs), operator.outputs(geometry)
-        total = np.zeros((*product.a.shape[:2], product.b.shape[2]))
-        for start in range(0, product.a.shape[2], terms):
-            here = slice(start, start + terms)
-            total = step(total, product.a[..., here] @ product.b[:, here])
-        y = product.restored(total)
+        y = product.restored(folded(product.a, product.b, terms, step))
         if geometry.bias:
             y += inputs["bias"].reshape(-1, *(1 for _ in geometry.size))
         return of_operator(operator, geometry, {name: y}, dtype)
@@ -213,19 +209,14 @@ def _unsigned(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64) % 256
 
 
-def _short(geometry: Any) -> bool:
-    """What is added step by step here takes too long else."""
-    return bool(geometry.filter.size // geometry.k < 5000)
-
-
 def _whole(name: str, run: Run, **more: Any) -> Mutant:
     return _mutant(f"int8: {name}", run, INT8, FORWARD, **more)
 
 
 _WHOLE = (
-    _whole("sums wrap around at 16 bits", _summed_in_16_bits(_wrapped(16)), when=_short),
-    _whole("sums saturate at 16 bits", _summed_in_16_bits(_saturated(16)), when=_short),
-    _whole("two products are added in 16 bits", _summed(_pairs_saturated, 2), when=_short),
+    _whole("sums wrap around at 16 bits", _summed_in_16_bits(_wrapped(16)), when=short),
+    _whole("sums saturate at 16 bits", _summed_in_16_bits(_saturated(16)), when=short),
+    _whole("two products are added in 16 bits", _summed(_pairs_saturated, 2), when=short),
     _whole("sums in fp32", _in_fp32),
     _whole("sums saturate at 24 bits", _writing(_saturated(24))),
     _whole("result wraps around at 24 bits", _writing(_wrapped(24))),

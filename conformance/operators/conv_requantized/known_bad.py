@@ -23,6 +23,7 @@ from conformance.operators.conv_requantized.steps import (
     in_fp32,
     wrapped,
 )
+from conformance.operators.known_kernels.arithmetic import folded, short
 from conformance.operators.known_kernels.kernel import FP8, INT8, Mutant
 from conformance.operators.known_kernels.rounding import bits, overflowing
 
@@ -121,36 +122,21 @@ _SCALED = (
 
 def _step_by_step(change: Change) -> Sums:
     """Products are added one by one to a sum that `change` keeps in its format."""
-    return summed(lambda a, b, taps: _folded(a, b, 1, lambda total, product: change(total + product)))
-
-
-def _folded(
-    a: np.ndarray, b: np.ndarray, terms: int, step: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> np.ndarray:
-    total = np.zeros((*a.shape[:2], b.shape[2]))
-    for start in range(0, a.shape[2], terms):
-        here = slice(start, start + terms)
-        total = step(total, a[..., here] @ b[:, here])
-    return total
+    return summed(lambda a, b, taps: folded(a, b, 1, lambda total, product: change(total + product)))
 
 
 def _pairs(a: np.ndarray, b: np.ndarray, taps: int) -> np.ndarray:
     """vpmaddubsw of x86 adds two products in 16 bits."""
-    return _folded(a, b, 2, lambda total, pair: total + np.clip(pair, -(2**15), 2**15 - 1))
+    return folded(a, b, 2, lambda total, pair: total + np.clip(pair, -(2**15), 2**15 - 1))
 
 
 def _in_pairs(kept: Change) -> Callable[..., Any]:
     """Of x as it is, so that only two products of -128 leave 16 bits."""
-    return compensated(summed(lambda a, b, taps: _folded(a, b, 2, lambda total, pair: total + kept(pair))))
+    return compensated(summed(lambda a, b, taps: folded(a, b, 2, lambda total, pair: total + kept(pair))))
 
 
 def _before_scale(change: Change) -> Steps:
     return Steps(scaled=lambda g, sums, scale: in_fp32(g, change(sums), scale))
-
-
-def _short(g: Any) -> bool:
-    """What is added step by step takes too long else."""
-    return bool(g.filter.size // g.k < 5000)
 
 
 _SUMS: dict[str, Steps] = {
@@ -162,12 +148,12 @@ _SUMS: dict[str, Steps] = {
     "sums are rounded to 8 bits before the scale": _before_scale(lambda sums: np.clip(sums, LOWEST, HIGHEST)),
 }
 _SUMMED = (
-    *(_mutant(name, steps, INT8, when=_short) for name, steps in _SUMS.items()),
+    *(_mutant(name, steps, INT8, when=short) for name, steps in _SUMS.items()),
     _mutant(
         "two products of x as it is saturate at 16 bits",
         _in_pairs(lambda pair: np.clip(pair, -(2**15), 2**15 - 1)),
         INT8,
-        when=_short,
+        when=short,
     ),
     _mutant(
         "sums in fp32", Steps(sums=_step_by_step(_to(FP32))), INT8, when=lambda g: 2000 < g.filter.size // g.k < 9000

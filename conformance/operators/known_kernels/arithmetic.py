@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,22 @@ def added(terms: Iterable[np.ndarray], format: Format, way: Way = np.rint) -> np
     for term in terms:
         total = overflowing(total + term, format, way)
     return total
+
+
+def folded(
+    a: np.ndarray, b: np.ndarray, terms: int, step: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """a[G, M, KS] @ b[G, KS, T], so many products at a time, added to the sum as `step(sum, their sum)` says."""
+    total = np.zeros((*a.shape[:2], b.shape[2]))
+    for start in range(0, a.shape[2], terms):
+        here = slice(start, start + terms)
+        total = step(total, a[..., here] @ b[:, here])
+    return total
+
+
+def short(geometry: Any) -> bool:
+    """What is added step by step takes too long else."""
+    return bool(geometry.filter.size // geometry.k < 5000)
 
 
 @dataclass(frozen=True, slots=True)
