@@ -65,11 +65,6 @@ def _then(mean: Callable[[Any], Any], squares: Callable[[Any, int], Any] = lambd
     return found
 
 
-def _without_nan(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean = np.nanmean(z, axis=1)
-    return mean, np.nansum((z - mean[:, None]) ** 2, axis=1)
-
-
 def _without_cross_term(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Blocks combined as if their means were equal."""
     blocks = np.array_split(z, 2, axis=-1)
@@ -123,7 +118,6 @@ def _floored(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 _MOMENTS: dict[str, tuple[Moments, tuple[str, ...]]] = {
     "raw moments": (moments.raw(), ALL),
     "raw moments in pairs": (moments.raw(moments.in_pairs), ALL),
-    "raw moments of z in bf16": (_of(partial(narrowed, format=BF16), moments.raw()), ALL),
     "statistics accumulated in bf16": (two_passes(_totals_in(BF16)), ALL),
     "statistics accumulated in fp16": (two_passes(_totals_in(FP16)), ALL),
     "statistics accumulated in 14 bits": (two_passes(_totals_in(bits(14))), ALL),
@@ -135,8 +129,6 @@ _MOMENTS: dict[str, tuple[Moments, tuple[str, ...]]] = {
     "variance rounded to bf16": (_then(lambda mean: mean, lambda squares, _: narrowed(squares, BF16)), ALL),
     "variance rounded to 11 bits": (_then(lambda mean: mean, lambda squares, _: narrowed(squares, TF32)), ALL),
     "variance never below 1e-6": (_floored, ALL),
-    "variance's NaN lost to a maximum": (_then(lambda mean: mean, lambda squares, _: np.fmax(squares, 0)), ALL),
-    "statistics skip NaN": (_without_nan, ALL),
     "statistics take NaN for zero": (_of(np.nan_to_num), ALL),
     "blocks combined without their distance": (_without_cross_term, ALL),
     "blocks of unequal size weighed equally": (_equally_weighed, ALL),
@@ -194,7 +186,6 @@ _SCALES: dict[str, tuple[Scale, tuple[str, ...]]] = {
     "shift in fp16": (_shift_in(FP16), ALL),
     "distances from the mean in bf16": (_distances_in(BF16), ("fp32", "fp16")),
     "distances from the mean in tf32": (_distances_in(TF32), FP32_ONLY),
-    "y's NaN becomes zero": (_y_then(np.nan_to_num), ALL),
     "y clamped to two": (_y_then(lambda y: np.clip(y, -2, 2)), ALL),
     "y by way of fp16": (_y_then(partial(narrowed, format=FP16)), ("fp32", "bf16")),
     "y by way of bf16": (_y_then(partial(narrowed, format=BF16)), ("fp32", "fp16")),
@@ -215,7 +206,6 @@ _GRADIENTS: dict[str, tuple[Gradient, tuple[str, ...]]] = {
     "dz in bf16": (_dz_then(partial(narrowed, format=BF16)), ("fp32", "bf16")),
     "dz in fp16": (_dz_then(partial(narrowed, format=FP16)), ("fp32", "fp16")),
     "dz in tf32": (_dz_then(partial(narrowed, format=TF32)), FP32_ONLY),
-    "dz's NaN becomes zero": (_dz_then(np.nan_to_num), ALL),
     "mean of dy in bf16 in dz": (_with_sums(lambda s: replace(s, total=narrowed(s.total, BF16))), ALL),
     "product of dy and d in bf16 in dz": (_with_sums(lambda s: replace(s, product=narrowed(s.product, BF16))), ALL),
     "slope of the inverse deviation in fp16 in dz": (_SLOPE_IN_FP16, ALL),
@@ -233,7 +223,6 @@ _CONVOLUTIONS: dict[str, tuple[ConvBnKernel, tuple[str, ...]]] = {
     "convolutions accumulated in fp16": (_summing(step=sums.rounding_to(FP16), work=np.float64), ALL),
     "convolutions accumulated in bf16": (_summing(step=sums.rounding_to(BF16), work=np.float64), ALL),
     "convolutions accumulated in 14 bits": (_summing(step=sums.rounding_to(bits(14)), work=np.float64), ALL),
-    "four partial sums in bf16": (_summing(lanes=sums.always(4), kept=BF16), ALL),
     "z and dz rounded to storage": (replace(GOOD, between=True), SHORT),
     "sums of dy and dy*d in bf16": (replace(GOOD, total=_totals_in(BF16)), ALL),
     "sums of dy and dy*d in fp16": (replace(GOOD, total=_totals_in(FP16)), ALL),
@@ -251,7 +240,6 @@ def _apart(other: ConvBnKernel) -> Run:
 
 
 _APART: dict[str, tuple[Run, tuple[str, ...]]] = {
-    "statistics from a convolution of tf32": (_apart(_CONVOLUTIONS["convolutions of tf32"][0]), FP32_ONLY),
     "statistics from a convolution of bf16": (_apart(_CONVOLUTIONS["convolutions of bf16"][0]), ("fp32", "fp16")),
     "statistics from a z rounded to storage": (_apart(replace(GOOD, between=True)), SHORT),
 }
