@@ -55,11 +55,6 @@ class Tensor:
         return math.prod(self.shape)
 
     @property
-    def is_image(self) -> bool:
-        """Whether it has spatial axes, so that layouts differ: an image, a filter, or a gradient of one."""
-        return len(self.shape) > 1
-
-    @property
     def is_filter(self) -> bool:
         """Whether its axes are those of weights: KCRS, or CKRS of a transposed convolution."""
         return self.axes.startswith(("KC", "CK"))

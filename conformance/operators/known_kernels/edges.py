@@ -1,4 +1,4 @@
-"""Mistakes that are made at an edge of the parameters alone, such as a batch without images.
+"""Mistakes that are made at an edge of the parameters alone, such as a window larger than the image.
 
 What is asked for alone needs a process of its own: `tests/field/partial_requests.py`.
 """
