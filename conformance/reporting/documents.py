@@ -17,9 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conformance.calibration import split_k
-from conformance.calibration.known_bad import MUTANTS
-from conformance.calibration.known_good import KNOWN_GOOD
+from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from conformance.exit_codes import ExitCode
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS
@@ -109,20 +107,6 @@ def _operators(_: Sources) -> Iterator[str]:
     yield from Table("", ("operator", "inputs", "returns", "parameters"), tuple(rows), 4).markdown()
 
 
-def _split_k(_: Sources) -> Iterator[str]:
-    """Rows of sizes, dtypes and numbers of partial sums; a column for each format that kernels keep these in."""
-    cells: dict[tuple[str, ...], list[str]] = {}
-    for row in split_k.measured():
-        words = (
-            f"{'pass' if passed else 'fail'} {error:,.2g}" if error < 100 else f"fail {float(f'{error:.2g}'):,.0f}"
-            for passed, error in zip(row.passed, row.error, strict=True)
-        )
-        about = (row.layout, f"`{row.problem}`", f"{row.terms:,}", row.dtype, str(row.splits))
-        cells.setdefault(about, []).append(", ".join(words))
-    heads = ("layout", "problem", "terms", "dtype", "splits", *split_k.KERNELS)
-    yield from Table("", heads, tuple((*about, *found) for about, found in cells.items()), 2).markdown()
-
-
 def _failure(_: Sources) -> Iterator[str]:
     """What a run prints when the README's example swaps the strides."""
     example = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
@@ -157,7 +141,6 @@ BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
     ),
     "unet": ("unet", _unet),
     "operators": ("", _operators),
-    "split-k": ("", _split_k),
     "failure": ("", _failure),
 }
 """Name of a block -> the source that it needs (none: the code itself), and its lines."""
