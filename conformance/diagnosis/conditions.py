@@ -17,6 +17,7 @@ from conformance.problems.features import SAME_AXIS
 
 MOST = 3
 """Literals of a condition; two features of the same axis are two."""
+HIDDEN = 0.35
 ENOUGH = 200
 """Conditions of three literals that are collected; where so many are left, only further problems can tell."""
 
@@ -132,6 +133,31 @@ def consistent(failing: Sequence[Traits], passing: Passing, most: float = MOST) 
     return sorted(found, key=lambda condition: (weight(condition), sorted(map(str, condition))))
 
 
+def nearly(failing: Sequence[Traits], passing: Passing) -> list[Condition]:
+    """Conditions that hold of all failing cases and of few passing ones, the best first: a mistake does not show in
+    every case that it is made in."""
+    kept: dict[int, Literal] = {}
+    for literal in common(failing):
+        kept.setdefault(passing.mask(literal), literal)
+    allowed = int(HIDDEN * len(failing))
+    rest = [(mask, literal) for mask, literal in kept.items() if mask != passing.everything]
+    found = [(mask.bit_count(), (one,)) for mask, one in rest if mask.bit_count() <= allowed]
+    wider = []
+    for (place, (mask, one)), (second, (other_mask, other)) in combinations(enumerate(rest), 2):
+        both = mask & other_mask
+        if one.name == other.name or one.weight + other.weight >= MOST + 1 or both in (mask, other_mask):
+            continue
+        if both.bit_count() <= allowed:
+            found.append((both.bit_count(), (one, other)))
+        elif one.weight + other.weight < MOST:
+            wider.append((both, second, one, other))
+    for both, second, one, other in sorted(wider, key=lambda w: w[0].bit_count())[:400]:
+        for third_mask, third in rest[second + 1 :]:
+            if (both & third_mask).bit_count() <= allowed:
+                found.append(((both & third_mask).bit_count(), (one, other, third)))
+    return [c for _, c in sorted(found, key=lambda f: (weight(f[1]) + 12 * f[0] / len(failing), sorted(map(str, f[1]))))]
+
+
 def _of_three(rest: Sequence[tuple[int, Literal]], wider: Iterable[_Pair]) -> Iterator[Condition]:
     """Those of three literals that no two of them make, and no passing case has."""
     for both, mask, other_mask, second, one, other in wider:
@@ -146,8 +172,17 @@ def clusters(failing: Sequence[Traits], passed: Sequence[Traits]) -> list[Cluste
     if not failing or not passed:
         return []
     passing = Passing(passed)
-    if found := consistent(failing, passing):
-        return [Cluster([*failing], found)]
+    exact = consistent(failing, passing)
+    if len(failing) >= 5 and (near := nearly(failing, passing)):
+        def score(c):
+            p = passing.everything
+            for l in c: p &= passing.mask(l)
+            return weight(c) + 12 * p.bit_count() / len(failing)
+        best = [*exact[:20], *near[:20]]
+        best.sort(key=score)
+        return [Cluster([*failing], best)]
+    if exact:
+        return [Cluster([*failing], exact)]
     parted = [two for name in _telling(failing) if (two := _parted(name, failing, passing))]
     return min(parted, key=lambda two: sum(weight(one.conditions[0]) for one in two), default=[])
 

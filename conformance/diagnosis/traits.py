@@ -15,11 +15,15 @@ from typing import Any, NamedTuple
 
 from conformance.layouts import layouts_of
 from conformance.problems import Variant
-from conformance.problems.features import AXES, OF_PROBLEM, ON_AXIS, SAME_AXIS, Axis, axes, of_variant, options, pairs
+from conformance.problems.features import AXES, OF_PROBLEM, ON_AXIS, SAME_AXIS, SHARED, Axis, axes, of_variant, pairs
 
 _THRESHOLD = re.compile(r"> (?!1\b)\d")
 MULTIPLES = (2, 4, 8, 16, 32)
-"""Blocks that a kernel may divide channels and outputs into."""
+"""Blocks that a kernel may divide sizes into."""
+BLOCKED = (
+    "C", "K", "channels of a group", "outputs of a group", "taps * channels of a group", "taps * outputs of a group",
+    "N*P*Q",
+)  # fmt: skip
 
 
 class Traits(NamedTuple):
@@ -36,6 +40,8 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     "stride of {} 1": lambda a: a.stride == 1,
     "dilation of {} 1": lambda a: a.dilation == 1,
     "no padding of {}": lambda a: a.before == a.after == 0,
+    "padding before {} >= window": lambda a: a.before >= a.span,
+    "padding after {} >= window": lambda a: a.after >= a.span,
     "same padding of {} on both sides": lambda a: a.before == a.after > 0,
 }
 """With the name of the axis in the place of {}."""
@@ -70,14 +76,22 @@ def of_geometry(geometry: Any) -> Traits:
     """The traits that a problem has by itself."""
     sizes = _sizes(geometry)
     found = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
-    found |= {name if given else f"no {name}" for name, given in options(geometry).items()}
+    found |= _options(geometry)
     found |= {f"{geometry.rank}-D", *(["one group"] if sizes.get("groups") == 1 else [])}
-    for name in ("C", "K", "channels of a group", "outputs of a group"):
+    if "K" in sizes:
+        found.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
+    for name in BLOCKED:
         for block in MULTIPLES:
             if name in sizes and sizes[name] % block:
                 found.add(f"{name} not a multiple of {block}")
                 found |= {f"{name} > {block} and no multiple of {block}"} if sizes[name] > block else set()
     return Traits(frozenset(found), sizes)
+
+
+def _options(geometry: Any) -> set[str]:
+    """Each option of the family that is on or off, by what it is about."""
+    flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool))
+    return {("" if f.of(geometry) else "no ") + f.meaning.split(" (")[0] for f in flags}
 
 
 def _on_axes(geometry: Any) -> set[str]:
@@ -87,6 +101,7 @@ def _on_axes(geometry: Any) -> set[str]:
     found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
     found |= {text.format("some axis") for text in set.union(*per_axis)}
     found |= {text.format("every axis") for text in set.intersection(*per_axis)}
+    found |= {text.format("an axis but the last") for text in set[str]().union(*per_axis[:-1])}
     for held in per_axis:
         found |= {f"{one.format('an axis')}, {other.format(SAME_AXIS)}" for one, other in pairs(held)}
     return found
@@ -99,10 +114,16 @@ def _sizes(geometry: Any) -> dict[str, int]:
     if hasattr(geometry, "groups"):
         each = {"channels of a group": geometry.c, "outputs of a group": geometry.k}
         found |= {"groups": geometry.groups, **{name: size // geometry.groups for name, size in each.items()}}
-    taps, outputs = math.prod(geometry.window), math.prod(geometry.output_size)
-    found |= {"taps": taps, "outputs of an image": outputs, "N*P*Q": geometry.n * outputs}
-    if "K" in found:
-        found["contraction"] = taps * found.get("channels of a group", geometry.c)
+    taps, outputs, inputs = (math.prod(sizes) for sizes in (geometry.window, geometry.output_size, geometry.size))
+    found |= {"taps": taps, "outputs of an image": outputs, "N*P*Q": geometry.n * outputs, "N*C": geometry.n * geometry.c}
+    found |= {"elements of the input": geometry.n * geometry.c * inputs}
+    found |= {"elements of the output": geometry.n * outputs * found.get("K", geometry.c)}
+    if "groups" in found:
+        found["taps * channels of a group"] = taps * found["channels of a group"]
+        found["taps * outputs of a group"] = taps * found["outputs of a group"]
+        found["elements of the filters"] = taps * geometry.k * found["channels of a group"]
+    own = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None and type(f.of(geometry)) is int)
+    found |= {f.meaning.split(" (")[0]: f.of(geometry) for f in own}
     per_axis = axes(geometry)
     for name, axis in zip(AXES[geometry.rank], per_axis, strict=True):
         found |= {text.format(name): size(axis) for text, size in SIZE_ON_AXIS.items()}
