@@ -2,24 +2,29 @@
 
 Verdicts are exact and the same every time, so that a case that passes is evidence as good as one that fails. What is
 looked for is a minimal failure-causing schema (Nie and Leung, ACM TOSEM 20(4), 2011): few literals that hold of every
-failing case, and all together of no passing one.
+failing case, and all together of no passing one, or of few: a mistake does not show in every case that it is made in.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations, islice
+from itertools import combinations
 from typing import NamedTuple
 
-from conformance.diagnosis.traits import Traits
+from conformance.diagnosis.traits import GROUPED, Traits
 from conformance.problems.features import SAME_AXIS
 
 MOST = 3
 """Literals of a condition; two features of the same axis are two."""
-HIDDEN = 0.35
-ENOUGH = 200
-"""Conditions of three literals that are collected; where so many are left, only further problems can tell."""
+HIDDEN = 0.5
+"""Passing cases that a condition may hold of, as a share of the failing ones."""
+ENOUGH = 5
+"""Failing cases from which on a condition may hold of passing ones."""
+PRICE = 10.0
+"""What it costs a condition, in literals, to hold of as many passing cases as failing ones."""
+WIDENED = 400
+"""Pairs of literals that a third is added to, those first that hold of the fewest passing cases."""
 
 
 class Literal(NamedTuple):
@@ -35,13 +40,14 @@ class Literal(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """How many things it says; of two that say the same of all cases, a feature is plainer than a size, a size
+        """How many things it says; of two that say the same of all cases, a feature is plainer than a size, and a size
         that is always the same plainer than a limit."""
         if not self.is_size:
-            return 2.0 if SAME_AXIS in self.name else 1.0
+            return 2.0 if SAME_AXIS in self.name else 1.1 if self.name in GROUPED else 1.0
         return 1.2 if self.least == self.most else 1.4
 
     def holds(self, traits: Traits) -> bool:
+        """Whether it is so in a case; a size that the case does not have is within no limits."""
         if not self.is_size:
             return self.name in traits.features
         value = traits.sizes.get(self.name)
@@ -58,7 +64,6 @@ class Literal(NamedTuple):
 
 
 Condition = tuple[Literal, ...]
-_Pair = tuple[int, int, int, int, Literal, Literal]
 
 
 class Passing:
@@ -80,7 +85,7 @@ class Passing:
 
 
 class Cluster(NamedTuple):
-    """Failing cases that one condition may tell, and the conditions that do, the plainest first."""
+    """Failing cases that one condition may tell, and the conditions that do, the best first."""
 
     failing: list[Traits]
     conditions: list[Condition]
@@ -108,62 +113,43 @@ def common(failing: Sequence[Traits]) -> list[Literal]:
     return sorted(found, key=lambda one: (one.weight, one.name, str(one)))
 
 
-def consistent(failing: Sequence[Traits], passing: Passing, most: float = MOST) -> list[Condition]:
-    """The minimal conditions that hold of all failing cases and of no passing one, the plainest first.
+def conditions(failing: Sequence[Traits], passing: Passing, most: float = MOST) -> list[Condition]:
+    """What holds of all failing cases and of few passing ones, the best first: plain, and of few.
 
-    Of literals that say the same of all passing cases only the plainest is looked at. Three literals are tried where no
-    two do.
+    Of literals that say the same of all passing cases only the plainest is looked at.
     """
+    allowed = int(HIDDEN * len(failing)) if len(failing) >= ENOUGH else 0
     kept: dict[int, Literal] = {}
     for literal in common(failing):
         kept.setdefault(passing.mask(literal), literal)
-    found: list[Condition] = [(kept[0],)] if 0 in kept else []
-    rest = [(mask, literal) for mask, literal in kept.items() if mask not in (0, passing.everything)]
-    wider = []
-    for (place, (mask, one)), (second, (other_mask, other)) in combinations(enumerate(rest), 2):
+    literals = [(mask, literal) for mask, literal in kept.items() if mask != passing.everything]
+    found = {
+        condition: mask.bit_count() for mask, condition in _combined(literals, most) if mask.bit_count() <= allowed
+    }
+
+    def cost(condition: Condition) -> tuple[float, list[str]]:
+        return weight(condition) + PRICE * found[condition] / len(failing), sorted(map(str, condition))
+
+    return sorted(found, key=cost)
+
+
+def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[tuple[int, Condition]]:
+    """One, two and three literals, each of which takes passing cases away, and the cases that are left."""
+    pairs = []
+    for mask, one in literals:
+        if one.weight < most + 1:
+            yield mask, (one,)
+    for (mask, one), (other_mask, other) in combinations(literals, 2):
         both = mask & other_mask
-        if one.name == other.name or one.weight + other.weight >= most + 1:
-            continue
-        if not both:
-            found.append((one, other))
-        elif place < second and both not in (mask, other_mask) and one.weight + other.weight < most:
-            wider.append((both, mask, other_mask, second, one, other))
-    if not found:
-        found = [*islice(_of_three(rest, wider), ENOUGH)]
-    return sorted(found, key=lambda condition: (weight(condition), sorted(map(str, condition))))
-
-
-def nearly(failing: Sequence[Traits], passing: Passing) -> list[Condition]:
-    """Conditions that hold of all failing cases and of few passing ones, the best first: a mistake does not show in
-    every case that it is made in."""
-    kept: dict[int, Literal] = {}
-    for literal in common(failing):
-        kept.setdefault(passing.mask(literal), literal)
-    allowed = int(HIDDEN * len(failing))
-    rest = [(mask, literal) for mask, literal in kept.items() if mask != passing.everything]
-    found = [(mask.bit_count(), (one,)) for mask, one in rest if mask.bit_count() <= allowed]
-    wider = []
-    for (place, (mask, one)), (second, (other_mask, other)) in combinations(enumerate(rest), 2):
-        both = mask & other_mask
-        if one.name == other.name or one.weight + other.weight >= MOST + 1 or both in (mask, other_mask):
-            continue
-        if both.bit_count() <= allowed:
-            found.append((both.bit_count(), (one, other)))
-        elif one.weight + other.weight < MOST:
-            wider.append((both, second, one, other))
-    for both, second, one, other in sorted(wider, key=lambda w: w[0].bit_count())[:400]:
-        for third_mask, third in rest[second + 1 :]:
-            if (both & third_mask).bit_count() <= allowed:
-                found.append(((both & third_mask).bit_count(), (one, other, third)))
-    return [c for _, c in sorted(found, key=lambda f: (weight(f[1]) + 12 * f[0] / len(failing), sorted(map(str, f[1]))))]
-
-
-def _of_three(rest: Sequence[tuple[int, Literal]], wider: Iterable[_Pair]) -> Iterator[Condition]:
-    """Those of three literals that no two of them make, and no passing case has."""
-    for both, mask, other_mask, second, one, other in wider:
-        for third_mask, third in rest[second + 1 :]:
-            if not both & third_mask and mask & third_mask and other_mask & third_mask:
-                yield one, other, third
+        if one.name != other.name and one.weight + other.weight < most + 1 and both not in (mask, other_mask):
+            yield both, (one, other)
+            if both and one.weight + other.weight < most:
+                pairs.append((both, (one, other)))
+    pairs.sort(key=lambda pair: pair[0].bit_count())
+    for both, pair in pairs[:WIDENED]:
+        for mask, third in literals:
+            if third.weight < 2 and third.name not in (pair[0].name, pair[1].name) and both & mask != both:
+                yield both & mask, (*pair, third)
 
 
 def clusters(failing: Sequence[Traits], passed: Sequence[Traits]) -> list[Cluster]:
@@ -172,17 +158,8 @@ def clusters(failing: Sequence[Traits], passed: Sequence[Traits]) -> list[Cluste
     if not failing or not passed:
         return []
     passing = Passing(passed)
-    exact = consistent(failing, passing)
-    if len(failing) >= 5 and (near := nearly(failing, passing)):
-        def score(c):
-            p = passing.everything
-            for l in c: p &= passing.mask(l)
-            return weight(c) + 12 * p.bit_count() / len(failing)
-        best = [*exact[:20], *near[:20]]
-        best.sort(key=score)
-        return [Cluster([*failing], best)]
-    if exact:
-        return [Cluster([*failing], exact)]
+    if found := conditions(failing, passing):
+        return [Cluster([*failing], found)]
     parted = [two for name in _telling(failing) if (two := _parted(name, failing, passing))]
     return min(parted, key=lambda two: sum(weight(one.conditions[0]) for one in two), default=[])
 
@@ -198,9 +175,9 @@ def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Clus
     """One condition for those that have a feature, and one for all that this does not hold of; two cases at least are
     evidence for each."""
     mine = [one for one in failing if name in one.features]
-    if len(mine) < 2 or not (first := consistent(mine, passing, MOST - 1)):
+    if len(mine) < 2 or not (first := conditions(mine, passing, MOST - 1)):
         return []
     others = [one for one in failing if not holds(first[0], one)]
-    if len(others) < 2 or not (second := consistent(others, passing, MOST - 1)):
+    if len(others) < 2 or not (second := conditions(others, passing, MOST - 1)):
         return []
     return [Cluster(mine, first), Cluster(others, second)]

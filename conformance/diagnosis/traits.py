@@ -25,6 +25,9 @@ BLOCKED = (
     "N*P*Q",
 )  # fmt: skip
 
+GROUPED = frozenset({"16-bit", "channels first", "channels last"})
+"""Features that stand for several formats: one format alone is said where only that was seen."""
+
 
 class Traits(NamedTuple):
     """Of a case: the features that it has, and its sizes."""
@@ -115,7 +118,12 @@ def _sizes(geometry: Any) -> dict[str, int]:
         each = {"channels of a group": geometry.c, "outputs of a group": geometry.k}
         found |= {"groups": geometry.groups, **{name: size // geometry.groups for name, size in each.items()}}
     taps, outputs, inputs = (math.prod(sizes) for sizes in (geometry.window, geometry.output_size, geometry.size))
-    found |= {"taps": taps, "outputs of an image": outputs, "N*P*Q": geometry.n * outputs, "N*C": geometry.n * geometry.c}
+    found |= {
+        "taps": taps,
+        "outputs of an image": outputs,
+        "N*P*Q": geometry.n * outputs,
+        "N*C": geometry.n * geometry.c,
+    }
     found |= {"elements of the input": geometry.n * geometry.c * inputs}
     found |= {"elements of the output": geometry.n * outputs * found.get("K", geometry.c)}
     if "groups" in found:

@@ -7,13 +7,14 @@ failing cases share, problems that differ from a failing one in one parameter, a
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from conformance.diagnosis.conditions import Condition, Literal, Passing, clusters, consistent, holds, weight
+from conformance.diagnosis.conditions import Condition, Literal, Passing, clusters, conditions, holds, weight
 from conformance.diagnosis.traits import Traits, of_case
 from conformance.layouts import layouts_of
 from conformance.operators import GeometryError
@@ -177,7 +178,7 @@ class _Search:
             self.tried.append(Tried(chosen.geometry, chosen.variant, failed, drawn=True))
             if failed:
                 mine.append(chosen.traits)
-            left = consistent(mine, Passing(self._passing()))
+            left = conditions(mine, Passing(self._passing()))
             if not left:
                 return
 
@@ -213,7 +214,7 @@ class _Search:
 
     def _telling(self, left: Sequence[Condition], fresh: Sequence[Tried]) -> Tried | None:
         """The problem that parts the conditions best, the plainer ones weighing more."""
-        weights = {condition: 2.0 ** -weight(condition) for condition in left[:LOOKED_AT]}
+        weights = {condition: math.exp(-weight(condition)) for condition in left[:LOOKED_AT]}
         total = sum(weights.values())
 
         def parted(one: Tried) -> float:
