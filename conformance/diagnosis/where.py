@@ -57,14 +57,15 @@ class Tried:
 class Where:
     """A condition, and what was seen of it.
 
-    fails      cases that have all of it: every one of them fails
+    such       cases that have all of it, of which `fails` fail: a mistake does not show in all of them
     others     cases that have not; those of them that fail have another condition
-    drawn      of `fails`, cases that were run to find it
-    smallest   the smallest case that fails
-    nearest    the case that passes and differs from a failing one in one parameter, which `differs` names
+    drawn      of `such`, cases that were run to find it
+    smallest   the smallest case of it that fails
+    nearest    a case that passes and differs from that in one parameter, which `differs` names
     """
 
     condition: Condition
+    such: int
     fails: int
     others: int
     drawn: int
@@ -97,15 +98,17 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
 
 
 def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
-    mine = sorted((one for one in tried if holds(condition, one.traits)), key=lambda one: one.size)
-    pairs = [(one, *found) for one in mine[:NEAR] if (found := _nearest(one, tried))]
-    failing, passing, differs = min(pairs, key=lambda pair: pair[0].size, default=(mine[0], None, ""))
+    mine = [one for one in tried if holds(condition, one.traits)]
+    failing = sorted((one for one in mine if one.failed), key=lambda one: one.size)
+    pairs = ((one, *found) for one in failing[:NEAR] if (found := _nearest(one, tried)))
+    smallest, passing, differs = next(pairs, (failing[0], None, ""))
     return Where(
         condition=tuple(_rounded(literal, condition, tried) for literal in condition),
-        fails=len(mine),
+        such=len(mine),
+        fails=len(failing),
         others=len(tried) - len(mine),
         drawn=sum(one.drawn for one in mine),
-        smallest=failing,
+        smallest=smallest,
         nearest=passing,
         differs=differs,
     )
