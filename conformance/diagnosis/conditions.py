@@ -60,7 +60,10 @@ class Literal(NamedTuple):
             return self.name
         if self.least == self.most:
             return f"{self.name} {self.least}"
-        return f"{self.name} <= {self.most}" if self.least is None else f"{self.name} >= {self.least}"
+        if self.least is None:
+            return f"{self.name} <= {self.most}"
+        below = self.least - 1
+        return f"{self.name} > {below}" if below > 1 and below & (below - 1) == 0 else f"{self.name} >= {self.least}"
 
 
 Condition = tuple[Literal, ...]
