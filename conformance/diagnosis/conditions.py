@@ -7,6 +7,7 @@ failing case, and all together of no passing one, or of few: a mistake does not 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -21,8 +22,11 @@ HIDDEN = 0.5
 """Passing cases that a condition may hold of, as a share of the failing ones."""
 ENOUGH = 5
 """Failing cases from which on a condition may hold of passing ones."""
-PRICE = 10.0
-"""What it costs a condition, in literals, to hold of as many passing cases as failing ones."""
+CONTRAST = 0.25
+"""The same as a share of all passing cases: what holds of most of them tells nothing."""
+PRICE = 1.1
+"""What it costs a condition, in literals, to hold of twice as many passing cases: one more literal takes the few away
+that no mistake hides, and is not worth what it takes of many."""
 WIDENED = 400
 """Pairs of literals that a third is added to, those first that hold of the fewest passing cases."""
 
@@ -121,7 +125,7 @@ def conditions(failing: Sequence[Traits], passing: Passing, most: float = MOST) 
 
     Of literals that say the same of all passing cases only the plainest is looked at.
     """
-    allowed = int(HIDDEN * len(failing)) if len(failing) >= ENOUGH else 0
+    allowed = int(min(HIDDEN * len(failing), CONTRAST * len(passing.cases))) if len(failing) >= ENOUGH else 0
     kept: dict[int, Literal] = {}
     for literal in common(failing):
         kept.setdefault(passing.mask(literal), literal)
@@ -131,7 +135,7 @@ def conditions(failing: Sequence[Traits], passing: Passing, most: float = MOST) 
     }
 
     def cost(condition: Condition) -> tuple[float, list[str]]:
-        return weight(condition) + PRICE * found[condition] / len(failing), sorted(map(str, condition))
+        return weight(condition) + PRICE * math.log2(1 + found[condition]), sorted(map(str, condition))
 
     return sorted(found, key=cost)
 
