@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -16,11 +15,10 @@ import pytest
 from conformance import numba_cuda_arrays
 from conformance.implementations.bridges import numba_cuda as bridge_module
 from conformance.implementations.devices import missing
-from tests.conftest import absence
-from tests.cuda_kernels import only_simulated
+from tests.conftest import ROOT, absence
+from tests.impls.cuda_kernels import only_simulated
 
 BRIDGE = numba_cuda_arrays(simulator=True)
-ROOT = Path(__file__).parents[1]
 
 pytestmark = only_simulated
 
@@ -29,7 +27,7 @@ def reasons(value: str | None, before: str = "") -> list[str]:
     """Why each kind is unavailable in a new process, with the variable set to a value."""
     environment = {name: text for name, text in os.environ.items() if name != bridge_module.VARIABLE}
     environment |= {} if value is None else {bridge_module.VARIABLE: value}
-    script = f"{before}\nfrom conformance import numba_cuda_arrays as arrays\nfrom tests.conftest import absence\n"
+    script = f"{before}\nfrom conformance import numba_cuda_arrays as arrays\nfrom tests.conftest import ROOT, absence\n"
     script += "print(*[absence(arrays(simulator=kind).require) for kind in (False, True)], sep='\\n')"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,12 @@ from conformance.implementations.registry import load
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import OPERATORS, ConvBnGeometry
 from conformance.problems import Variant, typed
+from conformance.resources import IMPLS
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
 check_grads = pytest.importorskip("jax.test_util").check_grads
 
-ROOT = Path(__file__).parents[1]
 FORMS = pytest.mark.parametrize("form", ["conv_bn_plain", "conv_bn_checkpointed", "conv_bn_recomputing"])
 FRUGAL = pytest.mark.parametrize("form", ["conv_bn_checkpointed", "conv_bn_recomputing"])
 CASES = {
@@ -46,7 +45,7 @@ FEW = ("asymmetric everything", "outside, bare", "two elements, outside")
 @pytest.fixture(scope="module")
 def native() -> Any:
     """The package, loaded as the suite loads it."""
-    registry = load([ROOT / "impls" / "jax_native"])
+    registry = load([IMPLS / "jax_native"])
     assert registry.broken == {}
     kernel = registry.implementations["jax-cpu"].kernels[0].function
     return sys.modules[kernel.__module__.rpartition(".")[0]]

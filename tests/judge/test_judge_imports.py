@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.conftest import ROOT
+
 IMPLEMENTATIONS = {"torch-cpu": "torch", "jax-cpu": "jax", "numba-cpu": "numba", "numpy-direct": "sklearn"}
 """Implementation -> a package that it brings, or that its training does."""
 SELECTED = "(conv_forward and edge.plain-fp32-nchw-fixed) or (backward_keeps and n4) or numpy-direct-digits"
@@ -22,6 +22,8 @@ JUDGE = """
 import json, sys
 from dataclasses import replace
 import pytest
+
+from tests.conftest import ROOT
 from conformance.training.tables import CPU
 
 CPU["digits", "standard"] = replace(CPU["digits", "standard"], images=4, epochs=1, held=4, falls_to=9.0)

@@ -19,9 +19,10 @@ from conformance.implementations.implementation import Implementation
 from conformance.layouts import layouts_of
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.resources import IMPLS
 from tests.conftest import absence
 
-FOLDER = Path(__file__).parents[1] / "impls" / "numba_cuda"
+FOLDER = IMPLS / "numba_cuda"
 ABSENT = absence(numba_cuda_arrays(simulator=True).require)
 
 only_simulated = pytest.mark.skipif(bool(ABSENT), reason=ABSENT or SIMULATES)

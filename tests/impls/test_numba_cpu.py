@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from conformance.execution.case import Case
@@ -12,10 +10,10 @@ from conformance.implementations import registry
 from conformance.layouts import layouts_of
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.resources import IMPLS
 
 pytest.importorskip("numba")
 
-FOLDER = Path(__file__).parents[1] / "impls" / "numba_cpu"
 SHAPES = {
     "one row": "n2 c5 w23 k9 s4 u2 p2:1 d2 b1",
     "a row longer than a block": "n1 c8 w3200 k6 s3 p1",
@@ -37,7 +35,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_way_to_treat_an_axis_is_right(shape: str, operator: str):
     """Integers must come out exactly, and NaN and Inf where the definition has them."""
-    implementation, problem = registry.load([FOLDER]).implementations["numba-cpu"], typed(SHAPES[shape])
+    implementation, problem = registry.load([IMPLS / "numba_cpu"]).implementations["numba-cpu"], typed(SHAPES[shape])
     for layout in layouts_of(len(problem.geometry.size)):
         for distribution in "integer", "nonfinite":
             case = Case(implementation, OPERATORS[operator], problem, Variant("fp32", layout, distribution), seed=3)

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -16,7 +15,8 @@ import pytest
 from conformance.execution.invocation import Invocation
 from conformance.operators import OPERATORS
 from conformance.problems import typed
-from tests.cuda_kernels import implementations, module, only_simulated, tried
+from tests.conftest import ROOT
+from tests.impls.cuda_kernels import implementations, module, only_simulated, tried
 
 NAMES = ("conv_forward", "conv_backward_data", "conv_backward_weight")
 RAGGED = "n1 c5 h6 w7 k6 r3 s2 u1x2 p1 b1"
@@ -24,7 +24,6 @@ GROUPED = "n2 c4 h5 w6 k6 r3 s3 u2 p1:0x1 d1x2 g2 b1"
 SOLID = "n1 c4 d3 h4 w3 k6 t2 r2 s2 u1x2x1 p1:0x0:1x1 dil2x1x1 g2 b1"
 DIRECT, TILED, IGEMM = "numba-cuda-direct@sim", "numba-cuda-tiled@sim", "numba-cuda-igemm@sim"
 TILES = 5
-ROOT = Path(__file__).parents[1]
 EVERY = 101
 """Of the specialisations, how many lie between two that are compiled here: all of them take minutes."""
 

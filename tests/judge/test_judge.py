@@ -233,6 +233,8 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "subnormals": (True, "Contract(subnormals=True): must be one of kept, flushed"),
     "partials": ("int8", "Contract(partials='int8'): must be one of fp32, "),
     "splits": (0, "Contract(splits=0): must be a whole number, at least 1"),
+    "ties": ("some", "Contract(ties='some'): must be one of even, "),
+    "overflow": ("some", "Contract(overflow='some'): must be one of "),
     "between": (Anything("storage"), "Contract(between='storage'): must be one of accumulator, storage"),
 }
 

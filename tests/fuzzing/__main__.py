@@ -1,10 +1,10 @@
 """Fuzz one target until the time is over or an input breaks it, which is then written to a file `crash-...`.
 
     pip install atheris
-    TMPDIR=/dev/shm python -m tests.fuzz records --seconds 3600 --corpus FOLDER    # inputs are files: in memory
+    TMPDIR=/dev/shm python -m tests.fuzzing records --seconds 3600 --corpus FOLDER    # inputs are files: in memory
 
-Coverage guides the bytes (atheris, libFuzzer). The same targets run for a moment in tests/test_fuzz.py; an input that
-is found here goes there, or into the tests of what it broke. A file as the last argument is run alone: a crash again.
+Coverage guides the bytes (atheris, libFuzzer). The same targets run for a moment in tests/fuzzing/test_bytes.py;
+an input that is found here goes there, or into the tests of what it broke. A file as the last argument is run alone: a crash again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["conformance", "zipfile", "numpy.lib"]):
-    from tests.fuzz.targets import TARGETS
+    from tests.fuzzing.targets import TARGETS
 
-parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
+parser = argparse.ArgumentParser(prog="python -m tests.fuzzing", description=__doc__.splitlines()[0])
 parser.add_argument("target", choices=TARGETS)
 parser.add_argument("--seconds", type=int, default=3600, metavar="N", help="how long (default: 3600)")
 parser.add_argument("--corpus", type=Path, metavar="FOLDER", help="where interesting inputs are kept; default: nowhere")

@@ -1,4 +1,4 @@
-"""The targets of `python -m tests.fuzz` for a moment each, on bytes that are nearly right."""
+"""The targets of `python -m tests.fuzzing` for a moment each, on bytes that are nearly right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
 from conformance.reporting.page import charts, plots
 from conformance.reporting.table import Table
-from tests.fuzz.targets import TARGETS
+from tests.fuzzing.targets import TARGETS
 
 NUMBERS = (
     "9" * 5000,

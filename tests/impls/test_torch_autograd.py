@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ from conformance.implementations.registry import load
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, outputs_of
 from conformance.operators import OPERATORS, Arrays, ConvBnGeometry
+from conformance.resources import IMPLS
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[1]
 EXACT = Contract()
 CASES = {
     "plain": "bn n2 c2 h4 w4 k3 r3 s3 p1",
@@ -50,7 +49,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def fused() -> Any:
     """The package, loaded as the suite loads it."""
-    registry = load([ROOT / "impls" / "torch_native"])
+    registry = load([IMPLS / "torch_native"])
     assert registry.broken == {}
     kernel = registry.implementations["torch-fused-cpu"].kernels[0].function
     return sys.modules[kernel.__module__.rpartition(".")[0]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuda_kernels import FOLDER, implementations, only_simulated, tried
+from tests.impls.cuda_kernels import FOLDER, implementations, only_simulated, tried
 
 pytestmark = only_simulated
 
