@@ -4,7 +4,8 @@
     TMPDIR=/dev/shm python -m tests.fuzzing records --seconds 3600 --corpus FOLDER    # inputs are files: in memory
 
 Coverage guides the bytes (atheris, libFuzzer). The same targets run for a moment in tests/fuzzing/test_bytes.py;
-an input that is found here goes there, or into the tests of what it broke. A file as the last argument is run alone: a crash again.
+an input that is found here goes there, or into the tests of what it broke. A file as the last argument is run alone: a
+crash again.
 """
 
 from __future__ import annotations

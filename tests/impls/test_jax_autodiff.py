@@ -1,4 +1,5 @@
-"""The differentiable forms of convolution with batch norm in impls/jax_native: gradients, what they keep, errors."""
+"""The differentiable forms of convolution with batch norm in impls/jax_native: gradients, what they keep, errors; and
+what its poolings refuse."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from conformance.execution.case import Case
 from conformance.execution.verify import verify
 from conformance.implementations.registry import load
 from conformance.inputs import Expectation, Recipe
-from conformance.operators import OPERATORS, ConvBnGeometry
+from conformance.operators import OPERATORS, POOLINGS, ConvBnGeometry, PoolGeometry
 from conformance.problems import Variant, typed
 from conformance.resources import IMPLS
 
@@ -261,3 +262,46 @@ def test_inference_needs_running_statistics(native):
     del given["momentum"]
     with pytest.raises(TypeError, match="running_mean is None: must be an array"):
         native.conv_bn_inference(x, w, None, None, None, None, **given)
+
+
+POOLED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "window": ({"kernel_size": (6, 2)}, ValueError, "spans 6 on the height, more than the padded image's 5"),
+    "empty window": ({"kernel_size": (0, 2)}, ValueError, r"kernel_size=\(0, 2\): must be at least 1"),
+    "stride": ({"stride": (1, 0)}, ValueError, r"stride=\(1, 0\): must be at least 1"),
+    "padding": ({"padding": ((0, 0), (2, 0))}, ValueError, r"padding \(2, 0\) fills a window of 2: must be smaller"),
+    "negative padding": ({"padding": ((0, -1), (0, 0))}, ValueError, "padding=.*: must be at least 0"),
+    "divisor": ({"divisor_override": 0}, ValueError, r"divisor_override=\(0,\): must be at least 1"),
+    "axes": ({"shape": (5, 5)}, ValueError, r"has shape \(5, 5\): must have 4 axes"),
+    "integers": ({"dtype": "int32"}, TypeError, "is int32: must be of a floating-point dtype"),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "message"), POOLED.values(), ids=POOLED)
+@pytest.mark.parametrize("operator", POOLINGS)
+def test_poolings_refuse_by_name(operator: str, change: dict[str, Any], error: type[Exception], message: str):
+    with pytest.raises(error, match=message):
+        pooled(operator, change)
+
+
+def test_a_pooling_refuses_a_gradient_of_another_shape():
+    assert pooled("avg_pool_forward", {}).shape == (1, 2, 4, 4)
+    with pytest.raises(ValueError, match=r"dy has shape \(1, 2, 5, 5\): must be \(1, 2, 4, 4\)"):
+        pooled("avg_pool_backward", {})
+
+
+def pooled(operator: str, change: dict[str, Any]) -> Any:
+    g = PoolGeometry.parse("pool n1 c2 h5 w5 r2 s2 u1")
+    kernel = load([IMPLS / "jax_native"]).implementations["jax-cpu"].find(operator, g, "fp32", "nchw")
+    array = jnp.ones(change.get("shape", (1, 2, 5, 5)), change.get("dtype", "float32"))
+    usual = {**OPERATORS[operator].parameters(g), "layout": "nchw"}
+    return kernel.function(array, **{name: change.get(name, value) for name, value in usual.items()})
+
+
+def test_a_window_that_begins_behind_the_image_is_dropped():
+    """It took the padding after an image of one column for a window more, and refused it."""
+    one, problem = (
+        load([IMPLS / "jax_native"]).implementations["jax-cpu"],
+        typed("maxpool n2 c3 w1 s1 u2 p0:2 d2 ceil1"),
+    )
+    verdict = verify(Case(one, OPERATORS["max_pool_forward"], problem, Variant("fp32", "ncw", "fixed"), 0))
+    assert verdict.status == "pass", verdict.reason

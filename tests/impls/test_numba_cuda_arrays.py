@@ -27,7 +27,9 @@ def reasons(value: str | None, before: str = "") -> list[str]:
     """Why each kind is unavailable in a new process, with the variable set to a value."""
     environment = {name: text for name, text in os.environ.items() if name != bridge_module.VARIABLE}
     environment |= {} if value is None else {bridge_module.VARIABLE: value}
-    script = f"{before}\nfrom conformance import numba_cuda_arrays as arrays\nfrom tests.conftest import ROOT, absence\n"
+    script = (
+        f"{before}\nfrom conformance import numba_cuda_arrays as arrays\nfrom tests.conftest import ROOT, absence\n"
+    )
     script += "print(*[absence(arrays(simulator=kind).require) for kind in (False, True)], sep='\\n')"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)

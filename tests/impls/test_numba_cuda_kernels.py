@@ -41,19 +41,16 @@ def test_every_tile_of_the_table_is_right(monkeypatch, operator, problem, number
     assert verdict.status == "pass", verdict.reason
 
 
-@only_simulated
-@pytest.mark.parametrize("kernel", [DIRECT, TILED, IGEMM])
-@pytest.mark.parametrize("operator", NAMES)
-def test_one_dimension_is_a_row(kernel, operator):
-    verdict = tried(implementations()[kernel], operator, "n2 c6 w9 k6 s3 u2 p1:0 d2 g3 b1")
-    assert verdict.status == "pass", verdict.reason
+ROW = "n2 c6 w9 k6 s3 u2 p1:0 d2 g3 b1"
+PLANES = "n1 c3 d4 h3 w4 k6 t2 r3 s2 u1x1x2 p1 g3 b1"
+"""Depthwise, of which no kernel knows planes: it goes through a tile."""
 
 
 @only_simulated
+@pytest.mark.parametrize(("kernel", "problem"), [(DIRECT, ROW), (TILED, ROW), (IGEMM, ROW), (IGEMM, PLANES)])
 @pytest.mark.parametrize("operator", NAMES)
-def test_depthwise_of_planes_is_right(operator):
-    """No kernel for depthwise knows planes: it goes through a tile."""
-    verdict = tried(implementations()[IGEMM], operator, "n1 c3 d4 h3 w4 k6 t2 r3 s2 u1x1x2 p1 g3 b1")
+def test_one_and_three_dimensions_are_right(kernel, problem, operator):
+    verdict = tried(implementations()[kernel], operator, problem)
     assert verdict.status == "pass", verdict.reason
 
 

@@ -6,18 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from conformance.implementations.registry import load
-from conformance.inputs import Expectation, Recipe
-from conformance.judge import Contract, outputs_of
-from conformance.operators import OPERATORS, Arrays, ConvBnGeometry
+from conformance.operators import ConvBnGeometry
 from conformance.resources import IMPLS
 
 torch = pytest.importorskip("torch")
 
-EXACT = Contract()
 CASES = {
     "plain": "bn n2 c2 h4 w4 k3 r3 s3 p1",
     "groups": "bn n2 c4 h4 w3 k4 r3 s3 p1 g2",
@@ -113,90 +109,6 @@ def test_gradient_may_be_kept_in_a_graph(fused, name: str, prepared):
     assert all(map(torch.equal, plain, kept))
 
 
-def unfused(g: ConvBnGeometry, x: Any, w: Any, gamma: Any, beta: Any, mean: Any, var: Any) -> tuple[Any, ...]:
-    """torch's own pair; the statistics of the batch are what running ones become at momentum 1."""
-    functional = torch.nn.functional
-    (top, bottom), (left, right) = g.padding
-    image = functional.pad(x, (left, right, top, bottom))
-    z = functional.conv2d(image, w, None, g.stride, 0, g.dilation, g.groups)
-    if g.eps_outside:
-        y = (z - z.mean((0, 2, 3), keepdim=True)) / (z.std((0, 2, 3), keepdim=True) + g.eps)
-        y = y if gamma is None else y * gamma[:, None, None] + beta[:, None, None]
-    else:
-        y = functional.batch_norm(z, None, None, gamma, beta, True, 0.0, g.eps)
-    zeros = torch.zeros(g.k, dtype=z.dtype)
-    batch_mean, batch_var = moved_by_torch(z, zeros, zeros, 1.0)
-    biased = 1.0 if g.eps_outside else (g.count - 1) / g.count
-    return y, batch_mean, batch_var * biased, *(() if mean is None else moved_by_torch(z, mean, var, g.momentum))
-
-
-def moved_by_torch(z: Any, mean: Any, var: Any, momentum: float) -> tuple[Any, Any]:
-    """The running statistics of torch.nn.BatchNorm2d after a batch."""
-    norm = torch.nn.BatchNorm2d(len(mean), momentum=momentum, dtype=z.dtype)
-    norm.running_mean.copy_(mean)
-    norm.running_var.copy_(var)
-    norm(z.detach())
-    return norm.running_mean, norm.running_var
-
-
-def require_near(expected: Expectation, first: Arrays, second: Arrays) -> None:
-    """Two results, each within the bound of exact fp64 arithmetic of the same value."""
-    recipe = expected.recipe
-    outputs = outputs_of(
-        recipe.operator,
-        recipe.geometry,
-        recipe.dtype,
-        expected.inputs,
-        first,
-        expected.reference,
-        lambda: expected.magnitude,
-    )
-    assert len(outputs) == len(first)
-    for output in outputs:
-        allowed, s2 = output.limits(EXACT)
-        bound = 2 * allowed.bound(output.reference, s2)
-        assert (np.abs(first[output.name] - second[output.name]) <= bound).all(), output.name
-
-
-def draw(operator: str, g: ConvBnGeometry) -> tuple[Expectation, list[Any]]:
-    """fp64 inputs by position, None for those that are absent."""
-    expected = Expectation(Recipe(OPERATORS[operator], g, "fp64", "fixed", 0))
-    names = OPERATORS[operator].arguments
-    return expected, [torch.from_numpy(expected.inputs[n].copy()) if n in expected.inputs else None for n in names]
-
-
-def named(operator: str, g: ConvBnGeometry, results: Any) -> Arrays:
-    names = OPERATORS[operator].outputs(g)
-    return {name: result.detach().numpy() for name, result in zip(names, results, strict=True)}
-
-
-@GEOMETRIES
-def test_pair_equals_torch_forward(fused, g: ConvBnGeometry):
-    expected, given = draw("conv_bn_forward", g)
-    keywords = {"window": window(fused, g), "convention": convention(fused, g), "momentum": g.momentum}
-    first = named("conv_bn_forward", g, fused.conv_batch_norm(*given, **keywords))
-    require_near(expected, first, named("conv_bn_forward", g, unfused(g, *given)))
-
-
-@GEOMETRIES
-def test_pair_equals_torch_backward(fused, g: ConvBnGeometry):
-    expected, (dy, x, w, gamma) = draw("conv_bn_backward", g)
-    affine = [] if gamma is None else [gamma, torch.zeros_like(gamma)]
-    keywords = {"window": window(fused, g), "convention": convention(fused, g)}
-    pairs = (
-        lambda *leaves: fused.conv_batch_norm(*leaves, **keywords),
-        lambda *leaves: unfused(g, *leaves, *[None] * (6 - len(leaves))),
-    )
-    first, second = (gradients(pair, [x, w, *affine], dy) for pair in pairs)
-    require_near(expected, named("conv_bn_backward", g, first), named("conv_bn_backward", g, second))
-
-
-def gradients(function: Callable[..., Any], given: list[Any], dy: Any) -> tuple[Any, ...]:
-    leaves = [tensor.detach().requires_grad_() for tensor in given]
-    found: tuple[Any, ...] = torch.autograd.grad(function(*leaves)[0], leaves, dy)
-    return found
-
-
 @GEOMETRIES
 def test_norm_equals_the_pair_of_both(fused, g: ConvBnGeometry):
     """The fused function is the two others in a row, in fp64 where nothing is rounded in between: to the bit."""
@@ -210,7 +122,7 @@ def test_norm_equals_the_pair_of_both(fused, g: ConvBnGeometry):
 
 def test_running_statistics_are_new_tensors(fused):
     g = ConvBnGeometry.parse(CASES["plain"])
-    _, given = draw("conv_bn_forward", g)
+    given = [*drawn(g), torch.zeros(g.k, dtype=torch.float64), torch.ones(g.k, dtype=torch.float64)]
     before = [tensor.clone() for tensor in given]
     *_, mean, var = fused.conv_batch_norm(*given, window=window(fused, g))
     assert all(map(torch.equal, before, given))

@@ -301,16 +301,7 @@ def test_the_command_line_explains_itself(capsys: pytest.CaptureFixture[str]):
 
 
 def test_export_can_be_read_back(tmp_path: Path):
-    words = (
-        "--problem",
-        "edge.pad-top",
-        "--operator",
-        "conv_backward_data",
-        "--dtype",
-        "bf16",
-        "--distribution",
-        "wide",
-    )
+    words = "--problem=edge.pad-top", "--operator=conv_backward_data", "--dtype=bf16", "--distribution=wide"
     assert run("golden", "export", str(tmp_path / "new"), *words) == 0
     geometry = ConvGeometry.parse("n2 c4 h8 w8 k6 r3 s3 p2:0x0")
     chosen = [Recipe(OPERATORS["conv_backward_data"], geometry, "bf16", "wide", 0)]
@@ -318,16 +309,7 @@ def test_export_can_be_read_back(tmp_path: Path):
 
 
 def test_export_of_another_seed_draws_other_data(tmp_path: Path):
-    words = (
-        "--problem",
-        "n1 c2 h3 w3 k2 r1 s1",
-        "--dtype",
-        "fp32",
-        "--distribution",
-        "fixed",
-        "--operator",
-        "conv_forward",
-    )
+    words = "--problem=n1 c2 h3 w3 k2 r1 s1", "--operator=conv_forward", "--dtype=fp32", "--distribution=fixed"
     assert run("golden", "export", str(tmp_path), *words) == 0
     assert run("golden", "export", str(tmp_path), *words, "--seed", "7") == 0
     name = "conv_forward-n1_c2_h3_w3_k2_r1_s1-fp32-fixed{}.npz"

@@ -1,5 +1,4 @@
-"""Every family's judge: known-bad kernels are detected, known-good ones pass, and what errors of a family have in common
-is no reason to fail one."""
+"""Every family's judge: known-bad kernels are detected, known-good ones pass, and errors that elements share are no bias."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ from conformance.problems import PROBLEMS, typed
 
 OPERATOR = OPERATORS["conv_requantized"]
 KNOWN_BAD = tuple(mutant for mutant in MUTANTS if OPERATOR.name in mutant.operators and mutant.family == "formats")
+
+
 def expected(text: str, dtype: str = "int8", distribution: str = "scales", seed: int = 0) -> Expectation:
     return Expectation(Recipe(OPERATOR, parse(text), dtype, distribution, seed))
 
