@@ -16,8 +16,6 @@ from conformance.diagnosis.arrangements import misreadings
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.case import Absence
 from conformance.execution.claims import Claim, Key
-from conformance.execution.plan import Plan
-from conformance.execution.selection import Selection
 from conformance.implementations.implementation import ImplementationError, Unsupported
 from conformance.inputs import Expectation, Recipe
 from conformance.layouts import (
@@ -35,6 +33,7 @@ from conformance.operators import CONVOLUTIONS, OPERATORS, parse, takes
 from conformance.problems import PROBLEMS, Variant, at_level
 from impls.numpy_direct import conv
 from tests.conftest import Project
+from tests.plans import standard
 
 pytest_plugins = ["pytester"]
 
@@ -189,27 +188,10 @@ def test_an_unknown_layout_ends_the_run(project: Project):
 
 
 def cases_of(
-    one: Implementation, tmp_path: Path, layouts: tuple[str, ...] = LAYOUTS, operator: str = "conv_forward",
-    claims: Any = None,
-):  # fmt: skip
-    class Known:
-        def load(self, paths, known=None):
-            from conformance.implementations.registry import Registry
-
-            if known is None:
-                known = Registry()
-                known.implementations[one.name] = one
-                known.paths[one.name] = str(tmp_path / "acme.py")
-            return known
-
-        def load_installed(self, known):
-            return None
-
-    selection = Selection(
-        (), (tmp_path / "acme.py",), "standard", PROBLEMS, (operator,), ("fp32", "bf16"), layouts,
-        ("fixed", "special"), 0, "auto",
-    )  # fmt: skip
-    return list(Plan(selection, tmp_path, claims, loader=Known()).cases(operator, None))
+    one: Implementation, layouts: tuple[str, ...] = LAYOUTS, claims: Any = None, operator: str = "conv_forward"
+):
+    chosen = {"dtypes": ("fp32", "bf16"), "layouts": layouts, "distributions": ("fixed", "special")}
+    return [*standard(one, claims, operators=(operator,), **chosen).cases(operator, None)]
 
 
 def declaring(*layouts: str) -> Implementation:
@@ -220,9 +202,9 @@ def declaring(*layouts: str) -> Implementation:
 
 
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
-def test_each_layout_meets_grouped_depthwise_and_dense_problems(operator: str, tmp_path: Path):
+def test_each_layout_meets_grouped_depthwise_and_dense_problems(operator: str):
     found = set()
-    for case in cases_of(declaring(*GROUPED), tmp_path, operator=operator):
+    for case in cases_of(declaring(*GROUPED), operator=operator):
         if case.variant.layout in GROUPED and not case.problem.name.startswith("drawn."):
             g, v = case.problem.geometry, case.variant
             kind = "dense" if g.groups == 1 else "depthwise" if g.groups == g.c else "grouped"
@@ -231,26 +213,24 @@ def test_each_layout_meets_grouped_depthwise_and_dense_problems(operator: str, t
     assert {(layout, dtype) for layout, dtype, _ in found} == {*product(GROUPED, ("fp32", "bf16"))}
 
 
-def test_who_declares_no_such_layout_has_no_case_in_one(tmp_path: Path):
-    plain = cases_of(declaring("nchw"), tmp_path)
-    assert not [case for case in plain if case.variant.layout not in LAYOUTS]
-    (absence,) = [case for case in cases_of(declaring("nchw"), tmp_path, ("gnhwc",)) if hasattr(case, "cases")][:1]
-    rows = [(p.geometry, v) for p, variants in at_level(PROBLEMS, "standard") for v in variants if v.layout == "gnhwc"]
-    asked = [(geometry, v) for geometry, v in rows if v.distribution in ("fixed", "special")]
-    count = sum(
-        takes("conv_forward", g) and v.suits("conv_forward", g) for g, v in asked if v.dtype in ("fp32", "bf16")
-    )
-    assert count > 0
-    assert (absence.status, absence.reason, absence.cases) == ("unsupported", "layout gnhwc is not declared", count)
+def test_who_declares_no_such_layout_has_no_case_in_one():
+    assert not [case for case in cases_of(declaring("nchw")) if case.variant.layout not in LAYOUTS]
+    (absence,) = [case for case in cases_of(declaring("nchw"), ("gnhwc",)) if isinstance(case, Absence)]
+    asked = sum(
+        takes("conv_forward", p.geometry) and v.suits("conv_forward", p.geometry)
+        for p, variants in at_level(PROBLEMS, "standard") for v in variants
+        if v.layout == "gnhwc" and v.distribution in ("fixed", "special") and v.dtype in ("fp32", "bf16")
+    )  # fmt: skip
+    assert (absence.status, absence.reason) == ("unsupported", "layout gnhwc is not declared")
+    assert absence.cases == asked > 0
 
 
 def test_a_layout_that_is_claimed_and_no_longer_declared_is_a_failure(tmp_path: Path):
     rows = at_level([p for p in PROBLEMS if p.geometry.family == "conv"], "standard")
     geometry = next(p.geometry for p, variants in rows if Variant("fp32", "gnhwc", "fixed") in variants)
     key = Key("conv_forward", geometry.descriptor, "fp32", "gnhwc", "fixed")
-    source = tmp_path / "acme.py"
-    claim = Claim("acme", source, tmp_path / "acme.claims.json", "cpu", (), {}, frozenset([key]))
-    found = cases_of(declaring("nchw"), tmp_path, claims={"acme": claim})
+    claim = Claim("acme", tmp_path / "acme.py", tmp_path / "acme.claims.json", "cpu", (), {}, frozenset([key]))
+    found = cases_of(declaring("nchw"), claims={"acme": claim})
     (absence,) = [case for case in found if isinstance(case, Absence) and case.status == "fail"]
     assert absence.cases == 1
     assert "claimed in acme.claims.json, but unsupported: layout gnhwc is not declared" in absence.reason

@@ -6,7 +6,6 @@ import random
 import time
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -21,23 +20,20 @@ from conformance.__main__ import main
 from conformance.calibration.planted import PLANTED, Planted, distance
 from conformance.dtypes import DTYPES
 from conformance.execution.case import Absence, Case
-from conformance.execution.plan import DRAWN_PROBLEMS, Plan
-from conformance.execution.selection import Selection
+from conformance.execution.plan import DRAWN_PROBLEMS
 from conformance.execution.verify import verify
 from conformance.fuzzing.search import Search
 from conformance.fuzzing.shrink import simpler
-from conformance.implementations.registry import Registry
-from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import LAYOUTS, PROBLEMS, Variant, at_level, typed
 from conformance.problems.drawn import THIN, candidates, drawn
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
 from conformance.problems.regressions import CaseSpec, TableError, read, rows
-from conformance.resources import IMPLS
 from impls.numpy_direct.conv_requantized import conv_requantized
 from tests import kernels
 from tests.conftest import Project
+from tests.plans import standard
 
 pytest_plugins = ["pytester"]
 
@@ -88,23 +84,6 @@ def test_what_a_run_draws_is_new_and_the_same_for_a_seed(operator: str, rank: in
     assert not {p.geometry for p, _ in first} & {*known}
     # of some 190 pairs of values that a problem has, the tables lack some, though they were filled up with such ones
     assert sum(tables.new(features(p.geometry)) for p, _ in first) > 8 * 15
-
-
-def standard(one: Implementation, **changes: Any) -> Plan:
-    """The plan of a run of one implementation, in this process."""
-
-    class Loader:
-        def load(self, paths: Any, registry: Registry | None = None) -> Registry:
-            found = registry or Registry()
-            found.implementations[one.name] = one
-            return found
-
-        def load_installed(self, registry: Registry) -> None: ...
-
-    selection = Selection(
-        (), (), "standard", PROBLEMS, tuple(OPERATORS), ("fp32",), ("nchw",), tuple(DISTRIBUTIONS), 0, "auto"
-    )
-    return Plan(replace(selection, **changes), IMPLS, loader=Loader())
 
 
 def test_a_kernel_without_the_tables_usual_pair_is_verified_on_their_shapes_all_the_same():

@@ -1,4 +1,5 @@
-"""Every family's judge: known-bad kernels are detected, known-good ones pass, and errors that elements share are no bias."""
+"""Every family's judge: known-bad kernels are detected, known-good ones pass, errors that elements share are no
+bias."""
 
 from __future__ import annotations
 

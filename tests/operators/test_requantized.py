@@ -12,8 +12,6 @@ import pytest
 import conformance
 from conformance import Contract, Implementation
 from conformance.calibration.known_bad import MUTANTS
-from conformance.calibration.mutation import outcomes, rows
-from conformance.contract import ContractError
 from conformance.execution.export import export
 from conformance.execution.judge_outputs import judged
 from conformance.implementations.implementation import ImplementationError

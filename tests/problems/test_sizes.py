@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from conformance.dtypes import DTYPES
 from conformance.layouts import is_optional, layouts_of
 from conformance.operators import OPERATORS, ORDINARY
-from conformance.problems import PROBLEMS
+from conformance.problems import PROBLEMS, of_section
 
 Sizes = dict[str, Callable[[Any], int]]
 
@@ -160,3 +160,24 @@ TILES = {*range(1, 34), 63, 64, 65, 127, 128, 129, 255, 256, 257}
 def test_convolutions_meet_vectors_and_tiles_on_some_path(axis: str):
     met = {(IMAGE | FILTERS)[axis](geometry) for geometry, _ in standard("conv")}
     assert met >= TILES
+
+
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "n": (1, 2, 3),
+    "size": ((6, 7), (9, 5), (8, 8), (5, 11)),
+    "window": ((1, 1), (2, 2), (3, 3), (3, 1), (2, 4)),
+    "stride": ((1, 1), (2, 2), (3, 3), (1, 2), (2, 1)),
+    "padding": (((0, 0), (0, 0)), ((1, 1), (1, 1)), ((0, 1), (1, 0)), ((1, 1), (0, 0))),
+    "dilation": ((1, 1), (2, 2), (1, 2)),
+    "ceil_mode": (False, True),
+}
+
+
+@pytest.mark.parametrize("pair", list(combinations(FACTORS, 2)), ids=" and ".join)
+def test_maxima_meet_every_pair_of_values(pair: tuple[str, str]):
+    """All but padding on an axis where the window has one position, which no pooling has."""
+    found = {tuple(getattr(p.geometry, name) for name in pair) for p in of_section("max_pool", "pairwise")}
+    wanted = set(product(*(FACTORS[name] for name in pair)))
+    if set(pair) == {"window", "padding"}:
+        wanted = {(w, p) for w, p in wanted if all(size > 1 or not any(p[axis]) for axis, size in enumerate(w))}
+    assert wanted <= found
