@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +20,19 @@ from conformance.judge import Contract
 from conformance.judge.limits import limits
 from conformance.judge.residuals import measure
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays, parse
+from conformance.problems.parameters import SIMPLEST
+from conformance.problems.parameters import geometry as geometry_of
 from conformance.problems.table import applies
 
 
 def drawn(operator: str, text: str, dtype: str, distribution: str) -> Expectation:
     return Expectation(Recipe(OPERATORS[operator], parse(text), dtype, distribution, 3))
+
+
+def made(family: str, **sizes: int) -> Any:
+    """The simplest problem of a family but for these of its sizes."""
+    simplest = SIMPLEST[family, 2]
+    return geometry_of(family, simplest | {name: size for name, size in sizes.items() if name in simplest})
 
 
 def fractions(array: np.ndarray) -> np.ndarray:
@@ -94,11 +103,9 @@ def test_ends_of_the_range_are_exact_in_every_order(operator: str, dtype: str, d
 
 @pytest.mark.parametrize("operator", ORDINARY)
 def test_every_input_has_a_value_that_is_not_finite(operator: str):
-    text = {"conv": "", "conv_bn": "bn ", "avg_pool": "pool ", "max_pool": "maxpool ", "conv_transpose": "convt "}[
-        OPERATORS[operator].family
-    ]
-    window = "r3 s3 p1" if "pool" in text else "k12 r3 s3 p1" + (" b1" if not text else "")
-    expected = drawn(operator, f"{text}n2 c4 h8 w9 {window}" + (" u1" if "pool" in text else ""), "bf16", "nonfinite")
+    family = OPERATORS[operator].family
+    text = made(family, n=2, c=4, h=8, w=9, k=12, r=3, s=3, p0=1, p1=1, p2=1, p3=1, b=1).descriptor
+    expected = drawn(operator, text, "bf16", "nonfinite")
     if operator == "conv_bn_backward":
         assert all(np.isnan(expected.inputs[name]).any() for name in ("dy", "w", "gamma"))
     else:
@@ -150,13 +157,7 @@ def test_the_maximum_of_negative_zeros_is_negative() -> None:
 def test_an_empty_batch_has_every_distribution(operator: str):
     """Problems with it are drawn in all of them."""
     family = OPERATORS[operator].family
-    text = {
-        "conv": "n0 c4 h5 w5 k4 r3 s3 p1 b1",
-        "conv_bn": "bn n0 c4 h5 w5 k4 r3 s3",
-        "conv_transpose": "convt n0 c4 h5 w5 k4 r3 s3 p1 b1",
-        "conv_requantized": "q n0 c4 h5 w5 k4 r3 s3 p1 b1",
-    }.get(family)
-    geometry = parse(text or f"{family.replace('_', '').replace('avg', '')} n0 c3 h5 w5 r2 s2")
+    geometry = made(family, n=0, c=4, h=5, w=5, k=4, r=3, s=3, b=1)
     every = product(OPERATORS[operator].dtypes, FAMILIES[family].distributions)
     for dtype, distribution in ((d, name) for d, name in every if applies(name, d)):
         expected = Expectation(Recipe(OPERATORS[operator], geometry, dtype, distribution, 0))

@@ -17,7 +17,8 @@ from conformance.problems.parameters import SIMPLEST, geometry
 
 OPTIONS = {
     "n": (1, 2), "c": (1, 2), "k": (1, 2), "g": (1, 2, 3), "b": (0, 1), "ceil": (0, 1), "valid": (1, 0),
-    "outside": (0, 1), "div": (0, 0, 1, 3, 8), "zx": (0, 3, -128, 127), "zy": (0, -5, -128, 127), "affine": (1, 0), "run": (1, 0),
+    "outside": (0, 1), "div": (0, 0, 1, 3, 8), "zx": (0, 3, -128, 127), "zy": (0, -5, -128, 127),
+    "affine": (1, 0), "run": (1, 0),
 }  # fmt: skip
 
 

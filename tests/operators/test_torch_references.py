@@ -30,8 +30,8 @@ def in_torch(g: Any) -> bool:
 
 
 def dtypes(problem: Problem) -> list[str]:
-    """Those of the problem's fixed inputs, whose reference in float64 is exact. Averages are divided, and the few values
-    of bf16 tie."""
+    """Those of the problem's fixed inputs, whose reference in float64 is exact. Averages are divided; the few values of
+    bf16 tie."""
     only = {"avg_pool": ["fp32"], "max_pool": ["bf16"]}
     run = sorted({v.dtype for v in problem.variants if v.distribution == "fixed"})
     return only.get(problem.geometry.family, run)
