@@ -22,6 +22,7 @@ def standard(one: Implementation, claims: Any = None, **changes: Any) -> Plan:
         def load(self, paths: Any, registry: Registry | None = None) -> Registry:
             found = registry or Registry()
             found.implementations[one.name] = one
+            found.paths[one.name] = f"{one.name}.py"
             return found
 
         def load_installed(self, registry: Registry) -> None: ...
