@@ -235,6 +235,14 @@ def test_garbage_has_no_diagnosis(garbage: float):
     assert diagnosed(known, {name: np.full(array.shape, garbage) for name, array in known.reference.items()}) is None
 
 
+def test_a_few_elements_explain_nothing():
+    """A sixth of them is that of a flipped filter; the others are no numbers."""
+    known = case("conv_forward", PLAIN)
+    outputs = flipped(known)
+    outputs["y"][:, 1:] = np.nan
+    assert diagnosed(known, outputs) is None
+
+
 def test_a_diagnosis_is_a_phrase():
     assert str(Diagnosis(("stride ignored",), 0.0)) == "likely cause: stride ignored (explains 100%)"
     many = Diagnosis(("a", "b", "c", "d", "e"), 0.012)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.calibration.false_alarms import EIGHT_BITS, Row, verdicts
-from conformance.calibration.known_bad import MUTANTS, Mutant
+from conformance.calibration.known_bad import MUTANTS
 from conformance.calibration.known_good import KNOWN_GOOD, KnownGood
 from conformance.calibration.known_kernel import INT8, judgements
 from conformance.calibration.mutation import outcomes, rows, score
@@ -29,8 +29,8 @@ DETECTED = {
 are in test_known_bad; in batch normalisation, its own mistakes."""
 
 
-def of(name: str, kernels: tuple[Mutant, ...] | tuple[KnownGood, ...]) -> list[Mutant | KnownGood]:
-    return [kernel for kernel in kernels if kernel.name == name]
+def known_good(name: str) -> KnownGood:
+    return next(kernel for kernel in KNOWN_GOOD if kernel.name == name)
 
 
 @pytest.mark.parametrize("operator", DETECTED)
@@ -84,18 +84,16 @@ DEPENDENT = {
 
 @pytest.mark.parametrize(("name", "text", "dtype"), DEPENDENT.values(), ids=DEPENDENT)
 def test_errors_that_elements_share_are_no_bias(name: str, text: str, dtype: str):
-    (kernel,) = of(name, KNOWN_GOOD)
     recipe = Recipe(OPERATORS["avg_pool_backward"], parse(text), dtype, "fixed", 4)
-    (found,) = judgements(kernel, Expectation(recipe))
+    (found,) = judgements(known_good(name), Expectation(recipe))
     assert found.passed, found.explain()
 
 
 @pytest.mark.parametrize("name", ["pool-constant-matrix", "pool-prefix-sums-fp64"])
 def test_what_is_exempted_the_special_distribution_would_be_detected_there(name: str):
     """They are right about numbers, and wrong about NaN: a kernel of this kind needs a waiver."""
-    (kernel,) = of(name, KNOWN_GOOD)
+    kernel = known_good(name)
     recipe = Recipe(OPERATORS["avg_pool_forward"], parse("pool n2 c3 h9 w9 r3 s3 u2 p1"), "fp32", "special", SEED)
-    assert isinstance(kernel, KnownGood)
     assert set(kernel.exempted) == {"special", "nonfinite", "mixed"}
     assert not all(judgement.passed for judgement in judgements(kernel, Expectation(recipe)))
 
@@ -115,7 +113,8 @@ SOLE = {
 def test_part_of_the_judge_is_needed(part: str):
     name, operator, problem = SOLE[part]
     cases = [row for row in rows(operator, "full", [problem]) if row[1].dtype == "fp32"]
-    (whole,), (weakened,) = (outcomes(of(name, MUTANTS), operator, cases, frozenset(w)) for w in ([], [part]))
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
+    (whole,), (weakened,) = (outcomes([mutant], operator, cases, frozenset(without)) for without in ([], [part]))
     assert whole.detected
     assert (weakened.differs, weakened.detected) == (True, False)
 

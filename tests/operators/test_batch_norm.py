@@ -59,8 +59,9 @@ class Exact:
 
     def normalised(self, mean: np.ndarray, var: np.ndarray) -> np.ndarray:
         roots = np.array([v.sqrt() + self.eps if self.g.eps_outside else (v + self.eps).sqrt() for v in var])
-        found: np.ndarray = (self.z - self.of_channel(mean)) / self.of_channel(roots)
-        return found * self.parameter("gamma", 1) + self.parameter("beta", 0)
+        found: np.ndarray = (self.z - self.of_channel(mean)) / self.of_channel(roots) * self.parameter("gamma", 1)
+        found += self.parameter("beta", 0)
+        return found
 
     def conv_bn_forward(self) -> Arrays:
         var, unbiased = self.squares / (self.m - int(self.g.eps_outside)), self.squares / (self.m - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -26,17 +27,34 @@ INPUTS = {
 """Of which the definition is exact in float64; the few values of bf16 tie."""
 
 
+def require_definition(recipe: Recipe) -> None:
+    expected = Expectation(recipe)
+    exact = by_definition(recipe.operator.name, recipe.geometry, expected.inputs)
+    assert exact.keys() == expected.reference.keys()
+    for name, array in exact.items():
+        np.testing.assert_array_equal(expected.reference[name], array)
+
+
 @pytest.mark.parametrize("family", INPUTS)
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_reference_is_the_definition(family: str, data: st.DataObject):
     geometry, (dtype, distribution) = data.draw(geometries(family)), data.draw(st.sampled_from(INPUTS[family]))
     for operator in FAMILIES[family].operators:
-        expected = Expectation(Recipe(operator, geometry, dtype, distribution, 1))
-        exact = by_definition(operator.name, geometry, expected.inputs)
-        assert exact.keys() == expected.reference.keys()
-        for name, array in exact.items():
-            np.testing.assert_array_equal(expected.reference[name], array)
+        require_definition(Recipe(operator, geometry, dtype, distribution, 1))
+
+
+@pytest.mark.parametrize("text", [
+    "pool n1 c1 h7 w6 r3 s3 u2x3 ceil1", "pool n1 c1 h4 w5 r2 s3 u3x2 p1 ceil1", "pool n1 c1 h6 w5 r3 s4 u2x3 p1 ceil1 valid1",
+    "pool n1 c1 h5 w6 r3 s4 u2x1 p0:2x3:1 valid1", "pool n1 c1 h6 w5 r4 s3 u3x2 p1:2x0:1 ceil1", "pool n1 c1 h7 w8 r2 s1 u3",
+    "pool n1 c1 h5 w6 r3 s3 u2 p1 ceil1 valid1 div5", "pool n1 c1 h2 w2 r3 s3 u1 p1", "maxpool n1 c1 h7 w8 r2 s1 u3",
+    "maxpool n1 c1 h9 w8 r3 s2 u2x1 p1:2x0:1 d2x3 ceil1", "maxpool n1 c2 h5 w6 r3 s4 u2x1 p0:2x3:1",
+])  # fmt: skip
+def test_reference_of_a_pooling_is_the_definition_at_its_edges(text: str):
+    """Windows that are dropped, cut off, or lie apart; divisors of one edge alone."""
+    geometry = parse(text)
+    for operator, known in itertools.product(FAMILIES[geometry.family].operators, INPUTS[geometry.family]):
+        require_definition(Recipe(operator, geometry, *known, 1))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -25,8 +25,8 @@ def in_torch(g: Any) -> bool:
     if "pool" in g.family:
         same = all(a == b and 2 * a <= taps for (a, b), taps in zip(g.padding, g.window, strict=True))
         fits = all(size >= taps for size, taps in zip(g.size, g.window, strict=True))
-        return same and (g.family == "max_pool" or g.rank == 2 or (g.rank == 3 and fits))
-    return g.family == "conv" or (g.family == "conv_transpose" and max(g.n, g.groups) < COMPARED)
+        return same and bool(g.family == "max_pool" or g.rank == 2 or (g.rank == 3 and fits))
+    return g.family == "conv" or bool(g.family == "conv_transpose" and max(g.n, g.groups) < COMPARED)
 
 
 def dtypes(problem: Problem) -> list[str]:
