@@ -44,12 +44,22 @@ def test_reference_is_the_definition(family: str, data: st.DataObject):
         require_definition(Recipe(operator, geometry, dtype, distribution, 1))
 
 
-@pytest.mark.parametrize("text", [
-    "pool n1 c1 h7 w6 r3 s3 u2x3 ceil1", "pool n1 c1 h4 w5 r2 s3 u3x2 p1 ceil1", "pool n1 c1 h6 w5 r3 s4 u2x3 p1 ceil1 valid1",
-    "pool n1 c1 h5 w6 r3 s4 u2x1 p0:2x3:1 valid1", "pool n1 c1 h6 w5 r4 s3 u3x2 p1:2x0:1 ceil1", "pool n1 c1 h7 w8 r2 s1 u3",
-    "pool n1 c1 h5 w6 r3 s3 u2 p1 ceil1 valid1 div5", "pool n1 c1 h2 w2 r3 s3 u1 p1", "maxpool n1 c1 h7 w8 r2 s1 u3",
-    "maxpool n1 c1 h9 w8 r3 s2 u2x1 p1:2x0:1 d2x3 ceil1", "maxpool n1 c2 h5 w6 r3 s4 u2x1 p0:2x3:1",
-])  # fmt: skip
+EDGES = (
+    "pool n1 c1 h7 w6 r3 s3 u2x3 ceil1",
+    "pool n1 c1 h4 w5 r2 s3 u3x2 p1 ceil1",
+    "pool n1 c1 h6 w5 r3 s4 u2x3 p1 ceil1 valid1",
+    "pool n1 c1 h5 w6 r3 s4 u2x1 p0:2x3:1 valid1",
+    "pool n1 c1 h6 w5 r4 s3 u3x2 p1:2x0:1 ceil1",
+    "pool n1 c1 h7 w8 r2 s1 u3",
+    "pool n1 c1 h5 w6 r3 s3 u2 p1 ceil1 valid1 div5",
+    "pool n1 c1 h2 w2 r3 s3 u1 p1",
+    "maxpool n1 c1 h7 w8 r2 s1 u3",
+    "maxpool n1 c1 h9 w8 r3 s2 u2x1 p1:2x0:1 d2x3 ceil1",
+    "maxpool n1 c2 h5 w6 r3 s4 u2x1 p0:2x3:1",
+)
+
+
+@pytest.mark.parametrize("text", EDGES)
 def test_reference_of_a_pooling_is_the_definition_at_its_edges(text: str):
     """Windows that are dropped, cut off, or lie apart; divisors of one edge alone."""
     geometry = parse(text)
