@@ -7,7 +7,7 @@ import platform
 import pytest
 
 from tests.conftest import Project
-from tests.test_floating_point import GLIBC, ROUNDING
+from tests.formats.test_floating_point import GLIBC, ROUNDING
 
 pytest_plugins = ["pytester"]
 

@@ -16,7 +16,7 @@ from conformance.implementations import registry
 from conformance.operators import FAMILIES, OPERATORS, parse
 from conformance.resources import IMPLS
 from tests import kernels
-from tests.test_floating_point import GLIBC, ROUNDING, switched
+from tests.formats.test_floating_point import GLIBC, ROUNDING, switched
 
 CONV = "n2 c4 h7 w7 k4 r3 s3 p2 d1x2"
 PROBLEMS = {

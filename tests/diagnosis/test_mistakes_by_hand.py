@@ -1,0 +1,259 @@
+"""Diagnosis names mistakes that were written as loops of their own, so that the library is not only asked about itself,
+and nothing where results are right, noise or garbage."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.calibration.known_kernels import MUTANTS
+from conformance.diagnosis.diagnose import Diagnosis, diagnose
+from conformance.inputs import Expectation, Recipe
+from conformance.operators import CONVOLUTIONS, OPERATORS, POOLINGS, Arrays, ConvGeometry, parse
+from conformance.operators.known_kernels.structure import planted
+from conformance.operators.mistakes import fitted
+from conformance.operators.table import LIBRARY
+
+pytestmark = pytest.mark.usefixtures("mistakes_computed_once")
+
+PLAIN = "n2 c5 h17 w13 k6 r3 s5 u3x1 p0:3x2:1 d2x1 b1"
+SMALL = "n2 c6 h8 w4 k9 r2 s3 u2x1 p1:2x2:1 d1x2 g3"
+SEED = 20261121
+
+
+@functools.cache
+def case(operator: str, descriptor: str, distribution: str = "fixed") -> Expectation:
+    return Expectation(Recipe(OPERATORS[operator], parse(descriptor), "fp32", distribution, SEED))
+
+
+def diagnosed(known: Expectation, outputs: Arrays, reference: Arrays | None = None) -> Diagnosis | None:
+    """Of outputs rounded to fp32."""
+    stored = {name: array.astype(np.float32) for name, array in outputs.items()}
+    return diagnose(known.recipe.operator, known.recipe.geometry, known.inputs, stored, reference)
+
+
+def names(found: Diagnosis | None) -> tuple[str, ...]:
+    return () if found is None else found.names
+
+
+def flipped(known: Expectation, inputs: Arrays | None = None) -> Arrays:
+    """Outputs of a filter that is flipped in W."""
+    flip = planted(next(mistake for mistake in LIBRARY if mistake.name == "filter flipped in W"))
+    return flip.run(known.recipe.operator, known.recipe.geometry, inputs or known.inputs, "fp32")
+
+
+def test_noise_beside_a_mistake_names_no_other():
+    known = case("conv_forward", PLAIN)
+    outputs = flipped(known)
+    outputs["y"] *= 1 + 0.01 * np.random.default_rng(SEED).standard_normal(outputs["y"].shape).astype(np.float32)
+    found = diagnosed(known, outputs, known.reference)
+    assert found is not None
+    assert found.names == ("filter flipped in W",)
+    assert found.residual > 0.002
+
+
+def test_an_output_of_small_numbers_is_explained_as_well():
+    """Noise in dbias, which is a million times smaller than dw, is not the flip that dw shows."""
+    known = case("conv_backward_weight", PLAIN)
+    larger = known.holding(known.inputs | {"x": known.inputs["x"] * np.float32(2**20)})
+    outputs = flipped(larger)
+    outputs["dbias"] = np.random.default_rng(SEED).permutation(outputs["dbias"])
+    assert diagnosed(larger, outputs, larger.reference) is None
+
+
+Index = tuple[int, ...]
+Place = Callable[[ConvGeometry, Index, Index], tuple[Index, Index]]
+
+
+def right(g: ConvGeometry, y: Index, tap: Index) -> tuple[Index, Index]:
+    """The elements of x and w in one product of y[n,k,i,j]; tap is (c, r, s) within the group."""
+    (n, k, i, j), (c, r, s), ((top, _), (left, _)) = y, tap, g.padding
+    group = k // (g.k // g.groups)
+    row, column = i * g.stride[0] + r * g.dilation[0] - top, j * g.stride[1] + s * g.dilation[1] - left
+    return (n, group * (g.c // g.groups) + c, row, column), (k, c, r, s)
+
+
+def moved(move: Callable[[ConvGeometry, Index, Index, Index, Index], tuple[Index, Index]]) -> Place:
+    """`right`, then changed by something that knows everything."""
+    return lambda g, y, tap: move(g, y, tap, *right(g, y, tap))
+
+
+BY_HAND: dict[str, Place] = {
+    "filter flipped in H and W": moved(lambda g, y, t, x, w: (x, (*w[:2], g.r - 1 - w[2], g.s - 1 - w[3]))),
+    "filter flipped in W": moved(lambda g, y, t, x, w: (x, (*w[:3], g.s - 1 - w[3]))),
+    "dilation ignored": moved(
+        lambda g, y, t, x, w: (
+            (*x[:2], x[2] - t[1] * (g.dilation[0] - 1), x[3] - t[2] * (g.dilation[1] - 1)),
+            w,
+        )
+    ),
+    "padding of H one too large before": moved(lambda g, y, t, x, w: ((*x[:2], x[2] - 1, x[3]), w)),
+    "padding of W one too small before": moved(lambda g, y, t, x, w: ((*x[:3], x[3] + 1), w)),
+    "group off by one the other way": moved(
+        lambda g, y, t, x, w: ((x[0], (x[1] + g.c // g.groups) % g.c, *x[2:]), w),
+    ),
+    "input channels interleaved over groups": moved(
+        lambda g, y, t, x, w: ((x[0], t[0] * g.groups + y[1] // (g.k // g.groups), *x[2:]), w),
+    ),
+    "image n uses image n+1": moved(lambda g, y, t, x, w: (((x[0] + 1) % g.n, *x[1:]), w)),
+    "last tap of the filter left out": moved(
+        lambda g, y, t, x, w: ((-1,) * 4 if t[1:] == (g.r - 1, g.s - 1) else x, w),
+    ),
+    "padding of H mirrored (before and after exchanged)": moved(
+        lambda g, y, t, x, w: ((*x[:2], x[2] + g.padding[0][0] - g.padding[0][1], x[3]), w)
+    ),
+    "padding of W mirrored (before and after exchanged)": moved(
+        lambda g, y, t, x, w: ((*x[:3], x[3] + g.padding[1][0] - g.padding[1][1]), w)
+    ),
+    "last place of y (dy) left out": moved(
+        lambda g, y, t, x, w: ((-1,) * 4 if y[2:] == (g.y.shape[2] - 1, g.y.shape[3] - 1) else x, w),
+    ),
+    "last element of y (dy) left out": moved(
+        lambda g, y, t, x, w: ((-1,) * 4 if y == tuple(size - 1 for size in g.y.shape) else x, w),
+    ),
+    "last element of x (dx) left out": moved(
+        lambda g, y, t, x, w: ((-1,) * 4 if x == tuple(size - 1 for size in g.x.shape) else x, w),
+    ),
+    "padding repeats the edge instead of zero": moved(
+        lambda g, y, t, x, w: ((*x[:2], min(max(x[2], 0), g.h - 1), min(max(x[3], 0), g.w - 1)), w),
+    ),
+}
+
+
+def by_hand(operator: str, g: ConvGeometry, inputs: Arrays, place: Place) -> Arrays:
+    """The sum over all taps; what lies outside the image is zero."""
+    values = {name: array.astype(np.float64) for name, array in inputs.items()}
+    (name, tensor), *_ = OPERATORS[operator].outputs(g).items()
+    out = np.zeros(tensor.shape)
+    for y in itertools.product(*map(range, g.y.shape)):
+        for tap in itertools.product(range(g.c // g.groups), range(g.r), range(g.s)):
+            x, w = place(g, y, tap)
+            if 0 <= x[2] < g.h and 0 <= x[3] < g.w:
+                at = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y}
+                first, second = (values[key][at[key]] for key in values)
+                out[at[name]] += first * second
+    return {name: out}
+
+
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
+@pytest.mark.parametrize("mistake", [*BY_HAND, ""])
+def test_mistakes_of_convolutions_are_named(operator: str, mistake: str):
+    known = case(operator, SMALL)
+    found = names(diagnosed(known, by_hand(operator, known.recipe.geometry, known.inputs, BY_HAND.get(mistake, right))))
+    assert mistake in found if mistake else not found
+
+
+POOLED: dict[str, Place] = {
+    "": right,
+    "padding of H one too large before": BY_HAND["padding of H one too large before"],
+    "last column of the window left out": moved(lambda g, y, t, x, w: ((-1,) * 4 if t[2] == g.s - 1 else x, w)),
+    "average over the repeated edge in place of padding": BY_HAND["padding repeats the edge instead of zero"],
+    "average over circular padding": moved(lambda g, y, t, x, w: ((*x[:2], x[2] % g.h, x[3] % g.w), w)),
+}
+
+
+@pytest.mark.parametrize("mistake", POOLED)
+@pytest.mark.parametrize("operator", POOLINGS)
+def test_mistakes_of_averages_are_named(operator: str, mistake: str):
+    """An average is a depthwise convolution with one share for all positions of the window."""
+    known = case(operator, "pool n3 c4 h9 w11 r3 s4 u2x1 p1:2x2:1")
+    depthwise = ConvGeometry.parse("n3 c4 h9 w11 k4 r3 s4 u2x1 p1:2x2:1 g4")
+    direction = "conv_forward" if operator == "avg_pool_forward" else "conv_backward_data"
+    inputs = known.inputs | {"w": np.full(depthwise.filter.shape, 1 / 12)}
+    found = names(diagnosed(known, by_hand(direction, depthwise, inputs, POOLED[mistake])))
+    assert mistake in found if mistake else not found
+
+
+def test_bias_that_is_not_offset_by_the_group_is_named():
+    known = case("conv_forward", "n2 c6 h5 w4 k9 r3 s3 p1 g3 b1")
+    bias = known.inputs["bias"]
+    wrong = known.reference["y"] + (np.tile(bias[:3], 3) - bias)[:, None, None]
+    assert names(diagnosed(known, {"y": wrong})) == ("bias of the first group for every group",)
+
+
+def test_filters_of_another_group_are_named():
+    known = case("conv_forward", "n2 c6 h5 w4 k12 r3 s3 p1 g3 b1")
+    x, w, bias = (known.inputs[name] for name in ("x", "w", "bias"))
+    one, reference = ConvGeometry.parse("n2 c2 h5 w4 k1 r3 s3 p1 b1"), known.recipe.operator.reference
+    dealt = [
+        reference(one, {"x": x[:, 2 * (k % 3) :][:, :2], "w": w[k:][:1], "bias": bias[k:][:1]})["y"] for k in range(12)
+    ]
+    found = diagnosed(known, {"y": np.concatenate(dealt, axis=1)})
+    assert names(found) == ("filters dealt out to groups in turn (k % groups)",)
+
+
+@pytest.mark.parametrize("what", ["stride", "padding", "dilation"])
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
+def test_what_a_kernel_of_two_dimensions_knows_is_named_in_three(operator: str, what: str):
+    known = case(operator, "n2 c3 d9 h8 w7 k4 t2 r2 s2 u1x2x3 p2:1x1:0x0:1 dil3x2x1")
+    recipe, values = known.recipe, getattr(known.recipe.geometry, what)
+    seen = replace(recipe.geometry, **{what: (values[1], *values[1:])})
+    shapes = {name: tensor.shape for name, tensor in recipe.operator.inputs(seen).items()}
+    given = {name: fitted(array, shapes[name]) for name, array in known.inputs.items()}
+    outputs = recipe.operator.reference(seen, given)
+    wanted = {name: fitted(array, known.reference[name].shape) for name, array in outputs.items()}
+    assert f"{what} of H used for D" in names(diagnosed(known, wanted))
+
+
+@pytest.mark.parametrize(
+    ("operator", "text", "family"),
+    [
+        *itertools.product(
+            CONVOLUTIONS, ["n3 c10 h14 w11 k15 r3 s2 u2x3 p1:2x0:1 d1x2 g5 b1"], ["precision", "scale", "memory"]
+        ),
+        *itertools.product(POOLINGS, ["pool n3 c5 h11 w9 r3 s2 u2x1 p1:2x0:1"], ["precision", "scale"]),
+    ],
+)
+def test_no_structure_is_named_where_it_is_right(operator: str, text: str, family: str):
+    """Errors of arithmetic must not be taken for a wrong index: a wrong name costs its reader a day."""
+    known = case(operator, text)
+    recipe = known.recipe
+    concerned = [m for m in MUTANTS if m.family == family and m.applies(operator, recipe.geometry, "fp32")]
+    with np.errstate(all="ignore"):
+        found = {
+            m.name: diagnosed(known, m.run(recipe.operator, recipe.geometry, known.inputs, "fp32")) for m in concerned
+        }
+    assert len(found) > 10
+    assert [name for name, diagnosis in found.items() if diagnosis] == []
+
+
+@pytest.mark.parametrize("distribution", ["integer", "impulse", "special", "wide"])
+def test_a_mistake_is_named_on_every_distribution(distribution: str):
+    known = case("conv_forward", PLAIN, distribution)
+    with np.errstate(all="ignore"):
+        assert "filter flipped in W" in names(diagnosed(known, flipped(known)))
+
+
+@pytest.mark.parametrize("garbage", [np.nan, 0.5, np.inf])
+def test_garbage_has_no_diagnosis(garbage: float):
+    known = case("conv_forward", PLAIN)
+    assert diagnosed(known, {name: np.full(array.shape, garbage) for name, array in known.reference.items()}) is None
+
+
+def test_a_few_elements_explain_nothing():
+    """A sixth of them is that of a flipped filter; the others are no numbers."""
+    known = case("conv_forward", PLAIN)
+    outputs = flipped(known)
+    outputs["y"][:, 1:] = np.nan
+    assert diagnosed(known, outputs) is None
+
+
+def test_a_diagnosis_is_a_phrase():
+    assert str(Diagnosis(("stride ignored",), 0.0)) == "likely cause: stride ignored (explains 100%)"
+    many = Diagnosis(("a", "b", "c", "d", "e"), 0.012)
+    assert str(many) == "likely cause: a, or b, or c, or 2 more (explains 98.8%)"
+
+
+def test_a_mistake_in_one_of_two_results_is_named():
+    """dw without the last image, and dbias, which another loop makes, with it: nothing explained both."""
+    known = case("conv_backward_weight", "n3 c6 h8 w4 k9 r2 s3 p1 g3 b1")
+    dy = known.inputs["dy"].copy()
+    dy[-1] = 0
+    shorter = known.holding(known.inputs | {"dy": dy}).reference["dw"]
+    found = diagnosed(known, known.reference | {"dw": shorter})
+    assert str(found) == "likely cause: last image left out (in dw alone)"

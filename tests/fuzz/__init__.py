@@ -1,1 +1,0 @@
-"""Bytes that somebody else wrote, at every edge where the suite reads some: `python -m tests.fuzz --help`."""

@@ -1,0 +1,382 @@
+"""Problems that no table has: how runs draw them, how a search finds failures, tells them apart and shrinks them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance import Implementation
+from conformance.__main__ import main
+from conformance.dtypes import DTYPES
+from conformance.execution.case import Absence, Case
+from conformance.execution.plan import DRAWN_PROBLEMS
+from conformance.execution.verify import verify
+from conformance.fuzzing.search import Search
+from conformance.operators import FAMILIES, OPERATORS, parse, takes
+from conformance.operators.spatial import RANKS
+from conformance.problems import LAYOUTS, PROBLEMS, Variant, at_level, typed
+from conformance.problems.drawn import THIN, candidates, drawn
+from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
+from conformance.problems.regressions import CaseSpec, TableError, read, rows
+from impls.numpy_direct.conv_requantized import conv_requantized
+from tests import kernels
+from tests.conftest import Project
+from tests.plans import standard
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_a_drawn_problem_exists_is_cheap_and_is_its_parameters(family: str, rank: int, seed: int):
+    made = drawn(family, random.Random(seed).choice, THIN, rank=rank)
+    assert made.rank == rank
+    assert geometry(family, parameters(made)) == typed(made.descriptor).geometry == made
+    assert all(most >= amount for most, amount in zip(THIN, cost(made), strict=True))
+
+
+def test_parameters_of_every_table_make_its_problems():
+    assert all(geometry(p.geometry.family, parameters(p.geometry)) == p.geometry for p in PROBLEMS)
+
+
+def test_an_implementation_of_several_ranks_draws_some_of_each():
+    one = Implementation("acme")
+    one.implements("conv_forward", dtypes=("fp32",), layouts=("nchw", "ncw", "ncdhw"))(right)
+    found = standard(one, layouts=LAYOUTS).drawn("conv_forward", None)
+    ranks = Counter(case.problem.geometry.rank for case in found if isinstance(case, Case))
+    assert ranks == dict.fromkeys(RANKS, DRAWN_PROBLEMS)
+
+
+def test_a_search_covers_every_rank_that_a_kernel_has_and_is_of_a_round():
+    one = Implementation("acme")
+    one.implements("conv_forward", dtypes=("fp32",), layouts=("nwc", "ndhwc"))(right)
+    search = Search(one, ("conv_forward",), 0)
+    found = [*search.drawn(3)]
+    assert {row.geometry.rank for row in found} == {1, 3}
+    assert found == [*search.drawn(3)]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_what_a_run_draws_is_new_and_the_same_for_a_seed(operator: str, rank: int):
+    first, again, other = (list(islice(candidates(operator, seed, rank), 8)) for seed in (0, 0, 1))
+    assert first == again
+    assert not {p.geometry.descriptor for p, _ in first} & {p.geometry.descriptor for p, _ in other}
+    tables = Coverage()
+    taken = (p.geometry for p, _ in at_level(PROBLEMS, "standard") if takes(operator, p.geometry))
+    known = [geometry for geometry in taken if geometry.rank == rank]
+    for one in known:
+        tables.add(features(one))
+    assert not {p.geometry for p, _ in first} & {*known}
+    # of some 190 pairs of values that a problem has, the tables lack some, though they were filled up with such ones
+    assert sum(tables.new(features(p.geometry)) for p, _ in first) > 8 * 15
+
+
+def test_a_kernel_without_the_tables_usual_pair_is_verified_on_their_shapes_all_the_same():
+    """One of fp32 in channels last was run on a third of the problems, and was right on these."""
+    one = Implementation("acme")
+    one.implements("conv_forward", dtypes=("fp32",), layouts=("nhwc",), when=lambda p: p.n < 9)(right)
+    cases = standard(one, layouts=LAYOUTS).cases("conv_forward", None)
+    taken = (case for case in cases if isinstance(case, Case) and case.variant.layout == "nhwc")
+    supported = {case.problem.geometry for case in taken}
+    tables = (p for p, _ in at_level(PROBLEMS, "standard") if p.geometry.family == "conv" and p.geometry.rank == 2)
+    pairs = {p.geometry: {(v.dtype, v.layout, v.storage) for v in p.variants} for p in tables if p.geometry.n < 9}
+    ordinary = {geometry for geometry, known in pairs.items() if ("fp32", "nchw", "") in known}
+    assert ordinary <= supported
+
+
+def test_a_kernel_that_takes_what_tables_have_gets_nothing_beyond_them():
+    one = acme(right)
+    plan = standard(one, layouts=LAYOUTS, dtypes=DTYPES)
+    tables: dict[str, set[Variant]] = {}
+    for problem, variants in at_level(PROBLEMS, "standard"):
+        tables.setdefault(problem.name, set()).update(variants)
+    cases = [case for case in plan.cases("conv_forward", None) if isinstance(case, Case)]
+    beyond = [case for case in cases if case.variant not in tables.get(case.problem.name, ())]
+    drawn = [case for case in beyond if case.problem.name not in tables]
+    assert len(drawn) == DRAWN_PROBLEMS
+    known = [{(v.dtype, v.layout) for v in tables[case.problem.name]} for case in beyond if case not in drawn]
+    assert known
+    assert not any(("fp32", "nchw") in pairs for pairs in known)
+    assert len({case.id for case in cases}) == len(cases)
+
+
+def acme(kernel: Any, **declared: Any) -> Implementation:
+    one = Implementation("acme")
+    one.implements("conv_forward", dtypes=("fp32",), layouts=("nchw",), **declared)(kernel)
+    return one
+
+
+def drawn_cases(one: Implementation) -> list[Case]:
+    return [case for case in standard(one).drawn("conv_forward", None) if isinstance(case, Case)]
+
+
+def right(x, w, bias, *, stride, padding, dilation, groups):
+    return kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+def key(x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    return tuple(x_shape), tuple(w_shape), tuple(stride), tuple(map(tuple, padding)), tuple(dilation)
+
+
+TABLES = {
+    key(g.x.shape, g.filter.shape, g.stride, g.padding, g.dilation)
+    for g in (p.geometry for p in PROBLEMS if p.geometry.family == "conv")
+}
+
+
+def dictionary(x, w, bias, *, stride, padding, dilation, groups):
+    """Right on the problems of the tables, and on no other."""
+    y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return y if key(x.shape, w.shape, stride, padding, dilation) in TABLES else y * 2
+
+
+def test_a_kernel_that_knows_the_tables_fails_on_what_a_run_draws():
+    ends = []
+    for kernel in (right, dictionary):
+        cases = [case for case in standard(acme(kernel)).cases("conv_forward", None) if isinstance(case, Case)]
+        of_tables = [case for case in cases if not case.problem.name.startswith("drawn.")]
+        assert [verify(case).status for case in of_tables[::50]] == ["pass"] * len(of_tables[::50])
+        ends.append([verify(case).status for case in cases[len(of_tables) :]])
+    assert ends == [["pass"] * DRAWN_PROBLEMS, ["fail"] * DRAWN_PROBLEMS]
+
+
+def test_an_implementation_draws_what_it_takes_or_is_counted_as_unsupported():
+    takes_one = acme(right, when=lambda p: p.r == p.s == 1 and p.groups == 1)
+    found = drawn_cases(takes_one)
+    assert found
+    assert {(case.problem.geometry.r, case.problem.geometry.groups) for case in found} == {(1, 1)}
+    (absence,) = standard(acme(right, when=lambda p: p.n == 77)).drawn("conv_forward", None)
+    assert isinstance(absence, Absence)
+    assert (absence.status, absence.cases) == ("unsupported", 1)
+    assert not list(standard(takes_one).drawn("conv_backward_data", None))
+
+
+def test_a_waiver_that_a_drawn_problem_does_not_need_is_no_failure():
+    one = acme(right)
+    one.waive("conv_forward", reason="a", url="https://example.org/1")
+    assert {verify(case).status for case in drawn_cases(one)} == {"pass"}
+
+
+def interacting(x, w, bias, *, stride, padding, dilation, groups):
+    """Two defects, each where parameters meet."""
+    if stride[0] > 2 and groups > 1:
+        raise IndexError(f"tile {x.shape[1]}")
+    y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    if dilation[1] > 1 and padding[1] == (0, 0) and x.shape[1] % 2:
+        y[..., -1] *= 1.5
+    return y
+
+
+def searched(one: Implementation, rounds: int = 3, **given: Any) -> Search:
+    search = Search(one, tuple(OPERATORS), 0, **given)
+    for number in range(rounds):
+        list(search.run(number, time.monotonic() + 60))
+    return search
+
+
+def test_a_search_tells_failures_apart_and_shrinks_each_to_the_smallest():
+    first, again = (searched(acme(interacting), 1) for _ in range(2))
+    found = {(f.kind.text.split(":")[0], f.rows[-1].geometry.descriptor) for f in first.findings}
+    assert found == {
+        ("raised IndexError", "n1 c2 h1 w1 k2 r1 s1 u3x1 g2"),
+        ("wrong y", "n1 c1 h1 w1 k1 r1 s1 d1x2"),
+    }
+    assert [str(f.rows[-1]) for f in first.findings] == [str(f.rows[-1]) for f in again.findings]
+    assert sum(f.cases for f in first.findings) == first.statuses["fail"] + first.statuses["error"] > 2
+    assert all("--problem" in f.command for f in first.findings)
+
+
+def test_a_search_of_a_right_kernel_finds_nothing_and_covers_pairs():
+    search = searched(acme(right), 2)
+    assert (search.findings, set(search.statuses)) == ([], {"pass"})
+    (values, _), (pairs, most), (triples, _) = (search.coverage["conv_forward"].share(size) for size in (1, 2, 3))
+    assert values < pairs < triples
+    assert 0.25 < pairs / most < 1
+
+
+def test_calls_that_a_failure_needs_are_found_and_shrunk():
+    kept: dict[Any, Any] = {}
+
+    def remembers(x, w, bias, *, stride, padding, dilation, groups):
+        """Keeps the padding by the shapes."""
+        pad = kept.setdefault((x.shape, w.shape, stride), padding)
+        return right(x, w, bias, stride=stride, padding=pad, dilation=dilation, groups=groups)
+
+    search = searched(acme(remembers), 1, restart=kept.clear)
+    finding = search.findings[0]
+    assert len(finding.rows) == 2
+    kept.clear()
+    assert [search.verify(row).status for row in finding.rows] == ["pass", "fail"]
+    before, after = (parameters(row.geometry) for row in finding.rows)
+    assert {name for name in before if before[name] != after[name]} <= {"p0", "p1", "p2", "p3"}
+    goal = SIMPLEST["conv", 2]
+    assert sum(abs(after[name] - goal[name]) for name in goal) < 8
+
+
+def padding_without_zero_point(x, w, bias, scale, *, stride, padding, dilation, groups, x_zero_point, y_zero_point):
+    zero_point = 0 if groups > 1 and dilation[0] > 1 else x_zero_point
+    return conv_requantized(
+        x, w, bias, scale, stride=stride, padding=padding, dilation=dilation, groups=groups,
+        x_zero_point=zero_point, y_zero_point=y_zero_point,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "smallest"), [
+    ("nchw", "q n1 c2 h1 w1 k2 r1 s1 d2x1 g2 zx1"),
+    ("ncw", "q n1 c2 w1 k2 s1 d2 g2 zx1"),
+])  # fmt: skip
+def test_kernels_of_8_bits_are_searched_in_what_they_declare(layout: str, smallest: str):
+    one = Implementation("acme")
+    declared = one.implements("conv_requantized", dtypes=("int8", "fp8_e4m3"), layouts=(layout,))
+    declared(padding_without_zero_point)
+    search = searched(one, 1)
+    found = {str(finding.rows[-1]).replace("zx-1", "zx1") for finding in search.findings}
+    assert found == {f"conv_requantized | {smallest} | int8 {layout} scales | 0"}
+    assert {row.variant.dtype for row in search.drawn(0)} == {"int8", "fp8_e4m3"}
+
+
+def test_what_no_kernel_can_do_is_not_drawn():
+    """A batch without images has no statistics."""
+    one = Implementation("acme")
+    one.implements("conv_bn_forward")(lambda x, w, gamma, beta, running_mean, running_var, **_: x)
+    none, two = (
+        CaseSpec("conv_bn_forward", parse(f"bn n{n} c1 h1 w1 k1 r1 s1"), Variant("fp32", "nchw", "fixed"), 0)
+        for n in (0, 2)
+    )
+    search = Search(one, ("conv_bn_forward",), 0)
+    assert [search._takes(row) for row in (none, two)] == [False, True]
+
+
+def test_a_row_is_its_text():
+    first = "conv_forward | n1 c2 h5 w5 k2 r3 s3 | bf16 nhwc fixed | 7"
+    line = f"{first}; max_pool_forward | maxpool n1 c2 h5 w5 r3 s3 | fp32 nchw integer | 0"
+    assert "; ".join(map(str, rows(line))) == line
+
+
+BAD = {
+    "form": ("conv_forward n1", "must be: operator | descriptor"),
+    "operator": ("conv | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed | 0", "'conv' is no operator"),
+    "problem": ("conv_forward | n1 | fp32 nchw fixed | 0", "'n1': field 'c' is missing"),
+    "family": ("conv_forward | pool n1 c1 h1 w1 r1 s1 | fp32 nchw fixed | 0", "conv_forward does not take"),
+    "variant": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw scaled | 0", "a distribution of conv"),
+    "wide": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp64 nchw wide | 0", "no such distribution in fp64"),
+    "seed": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed | x", "'x': the seed must be a whole number"),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD)
+def test_a_bad_table_is_refused_by_file_and_line(line: str, message: str, tmp_path: Path):
+    file = tmp_path / "table.txt"
+    file.write_text(f"# a comment\n{line}\n")
+    with pytest.raises(TableError) as error:
+        read(file)
+    assert message in str(error.value)
+    assert str(error.value).startswith(f"{file}, line 2: ")
+
+
+def test_a_run_takes_the_rows_of_a_table(project: Project):
+    project.kernel(body="return y + (stride[0] == 3)")
+    project.write("found.txt", "# acme\nconv_forward | n1 c1 h1 w1 k1 r1 s1 u3x1 | fp32 nchw fixed | 5\n")
+    outcome = project.run("--problems=found.txt")
+    assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "fail": 1})
+    (failed,) = (record for record in outcome.records if record["status"] == "fail")
+    assert (failed["descriptor"], failed["seed"]) == ("n1 c1 h1 w1 k1 r1 s1 u3x1", 5)
+    assert "--problem 'n1 c1 h1 w1 k1 r1 s1 u3x1'" in failed["command"]
+    project.write("found.txt", "nonsense")
+    outcome = project.run("--problems=found.txt")
+    assert outcome.exit == 4
+    assert "found.txt, line 1: 'nonsense': must be: operator" in outcome.text
+
+
+def test_the_calls_of_a_row_come_in_order():
+    calls = []
+
+    def kernel(x, w, bias):
+        calls.append(x.shape[2])
+        return w[:, :, 0, 0] * x
+
+    line = "; ".join(f"conv_forward | n1 c1 h{h} w1 k1 r1 s1 | fp32 nchw fixed | 0" for h in (3, 1, 2))
+    plan = standard(acme(kernel), regressions=(rows(line),), level="smoke", problems=())
+    (case,) = plan.cases("conv_forward", None)
+    assert isinstance(case, Case)
+    assert verify(case).status == "pass"
+    assert calls == [3, 1, 2]
+
+
+KERNEL = """
+import os
+import numpy as np
+from conformance import Implementation
+from tests import kernels
+
+acme = Implementation("acme")
+
+@acme.implements("conv_forward", dtypes=("fp32",), layouts=("nchw",))
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+    if BAD and stride[1] > 3 and groups > 1:
+        os.abort()
+    return kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+"""
+
+
+def fuzz(*words: str) -> tuple[int, str]:
+    printed = StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        code = main(["fuzz", *words])
+    return code, printed.getvalue()
+
+
+def test_the_command_finds_saves_and_goes_on(tmp_path: Path):
+    good, bad, table = tmp_path / "good.py", tmp_path / "bad.py", tmp_path / "found.txt"
+    good.write_text(KERNEL.replace("BAD", "False"))
+    bad.write_text(KERNEL.replace("BAD", "True"))
+    code, text = fuzz(str(good), "--minutes=0.02")
+    assert (code, "nothing found" in text) == (0, True), text
+    code, text = fuzz(str(bad), "--minutes=0.15", f"--save={table}")
+    assert code == 1, text
+    assert "ended by SIGABRT" in text
+    (line,) = (str(found[0]) for found in read(table))
+    assert line == "conv_forward | n1 c2 h1 w1 k2 r1 s1 u1x4 g2 | fp32 nchw integer | 0"
+    assert f"reproduce: conformance run {bad} --operator conv_forward --problem 'n1 c2 h1 w1 k2 r1 s1 u1x4 g2'" in text
+    assert fuzz(str(bad), "--replay", line)[0] == 1
+    code, text = fuzz(str(bad), "--minutes=0.02", f"--save={table}", "--resume")
+    assert (code, len(read(table))) == (1, 1), text  # known, and not found again
+
+
+WRONG = {
+    "file": (("nowhere.py",), "--impl nowhere.py: no such file"),
+    "operator": (("numpy-direct", "--operator=conv"), "--operator conv: unknown"),
+    "minutes": (("numpy-direct", "--minutes=0"), "--minutes"),
+    "resume": (("numpy-direct", "--resume"), "--resume: give the table of the search, --save FILE"),
+    "seed": (("numpy-direct", "--seed=-1"), "--seed -1: must be a whole number"),
+    "replay": (("numpy-direct", "--replay=x"), "'x': must be: operator"),
+}
+
+
+def test_a_search_that_is_interrupted_says_so_by_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "acme.py").write_text(KERNEL.replace("BAD", "False"))
+
+    def interrupted(*_: object):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "run", interrupted)
+    assert fuzz(str(tmp_path / "acme.py"), "--minutes=0.01")[0] == 2
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_command_line_is_refused(words: tuple[str, ...], message: str):
+    code, text = fuzz(*words)
+    assert (code, message in text, "Traceback" in text) == (4, True, False), text

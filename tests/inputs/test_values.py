@@ -1,0 +1,171 @@
+"""Inputs with all bits of a format, and at the ends of its range: references, and what kernels are let off."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.calibration.mutation import outcomes
+from conformance.dtypes import DTYPES, FORMATS, STORAGE
+from conformance.execution.judge_outputs import judged
+from conformance.inputs import Expectation, Recipe
+from conformance.inputs.stream import Stream
+from conformance.judge import Contract
+from conformance.judge.limits import limits
+from conformance.judge.residuals import measure
+from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays, parse
+from conformance.operators.known_kernels.kernel import DEFAULT, Mutant, exact
+from conformance.problems.parameters import SIMPLEST
+from conformance.problems.parameters import geometry as geometry_of
+from conformance.problems.table import applies
+
+
+def drawn(operator: str, text: str, dtype: str, distribution: str) -> Expectation:
+    return Expectation(Recipe(OPERATORS[operator], parse(text), dtype, distribution, 3))
+
+
+def made(family: str, **sizes: int) -> Any:
+    """The simplest problem of a family but for these of its sizes."""
+    simplest = SIMPLEST[family, 2]
+    return geometry_of(family, simplest | {name: size for name, size in sizes.items() if name in simplest})
+
+
+def fractions(array: np.ndarray) -> np.ndarray:
+    return np.array([Fraction(value) for value in array.astype(np.float64).flat], object).reshape(array.shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_significands_use_the_first_bit_and_the_last(dtype: str):
+    precision = FORMATS[dtype].precision
+    values = Stream("some").significands((3, 50_000), precision, STORAGE[dtype]).astype(np.float64)
+    assert (np.abs(values) >= 0.5).all()
+    assert (np.abs(values) < 1).all()
+    assert (np.ldexp(values, precision) % 2 == 1).all()
+    assert abs(values.mean()) < 0.02
+    np.testing.assert_array_equal(values[0, :9], Stream("some").significands((9,), precision, np.dtype(np.float64)))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_references_of_all_bits_are_exact(dtype: str):
+    """Sums of products, and averages, in rational numbers; the low part leaves less than 2^-100."""
+    conv = drawn("conv_forward", "n2 c3 h3 w3 k4 r3 s3 b1", dtype, "bits")
+    pool = drawn("avg_pool_forward", "pool n2 c2 h3 w3 r3 s3 valid1", dtype, "bits")
+    x, w, bias = (fractions(conv.inputs[name]) for name in ("x", "w", "bias"))
+    wanted = {
+        "conv_forward": [(x[n] * w[k]).sum() + bias[k] for n in range(2) for k in range(4)],
+        "avg_pool_forward": [image.sum() / 9 for image in fractions(pool.inputs["x"]).reshape(4, 9)],
+    }
+    for expected in (conv, pool):
+        high = expected.reference["y"].reshape(-1)
+        low = expected.rest["y"].reshape(-1) if dtype == "fp64" else np.zeros_like(high)
+        for value, first, second in zip(wanted[expected.recipe.operator.name], high, low, strict=True):
+            assert first == float(value)
+            left = abs(value - Fraction(first) - Fraction(second))
+            assert left <= abs(value) * Fraction(2) ** (-100 if dtype == "fp64" else -53)
+
+
+def test_errors_are_measured_from_both_parts():
+    exact_value, allowed = np.ones(4), limits(Contract(), "fp64", 1)
+    rest = np.full(4, 2.0**-54)
+    found = measure(exact_value + 2.0**-52, exact_value, exact_value, allowed, rest)
+    assert found.total == 4 * (2.0**-52 - 2.0**-54)
+
+
+@pytest.mark.parametrize("distribution", ["range", "subnormal"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operator", CONVOLUTIONS)
+def test_ends_of_the_range_are_exact_in_every_order(operator: str, dtype: str, distribution: str):
+    """In the accumulator's format, with the terms of a group the other way round."""
+    expected = drawn(operator, "n2 c4 h6 w7 k8 r3 s3 p1", dtype, distribution)
+    format, wide = FORMATS[dtype], np.float64 if dtype == "fp64" else np.float32
+    backwards = {name: array[::-1, ::-1].astype(wide) for name, array in expected.inputs.items()}
+    with np.errstate(over="ignore"):
+        (found,) = expected.recipe.operator.reference(expected.recipe.geometry, backwards, wide).values()
+        (reference,) = expected.reference.values()
+        stored = reference.astype(wide).astype(STORAGE[dtype])
+        np.testing.assert_array_equal(found[::-1, ::-1].astype(STORAGE[dtype]), stored)
+    sizes = np.abs(stored.astype(np.float64))
+    if distribution == "range":
+        assert np.isinf(sizes).any()
+        assert (np.isfinite(sizes) & (sizes > 2.0 ** (format.emax - 6))).any()
+        assert not ((sizes > 0) & (sizes < format.smallest_normal)).any()
+    else:
+        assert ((sizes > 0) & (sizes < format.smallest_normal)).any()
+        assert all(
+            ((np.abs(a.astype(np.float64)) < format.smallest_normal) & (a != 0)).any() for a in expected.inputs.values()
+        )
+
+
+@pytest.mark.parametrize("operator", ORDINARY)
+def test_every_input_has_a_value_that_is_not_finite(operator: str):
+    family = OPERATORS[operator].family
+    text = made(family, n=2, c=4, h=8, w=9, k=12, r=3, s=3, p0=1, p1=1, p2=1, p3=1, b=1).descriptor
+    expected = drawn(operator, text, "bf16", "nonfinite")
+    if operator == "conv_bn_backward":
+        assert all(np.isnan(expected.inputs[name]).any() for name in ("dy", "w", "gamma"))
+    else:
+        spoiled = {n for n, array in expected.inputs.items() if not np.isfinite(array.astype(np.float64)).all()}
+        assert spoiled == expected.inputs.keys() - ({"x"} if operator == "conv_bn_forward" else set())
+    main = expected.reference[next(iter(expected.reference))]
+    assert operator == "conv_bn_backward" or np.isfinite(main).any()
+
+
+def test_exempted_distributions_are_not_counted():
+    """A kernel that flushes everything beneath the normal range keeps a contract that says so."""
+
+    def run(operator, geometry, inputs: Arrays, dtype: str) -> Arrays:
+        return {n: np.where(np.abs(a) < 2.0**-126, 0, a) for n, a in exact(operator, geometry, inputs, dtype).items()}
+
+    recipe = Recipe(OPERATORS["conv_forward"], parse("n1 c2 h4 w4 k4 r1 s1"), "fp32", "subnormal", 0)
+    for contract, detected in ((DEFAULT, True), (Contract(subnormals="flushed"), False)):
+        (found,) = outcomes([Mutant("flushing", "values", run, contract, base=exact)], "conv_forward", [("", recipe)])
+        assert found.detected == found.differs == detected
+
+
+@pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
+def test_large_fp16_sums_fit_and_half_of_them_do_not(operator: str) -> None:
+    recipe = Recipe(OPERATORS[operator], parse("n2 c16 h4 w5 k16 r3 s3 p1"), "fp16", "large", 0)
+    expected = Expectation(recipe)
+    (total,) = expected.reference.values()
+    positive = np.maximum(expected.inputs[recipe.operator.operand], 0)
+    half = recipe.operator.reference(recipe.geometry, expected.inputs | {recipe.operator.operand: positive})
+    assert np.abs(total).max() <= 65504 < min(part.max() for part in half.values())
+
+
+def test_small_holds_the_smallest_normal_numbers_and_nothing_subnormal() -> None:
+    expected = Expectation(Recipe(OPERATORS["conv_forward"], parse("n1 c4 h4 w4 k4 r1 s1"), "fp32", "small", 0))
+    for array in (*expected.inputs.values(), *expected.reference.values()):
+        sizes = np.abs(array[array != 0].astype(np.float64))
+        assert 2.0**-126 <= sizes.min() < 2.0**-118
+
+
+def test_the_maximum_of_negative_zeros_is_negative() -> None:
+    expected = Expectation(
+        Recipe(OPERATORS["max_pool_forward"], parse("maxpool n2 c5 h8 w9 r2 s3"), "fp32", "mixed", 0)
+    )
+    right = {"y": expected.reference["y"].astype(np.float32)}
+    assert judged(expected, right, Contract())[0].passed
+    assert not judged(expected, {"y": right["y"] + np.float32(0)}, Contract())[0].passed
+
+
+@pytest.mark.parametrize("operator", [name for name, one in OPERATORS.items() if one.takes_empty_batch])
+def test_an_empty_batch_has_every_distribution(operator: str):
+    """Problems with it are drawn in all of them."""
+    family = OPERATORS[operator].family
+    geometry = made(family, n=0, c=4, h=5, w=5, k=4, r=3, s=3, b=1)
+    every = product(OPERATORS[operator].dtypes, FAMILIES[family].distributions)
+    for dtype, distribution in ((d, name) for d, name in every if applies(name, d)):
+        expected = Expectation(Recipe(OPERATORS[operator], geometry, dtype, distribution, 0))
+        assert all(not np.any(array) for array in expected.reference.values())
+
+
+@pytest.mark.parametrize("text", ["maxpool n1 c3 h4 w4 r2 s2", "maxpool n1 c3 h4 w4 r4 s4"])
+def test_a_maximum_of_minus_infinities_alone_is_asked_for(text: str):
+    """Also of a window that covers the image: two engines of others began such a search with the smallest number."""
+    expected = drawn("max_pool_forward", text, "fp32", "mixed").reference["y"]
+    assert np.isneginf(expected[0, 2]).all()
+    assert not np.isneginf(expected[0, :2]).all()

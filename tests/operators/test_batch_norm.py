@@ -1,0 +1,178 @@
+"""Convolution with batch normalisation: the reference to sixty digits, and bounds that are its own."""
+
+from __future__ import annotations
+
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.execution.judge_outputs import judged
+from conformance.inputs import Expectation, Recipe
+from conformance.judge import Contract, outputs_of
+from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, parse
+from conformance.operators.conv_bn.steps import Steps
+from tests.operators.definitions import convolved, gradients
+
+SMALL = {
+    "inside": "bn n2 c2 h4 w3 k3 r3 s2 p1 mom30",
+    "outside": "bn n2 c2 h4 w3 k3 r2 s2 eps3 outside1",
+    "groups": "bn n2 c4 h4 w5 k4 r2 s3 u2x1 p0:1x1:0 d1x2 g2 eps1",
+    "bare": "bn n3 c2 h3 w3 k2 r3 s3 p1 affine0 run0",
+    "two elements": "bn n2 c2 h3 w3 k3 r3 s3 eps2",
+    "two elements, outside": "bn n2 c2 h3 w3 k3 r3 s3 eps2 outside1",
+}
+DIGITS = 60
+ULPS = 8
+"""Of float64, at the largest element of an output, or of the terms that cancel in it."""
+
+
+def expected(operator: str, text: str, dtype: str = "fp32", distribution: str = "fixed", seed: int = 1) -> Expectation:
+    return Expectation(Recipe(OPERATORS[operator], ConvBnGeometry.parse(text), dtype, distribution, seed))
+
+
+def decimals(array: np.ndarray) -> np.ndarray:
+    """Exactly, as an array of objects."""
+    found: np.ndarray = np.vectorize(lambda value: Decimal(float(value)), otypes=[object])(array)
+    return found
+
+
+class Exact:
+    """Everything in Decimal, as Ioffe and Szegedy write it, gradients by their chain rule."""
+
+    def __init__(self, g: ConvBnGeometry, inputs: Arrays) -> None:
+        self.g, self.given = g, {name: decimals(array) for name, array in inputs.items()}
+        self.z = convolved(g, self.given["x"], self.given["w"], Decimal(0))
+        self.eps, self.m = Decimal(g.eps), Decimal(g.count)
+        self.mean = self.z.sum(axis=(0, 2, 3)) / self.m
+        self.squares = ((self.z - self.of_channel(self.mean)) ** 2).sum(axis=(0, 2, 3))
+        self.terms: dict[str, Decimal] = {}
+
+    @staticmethod
+    def of_channel(values: Any) -> Any:
+        return values.reshape(1, -1, 1, 1)
+
+    def parameter(self, name: str, absent: int) -> Any:
+        return self.of_channel(self.given.get(name, np.full(self.g.k, Decimal(absent))))
+
+    def normalised(self, mean: np.ndarray, var: np.ndarray) -> np.ndarray:
+        roots = np.array([v.sqrt() + self.eps if self.g.eps_outside else (v + self.eps).sqrt() for v in var])
+        found: np.ndarray = (self.z - self.of_channel(mean)) / self.of_channel(roots) * self.parameter("gamma", 1)
+        found += self.parameter("beta", 0)
+        return found
+
+    def conv_bn_forward(self) -> Arrays:
+        var, unbiased = self.squares / (self.m - int(self.g.eps_outside)), self.squares / (self.m - 1)
+        share = Decimal(self.g.momentum)
+        found = {"y": self.normalised(self.mean, var), "mean": self.mean, "var": var}
+        for name, new in (("running_mean", self.mean), ("running_var", unbiased)):
+            if name in self.given:
+                found[name] = (1 - share) * self.given[name] + share * new
+        return found
+
+    def conv_bn_inference(self) -> Arrays:
+        return {"y": self.normalised(self.given["running_mean"], self.given["running_var"])}
+
+    def conv_bn_backward(self) -> Arrays:
+        freedom, d = self.m - int(self.g.eps_outside), self.z - self.of_channel(self.mean)
+        root = np.array([(q / freedom + (0 if self.g.eps_outside else self.eps)).sqrt() for q in self.squares])
+        s = root + (self.eps if self.g.eps_outside else 0)
+        dy = self.given["dy"]
+        scaled = dy * self.parameter("gamma", 1)
+        largest = max(map(abs, (scaled / self.of_channel(s)).reshape(-1)))
+        for name, other in (("dx", "w"), ("dw", "x")):
+            self.terms[name] = largest * max(map(abs, self.given[other].reshape(-1)))
+        by_var = -(scaled * d).sum(axis=(0, 2, 3)) / (s * s) / (2 * root)
+        by_mean = -scaled.sum(axis=(0, 2, 3)) / s
+        dz = scaled / self.of_channel(s) + 2 * d * self.of_channel(by_var / freedom) + self.of_channel(by_mean / self.m)
+        found = gradients(self.g, dz, self.given["x"], self.given["w"], Decimal(0))
+        if self.g.affine:
+            found |= {"dgamma": (dy * d).sum(axis=(0, 2, 3)) / s, "dbeta": dy.sum(axis=(0, 2, 3))}
+        return found
+
+
+@pytest.mark.parametrize("distribution", ["fixed", "scaled", "shifted"])
+@pytest.mark.parametrize("text", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("operator", NORMALISED)
+def test_reference_is_right_to_the_last_digits(operator: str, text: str, distribution: str):
+    case = expected(operator, text, distribution=distribution)
+    with localcontext() as context:
+        context.prec = DIGITS
+        definition = Exact(case.recipe.geometry, case.inputs)
+        exact = getattr(definition, operator)()
+        assert list(exact) == list(case.reference)
+        for name, array in case.reference.items():
+            unit = max(definition.terms.get(name, 0), *map(abs, exact[name].reshape(-1))) * Decimal(2) ** -53
+            worst = max(map(abs, (decimals(array) - exact[name]).reshape(-1)))
+            assert worst <= ULPS * unit, f"{name}: {float(worst / unit) if unit else worst} units"
+
+
+@pytest.mark.parametrize("operator", NORMALISED)
+@pytest.mark.parametrize("text", SMALL.values(), ids=SMALL)
+def test_steps_of_the_mistakes_are_right_where_none_is_changed(text: str, operator: str):
+    case = expected(operator, text)
+    found = Steps().outputs(operator, case.recipe.geometry, case.inputs)
+    for name, exact in case.reference.items():
+        np.testing.assert_array_max_ulp(found[name].astype(np.float32), exact.astype(np.float32), 1)
+
+
+def test_constant_channels_have_no_variance_and_y_is_beta():
+    g = ConvBnGeometry.parse("bn n2 c4 h6 w5 k4 r3 s3 eps9")
+    case = expected("conv_bn_forward", g.descriptor, distribution="shifted")
+    np.testing.assert_array_equal(case.reference["var"][[0]], 0)
+    np.testing.assert_array_equal(case.reference["y"][:, 0], case.inputs["beta"][0])
+    assert np.all(case.reference["var"][1:] > 0)
+    dy = expected("conv_bn_backward", g.descriptor, distribution="shifted").reference
+    assert np.all(np.isfinite(dy["dx"]))
+    assert dy["dgamma"][0] == 0
+
+
+def test_a_variance_far_below_the_mean_keeps_its_digits():
+    g = ConvBnGeometry.parse("bn n4 c1 h1 w1 k1 r1 s1")
+    z = np.array([1 + 3 * 2.0**-40, 1 - 2.0**-41, 1, 1 + 2.0**-42])
+    inputs = {"x": z.reshape(4, 1, 1, 1), "w": np.ones((1, 1, 1, 1)), "gamma": np.ones(1), "beta": np.zeros(1)}
+    inputs |= {"running_mean": np.zeros(1), "running_var": np.ones(1)}
+    found = OPERATORS["conv_bn_forward"].reference(g, inputs)
+    mean = sum(map(Fraction, z)) / 4
+    var = sum((Fraction(v) - mean) ** 2 for v in z) / 4
+    assert found["var"][0] == float(var)
+    assert found["mean"][0] == float(mean)
+
+
+def test_bounds_whose_squares_leave_float32_are_numbers():
+    """A limit that is no number failed every element: of a right kernel with bf16 sums, one output a channel."""
+    operator, geometry = OPERATORS["conv_bn_backward"], parse("bn n3 c1 w510 k2 s511 u5 p0:1 affine0 eps9 outside1")
+    expected = Expectation(Recipe(operator, geometry, "fp32", "fixed", 0))
+    outputs = outputs_of(
+        operator, geometry, "fp32", expected.inputs, expected.reference, expected.reference,
+        lambda: expected.magnitude, expected.rest,
+    )  # fmt: skip
+    for output in outputs:
+        _, bound = output.limits(Contract(accumulate="bf16"))
+        assert np.isfinite(bound).all(), output.name
+
+
+def test_a_few_large_results_are_judged_as_few():
+    """Running variances of other data make some of 1,024 channels far larger: their roundings are all there is in the
+    rms, and every right kernel's exceeded a limit for 3,072."""
+    operator, geometry = OPERATORS["conv_bn_inference"], parse("bn n3 c24 h2 w2 k1024 r2 s2 u5x3 p1:0 g8 affine0 mom0")
+    one, other = (Expectation(Recipe(operator, geometry, "fp16", "fixed", seed)) for seed in (0, 1))
+    mixed = one.holding(one.inputs | {"running_var": other.inputs["running_var"]})
+
+    for change, right in ((1.0, True), (1.0003, False)):
+        outputs = {name: (array * change).astype(np.float16) for name, array in mixed.reference.items()}
+        (found,) = judged(mixed, outputs, Contract(), "exact")
+        assert found.passed == right, found.explain()
+
+
+@pytest.mark.parametrize("operator", NORMALISED)
+def test_filters_that_are_not_finite_end_in_slices(operator: str):
+    """Wide filters are convolved slice by slice; with NaN among them there was no last one, and memory ran out."""
+    found = expected(operator, "bn n2 c1 h3 w3 k12 r1 s1 eps3", "fp64", "nonfinite")
+    with np.errstate(all="ignore"):
+        plain = Steps().outputs(operator, found.recipe.geometry, found.inputs)
+    assert any(np.isnan(array).any() for array in found.reference.values())
+    for name, array in found.reference.items():
+        np.testing.assert_allclose(array, plain[name], rtol=1e-9)
