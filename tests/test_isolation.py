@@ -20,7 +20,7 @@ from conformance.execution.reaper import TOKEN, Reaper
 from conformance.execution.workers import Workers
 from conformance.operators import FAMILIES
 from conformance.problems import PROBLEMS
-from conformance.worker import wire
+from conformance.worker import call, wire
 from tests.conftest import Project
 from tests.misbehaviours import MISBEHAVIOURS
 
@@ -174,9 +174,9 @@ def test_an_array_that_is_dropped_before_it_was_sent_is_freed(tmp_path: Path):
         bridge: Any = workers.load([file]).implementations["acme"].arrays
         held = bridge.from_host(np.zeros(3))
         bridge.from_host(np.zeros(4))
-        assert bridge.ask(dict[str, str], "require") == {"alive": "1"}
+        assert bridge.perform(call.described, bridge) == {"alive": "1"}
         del held
-        assert bridge.ask(dict[str, str], "require") == {"alive": "0"}
+        assert bridge.perform(call.described, bridge) == {"alive": "0"}
 
 
 def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):

@@ -31,7 +31,7 @@ from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Accuracy, Measurement, Visit, compared
 from conformance.timing.run import Run, TimedKernel
 from conformance.timing.unet_table import Direction
-from conformance.worker import instruments
+from conformance.worker import measuring
 from tests.timing_fakes import CEILINGS, OTHER, TINY, case_of
 
 AWKWARD = 'first, "second"; a|b <c>\nsecond line'
@@ -186,7 +186,7 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
 def frameworks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is loaded, for all that the machine's description knows: a test must not change threads of others."""
     loaded: dict[str, Any] = {}
-    monkeypatch.setattr(instruments, "sys", SimpleNamespace(modules=loaded))
+    monkeypatch.setattr(measuring, "sys", SimpleNamespace(modules=loaded))
     return loaded
 
 

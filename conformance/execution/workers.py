@@ -24,7 +24,7 @@ from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import described
 from conformance.implementations.registry import Registry, installed, place_of
 from conformance.resources import ENGINES, IMPLS
-from conformance.worker import wire
+from conformance.worker import memory, wire
 
 MAX_CRASHES = 3
 """Cases in a row that end in a crash, after which an implementation's others are not run."""
@@ -228,7 +228,7 @@ class Workers:
         if process.cases % CASES_TO_LOOK != 1 or process.growth <= GROWTH:
             return
         with suppress(Crash):
-            process.ask("give_back")
+            process.ask(memory.give_back)
             if process.growth > GROWTH:
                 del self._processes[group]
                 process.end("was replaced: it had grown")
