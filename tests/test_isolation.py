@@ -242,8 +242,7 @@ def test_process_that_has_grown_is_replaced_between_cases(
         numbers = set()
         for _ in range(7):
             bridge: Any = acme.arrays
-            function: Any = acme.kernels[0].function
-            result, _changed = function.finished(bridge.from_host(x), bridge.from_host(w), None)
+            result = acme.kernels[0].function(bridge.from_host(x), bridge.from_host(w), None)
             np.testing.assert_array_equal(bridge.to_host(result), x)
             numbers.add(bridge.home.process().number)
             workers.limit_growth(acme)

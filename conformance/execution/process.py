@@ -211,22 +211,19 @@ class Process:
 
     def finish(self) -> wire.Reply:
         """The reply to the operation that has begun. Raises Crash."""
+        start = self._begun
         try:
-            return self._finished(self._begun)
+            length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
+            if length > wire.MAX_REPLY:
+                raise self._crash(f"crashed: its process sent an answer of {length:,} bytes", start)
+            reply = _REPLIES.decode(self._receive(length, start))
         except Crash:
             raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self._crash("crashed: its process sent what is no answer", start) from None
         except BaseException:  # Ctrl-C, say: the answer to come would be taken for that of another question
             self.end("was ended: nobody waited for its answer")
             raise
-
-    def _finished(self, start: float) -> wire.Reply:
-        length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
-        if length > wire.MAX_REPLY:
-            raise self._crash(f"crashed: its process sent an answer of {length:,} bytes", start)
-        try:
-            reply = _REPLIES.decode(self._receive(length, start))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise self._crash("crashed: its process sent what is no answer", start) from None
         self._filled = 0
         self.spoiled |= reply.spoiled
         self.compiled = reply.compiled
@@ -294,7 +291,7 @@ class Process:
             passed = time.monotonic() - start
             if passed > self.limits.seconds:
                 raise self._hangs(start)
-            if passed > LOOK and (used := self._memory()) > self.limits.memory:
+            if passed > LOOK and (used := self._resident()[0]) > self.limits.memory:
                 taken, limit = (f"{count / 2**30:.3g} GiB" for count in (used, self.limits.memory))
                 raise self._crash(
                     f"crashed: its process took {taken} of memory; the limit is {limit} (--memory)", start
@@ -313,12 +310,8 @@ class Process:
             return False
         return True
 
-    def _memory(self) -> int:
-        """Bytes that are resident; 0 where the system does not say."""
-        return self._resident()[0]
-
     def _resident(self) -> tuple[int, int]:
-        """Bytes that are resident, and how many of them are of files or shared memory."""
+        """Bytes that are resident, and how many of them are of files or shared memory; 0 where the system does not say."""
         try:
             pages = Path(f"/proc/{self.number}/statm").read_text().split()
             return int(pages[1]) * os.sysconf("SC_PAGE_SIZE"), int(pages[2]) * os.sysconf("SC_PAGE_SIZE")

@@ -5,8 +5,8 @@ Its bridge, kernels and predicates pass every question on, see `conformance.work
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -164,16 +164,11 @@ class Condition:
 
     def _ask(self, geometries: Iterable[Any]) -> None:
         unknown = {one.descriptor: one for one in geometries if one.descriptor not in self._known}
-        if unknown and not self._error:
-            with self._reported():
-                answers = asked(self.home.process(), list[bool], "hold", *self._place, [*unknown.values()])
-                self._known.update(zip(unknown, answers, strict=False))
-
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        """What is no answer is what it raises from now on."""
+        if not unknown or self._error:
+            return
         try:
-            yield
+            answers = asked(self.home.process(), list[bool], "hold", *self._place, [*unknown.values()])
+            self._known.update(zip(unknown, answers, strict=False))
         except (Crash, KernelFailure) as error:
             self._error = f"when=... {error}"
         except Exited as error:

@@ -78,9 +78,7 @@ class Source:
     @property
     def request(self) -> tuple[Any, ...]:
         """The operation that loads it."""
-        return (
-            ("load_installed", self.entry, *self.variant) if self.path is None else ("load", self.path, *self.variant)
-        )
+        return "load", self.path or self.entry, *self.variant
 
     def loaded(self, process: Process) -> wire.Loaded:
         """Load it there, or wait until it is. Raises Crash and what importing raises."""

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from conformance.contract import Contract
-from conformance.implementations.implementation import Implementation, Unsupported
+from conformance.implementations.implementation import Unsupported
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.training.tables import TrainingConfiguration
 
@@ -109,11 +109,9 @@ class Consulting:
         self.server.consult(CallTensors(dict(call.inputs), dict(call.outputs)))
 
 
-def train(
-    server: Server, implementation: Implementation, configuration: TrainingConfiguration, layout: str, seed: int
-) -> History:
+def train(server: Server, name: str, configuration: TrainingConfiguration, layout: str, seed: int) -> History:
     """Runs in the kernel's process; before it returns, `server` consults the judge on every call: first its `Place`,
     then its `CallTensors`."""
     from conformance.training.loop import run  # torch is needed from here on
 
-    return run(configuration, implementation, layout, seed, Consulting(server))
+    return run(configuration, server.known[name], layout, seed, Consulting(server))

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from conformance.implementations import registry, vocabulary
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
-from conformance.worker import call, ceilings, compile_meter, measuring, memory, repeating, wire
+from conformance.worker import call, ceilings, measuring, memory, repeating, wire
 from conformance.worker.call import Result
 from conformance.worker.guard import Guard
 from conformance.worker.wire import plain
@@ -36,6 +35,29 @@ BEFORE_KERNELS = (call, ceilings, measuring, memory, repeating)
 """What the judge may ask for is imported before a kernel's file can put another clock in its place."""
 OPTIONAL = ("differentiate", "footprint")
 """Methods that not every bridge has."""
+EVENTS = {"/jax/core/compile/backend_compile_duration": "programs", "/jax/compilation_cache/cache_hits": "kept"}
+"""The first one also of a program that was kept, with the time that reading it took."""
+
+
+class _CompileMeter:
+    """What JAX compiles in this process, as it says itself. Counts from when it is there."""
+
+    def __init__(self) -> None:
+        self._listens, self._counts, self._seconds = False, dict.fromkeys(EVENTS.values(), 0), 0.0
+
+    def compiled(self) -> wire.Compiled:
+        """Since the process began. Begins to listen when it is first asked in a process that has imported JAX."""
+        monitoring: Any = getattr(sys.modules.get("jax"), "monitoring", None)
+        if monitoring is not None and not self._listens:
+            monitoring.register_event_listener(self._event)
+            monitoring.register_event_duration_secs_listener(self._event)
+            self._listens = True
+        return wire.Compiled(**self._counts, seconds=self._seconds)
+
+    def _event(self, name: str, seconds: float = 0.0, **_: Any) -> None:
+        if name in EVENTS:
+            self._counts[EVENTS[name]] += 1
+            self._seconds += seconds
 
 
 class Stopped(BaseException):
@@ -57,25 +79,22 @@ class Server:
         self._number = -1
         self._word = ""
         """What the judge has told whoever consults it."""
-        self._compiling = compile_meter.Meter()
+        self._compiling = _CompileMeter()
         self._mode = floating_point.mode()
 
     # files
 
-    def load(self, path: Path, name: str = "", label: str = "") -> wire.Loaded:
-        """A file or folder; with a label, nothing of it but this variant of an implementation."""
-        self.guard.own = (*self.guard.own, str(path.absolute()))
-        return self._loaded(registry.load([path]), "", name, label)
-
-    def load_installed(self, entry_name: str, name: str = "", label: str = "") -> wire.Loaded:
-        """An entry point of another package."""
-        found = registry.Registry()
-        place, *_ = [entry for entry in entry_points(group=registry.GROUP) if entry.name == entry_name]
-        registry.load_entry(place, found)
-        file = str(getattr(sys.modules.get(place.module), "__file__", None) or "")
-        return self._loaded(found, file, name, label)
-
-    def _loaded(self, found: registry.Registry, file: str, name: str, label: str) -> wire.Loaded:
+    def load(self, source: Path | str, name: str = "", label: str = "") -> wire.Loaded:
+        """A file or folder, or an entry point of another package; with a label, nothing of it but this variant of an
+        implementation."""
+        file, found = "", registry.Registry()
+        if isinstance(source, Path):
+            self.guard.own = (*self.guard.own, str(source.absolute()))
+            registry.load([source], found)
+        else:
+            entry, *_ = [one for one in registry.installed() if one.name == source]
+            registry.load_entry(entry, found)
+            file = str(getattr(sys.modules.get(entry.module), "__file__", None) or "")
         if label and name in found.implementations:
             one = found.implementations[name]
             one.become(label)
@@ -152,9 +171,9 @@ class Server:
 
     # whoever consults the judge
 
-    def perform(self, routine: Callable[..., Any], name: str, *given: Any) -> Any:
-        """A function of the suite that consults the judge: it is given this server and an implementation."""
-        return routine(self, self.known[name], *given)
+    def perform(self, routine: Callable[..., Any], *given: Any) -> Any:
+        """A function of the suite that consults the judge: it is given this server besides."""
+        return routine(self, *given)
 
     def proceed(self) -> None:
         """What it waits for."""
