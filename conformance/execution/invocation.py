@@ -176,6 +176,8 @@ class Invocation:
 
     def fetch(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Results on the host, as they are now. Raises MalformedError for what is not the framework's own array."""
+        if not results:
+            return []
         try:
             return perform(self.bridge, fetched, self.bridge, results)
         except KernelFailure as error:
