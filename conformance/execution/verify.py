@@ -119,8 +119,7 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
             verdict.refused = True
             raise
     verdict.work, call.changed = found.work, found.changed
-    with verdict.timed("transfer"):
-        tensors.outputs = _fetched(call, results)
+    tensors.outputs = _fetched(call, results)
     with verdict.timed("judge"):
         verdict.judgements = judged(expected, tensors.outputs, call.contract, case.method)
     for guard in AFTER_THE_CALL:
@@ -146,7 +145,8 @@ def _drawn(case: Case, verdict: Verdict) -> Expectation:
 def _fetched(call: Call, results: Sequence[Any]) -> Arrays:
     """Results on the host. Raises KernelFailure for malformed ones, with the mistake that gives their shapes."""
     try:
-        return call.invocation.outputs(results)
+        with call.verdict.timed("transfer"):
+            return call.invocation.outputs(results)
     except MismatchedError as error:
         call.tensors.outputs = returned = error.returned
         inputs, operator, geometry = call.expected.inputs, call.case.operator, call.invocation.geometry
