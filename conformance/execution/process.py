@@ -311,7 +311,8 @@ class Process:
         return True
 
     def _resident(self) -> tuple[int, int]:
-        """Bytes that are resident, and how many of them are of files or shared memory; 0 where the system does not say."""
+        """Bytes that are resident, and how many of these are of files or shared memory; 0 where the system does not
+        say."""
         try:
             pages = Path(f"/proc/{self.number}/statm").read_text().split()
             return int(pages[1]) * os.sysconf("SC_PAGE_SIZE"), int(pages[2]) * os.sysconf("SC_PAGE_SIZE")
