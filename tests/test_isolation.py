@@ -179,6 +179,21 @@ def test_an_array_that_is_dropped_before_it_was_sent_is_freed(tmp_path: Path):
         assert bridge.perform(call.described, bridge) == {"alive": "0"}
 
 
+def test_an_array_of_a_process_that_has_ended_is_no_array_of_the_next(tmp_path: Path):
+    """Numbers begin anew there: another array would have been taken for it."""
+    file = tmp_path / "acme.py"
+    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
+    with Workers(Limits(seconds=20)) as workers:
+        bridge: Any = workers.load([file]).implementations["acme"].arrays
+        old = bridge.from_host(np.zeros(3))
+        bridge.home.process().end("was ended")
+        new = bridge.from_host(np.ones(3))
+        for given in ([old], [new, old], [old, new]):
+            with pytest.raises(Crash, match="was ended"):
+                bridge.perform(call.fetched, bridge, given)
+        assert bridge.to_host(new).tolist() == [1, 1, 1]
+
+
 def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
     file = tmp_path / "acme.py"
     file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
