@@ -113,7 +113,7 @@ def spoils(x, w, bias, **parameters):
     ("contract", "distribution", "found"),
     [
         (Contract(algorithm="winograd-f4"), "special", "unsupported: winograd-f4 spreads NaN and Inf"),
-        (Contract(inputs="bf16"), "sparse", "unsupported: sparse data has no one result"),
+        (Contract(algorithm="fft"), "sparse", "unsupported: sparse data has no one result"),
         (Contract(), "fixed", "fail: input x was written to"),
     ],
     ids=["require_declared", "require_one_result", "require_inputs_untouched"],
