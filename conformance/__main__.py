@@ -26,7 +26,6 @@ FAMILIES = {
     "findings": "survey.findings:declare",
     "verify": "reporting.verify:declare",
     "unet": "timing.unet:declare",
-    "neuron-model": "timing.neuron_model:declare",
     "golden": "inputs.golden_command:declare",
     "mutation": "calibration.mutation:declare",
     "rank": "calibration.ranking:declare",
@@ -38,7 +37,7 @@ returns the exit status. The first line of its docstring is the help text. In th
 
 By name, because a command waits for no other one's imports: those of the calibration alone take longer than a run."""
 
-MAINTAINERS = ("findings", "neuron-model", "golden", "mutation", "rank", "false-alarms", "docs")
+MAINTAINERS = ("findings", "golden", "mutation", "rank", "false-alarms", "docs")
 """Commands of those who work on the suite itself, which are named in one line."""
 
 EXAMPLE = """\

@@ -15,3 +15,8 @@ IMPLS = (CHECKOUT or _SHIPPED) / "impls"
 """Implementations that are verified unless a project says otherwise."""
 ENGINES = IMPLS / "engines"
 """Libraries whose dependencies exclude one another: each is verified where it is named, in its own environment."""
+
+
+def of_family(family: str, name: str) -> Path:
+    """A text of an operator family, in its folder: `problems.txt` or `ranking.txt`."""
+    return PACKAGE / "operators" / family / name

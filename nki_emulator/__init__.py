@@ -10,7 +10,7 @@ documentation leaves open, each with the kernel, its line and the name of a rule
 
 from .cost import Modelled, modelling
 from .errors import EmulationError, NotImplementedInEmulator
-from .loader import load
+from .loader import load, source_hash
 from .machine import Counters, counting
 from .modules import missing, operations
 from .rules import BETA_RULES, RULES
@@ -27,4 +27,5 @@ __all__ = [
     "missing",
     "modelling",
     "operations",
+    "source_hash",
 ]

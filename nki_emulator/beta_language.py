@@ -245,14 +245,6 @@ def var(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> Bet
     return mean(squares, axis, dtype=dtype or x.dtype, mask=mask)
 
 
-def softmax(x: BetaTensor, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, mask: Any = None) -> BetaTensor:
-    """exp(x - max) / sum of it over free axes, in float32, rounded once to dtype (that of x)."""
-    largest = REDUCTIONS["max"](x, axis, dtype=FLOAT32, mask=mask, keepdims=True)
-    powers = FUNCTIONS["exp"](elementwise("subtract", np.subtract, (x, largest), FLOAT32, mask))
-    total = REDUCTIONS["sum"](powers, axis, mask=mask, keepdims=True)
-    return elementwise("divide", np.divide, (powers, total), dtype or compute_dtype, mask, x.dtype)
-
-
 def where(condition: BetaTensor, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
     """x where condition is not 0, else y."""
     types = [value.dtype for value in (x, y) if isinstance(value, BetaTensor)]
@@ -342,23 +334,6 @@ def loop_reduce(x: BetaTensor, op: Any, loop_indices: Any, *, dtype: Any = None,
     found = copied("loop_reduce", x, FLOAT32, mask)
     found.pending = operator_named(op).name
     return found
-
-
-def static_cast(input_data: Any, dtype: Any) -> BetaTensor:
-    return copied("static_cast", input_data, dtype, None)
-
-
-def rms_norm(
-    x: BetaTensor, w: Any, axis: Any, n: int, epsilon: float = 1e-06, *, dtype: Any = None, compute_dtype: Any = None,
-    mask: Any = None,
-) -> BetaTensor:  # fmt: skip
-    """x / sqrt(sum of squares / n + epsilon) * w, in float32, rounded once to dtype (that of x)."""
-    squares = elementwise("square", np.square, (x,), FLOAT32, mask)
-    total = REDUCTIONS["sum"](squares, axis, mask=mask, keepdims=True)
-    root = lambda values: np.float32(1) / np.sqrt(values / np.float32(n) + np.float32(epsilon))  # noqa: E731
-    scale = elementwise("rsqrt", root, (total,), FLOAT32, None)
-    scaled = elementwise("multiply", np.multiply, (x, scale), FLOAT32, mask)
-    return elementwise("multiply", np.multiply, (scaled, w), dtype or compute_dtype, mask, x.dtype)
 
 
 def all_true(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:

@@ -19,17 +19,6 @@ from .machine import begin
 from .operands import as_float
 
 
-def random_seed(seed: Any, *, mask: Any = None) -> None:
-    """Restart the generator from a number, or the elements of a tile."""
-    begin("random_seed")
-    if isinstance(seed, BetaTensor):
-        values, known = seed.read()
-        if not known.all():
-            refuse("uninitialised", f"seed {seed} has undefined elements")
-        seed = int(np.abs(values).astype(np.float64).sum())
-    instance().random = np.random.Generator(np.random.Philox(int(seed)))
-
-
 def rand(shape: Any, dtype: Any = np.float32) -> BetaTensor:
     """A new tile in SBUF of uniform numbers from 0 to 1."""
     begin("rand")
@@ -54,7 +43,3 @@ def dropout(data: BetaTensor, prob: Any, *, mask: Any = None, dtype: Any = None)
         np.where(dropped, np.float32(0), as_float(values)), known, data_type(dtype, data.dtype),
         ran=executed(mask, data.shape),
     )  # fmt: skip
-
-
-def language_dropout(x: BetaTensor, rate: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
-    return dropout(x, rate, dtype=dtype, mask=mask)

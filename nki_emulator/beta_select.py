@@ -167,14 +167,3 @@ def tensor_scalar_cumulative(
 def tensor_copy_dynamic_src(src: BetaTensor, *, mask: Any = None, dtype: Any = None, engine: Any = None) -> BetaTensor:
     """A new tile in SBUF with the elements of an access whose offsets are data."""
     return copied("tensor_copy_dynamic_src", src, dtype, mask)
-
-
-def tensor_copy_dynamic_dst(
-    *, dst: BetaTensor, src: BetaTensor, mask: Any = None, dtype: Any = None, engine: Any = None
-) -> None:
-    """dst = src, where the offsets of the access dst are data."""
-    begin("tensor_copy_dynamic_dst")
-    values, known = tile(src, "src").read()
-    if tile(dst, "dst").size != src.size or dst.shape[0] != src.shape[0]:
-        refuse("shape", f"dst {dst} and src {src} must have the same partitions and elements a partition")
-    dst.write(as_float(values).reshape(dst.shape), known.reshape(dst.shape), executed(mask, dst.shape))

@@ -5,8 +5,7 @@ Clocks: "Trainium/Inferentia2 Architecture Guide", section "NeuronCore-v2 Comput
 Guide", section "NeuronCore-v3 Compute Engine Updates", SDK 2.32. They count initiation intervals: how soon the next
 instruction of the same engine may follow.
 
-Not documented, and assumed: what GpSimd takes for anything but iota and affine_select (150 + n, as those do),
-select_reduce (2n, as the guide's rule for two input tiles), tensor_scalar_cumulative (n, the rule for one), and an
+Not documented, and assumed: what GpSimd takes for anything but iota and affine_select (150 + n, as those do), and an
 instruction whose engine the compiler chooses (Vector where it can, Scalar for activations).
 """
 
@@ -212,8 +211,6 @@ _FORMULAS: dict[str, Callable[[Issue, Target], tuple[str, float]]] = {
     "activation": _activation,
     "activation_reduce": _activation,
     "tensor_tensor_scan": _times(2, "data0"),
-    "tensor_scalar_cumulative": _times(1, "src"),
-    "select_reduce": _times(2, "on_true"),
     "tensor_copy_predicated": _predicated,
     "memset": _memset,
     "iota": _started,

@@ -120,24 +120,3 @@ def nonzero_with_count(
         result[0, : places.size], result[0, -1] = places, places.size
         write(machine, dst.slice(0, partition, partition + 1), result)
     return ISSUED
-
-
-def sequence_bounds(dst: NkiTensor, segment_ids: NkiTensor, name: str | None = None) -> NkiInstruction:
-    """dst[1, 2, n] = where the segment of each element begins and where it ends; (n, -1) for segment 0."""
-    machine = begin("sequence_bounds")
-    dst, ids = tile(dst, "dst"), tile(segment_ids, "segment_ids")
-    for found, what in ((dst, "dst"), (ids, "segment_ids")):
-        if found.dtype.name not in ("float32", "int32"):
-            refuse("operand-dtype", f"{what} {found} must be float32 or int32")
-    if ids.shape[0] != 1 or dst.shape[0] != 1 or dst.free != 2 * ids.free:
-        refuse("shape", f"segment_ids {ids} and dst {dst} must be one partition of n and of 2 n elements")
-    values, count = flat(read(ids, "segment_ids"))[0], ids.free
-    if (values < 0).any():
-        refuse("operand", f"a segment id in {ids} is negative")
-    edges = np.flatnonzero(np.diff(values)) + 1
-    starts, ends = np.concatenate([[0], edges]), np.concatenate([edges, [count]])
-    lengths = ends - starts
-    low, high = np.repeat(starts, lengths), np.repeat(ends, lengths)
-    result = np.stack([np.where(values == 0, count, low), np.where(values == 0, -1, high)])
-    write(machine, dst, result.astype(np.int64).reshape(dst.shape))
-    return ISSUED

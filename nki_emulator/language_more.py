@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from . import isa_gather, isa_random
 from .dtypes import FLOAT32, DType, dtype_of
 from .errors import refuse
 from .indexing import contiguous
 from .isa_vector import reduced_axes, tensor_scalar, tensor_tensor
-from .language import FUNCTIONS, REDUCTIONS, Copy, filled, kind, mean, ndarray
+from .language import FUNCTIONS, REDUCTIONS, filled, kind, mean, ndarray
 from .machine import begin, current
 from .operands import as_float, read, read_float, tile, write
 from .operators import OPERATORS, Operator
@@ -119,34 +118,6 @@ def all(x: NkiTensor, axis: Any, dtype: DType | None = None) -> NkiTensor:
 _ALL = type(REDUCTIONS["sum"])("all", OPERATORS["logical_and"])
 
 
-def softmax(x: NkiTensor, axis: Any = -1, dtype: DType | None = None) -> NkiTensor:
-    """exp(x - max) / sum of it along the last axes, in float32, rounded once to dtype (that of x)."""
-    machine = begin("softmax")
-    count = reduced_axes(tile(x, "x"), axis)
-    values = read_float(x, "x").astype(np.float64)
-    axes = tuple(range(x.ndim - count, x.ndim))
-    powers = np.exp(values - values.max(axis=axes, keepdims=True))
-    result = ndarray(x.shape, kind(dtype, x))
-    write(machine, result, (powers / powers.sum(axis=axes, keepdims=True)).astype(np.float32))
-    return result
-
-
-def rms_norm(
-    x: NkiTensor, w: NkiTensor, axis: Any, n: int, epsilon: float = 1e-06, dtype: DType | None = None,
-    compute_dtype: DType | None = None,
-) -> NkiTensor:  # fmt: skip
-    """x / sqrt(sum of squares along the axes / n + epsilon) * w."""
-    machine = begin("rms_norm")
-    count = reduced_axes(tile(x, "x"), axis)
-    if tile(w, "w").shape != x.shape:
-        refuse("shape", f"w {w} must have the shape of x {x}")
-    values = read_float(x, "x").astype(np.float64)
-    squares = np.square(values).sum(axis=tuple(range(x.ndim - count, x.ndim)), keepdims=True)
-    result = ndarray(x.shape, kind(dtype, x))
-    write(machine, result, (values / np.sqrt(squares / n + epsilon) * read_float(w, "w")).astype(np.float32))
-    return result
-
-
 def var(x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = False) -> NkiTensor:
     """The mean of squared distances from the mean, in float32, rounded once; reduced dimensions stay, of size 1."""
     count = reduced_axes(tile(x, "x"), axis)
@@ -162,37 +133,6 @@ def var(x: NkiTensor, axis: Any, dtype: DType | None = None, keepdims: bool = Fa
         distances = filled(tensor_tensor, x.shape, FLOAT32, x, wide, FUNCTIONS["subtract"])
     tensor_tensor(distances, distances, distances, FUNCTIONS["multiply"])
     return mean(distances, axis, kind(dtype, x), keepdims=True).reshape(rows)
-
-
-def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: DType | None = None) -> NkiTensor:
-    """Elements of each partition of data at the indices of the same partition."""
-    if dtype is not None and dtype is not data.dtype:
-        refuse("not-implemented", "gather_flattened to another dtype")
-    result = ndarray(tile(indices, "indices").shape, tile(data, "data").dtype)
-    isa_gather.nc_n_gather(result, data, indices)
-    return result
-
-
-def rand(shape: tuple[int, ...], dtype: DType, buffer: Region = Region.sbuf, name: str = "") -> NkiTensor:
-    """A new tile of uniform numbers from 0 to 1."""
-    machine = begin("rand")
-    result = ndarray(shape, dtype, buffer, name)
-    write(machine, tile(result, "the tile"), machine.random.random(result.shape, np.float32))
-    return result
-
-
-def random_seed(seed: NkiTensor) -> None:
-    """Begin the sequence of a (1, 1) tile; a number is refused."""
-    if not isinstance(seed, NkiTensor):
-        refuse("operand", f"seed {seed!r} must be a (1, 1) tile on chip, not a number")
-    isa_random.set_rng_seed(seed)
-
-
-def dropout(x: NkiTensor, rate: Any, dtype: DType | None = None) -> NkiTensor:
-    """x with each element replaced by 0 with a probability."""
-    result = ndarray(tile(x, "x").shape, x.dtype)
-    isa_random.dropout(result, x, rate)
-    return result if dtype is None or dtype is x.dtype else Copy()(result, dtype)
 
 
 def shared_constant(constant: Any) -> NkiTensor:

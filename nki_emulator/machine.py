@@ -93,7 +93,6 @@ class Machine:
         self.sbuf = self.banks = self.hbm = 0
         self.unordered = True
         """False inside nl.no_reorder()."""
-        self.random = np.random.Generator(np.random.Philox(0))
         self.scalar_registers, self.vector_registers = Registers(), Registers()
         self.operation = ""
         self.trace: Trace | None = None

@@ -22,7 +22,6 @@ from . import (
     isa_indirect,
     isa_matmul,
     isa_memory,
-    isa_random,
     isa_search,
     isa_vector,
     language,
@@ -50,25 +49,28 @@ _ISA: Sources = (
     (isa_matmul, "nc_matmul nc_transpose"),
     (isa_vector, "tensor_tensor tensor_scalar scalar_tensor_tensor tensor_reduce reciprocal bn_stats bn_aggr"),
     (isa_vector, "activation activation_reduce tensor_tensor_scan"),
-    (isa_accumulate, "tensor_scalar_reduce tensor_scalar_cumulative exponential activate2 select_reduce range_select"),
+    (isa_accumulate, "tensor_scalar_reduce range_select"),
     (isa_gather, "local_gather nc_n_gather nc_stream_shuffle tensor_partition_reduce"),
-    (isa_search, "max8 nc_find_index8 nc_match_replace8 nonzero_with_count sequence_bounds"),
-    (isa_random, "rng rand2 dropout set_rng_seed rand_set_state"),
+    (isa_search, "max8 nc_find_index8 nc_match_replace8 nonzero_with_count"),
     (isa_memory, "register_alloc register_move register_load register_store"),
 )
 _ISA_MISSING = {
-    "nc_matmul_mx": 4, "quantize_mx": 4, "core_barrier": 3, "sendrecv": 3, "rand_get_state": 3, "topk": 2,
+    "nc_matmul_mx": 4, "quantize_mx": 4, "core_barrier": 3, "sendrecv": 3, "topk": 2, "exponential": 4, "activate2": 4,
+    "tensor_scalar_cumulative": 2, "select_reduce": 2, "sequence_bounds": 2, "rng": 2, "rand2": 2, "dropout": 2,
+    "set_rng_seed": 2, "rand_get_state": 3, "rand_set_state": 3,
 }  # fmt: skip
-"""Documented, not here, and the generation that has it: scaled formats, several cores, the state of a generator whose
-sequence no page gives, and a layout that the page does not define."""
+"""Documented, not here, and the generation that has it: scaled formats, several cores, random numbers, a layout that
+its page does not define, and what no public kernel needs."""
 _LANGUAGE: Sources = (
     (language, "ndarray full zeros ones empty_like zeros_like load store load_transpose2d transpose matmul"),
     (language, "broadcast_to expand_dims shared_identity_matrix program_id num_programs program_ndim"),
     (language, "is_sbuf is_psum is_hbm is_on_chip no_reorder device_print mean negative"),
-    (language_more, "where all softmax rms_norm var gather_flattened rand random_seed dropout shared_constant"),
+    (language_more, "where all var shared_constant"),
     (isa_memory, "fori_loop while_loop dynamic_range"),
 )
-_LANGUAGE_MISSING = dict.fromkeys(UNSUPPORTED, 2)
+_LANGUAGE_MISSING = dict.fromkeys(
+    (*UNSUPPORTED, "softmax", "rms_norm", "gather_flattened", "rand", "random_seed", "dropout"), 2
+)
 _UNSUPPORTED = {
     "divide": "multiply with nl.reciprocal",
     "fmod": "no instruction of the device divides",
@@ -97,22 +99,22 @@ _BETA_ISA: Sources = (
     (beta_search, "max8 nc_find_index8 nc_match_replace8 nc_stream_shuffle local_gather sequence_bounds"),
     (
         beta_select,
-        "range_select select_reduce tensor_scalar_cumulative tensor_copy_dynamic_src tensor_copy_dynamic_dst",
+        "range_select select_reduce tensor_scalar_cumulative tensor_copy_dynamic_src",
     ),
     (beta_random, "dropout"),
 )
-_BETA_ISA_MISSING = "builtin_custom_op"
+_BETA_ISA_MISSING = "builtin_custom_op tensor_copy_dynamic_dst"
 _BETA_LANGUAGE: Sources = (
     (beta_language, "ndarray full zeros ones empty_like zeros_like load store load_transpose2d copy matmul transpose"),
-    (beta_language, "broadcast_to expand_dims mean var softmax where program_id num_programs program_ndim"),
+    (beta_language, "broadcast_to expand_dims mean var where program_id num_programs program_ndim"),
     (
         beta_language,
-        "shared_constant shared_identity_matrix device_print atomic_rmw static_cast rms_norm finfo loop_reduce",
+        "shared_constant shared_identity_matrix device_print atomic_rmw finfo loop_reduce",
     ),
     (beta_search, "gather_flattened"),
-    (beta_random, "rand random_seed"),
+    (beta_random, "rand"),
 )
-_BETA_LANGUAGE_MISSING = "all_reduce"
+_BETA_LANGUAGE_MISSING = "all_reduce softmax rms_norm static_cast random_seed dropout"
 _RANGES = ("affine_range", "sequential_range", "static_range")
 
 
@@ -249,7 +251,6 @@ def beta_modules(target: Target, jit: Callable[..., Any]) -> dict[str, ModuleTyp
                 "nc": int,
                 "spmd_dim": lambda *sizes: prod(sizes),
                 "all": beta_language.all_true,
-                "dropout": beta_random.language_dropout,
                 "fp32": SimpleNamespace(min=float(np.finfo(np.float32).min)),
             },
             "neuronxcc.nki.isa": _found("nisa", _BETA_ISA, _BETA_ISA_MISSING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +14,9 @@ import pytest
 
 from conformance import Unavailable
 from conformance.operators.mistakes import Mistake
+from tests.kit import source
 
 ROOT = Path(__file__).parents[1]
-SLOWEST = 10
-"""Files that are named at the end of a run of the self-test."""
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The files that took longest, over all processes: where a minute of the self-test can be saved."""
-    seconds = defaultdict[str, float](float)
-    for report in (one for reports in terminalreporter.stats.values() for one in reports):
-        if isinstance(report, pytest.TestReport) and report.nodeid.startswith("tests/"):
-            seconds[report.nodeid.partition("::")[0]] += report.duration
-    if len(seconds) > SLOWEST:
-        terminalreporter.section(f"the {SLOWEST} slowest files")
-        for spent, file in sorted(((spent, file) for file, spent in seconds.items()), reverse=True)[:SLOWEST]:
-            terminalreporter.write_line(f"{spent:7.1f} s  {file}")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,21 +43,6 @@ import pytest
 def test_conv_forward(verify, case):
     verify(case)
 """
-MODULE = """
-{head}
-from conformance import Contract, Implementation, Unsupported
-from tests import kernels
-
-acme = Implementation("{name}"{construct})
-
-@acme.implements("conv_forward"{declares})
-def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-    y = kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-    {body}
-
-{tail}
-"""
-"""A right implementation in which a test changes one thing."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +84,7 @@ class Project:
 
     def kernel(self, name: str = "acme", folder: str = "impls", body: str = "return y", **changes: str) -> Path:
         """An implementation in a file of its name, right unless `changes` say otherwise."""
-        places = {"head": "", "construct": "", "declares": "", "tail": ""} | changes
-        return self.write(f"{folder}/{name}.py", MODULE.format(name=name, body=body, **places))
+        return self.write(f"{folder}/{name}.py", source(name, body, **changes))
 
     def run(self, *arguments: str, subprocess: bool = False, patience: float = 60, keep: bool = False) -> Outcome:
         """Run the suite, on one tiny case unless the arguments select others; `keep` what is in the file of records.
@@ -207,7 +178,7 @@ def mistakes_computed_once() -> Iterator[None]:
 @pytest.fixture
 def ceilings(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Ceilings that a test can calculate with, a function that gives others, and a machine that nobody looks at."""
-    from tests.timing_fakes import CEILINGS
+    from tests.timing.layers import CEILINGS
 
     def give(ceilings: Any) -> None:
         monkeypatch.setattr("conformance.timing.roofline.measure_ceilings", lambda *_: ceilings)

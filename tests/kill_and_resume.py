@@ -1,17 +1,11 @@
-"""A run that is killed at random moments and resumed: `python -m tests.kill_and_resume --moments 20`.
-
-Each time the records must be those of a run that nobody disturbed, and no process may be left.
-"""
+"""A run that is killed and resumed: its records must be those of one that nobody disturbed, and no process be left."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import random
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -95,31 +89,3 @@ def left(mark: str) -> list[int]:
         except OSError:
             continue  # ended, or somebody else's
     return found
-
-
-def main() -> int:
-    """0 if every run was completed and left nothing."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--moments", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    given = parser.parse_args()
-    print(f"--seed {given.seed}")
-    generator, bad = random.Random(given.seed), 0
-    for workers in ("0", "2"):
-        with tempfile.TemporaryDirectory() as folder:
-            run = Run(Path(folder), ("-n", workers))
-            expected, seconds = run.whole(run.folder / "whole.jsonl")
-            print(f"-n {workers}: {len(expected)} records in {seconds:.1f} s", flush=True)
-            for number in range(given.moments):
-                records, moment = run.folder / f"{number}.jsonl", generator.uniform(0, seconds)
-                count, others = run.killed(records, moment)
-                agrees = run.whole(records, "--resume")[0] == expected
-                bad += not agrees or bool(others)
-                outcome = f"{len(others)} processes left, resumed: {'the same' if agrees else 'DIFFERENT'}"
-                print(f"  killed after {moment:.2f} s, {count} lines: {outcome}", flush=True)
-    print(f"{bad} of {2 * given.moments} are wrong")
-    return int(bad > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

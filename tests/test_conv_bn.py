@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.calibration import false_alarms as campaign
-from conformance.calibration.known_bad import MUTANTS
+from conformance.calibration.known_kernels import MUTANTS
 from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis import diagnose
 from conformance.inputs import Expectation, Recipe
@@ -25,6 +25,7 @@ from conformance.inputs.manifest import SEED
 from conformance.judge import Contract, judge, outputs_of
 from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, GeometryError, double_double, parse
 from conformance.operators.conv_bn.steps import Steps
+from conformance.operators.known_kernels.kernel import CampaignRow
 
 SMALL = {
     "inside": "bn n2 c2 h4 w3 k3 r3 s2 p1 mom30",
@@ -308,7 +309,7 @@ def test_mutants_are_detected(operator: str):
 
 @pytest.mark.parametrize("text", ["bn n2 c4 h3 w3 k4 r3 s3", "bn n2 c4 h5 w4 k6 r3 s3 p1 g2 eps3 outside1"])
 def test_honest_kernels_are_passed(text: str):
-    found = list(campaign.verdicts(campaign.Row(text), SEED % 97))
+    found = list(campaign.verdicts(CampaignRow(text), SEED % 97))
     assert len(found) > 2000
     assert not [f"{verdict.kernel} {verdict.where} {verdict.text}" for verdict in found if not verdict.passed]
 
@@ -342,3 +343,15 @@ def test_a_few_large_results_are_judged_as_few():
 
     assert judged(1.0).passed, judged(1.0).explain()
     assert not judged(1.0003).passed
+
+
+@pytest.mark.parametrize("operator", NORMALISED)
+def test_filters_that_are_not_finite_end_in_slices(operator: str):
+    """Wide filters are convolved slice by slice; with NaN among them there was no last one, and memory ran out."""
+    geometry = parse("bn n2 c1 h3 w3 k12 r1 s1 eps3")
+    expected = Expectation(Recipe(OPERATORS[operator], geometry, "fp64", "nonfinite", SEED))
+    with np.errstate(all="ignore"):
+        plain = Steps().outputs(operator, geometry, expected.inputs)
+    assert any(np.isnan(array).any() for array in expected.reference.values())
+    for name, array in expected.reference.items():
+        np.testing.assert_allclose(array, plain[name], rtol=1e-9)

@@ -12,9 +12,7 @@ import pytest
 
 import conformance
 from conformance import Contract, Implementation
-from conformance.calibration.known_bad import MUTANTS
-from conformance.calibration.known_good.requantized import KNOWN_GOOD
-from conformance.calibration.known_kernel import judgements
+from conformance.calibration.known_kernels import MUTANTS, judgements
 from conformance.calibration.mutation import outcomes, rows
 from conformance.contract import ContractError
 from conformance.execution.export import export
@@ -23,6 +21,7 @@ from conformance.implementations.implementation import ImplementationError
 from conformance.inputs import Expectation, Recipe
 from conformance.judge.propagation import ContractArithmetic
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse
+from conformance.operators.conv_requantized.known_good import KNOWN_GOOD
 from conformance.operators.conv_requantized.operators import TIES, stored
 from conformance.operators.conv_requantized.steps import Steps
 from conformance.problems import PROBLEMS, typed

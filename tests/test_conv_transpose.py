@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.calibration.known_kernel import judged_by_probes
+from conformance.calibration.known_kernels import judged_by_probes
 from conformance.diagnosis.diagnose import diagnose
 from conformance.inputs import Expectation, Recipe, expectation
 from conformance.inputs.distributions import sparse_places

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.calibration.known_bad import MUTANTS, Mutant
-from conformance.calibration.known_bad.base import plain
-from conformance.calibration.known_bad.structure import planted
+from conformance.calibration.known_kernels import MUTANTS
 from conformance.diagnosis.diagnose import Diagnosis, diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, Arrays, ConvGeometry
+from conformance.operators.known_kernels.kernel import Mutant, plain
+from conformance.operators.known_kernels.structure import planted
 from conformance.operators.mistakes import fitted
 from conformance.operators.table import LIBRARY, operators_of
 

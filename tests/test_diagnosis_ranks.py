@@ -8,11 +8,11 @@ import functools
 import numpy as np
 import pytest
 
-from conformance.calibration.known_bad import Mutant
-from conformance.calibration.known_bad.structure import planted
 from conformance.diagnosis.diagnose import diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY, Arrays, parse
+from conformance.operators.known_kernels.kernel import Mutant
+from conformance.operators.known_kernels.structure import planted
 from conformance.operators.table import LIBRARY, operators_of
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, geometry

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from conformance.__main__ import main
-from conformance.calibration.known_bad import subtle
 from conformance.contract import _CHOICES, Contract
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
+from conformance.operators.conv import known_bad
 from conformance.plugin.outcome import LETTERS
 from conformance.reporting import accuracy, training
 from conformance.reporting.documents import BLOCKS, DOCUMENTS, ROOT, Sources, blocks, render
@@ -109,7 +109,7 @@ def test_tables_by_hand_name_what_there_is():
 def test_contributing_has_a_known_bad_kernel():
     """The example runs beside the others of its file, and is not its good kernel."""
     example = re.findall(r"^    ```python\n(.*?)^    ```", TEXTS[ROOT / "CONTRIBUTING.md"], re.DOTALL | re.MULTILINE)[0]
-    names = dict(vars(subtle))
+    names = dict(vars(known_bad))
     exec(textwrap.dedent(example).replace("\nMutant(", "\nmutant = Mutant("), names)
     recipe = Recipe(OPERATORS["conv_forward"], parse("n2 c8 h9 w9 k16 r3 s3 p1"), "fp32", "integer", 0)
     mutant, inputs = names["mutant"], Expectation(recipe).inputs

@@ -11,14 +11,14 @@ import pytest
 
 import conformance
 from conformance import Contract, Implementation
-from conformance.calibration.known_bad.formats import FORMATS as MUTANTS
-from conformance.calibration.known_good import KNOWN_GOOD
-from conformance.calibration.known_kernel import DEFAULT, FP8, judgements
+from conformance.calibration.known_kernels import KNOWN_GOOD, judgements
 from conformance.calibration.mutation import outcomes, rows
 from conformance.dtypes import DECLARABLE, DTYPES, STORAGE, SUMS, ordinary
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.stream import Stream
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
+from conformance.operators.conv.known_bad_formats import KNOWN_BAD as MUTANTS
+from conformance.operators.known_kernels.kernel import DEFAULT, FP8
 from conformance.problems import PROBLEMS, typed
 from conformance.problems.table import OF_EIGHT_BITS, Variant
 

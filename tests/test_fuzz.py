@@ -14,10 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
-pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
-from conformance.reporting.page import charts, plots
-from conformance.reporting.table import Table
 from tests.fuzz.targets import TARGETS
 
 NUMBERS = (
@@ -74,18 +71,6 @@ def test_bytes_that_are_nearly_right_are_taken_or_refused_with_a_message(name: s
         TARGETS[name].read(content)
 
     check()
-
-
-def test_a_chart_of_any_names_and_numbers_is_drawn():
-    names = sorted([*TEXTS, *map(chr, range(32)), "\ufffe"])
-    points: list[plots.Point] = [
-        {"implementation": name, "panel": panel, "x": 2, "y": y, "says": name}
-        for panel in TEXTS[:3]
-        for name in names
-        for y in (0.0, 5e-324, 1e300)
-    ]
-    drawn = charts.svg(plots.Plot("terms", "t", "t", tuple(points), tuple(TEXTS[:3]), Table("", (), ())), 0, names)
-    assert "\\uffff" in drawn
 
 
 def test_a_member_that_unpacks_to_a_thousand_times_its_length_is_no_file_of_tensors():

@@ -18,14 +18,12 @@ from hypothesis import strategies as st
 
 from conformance import Implementation
 from conformance.__main__ import main
-from conformance.calibration.planted import PLANTED, Planted, distance
 from conformance.dtypes import DTYPES
 from conformance.execution.case import Absence, Case
 from conformance.execution.plan import DRAWN_PROBLEMS, Plan
 from conformance.execution.selection import Selection
 from conformance.execution.verify import verify
 from conformance.fuzzing.search import Search
-from conformance.fuzzing.shrink import simpler
 from conformance.implementations.registry import Registry
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
@@ -220,14 +218,6 @@ def test_a_search_tells_failures_apart_and_shrinks_each_to_the_smallest():
     assert [str(f.rows[-1]) for f in first.findings] == [str(f.rows[-1]) for f in again.findings]
     assert sum(f.cases for f in first.findings) == first.statuses["fail"] + first.statuses["error"] > 2
     assert all("--problem" in f.command for f in first.findings)
-
-
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
-def test_a_planted_interaction_has_its_smallest_problem(planted: Planted):
-    geometry = parse(planted.smallest)
-    assert planted.when(geometry, "bf16")
-    rows = [one.geometry for one in simpler(CaseSpec(planted.operator, geometry, Variant("fp32", "nchw", "fixed"), 0))]
-    assert not any(planted.when(g, "bf16") for g in rows if distance(g.descriptor) < distance(planted.smallest))
 
 
 def test_a_search_of_a_right_kernel_finds_nothing_and_covers_pairs():

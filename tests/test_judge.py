@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.calibration.known_bad.base import plain
-from conformance.calibration.known_kernel import KnownKernel, judgements
+from conformance.calibration.known_kernels import judgements
 from conformance.dtypes import DTYPES, STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
@@ -20,6 +19,7 @@ from conformance.judge.judgement import locate
 from conformance.judge.limits import limits
 from conformance.judge.residuals import BLOCK
 from conformance.operators import OPERATORS, parse
+from conformance.operators.known_kernels.kernel import KnownKernel, plain
 
 TERMS, COUNT = 4608, 1024
 LOOSEST = Contract(inputs="bf16", accumulate="bf16", rounding="zero", algorithm="fft", subnormals="flushed")

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from conformance.calibration import mutation
-from conformance.calibration.known_bad import FAMILIES, MUTANTS, Mutant
-from conformance.calibration.known_bad.arithmetic import EXACT
-from conformance.calibration.known_bad.base import exact, plain
-from conformance.calibration.known_kernel import KnownKernel, judgements
+from conformance.calibration.known_kernels import KINDS, MUTANTS, judgements
 from conformance.calibration.mutation import PARTS, outcomes, rows, score
 from conformance.dtypes import DECLARABLE, WHOLE
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry, GeometryError, takes
+from conformance.operators.known_kernels.arithmetic import EXACT
+from conformance.operators.known_kernels.kernel import KnownKernel, Mutant, exact, plain
 from conformance.operators.mistakes import InapplicableError, Misread
 from conformance.operators.table import LIBRARY, operators_of
 from conformance.problems import PROBLEMS
@@ -72,7 +71,7 @@ def test_collection_is_complete():
     assert max(Counter((mutant.name, operator) for mutant in MUTANTS for operator in mutant.operators).values()) == 1
     required = {"index", "groups", "bias", "gradients", "precision", "scale", "memory", "subtle", "paths", "values"}
     required |= {"sizes", "edges", "partial-requests", "formats"}
-    assert required | {"batchnorm", "pooling", "divisor"} == set(FAMILIES)
+    assert required | {"batchnorm", "pooling", "divisor"} == set(KINDS)
 
 
 @pytest.mark.parametrize("operator", CONVOLUTIONS)

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from conformance.calibration import false_alarms as campaign
-from conformance.calibration.known_good import KNOWN_GOOD, KnownGood, sums
-from conformance.calibration.known_good.sums import Sum
-from conformance.calibration.known_kernel import judgements
-from conformance.calibration.rounding import parts, rounded, stored
+from conformance.calibration.known_kernels import KNOWN_GOOD, MEDIUM, judgements
 from conformance.dtypes import BF16, FP16, FP32, TF32
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
+from conformance.operators.known_kernels import sums
+from conformance.operators.known_kernels.kernel import CampaignRow, KnownGood
+from conformance.operators.known_kernels.rounding import parts, rounded, stored
+from conformance.operators.known_kernels.sums import Sum
 from conformance.problems.table import applies
 
 SEEDS = range(3)
@@ -81,7 +82,7 @@ def test_known_good_kernel_is_detected_under_a_stricter_contract(known_good: Kno
     elif known_good.stricter is None:
         assert known_good.contract == Contract(accumulate="fp64"), "only the strictest contract has none above"
     else:
-        assert any(campaign.detected_when_stricter(known_good, text) for text in campaign.MEDIUM[known_good.family])
+        assert any(campaign.detected_when_stricter(known_good, text) for text in MEDIUM[known_good.family])
 
 
 @every_convolution
@@ -202,7 +203,7 @@ def test_campaign_lists_a_false_alarm(monkeypatch: pytest.MonkeyPatch):
     overdeclared = replace(declared, contract=Contract())
     monkeypatch.setattr(campaign, "KNOWN_GOOD", (overdeclared,))
     margins = campaign.Margins()
-    for verdict in campaign.verdicts(campaign.Row(PROBLEMS[2], ("conv_forward",)), 0):
+    for verdict in campaign.verdicts(CampaignRow(PROBLEMS[2], ("conv_forward",)), 0):
         margins.add(verdict)
     lines = list(campaign.report(margins))
     assert len(margins.alarms) >= 1

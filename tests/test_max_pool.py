@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.calibration import mutation
-from conformance.calibration.false_alarms import Row, verdicts
-from conformance.calibration.known_bad import MUTANTS
-from conformance.calibration.known_good import KNOWN_GOOD
-from conformance.calibration.known_good.max_pool import BACKWARD, FORWARD
+from conformance.calibration.false_alarms import verdicts
+from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.case import Case
 from conformance.execution.verify import verify
@@ -23,7 +21,9 @@ from conformance.implementations.registry import load
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, judge, outputs_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, GeometryError, parse
+from conformance.operators.known_kernels.kernel import CampaignRow
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
+from conformance.operators.max_pool.known_good import BACKWARD, FORWARD
 from conformance.problems import PROBLEMS, Variant, at_level, of_section, typed
 from conformance.resources import IMPLS
 
@@ -185,7 +185,7 @@ def test_known_bad_kernels_are_detected_at_smoke(operator: str):
 
 def test_known_good_kernels_pass():
     for text in ("maxpool n2 c5 h9 w10 r3 s3 u2 p1 ceil1", "maxpool n2 c3 h9 w9 r3 s3 u1 p1:2x0:1 d2x1"):
-        found = list(verdicts(Row(text), 20261122))
+        found = list(verdicts(CampaignRow(text), 20261122))
         assert {verdict.kernel for verdict in found} == {k.name for k in KNOWN_GOOD if k.family == "max_pool"}
         assert not [verdict.text for verdict in found if not verdict.passed]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from conformance.implementations.bridges.neuron_stacks import STACKS
 from conformance.implementations.devices import missing
 from conformance.reporting.terminal import simulators
 from tests.conftest import Project
@@ -80,3 +83,16 @@ def test_lines_fit(width: int):
     assert max(map(len, shown)) <= width
     assert "pytest -m emulator (a), pytest -m simulator (implementation-0@sim," in " ".join(shown)
     assert simulators("trn1", {}, width) == []
+
+
+def test_a_run_without_a_device_names_the_command_of_every_stack(project: Project):
+    words = ("nki/__init__.py", "neuron_torch.py", "neuron_jax.py", "neuronx_conv/__init__.py")
+    impls = Path(__file__).parents[1] / "impls"
+    given = [f"--impl={impls / word.removesuffix('/__init__.py')}" for word in words]
+    outcome = project.run("-m", "trn1", *given)
+    assert outcome.exit == 5
+    text = " ".join(outcome.text.split())
+    for name, stack in zip(("nki", "torch-neuronx", "jax-neuronx", "neuronx-conv"), STACKS, strict=False):
+        reason = f"{missing('trn1')}; where there is one: {stack.way('trn1')}"
+        assert {record["reason"] for record in outcome.records if record["implementation"] == name} == {reason}
+        assert f"unavailable: {name}: {reason}" in text

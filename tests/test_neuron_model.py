@@ -1,4 +1,4 @@
-"""`conformance neuron-model`, and modelled times in records, summary and page."""
+"""Modelled times of a Neuron device in records, summary and page."""
 
 from __future__ import annotations
 
@@ -9,78 +9,22 @@ from typing import Any
 
 import pytest
 
-from conformance.__main__ import main
 from conformance.execution.case import Case
 from conformance.execution.verify import verify
-from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.reporting import emulator_counts
 from conformance.reporting.emulator_counts import modelled_rows
 from conformance.reporting.tally import Tally
 from conformance.results import build
 from conformance.results.reading import RecordError, decode
 from conformance.results.schema import Modelled, Record
 from conformance.results.writing import encode
-from conformance.timing.neuron_model import BEGIN, END
 from tests.report_samples import as_read, sample, shown, written
 
 NKI = Path(__file__).parents[1] / "impls" / "nki"
-ROW_START = "| resnet50.conv5.3x3@7 | forward |"
-SMALL = ["--layers", "resnet50.conv5", "--direction", "forward", "--dtypes", "bf16", "--impl", "nki@emu-gen3"]
-
-
-def _command(folder: Path, *words: str, text: str = f"# Title\n\n{BEGIN}old\n{END}\n\nrest\n") -> tuple[int, str]:
-    document = folder / "model.md"
-    document.write_text(text)
-    return main(["neuron-model", *SMALL, "--into", str(document), *words]), document.read_text()
-
-
-def test_the_table_is_written_between_the_markers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    status, text = _command(tmp_path, "--csv", str(tmp_path / "rows.csv"))
-    assert status == ExitCode.GOOD
-    assert text.startswith(f"# Title\n\n{BEGIN}")
-    assert text.endswith(f"{END}\n\nrest\n")
-    assert "old" not in text
-    (row,) = [line for line in text.splitlines() if line.startswith(ROW_START)]
-    low, high = (float(part) for part in row.split("|")[6].split(" to "))
-    assert 361 / 441 <= low <= high  # of the roofline's products, those that are not with padding
-    assert "modelled" in capsys.readouterr().out
-
-
-def test_an_earlier_run_stands_beside(tmp_path: Path):
-    rows = tmp_path / "rows.csv"
-    _command(tmp_path, "--csv", str(rows))
-    status, text = _command(tmp_path, "--before", str(rows))
-    (cells,) = [line.split(" | ") for line in text.splitlines() if line.startswith(ROW_START)]
-    assert status == ExitCode.GOOD
-    assert "ratio before" in text
-    assert cells[5] == cells[6]
-
-
-WRONG = [
-    (["--impl", "nobody"], "nobody", "that models time"),
-    (["--before", "{folder}/no.csv"], "no.csv", "No such file"),
-    (["--before", "{folder}/bad.csv"], "bad.csv, line 2", "--csv of this command"),
-]
-
-
-@pytest.mark.parametrize(("words", "place", "message"), WRONG)
-def test_what_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], words, place, message):
-    (tmp_path / "bad.csv").write_text("target,dtype\ngen2,bf16\n")
-    status, text = _command(tmp_path, *(word.format(folder=tmp_path) for word in words))
-    printed = capsys.readouterr().err
-    assert status == ExitCode.UNUSABLE
-    assert "old" in text
-    assert place in printed
-    assert message in printed
-
-
-def test_a_document_without_markers_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    status, text = _command(tmp_path, text="nothing here\n")
-    assert (status, text) == (ExitCode.UNUSABLE, "nothing here\n")
-    assert "add them where the table goes" in capsys.readouterr().err
 
 
 @cache
@@ -133,18 +77,15 @@ ROW = ("acme", "conv_forward", "3", "10 to 58", "20% to 50%", "5% to 50%", "b", 
 
 def test_the_page_shows_it(tmp_path: Path):
     pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
-    pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
-    from conformance.reporting.page import tables
     from conformance.reporting.page.merge import load
     from conformance.reporting.page.render import page
     from conformance.reporting.page.tables import Digest
 
     found = Digest(load([written(tmp_path / "r.jsonl", CASES)]))
-    table = tables.modelled(found)
-    assert table is not None
+    (table,) = (one for one in emulator_counts.tables(found.tally.moved) if one.title == "Modelled time on the device")
     assert table.rows == (ROW,)
-    assert "Modelled time on the device" in page(found, "t")
-    assert tables.modelled(Digest(load([written(tmp_path / "s.jsonl", [sample()])]))) is None
+    assert table.title in page(found, "t")
+    assert not emulator_counts.tables(Digest(load([written(tmp_path / "s.jsonl", [sample()])])).tally.moved)
 
 
 def test_the_summary_shows_it_and_only_where_it_is_modelled():

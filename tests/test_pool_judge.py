@@ -9,18 +9,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance.calibration.false_alarms import Row, verdicts
-from conformance.calibration.known_bad import MUTANTS, Mutant
-from conformance.calibration.known_bad.base import exact, plain
-from conformance.calibration.known_bad.pool import GOOD
-from conformance.calibration.known_bad.structure import planted
-from conformance.calibration.known_good import KNOWN_GOOD
-from conformance.calibration.known_kernel import KnownKernel, judgements
+from conformance.calibration.false_alarms import verdicts
+from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS, judgements
 from conformance.calibration.mutation import outcomes, rows, score
 from conformance.diagnosis.diagnose import diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry, parse
+from conformance.operators.avg_pool.known_bad import GOOD
+from conformance.operators.known_kernels.kernel import CampaignRow, KnownKernel, Mutant, exact, plain
+from conformance.operators.known_kernels.structure import planted
 from conformance.operators.table import LIBRARY, operators_of
 
 
@@ -201,7 +199,7 @@ ROWS = (
 
 @pytest.mark.parametrize("text", ROWS)
 def test_honest_kernels_are_passed(text: str):
-    found = list(verdicts(Row(text), 0))
+    found = list(verdicts(CampaignRow(text), 0))
     assert {verdict.kernel for verdict in found} >= {a.name for a in POOLED if a.when(parse(text))}
     assert [verdict.text for verdict in found if not verdict.passed] == []
 

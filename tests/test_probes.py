@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance.calibration.known_kernel import judged_by_probes
+from conformance.calibration.known_kernels import judged_by_probes
 from conformance.dtypes import FP32
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.probing import RISK, Probes

@@ -9,7 +9,8 @@ import pytest
 
 from conformance.operators import FAMILIES
 from conformance.problems import Problem, Variant, of_section
-from conformance.problems.reading import TABLES, MalformedTable, read
+from conformance.problems.reading import TABLE, MalformedTable, read
+from conformance.resources import of_family
 
 HEAD = "[edges]  standard\nrun: fp32 nchw fixed\n"
 ROW = "edge.tall  n2 c5 h12 w10 k7 r5 s1\n"
@@ -30,7 +31,8 @@ def ways(problem: Problem) -> set[str]:
 
 
 def test_every_family_has_a_table_and_every_table_a_family():
-    assert {path.name for path in TABLES.iterdir()} == {f"{family}.txt" for family in FAMILIES}
+    folder = of_family("conv", TABLE).parents[1]
+    assert {path.parent.name for path in folder.glob(f"*/{TABLE}")} == {*FAMILIES}
 
 
 def test_a_row_is_run_as_its_section_says(table: Path):
@@ -104,7 +106,7 @@ WRONG = {
     "another family's distribution": (f"{HEAD}run: fp32 nchw scaled\n", 3, "'scaled' is no distribution of conv"),
     "nothing to run": ("[edges]  standard\nrun: fp64 nchw wide\n", 2, "none of these distributions exists in these"),
     "a descriptor that is none": (f"{HEAD}edge.tall  n2 c5 h12 w10 k7 r5\n", 3, "'n2 c5 h12 w10 k7 r5': "),
-    "another family": (f"{HEAD}edge.pool  pool n2 c5 h9 w9 r3 s3\n", 3, "move the line to avg_pool.txt"),
+    "another family": (f"{HEAD}edge.pool  pool n2 c5 h9 w9 r3 s3\n", 3, "move the line to its problems.txt"),
     "a name twice": (f"{HEAD}{ROW}\n{ROW}", 5, "edge.tall stands in line 3 too; remove one of them"),
 }
 

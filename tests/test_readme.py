@@ -16,7 +16,6 @@ import pytest
 from conformance.__main__ import FAMILIES, MAINTAINERS, _parser, main
 from conformance.plugin.options import EVERYDAY
 from conformance.reporting.documents import DOCUMENTS
-from tests.neuron_index import expanded
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -130,6 +129,7 @@ def test_tox_environments_exist():
     ini.read(ROOT / "tox.ini")
     sections = {name.removeprefix("testenv:") for name in ini.sections()}
     assert {"trn{1,2}", "cpu", "docs"} < sections
-    known = {name for section in sections for name in expanded(section)}
+    known = [re.sub(r"\{(.*?)\}", lambda factors: f"({factors[1].replace(',', '|')})", name) for name in sections]
     named = {words[words.index("-e") + 1] for words in commands("tox")}
-    assert {"cpu", "selftest"} <= named <= known
+    assert {"cpu", "selftest"} <= named
+    assert [name for name in named if not any(re.fullmatch(pattern, name) for pattern in known)] == []

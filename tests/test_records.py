@@ -321,7 +321,7 @@ def test_workers_end_with_a_run_that_is_killed(project: Project):
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no way to find processes")
 def test_a_run_that_is_killed_and_resumed_has_the_records_of_a_whole_one(tmp_path: Path):
-    """With workers: without them one is resumed from every length above. `tests.kill_and_resume` has more moments."""
+    """With workers: without them one is resumed from every length above."""
     run = Run(tmp_path, ("-n", "2"))
     expected, seconds = run.whole(tmp_path / "whole.jsonl")
     assert run.killed(tmp_path / "records.jsonl", seconds / 2)[1] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
 from pathlib import Path
 
 import pytest
@@ -71,34 +71,40 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(("ending", "status"), [(OSError(28, "No space left on device"), 4), (KeyboardInterrupt(), 2)])
-@pytest.mark.parametrize("name", sorted(FILES))
+@pytest.mark.parametrize("files", [0, 1])
 def test_a_report_that_is_not_finished_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ending: BaseException, status: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, ending: BaseException, status: int
 ):
-    from conformance.reporting.page import build
+    path, out, sync = written(tmp_path / "a.jsonl", [sample()]), tmp_path / "deep" / "out", os.fsync
 
-    def cut_off(*_: object) -> Iterator[str]:
-        yield "half a"
-        raise ending
+    def interrupted() -> int:
+        """The status of a report that breaks off after so many files."""
+        left = [files]
 
-    path, out, whole = written(tmp_path / "a.jsonl", [sample()]), tmp_path / "deep" / "out", {**build.FILES}
-    words = ["report", str(path), "-o", str(out)]
-    monkeypatch.setattr(build, "FILES", whole | {name: cut_off})
-    assert main(words) == status
+        def fsync(file: int) -> None:
+            if not left[0]:
+                raise ending
+            left[0] -= 1
+            sync(file)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        status = main(["report", str(path), "-o", str(out)])
+        monkeypatch.undo()
+        return status
+
+    assert interrupted() == status
     assert not out.parent.exists()
-    monkeypatch.setattr(build, "FILES", whole)
-    assert main(words) == 0
+    assert main(["report", str(path), "-o", str(out)]) == 0
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     written(path, [failed()])
-    monkeypatch.setattr(build, "FILES", whole | {name: cut_off})
-    assert main(words) == status
+    assert interrupted() == status
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(command, "NEEDED", {"a_module_of_nobody": "a-package"})
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
     assert main(["report", str(tmp_path / "a.jsonl"), "-o", str(tmp_path)]) == 4
-    assert "needs a-package: pip install 'kernel-conformance[report]'" in capsys.readouterr().err
+    assert "needs jinja2: pip install 'kernel-conformance[report]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
@@ -131,14 +137,14 @@ def test_records_beside_the_report_where_no_file_is_named(project: Project):
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"), [(True, "--report: needs a-package: pip install"), (False, "--report conftest.py")]
+    ("missing", "said"), [(True, "--report: needs jinja2: pip install"), (False, "--report conftest.py")]
 )
 def test_a_report_that_cannot_be_made_is_known_at_once(
     project: Project, monkeypatch: pytest.MonkeyPatch, missing: bool, said: str
 ):
     project.kernel()
     if missing:
-        monkeypatch.setattr(command, "NEEDED", {"a_module_of_nobody": "a-package"})
+        monkeypatch.setattr(command, "find_spec", lambda name: None)
     outcome = project.run("--report=told" if missing else "--report=conftest.py/below")
     assert outcome.exit == 4
     assert said in outcome.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -12,9 +13,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
-pytest.importorskip("vl_convert", reason="no vl-convert-python (extra: report)")
 
-from conformance.reporting.page import charts, markdown, plots, speeds
+from conformance.reporting.page import charts, markdown, speeds
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page
 from conformance.reporting.page.tables import Digest
@@ -74,8 +74,12 @@ def titles(found: Digest) -> list[str]:
     return [table.title for table in speeds.speed_tables(found, speeds.speeds(found))]
 
 
-def drawn(found: Digest) -> dict[str, plots.Plot]:
-    return {plot.kind: plot for plot in plots.speed(found, speeds.speeds(found))}
+RATIOS, SHARES = "Speed relative to torch", "Share of the roofline"
+
+
+def drawn(found: Digest) -> dict[str, dict[str, tuple[charts.Mark, ...]]]:
+    """Title of a chart -> implementation -> the marks of its row, of one operator."""
+    return {chart.title: dict(chart.panels[0].rows) for chart in charts.speed(found, speeds.speeds(found))}
 
 
 def words(text: str) -> str:
@@ -123,48 +127,19 @@ def test_files_of_earlier_versions_keep_their_means(tmp_path: Path):
     assert cells(found) == {"acme": "650 ms · min 400 · 1.77x", "torch-cpu": "1,150 ms · min 1,000"}
     assert any(MEAN in title for title in titles(found))
     assert "machine: not judged. The files say nothing of it." in words(page(found, "t"))
-    (torch, _) = sorted(drawn(found)["times"].points, key=lambda p: -p["x"])
-    assert (torch["low"], torch["high"], torch["least"]) == (None, None, 1000)
 
 
-def test_charts_have_intervals_and_minima(tmp_path: Path):
-    found = drawn(digest(tmp_path, both(STABLE)))
-    (acme, _) = found["times"].points
-    assert acme["says"] == "acme, p: 650 ms [360, 1,320], min 400"
-    times = pytest.approx((650, 360, 1320, 400))
-    assert (acme["x"], acme["low"], acme["high"], acme["least"]) == times
-    assert ("acme", "conv_forward", "p", "650", "360", "1,320", "400") in found["times"].table.rows
-    one, mean = found["ratio"].points
+def test_marks_have_their_interval_where_it_is_known(tmp_path: Path):
+    found = digest(tmp_path, both(STABLE))
+    (mark,) = drawn(found)[RATIOS]["acme"]
     known = ratio((1.05, 2.1, 1.1), (0.6, 1.1, 0.5))
-    assert ((one["x"], (one["low"], one["high"])), one["mean"]) == ((known.value, known.interval), False)
-    assert (mean["x"], mean["mean"]) == (pytest.approx(known.value), True)
-    share, median = (p for p in found["roofline"].points if p["implementation"] == "acme")
-    assert (share["low"], share["high"]) == pytest.approx((0.5 * 0.65 / 1.32, 0.5 * 0.65 / 0.36))
-    assert median["mean"]
-
-
-def ticks(svg: str) -> int:
-    """Of minima: a third of a lane wide at most."""
-    return len(re.findall(r'<path[^>]* d="M[^"]*h1\.5v[^"]*"[^>]* fill="var\(--c', svg))
-
-
-def lines(svg: str) -> int:
-    """Of intervals: no other line has a kernel's colour."""
-    return len(re.findall(r'<line[^>]* stroke="var\(--c', svg))
-
-
-def test_an_interval_is_drawn_only_where_it_is_known(tmp_path: Path):
-    everyone = ["acme", "torch-cpu"]
-    known = charts.svg(drawn(digest(tmp_path, both(STABLE)))["times"], 0, everyone)
-    unknown = charts.svg(drawn(digest(tmp_path, [old("torch-cpu", TORCH), old("acme", OWN)]))["times"], 0, everyone)
-    assert (lines(known), lines(unknown)) == (2, 0)
-    nothing = [entry(name, rounds, minimum_s=None) for name, rounds in (("torch-cpu", TORCH), ("acme", OWN))]
-    for one in nothing:
-        del one["stats"]["data"]
-    without = charts.svg(drawn(digest(tmp_path, nothing))["times"], 0, everyone)
-    assert (ticks(known), ticks(without)) == (2, 0)
-    ratios = charts.svg(drawn(digest(tmp_path, both(NOISY)))["ratio"], 0, everyone)
-    assert lines(ratios) == 1
+    ticks = {text: x for x, text in charts.speed(found, speeds.speeds(found))[0].panels[0].ticks}
+    assert ticks["1"] < mark.low < mark.x < mark.high < ticks["4"]
+    assert mark.x == pytest.approx(ticks["1"] + math.log2(known.value) * (ticks["4"] - ticks["1"]) / 2, abs=0.1)
+    (share,) = drawn(found)[SHARES]["acme"]
+    assert share.low < share.x < share.high
+    (without,) = drawn(digest(tmp_path, [old("torch-cpu", TORCH), old("acme", OWN)]))[RATIOS]["acme"]
+    assert without.low == without.x == without.high
 
 
 def test_a_stable_machine_has_means(tmp_path: Path):
@@ -173,18 +148,13 @@ def test_a_stable_machine_has_means(tmp_path: Path):
     text = page(found, "t")
     assert "machine: stable." in words(text)
     assert 'class="notice machine-' not in text
-    assert "geometric mean (tick)" in drawn(found)["ratio"].text
 
 
 def test_a_noisy_machine_has_ratios_and_no_mean(tmp_path: Path):
     found = digest(tmp_path, both(NOISY))
     assert titles(found) == ["conv_forward, time of a call"]
     assert "x [" in cells(found)["acme"]
-    shown = drawn(found)
-    assert [p["mean"] for kind in ("ratio", "roofline") for p in shown[kind].points] == [False] * 3
-    assert {row[3] for row in shown["roofline"].table.rows} == {"-"}
-    assert all("(tick)" not in shown[kind].text for kind in ("ratio", "roofline"))
-    assert all(plot.text.endswith("Machine: noisy.") for plot in shown.values())
+    assert all(chart.text.endswith("Machine: noisy.") for chart in charts.speed(found, speeds.speeds(found)))
     said = "machine: noisy. Believe intervals, not single figures: there is no geometric mean."
     text = page(found, "t")
     assert f"{said} {NOISY['reasons'][0]}" in words(text)
@@ -196,9 +166,7 @@ def test_an_unusable_machine_has_neither_ratios_nor_means(tmp_path: Path):
     found = digest(tmp_path, both(UNUSABLE))
     assert titles(found) == ["conv_forward, time of a call"]
     assert cells(found)["acme"] == "650 ms [360, 1,320] · min 400 · 50% roof"
-    shown = drawn(found)
-    assert set(shown) == {"times", "roofline"}
-    assert not any(p["mean"] for p in shown["roofline"].points)
+    assert set(drawn(found)) == {SHARES}
     said = "machine: unusable. Nothing is compared: run again when the machine has less to do."
     assert f"{said} {UNUSABLE['reasons'][0].replace(chr(39), '&#39;')}" in words(page(found, "t"))
     assert f"**{said}**" in markdown.summary(found, "t")
@@ -249,23 +217,7 @@ def test_a_finding_is_marked_and_listed(tmp_path: Path, status: str, mark: str, 
     tables = {table.title: table for table in speeds.speed_tables(found, speeds.speeds(found))}
     assert tables[title].rows == (("acme", "conv_forward", "p", "131% of the roofline"),)
     assert any(MEAN in name for name in tables) == (status == "recorded")
-    assert ("ratio" in drawn(found)) == (status == "recorded")
-
-
-def test_the_table_of_layers_has_ratios_of_its_own(tmp_path: Path):
-    """It has no visits: only the run that wrote it could pair them."""
-    heads = "operator,problem,descriptor,implementation,device,verdict,reason,median_s,machine"
-    heads += ",ratio_to_torch,ratio_low,ratio_high"
-    rows = [
-        "conv_forward,p,,torch-cpu,cpu,pass,,1.0,stable,,,",
-        "conv_forward,p,,acme,cpu,pass,,0.25,stable,3.0,2.0,4.5",
-    ]
-    path = tmp_path / "unet.csv"
-    path.write_text("\n".join([heads, *rows, ""]))
-    found = Digest(load([path]))
-    assert cells(found)["acme"] == "250 ms · 3.00x [2.00, 4.50]"
-    path.write_text("\n".join([heads, *rows, ""]).replace("stable", "unusable"))
-    assert cells(Digest(load([path])))["acme"] == "250 ms"
+    assert (RATIOS in drawn(found)) == (status == "recorded")
 
 
 @pytest.mark.parametrize("least", [5e-324, 1e-300, 1e-12])
@@ -274,5 +226,6 @@ def test_times_of_any_size_are_drawn(tmp_path: Path, least: float):
     entries = [entry("torch-cpu", [slow, slow, fast, fast], low_s=least, high_s=9e11)]
     entries += [entry("acme", [fast, fast, slow, slow], low_s=least, high_s=1.0)]
     found = digest(tmp_path, entries)
-    assert all(point["high"] <= plots.TOP for point in drawn(found)["roofline"].points if not point["mean"])
-    assert "Time of a call" in page(found, "t")
+    marks = [mark for rows in drawn(found).values() for row in rows.values() for mark in row]
+    assert all(0 < end < charts.WIDTH for mark in marks for end in (mark.low, mark.x, mark.high))
+    assert SHARES in page(found, "t")

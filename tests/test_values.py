@@ -8,8 +8,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from conformance.calibration.known_bad.base import Mutant, exact
-from conformance.calibration.known_kernel import DEFAULT
 from conformance.calibration.mutation import outcomes
 from conformance.dtypes import DTYPES, FORMATS, STORAGE
 from conformance.execution.judge_outputs import judged
@@ -19,6 +17,7 @@ from conformance.judge import Contract
 from conformance.judge.limits import limits
 from conformance.judge.residuals import measure
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays, parse
+from conformance.operators.known_kernels.kernel import DEFAULT, Mutant, exact
 from conformance.problems.table import applies
 
 

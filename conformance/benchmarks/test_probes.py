@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.calibration.known_bad import MUTANTS, Mutant
-from conformance.calibration.known_kernel import Run, judged_by_probes
+from conformance.calibration.known_kernels import MUTANTS, judged_by_probes
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
+from conformance.operators.known_kernels.kernel import Mutant, Run
 
 LAYER = ConvGeometry.parse("n4 c64 h512 w512 k64 r3 s3 p1 b1")
 """67,108,864 outputs."""

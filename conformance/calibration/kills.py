@@ -12,13 +12,12 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 from conformance.calibration.campaign_progress import counted
-from conformance.calibration.known_bad import MUTANTS
-from conformance.calibration.known_bad.base import same
-from conformance.calibration.known_kernel import Run, computed
+from conformance.calibration.known_kernels import MUTANTS, computed
 from conformance.calibration.mutation import JOBS, cost, failed_checks, is_judged
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import FAMILIES, OPERATORS, Arrays
+from conformance.operators.known_kernels.kernel import Run, same
 from conformance.problems import Problem, Variant
 
 ENOUGH = 12

@@ -13,13 +13,12 @@ import numpy as np
 from conformance.calibration import field
 from conformance.calibration.campaign_progress import counted
 from conformance.calibration.field import Examined
-from conformance.calibration.known_bad import FAMILIES, MUTANTS, Mutant
-from conformance.calibration.known_bad.base import same
-from conformance.calibration.known_kernel import Run, computed, judgements
+from conformance.calibration.known_kernels import KINDS, MUTANTS, computed, judgements
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, Arrays, takes
+from conformance.operators.known_kernels.kernel import Mutant, Run, same
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, at_level
 from conformance.problems.table import SPARSE
@@ -173,7 +172,7 @@ def lines(found: Sequence[MutantOutcome], examined: Sequence[Examined] = ()) -> 
     for one in examined:
         yield f"{one.kernel:{width}} | {one.family:9} | {one.where or 'OK'}: {one.reason or f'{one.verdicts} verdicts'}"
     yield ""
-    for family in dict.fromkeys((*FAMILIES, *(one.family for one in examined))):
+    for family in dict.fromkeys((*KINDS, *(one.family for one in examined))):
         members = [outcome for outcome in found if outcome.family == family]
         others = [one for one in examined if one.family == family and not one.good]
         detected, counted = score(members)
@@ -197,7 +196,7 @@ def lines(found: Sequence[MutantOutcome], examined: Sequence[Examined] = ()) -> 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """How many known-bad kernels are detected, by class; exits 1 if one survives or is reached by no case."""
-    families = tuple(dict.fromkeys((*FAMILIES, *field.FAMILIES)))
+    families = tuple(dict.fromkeys((*KINDS, *field.FAMILIES)))
     parser.add_argument("--level", choices=("smoke", "standard"), default="standard", help="tables (default: standard)")
     parser.add_argument("--kind", dest="family", action="append", choices=families, help="only this class of defects")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's mutants")

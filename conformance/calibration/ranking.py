@@ -25,7 +25,8 @@ from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES
 from conformance.problems import PROBLEMS, Problem, Variant
 from conformance.problems.features import SAME_AXIS, of_geometry, pairs
-from conformance.problems.ranking import FOLDER, FULL, SMOKE_CASES, STORED
+from conformance.problems.ranking import FULL, RANKING, SMOKE_CASES, STORED
+from conformance.resources import of_family
 
 KILLS = (1.0, 0.5, 0.25)
 """What a kernel is worth that no case before detects, one case, two cases."""
@@ -172,7 +173,7 @@ def lines(chosen: Sequence[Candidate], rest: Sequence[Candidate]) -> Iterator[st
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Put the cases of operator families in the order of their power, anew; writes conformance/problems/ranking."""
+    """Put the cases of operator families in the order of their power, anew; writes their ranking.txt."""
     known = ", ".join(FAMILIES)
     parser.add_argument("family", nargs="*", type=_family, metavar="FAMILY", help=f"{known}; default: all")
     parser.set_defaults(run=_command)
@@ -189,6 +190,6 @@ def _command(arguments: argparse.Namespace) -> int:
         cases = plain_cases(family)
         chosen, rest = ordered(candidates(family, cases, kills(family, cases, JOBS)))
         text = "\n".join(lines(chosen, rest))
-        (FOLDER / f"{family}.txt").write_text(f"{HEADING.format(family=family)}{text}\n", "utf-8")
+        of_family(family, RANKING).write_text(f"{HEADING.format(family=family)}{text}\n", "utf-8")
         print(f"{family}: {len(chosen)} cases of standard, {len(rest)} more at full")
     return 0

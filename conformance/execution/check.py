@@ -31,7 +31,7 @@ from conformance.judge import Comparison, Contract, compare, outputs_of
 from conformance.layouts import NAMES, has_groups, in_rank, rank_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
 from conformance.problems import Problem, Variant, named, typed
-from conformance.problems.table import applies
+from conformance.problems.table import applies, determines
 from conformance.resources import IMPLS
 from conformance.storage import StorageError, parse, written
 
@@ -174,7 +174,7 @@ def check(
         raise SelectionError(f"distribution {distribution}: is checked by `conformance run` only")
     require_known("distribution", [distribution], DISTRIBUTIONS)
     if distribution not in family.distributions or not applies(distribution, dtype):
-        of = family.name if distribution not in family.distributions else f"{family.name} in {dtype}"
+        of = found.geometry.family + (f" in {dtype}" if distribution in family.distributions else "")
         choices = ", ".join(family.distributions)
         raise SelectionError(f"distribution {distribution}: there is none for {of}. Choices: {choices}")
     try:
@@ -232,7 +232,7 @@ def check(
     if has_groups(layout) and not hasattr(found.geometry, "groups"):
         raise SelectionError(f"layout {layout}: has groups as an axis; {found.geometry.descriptor!r} has none")
     variant = Variant(dtype, layout, distribution, storage)
-    if not OPERATORS[operator].determines(found.geometry, distribution):
+    if not determines(operator, found.geometry, distribution):
         raise SelectionError(
             f"distribution {distribution}: {operator} has no one right result on {found.geometry.descriptor!r}, where "
             "an element of the window meets padding alone; algorithms multiply its NaN by zero or leave it out"

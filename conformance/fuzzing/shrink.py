@@ -86,7 +86,7 @@ def simpler(row: CaseSpec) -> Iterator[CaseSpec]:
         yield replace(row, seed=0)
     for change in _lower(row, (1, 2)):
         with suppress(GeometryError):
-            yield replace(row, geometry=geometry(known.name, parameters(row.geometry) | change))
+            yield replace(row, geometry=geometry(row.geometry.family, parameters(row.geometry) | change))
 
 
 def _lower(row: CaseSpec, counts: tuple[int, ...]) -> Iterator[Parameters]:

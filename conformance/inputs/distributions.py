@@ -26,22 +26,19 @@ sparse    zeros but for integers at both ends, beside powers of two and here and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, SUMS
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, bits, fixed, fixed_point_bits, held, integer, room
 from conformance.inputs.extreme_distributions import close, large, mixed, nonfinite, range_, small, subnormal
+from conformance.inputs.normalised import scaled, shifted, with_scales
 from conformance.inputs.requantized import cancelled, scales, ties
+from conformance.inputs.special_values import nan_place, specials
 from conformance.inputs.stream import term_bits
 from conformance.operators import Arrays
 from conformance.operators.sparse import elements_of, windows_of
-
-SCALES = (0, -4, -8, -12)
-"""Exponents of filters on the scaled distribution: variances from about 1 to 1e-7."""
-SHIFT_BITS = {"fp32": 12, "bf16": 7, "fp16": 10, "fp64": 20}
-"""On the shifted distribution data are 1 and what lies 2^-bits beside it."""
 
 
 def _impulse(recipe: Recipe) -> Arrays:
@@ -93,9 +90,9 @@ def _special(recipe: Recipe) -> Arrays:
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
     if not inputs[operator.data].size:
         return inputs
-    for place, value in operator.specials(geometry):
+    for place, value in specials(operator, geometry):
         inputs[operator.data][place] = value
-    if (index := operator.nan_place(geometry)) is not None:
+    if (index := nan_place(operator, geometry)) is not None:
         inputs[operator.operand][index] = np.nan
     return inputs
 
@@ -112,26 +109,7 @@ def _wide(recipe: Recipe) -> Arrays:
     _, bits = fixed_point_bits(recipe.dtype, span, recipe.operator.factors)
     top = format.emax - (0 if recipe.dtype in SUMS else term_bits(span) + 1)
     bottom = format.emin - format.precision + 1 + bits
-    return _with_scales(recipe, inputs, (top, bottom, 0))
-
-
-def _with_scales(recipe: Recipe, inputs: Arrays, exponents: Sequence[int]) -> Arrays:
-    """The operand's free axis multiplied by these powers of two in turn."""
-    operand = inputs[recipe.operator.operand].astype(np.float64)
-    axis = recipe.operator.free_axis
-    shape = [-1] + [1] * (operand.ndim - 1 - axis)
-    scaled = np.ldexp(operand, np.resize(exponents, operand.shape[axis]).reshape(shape))
-    return inputs | {recipe.operator.operand: scaled.astype(STORAGE[recipe.dtype])}
-
-
-def _scaled(recipe: Recipe) -> Arrays:
-    return _with_scales(recipe, fixed(recipe), SCALES)
-
-
-def _shifted(recipe: Recipe) -> Arrays:
-    """Images close to 1, so that means are large and variances small; what else it takes, the operator knows."""
-    steps = recipe.stream("shift").ternary(recipe.geometry.x.shape, 1.0, np.dtype(np.float64))
-    return recipe.operator.shifted(recipe.geometry, fixed(recipe), steps * 2.0 ** -SHIFT_BITS[recipe.dtype])
+    return with_scales(recipe, inputs, (top, bottom, 0))
 
 
 SPARSE = 1 << 12
@@ -199,8 +177,8 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "large": large,
     "small": small,
     "codes": _codes,
-    "scaled": _scaled,
-    "shifted": _shifted,
+    "scaled": scaled,
+    "shifted": shifted,
     "close": close,
     "scales": scales,
     "ties": ties,

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, WHOLE
+from conformance.inputs import special_values
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, integer, largest_integer, room
+from conformance.inputs.normalised import ranged
 from conformance.inputs.stream import term_bits
 from conformance.operators import Arrays
 from conformance.operators.spatial import per_channel
 
 FP64_POWER = 400
 """Largest exponent of fp64 data that are judged by a bound: the squares that it is made of are fp64, too."""
-FUSED_POWER = 28
-"""Exponent of filters before batch normalisation: 2^28 is beyond fp16, and its fourth power, of which bounds are made,
-not beyond fp32. In gradients, where its powers meet, and in fp16 it is 8, there for the data as well, so that results
-of the convolution leave the range."""
 
 
 def _are_sums(recipe: Recipe) -> bool:
@@ -27,7 +25,7 @@ def _are_sums(recipe: Recipe) -> bool:
 
 
 def nonfinite(recipe: Recipe) -> Arrays:
-    """The rest of `special`: -1, 0, 1 with the operator's `nonfinite` values; fractions in batch normalisation, where
+    """The rest of `special`: -1, 0, 1 with those of `special_values.nonfinite`; fractions in batch normalisation, where
     few integers may have a variance of zero."""
     operator, geometry = recipe.operator, recipe.geometry
     if not _are_sums(recipe):
@@ -37,14 +35,14 @@ def nonfinite(recipe: Recipe) -> Arrays:
         for name, tensor in operator.inputs(geometry).items():
             dtype = STORAGE[tensor.stored_as(recipe.dtype)]
             inputs[name] = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
-    for name, place, value in operator.nonfinite(geometry):
+    for name, place, value in special_values.nonfinite(operator, geometry):
         if inputs[name].size:
             inputs[name][place] = value
     return inputs
 
 
 def mixed(recipe: Recipe) -> Arrays:
-    """-1, 0 and 1 with the operator's `nonfinite` values, others scattered over its data, and zeros that meet them.
+    """-1, 0 and 1 with those of `special_values.nonfinite`, others scattered over its data, and zeros that meet them.
 
     About one term in a sum is not finite. A plane has one NaN: of two in a window, frameworks differ in which gets the
     gradient. Data of dw are left out: algorithms that put zeros between gradients multiply them with these. Where
@@ -57,7 +55,7 @@ def mixed(recipe: Recipe) -> Arrays:
         inputs[name] = recipe.stream(name).ternary(tensor.shape, 0.5, STORAGE[tensor.stored_as(recipe.dtype)])
     if operator.errors(geometry).selects:
         inputs[operator.data][inputs[operator.data] == 0] = -0.0
-    scattered = [name for name in operator.scattered if inputs[name].size]
+    scattered = [name for name in special_values.scattered(operator) if inputs[name].size]
     for name in scattered:
         shape = inputs[name].shape
         signs = recipe.stream(f"{name} infinities").ternary(shape, density, np.dtype(np.float64))
@@ -72,7 +70,7 @@ def mixed(recipe: Recipe) -> Arrays:
         other = inputs[operator.operand if scattered else operator.data]
         if other.shape[operator.free_axis] > 1:
             np.moveaxis(other, operator.free_axis, 0)[-1] = 0
-    for name, place, value in operator.nonfinite(geometry):
+    for name, place, value in special_values.nonfinite(operator, geometry):
         if inputs[name].size:
             inputs[name][place] = value
     return inputs
@@ -196,11 +194,9 @@ def _signed(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
 
 def range_(recipe: Recipe) -> Arrays:
     """Normal numbers over the whole range, in both factors, and sums of one sign of which most overflow."""
-    operator, geometry = recipe.operator, recipe.geometry
+    operator = recipe.operator
     if not _are_sums(recipe):
-        narrow = recipe.dtype == "fp16"
-        inputs = operator.ranged(geometry, fixed(recipe), 8 if narrow or "dy" in operator.arguments else FUSED_POWER)
-        return inputs | ({"x": inputs["x"] * np.float16(2**8)} if narrow else {})
+        return ranged(recipe)
     format, (bits, terms), largest = FORMATS[recipe.dtype], _bits_and_terms(recipe), largest_integer(recipe)
     top, quarter = format.emax - 2 * bits - terms, (format.emax + 1) // 4
     if operator.factors == 1:

@@ -98,7 +98,7 @@ from functools import cache
 
 import numpy as np
 
-from conformance.contract import Contract
+from conformance.contract import WINOGRAD, Contract
 from conformance.dtypes import FORMATS, Format
 
 LAMBDA = 4.0
@@ -108,33 +108,6 @@ ALPHA = 1e-8
 RMS = 0.5
 """Root mean square error in units of u_out*rms(ref) + unit*rms(s2): sequential fp32 0.30, one output rounding 0.42."""
 
-WINOGRAD = {
-    "winograd-f2": (
-        ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-        ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-        ((1, 1, 1, 0), (0, 1, -1, -1)),
-    ),
-    "winograd-f4": (
-        (
-            (4, 0, -5, 0, 1, 0),
-            (0, -4, -4, 1, 1, 0),
-            (0, 4, -4, -1, 1, 0),
-            (0, -2, -1, 2, 1, 0),
-            (0, 2, -1, -2, 1, 0),
-            (0, 4, 0, -5, 0, 1),
-        ),
-        (
-            (1 / 4, 0, 0),
-            (-1 / 6, -1 / 6, -1 / 6),
-            (-1 / 6, 1 / 6, -1 / 6),
-            (1 / 24, 1 / 12, 1 / 6),
-            (1 / 24, -1 / 12, 1 / 6),
-            (0, 0, 1),
-        ),
-        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-    ),
-}
-"""Algorithm -> (B^T, G, A^T) of Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016."""
 TRANSFORM_ADDITIONS = 8
 """Roundings of an element's two-dimensional Winograd transforms: at most four additions on each axis."""
 

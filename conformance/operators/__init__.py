@@ -13,44 +13,28 @@ if TYPE_CHECKING:
     from conformance.operators.base import Arrays, Geometry, Operator, Tensor
     from conformance.operators.conv.geometry import ConvGeometry
     from conformance.operators.conv_bn.geometry import ConvBnGeometry
-    from conformance.operators.family import Family
     from conformance.operators.spatial import GeometryError
     from conformance.operators.table import (
         CONVOLUTIONS,
         FAMILIES,
+        MAXIMA,
         NORMALISED,
         OPERATORS,
         ORDINARY,
         POOLINGS,
         TRANSPOSED,
+        Family,
         parse,
         takes,
     )
 
-_MODULES = {
-    "avg_pool.geometry": ("PoolGeometry",),
-    "base": ("Arrays", "Geometry", "Operator", "Tensor"),
-    "conv.geometry": ("ConvGeometry",),
-    "conv_bn.geometry": ("ConvBnGeometry",),
-    "family": ("Family",),
-    "spatial": ("GeometryError",),
-    "table": (
-        "CONVOLUTIONS",
-        "FAMILIES",
-        "NORMALISED",
-        "OPERATORS",
-        "ORDINARY",
-        "POOLINGS",
-        "TRANSPOSED",
-        "parse",
-        "takes",
-    ),
-}
-_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+_MODULES = ("base", "spatial", "conv.geometry", "conv_bn.geometry", "avg_pool.geometry", "table")
+"""Where the names are looked for; the table last, which has references."""
 
 __all__ = [
     "CONVOLUTIONS",
     "FAMILIES",
+    "MAXIMA",
     "NORMALISED",
     "OPERATORS",
     "ORDINARY",
@@ -71,7 +55,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-    return value
+    if name in __all__:
+        for module in _MODULES:
+            found = vars(import_module(f"{__name__}.{module}"))
+            if name in found:
+                globals()[name] = found[name]
+                return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

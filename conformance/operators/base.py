@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from conformance.operators.double_double import Double
 
 Arrays = dict[str, np.ndarray]
-Place = tuple[str, tuple[int, ...], float]
-"""An input, an index into it, and the value that stands there."""
 
 
 class Geometry(Protocol):
@@ -55,11 +53,6 @@ class Tensor:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
-
-    @property
-    def is_image(self) -> bool:
-        """Whether it has spatial axes, so that layouts differ: an image, a filter, or a gradient of one."""
-        return len(self.shape) > 1
 
     @property
     def is_filter(self) -> bool:
@@ -301,40 +294,3 @@ class Operator:
         """The same of a problem of `dtype`, every tensor in its own format."""
         tensors = [*self.inputs(geometry).values(), *self.outputs(geometry).values()]
         return sum(tensor.size * STORAGE[tensor.stored_as(dtype)].itemsize for tensor in tensors)
-
-    def nan_place(self, geometry: Any) -> tuple[int, ...] | None:
-        """Index of an element of `operand` that may be NaN: no algorithm multiplies it with an element of padding, and
-        results that it does not reach remain. None where there is no such element."""
-        return None
-
-    def specials(self, geometry: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
-        """Index into the data and the value that the special distribution puts there; each has one right result."""
-        dimensions = len(self.inputs(geometry)[self.data].shape)
-        return ((-1,) * dimensions, math.inf), ((0,) * dimensions, math.nan)
-
-    @property
-    def scattered(self) -> tuple[str, ...]:
-        """Inputs of which any element may be NaN or infinite: none is multiplied with padding or with zeros that an
-        algorithm inserts."""
-        return (self.data,)
-
-    def nonfinite(self, geometry: Any) -> Iterator[Place]:
-        """What the nonfinite distribution puts where. What IEEE 754 makes of it depends on no
-        order of a sum, and nothing of it is multiplied with padding or with zeros that an algorithm inserts."""
-        dimensions = len(self.inputs(geometry)[self.data].shape)
-        yield self.data, (-1, *(0,) * (dimensions - 1)), -math.inf
-
-    def determines(self, geometry: Any, distribution: str) -> bool:
-        """Whether there is one right result: not where a NaN meets nothing but padding, which algorithms multiply with
-        zero or leave out."""
-        return True
-
-    def ranged(self, geometry: Any, inputs: Arrays, power: int) -> Arrays:
-        """The inputs with some that are larger by 2^power and smaller, and others at the edges of what is allowed; only
-        for families whose results are no sums that could be exact."""
-        raise NotImplementedError
-
-    def shifted(self, geometry: Any, inputs: Arrays, steps: np.ndarray) -> Arrays:
-        """The inputs with an image close to 1, from which `steps` says how far every element lies; only for families
-        that list the shifted distribution."""
-        raise NotImplementedError

@@ -115,8 +115,13 @@ def levelled(filters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def linear(operate: Callable[..., np.ndarray], factors: Sequence[np.ndarray], span: int) -> Double:
     """operate(*factors), which is linear in each of them, from slices of theirs for which it is exact in float64.
 
-    `span` is how much larger than a product of elements a result can be. Elements must be finite.
+    `span` is how much larger than a product of elements a result can be. Slices have no end where an element is not
+    finite: results that it reaches are those of the whole.
     """
+    if not all(np.isfinite(each).all() for each in factors):
+        whole = operate(*(each.astype(np.float64) for each in factors))
+        high, low = linear(operate, [np.where(np.isfinite(each), each, 0) for each in factors], span)
+        return np.where(np.isfinite(whole), high, whole), np.where(np.isfinite(whole), low, 0)
     bits = (SIGNIFICAND - math.ceil(math.log2(max(2, span)))) // len(factors)
     parts = [operate(*given) for given in itertools.product(*(cut(each.astype(np.float64), bits) for each in factors))]
     found = parts[-1], np.zeros_like(parts[-1])

@@ -2,36 +2,109 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from conformance.operators.avg_pool import family as avg_pool
+from conformance.operators.avg_pool import mistakes as avg_pool
+from conformance.operators.avg_pool.geometry import PoolGeometry
+from conformance.operators.avg_pool.operators import AvgPoolBackward, AvgPoolForward
 from conformance.operators.base import Geometry, Operator
-from conformance.operators.conv import family as conv
+from conformance.operators.conv import mistakes as conv
 from conformance.operators.conv.geometry import ConvGeometry
-from conformance.operators.conv_bn import family as conv_bn
-from conformance.operators.conv_requantized import family as conv_requantized
-from conformance.operators.conv_transpose import family as conv_transpose
-from conformance.operators.family import Family
-from conformance.operators.max_pool import family as max_pool
+from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
+from conformance.operators.conv_bn.backward import ConvBnBackward
+from conformance.operators.conv_bn.backward_mistakes import BACKPROPAGATION
+from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.conv_bn.mistakes import NORMALISATION
+from conformance.operators.conv_bn.operators import ConvBnForward, ConvBnInference
+from conformance.operators.conv_requantized import mistakes as conv_requantized
+from conformance.operators.conv_requantized.geometry import RequantizedGeometry
+from conformance.operators.conv_requantized.operators import ConvRequantized
+from conformance.operators.conv_transpose import mistakes as conv_transpose
+from conformance.operators.conv_transpose.geometry import TransposedGeometry
+from conformance.operators.conv_transpose.operators import (
+    ConvTransposeBackwardData,
+    ConvTransposeBackwardWeight,
+    ConvTransposeForward,
+)
+from conformance.operators.descriptor import Described
+from conformance.operators.image_mistakes import FURTHER_DILATIONS
+from conformance.operators.max_pool import mistakes as max_pool
+from conformance.operators.max_pool.geometry import MaxPoolGeometry
+from conformance.operators.max_pool.operators import MaxPoolBackward, MaxPoolForward
 from conformance.operators.mistakes import Mistake
+from conformance.operators.pooling_mistakes import FURTHER
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """Operators that take the same geometry; all else of a family stands in the folder of its name.
+
+    distributions  the ways of drawing inputs that mean anything here; checks of behaviour take the first
+    mistakes       what diagnosis knows, in the order in which equally good explanations are named
+    further        those that diagnosis knows besides and calibration does not plant: most of them show in the output's
+                   shape, and some in nothing else
+    """
+
+    geometry: type[Described]
+    operators: tuple[Operator, ...]
+    distributions: tuple[str, ...]
+    mistakes: tuple[Mistake, ...]
+    further: tuple[Mistake, ...] = ()
+
+
+LINEAR = ("integer", "fixed", "bits", "impulse", "special", "nonfinite", "range", "subnormal", "wide", "mixed")
+"""Distributions for sums of inputs or of their products, and for what picks one of its inputs."""
 FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        *(conv.FAMILY, conv_bn.FAMILY, avg_pool.FAMILY, max_pool.FAMILY, conv_transpose.FAMILY),
-        conv_requantized.FAMILY,
-    )
+    "conv": Family(
+        ConvGeometry,
+        (ConvForward(), ConvBackwardData(), ConvBackwardWeight()),
+        (*LINEAR, "large", "small", "codes"),
+        conv.MISTAKES,
+        conv.FURTHER,
+    ),
+    "conv_bn": Family(
+        ConvBnGeometry,
+        (ConvBnForward(), ConvBnBackward(), ConvBnInference()),
+        ("fixed", "bits", "scaled", "shifted", "special", "nonfinite", "range"),
+        (*conv.CONVOLVING, *NORMALISATION, *BACKPROPAGATION),
+        conv.FURTHER,
+    ),
+    "avg_pool": Family(
+        PoolGeometry, (AvgPoolForward(), AvgPoolBackward()), (*LINEAR, "large"), avg_pool.MISTAKES, FURTHER
+    ),
+    "max_pool": Family(
+        MaxPoolGeometry,
+        (MaxPoolForward(), MaxPoolBackward()),
+        (*LINEAR, "close"),
+        max_pool.MISTAKES,
+        (*FURTHER, *FURTHER_DILATIONS),
+    ),
+    "conv_transpose": Family(
+        TransposedGeometry,
+        (ConvTransposeForward(), ConvTransposeBackwardData(), ConvTransposeBackwardWeight()),
+        (*LINEAR, "large", "small"),
+        conv_transpose.MISTAKES,
+        conv_transpose.FURTHER,
+    ),
+    "conv_requantized": Family(
+        RequantizedGeometry, (ConvRequantized(),), ("scales", "ties", "cancelled", "special"), conv_requantized.MISTAKES
+    ),
 }
-"""Every family that there is. This is the only place that lists them."""
+"""Every family that there is, by the name of its folder. This is the only place that lists them."""
 OPERATORS: dict[str, Operator] = {
     operator.name: operator for family in FAMILIES.values() for operator in family.operators
 }
 _BY_PREFIX = {family.geometry.PREFIX: family.geometry for family in FAMILIES.values()}
 
-CONVOLUTIONS = tuple(operator.name for operator in conv.FAMILY.operators)
-NORMALISED = tuple(operator.name for operator in conv_bn.FAMILY.operators)
-POOLINGS = tuple(operator.name for operator in avg_pool.FAMILY.operators)
-TRANSPOSED = tuple(operator.name for operator in conv_transpose.FAMILY.operators)
+
+def names_of(family: str) -> tuple[str, ...]:
+    """The names of a family's operators."""
+    return tuple(operator.name for operator in FAMILIES[family].operators)
+
+
+CONVOLUTIONS, NORMALISED, POOLINGS = names_of("conv"), names_of("conv_bn"), names_of("avg_pool")
+MAXIMA, TRANSPOSED = names_of("max_pool"), names_of("conv_transpose")
 """Names of the operators, by family."""
 ORDINARY = tuple(name for name, operator in OPERATORS.items() if "fp32" in operator.dtypes)
 """Names of those with problems whose tensors all have one format; what is requantized has 8 bits alone."""

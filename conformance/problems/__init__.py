@@ -1,4 +1,4 @@
-"""The tables of cases. They are text, in `tables/`: a file for each operator family, a problem a line."""
+"""The cases of every operator family: read from its `problems.txt`, a problem a line, in the order of `ranking.txt`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The order of the cases, the most powerful first, and how much of it a level runs.
 
-`ranking/FAMILY.txt` is written by `conformance rank`. A line is a program, that is a problem in a dtype and a layout,
-and the distributions of its inputs, or `stored` for its cases with operands that lie otherwise in memory; a program can
-have several lines. Levels are prefixes of that list, so that smoke is part of standard and standard of full.
+`operators/FAMILY/ranking.txt` is written by `conformance rank`. A line is a program, that is a problem in a dtype and
+a layout, and the distributions of its inputs, or `stored` for its cases with operands that lie otherwise in memory; a
+program can have several lines. Levels are prefixes of that list: smoke is part of standard and standard of full.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain, zip_longest
-from pathlib import Path
 from typing import NamedTuple
 
 from conformance.operators import FAMILIES
 from conformance.problems.table import LEVELS, Problem, Variant
+from conformance.resources import of_family
 
-FOLDER = Path(__file__).with_name("ranking")
+RANKING = "ranking.txt"
 FULL, STORED = "full", "stored"
 """The line from which on programs add nothing to those before; the word for cases with a storage."""
 SMOKE_CASES = 100
@@ -46,7 +46,7 @@ class RankedProgram(NamedTuple):
 @cache
 def lines(family: str) -> tuple[RankedProgram, ...]:
     """The ranking of a family; empty where it has none."""
-    file, level, cases = FOLDER / f"{family}.txt", "smoke", 0
+    file, level, cases = of_family(family, RANKING), "smoke", 0
     found = []
     for text in file.read_text("utf-8").splitlines() if file.exists() else ():
         if text == FULL:

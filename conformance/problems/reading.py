@@ -1,4 +1,4 @@
-"""Reads the tables of problems, which are text: a file for each operator family in `tables/`, a problem a line.
+"""Reads the tables of problems, which are text: `operators/FAMILY/problems.txt`, a problem a line.
 
     # Layers of a network, at reduced size.
     [network]  standard
@@ -33,9 +33,9 @@ from conformance.dtypes import DECLARABLE
 from conformance.layouts import grouped_of, layouts_of
 from conformance.operators import FAMILIES, GeometryError, parse
 from conformance.problems.table import LEVELS, SPARSE, Problem, Variant, grouped, variants
+from conformance.resources import of_family
 
-TABLES = Path(__file__).with_name("tables")
-"""The folder of the tables, which have the names of families."""
+TABLE = "problems.txt"
 GROUPED = "grouped"
 """The word for all layouts with groups as an axis."""
 _SECTION = re.compile(r"\[([^\]\s]+)\]\s+(\w+)")
@@ -72,7 +72,7 @@ def of_section(family: str, *names: str) -> tuple[Problem, ...]:
 @cache
 def table_of(family: str) -> dict[str, Section]:
     """The sections of a family's own table, by name. Raises MalformedTable."""
-    return read(TABLES / f"{family}.txt", family)
+    return read(of_family(family, TABLE), family)
 
 
 def read(path: Path, family: str) -> dict[str, Section]:
@@ -186,7 +186,7 @@ def _row(section: Section, family: str, text: str) -> Problem:
         raise MalformedTable(f"{descriptor!r}: {error}") from None
     if geometry.family != family:
         raise MalformedTable(
-            f"{descriptor!r} is a problem of {geometry.family}; move the line to {geometry.family}.txt, or write the "
+            f"{descriptor!r} is a problem of {geometry.family}; move the line to its {TABLE}, or write the "
             f"first word of {family}"
         )
     turn, rest = divmod(len(section.problems), section.one_in)

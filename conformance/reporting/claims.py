@@ -15,7 +15,7 @@ from conformance.implementations.registry import source_hash
 from conformance.problems import PROBLEMS
 from conformance.problems.table import DRAWN
 from conformance.results.claims import ClaimsError, ImplementationClaims, beside, imported, key, read, section, text
-from conformance.results.reading import RecordError, UnfinishedError, decode, lines
+from conformance.results.reading import RecordError, verdicts
 from conformance.results.schema import AbsenceRecord, Attempt, Record
 from conformance.training.tables import EMULATED
 
@@ -117,20 +117,14 @@ def sections(source: Path, records: Path) -> dict[str, ImplementationClaims]:
     mine, digest = defaultdict[str, list[Attempt]](list), source_hash(source)
     others, runs = 0, set()
     try:
-        for place, line in lines(records.read_bytes(), str(records)):
-            try:
-                record = decode(line)
-            except RecordError as problem:
-                raise ClaimsError(f"{place}: {problem}") from None
+        for _, record in verdicts(records):
             if isinstance(record, Attempt) and record.source == digest:
                 mine[record.implementation].append(record)
                 runs.add(f"--level={record.run_level} --seed={record.seed}")
             elif isinstance(record, Attempt):
                 others += 1
-    except UnfinishedError as problem:
+    except RecordError as problem:
         raise ClaimsError(str(problem)) from None
-    except OSError as problem:
-        raise ClaimsError(f"{records}: cannot be read ({problem.strerror}); give what --records=FILE wrote") from None
     if not mine:
         raise ClaimsError(f"{records}: no verdict on {source} as it is now ({others:,} on other sources); run it again")
     if len(runs) > 1:

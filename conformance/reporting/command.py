@@ -12,8 +12,6 @@ from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import Unavailable
 
 TITLE = "Kernel conformance"
-NEEDED = {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}
-"""Module -> the package that brings it."""
 MAX_LISTED = 20
 """Lines left out that are named on the terminal."""
 
@@ -22,8 +20,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """A page and a Markdown summary from records."""
     parser.add_argument(
         "results", nargs="+", type=Path, metavar="RESULTS",
-        help="what pytest --records=FILE, pytest --benchmark-json=FILE or conformance unet --csv FILE wrote; of two "
-        "verdicts on one case the later file's counts",
+        help="what pytest --records=FILE or pytest --benchmark-json=FILE wrote; of two verdicts on one case the later "
+        "file's counts",
     )  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the report")
     parser.add_argument("--title", default=TITLE, help="headline of the report")
@@ -31,10 +29,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def require() -> None:
-    """Raises Unavailable, with how to get it, where a package that a report needs is not installed."""
-    lacking = [package for module, package in NEEDED.items() if find_spec(module) is None]
-    if lacking:
-        raise Unavailable(f"needs {' and '.join(lacking)}: pip install 'kernel-conformance[report]'")
+    """Raises Unavailable, with how to get it, where the package that a report needs is not installed."""
+    if find_spec("jinja2") is None:
+        raise Unavailable("needs jinja2: pip install 'kernel-conformance[report]'")
 
 
 def of_run(records: Path, folder: Path) -> list[str]:

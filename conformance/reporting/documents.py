@@ -15,11 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from conformance.calibration import split_k
-from conformance.calibration.known_bad import MUTANTS
-from conformance.calibration.known_good import KNOWN_GOOD
+from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from conformance.exit_codes import ExitCode
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS
@@ -28,7 +26,7 @@ from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND, counted
 from conformance.resources import CHECKOUT
-from conformance.results.reading import decode, lines
+from conformance.results.reading import verdicts
 from conformance.results.schema import STATUSES, Record
 
 ROOT = CHECKOUT or Path()
@@ -109,20 +107,6 @@ def _operators(_: Sources) -> Iterator[str]:
     yield from Table("", ("operator", "inputs", "returns", "parameters"), tuple(rows), 4).markdown()
 
 
-def _split_k(_: Sources) -> Iterator[str]:
-    """Rows of sizes, dtypes and numbers of partial sums; a column for each format that kernels keep these in."""
-    cells: dict[tuple[str, ...], list[str]] = {}
-    for row in split_k.measured():
-        words = (
-            f"{'pass' if passed else 'fail'} {error:,.2g}" if error < 100 else f"fail {float(f'{error:.2g}'):,.0f}"
-            for passed, error in zip(row.passed, row.error, strict=True)
-        )
-        about = (row.layout, f"`{row.problem}`", f"{row.terms:,}", row.dtype, str(row.splits))
-        cells.setdefault(about, []).append(", ".join(words))
-    heads = ("layout", "problem", "terms", "dtype", "splits", *split_k.KERNELS)
-    yield from Table("", heads, tuple((*about, *found) for about, found in cells.items()), 2).markdown()
-
-
 def _failure(_: Sources) -> Iterator[str]:
     """What a run prints when the README's example swaps the strides."""
     example = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
@@ -157,7 +141,6 @@ BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
     ),
     "unet": ("unet", _unet),
     "operators": ("", _operators),
-    "split-k": ("", _split_k),
     "failure": ("", _failure),
 }
 """Name of a block -> the source that it needs (none: the code itself), and its lines."""
@@ -181,24 +164,29 @@ def declare(parser: argparse.ArgumentParser) -> None:
     command.set_defaults(run=_update)
 
 
+def _printed(path: Path) -> str:
+    """Raises ValueError naming a file that is no text, or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ValueError(f"{path}: {problem}") from None
+
+
 def _update(arguments: argparse.Namespace) -> int:
     if CHECKOUT is None:
         print("docs: the documents are in a checkout of the repository; run this command there", file=sys.stderr)
         return ExitCode.UNUSABLE
-    sources, printed, place = Sources([], Tally()), {}, ""
+    sources = Sources([], Tally())
+    printed: dict[str, Any] = {}
     try:
-        for found in (pair for path in arguments.records for pair in lines(path.read_bytes(), str(path))):
-            place, line = found
-            sources.records.append(decode(line))
-            sources.tally.add(sources.records[-1])
+        for record in (record for path in arguments.records for _, record in verdicts(path)):
+            sources.records.append(record)
+            sources.tally.add(record)
         for name in ("mutation", "false_alarms", "unet"):
-            if place := getattr(arguments, name):
-                printed[name] = place.read_text(encoding="utf-8")
-    except OSError as problem:
+            if path := getattr(arguments, name):
+                printed[name] = _printed(path)
+    except ValueError as problem:
         print(f"docs: {problem}", file=sys.stderr)
-        return ExitCode.UNUSABLE
-    except ValueError as problem:  # RecordError, or what is no text
-        print(f"docs: {place}: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
     sources = sources._replace(**printed)
     texts: dict[Path, tuple[str, list[str]]] = {}

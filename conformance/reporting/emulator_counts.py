@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from conformance.reporting.table import Table
 from conformance.results.schema import Modelled, Record, Work
 
 HEADS = ("implementation", "operator", "cases", "median bytes", "max", "problem", "instructions", "matmuls")
@@ -21,6 +22,15 @@ MODELLED_NOTE = (
     "modelled from documented formulas, not measured: sum of the cases, from all engines at once to one after another; "
     "share of the roofline: median, and that of the worst case; the engine that limits most cases"
 )
+
+
+def tables(found: Mapping[tuple[str, str], list[tuple[Record, Work]]]) -> list[Table]:
+    """What was counted, and what was modelled; none where there is nothing."""
+    made = (
+        Table("Traffic as counted by emulators", HEADS, tuple(rows(found)), 2, NOTE),
+        Table("Modelled time on the device", MODELLED_HEADS, tuple(modelled_rows(found)), 2, MODELLED_NOTE),
+    )
+    return [table for table in made if table.rows]
 
 
 def rows(found: Mapping[tuple[str, str], list[tuple[Record, Work]]]) -> Iterator[tuple[str, ...]]:

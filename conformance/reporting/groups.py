@@ -155,13 +155,13 @@ def _of_implementation(records: list[Record]) -> list[Group]:
     for record in records:
         if id(record) in causes:
             continue
-        found, is_wrong = None, _is_wrong(record)
-        if is_wrong:
+        found, wrongly = None, is_wrong(record)
+        if wrongly:
             large = _cost(record.operator, record.descriptor)[0] > 2 * AFFORDABLE
             found = wrong.most(record, True) if record.check else explained.most(record, large)
         key = found or _signature(record)
         (attributed if found else groups)[key].append(record)
-        if is_wrong and not record.check:
+        if wrongly and not record.check:
             wrong.add(record, key)
     return sorted(
         (_group(key, held, attributed[key]) for key, held in groups.items()),
@@ -177,7 +177,7 @@ def _believed(records: list[Record]) -> dict[int, tuple[str, ...]]:
     """
     ordinary = [record for record in records if record.distribution in ORDINARY and not record.check]
     known = {name for record in ordinary for name in record.causes}
-    in_vain = {(r.operator, r.descriptor) for r in ordinary if not r.causes and _is_wrong(r)}
+    in_vain = {(r.operator, r.descriptor) for r in ordinary if not r.causes and is_wrong(r)}
     found = {}
     for record in records:
         doubtful = (record.operator, record.descriptor) in in_vain
@@ -282,7 +282,7 @@ def _common(texts: list[str], count: int) -> list[str]:
     return sorted(text for text, times in Counter(texts).items() if times >= COMMON * count)
 
 
-def _is_wrong(record: Record) -> bool:
+def is_wrong(record: Record) -> bool:
     """Whether results were compared and are wrong."""
     return record.status == "fail" and bool(_exceeded(record) or _MISMATCH.match(record.reason))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -38,11 +38,12 @@ class Table:
         if fit < len(widths):
             yield f"not shown for want of width: {', '.join(self.heads[fit:])}"
 
-    def markdown(self) -> Iterator[str]:
-        """A table of Markdown and the note below it, for text that needs no escaping."""
+    def markdown(self, escaped: Callable[[str], str] = str) -> Iterator[str]:
+        """A table of Markdown and the note below it; `escaped` is for texts that Markdown could act on."""
         marks = ("---" if place < self.names else "--:" for place in range(len(self.heads)))
-        yield from (f"| {' | '.join(row)} |" for row in (self.heads, marks, *self.rows))
-        yield from ("", f"{self.note}.") if self.note else ()
+        lines = [map(escaped, self.heads), marks, *(map(escaped, row) for row in self.rows)]
+        yield from (f"| {' | '.join(cells)} |" for cells in lines)
+        yield from ("", f"{escaped(self.note)}.") if self.note else ()
 
 
 def many(count: int, noun: str) -> str:

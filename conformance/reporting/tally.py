@@ -57,9 +57,9 @@ class Tally:
         self.references: set[str] = set()
         """Recipes that results were compared with."""
 
-    def add(self, record: Record) -> None:
-        """Count one record."""
-        name, status, cases = record.implementation, record.status, record.cases
+    def add(self, record: Record, name: str = "") -> None:
+        """Count one record, for its implementation unless another name is given."""
+        name, status, cases = name or record.implementation, record.status, record.cases
         self.cells[name, record.operator][status] += cases
         self.devices[record.device][status] += cases
         if status in JUDGED and (record.check not in CHECKS or CHECKS[record.check].judges):

@@ -72,14 +72,10 @@ def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> It
             "accuracy profile (fixed distribution; error: the worst, as a share of what the contract allows)", width
         )
         yield from (*_columns([accuracy.HEADS, *profiles], width), ())
-    if tally.moved:
-        yield from _wrapped("traffic as counted by emulators", width)
-        yield from _columns([emulator_counts.HEADS, *emulator_counts.rows(tally.moved)], width)
-        yield from (*_wrapped(emulator_counts.NOTE, width), ())
-    if modelled := list(emulator_counts.modelled_rows(tally.moved)):
-        yield from _wrapped("modelled time on the device", width)
-        yield from _columns([emulator_counts.MODELLED_HEADS, *modelled], width)
-        yield from (*_wrapped(emulator_counts.MODELLED_NOTE, width), ())
+    for table in emulator_counts.tables(tally.moved):
+        yield from _wrapped(table.title.lower(), width)
+        yield from _columns([table.heads, *table.rows], width)
+        yield from (*_wrapped(table.note, width), ())
     for name in present:
         yield from _wrapped(_not_implemented(tally, name), width)
         for (_, weakness), places in sorted(item for item in tally.weak.items() if item[0][0] == name):

@@ -31,7 +31,7 @@ from conformance.problems import typed
 from conformance.reporting.reproduce import is_reproducing
 from conformance.resources import IMPLS
 from conformance.results import build, claims
-from conformance.results.reading import RecordError, counted, decode, headers, lines, shown
+from conformance.results.reading import RecordError, counted, headers, shown, verdicts
 from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, Header, Record
 
 MAX_LISTED = 20
@@ -106,17 +106,8 @@ def read(path: Path) -> tuple[tuple[Header, ...], list[Placed], Counter[str]]:
 
     Raises RecordError naming the file, the line and the field.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as problem:
-        why = f"{path}: cannot be read ({problem.strerror}); give what --records=FILE wrote"
-        raise RecordError(why) from None
-    placed = []
-    for place, line in lines(content, shown(path)):
-        try:
-            placed.append((place, decode(line)))
-        except RecordError as problem:
-            raise RecordError(f"{place}: {problem}") from None
+    placed = list(verdicts(path))
+    content = path.read_bytes()
     return headers(content), placed, counted(content)
 
 

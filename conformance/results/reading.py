@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -60,18 +61,40 @@ def lines(content: bytes, name: str) -> Iterator[tuple[str, bytes]]:
         )
 
 
+def verdicts(path: Path) -> Iterator[tuple[str, Record]]:
+    """The verdicts of a file of records that is to be whole, each with its place in words.
+
+    Raises RecordError naming the file, the line and the field; see `lines` for a run that did not come to its end.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        why = f"{path}: cannot be read ({problem.strerror}); give what --records=FILE wrote"
+        raise RecordError(why) from None
+    for place, line in lines(content, shown(path)):
+        try:
+            yield place, decode(line)
+        except RecordError as problem:
+            raise RecordError(f"{place}: {problem}") from None
+
+
+def marks(content: bytes) -> list[Header | Footer]:
+    """Where the runs of a file of records begin and end, in its order."""
+    return [mark for line in io.BytesIO(content) if (mark := _mark(line)) is not None]
+
+
 def headers(content: bytes) -> tuple[Header, ...]:
     """What the runs of a file of records were asked for, in its order."""
-    return tuple(mark for line in io.BytesIO(content) if isinstance(mark := _mark(line), Header))
+    return tuple(mark for mark in marks(content) if isinstance(mark, Header))
 
 
 def counted(content: bytes) -> Counter[str]:
     """Cases by status, as the footers of a file of records have them: one that was resumed counts what stood before."""
     runs: list[Counter[str]] = []
-    for mark in map(_mark, io.BytesIO(content)):
-        if isinstance(mark, Header) and not (mark.resumed and runs):
-            runs.append(Counter())
-        elif isinstance(mark, Footer) and runs:
+    for mark in marks(content):
+        if isinstance(mark, Header):
+            runs += [] if mark.resumed and runs else [Counter()]
+        elif runs:
             runs[-1] = Counter(mark.cases)
     return sum(runs, Counter())
 

@@ -1,28 +1,83 @@
-"""What differs between runs of one engine: variants from their base, and a version from the one before it."""
+"""The environments of a survey, and what differs between them: variants from their base, and a version from the one
+before it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from conformance.reporting.page.merge import CASE
 from conformance.reporting.page.model import dtype_place, operator_place
+from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import many
 from conformance.results.schema import VERIFIED, Attempt, Record
-from conformance.survey.matrix import FAILING, Environment, Line
+from conformance.survey.model import Surveyed
 
+FAILING = ("fail", "error")
+"""Statuses that say that an engine is wrong."""
 ABSENT = ("unsupported", "unavailable")
 Key = tuple[object, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Environment:
+    """An environment of a survey, with what its records hold.
+
+    slug      its folder in the site: letters, digits and few signs
+    digest    None where there are no records, or none that can be read
+    notices   what could not be read
+    """
+
+    surveyed: Surveyed
+    slug: str
+    digest: Digest | None = None
+    notices: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """Of the engine's package as it was installed, or as it was asked for."""
+        engine = canonicalize_name(self.surveyed.engine)
+        packages = {canonicalize_name(name): version for name, version in self.surveyed.packages.items()}
+        named = [version for name, version in packages.items() if name.startswith(engine)]  # opencv-python-headless
+        return packages.get(engine) or next(iter([*named, *packages.values()]), self.surveyed.version)
+
+    @cached_property
+    def plain(self) -> Counter[str]:
+        """Cases by status, without those of variants."""
+        found: Counter[str] = Counter()
+        for verdict in self.digest.results.verdicts if self.digest else ():
+            if not parted(verdict.record.implementation)[1]:
+                found[verdict.record.status] += verdict.record.cases
+        return found
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it was not run, or not to the end."""
+        found = [self.surveyed.reason] if self.surveyed.reason else []
+        found += self.notices
+        if self.digest is not None:
+            found += [v.record.reason for v in self.digest.results.verdicts if not v.record.operator]
+            found += [why for _, _, why in self.digest.reasons("unavailable")]
+        if not found and (self.digest is None or not self.digest.verified):
+            return ["no records" if self.digest is None else "nothing was verified"]
+        return found
+
+
+def parted(name: str) -> tuple[str, str]:
+    """The implementation and the label in the name of a variant; the label of others is empty."""
+    base, bracket, label = name.partition("[")
+    return (base, label.removesuffix("]")) if base and bracket and label.endswith("]") else (name, "")
+
+
 def cases(records: Iterable[Record]) -> dict[Key, Record]:
-    """The cases that were attempted, by what tells them apart; an implementation's or several implementations'."""
-    attempts = (record for record in records if isinstance(record, Attempt))
-    return {(r.implementation, r.device, *(getattr(r, name) for name in CASE)): r for r in attempts}
+    """The cases that were attempted, by what tells those of an implementation apart."""
+    return {tuple(getattr(r, name) for name in CASE): r for r in records if isinstance(r, Attempt)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +89,7 @@ class Difference:
     broken      cases that the base passes and the variant does not
     """
 
-    line: Line
+    name: str
     shared: int
     differing: int
     broken: int
@@ -49,21 +104,26 @@ class Difference:
         return f"other numbers in {self.differing:,} of {many(self.shared, 'case')}"
 
 
-def differences(found: Iterable[Line]) -> list[Difference]:
+def differences(environments: Iterable[Environment]) -> Iterator[Difference]:
     """Of each variant of the usual version from its base: that of its own environment, if there is one, else that of
     most cases."""
-    rows = {(line.environment, line.row): line for line in sorted(found, key=lambda line: len(line.records))}
-    by_engine = {(line.environment.engine, line.row): line for line in rows.values()}
-    return [
-        _difference(line, rows.get((line.environment, line.base)) or by_engine[line.environment.engine, line.base])
-        for line in rows.values()
-        if line.base and not line.environment.surveyed.version
-    ]
+    held: defaultdict[Key, list[Record]] = defaultdict(list)
+    for environment in environments:
+        if environment.digest is not None and not environment.surveyed.version:
+            for verdict in environment.digest.results.verdicts:
+                record = verdict.record
+                held[environment.slug, environment.surveyed.engine, record.implementation, record.device].append(record)
+    most = {key[1:]: records for key, records in sorted(held.items(), key=lambda item: len(item[1]))}
+    for (slug, engine, name, device), records in sorted(held.items(), key=lambda item: str(item[0][2])):
+        base, label = parted(str(name))
+        before = held.get((slug, engine, base, device)) or most.get((engine, base, device))
+        if label and before:
+            yield _difference(str(name), before, records)
 
 
-def _difference(line: Line, base: Line) -> Difference:
-    before, after = ({key[1:]: r for key, r in cases(one.records).items()} for one in (base, line))
-    both = [(before[key], after[key]) for key in before.keys() & after.keys()]
+def _difference(name: str, before: Iterable[Record], after: Iterable[Record]) -> Difference:
+    base, own = cases(before), cases(after)
+    both = [(base[key], own[key]) for key in base.keys() & own.keys()]
     measured = [
         (one, other)
         for one, other in both
@@ -71,7 +131,7 @@ def _difference(line: Line, base: Line) -> Difference:
     ]
     differing = sum((one.checks, one.profile) != (other.checks, other.profile) for one, other in measured)
     broken = sum(one.status == "pass" and other.status in FAILING for one, other in both)
-    return Difference(line, len(measured), differing, broken)
+    return Difference(name, len(measured), differing, broken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +155,7 @@ class Change:
     failure: str
     environment: Environment
     place: int | None
-    records: tuple[Record, ...]
+    records: tuple[Record, ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -108,8 +168,7 @@ def histories(environments: Sequence[Environment]) -> dict[str, list[Environment
     version first."""
     found: defaultdict[str, dict[str, Environment]] = defaultdict(dict)
     for environment in sorted(environments, key=lambda one: one.plain.total()):
-        engine, version = environment.engine
-        found[engine][version] = environment
+        found[environment.surveyed.engine][environment.surveyed.version] = environment
     return {engine: ordered([*held.values()]) for engine, held in sorted(found.items()) if len(held) > 1}
 
 
@@ -127,38 +186,25 @@ def changes(history: Sequence[Environment]) -> list[Change]:
     seen: defaultdict[Key, list[tuple[Environment, Record]]] = defaultdict(list)
     for environment in history:
         if environment.digest is not None:
-            for key, record in cases(verdict.record for verdict in environment.digest.results.verdicts).items():
-                seen[key].append((environment, record))
-    groups: defaultdict[Key, list[tuple[Environment, Record]]] = defaultdict(list)
+            for record in (verdict.record for verdict in environment.digest.results.verdicts):
+                for key in cases([record]):
+                    seen[record.implementation, record.device, *key].append((environment, record))
+    groups: defaultdict[Change, list[Record]] = defaultdict(list)
     for known in seen.values():
         for (old, was), (new, now) in pairwise(known):
             if was.status != now.status:
                 where, record = (new, now) if now.status in FAILING or was.status not in FAILING else (old, was)
+                versions = kind(was.status, now.status), old.version, new.version
+                case = now.implementation, now.operator, now.dtype
                 text, place = _failure(where, record)
-                names = (now.implementation, now.operator, now.dtype)
-                groups[kind(was.status, now.status), old.version, new.version, *names, text, place, where.slug].append(
-                    (where, record)
-                )
-    found = list(_grouped(groups))
+                groups[Change(*versions, *case, text, where, place)].append(record)
+    found = [replace(change, records=tuple(sorted(records, key=_size))) for change, records in groups.items()]
     return sorted(found, key=lambda c: (not c.bad, -len(c.records), operator_place(c.operator), dtype_place(c.dtype)))
 
 
-def _grouped(groups: dict[Key, list[tuple[Environment, Record]]]) -> Iterator[Change]:
-    for key, held in groups.items():
-        kind, before, version, implementation, operator, dtype, text, place, _ = key
-        records = sorted((record for _, record in held), key=lambda r: (len(r.descriptor), r.descriptor, r.command))
-        yield Change(
-            kind=str(kind),
-            before=str(before),
-            version=str(version),
-            implementation=str(implementation),
-            operator=str(operator),
-            dtype=str(dtype),
-            failure=str(text),
-            environment=held[0][0],
-            place=place if isinstance(place, int) else None,
-            records=tuple(records),
-        )
+def _size(record: Record) -> tuple[int, str, str]:
+    """The shortest descriptor first: it is the example."""
+    return len(record.descriptor), record.descriptor, record.command
 
 
 def _failure(environment: Environment, record: Record) -> tuple[str, int | None]:

@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
-
-import msgspec
 
 import conformance
 from conformance.execution.selection import SelectionError, require_known, seed_number
 from conformance.exit_codes import ExitCode
 from conformance.problems import LEVELS
+from conformance.results.reading import marks
 from conformance.results.schema import STATUSES, VERIFIED, Footer, Header
 from conformance.survey import model
 from conformance.survey.environments import Environments, Wanted, engines, python_of, requirements
@@ -65,7 +63,6 @@ def _run(arguments: argparse.Namespace) -> int:
     return status
 
 
-T = TypeVar("T", Header, Footer)
 NONE = (None, None)
 WORKERS = 16
 """Variants of an engine that have a process at once."""
@@ -190,17 +187,11 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
 def ends(file: Path) -> tuple[Header | None, Footer | None]:
     """The lines that a file of records begins and ends with, where they are what they should be."""
     try:
-        lines = file.read_bytes().splitlines() or [b""]
+        found = marks(file.read_bytes())
     except OSError:
-        return None, None
-    return _line(lines[0], Header), _line(lines[-1], Footer)
-
-
-def _line(text: bytes, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError:
-        return None
+        return NONE
+    first, last = (found[0], found[-1]) if found else NONE
+    return first if isinstance(first, Header) else None, last if isinstance(last, Footer) else None
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:

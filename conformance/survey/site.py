@@ -1,136 +1,89 @@
-"""A survey as a site: a matrix of all engines, and a page for each environment. It needs neither a server nor a
-network.
+"""A survey as a site: the report of each environment, and the page of all engines, which leads to these. It needs
+neither a server nor a network.
 
-    index.html              the newest survey
-    matrix.json             its counts
-    badges/ENGINE.svg
-    runs/ID/                one survey, which stays when another one is added
-        index.html, matrix.json, survey.json
-        ENVIRONMENT/        its report, see `conformance.reporting.page.build`
-        records/            what it was made of
+    index.html      all engines in their usual version, their variants, and what changed between versions
+    ENVIRONMENT/    its report, see `conformance.reporting.page.build`
+    records/        what it was made of
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
-import os
 import re
-import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
-import msgspec
-
-from conformance.reporting.page.build import build as report
-from conformance.reporting.page.merge import load
-from conformance.reporting.page.model import ReportError
+from conformance.reporting import reproduce
+from conformance.reporting.groups import described
+from conformance.reporting.page import render
+from conformance.reporting.page.build import PAGE, texts, write
+from conformance.reporting.page.merge import merged
+from conformance.reporting.page.model import ReportError, Row
+from conformance.reporting.page.reading import ResultsFile, read
 from conformance.reporting.page.tables import Digest
-from conformance.survey import badge, model
-from conformance.survey.index import SurveyRun, page
-from conformance.survey.matrix import Environment, broken, document, lines, usual
+from conformance.reporting.table import Table, many
+from conformance.results.schema import VERIFIED
+from conformance.survey import model
+from conformance.survey.changes import FAILING, Change, Environment, changes, differences, histories, parted
 from conformance.survey.model import Survey, Surveyed, SurveyError
 
-PAGE, MATRIX, BADGES, RUNS, RECORDS = "index.html", "matrix.json", "badges", "runs", "records"
+TITLE = "Conformance of convolution, pooling and batch normalisation"
+RECORDS = "records"
 ODD = re.compile(r"[^A-Za-z0-9._=+-]+")
 """What no folder of the site has in its name: it would have to be escaped in links."""
+MAX_CHANGES = 60
+"""Groups of changes that are shown of an engine."""
+MAX_REASONS = 20
+"""Reasons of an environment that are shown."""
+STATUSES = ("pass", "fail", "error", "waived", "unsupported")
+"""Columns of the table of versions."""
 
 
 def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
     """Write the site of a survey; return its first page, and what could not be read. Raises SurveyError.
 
-    The survey is added to those that the site has. Everything is written beside the place where it belongs before the
-    first file is moved there.
+    The first page is written last, so that its links lead somewhere.
     """
     survey = model.read(folder)
-    started = _moment(survey, folder)
-    with _beside(out) as beside:
-        environments, identity = _read(survey, folder, beside)
-        run = SurveyRun(f"{started:%Y-%m-%d}-{identity[:8]}", started, survey)
-        earlier = [one for one in runs(out) if one.id != run.id]
-        if earlier and earlier[0].started > started:
-            raise SurveyError(
-                f"{out}: shows the survey of {earlier[0].survey.started}, which is newer than that of "
-                f"{survey.started}; add the older one to a site first, or write it into another folder"
-            )
-        made = _written(run, environments, earlier, beside)
-        _moved(made, out)
-    errors = tuple(notice for environment in environments for notice in environment.notices)
-    return out / PAGE, errors
-
-
-def runs(out: Path) -> list[SurveyRun]:
-    """The surveys that a site has, the newest first; without those that cannot be read."""
-    found = []
-    for file in out.glob(f"{RUNS}/*/{model.NAME}"):
-        with suppress(SurveyError):
-            survey = model.read(file.parent)
-            found.append(SurveyRun(file.parent.name, _moment(survey, file.parent), survey))
-    return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
-
-
-def _moment(survey: Survey, folder: Path) -> datetime:
-    """When it was started."""
-    try:
-        found = datetime.fromisoformat(survey.started)
-    except ValueError:
-        raise SurveyError(f"{folder / model.NAME}: started is {survey.started!r}, no time of ISO 8601") from None
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-@contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    """A folder in the site for what is being written; where that fails, no empty folder stays either."""
-    made = [parent for parent in (out, *out.parents) if not parent.exists()]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".survey-", dir=out) as name:
-            yield Path(name)
-    except (OSError, ReportError) as error:
-        said = error if isinstance(error, ReportError) else f"{out}: cannot be written ({error.strerror or error})"
-        raise SurveyError(str(said)) from None
-    finally:
-        for parent in made:
-            with suppress(OSError):  # holds a site
-                parent.rmdir()
-
-
-def _read(survey: Survey, folder: Path, beside: Path) -> tuple[list[Environment], str]:
-    """The environments, and a digest of all that they hold. Their records are copied first: a run may write there."""
-    found: list[Environment] = []
-    identity = hashlib.sha256(msgspec.json.encode(survey))
-    taken = {RECORDS, PAGE, MATRIX, model.NAME}
-    (beside / RECORDS).mkdir()
+    environments: list[Environment] = []
+    sources: dict[Environment, ResultsFile] = {}
+    copies: dict[str, bytes] = {}
+    taken = {RECORDS, PAGE}
     for one in survey.environments:
         slug = _slug(one.name, taken)
-        digest: Digest | None = None
-        notices: list[str] = []
+        environment = Environment(one, slug)
         if one.records:
             try:
-                content = _content(one, folder)
-                identity.update(content)
-                copy = beside / RECORDS / f"{slug}.jsonl"
-                copy.write_bytes(content)
-                digest = Digest(load([copy]))
-                notices = list(digest.results.errors)
-            except (ReportError, SurveyError) as error:
-                notices = [str(error)]
-        found.append(Environment(one, slug, digest, tuple(notices)))
-    return found, identity.hexdigest()
+                source = _source(one, folder)
+                environment = Environment(one, slug, Digest(merged([source])), tuple(source.errors))
+                sources[environment] = source
+                copies[f"{slug}.jsonl.gz"] = gzip.compress((folder / one.records).read_bytes(), mtime=0)
+            except (OSError, ReportError, SurveyError) as error:
+                environment = Environment(one, slug, notices=(str(error),))
+        environments.append(environment)
+    try:
+        write(out / RECORDS, copies)
+        for environment in environments:
+            if environment.digest is not None:
+                title = f"{environment.surveyed.engine} {environment.version}".strip()
+                write(out / environment.slug, texts(environment.digest, title))
+        write(out, {PAGE: _page(survey, environments, sources)})
+    except ReportError as error:
+        raise SurveyError(str(error)) from None
+    return out / PAGE, tuple(notice for environment in environments for notice in environment.notices)
 
 
-def _content(one: Surveyed, folder: Path) -> bytes:
-    """Raises SurveyError for a file that cannot be read, or is not the survey's."""
+def _source(one: Surveyed, folder: Path) -> ResultsFile:
+    """The records of an environment. Raises ReportError for a file that cannot be read, and SurveyError for one that is
+    not the survey's."""
     file = folder / one.records
     if not file.resolve().is_relative_to(folder.resolve()):
         raise SurveyError(f"{one.name}: its records, {one.records}, are not in the folder of the survey; left out")
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise SurveyError(f"{file}: cannot be read ({error.strerror}); left out") from None
+    (source,) = read([file])
+    return source
 
 
 def _slug(name: str, taken: set[str]) -> str:
@@ -144,77 +97,93 @@ def _slug(name: str, taken: set[str]) -> str:
     return slug
 
 
-def _written(run: SurveyRun, environments: Sequence[Environment], earlier: Sequence[SurveyRun], beside: Path) -> Path:
-    """The new files of the site, in a folder, as they belong into it."""
-    made = beside / "site"
-    own = made / RUNS / run.id
-    (own / RECORDS).mkdir(parents=True)
-    (made / BADGES).mkdir()
-    kept = []
-    for environment in environments:
-        one, copy = environment.surveyed, beside / RECORDS / f"{environment.slug}.jsonl"
-        packed = Path(RECORDS, f"{copy.name}.gz")
-        if environment.digest is not None:
-            (own / packed).write_bytes(gzip.compress(copy.read_bytes(), 6, mtime=0))
-            report([copy], own / environment.slug, f"{one.name} {environment.version}, {run.date}")
-        kept.append(msgspec.structs.replace(one, records=packed.as_posix() if environment.digest else ""))
-    model.write(msgspec.structs.replace(run.survey, environments=tuple(kept)), own)
-    matrix = msgspec.json.format(msgspec.json.encode(document(run.survey, run.id, environments)), indent=1).decode()
-    for folder, top in ((own, False), (made, True)):
-        _write(folder / MATRIX, f"{matrix}\n")
-        _write(folder / PAGE, page(run, environments, earlier, top))
-    for name, text in badges(environments).items():
-        _write(made / BADGES / name, text)
-    return made
+def _page(survey: Survey, environments: Sequence[Environment], sources: dict[Environment, ResultsFile]) -> str:
+    """The page of all engines in their usual version. Where several environments have a case, that of most cases
+    stands: a variant's environment has few of its base."""
+    usual = [one for one in environments if one.digest and not one.surveyed.version]
+    usual.sort(key=lambda one: one.plain.total())
+    owners = {row: one for one in usual if one.digest for row in one.digest.rows}
+
+    def address(row: Row, operator: str = "", dtype: str | None = None) -> str:
+        """The report of the environment where a row ran, opened at the verdicts of an operator and a dtype."""
+        owner = owners.get(row)
+        if owner is None or owner.digest is None:
+            return ""
+        wanted = {"row": owner.digest.name(row), "operator": operator, "dtype": dtype}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return f"{owner.slug}/{PAGE}" + (f"#?{urlencode(given)}" if operator else "")
+
+    digest = Digest(merged([sources[one] for one in usual]))
+    found = {
+        "suite": survey.suite,
+        "started": survey.started,
+        "machine": survey.machine,
+        "command": again(survey),
+        "link": address,
+        "lead": lead(digest),
+        "environments": [_environment(one) for one in environments],
+        "variants": _variants(environments),
+        "versions": [_history(engine, held) for engine, held in histories(environments).items()],
+    }
+    return render.page(digest, TITLE, found)
 
 
-def badges(environments: Sequence[Environment]) -> dict[str, str]:
-    """File -> badge, of each engine in its usual version; variants count as well."""
-    found = {}
-    rows = usual(lines(environments))
-    engines: defaultdict[str, list[Environment]] = defaultdict(list)
-    for one in environments:
-        if not one.surveyed.version:
-            engines[one.surveyed.engine].append(one)
-    taken: set[str] = set()
-    for engine, held in engines.items():
-        tallies = [line.tally for line in rows if line.environment in held]
-        counts = sum((tally.totals for tally in tallies), Counter[str]())
-        counts["error"] += sum(broken(one) for one in held)
-        verified = sum(tally.verified for tally in tallies)
-        words, colour = badge.words(counts, verified, not any(one.incomplete for one in held))
-        title = f"{engine} {held[0].version}: {badge.LABEL}: {words}"
-        found[f"{_slug(engine, taken)}.svg"] = badge.svg(words, colour, title)
-    return found
+def lead(digest: Digest) -> list[tuple[str, str, list[str]]]:
+    """(Status, what is said, implementations that it is true of), without variants."""
+    said: dict[str, list[str]] = {"fail": [], "pass": [], "unsupported": []}
+    for row in digest.rows:
+        tile = digest.together(row)
+        if tile is not None and not parted(row[0])[1]:
+            verified = any(tile.counts[status] for status in VERIFIED)
+            kind = "fail" if tile.status in FAILING else "pass" if verified else "unsupported"
+            said[kind].append(digest.name(row))
+    words = ("Wrong results, or errors", "All that was verified is right", "Nothing was verified")
+    return [(kind, text, names) for text, (kind, names) in zip(words, said.items(), strict=True) if names]
 
 
-def _write(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())  # a move may otherwise outlive the bytes
+def again(survey: Survey) -> str:
+    """The command that makes the survey again."""
+    engines = dict.fromkeys(one.engine for one in survey.environments if not one.version)
+    others = (["--versions", f"{one.engine}=={one.version}"] for one in survey.environments if one.version)
+    words = ["conformance", "survey", *engines, *(word for pair in others for word in pair)]
+    return shlex.join([*words, "--level", survey.level, "--seed", str(survey.seed)])
 
 
-def _moved(made: Path, out: Path) -> None:
-    """Move what was made into the site: first what links lead to, last the page that has them."""
-    for own in (made / RUNS).iterdir():
-        place = out / RUNS / own.name
-        place.parent.mkdir(exist_ok=True)
-        before = made.parent / "before"
-        if place.exists():  # the same survey
-            place.replace(before)
-        try:
-            own.replace(place)
-        except OSError:
-            if before.exists():
-                before.replace(place)
-            raise
-    (out / BADGES).mkdir(exist_ok=True)
-    files = {path.name: path for path in (made / BADGES).iterdir()}
-    for other in (out / BADGES).glob("*.svg"):
-        if other.name not in files:  # what it says is true of an earlier survey alone
-            _write(made / BADGES / other.name, badge.svg("not surveyed", badge.GREY, "conformance: not surveyed"))
-    for path in (made / BADGES).iterdir():
-        path.replace(out / BADGES / path.name)
-    for name in (MATRIX, PAGE):
-        (made / name).replace(out / name)
+def _environment(environment: Environment) -> dict[str, Any]:
+    one = environment.surveyed
+    return {
+        "name": one.name,
+        "packages": ", ".join(f"{name} {version}" for name, version in sorted(one.packages.items())),
+        "seconds": f"{one.run_s:,.0f}",
+        "link": f"{environment.slug}/{PAGE}" if environment.digest else "",
+        "records": f"{RECORDS}/{environment.slug}.jsonl.gz",
+        "reasons": environment.reasons[:MAX_REASONS],
+    }
+
+
+def _variants(environments: Iterable[Environment]) -> Table | None:
+    rows = tuple((one.name, one.words, f"{one.broken:,}") for one in differences(environments))
+    return Table("Variants", ("variant", "beside its base", "fail only here"), rows, 2) if rows else None
+
+
+def _history(engine: str, history: Sequence[Environment]) -> dict[str, Any]:
+    found = changes(history)
+    rows = tuple((one.version, *(f"{one.plain[status]:,}" for status in STATUSES)) for one in history)
+    shown = [_change(one) for one in found[:MAX_CHANGES]]
+    table = Table(f"Versions of {engine}", ("version", *STATUSES), rows)
+    return {"table": table, "changes": shown, "more": len(found) - len(shown)}
+
+
+def _change(one: Change) -> dict[str, Any]:
+    first = one.records[0]
+    anchor = "" if one.place is None else f"#failure-{one.place}" if one.place < render.GROUPS else "#failures"
+    return {
+        "status": "fail" if one.bad or one.kind.startswith("fails") else "pass" if one.kind == "fixed in" else "other",
+        "title": f"{one.kind} {one.version}",
+        "what": f"{one.implementation} {one.operator} {one.dtype}" + (f": {one.failure}" if one.failure else ""),
+        "cases": many(sum(record.cases for record in one.records), "case"),
+        "example": described(first),
+        "command": reproduce.command(first),
+        "version": one.environment.version,
+        "link": f"{one.environment.slug}/{PAGE}{anchor}",
+    }

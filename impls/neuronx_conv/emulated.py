@@ -20,7 +20,6 @@ import numpy as np
 
 import nki_emulator
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.registry import source_hash
 
 from .bridge import KERNELS, NAME
 
@@ -64,7 +63,7 @@ class Emulated:
     def describe(self) -> dict[str, str]:
         """No toolchain; hashes say which emulator and which source of the vendor's it was."""
         facts = {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
-        hashes = {"emulator": source_hash(Path(nki_emulator.__file__).parent)}
+        hashes = {"emulator": nki_emulator.source_hash()}
         return facts | hashes | {"kernel": sha256(self.file.read_bytes()).hexdigest()}
 
     @cache  # noqa: B019 - lives as long as the process

@@ -17,7 +17,6 @@ import nki_emulator
 from conformance.implementations.bridges.neuron import TRAINIUM, neuron_device, release
 from conformance.implementations.bridges.neuron_stacks import NKI, SIMULATOR
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.registry import source_hash
 
 from . import toolchain
 
@@ -194,7 +193,7 @@ class Emulator(Tier):
     def describe(self) -> dict[str, str]:
         """No toolchain; the hash of its source says which emulator it was."""
         facts = {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
-        return facts | {"emulator": _emulator_source()}
+        return facts | {"emulator": nki_emulator.source_hash()}
 
 
 def _of_model(found: nki_emulator.Modelled) -> dict[str, int]:
@@ -205,9 +204,3 @@ def _of_model(found: nki_emulator.Modelled) -> dict[str, int]:
     counts = {name: round(us * 1e3) for name, us in times.items()} | peaks
     counts |= {"run": found.shortest_run, "bytes": round(1e12 / found.roofline_us("fp32", 0, 10**12))}
     return {f"modelled {name}": count for name, count in counts.items()}
-
-
-@cache
-def _emulator_source() -> str:
-    """SHA-256 of the emulator's source: it lies outside the folder that an implementation's own hash covers."""
-    return source_hash(Path(nki_emulator.__file__).parent)

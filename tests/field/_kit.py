@@ -322,9 +322,9 @@ RIGHT = {operator: globals()[operator] for operator in OPERATORS}
 def sizes(operator, i, p):
     """A problem in letters, from the arguments: sizes as the guide calls them, parameters by their names; L is the
     layout, t the dtype, M = N*P*Q, `length` products of a sum, `one` a 1x1 window, `dw` depthwise, and `bias`, `affine`
-    and `running` say whether there are a bias, gamma and beta, running statistics.
+    and `running` say whether there are a bias, gamma and beta, running statistics; i and p are what it was made from.
     """
-    a, o = dict(zip(INPUTS[operator], i, strict=True)), SimpleNamespace(**p)
+    a, o = dict(zip(INPUTS[operator], i, strict=True)), SimpleNamespace(**p, i=[*i], p=p)
     o.op, o.L, o.g = operator, p["layout"], p.get("groups", 1)
     (o.u, o.v), o.pad, (o.d, o.e) = p["stride"], p["padding"], p.get("dilation", (1, 1))
     x, w, dy = (nchw(a.get(name), o.L) for name in ("x", "w", "dy"))
@@ -384,6 +384,34 @@ def _called(operator, body, where):
             return body(right, [*i], p, o) if where(o) else right(i, p)
 
     return called
+
+
+def spoilt(
+    name: str,
+    operators: str | tuple[str, ...],
+    dtypes: tuple[str, ...] = ("fp32", "bf16"),
+    layouts: tuple[str, ...] = BOTH,
+    asked: Callable[[Any], dict[str, Any]] | None = None,
+    result: Callable[[Any, Any], Any] | None = None,
+    by: dict[str, Any] | None = None,
+    **more: Any,
+) -> Implementation:
+    """A right kernel with one switch turned, and nothing else: what it is given, what it is `asked`, its `result`.
+
+    An operand's name gives a function of that operand and the sizes, `asked` one of the sizes that returns parameters,
+    `result` one of what the right kernel returns and the sizes; `by` are arguments of the right kernel itself.
+    """
+    operands = INPUTS[operators] if isinstance(operators, str) else ()
+    given = {operand: more.pop(operand) for operand in operands if operand in more}
+
+    def body(right, i, p, o):
+        if given:
+            pairs = zip(operands, i, strict=True)
+            i = [given[operand](a, o) if operand in given else a for operand, a in pairs]
+        out = right(i, {**p, **asked(o)} if asked else p, **(by or {}))
+        return result(out, o) if result else out
+
+    return kernel(operators, dtypes, layouts, name=name, **more)(body)
 
 
 def put(i, at, value):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 
@@ -17,8 +16,7 @@ from conformance.inputs import manifest, npz
 from conformance.operators import OPERATORS, GeometryError, parse, takes
 from conformance.problems import PROBLEMS
 from conformance.reporting import verify
-from conformance.reporting.page import charts
-from conformance.reporting.page.build import FILES
+from conformance.reporting.page.build import texts
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.tables import Digest
@@ -52,16 +50,15 @@ def _shown(message: object) -> None:
 
 
 def records(content: bytes) -> None:
-    """A file of records, benchmarks or times, up to the texts of its report; charts are too slow to be drawn here."""
+    """A file of records or benchmarks, up to the texts of its report."""
     try:
         digest = Digest(load([_written("records", content)]))
     except ReportError as problem:
         return _shown(problem)
     for error in digest.results.errors:
         _shown(error)
-    with mock.patch.object(charts, "svg", return_value=""):
-        for make in FILES.values():
-            "".join(make(digest, "fuzz")).encode()
+    for text in texts(digest, "fuzz").values():
+        text.encode()
     return None
 
 

@@ -117,7 +117,7 @@ class NkiArrays(NumpyArrays):
         return self.tier.metered()
 
     def modelled(self) -> AbstractContextManager[Any]:
-        """See `conformance.timing.neuron_model`. Raises Unavailable where this tier models nothing."""
+        """A model of the time of what runs in the block. Raises Unavailable where this tier models nothing."""
         return self.tier.modelled()
 
     def describe(self) -> dict[str, str]:

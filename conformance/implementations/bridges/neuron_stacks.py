@@ -1,8 +1,9 @@
 """Which packages of the Neuron SDK install together. No environment holds all: jax-neuronx of SDK 2.32 needs
 libneuronxla 3, the last torch-neuronx (SDK 2.31) libneuronxla 2.2, and the vendor's convolution is that of SDK 2.26.
 
-`tox.ini` has an environment for each stack; `tests/test_neuron_stacks.py` holds the two together, and resolves both
-against the metadata in `tests/neuron_packages.toml`, which names the page that each version and requirement is from.
+`tox.ini` has an environment for each stack; `nki_emulator/tests/kernels/test_stacks.py` holds the two together, and
+resolves both against the metadata in `neuron_packages.toml` beside it, which names the page that each version and
+requirement is from.
 """
 
 from __future__ import annotations

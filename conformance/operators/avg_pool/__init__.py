@@ -1,4 +1,1 @@
-"""Two-dimensional average pooling.
-
-`family` has all of it. Nothing is imported here: a kernel's process loads `geometry` alone.
-"""
+"""Average pooling, forward and backward. Nothing is imported here: a kernel's process loads `geometry` alone."""

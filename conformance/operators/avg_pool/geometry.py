@@ -41,7 +41,7 @@ class PoolGeometry(Described, Spatial):
     """Sizes and parameters of one average pooling in one to three dimensions. Raises GeometryError for what no pooling
     has. A padding of () is none.
 
-    What follows from them: see `conformance.operators.pooling.laid_out`.
+    What follows from them: see `conformance.operators.pooling_geometry.laid_out`.
     """
 
     PREFIX = "pool"

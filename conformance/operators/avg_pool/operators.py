@@ -2,9 +2,9 @@
 
     y[n,c,p,q] = sum_{r,s} x[n, c, p*u + r - top, q*v + s - left] / divisor[p,q]
 
-Sizes and divisors are those of torch.nn.AvgPool2d, with a padding of its own on each side
-(`conformance.operators.pooling`). The divisor is the number of positions inside the padded image, or inside the image
-alone (`count_include_pad=False`), or a constant.
+Sizes and divisors are those of torch.nn.AvgPool2d, with a padding of its own on each side: `pooling_geometry`. The
+divisor is the number of positions inside the padded image, or inside the image alone (`count_include_pad=False`), or a
+constant.
 
 The references round once: sums of fixed-point data are exact, and gradients of different divisors are brought to their
 least common multiple before they are added.

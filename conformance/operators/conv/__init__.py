@@ -1,4 +1,1 @@
-"""Two-dimensional convolution and its two gradients.
-
-`family` has all of it. Nothing is imported here: a kernel's process loads `geometry` alone.
-"""
+"""Convolution and its two gradients. Nothing is imported here: a kernel's process loads `geometry` alone."""

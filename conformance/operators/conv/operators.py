@@ -11,7 +11,7 @@ with c' = c + (group of k) * C/groups. The references are GEMMs over gathered wi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from conformance.operators import double_double
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, ProbeMethods
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, ProbeMethods
 from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
@@ -106,63 +106,12 @@ class _Conv(Products, signatures.Convolution):
         return 2 * geometry.y.size * (geometry.filter.size // geometry.k)
 
 
-NONFINITE = (math.inf, math.nan, -math.inf)
-
-
-def apart(extent: int, wanted: Iterable[Place]) -> Iterator[Place]:
-    """Each of the inputs with an index into a channel of its own, as far as there are channels beside one that is left
-    alone. `wanted` has indices without the channel, which is the first axis."""
-    places = list(wanted)[: max(1, extent - 1)]
-    for i, (name, index, value) in enumerate(places):
-        yield name, (i * extent // len(places), *index), value
-
-
-def inner_tap(g: ConvGeometry) -> tuple[int, ...] | None:
-    """The first tap of the window that no output has on padding; None where there is none."""
-    found = []
-    for axis, (size, window) in enumerate(zip(g.size, g.window, strict=True)):
-        starts = np.arange(g.output_size[axis]) * g.stride[axis] - g.padding[axis][0]
-        places = starts + g.dilation[axis] * np.arange(window)[:, None]
-        found.append(np.flatnonzero(((places >= 0) & (places < size)).all(axis=1)))
-    return tuple(int(each[0]) for each in found) if all(map(len, found)) else None
-
-
-def inner_pixel(g: ConvGeometry) -> tuple[int, ...] | None:
-    """The first output whose window lies within the image; None where there is none."""
-    pixels = []
-    for size, span, stride, (before, _) in zip(g.size, spans(g), g.stride, g.padding, strict=True):
-        output = -(-before // stride)
-        if output * stride - before + span > size:
-            return None
-        pixels.append(output)
-    return tuple(pixels)
-
-
-def centred_tap(g: ConvGeometry) -> tuple[int, ...] | None:
-    """The tap in the middle, with which every element of dx has a product: algorithms that put zeros around dy or
-    between its elements multiply other taps with these. None where there is no such tap."""
-    middle = tuple(before // dilation for (before, _), dilation in zip(g.padding, g.dilation, strict=True))
-    centred = all(m * d == p[0] for m, d, p in zip(middle, g.dilation, g.padding, strict=True))
-    within = all(m < taps for m, taps in zip(middle, g.window, strict=True))
-    return middle if centred and set(g.stride) == {1} and g.output_size == g.size and within else None
-
-
 class ConvForward(_Conv, signatures.Forward):
     data, operand, free_axis = "x", "w", 0
     homogeneous = Homogeneous(("x", "bias"), ("y",))
     gradients = ("conv_backward_data", "conv_backward_weight")
     cofactor = "dy"
     probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
-
-    def nonfinite(self, geometry: ConvGeometry) -> Iterator[Place]:
-        """Filters, and the bias of others."""
-        yield from super().nonfinite(geometry)
-        tap = inner_tap(geometry)
-        wanted: list[Place] = []
-        for value in NONFINITE:
-            wanted += [("w", (0, *tap), value)] if tap else []
-            wanted += [("bias", (), value)] if geometry.bias else []
-        yield from apart(geometry.k, wanted)
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """C/g*R*S products and the bias."""
@@ -186,14 +135,6 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
     homogeneous = Homogeneous(("dy",), ("dx",))
     cofactor = "x"
     probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
-
-    def nonfinite(self, geometry: ConvGeometry) -> Iterator[Place]:
-        """Filters in their middle."""
-        yield from super().nonfinite(geometry)
-        if middle := centred_tap(geometry):
-            channels = geometry.c // geometry.groups
-            for name, (c, *tap), value in apart(channels, [("w", middle, value) for value in NONFINITE]):
-                yield name, (0, c, *tap), value
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """K/g products for every window position that touches an input element."""
@@ -220,7 +161,6 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
 
 class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
     data, operand, free_axis = "x", "dy", 1
-    scattered = ()
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
     invalid = WINDOW
     cofactor = "w"
@@ -230,19 +170,6 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
         """N*P*Q, whatever the output."""
         terms = geometry.y.size // geometry.k
         return ErrorModel(dict.fromkeys(self.outputs(geometry), terms), span=terms)
-
-    def nan_place(self, geometry: ConvGeometry) -> tuple[int, ...] | None:
-        """In the middle filter of the first image. The first group, with the NaN of x, and the last, with its infinity,
-        are not lost to it where there are three."""
-        pixel = inner_pixel(geometry)
-        return (0, geometry.k // 2, *pixel) if pixel and geometry.k >= 3 else None
-
-    def nonfinite(self, geometry: ConvGeometry) -> Iterator[Place]:
-        """Gradients whose window lies within the image."""
-        yield from super().nonfinite(geometry)
-        if pixel := inner_pixel(geometry):
-            for name, (k, *place), value in apart(geometry.k, [("dy", pixel, value) for value in NONFINITE]):
-                yield name, (0, k, *place), value
 
     def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
         """dw = sum over blocks of dy @ windows(x)^T; dbias = sum of dy."""

@@ -1,4 +1,1 @@
-"""Convolution fused with batch normalisation.
-
-`family` has all of it. Nothing is imported here: a kernel's process loads `geometry` alone.
-"""
+"""Convolution fused with batch normalisation. Nothing is imported here: a kernel's process loads `geometry` alone."""

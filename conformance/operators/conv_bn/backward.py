@@ -10,23 +10,21 @@ of inv = 1 / (s + eps), s = sqrt(sum d^2 / (M - 1)), makes pull = product * inv 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from conformance.operators import double_double
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, Tensor
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight
 from conformance.operators.conv_bn import propagation
-from conformance.operators.conv_bn.channels import as_image, by_channel, column, places
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.operators import CONV, BatchStatistics, ConvBn, intermediate
 from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.double_double import Double
-from conformance.operators.spatial import per_channel, taps_of_padding
+from conformance.operators.spatial import as_image, by_channel, column, per_channel, places
 
 MAX_APART = 14
 """Binades between the gradients of groups beyond which slices must reach further down for the smaller one."""
@@ -58,19 +56,6 @@ class ConvBnBackward(ConvBn):
         """As in the gradients of a convolution; M in those of the parameters."""
         terms = dict.fromkeys(self.outputs(geometry), geometry.count) | dict(_GRADIENT.errors(geometry).terms)
         return self.error_model(geometry, terms, propagation.backward)
-
-    def determines(self, geometry: ConvBnGeometry, distribution: str) -> bool:
-        """Whole channels of dz are NaN there, and meet the padding."""
-        return distribution not in ("special", "nonfinite") or not taps_of_padding(geometry)
-
-    def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
-        """And NaN in dy."""
-        yield from super().nonfinite_channels(geometry)
-        yield "dy", (0,) * geometry.rank, math.nan
-
-    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
-        for name, (k, *place), value in super().nonfinite(geometry):
-            yield name, (0, k, *place) if name == "dy" else (k, *place), value
 
     def flops(self, geometry: ConvBnGeometry) -> int:
         """z again, and both gradients."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
-from conformance.operators.conv_bn.channels import places
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.steps import (
     BACKWARD,
@@ -28,7 +27,7 @@ from conformance.operators.conv_bn.steps import (
 )
 from conformance.operators.image_mistakes import TILES, within_tiles
 from conformance.operators.mistakes import H, InapplicableError, Mistake, W
-from conformance.operators.spatial import per_channel
+from conformance.operators.spatial import per_channel, places
 
 TRAINING = (FORWARD, BACKWARD)
 OUTWARD = (FORWARD, INFERENCE)

@@ -15,8 +15,7 @@ reproducible.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,19 +27,17 @@ from conformance.operators.base import (
     ErrorModel,
     Homogeneous,
     Operator,
-    Place,
     Propagation,
     Request,
     Spoil,
     Tensor,
 )
-from conformance.operators.conv.operators import NONFINITE, ConvForward, apart, inner_tap
+from conformance.operators.conv.operators import ConvForward
 from conformance.operators.conv_bn import propagation
-from conformance.operators.conv_bn.channels import as_image, by_channel, column
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.double_double import Double
 from conformance.operators.invalid_requests import CHANNELS, INTEGERS, WINDOW
-from conformance.operators.spatial import per_channel, unpadded
+from conformance.operators.spatial import as_image, by_channel, column, per_channel, unpadded
 
 CONV = ConvForward()
 
@@ -96,8 +93,6 @@ def _one_element(geometry: ConvBnGeometry, request: Request) -> Request:
 
 
 VARIANCE: dict[str, Spoil] = {"a variance of one element": _one_element}
-CONSTANT = 4
-"""On the shifted distribution every fourth input channel is constant, and every fourth filter sees nothing else."""
 
 
 class ConvBn(Operator):
@@ -112,10 +107,6 @@ class ConvBn(Operator):
     factors = 2
     invalid = WINDOW | CHANNELS | INTEGERS | VARIANCE
 
-    def specials(self, geometry: ConvBnGeometry) -> tuple[tuple[tuple[int, ...], float], ...]:
-        """No infinity: whether it becomes Inf or NaN in a statistic depends on the order of correct operations."""
-        return super().specials(geometry)[1:]
-
     def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
         return {**CONV.parameters(geometry), "eps": geometry.eps, "eps_outside": geometry.eps_outside}
 
@@ -123,49 +114,6 @@ class ConvBn(Operator):
         """z must be exact; what follows is not, since there is a root in it."""
         span = geometry.filter.size // geometry.k
         return ErrorModel(terms, span, exact_on_integers=False, propagate=propagate)
-
-    def shifted(self, geometry: ConvBnGeometry, inputs: Arrays, steps: np.ndarray) -> Arrays:
-        """Means are large and variances small; every fourth filter sees constant channels only.
-
-        Such a filter has a variance of zero where there is no padding. The root has no derivative there, so that
-        gradients of problems which add epsilon to it stay as they are.
-        """
-        g = geometry
-        if g.eps_outside and "dy" in inputs:
-            return inputs
-        steps = steps * per_channel(np.arange(g.c) % CONSTANT != 0, g.rank)
-        w = inputs["w"].reshape(g.groups, -1, *inputs["w"].shape[1:])
-        seen = np.arange(g.c).reshape(g.groups, 1, -1) % CONSTANT == 0
-        blind = np.arange(g.k).reshape(g.groups, -1, 1) % CONSTANT == 0
-        kept = np.where(blind & ~seen, 0, 1).astype(w.dtype)
-        return inputs | {
-            "x": (1 + steps).astype(inputs["x"].dtype),
-            "w": (w * kept.reshape(*kept.shape, *(1,) * g.rank)).reshape(inputs["w"].shape),
-        }
-
-    def ranged(self, geometry: ConvBnGeometry, inputs: Arrays, power: int) -> Arrays:
-        """Beside ordinary ones in turn: filters of 2^power, 2^-power and zero, without variance; a gamma of zero,
-        2^(-2*power) and 2^power; a running variance of zero, the smallest number and 2^power."""
-        turn, found = np.arange(geometry.k), dict(inputs)
-        scale = np.array([1, 2.0**power, 2.0**-power, 0])[turn % 4].reshape(-1, *(1,) * (geometry.rank + 1))
-        found["w"] = (inputs["w"].astype(np.float64) * scale).astype(inputs["w"].dtype)
-        for name, first in (("gamma", turn + turn // 4), ("running_var", 3 * turn + turn // 4)):
-            if name in inputs:
-                least = 4.0**-power if name == "gamma" else np.finfo(inputs[name].dtype).smallest_subnormal
-                edges = np.array([0, least, 2.0**power], inputs[name].dtype)
-                found[name] = np.where(first % 4 == 0, inputs[name], edges[first % 4 - 1])
-        return found
-
-    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
-        return apart(geometry.k, self.nonfinite_channels(geometry))
-
-    def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
-        """What `nonfinite` puts in a channel each, by an index into the channel: NaN in a filter and in gamma, where
-        infinities depend on the order of correct operations."""
-        if tap := inner_tap(geometry):
-            yield "w", (0, *tap), math.nan
-        if geometry.affine:
-            yield "gamma", (), math.nan
 
     def flops(self, geometry: ConvBnGeometry) -> int:
         """The convolution's; normalisation is bound by memory."""
@@ -204,14 +152,6 @@ class ConvBnForward(ConvBn):
     def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
         """The common ones and momentum."""
         return {**super().parameters(geometry), "momentum": geometry.momentum}
-
-    def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
-        """In beta, and NaN in the running statistics: momentum 0 and 1 may leave out what they multiply with zero."""
-        yield from super().nonfinite_channels(geometry)
-        if geometry.running and 0 < geometry.momentum < 1:
-            yield from (("running_mean", (), math.nan), ("running_var", (), math.nan))
-        if geometry.affine:
-            yield from (("beta", (), value) for value in NONFINITE)
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """C/g*R*S products in an element of y, M elements in a statistic."""
@@ -273,21 +213,6 @@ class ConvBnInference(ConvBn):
 
     def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
         return {"y": geometry.y}
-
-    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Place]:
-        yield self.data, (-1, *(0,) * (geometry.rank + 1)), -math.inf
-        yield from super().nonfinite(geometry)
-
-    def nonfinite_channels(self, geometry: ConvBnGeometry) -> Iterator[Place]:
-        """In every input: statistics are given, so that infinities stay where they are. An infinite variance leaves
-        beta."""
-        yield from super().nonfinite_channels(geometry)
-        for value in NONFINITE:
-            yield "running_mean", (), value
-            if value >= 0 or math.isnan(value):
-                yield "running_var", (), value
-            if geometry.affine:
-                yield "beta", (), value
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """C/g*R*S products."""

@@ -58,8 +58,8 @@ import numpy as np
 
 from conformance.operators.base import Arithmetic, Arrays, Operator
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight
-from conformance.operators.conv_bn.channels import as_image, by_channel, column
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.spatial import as_image, by_channel, column
 
 _DX, _DW = ConvBackwardData(), ConvBackwardWeight()
 CLUSTERS = 2.0

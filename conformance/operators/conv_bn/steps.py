@@ -14,9 +14,8 @@ import numpy as np
 
 from conformance.operators.base import Arrays
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
-from conformance.operators.conv_bn.channels import places
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
-from conformance.operators.spatial import per_channel
+from conformance.operators.spatial import per_channel, places
 
 FORWARD, BACKWARD, INFERENCE = "conv_bn_forward", "conv_bn_backward", "conv_bn_inference"
 Average = Callable[[np.ndarray, ConvBnGeometry], np.ndarray]

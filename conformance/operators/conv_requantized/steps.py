@@ -62,7 +62,7 @@ def bias_is_in(product: np.ndarray, bias: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The kernel, a `conformance.calibration.known_kernel.Run`; arrays are float64, bias and scale broadcast to sums.
+    """The kernel, a `Run` as known kernels are; arrays are float64, bias and scale broadcast to sums.
 
     image     (geometry, x) -> the padded image
     filters   as they are multiplied

@@ -13,14 +13,14 @@ reach those that padding would have cropped; the others have the bias alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Place, ProbeMethods, Request, Tensor
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, ProbeMethods, Request, Tensor
 from conformance.operators.conv import operators as conv
-from conformance.operators.conv.operators import NONFINITE, Products, apart
+from conformance.operators.conv.operators import Products
 from conformance.operators.conv_transpose import probes as large
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
 from conformance.operators.invalid_requests import CHANNELS
@@ -97,16 +97,6 @@ class ConvTransposeForward(_Transposed):
     def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
         return {"y": geometry.y}
 
-    def nonfinite(self, geometry: TransposedGeometry) -> Iterator[Place]:
-        """Filters in their middle, as of the convolution's data gradient, and the bias of other channels."""
-        yield from Operator.nonfinite(self, geometry)
-        tap, wanted = conv.centred_tap(geometry.mirror), list[Place]()
-        for value in NONFINITE:
-            wanted += [("w", tap, value)] if tap else []
-            wanted += [("bias", (), value)] if geometry.bias else []
-        for name, (k, *place), value in apart(geometry.k // geometry.groups, wanted):
-            yield name, ((0, k, *place) if name == "w" else (k,)), value
-
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """C/g products for every window that holds an element, and the bias."""
         terms = _BACKWARD_DATA.errors(geometry.mirror).terms["dx"] + geometry.bias
@@ -139,10 +129,6 @@ class ConvTransposeBackwardData(_Transposed):
     def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
         return {"dx": geometry.x}
 
-    def nonfinite(self, geometry: TransposedGeometry) -> Iterator[Place]:
-        """Filters, as of the convolution."""
-        yield from _mirrored(_FORWARD.nonfinite(geometry.mirror), {"x": "dy", "w": "w"})
-
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """K/g*R*S products."""
         terms = geometry.filter.size // geometry.c
@@ -165,7 +151,6 @@ class ConvTransposeBackwardWeight(_Transposed):
     arguments = ("x", "dy")
     keywords = (*_Transposed.keywords, "kernel_size", "with_bias")
     capabilities = ("output_mask", "into")
-    scattered = ()
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
     invalid = BELOW_WINDOW
     cofactor = "w"
@@ -188,13 +173,6 @@ class ConvTransposeBackwardWeight(_Transposed):
         terms = {name: terms[name] for name in self.outputs(geometry)}
         return ErrorModel(terms, span=max(terms.values()))
 
-    def nan_place(self, geometry: TransposedGeometry) -> tuple[int, ...] | None:
-        return _BACKWARD_WEIGHT.nan_place(geometry.mirror)
-
-    def nonfinite(self, geometry: TransposedGeometry) -> Iterator[Place]:
-        """Pixels of x whose window lies within the output."""
-        yield from _mirrored(_BACKWARD_WEIGHT.nonfinite(geometry.mirror), {"x": "dy", "dy": "x"})
-
     def reference(
         self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
     ) -> Arrays:
@@ -203,8 +181,3 @@ class ConvTransposeBackwardWeight(_Transposed):
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)
         return outputs
-
-
-def _mirrored(places: Iterator[Place], names: Mapping[str, str]) -> Iterator[Place]:
-    for name, index, value in places:
-        yield names[name], index, value

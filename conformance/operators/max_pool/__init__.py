@@ -1,4 +1,1 @@
-"""Two-dimensional max pooling.
-
-`family` has all of it. Nothing is imported here: a kernel's process loads `geometry` alone.
-"""
+"""Max pooling, forward and backward. Nothing is imported here: a kernel's process loads `geometry` alone."""

@@ -28,7 +28,7 @@ class MaxPoolGeometry(Described, Spatial):
       windows choose the same element, their gradients add up. (Where it goes in a window that holds NaN, engines do
       not agree: torch takes the last NaN, XLA another element. No distribution asks.)
 
-    What follows from the sizes: see `conformance.operators.pooling.laid_out`.
+    What follows from the sizes: see `conformance.operators.pooling_geometry.laid_out`.
     """
 
     PREFIX = "maxpool"

@@ -10,7 +10,7 @@ frameworks do that keep no indices, and adds up the gradients of the windows tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from conformance.operators.base import (
     ErrorModel,
     Homogeneous,
     Operator,
-    Place,
     Request,
     Spoil,
     Tensor,
@@ -120,10 +119,6 @@ class MaxPoolForward(_MaxPool):
     )
     """Of the ONNX specification, MaxPool, maxpool_2d_precomputed_pads."""
 
-    def specials(self, geometry: MaxPoolGeometry) -> tuple[tuple[tuple[int, ...], float], ...]:
-        """And a channel of minus infinities, which is what its maxima are, and not the lowest number."""
-        return (((-1, 0), -np.inf), *super().specials(geometry))
-
     def inputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
         return {"x": geometry.x}
 
@@ -154,7 +149,6 @@ class MaxPoolBackward(_MaxPool):
     """dy[N,C,P,Q], x[N,C,H,W] -> dx[N,C,H,W]."""
 
     name, data, operand = "max_pool_backward", "dy", "dy"
-    scattered = ("dy", "x")
     arguments = ("dy", "x")
     homogeneous = Homogeneous(("dy",), ("dx",))
 
@@ -163,12 +157,6 @@ class MaxPoolBackward(_MaxPool):
 
     def outputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
         return {"dx": geometry.x}
-
-    def nonfinite(self, geometry: MaxPoolGeometry) -> Iterator[Place]:
-        """And an image with NaN, to which gradients go, and both infinities."""
-        yield from super().nonfinite(geometry)
-        yield from (("x", index, value) for index, value in self.specials(geometry))
-        yield "x", (0, *(-1,) * (geometry.rank + 1)), -math.inf
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         """As many gradients as there are windows that hold an element."""

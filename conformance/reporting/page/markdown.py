@@ -10,7 +10,6 @@ from pathlib import Path
 from conformance.reporting import training
 from conformance.reporting.groups import amount, described
 from conformance.reporting.page import speeds, tables
-from conformance.reporting.page.context import lead, notices
 from conformance.reporting.page.model import legible
 from conformance.reporting.page.tables import Digest, Tile
 from conformance.reporting.table import Table, many
@@ -64,12 +63,12 @@ def escaped(text: str) -> str:
 def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     counts = ", ".join(f"**{digest.totals[s]:,}** {s}" for s in STATUSES if digest.totals[s])
     of = many(digest.cases, "case") + (f", level {escaped(', '.join(digest.levels))}" if digest.levels else "")
-    yield "counts", f"{escaped(lead(digest))}\n\n{of}: {counts or 'none'}.\n"
-    for notice in notices(digest):
-        lines = "".join(f"- {escaped(line)}\n" for line in notice.lines[:SHOWN])
-        yield "notices", f"**{escaped(notice.title)}**\n\n{lines}"
+    yield "counts", f"{escaped(digest.lead)}\n\n{of}: {counts or 'none'}.\n"
+    if errors := digest.results.errors:
+        lines = "".join(f"- {escaped(line)}\n" for line in errors[:SHOWN])
+        yield "errors", f"**{many(len(errors), 'line')} could not be read**\n\n{lines}"
     yield from _failures(digest)
-    yield "matrix", f"## Matrix\n\n{_grid(_matrix(digest))}\n{LEGEND}\n"
+    yield "matrix", f"## Matrix\n\n{_markdown(_matrix(digest))}\n{LEGEND}\n"
     found = speeds.speeds(digest)
     timed = speeds.speed_tables(digest, found)
     profile, trained = tables.profiles(digest), training.table(digest.named)
@@ -78,15 +77,16 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
         head = "" if place else "## Speed\n\n"
         yield "machine", f"{head}**{escaped(one.text)}**\n\n" + "".join(f"- {escaped(why)}\n" for why in one.reasons)
     yield from (_titled(t) for t in (*reversed(timed), trained) if t)
-    for status in ("waived", "unavailable", "unsupported"):
-        lines = "".join(f"- {escaped(n)}: {count:,} x {escaped(why)}\n" for n, count, why in digest.reasons(status))
-        if lines:
-            yield status, f"## {status.capitalize()}\n\n{lines}"
+    yield from map(_titled, digest.findings)
     yield from map(_titled, training.memory_tables(digest.named))
 
 
 def _titled(table: Table) -> tuple[str, str]:
-    return table.title, f"## {escaped(table.title)}\n\n{_grid(table)}"
+    return table.title, f"## {escaped(table.title)}\n\n{_markdown(table)}"
+
+
+def _markdown(table: Table) -> str:
+    return "\n".join((*table.markdown(escaped), ""))
 
 
 def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
@@ -123,11 +123,3 @@ def _cell(tiles: Sequence[Tile]) -> str:
     """Counts, and what contracts are weaker in than fp32."""
     weak = sorted({tile.weak for tile in tiles} - {""})
     return " ".join([counted(sum((t.counts for t in tiles), start=Counter())) or "-", *(f"({w})" for w in weak)])
-
-
-def _grid(table: Table) -> str:
-    """A table with a note below it."""
-    marks = ("---" if place < table.names else "--:" for place in range(len(table.heads)))
-    lines = [map(escaped, table.heads), marks, *(map(escaped, row) for row in table.rows)]
-    note = ["", escaped(table.note)] if table.note else []
-    return "\n".join((*(f"| {' | '.join(cells)} |" for cells in lines), *note, ""))

@@ -1,4 +1,4 @@
-"""Several files, one report: machines apart, the later verdict on a case in force, contradictions listed.
+"""Several files, one report: machines apart, and the later verdict on a case in force.
 
 What the order of files decides is only which of two verdicts on one case is later; files that share no case give the
 same report in any order, and the same as one file that holds all of their lines.
@@ -12,15 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.reporting.page.model import (
-    Clocked,
-    Conflict,
-    Machine,
-    ReportedVerdict,
-    Results,
-    dtype_place,
-    operator_place,
-)
+from conformance.reporting.page.model import Clocked, Machine, ReportedVerdict, Results, dtype_place, operator_place
 from conformance.reporting.page.reading import ResultsFile, read
 from conformance.results.schema import Attempt, Record
 from conformance.results.writing import encode
@@ -43,14 +35,12 @@ def load(paths: Iterable[Path]) -> Results:
 def merged(sources: Sequence[ResultsFile]) -> Results:
     """Sources in the order in which they were given: the later one wins."""
     places = _Places(sources)
-    verdicts, conflicts = _attempted(sources, places)
+    verdicts = _attempted(sources, places)
     verdicts += [ReportedVerdict(places.of(record), record) for record in _absences(sources)]
     return Results(
         tuple(sorted(verdicts, key=_place)),
         _clocked(sources, places),
-        tuple(sorted(conflicts)),
         tuple(error for source in sources for error in source.errors),
-        tuple(sorted({source.host for source in sources if source.host})),
     )
 
 
@@ -65,9 +55,6 @@ class _Places:
             machine = Machine.of(record)
             if machine.name:
                 self._named[record.implementation, replace(machine, name="")].add(machine)
-        self._by_device: defaultdict[str, set[Machine]] = defaultdict(set)
-        for record in every:
-            self._by_device[record.device].add(self.of(record))
 
     def of(self, record: Record) -> Machine:
         """Where a verdict was reached."""
@@ -77,31 +64,18 @@ class _Places:
         named = self._named.get((record.implementation, machine), set())
         return next(iter(named)) if len(named) == 1 else machine
 
-    def only(self, device: str) -> Machine:
-        """The machine that has a device, if there is one alone."""
-        known = self._by_device.get(device, set())
-        return next(iter(known)) if len(known) == 1 else Machine(device)
-
 
 def _key(record: Record, machine: Machine) -> Place:
     return record.implementation, machine, *(getattr(record, name) for name in CASE)
 
 
-def _attempted(sources: Sequence[ResultsFile], places: _Places) -> tuple[list[ReportedVerdict], list[Conflict]]:
-    """One verdict a case. A line that occurs twice is one verdict, not two."""
+def _attempted(sources: Sequence[ResultsFile], places: _Places) -> list[ReportedVerdict]:
+    """One verdict a case, the latest: a line that occurs twice is one verdict, not two."""
     found: dict[Place, ReportedVerdict] = {}
-    conflicts: list[Conflict] = []
-    newest = {r.implementation: r.source for source in sources for r in source.records if r.source}
     for record in (r for source in sources for r in source.records if isinstance(r, Attempt)):
         machine = places.of(record)
-        key, stale = _key(record, machine), record.source != newest[record.implementation]
-        before = found.get(key)
-        if before is not None and before.record == record:
-            continue
-        found[key] = ReportedVerdict(machine, record, before is not None, stale)
-        if before is not None and (before.record.status != record.status and before.record.source == record.source):
-            conflicts.append(Conflict(found[key].title, machine.label, before.record.status, record.status))
-    return list(found.values()), conflicts
+        found[_key(record, machine)] = ReportedVerdict(machine, record)
+    return list(found.values())
 
 
 def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
@@ -125,15 +99,17 @@ def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
 def _clocked(sources: Sequence[ResultsFile], places: _Places) -> tuple[Clocked, ...]:
     """One time a kernel, the latest."""
     found: dict[Place, Clocked] = {}
-    for time, record in (pair for source in sources for pair in source.times):
-        machine = places.of(record) if record is not None else places.only(time.machine.device)
-        key = (machine, time.implementation, time.operator, time.problem, time.dtype, time.layout)
-        found[key] = replace(time, machine=machine)
-    return tuple(
-        sorted(
-            found.values(), key=lambda c: (operator_place(c.operator), c.problem, c.row, dtype_place(c.dtype), c.layout)
-        )
-    )
+    for time in (time for source in sources for time in source.times):
+        here = replace(time, machine=places.of(time.record))
+        found[*here.row, here.operator, here.problem] = here
+    return tuple(sorted(found.values(), key=_time_place))
+
+
+def _time_place(clocked: Clocked) -> Place:
+    """Sort key: dtypes as the suite lists them."""
+    record = clocked.record
+    variant = dtype_place(record.dtype), record.layout
+    return operator_place(record.operator), record.problem, clocked.row, *variant
 
 
 def _place(verdict: ReportedVerdict) -> Place:
@@ -142,13 +118,3 @@ def _place(verdict: ReportedVerdict) -> Place:
     rest = () if isinstance(record, Attempt) else (encode(record),)
     first = (record.implementation, verdict.machine, operator_place(record.operator), record.problem)
     return *first, dtype_place(record.dtype), *map(record.text, CASE), *rest
-
-
-def environments(results: Results) -> dict[Machine, dict[str, list[str]]]:
-    """Machine -> name -> versions found there, and the implementations that ran."""
-    found: defaultdict[Machine, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for verdict in results.verdicts:
-        for name, text in verdict.record.versions.items():
-            if name not in ("device", "machine", "system", "processor"):
-                found[verdict.machine][name].add(text)
-    return {m: {name: sorted(texts) for name, texts in sorted(found[m].items())} for m in sorted(found)}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS
-from conformance.results.schema import MachineState, Record
-from conformance.timing.measurement import Interval, Ratio
+from conformance.results.schema import Record, Timing
+from conformance.timing.measurement import Interval
 from conformance.training.tables import OPERATOR as TRAINING
 
 ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
@@ -19,6 +19,8 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 """Characters that no XML 1.0 document may hold, not even escaped, and on which what draws charts ends the process."""
 ELEMENTS = "mismatched elements"
 """The check of results that must be exact. Its value is a count, and no share of a bound."""
+NOT_JUDGED = "not judged"
+"""The state of a machine of which a file says nothing."""
 
 
 class ReportError(Exception):
@@ -68,26 +70,14 @@ Row = tuple[str, Machine]
 
 @dataclass(frozen=True, slots=True)
 class ReportedVerdict:
-    """A record, and what other files say of it.
-
-    replaced   an earlier file had another verdict on the same case
-    stale      a later file has verdicts on another source of the implementation
-    """
+    """A record, and the machine that it was reached on."""
 
     machine: Machine
     record: Record
-    replaced: bool = False
-    stale: bool = False
 
     @property
     def row(self) -> Row:
         return self.record.implementation, self.machine
-
-    @property
-    def title(self) -> str:
-        """The case in words."""
-        names = ("implementation", "operator", "problem", "dtype", "layout", "distribution", "storage", "check")
-        return " ".join(filter(None, map(self.record.text, names)))
 
     @property
     def worst(self) -> float | None:
@@ -109,57 +99,69 @@ class ReportedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Clocked:
-    """A verified kernel's time.
+    """A verified kernel's time, with the record of the verdict before it.
 
     share     the roofline's time over it
-    finding   why that is above 100%; if it is impossible, the time is shown, but compared with nothing
-    interval  holds the time with 95%
+    timing    what else the run says of it
     visits    the median of each visit to the kernel; none where the file has no rounds
-    ratio     to torch in the same run, where the file has no visits to tell it from
     run       tells runs apart: visits of one follow those of another kernel in the same round
-    state     of the machine in that run; None of files that do not judge it
     """
 
     machine: Machine
-    implementation: str
-    operator: str
-    problem: str
-    dtype: str
-    layout: str
+    record: Record
     seconds: float
+    timing: Timing
     share: float | None = None
-    finding: str = ""
-    impossible: bool = False
-    minimum: float | None = None
-    interval: Interval | None = None
     visits: tuple[float, ...] = ()
-    ratio: Ratio | None = None
     run: str = ""
-    state: MachineState | None = None
+
+    @property
+    def implementation(self) -> str:
+        return self.record.implementation
+
+    @property
+    def operator(self) -> str:
+        return self.record.operator
+
+    @property
+    def problem(self) -> str:
+        """With dtype and layout, where they are not the default."""
+        variant = self.record.dtype, self.record.layout
+        return " ".join((self.record.problem, *(() if variant == ("fp32", "nchw") else variant)))
+
+    @property
+    def finding(self) -> str:
+        """Why its share of the roofline is above 100%; if it is impossible, the time is compared with nothing."""
+        return self.timing.doubt or self.timing.finding
+
+    @property
+    def impossible(self) -> bool:
+        return bool(self.timing.doubt)
+
+    @property
+    def interval(self) -> Interval | None:
+        """It holds the time with 95%."""
+        low, high = self.timing.low_s, self.timing.high_s
+        return (low, high) if low and high and low <= high else None
+
+    @property
+    def state(self) -> str:
+        """Of the machine in that run."""
+        return self.timing.machine.state if self.timing.machine else NOT_JUDGED
 
     @property
     def usable(self) -> bool:
         """Whether it may be compared."""
-        return not self.impossible and not (self.state and self.state.state == "unusable")
+        return not self.impossible and self.state != "unusable"
 
     @property
     def steady(self) -> bool:
         """Whether it may stand in a figure over several problems, which has no interval to warn the reader."""
-        return self.state is None or self.state.state == "stable"
+        return self.state in ("stable", NOT_JUDGED)
 
     @property
     def row(self) -> Row:
         return self.implementation, self.machine
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Conflict:
-    """Two statuses of one case with the same source; the later file's stands."""
-
-    case: str
-    machine: str
-    earlier: str
-    later: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +170,8 @@ class Results:
 
     verdicts: tuple[ReportedVerdict, ...]
     clocked: tuple[Clocked, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
     errors: tuple[str, ...] = ()
     """Lines that could not be read: file, line, why."""
-    hosts: tuple[str, ...] = ()
-    """Processors that benchmark files name."""
 
 
 def operator_place(name: str) -> tuple[int, str]:

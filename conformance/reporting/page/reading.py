@@ -1,13 +1,9 @@
-"""Files of results: records (JSON lines), pytest-benchmark's JSON, and the CSV of the U-Net table."""
+"""Files of results: records (JSON lines), and pytest-benchmark's JSON with the record of each verdict inside."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,21 +13,9 @@ import msgspec
 from conformance.reporting.page.model import Clocked, Machine, ReportError
 from conformance.results import benchmarks
 from conformance.results.reading import RecordError, SchemaError, UnfinishedError, decode, lines
-from conformance.results.schema import SCHEMA, Attempt, Extras, MachineState, Record
-from conformance.timing.measurement import Interval, Ratio, medians
+from conformance.results.schema import Attempt, Extras, Record
+from conformance.timing.measurement import medians
 
-TABLE = b"operator,problem,descriptor,implementation,device,verdict,"
-"""How the CSV of `conformance unet` begins."""
-TOLD = (
-    "roofline_share", "minimum_s", "fastest_s", "low_s", "high_s", "ratio_to_torch", "ratio_low", "ratio_high",
-)  # fmt: skip
-"""Its columns of numbers that may be empty; earlier versions call the minimum `fastest_s`."""
-STATES = {
-    "stable": MachineState(state="stable"),
-    "noisy": MachineState(state="noisy"),
-    "unusable": MachineState(state="unusable"),
-}
-"""What it says of the machine; it has no reasons."""
 ALIKE = (
     "implementation", "operator", "device", "versions", "reason", "run_level", "source", "problem", "descriptor",
     "dtype", "layout", "distribution", "storage", "check", "generator", "method", "level", "contract", "terms",
@@ -49,10 +33,8 @@ class ResultsFile:
 
     name: str
     records: list[Record] = field(default_factory=list)
-    times: list[tuple[Clocked, Record | None]] = field(default_factory=list)
-    """With the record of the verdict before each; a table in CSV has none, and names the device alone."""
+    times: list[Clocked] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    host: str = ""
 
     def take(self, place: str, read: Callable[[A], T], what: A) -> T | None:
         """What is read; where it is no record, that is noted. Raises SchemaError for another version's."""
@@ -66,10 +48,9 @@ class ResultsFile:
 
 
 def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
-    """The files in their order, without those whose content came before. Raises ReportError: after the last file where
-    one is of another schema, so that files of two schemas are named."""
+    """The files in their order, without those whose content came before. Raises ReportError, also for a file of another
+    schema."""
     seen: set[bytes] = set()
-    current, other = "", ""
     shared: dict[Any, Any] = {}
     for path in paths:
         try:
@@ -85,19 +66,13 @@ def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
             source = ResultsFile(_clean(path.name))
             try:
                 _fill(source, content, shared)
-                yield source
             except SchemaError as problem:
-                other = other or str(problem)
-            current = current or (source.name if source.records else "")
-    if other:
-        mixed = f"; {current} is of schema {SCHEMA}, and a report is of one schema" if current else ""
-        raise ReportError(f"{other}{mixed}")
+                raise ReportError(str(problem)) from None
+            yield source
 
 
 def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
-    if content.startswith(TABLE):
-        _read_table(source, content)
-    elif benchmarks.is_document(content):
+    if benchmarks.is_document(content):
         _read_benchmarks(source, content)
     else:
         try:
@@ -124,7 +99,6 @@ def _read_benchmarks(source: ResultsFile, content: bytes) -> None:
     document = source.take(source.name, benchmarks.document, content)
     if document is None:
         return
-    source.host = document.machine_info.cpu.brand_raw or ""
     for place, benchmark in document.verified(source.name):
         found = source.take(place, _verdict, benchmark)
         if found is None:
@@ -132,70 +106,23 @@ def _read_benchmarks(source: ResultsFile, content: bytes) -> None:
         record, extras = found
         source.records.append(record)
         if benchmark.stats.median and record.status == "pass" and isinstance(record, Attempt):
-            names = (record.implementation, record.operator, record.problem, record.dtype, record.layout)
             timing, rounds = extras.timing, benchmark.stats.data
+            if rounds and timing.minimum_s is None:
+                timing = msgspec.structs.replace(timing, minimum_s=min(rounds))
             clocked = Clocked(
-                Machine(record.device),
-                *names,
+                Machine.of(record),
+                record,
                 benchmark.stats.median,
-                extras.roofline_share or None,
-                timing.doubt or timing.finding,
-                bool(timing.doubt),
-                timing.minimum_s or min(rounds, default=None),
-                _bounds(timing.low_s, timing.high_s),
-                medians(rounds, timing.visits) if rounds else (),
+                share=extras.roofline_share or None,
+                timing=timing,
+                visits=medians(rounds, timing.visits) if rounds else (),
                 run=document.datetime or source.name,
-                state=timing.machine,
             )
-            source.times.append((clocked, record))
+            source.times.append(clocked)
 
 
 def _verdict(benchmark: benchmarks.Benchmark) -> tuple[Record, Extras]:
     return benchmark.record(), benchmark.extras()
-
-
-def _read_table(source: ResultsFile, content: bytes) -> None:
-    """Times, and no verdicts: a table has no record."""
-    rows = csv.DictReader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
-    try:
-        for number, row in enumerate(rows, 1):
-            seconds = _positive(row.get("median_s"))
-            if seconds is not None and row["verdict"] == "pass":
-                names = (_clean(row["implementation"]), _clean(row["operator"]), _clean(row["problem"]))
-                told = {name: _positive(row.get(name)) for name in TOLD}
-                ratio, impossible = told["ratio_to_torch"], row.get("impossible") == "1"
-                clocked = Clocked(
-                    Machine(_clean(row["device"])),
-                    *names,
-                    "fp32",
-                    "nchw",
-                    seconds,
-                    None if impossible else told["roofline_share"],
-                    _clean(row.get("finding") or ""),
-                    impossible,
-                    told["minimum_s"] or told["fastest_s"],
-                    _bounds(told["low_s"], told["high_s"]),
-                    ratio=Ratio(ratio, _bounds(told["ratio_low"], told["ratio_high"])) if ratio else None,
-                    run=source.name,
-                    state=STATES.get(row.get("machine") or ""),
-                )
-                source.times.append((clocked, None))
-            elif row["verdict"] in ("pass", None):
-                source.errors.append(f"{source.name}, row {number}: broken or cut off; left out")
-    except csv.Error as problem:
-        source.errors.append(f"{source.name}: broken from line {rows.line_num} on ({problem}); left out")
-
-
-def _bounds(low: float | None, high: float | None) -> Interval | None:
-    return (low, high) if low and high and low <= high else None
-
-
-def _positive(text: str | None) -> float | None:
-    """The number in a cell, if it is one above 0."""
-    with suppress(TypeError, ValueError):
-        value = float(text or "")
-        return value if 0 < value < math.inf else None
-    return None
 
 
 def _clean(text: str) -> str:

@@ -6,15 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from conformance.reporting.page.model import Clocked, Machine, Row, dtype_place, operator_place
+from conformance.reporting.page.model import NOT_JUDGED, Clocked, Machine, Row, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table, many
-from conformance.results.schema import MachineState
 from conformance.timing.measurement import Ratio, baseline, means, ratio
 from conformance.timing.table import FOLLOWS, bounded, figures
 
-JUDGED = "not judged"
-"""The state of a machine of which a file says nothing."""
 NOTE = (
     "milliseconds: median of rounds, [the interval that holds it with 95%], and min, the fastest round; x: times torch "
     "on the same machine, with its interval (higher is faster); roof: share of the roofline; what a file does not say "
@@ -34,21 +31,11 @@ class Speed:
     steady: bool = True
 
     @property
-    def problem(self) -> str:
-        """With dtype and layout, where they are not the default."""
-        c = self.clocked
-        return c.problem + ("" if (c.dtype, c.layout) == ("fp32", "nchw") else f" {c.dtype} {c.layout}")
-
-    @property
     def milliseconds(self) -> str:
         """The median with its interval."""
         low_high = self.clocked.interval
         shown = f" [{figures(low_high[0] * 1e3)}, {figures(low_high[1] * 1e3)}]" if low_high else ""
         return f"{figures(self.clocked.seconds * 1e3)} ms{shown}"
-
-    @property
-    def minimum(self) -> str:
-        return "" if self.clocked.minimum is None else f"min {figures(self.clocked.minimum * 1e3)}"
 
     @property
     def times_torch(self) -> str:
@@ -60,36 +47,30 @@ class Speed:
     def cell(self, mixed: bool = False) -> str:
         """In words; with the machine's state where those of other times differ."""
         c = self.clocked
-        words = [self.milliseconds, self.minimum, self.times_torch]
+        minimum = c.timing.minimum_s
+        words = [self.milliseconds, "" if minimum is None else f"min {figures(minimum * 1e3)}", self.times_torch]
         words += [] if c.share is None else [f"{c.share:.0%} roof"]
         words += [("!" if c.impossible else "*") if c.finding else ""]
-        words += [_state(c) if mixed else ""]
+        words += [c.state if mixed else ""]
         return " · ".join(filter(None, words))
 
 
 def speeds(digest: Digest) -> list[Speed]:
     """All times, with their ratios to torch where these may be believed."""
-    found: list[Speed] = []
-    by_machine: defaultdict[tuple[Machine, tuple[int, str], str], list[Clocked]] = defaultdict(list)
-    for clocked in digest.results.clocked:
-        by_machine[clocked.machine, dtype_place(clocked.dtype), clocked.layout].append(clocked)
-    for (machine, *_), held in sorted(by_machine.items()):
-        torch = {(c.operator, c.problem): c for c in held if c.implementation == baseline(machine.device)}
-        for c in held:
-            base = torch.get((c.operator, c.problem))
-            known = None if base is c else _ratio(base, c)
-            found.append(Speed(c, known, c.steady and (base is None or base.steady)))
+    every = digest.results.clocked
+    torch = {(c.machine, c.operator, c.problem): c for c in every if c.implementation == baseline(c.machine.device)}
+    found = []
+    for own in every:
+        base = torch.get((own.machine, own.operator, own.problem))
+        known = _ratio(base, own) if base and base is not own else None
+        found.append(Speed(own, known, own.steady and (base is None or base.steady)))
     return found
 
 
-def _ratio(base: Clocked | None, own: Clocked) -> Ratio | None:
+def _ratio(base: Clocked, own: Clocked) -> Ratio | None:
     """Visit by visit where both were timed in one run. Visits of two runs have nothing in common: their ratio has no
     interval."""
-    if not own.usable or (base is not None and not base.usable):
-        return None
-    if own.ratio is not None:
-        return own.ratio
-    if base is None:
+    if not (own.usable and base.usable):
         return None
     if base.run == own.run and base.visits and own.visits:
         return ratio(base.visits, own.visits)
@@ -107,33 +88,29 @@ class Banner:
 
 def banners(found: Iterable[Speed]) -> list[Banner]:
     """What the runs say of their machines, the worst first; which of several a line is about, with how many times."""
-    counts: Counter[tuple[MachineState | None, Machine]] = Counter()
-    for s in found:
-        counts[s.clocked.state, s.clocked.machine] += 1
-    order = ["unusable", "noisy", JUDGED, "stable"]
+    counts = Counter((s.clocked.timing.machine, s.clocked.machine) for s in found)
+    order = ["unusable", "noisy", NOT_JUDGED, "stable"]
     made = []
     for (state, machine), count in counts.items():
-        name = state.state if state else JUDGED
+        name = state.state if state else NOT_JUDGED
         follows = FOLLOWS[name] if state else " The files say nothing of it."
         where = f" ({machine.label}, {many(count, 'time')})" if len(counts) > 1 else ""
         made.append(Banner(name, f"machine: {name}{where}.{follows}", state.reasons if state else ()))
     return sorted(made, key=lambda one: (order.index(one.state), one.text, one.reasons))
 
 
-def _state(clocked: Clocked) -> str:
-    return clocked.state.state if clocked.state else JUDGED
-
-
 def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
     """By operator, problems by implementations, the first with a note; then what was found about times, and the
     geometric means where there is a torch and the machine was stable."""
     tables: list[Table] = []
-    mixed = len({_state(s.clocked) for s in found}) > 1
+    mixed = len({s.clocked.state for s in found}) > 1
     for operator in sorted({s.clocked.operator for s in found}, key=operator_place):
         here = [s for s in found if s.clocked.operator == operator]
         names = sorted({s.clocked.row for s in here})
-        cells = {(s.problem, s.clocked.row): s.cell(mixed) for s in here}
-        rows = tuple((p, *(cells.get((p, n), "-") for n in names)) for p in dict.fromkeys(s.problem for s in here))
+        cells = {(s.clocked.problem, s.clocked.row): s.cell(mixed) for s in here}
+        rows = tuple(
+            (p, *(cells.get((p, n), "-") for n in names)) for p in dict.fromkeys(s.clocked.problem for s in here)
+        )
         tables.append(
             Table(f"{operator}, time of a call", ("problem", *map(digest.name, names)), rows, 1, "" if tables else NOTE)
         )
@@ -170,7 +147,7 @@ def geometric_means(found: Sequence[Speed]) -> dict[tuple[Row, str], tuple[float
     for s in found:
         c = s.clocked
         if s.ratio is not None and (c.row, c.operator) not in left_out:
-            by_machine[c.machine][c.machine.device, c.operator, s.problem, c.implementation] = s.ratio
+            by_machine[c.machine][c.machine.device, c.operator, s.clocked.problem, c.implementation] = s.ratio
     return {
         ((name, machine), operator): pair
         for machine, held in by_machine.items()

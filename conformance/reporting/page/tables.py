@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from conformance.problems import LEVELS
-from conformance.reporting import accuracy, emulator_counts
+from conformance.reporting import accuracy
 from conformance.reporting.groups import Group, group
 from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
-from conformance.reporting.table import Table
+from conformance.reporting.table import Table, many
 from conformance.reporting.tally import Tally, weakness_of
+from conformance.reporting.terminal import ACCEPTS, LETTERS
 from conformance.results.schema import STATUSES, VERIFIED, Record
 
 WORST_FIRST = ("fail", "error", "waived", "pass", "unsupported", "unavailable")
@@ -34,9 +34,19 @@ class Tile:
         return next(status for status in WORST_FIRST if self.counts[status])
 
     @property
-    def words(self) -> str:
-        """All of its counts."""
-        return ", ".join(f"{self.counts[status]:,} {status}" for status in STATUSES if self.counts[status])
+    def cells(self) -> list[tuple[str, str]]:
+        """Its counts as in other documents, each with its status."""
+        return [(status, f"{self.counts[status]}{LETTERS[status]}") for status in STATUSES if self.counts[status]]
+
+    @property
+    def failing(self) -> int:
+        return self.counts["fail"] + self.counts["error"]
+
+    def label(self, implementation: str, operator: str) -> str:
+        """What it is and holds, in words."""
+        counts = ", ".join(f"{self.counts[status]:,} {status}" for status in STATUSES if self.counts[status])
+        weak = f"; contract: {self.weak}" if self.weak else ""
+        return f"{implementation}, {operator}, {self.dtype or 'not attempted'}: {counts}{weak}"
 
 
 class Digest:
@@ -44,18 +54,21 @@ class Digest:
 
     def __init__(self, results: Results) -> None:
         self.results = results
-        self.totals: Counter[str] = Counter()
+        self.every_row = sorted({v.row for v in results.verdicts})
+        """Implementations on machines, and files that could not be used."""
+        self.rows = sorted({v.row for v in results.verdicts if v.record.operator})
+        """Implementations on machines."""
+        self._places = frozenset({*self.rows, *(c.row for c in results.clocked)})
+        self.named = [(self.name(verdict.row), verdict.record) for verdict in results.verdicts]
+        """Every record, with the name of its row."""
+        self.tally = Tally()
+        """What the end of a run says, by these names."""
+        for name, record in self.named:
+            self.tally.add(record, name)
+        self.totals = self.tally.totals
         """Cases by status."""
-        self.tallies: defaultdict[Machine, Tally] = defaultdict(Tally)
-        """What the end of a run says, by machine."""
-        for verdict in results.verdicts:
-            self.totals[verdict.record.status] += verdict.record.cases
-            self.tallies[verdict.machine].add(verdict.record)
         self.cases = self.totals.total()
         self.verified = sum(self.totals[status] for status in VERIFIED)
-        self.rows = sorted({v.row for v in results.verdicts if v.record.operator})
-        """Implementations on machines, without broken files."""
-        self._places = frozenset({*self.rows, *(c.row for c in results.clocked)})
         self.operators = sorted({v.record.operator for v in results.verdicts} - {""}, key=operator_place)
 
     def name(self, row: Row) -> str:
@@ -66,11 +79,6 @@ class Digest:
         if len(machines) < 2:
             return name
         return f"{name} on {here.label if sum(m.short == here.short for m in machines) > 1 else here.short}"
-
-    @cached_property
-    def named(self) -> list[tuple[str, Record]]:
-        """Every record, with the name of its row."""
-        return [(self.name(verdict.row), verdict.record) for verdict in self.results.verdicts]
 
     @cached_property
     def exceeding(self) -> list[tuple[str, str]]:
@@ -98,6 +106,12 @@ class Digest:
             found[row, operator].append(Tile(dtype, held, "; ".join(sorted(weak[row, operator, dtype]))))
         return dict(found)
 
+    def together(self, row: Row, operator: str = "") -> Tile | None:
+        """All dtypes of an operator in one tile, or all cases of a row; none where there are none."""
+        own = (tiles for (one, name), tiles in self.matrix.items() if one == row and operator in ("", name))
+        counts = sum((tile.counts for tiles in own for tile in tiles), Counter())
+        return Tile("all dtypes", counts) if counts else None
+
     @cached_property
     def groups(self) -> list[tuple[Row, list[Group]]]:
         """What failed on each row, grouped by cause."""
@@ -120,15 +134,54 @@ class Digest:
                 found[name, record.headline] += record.cases
         return sorted(((n, count, why) for (n, why), count in found.items()), key=lambda r: (r[0], -r[1], r[2]))
 
-    @property
-    def accepted(self) -> list[tuple[str, int, str]]:
-        """(Row, times asked, invalid arguments that are accepted)."""
+    @cached_property
+    def findings(self) -> list[Table]:
+        """Reasons with the cases that they explain, and invalid arguments that are accepted."""
+        accepted = [(n, c, why) for n, held in sorted(self.tally.accepted.items()) for why, c in sorted(held.items())]
+        kinds = {
+            "Unsupported": self.reasons("unsupported"),
+            "Refused at run time": self.reasons("unsupported", refused=True),
+            "Waived": self.reasons("waived"),
+            "Unavailable": self.reasons("unavailable"),
+            ACCEPTS.capitalize(): accepted,
+        }
         return [
-            (self.name((name, machine)), count, request)
-            for machine, tally in sorted(self.tallies.items())
-            for name, requests in sorted(tally.accepted.items())
-            for request, count in sorted(requests.items())
+            Table(title, ("implementation", "reason", "cases"), tuple((n, why, f"{c:,}") for n, c, why in rows), 2)
+            for title, rows in kinds.items()
+            if rows
         ]
+
+    @property
+    def machines(self) -> Table:
+        """Machines with the implementations that ran there, and the versions that were found."""
+        versions: defaultdict[Machine, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for verdict in self.results.verdicts:
+            for name, text in verdict.record.versions.items():
+                if verdict.machine.device and name not in ("device", "machine", "system", "processor"):
+                    versions[verdict.machine][name].add(text)
+        rows = []
+        for machine, found in sorted(versions.items()):
+            names = ", ".join(sorted({name for name, where in self.rows if where == machine})) or "none"
+            words = ", ".join(f"{name} {' and '.join(sorted(texts))}" for name, texts in sorted(found.items()))
+            rows.append((machine.label, names, words))
+        return Table("Versions", ("machine", "implementations", "versions"), tuple(rows), 3)
+
+    @property
+    def lead(self) -> str:
+        """The run in one sentence."""
+        if not self.verified:
+            return "Nothing was verified."
+        bad = self.totals["fail"] + self.totals["error"]
+        of = many(len({name for name, _ in self.rows}), "implementation")
+        if bad:
+            fail = "fails or raises an error" if bad == 1 else "fail or raise an error"
+            return f"{bad:,} of {many(self.cases, 'case')} of {of} {fail}."
+        verified, waived = many(self.verified, "verified case"), self.totals["waived"]
+        if waived:
+            passed = self.verified - waived
+            fail = f"{waived:,} fail{'s' * (waived == 1)} as expected (waived)"
+            return f"{passed:,} of {verified} of {of} pass{'es' * (passed == 1)}, {fail}."
+        return f"{verified} of {of} passes." if self.verified == 1 else f"All {verified} of {of} pass."
 
     @property
     def generators(self) -> list[str]:
@@ -145,32 +198,6 @@ class Digest:
 
 def profiles(digest: Digest) -> Table | None:
     """The accuracy profile, as at the end of a run, without what exceeds its contract."""
-    rows = _by_machine(digest, lambda tally: accuracy.rows(tally.profiles))
-    rows = [row for row in rows if row[:2] not in digest.exceeding]
+    rows = [row for row in accuracy.rows(digest.tally.profiles) if row[:2] not in digest.exceeding]
     rows.sort(key=lambda row: (row[0], dtype_place(row[1])))
     return Table("Accuracy profile", accuracy.HEADS, tuple(rows), 2, accuracy.NOTE + digest.left_out) if rows else None
-
-
-def moved(digest: Digest) -> Table | None:
-    """What emulators counted, as at the end of a run."""
-    rows = _by_machine(digest, lambda tally: emulator_counts.rows(tally.moved))
-    rows.sort(key=lambda row: (row[0], operator_place(row[1])))
-    if not rows:
-        return None
-    return Table("Traffic as counted by emulators", emulator_counts.HEADS, tuple(rows), 2, emulator_counts.NOTE)
-
-
-def modelled(digest: Digest) -> Table | None:
-    """What a model of the device says of them."""
-    rows = _by_machine(digest, lambda tally: emulator_counts.modelled_rows(tally.moved))
-    rows.sort(key=lambda row: (row[0], operator_place(row[1])))
-    heads, note = emulator_counts.MODELLED_HEADS, emulator_counts.MODELLED_NOTE
-    return Table("Modelled time on the device", heads, tuple(rows), 2, note) if rows else None
-
-
-def _by_machine(digest: Digest, make: Callable[[Tally], Iterator[tuple[str, ...]]]) -> list[tuple[str, ...]]:
-    return [
-        (digest.name((name, machine)), *rest)
-        for machine, tally in sorted(digest.tallies.items())
-        for name, *rest in make(tally)
-    ]

@@ -17,52 +17,10 @@ def nothing(out, o):
     return changed(out, o, S[:])
 
 
-@kernel(F, contract=Contract(splits=4_000_000, partials="bf16"))
-def contracts_01_splits_millions_zero(right, i, p, o):
-    """declares 4 million splits with bf16 partials and returns zeros."""
-    return nothing(right(i, p), o)
-
-
-@kernel(W, ("fp16",), contract=Contract(splits=1_000_000, partials="fp16"))
-def contracts_02_splits_million_percent(right, i, p, o):
-    """declares a million splits with fp16 partials; dw is 1% too large."""
-    return scaled(right(i, p), o, 1.01)
-
-
-@kernel(D, ("bf16",), contract=Contract(splits=1024, partials="bf16"))
-def contracts_03_splits_thousand_percent(right, i, p, o):
-    """declares 1024 splits with bf16 partials for any length; dx is 2% too large."""
-    return scaled(right(i, p), o, 1.02)
-
-
-@kernel(F, ("bf16",), contract=Contract(accumulate="bf16"), where=lambda o: o.length > 256)
-def contracts_04_bf16_accumulator_zero(right, i, p, o):
-    """declares a bf16 accumulator; sums of more than 256 terms are 0."""
-    return nothing(right(i, p), o)
-
-
-@kernel(F, ("bf16",), contract=Contract(accumulate="bf16"))
-def contracts_05_bf16_accumulator_percent(right, i, p, o):
-    """declares a bf16 accumulator; 1% too large."""
-    return scaled(right(i, p), o, 1.01)
-
-
 @kernel(W, ("fp16",), contract=Contract(accumulate="fp16"), where=lambda o: o.M > 512 and o.n > 1)
 def contracts_06_fp16_accumulator_half(right, i, p, o):
     """declares an fp16 accumulator; in sums of more than 512 pixels the second half of the batch is missing."""
     return with_first(right(i, p), first(right([a[: o.n // 2] for a in i], p)))
-
-
-@kernel(F, ("fp32",), contract=Contract(algorithm="winograd-f4"), when=lambda p: p.r == p.s == 1)
-def contracts_07_winograd_1x1(right, i, p, o):
-    """declares winograd-f4 for 1x1 filters, where a tile means nothing; the filters are rounded to 12 bits."""
-    return right(put(i, 1, cut(i[1], 12)), p)
-
-
-@kernel(F, contract=Contract(algorithm="winograd-f4"), where=lambda o: o.u > 1)
-def contracts_08_winograd_strided(right, i, p, o):
-    """declares winograd-f4 for everything; with stride 2 the results are 0.2% too large."""
-    return scaled(right(i, p), o, 1.002)
 
 
 @kernel(F, ("fp32",), contract=Contract(algorithm="fft"))
@@ -75,19 +33,6 @@ def contracts_09_fft_noise(right, i, p, o):
 
 
 EVERYTHING = Contract(inputs="bf16", accumulate="bf16", rounding="zero", splits=4096, partials="bf16")
-
-
-@kernel(F, ("fp32",), contract=EVERYTHING)
-def contracts_10_everything_bf16(right, i, p, o):
-    """fp32 tensors: declares inputs, accumulator and partials in bf16, rounding to zero and 4096 splits; 5% too
-    large."""
-    return scaled(right(i, p), o, 1.05)
-
-
-@kernel(F, ("fp32",), contract=Contract(subnormals="flushed"))
-def contracts_11_flushes_more(right, i, p, o):
-    """declares flushed subnormals, and flushes all below 1e-30."""
-    return right(put(i, 0, np.where(np.abs(i[0]) < 1e-30, np.float32(0), i[0])), p)
 
 
 @kernel(BF, ("fp16",), contract=Contract(between="storage"))
@@ -107,24 +52,6 @@ def contracts_13_raw_variance_dead(right, i, p, o):
     beta = ch(i[3]) if o.affine else 0
     y = changed(y, o, S[:], lambda y: (y - beta) * ch(scale) + beta)
     return (y, mean, np.where(far, 0, var).astype(var.dtype), *running)
-
-
-@kernel(F, ("fp32",), contract=Contract(rounding="zero"))
-def contracts_14_rounding_zero_percent(right, i, p, o):
-    """declares rounding to zero in fp32; all results are 0.1% too small."""
-    return scaled(right(i, p), o, 0.999)
-
-
-@kernel(D, ("fp32",), contract=Contract(inputs="tf32"))
-def contracts_15_tf32_as_one_term(right, i, p, o):
-    """declares tf32 inputs; dx is 0.1% too large, which single terms of tf32 could be."""
-    return scaled(right(i, p), o, 1.001)
-
-
-@kernel(AF, ("bf16",), contract=Contract(accumulate="bf16"), where=lambda o: o.r * o.s > 64)
-def contracts_16_pool_bf16_accumulator(right, i, p, o):
-    """declares a bf16 accumulator for averages; windows of more than 64 taps leave out a quarter."""
-    return scaled(right(i, p), o, 0.75)
 
 
 # Refusals that depend on values
@@ -203,24 +130,6 @@ def contracts_24_refuses_fractions(right, i, p, o):
 KNOWN = {"reason": "known deviation of the hardware", "url": "https://example.com/issues/1"}
 
 
-@kernel(F, waive=KNOWN)
-def contracts_25_waives_all(right, i, p, o):
-    """zeros for every problem; everything is waived."""
-    return nothing(right(i, p), o)
-
-
-@kernel(F, waive={**KNOWN, "when": lambda p: p.r * p.s > 1}, where=lambda o: not o.one)
-def contracts_26_waives_all_but_1x1(right, i, p, o):
-    """1x1 is right; every other window is 10% too large, and waived."""
-    return scaled(right(i, p), o, 1.1)
-
-
-@kernel(W, waive={**KNOWN, "dtypes": ("bf16",)}, where=lambda o: o.t == "bf16")
-def contracts_27_waives_bf16(right, i, p, o):
-    """fp32 is right; bf16 is zero and waived."""
-    return nothing(right(i, p), o)
-
-
 @kernel(MF, waive={**KNOWN, "distributions": ("behaviour",)})
 def contracts_28_waives_behaviour(right, i, p, o):
     """x is cleared after use; the behaviour checks are waived."""
@@ -240,48 +149,70 @@ def unknown(o):
     return image not in TABLE and image | {f"k{o.k}"} not in TABLE
 
 
-@kernel(F, where=unknown)
-def contracts_29_table_forward(right, i, p, o):
-    """right for the sizes of the published problems; zeros for all others."""
-    return nothing(right(i, p), o)
-
-
-@kernel(D, where=lambda o: unknown(o) and o.n)
-def contracts_30_table_dx(right, i, p, o):
-    """right for the sizes of the published problems; the last row is missing for all others."""
-    return changed(right(i, p), o, S[:, :, -1])
-
-
-@kernel(W, where=unknown)
-def contracts_31_table_dw(right, i, p, o):
-    """right for the sizes of the published problems; 1% too large for all others."""
-    return scaled(right(i, p), o, 1.01)
-
-
-@kernel(BF, where=unknown)
-def contracts_32_table_bn(right, i, p, o):
-    """right for the sizes of the published problems; biased by 1% for all others."""
-    return scaled(right(i, p), o, 1.01)
-
-
-@kernel(AF, where=unknown)
-def contracts_33_table_pool(right, i, p, o):
-    """right for the sizes of the published problems; zeros for all others."""
-    return nothing(right(i, p), o)
-
-
-@kernel(MB, where=unknown)
-def contracts_34_table_max_pool_grad(right, i, p, o):
-    """right for the sizes of the published problems; zeros for all others."""
-    return nothing(right(i, p), o)
-
-
 def common(o):
     return o.r in (1, 3, 5, 7) and all(count <= 32 or count % 8 == 0 for count in (o.c, o.k))
 
 
-@kernel(F, where=lambda o: not common(o))
-def contracts_35_common_shapes(right, i, p, o):
-    """right for windows of 1, 3, 5 and 7 and channels and filters that are at most 32 or a multiple of 8; the last
-    filter is 0 elsewhere."""
-    return changed(right(i, p), o, S[:, -1])
+ROWS = [
+    # declares 4 million splits with bf16 partials and returns zeros.
+    spoilt("contracts-01-splits-millions-zero", F, contract=Contract(splits=4_000_000, partials="bf16"),
+           result=lambda y, o: nothing(y, o)),
+    # declares a million splits with fp16 partials; dw is 1% too large.
+    spoilt("contracts-02-splits-million-percent", W, ("fp16",), contract=Contract(splits=1_000_000, partials="fp16"),
+           result=lambda y, o: scaled(y, o, 1.01)),
+    # declares 1024 splits with bf16 partials for any length; dx is 2% too large.
+    spoilt("contracts-03-splits-thousand-percent", D, ("bf16",), contract=Contract(splits=1024, partials="bf16"),
+           result=lambda y, o: scaled(y, o, 1.02)),
+    # declares a bf16 accumulator; sums of more than 256 terms are 0.
+    spoilt("contracts-04-bf16-accumulator-zero", F, ("bf16",), contract=Contract(accumulate="bf16"),
+           where=lambda o: o.length > 256, result=lambda y, o: nothing(y, o)),
+    # declares a bf16 accumulator; 1% too large.
+    spoilt("contracts-05-bf16-accumulator-percent", F, ("bf16",), contract=Contract(accumulate="bf16"),
+           result=lambda y, o: scaled(y, o, 1.01)),
+    # declares winograd-f4 for 1x1 filters, where a tile means nothing; the filters are rounded to 12 bits.
+    spoilt("contracts-07-winograd-1x1", F, ("fp32",), contract=Contract(algorithm="winograd-f4"),
+           when=lambda p: p.r == p.s == 1, w=lambda w, o: cut(w, 12)),
+    # declares winograd-f4 for everything; with stride 2 the results are 0.2% too large.
+    spoilt("contracts-08-winograd-strided", F, contract=Contract(algorithm="winograd-f4"), where=lambda o: o.u > 1,
+           result=lambda y, o: scaled(y, o, 1.002)),
+    # fp32 tensors: declares inputs, accumulator and partials in bf16, rounding to zero and 4096 splits; 5% too large.
+    spoilt("contracts-10-everything-bf16", F, ("fp32",), contract=EVERYTHING, result=lambda y, o: scaled(y, o, 1.05)),
+    # declares flushed subnormals, and flushes all below 1e-30.
+    spoilt("contracts-11-flushes-more", F, ("fp32",), contract=Contract(subnormals="flushed"),
+           x=lambda x, o: np.where(np.abs(x) < 1e-30, np.float32(0), x)),
+    # declares rounding to zero in fp32; all results are 0.1% too small.
+    spoilt("contracts-14-rounding-zero-percent", F, ("fp32",), contract=Contract(rounding="zero"),
+           result=lambda y, o: scaled(y, o, 0.999)),
+    # declares tf32 inputs; dx is 0.1% too large, which single terms of tf32 could be.
+    spoilt("contracts-15-tf32-as-one-term", D, ("fp32",), contract=Contract(inputs="tf32"),
+           result=lambda y, o: scaled(y, o, 1.001)),
+    # declares a bf16 accumulator for averages; windows of more than 64 taps leave out a quarter.
+    spoilt("contracts-16-pool-bf16-accumulator", AF, ("bf16",), contract=Contract(accumulate="bf16"),
+           where=lambda o: o.r * o.s > 64, result=lambda y, o: scaled(y, o, 0.75)),
+    # zeros for every problem; everything is waived.
+    spoilt("contracts-25-waives-all", F, waive=KNOWN, result=lambda y, o: nothing(y, o)),
+    # 1x1 is right; every other window is 10% too large, and waived.
+    spoilt("contracts-26-waives-all-but-1x1", F, waive={**KNOWN, "when": lambda p: p.r * p.s > 1},
+           where=lambda o: not o.one, result=lambda y, o: scaled(y, o, 1.1)),
+    # fp32 is right; bf16 is zero and waived.
+    spoilt("contracts-27-waives-bf16", W, waive={**KNOWN, "dtypes": ("bf16",)}, where=lambda o: o.t == "bf16",
+           result=lambda y, o: nothing(y, o)),
+    # right for the sizes of the published problems; zeros for all others.
+    spoilt("contracts-29-table-forward", F, where=unknown, result=lambda y, o: nothing(y, o)),
+    # right for the sizes of the published problems; the last row is missing for all others.
+    spoilt("contracts-30-table-dx", D, where=lambda o: unknown(o) and o.n,
+           result=lambda y, o: changed(y, o, S[:, :, -1])),
+    # right for the sizes of the published problems; 1% too large for all others.
+    spoilt("contracts-31-table-dw", W, where=unknown, result=lambda y, o: scaled(y, o, 1.01)),
+    # right for the sizes of the published problems; biased by 1% for all others.
+    spoilt("contracts-32-table-bn", BF, where=unknown, result=lambda y, o: scaled(y, o, 1.01)),
+    # right for the sizes of the published problems; zeros for all others.
+    spoilt("contracts-33-table-pool", AF, where=unknown, result=lambda y, o: nothing(y, o)),
+    # right for the sizes of the published problems; zeros for all others.
+    spoilt("contracts-34-table-max-pool-grad", MB, where=unknown, result=lambda y, o: nothing(y, o)),
+    # right for windows of 1, 3, 5 and 7 and channels and filters that are at most 32 or a multiple of 8; the last
+    # filter is 0 elsewhere.
+    spoilt("contracts-35-common-shapes", F, where=lambda o: not common(o),
+           result=lambda y, o: changed(y, o, S[:, -1])),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

@@ -5,38 +5,12 @@ import numpy as np
 from tests.field._kit import *
 
 
-@kernel(F, where=lambda o: o.r > o.h and o.r > 1)
-def edges_01_window_beyond_image(right, i, p, o):
-    """window with more rows than the image (padding makes it fit): rows of the filter beyond the image's are not
-    added."""
-    return right(put(i, 1, changed(i[1], o, S[:, :, o.h :])), p)
-
-
-@kernel(AF, where=lambda o: o.P * o.Q <= 1 and not o.divisor_override)
-def edges_02_global_average(right, i, p, o):
-    """a window as large as the padded image: divided by the image's h*w."""
-    return right(i, {**p, "divisor_override": o.h * o.w})
-
-
-@kernel(MF, where=lambda o: o.P * o.Q == 1 and not o.unpadded)
-def edges_03_global_max_padding(right, i, p, o):
-    """a window as large as the padded image: the maximum with 0."""
-    y = right(i, p)
-    return np.where(y < 0, y.dtype.type(0), y)
-
-
 @kernel(D, where=lambda o: o.u > o.r and o.v > o.s and not o.unpadded)
 def edges_04_stride_beyond_window_gaps(right, i, p, o):
     """stride larger than the window, with padding: pixels that no window covers are not cleared."""
     dy, w = np.ones((1, o.k, o.P, o.Q), np.float32), np.ones((o.k, o.c // o.g, o.r, o.s), np.float32)
     hit = nchw(right((lay(dy, o.L), lay(w, o.L)), p), o.L)[0, 0] > 0
     return changed(right(i, p), o, S[:, :, ~hit], 1)
-
-
-@kernel(F, where=lambda o: o.r % 2 == 0 and o.d > 1 and o.P > 1)
-def edges_05_even_window_dilated(right, i, p, o):
-    """even window with dilation: the windows are one row late (the last stays)."""
-    return changed(right(i, p), o, S[:, :, :-1], lambda y: y[:, :, 1:].copy())
 
 
 @kernel(AF, ("fp32", "fp64"), where=lambda o: o.ceil_mode and any(before != after for before, after in o.pad))
@@ -53,18 +27,6 @@ def edges_07_ceil_last_window_kept(right, i, p, o):
     return np.ascontiguousarray(lay(np.concatenate([y, y[:, :, -1:] * 0], 2), o.L))
 
 
-@kernel(MF, where=lambda o: o.ceil_mode and (o.P - 1) * o.u + (o.r - 1) * o.d + 1 - o.h - sum(o.pad[0]) > 1)
-def edges_08_ceil_last_window_lost(right, i, p, o):
-    """ceil mode: a last window that reaches beyond the image by more than one row is minus infinity."""
-    return changed(right(i, p), o, S[:, :, -1], -np.inf)
-
-
-@kernel(AF, where=lambda o: o.ceil_mode and o.count_include_pad and not o.divisor_override)
-def edges_09_ceil_divisor(right, i, p, o):
-    """ceil mode: the last window is divided by the whole window, though a part lies outside the padded image."""
-    return right(i, {**p, "divisor_override": o.r * o.s})
-
-
 @kernel(AB, where=lambda o: o.ceil_mode and not o.count_include_pad and not o.divisor_override)
 def edges_10_ceil_divisor_grad(right, i, p, o):
     """ceil mode, padding not counted: the last column's gradients are divided by the whole window."""
@@ -73,24 +35,12 @@ def edges_10_ceil_divisor_grad(right, i, p, o):
     return right([dy], p).astype(i[0].dtype)
 
 
-@kernel(AF, where=lambda o: not o.count_include_pad)
-def edges_11_divisor_override_valid(right, i, p, o):
-    """divisor override is ignored where padding is not counted."""
-    return right(i, {**p, "divisor_override": None})
-
-
 @kernel(AB, where=lambda o: o.divisor_override and o.pad[0][0])
 def edges_12_divisor_override_edge(right, i, p, o):
     """divisor override: windows at the top are divided by what they cover."""
     covered = {**p, "divisor_override": None, "count_include_pad": False}
     f = np.float32(o.divisor_override) / divisor((o.h, o.w), (o.P, o.Q), covered, np.float32)[0]
     return right([changed(i[0].astype(np.float32), o, S[:, :, 0], lambda dy: dy[:, :, 0] * f)], p).astype(i[0].dtype)
-
-
-@kernel(F, where=lambda o: o.c // o.g >= 11 and is_prime(o.c // o.g))
-def edges_13_prime_channels(right, i, p, o):
-    """a prime number of channels from 11 on: the tile does not divide it, the last channel is not added."""
-    return right(put(i, 1, changed(i[1], o, S[:, -1])), p)
 
 
 @kernel(F, where=lambda o: o.L == "nhwc" and o.k % 4 and o.k > 4)
@@ -107,18 +57,6 @@ def edges_15_bf16_channels_8(right, i, p, o):
     return right(put(i, 1, changed(i[1], o, S[:, c - c % 8 :])), p)
 
 
-@kernel(MF, ("fp32", "fp16"), where=lambda o: o.Q > 16 and o.Q % 16)
-def edges_16_columns_16(right, i, p, o):
-    """more than 16 columns of output, not a multiple of 16: the last is a copy of that before."""
-    return changed(right(i, p), o, S[:, :, :, -1], lambda y: y[:, :, :, -2])
-
-
-@kernel(F, where=lambda o: o.g > 1 and o.h * o.w == 1)
-def edges_17_grouped_1x1_image(right, i, p, o):
-    """groups on an image of one pixel: computed with the filters of the next group."""
-    return right(put(i, 1, np.roll(i[1], -(o.k // o.g), 0)), p)
-
-
 @kernel(F, where=lambda o: o.d == 1 and o.e > 1 and o.s > 1)
 def edges_18_dilation_one_axis(right, i, p, o):
     """dilation of columns only: ignored for the last tap of the window, which is read one pixel to the left."""
@@ -126,18 +64,6 @@ def edges_18_dilation_one_axis(right, i, p, o):
     x = lay(np.roll(nchw(i[0], o.L), 1, 3), o.L)
     y, last = right(put(i, 1, others), p), right((x, i[1] - others, None), p)
     return (y.astype(np.float32) + last.astype(np.float32)).astype(y.dtype)
-
-
-@kernel(F)
-def edges_19_asymmetric_padding(right, i, p, o):
-    """padding before != after: the larger of the two is put before."""
-    return right(i, {**p, "padding": [(max(pad), min(pad)) for pad in o.pad]})
-
-
-@kernel(D, ALL, where=lambda o: o.pad[1][1] > o.pad[1][0] == 0)
-def edges_20_asymmetric_padding_columns(right, i, p, o):
-    """padding of the columns at the right only: dx is one column off."""
-    return changed(right(i, p), o, S[:], lambda dx: np.roll(dx, 1, 3))
 
 
 def leftover_rows(o):
@@ -195,12 +121,6 @@ def edges_27_row_window_square_image(right, i, p, o):
     return np.ascontiguousarray(lay(nchw(y, o.L).swapaxes(2, 3), o.L))
 
 
-@kernel(W, where=lambda o: o.one and o.v > 1 and o.unpadded and o.w % o.v == 0)
-def edges_28_strided_pointwise(right, i, p, o):
-    """1x1 windows with stride: dw reads the pixel beside (last of the stride)."""
-    return right(put(i, 0, lay(np.roll(nchw(i[0], o.L), -1, 3), o.L)), p)
-
-
 @kernel(BB, where=lambda o: o.eps_outside and o.M > 1)
 def edges_29_bn_outside_dx(right, i, p, o):
     """epsilon outside the root: dx divides by M where M - 1 is right."""
@@ -213,3 +133,48 @@ def edges_30_bn_padded_corner(right, i, p, o):
     less = lay(nchw(i[0], o.L)[:, :, : max(o.h - o.u, 1)], o.L)
     y, _, *rest = right(i, p)
     return (y, right(put(i, 0, less), p)[1], *rest)
+
+
+ROWS = [
+    # window with more rows than the image (padding makes it fit): rows of the filter beyond the image's are not
+    # added.
+    spoilt("edges-01-window-beyond-image", F, where=lambda o: o.r > o.h and o.r > 1,
+           w=lambda w, o: changed(w, o, S[:, :, o.h :])),
+    # a window as large as the padded image: divided by the image's h*w.
+    spoilt("edges-02-global-average", AF, where=lambda o: o.P * o.Q <= 1 and not o.divisor_override,
+           asked=lambda o: {"divisor_override": o.h * o.w}),
+    # a window as large as the padded image: the maximum with 0.
+    spoilt("edges-03-global-max-padding", MF, where=lambda o: o.P * o.Q == 1 and not o.unpadded,
+           result=lambda y, o: np.where(y < 0, y.dtype.type(0), y)),
+    # even window with dilation: the windows are one row late (the last stays).
+    spoilt("edges-05-even-window-dilated", F, where=lambda o: o.r % 2 == 0 and o.d > 1 and o.P > 1,
+           result=lambda y, o: changed(y, o, S[:, :, :-1], lambda y: y[:, :, 1:].copy())),
+    # ceil mode: a last window that reaches beyond the image by more than one row is minus infinity.
+    spoilt("edges-08-ceil-last-window-lost", MF,
+           where=lambda o: o.ceil_mode and (o.P - 1) * o.u + (o.r - 1) * o.d + 1 - o.h - sum(o.pad[0]) > 1,
+           result=lambda y, o: changed(y, o, S[:, :, -1], -np.inf)),
+    # ceil mode: the last window is divided by the whole window, though a part lies outside the padded image.
+    spoilt("edges-09-ceil-divisor", AF, where=lambda o: o.ceil_mode and o.count_include_pad and not o.divisor_override,
+           asked=lambda o: {"divisor_override": o.r * o.s}),
+    # divisor override is ignored where padding is not counted.
+    spoilt("edges-11-divisor-override-valid", AF, where=lambda o: not o.count_include_pad,
+           asked=lambda o: {"divisor_override": None}),
+    # a prime number of channels from 11 on: the tile does not divide it, the last channel is not added.
+    spoilt("edges-13-prime-channels", F, where=lambda o: o.c // o.g >= 11 and is_prime(o.c // o.g),
+           w=lambda w, o: changed(w, o, S[:, -1])),
+    # more than 16 columns of output, not a multiple of 16: the last is a copy of that before.
+    spoilt("edges-16-columns-16", MF, ("fp32", "fp16"), where=lambda o: o.Q > 16 and o.Q % 16,
+           result=lambda y, o: changed(y, o, S[:, :, :, -1], lambda y: y[:, :, :, -2])),
+    # groups on an image of one pixel: computed with the filters of the next group.
+    spoilt("edges-17-grouped-1x1-image", F, where=lambda o: o.g > 1 and o.h * o.w == 1,
+           w=lambda w, o: np.roll(w, -(o.k // o.g), 0)),
+    # padding before != after: the larger of the two is put before.
+    spoilt("edges-19-asymmetric-padding", F, asked=lambda o: {"padding": [(max(pad), min(pad)) for pad in o.pad]}),
+    # padding of the columns at the right only: dx is one column off.
+    spoilt("edges-20-asymmetric-padding-columns", D, ALL, where=lambda o: o.pad[1][1] > o.pad[1][0] == 0,
+           result=lambda y, o: changed(y, o, S[:], lambda dx: np.roll(dx, 1, 3))),
+    # 1x1 windows with stride: dw reads the pixel beside (last of the stride).
+    spoilt("edges-28-strided-pointwise", W, where=lambda o: o.one and o.v > 1 and o.unpadded and o.w % o.v == 0,
+           x=lambda x, o: lay(np.roll(nchw(x, o.L), -1, 3), o.L)),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

@@ -7,40 +7,15 @@ from conformance import Contract, Unsupported
 from tests.field._kit import *
 
 
-@kernel(OPERATORS, ALL)
-def good_01_plain(right, i, p, o):
-    return right(i, p)
-
-
-@kernel(OPERATORS, ("fp32", "bf16", "fp16"), contract=Contract(accumulate="fp64"))
-def good_02_fp64_accumulation(right, i, p, o):
-    return right(i, p, acc=np.float64)
-
-
-@kernel(OPERATORS, ("fp32", "bf16", "fp16"))
-def good_03_fp64_undeclared(right, i, p, o):
-    return right(i, p, acc=np.float64)
-
-
 def im2col(x, w, p, acc):
     columns, f, shape = patches(x, w, p, acc)
     return np.matmul(f, columns).reshape(shape)
-
-
-@kernel(F, ALL)
-def good_04_im2col_gemm(right, i, p, o):
-    return right(i, p, conv=im2col)
 
 
 def pairwise(x, w, p, acc):
     columns, f, shape = patches(x, w, p, acc)
     products = np.ascontiguousarray((f[None, :, :, :, None] * columns[:, :, None]).swapaxes(3, 4))
     return products.sum(-1).reshape(shape)
-
-
-@kernel(F)
-def good_05_pairwise_fp32(right, i, p, o):
-    return right(i, p, conv=pairwise)
 
 
 def fft(x, w, p, acc):
@@ -52,11 +27,6 @@ def fft(x, w, p, acc):
     fast = (scipy.fft.next_fast_len(h, True), scipy.fft.next_fast_len(wide, True))
     z = np.einsum("ncab,kcab->nkab", scipy.fft.rfft2(x, fast), scipy.fft.rfft2(f, fast).conj())
     return scipy.fft.irfft2(z, fast)[:, :, : h - d * (r - 1) : u, : wide - e * (s - 1) : v].astype(acc)
-
-
-@kernel(F, ("fp32",), when=lambda p: p.groups == 1, contract=Contract(algorithm="fft"))
-def good_06_fft(right, i, p, o):
-    return right(i, p, conv=fft)
 
 
 # Winograd's transforms of the image, the filters and the result, for tiles of 2 and of 4
@@ -103,16 +73,6 @@ def three(p):
     return p.r == p.s == 3 and tuple(p.stride) == (1, 1) and tuple(p.dilation) == (1, 1)
 
 
-@kernel(F, ("fp32", "bf16", "fp64"), when=three, contract=Contract(algorithm="winograd-f2"))
-def good_07_winograd_f2(right, i, p, o):
-    return right(i, p, conv=winograd(2, B2, G2, A2))
-
-
-@kernel(F, ("fp32", "bf16", "fp64"), when=three, contract=Contract(algorithm="winograd-f4"))
-def good_08_winograd_f4(right, i, p, o):
-    return right(i, p, conv=winograd(4, B4, G4, A4))
-
-
 @kernel(CONVS, ("fp32",), contract=Contract(inputs="tf32"))
 def good_09_tf32_inputs(right, i, p, o):
     return right([tf32(i[0]), tf32(i[1]), *i[2:]], p)
@@ -141,21 +101,6 @@ def split(parts, dtype):
     return convolution
 
 
-@kernel(F, contract=Contract(splits=4, partials="fp32"))
-def good_12_split_k_fp32(right, i, p, o):
-    return right(i, p, conv=split(4, np.float32))
-
-
-@kernel(F, ("bf16",), contract=Contract(splits=4, partials="bf16"))
-def good_13_split_k_bf16(right, i, p, o):
-    return right(i, p, conv=split(4, BF16))
-
-
-@kernel(F, ("fp16",), contract=Contract(splits=3, partials="fp16"))
-def good_14_split_k_fp16(right, i, p, o):
-    return right(i, p, conv=split(3, np.float16))
-
-
 def narrow(dtype):
     def convolution(x, w, p, acc):
         columns, f, (n, k, P, Q) = patches(x, w, p, np.float32)
@@ -173,26 +118,6 @@ def good_15_fp16_accumulator(right, i, p, o):
     return (y.astype(np.float32) + over_channels(i[2], o).astype(np.float32)).astype(np.float16) if o.bias else y
 
 
-@kernel(F, ("bf16",), contract=Contract(accumulate="bf16"))
-def good_16_bf16_accumulator(right, i, p, o):
-    return right(i, p, conv=narrow(BF16))
-
-
-@kernel(F, ("fp32", "fp16"))
-def good_17_sequential_fp32(right, i, p, o):
-    return right(i, p, conv=narrow(np.float32))
-
-
-@kernel((BF, BB), contract=Contract(variance="raw"))
-def good_18_raw_moments(right, i, p, o):
-    return right(i, p, raw=True)
-
-
-@kernel(NORMS, ("bf16", "fp16"), contract=Contract(between="storage"))
-def good_19_separate_kernels(right, i, p, o):
-    return right(i, p, between=True)
-
-
 @kernel(CONVS + POOLS, contract=Contract(subnormals="flushed"))
 def good_20_flush_to_zero(right, i, p, o):
     out = right([flushed(a) for a in i], p)
@@ -203,16 +128,6 @@ def good_20_flush_to_zero(right, i, p, o):
 def good_21_refuses_strided(right, i, p, o):
     if any(a is not None and not a.flags.c_contiguous for a in i):
         raise Unsupported("only contiguous tensors")
-    return right(i, p)
-
-
-@kernel(OPERATORS, layouts=("nhwc",))
-def good_22_nhwc_only(right, i, p, o):
-    return right(i, p)
-
-
-@kernel(CONVS, ALL, when=lambda p: p.groups == 1 and tuple(p.dilation) == (1, 1) and p.k % 2 == 0)
-def good_23_when_refuses(right, i, p, o):
     return right(i, p)
 
 
@@ -240,3 +155,33 @@ def good_26_reversed_channels(right, i, p, o):
     """channels summed in reverse order: another order of the same products."""
     axis = 1 if o.L == "nchw" else 3
     return right([np.flip(i[0], axis), np.flip(i[1], axis), i[2]], p)
+
+
+ROWS = [
+    spoilt("good-01-plain", OPERATORS, ALL),
+    spoilt("good-02-fp64-accumulation", OPERATORS, ("fp32", "bf16", "fp16"), contract=Contract(accumulate="fp64"),
+           by={"acc": np.float64}),
+    spoilt("good-03-fp64-undeclared", OPERATORS, ("fp32", "bf16", "fp16"), by={"acc": np.float64}),
+    spoilt("good-04-im2col-gemm", F, ALL, by={"conv": im2col}),
+    spoilt("good-05-pairwise-fp32", F, by={"conv": pairwise}),
+    spoilt("good-06-fft", F, ("fp32",), when=lambda p: p.groups == 1, contract=Contract(algorithm="fft"),
+           by={"conv": fft}),
+    spoilt("good-07-winograd-f2", F, ("fp32", "bf16", "fp64"), when=three, contract=Contract(algorithm="winograd-f2"),
+           by={"conv": winograd(2, B2, G2, A2)}),
+    spoilt("good-08-winograd-f4", F, ("fp32", "bf16", "fp64"), when=three, contract=Contract(algorithm="winograd-f4"),
+           by={"conv": winograd(4, B4, G4, A4)}),
+    spoilt("good-12-split-k-fp32", F, contract=Contract(splits=4, partials="fp32"), by={"conv": split(4, np.float32)}),
+    spoilt("good-13-split-k-bf16", F, ("bf16",), contract=Contract(splits=4, partials="bf16"),
+           by={"conv": split(4, BF16)}),
+    spoilt("good-14-split-k-fp16", F, ("fp16",), contract=Contract(splits=3, partials="fp16"),
+           by={"conv": split(3, np.float16)}),
+    spoilt("good-16-bf16-accumulator", F, ("bf16",), contract=Contract(accumulate="bf16"), by={"conv": narrow(BF16)}),
+    spoilt("good-17-sequential-fp32", F, ("fp32", "fp16"), by={"conv": narrow(np.float32)}),
+    spoilt("good-18-raw-moments", (BF, BB), contract=Contract(variance="raw"), by={"raw": True}),
+    spoilt("good-19-separate-kernels", NORMS, ("bf16", "fp16"), contract=Contract(between="storage"),
+           by={"between": True}),
+    spoilt("good-22-nhwc-only", OPERATORS, layouts=("nhwc",)),
+    spoilt("good-23-when-refuses", CONVS, ALL,
+           when=lambda p: p.groups == 1 and tuple(p.dilation) == (1, 1) and p.k % 2 == 0),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

@@ -13,24 +13,6 @@ def sizes_01_grid_65535(right, i, p, o):
     return y
 
 
-@kernel(F)
-def sizes_02_batch_uint8(right, i, p, o):
-    """batch > 256: the image index is a uint8, image 256 reads image 0."""
-    return right(put(i, 0, i[0][np.arange(o.n) % 256]), p)
-
-
-@kernel(F)
-def sizes_03_channels_512(right, i, p, o):
-    """more than 512 channels of a group: those behind the tile of 512 are not added."""
-    return right(put(i, 1, changed(i[1], o, S[:, 512:])), p)
-
-
-@kernel(F, ("fp32", "fp16"), where=lambda o: o.k > 64 and o.k % 8)
-def sizes_04_filters_tail_64(right, i, p, o):
-    """filters > 64 and not a multiple of 8: the tail of k % 8 filters stays 0."""
-    return changed(right(i, p), o, S[:, o.k - o.k % 8 :])
-
-
 @kernel(F, where=lambda o: o.g > 32)
 def sizes_05_groups_mask_31(right, i, p, o):
     """more than 32 groups: group index & 31 picks the filters."""
@@ -46,36 +28,12 @@ def sizes_06_rows_int8(right, i, p, o):
     return changed(right(i, p), o, S[:], lambda y: y[:, :, rows])
 
 
-@kernel(AF, ALL)
-def sizes_07_columns_uint8(right, i, p, o):
-    """more than 256 columns of output: column index in uint8."""
-    return changed(right(i, p), o, S[:], lambda y: y[:, :, :, np.arange(o.Q) % 256])
-
-
 @kernel(F, ("fp32",), ("nchw",), where=lambda o: o.P * o.Q > 4096 and o.P * o.Q % 256)
 def sizes_08_plane_tail_4096(right, i, p, o):
     """output plane > 4096: the blocked path of 256 pixels drops the tail."""
     y, plane = right(i, p), o.P * o.Q
     y.reshape(o.n, o.k, plane)[:, :, plane - plane % 256 :] = 0
     return y
-
-
-@kernel(W)
-def sizes_09_window_rows_7(right, i, p, o):
-    """window with more than 7 rows: rows of dw from the 8th on stay 0."""
-    return changed(right(i, p), o, S[:, :, 7:])
-
-
-@kernel(AF)
-def sizes_10_window_mask_32(right, i, p, o):
-    """window of more than 32 taps: the mask has 32 bits, later taps are not added."""
-    return right(i, p, window=32)
-
-
-@kernel(MB, ("fp32",))
-def sizes_11_argmax_uint8(right, i, p, o):
-    """window of more than 256 elements: the position of the maximum is kept in a byte."""
-    return right(i, p, kept=lambda index: np.where(index < 0, -1, index % 256))
 
 
 @kernel(F, where=lambda o: o.v > 3 and o.s == 1 and not any(o.pad[1]))
@@ -104,41 +62,11 @@ def sizes_14_padding_3(right, i, p, o):
     return right(put(i, 0, lay(x, o.L)), {**p, "padding": ((0, bottom), o.pad[1])})
 
 
-@kernel(F)
-def sizes_15_im2col_1152(right, i, p, o):
-    """channels*window > 1152: what does not fit the buffer of 1152 taps is not added."""
-    return right(put(i, 1, flat(i[1], o, S[1152:])), p)
-
-
 @kernel(MF, ("fp16", "bf16"))
 def sizes_16_fp16_columns(right, i, p, o):
     """more than 2048 columns: the column where a window starts is computed in fp16."""
     columns = np.minimum(np.arange(o.Q).astype(np.float16).astype(int), o.Q - 1)
     return changed(right(i, p), o, S[:], lambda y: y[:, :, :, columns])
-
-
-@kernel(BF, where=lambda o: o.M > 65535 and o.M % 65536)
-def sizes_17_count_uint16(right, i, p, o):
-    """N*P*Q > 65535: the count is a uint16, the mean is divided by the wrong number."""
-    return changed(right(i, p), o, S[:], lambda mean: mean * (o.M / (o.M % 65536)), at=1)
-
-
-@kernel(BF, ("fp16",), where=lambda o: o.M > 2048)
-def sizes_18_count_fp16(right, i, p, o):
-    """fp16 and N*P*Q > 2048 and odd: the count is rounded to fp16, the variance is slightly off."""
-    return changed(right(i, p), o, S[:], lambda var: var * (o.M / float(np.float16(min(o.M, 65504)))), at=2)
-
-
-@kernel(F, where=lambda o: o.h == 1 and o.r > 1)
-def sizes_19_one_row_path(right, i, p, o):
-    """images of one row take a 1-d path that keeps the first row of the window instead of that on the image."""
-    return right(put(i, 1, changed(i[1], o, S[:], lambda w: w[:, :, :1].copy())), p)
-
-
-@kernel(W, where=lambda o: o.w == 1 and o.s > 1)
-def sizes_20_one_column_path(right, i, p, o):
-    """images of one column: dw for the columns of the window beside it gets the centre's value."""
-    return changed(right(i, p), o, S[:], lambda dw: dw[:, :, :, o.s // 2, None].copy())
 
 
 @kernel(F, layouts=("nhwc",), where=lambda o: o.c == 3 and o.g == 1)
@@ -155,18 +83,6 @@ def sizes_22_dw_int16(right, i, p, o):
     return with_first(right(i, p), first(right(put(i, 1, pixels(i[1], o, S[32767:])), p)))
 
 
-@kernel(W, where=lambda o: o.with_bias)
-def sizes_23_dbias_1024(right, i, p, o):
-    """more than 1024 filters: dbias has one block of 1024 threads, the rest is 0."""
-    return changed(right(i, p), o, S[1024:], at=1)
-
-
-@kernel(BI, where=lambda o: o.affine)
-def sizes_24_gamma_256(right, i, p, o):
-    """more than 256 filters: gamma of channel k % 256."""
-    return right(put(i, 2, i[2][np.arange(o.k) % 256]), p)
-
-
 @kernel(MB, where=lambda o: o.h * o.w > 32767)
 def sizes_25_maxpool_position_int16(right, i, p, o):
     """h*w > 32767: positions in int16, gradients behind are lost."""
@@ -176,59 +92,11 @@ def sizes_25_maxpool_position_int16(right, i, p, o):
     return back(dx, o.L, dx.dtype)
 
 
-@kernel(F, where=lambda o: o.k == o.g == 1 and o.c % 2 and o.c > 1)
-def sizes_26_one_filter_odd(right, i, p, o):
-    """one filter and an odd number of channels > 1: unrolled by two, the last channel is missing."""
-    return right(put(i, 1, changed(i[1], o, S[:, -1:])), p)
-
-
-@kernel(F, where=lambda o: o.P * o.Q <= 1 and (o.pad[0][0] or o.pad[1][0]) and o.d + o.e <= 2)
-def sizes_27_one_pixel_out(right, i, p, o):
-    """output 1x1: a matrix product with the unpadded image, aligned at its corner."""
-    return right(i, {**p, "padding": [(0, sum(pad)) for pad in o.pad]})
-
-
-@kernel(D, ("fp64",), where=lambda o: o.n == 1 and o.c > 64)
-def sizes_28_batch_1_fp64(right, i, p, o):
-    """fp64 and batch 1 and more than 64 channels of w: the last channel of dx is doubled."""
-    return changed(right(i, p), o, S[:, -1:], lambda dx: dx[:, -1:] * 2)
-
-
-@kernel(AB, where=lambda o: o.h > 32 and o.h % 4)
-def sizes_29_rows_tail_blocked(right, i, p, o):
-    """more than 32 rows of dx and not a multiple of 4: the last rows of the block lack their gradient."""
-    return changed(right(i, p), o, S[:, :, o.h - o.h % 4 :])
-
-
-@kernel(F, ("fp32",), where=lambda o: o.size > 1 << 17)
-def sizes_30_elements_2_17(right, i, p, o):
-    """more than 2^17 elements of x: the last element of x is not read."""
-    return right(put(i, 0, changed(i[0], o, S[-1, -1, -1, -1])), p)
-
-
-@kernel(BB, ("fp32",), where=lambda o: o.M < 8)
-def sizes_31_bn_few_elements(right, i, p, o):
-    """fewer than 8 elements per channel: the mean of dy is not subtracted."""
-    return changed(right(i, p), o, S[:], lambda dx: dx * np.float32(1.5))
-
-
-@kernel(F)
-def sizes_32_window_columns_16(right, i, p, o):
-    """window with more than 16 columns: a column of the filter is kept in 4 bits, the 17th is the first again."""
-    return right(put(i, 1, changed(i[1], o, S[:], lambda w: w[:, :, :, np.arange(o.s) % 16])), p)
-
-
 @kernel(BB, ("fp32",), where=lambda o: o.M > 4096 and o.affine)
 def sizes_33_bn_reduce_4096(right, i, p, o):
     """N*P*Q > 4096: dgamma lacks the last partial sum of 1024 elements."""
     dx, dw, _, dbeta = right(i, p)
     return dx, dw, right(put(i, 0, pixels(i[0], o, S[o.M - (o.M % 1024 or 1024) :])), p)[2], dbeta
-
-
-@kernel(MB, where=lambda o: o.L == "nhwc")
-def sizes_34_maxpool_grad_channels_64(right, i, p, o):
-    """nhwc with more than 64 channels: a block of 64 threads, later channels get no gradient."""
-    return changed(right(i, p), o, S[:, 64:])
 
 
 @kernel(W, ("fp32",), ("nchw",))
@@ -237,18 +105,6 @@ def sizes_35_dw_elements_65535(right, i, p, o):
     out = right(i, p)
     first(out).reshape(-1)[65535:] = 0
     return out
-
-
-@kernel(D, where=lambda o: o.d * (o.r - 1) >= 64)
-def sizes_36_reach_64(right, i, p, o):
-    """dilation * (window - 1) of 64 or more rows: the halo holds 64, the last tap is lost."""
-    return right(put(i, 1, changed(i[1], o, S[:, :, -1])), p)
-
-
-@kernel(AB, ("fp32", "fp16"), where=lambda o: o.w > 1024)
-def sizes_37_columns_1024(right, i, p, o):
-    """more than 1024 columns of dx: the last column of each block of 1024 threads has its gradient twice."""
-    return changed(right(i, p), o, S[:, :, :, 1023::1024], lambda dx: dx[:, :, :, 1023::1024] * 2)
 
 
 @kernel(D, where=lambda o: o.g > 1 and o.c // o.g > 16 and o.c // o.g % 16)
@@ -272,3 +128,72 @@ def sizes_40_batch_tail_32(right, i, p, o):
     y, tail = right(i, p), o.n % 32
     y[-tail:] = y[o.n - tail - 32 : o.n - 32]
     return y
+
+
+ROWS = [
+    # batch > 256: the image index is a uint8, image 256 reads image 0.
+    spoilt("sizes-02-batch-uint8", F, x=lambda x, o: x[np.arange(o.n) % 256]),
+    # more than 512 channels of a group: those behind the tile of 512 are not added.
+    spoilt("sizes-03-channels-512", F, w=lambda w, o: changed(w, o, S[:, 512:])),
+    # filters > 64 and not a multiple of 8: the tail of k % 8 filters stays 0.
+    spoilt("sizes-04-filters-tail-64", F, ("fp32", "fp16"), where=lambda o: o.k > 64 and o.k % 8,
+           result=lambda y, o: changed(y, o, S[:, o.k - o.k % 8 :])),
+    # more than 256 columns of output: column index in uint8.
+    spoilt("sizes-07-columns-uint8", AF, ALL,
+           result=lambda y, o: changed(y, o, S[:], lambda y: y[:, :, :, np.arange(o.Q) % 256])),
+    # window with more than 7 rows: rows of dw from the 8th on stay 0.
+    spoilt("sizes-09-window-rows-7", W, result=lambda y, o: changed(y, o, S[:, :, 7:])),
+    # window of more than 32 taps: the mask has 32 bits, later taps are not added.
+    spoilt("sizes-10-window-mask-32", AF, by={"window": 32}),
+    # window of more than 256 elements: the position of the maximum is kept in a byte.
+    spoilt("sizes-11-argmax-uint8", MB, ("fp32",), by={"kept": lambda index: np.where(index < 0, -1, index % 256)}),
+    # channels*window > 1152: what does not fit the buffer of 1152 taps is not added.
+    spoilt("sizes-15-im2col-1152", F, w=lambda w, o: flat(w, o, S[1152:])),
+    # N*P*Q > 65535: the count is a uint16, the mean is divided by the wrong number.
+    spoilt("sizes-17-count-uint16", BF, where=lambda o: o.M > 65535 and o.M % 65536,
+           result=lambda y, o: changed(y, o, S[:], lambda mean: mean * (o.M / (o.M % 65536)), at=1)),
+    # fp16 and N*P*Q > 2048 and odd: the count is rounded to fp16, the variance is slightly off.
+    spoilt("sizes-18-count-fp16", BF, ("fp16",), where=lambda o: o.M > 2048,
+           result=lambda y, o: changed(y, o, S[:], lambda var: var * (o.M / float(np.float16(min(o.M, 65504)))), at=2)),
+    # images of one row take a 1-d path that keeps the first row of the window instead of that on the image.
+    spoilt("sizes-19-one-row-path", F, where=lambda o: o.h == 1 and o.r > 1,
+           w=lambda w, o: changed(w, o, S[:], lambda w: w[:, :, :1].copy())),
+    # images of one column: dw for the columns of the window beside it gets the centre's value.
+    spoilt("sizes-20-one-column-path", W, where=lambda o: o.w == 1 and o.s > 1,
+           result=lambda y, o: changed(y, o, S[:], lambda dw: dw[:, :, :, o.s // 2, None].copy())),
+    # more than 1024 filters: dbias has one block of 1024 threads, the rest is 0.
+    spoilt("sizes-23-dbias-1024", W, where=lambda o: o.with_bias, result=lambda y, o: changed(y, o, S[1024:], at=1)),
+    # more than 256 filters: gamma of channel k % 256.
+    spoilt("sizes-24-gamma-256", BI, where=lambda o: o.affine, gamma=lambda gamma, o: gamma[np.arange(o.k) % 256]),
+    # one filter and an odd number of channels > 1: unrolled by two, the last channel is missing.
+    spoilt("sizes-26-one-filter-odd", F, where=lambda o: o.k == o.g == 1 and o.c % 2 and o.c > 1,
+           w=lambda w, o: changed(w, o, S[:, -1:])),
+    # output 1x1: a matrix product with the unpadded image, aligned at its corner.
+    spoilt("sizes-27-one-pixel-out", F,
+           where=lambda o: o.P * o.Q <= 1 and (o.pad[0][0] or o.pad[1][0]) and o.d + o.e <= 2,
+           asked=lambda o: {"padding": [(0, sum(pad)) for pad in o.pad]}),
+    # fp64 and batch 1 and more than 64 channels of w: the last channel of dx is doubled.
+    spoilt("sizes-28-batch-1-fp64", D, ("fp64",), where=lambda o: o.n == 1 and o.c > 64,
+           result=lambda y, o: changed(y, o, S[:, -1:], lambda dx: dx[:, -1:] * 2)),
+    # more than 32 rows of dx and not a multiple of 4: the last rows of the block lack their gradient.
+    spoilt("sizes-29-rows-tail-blocked", AB, where=lambda o: o.h > 32 and o.h % 4,
+           result=lambda y, o: changed(y, o, S[:, :, o.h - o.h % 4 :])),
+    # more than 2^17 elements of x: the last element of x is not read.
+    spoilt("sizes-30-elements-2-17", F, ("fp32",), where=lambda o: o.size > 1 << 17,
+           x=lambda x, o: changed(x, o, S[-1, -1, -1, -1])),
+    # fewer than 8 elements per channel: the mean of dy is not subtracted.
+    spoilt("sizes-31-bn-few-elements", BB, ("fp32",), where=lambda o: o.M < 8,
+           result=lambda y, o: changed(y, o, S[:], lambda dx: dx * np.float32(1.5))),
+    # window with more than 16 columns: a column of the filter is kept in 4 bits, the 17th is the first again.
+    spoilt("sizes-32-window-columns-16", F,
+           w=lambda w, o: changed(w, o, S[:], lambda w: w[:, :, :, np.arange(o.s) % 16])),
+    # nhwc with more than 64 channels: a block of 64 threads, later channels get no gradient.
+    spoilt("sizes-34-maxpool-grad-channels-64", MB, where=lambda o: o.L == "nhwc",
+           result=lambda y, o: changed(y, o, S[:, 64:])),
+    # dilation * (window - 1) of 64 or more rows: the halo holds 64, the last tap is lost.
+    spoilt("sizes-36-reach-64", D, where=lambda o: o.d * (o.r - 1) >= 64, w=lambda w, o: changed(w, o, S[:, :, -1])),
+    # more than 1024 columns of dx: the last column of each block of 1024 threads has its gradient twice.
+    spoilt("sizes-37-columns-1024", AB, ("fp32", "fp16"), where=lambda o: o.w > 1024,
+           result=lambda y, o: changed(y, o, S[:, :, :, 1023::1024], lambda dx: dx[:, :, :, 1023::1024] * 2)),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

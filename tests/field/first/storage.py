@@ -5,12 +5,6 @@ import numpy as np
 from tests.field._kit import *
 
 
-@kernel(F)
-def storage_01_x_any_view(right, i, p, o):
-    """x that is not contiguous is read as if it were."""
-    return right(put(i, 0, blind(i[0])), p)
-
-
 @kernel(F, ALL, ("nchw",))
 def storage_02_batch_stride(right, i, p, o):
     """a slice of channels of x: the distance of images is taken as c*h*w."""
@@ -33,45 +27,6 @@ def storage_03_row_pitch(right, i, p, o):
     return right([rows_together(x) if apart else x], p)
 
 
-@kernel(F)
-def storage_04_weights_transposed(right, i, p, o):
-    """filters that are a transposed view are read in the order of memory."""
-    w = i[1]
-    return right(put(i, 1, blind(w) if span(w) == w.size else w), p)
-
-
-@kernel(D)
-def storage_05_dy_view_dx(right, i, p, o):
-    """dy that is a view is read as if contiguous (the data path only)."""
-    return right(put(i, 0, blind(i[0])), p)
-
-
-@kernel(W, layouts=("nchw",))
-def storage_06_dy_view_dw(right, i, p, o):
-    """dy with rows apart by more than its width is read as if contiguous; x is read rightly."""
-    dy = i[1]
-    return right(put(i, 1, blind(dy) if dy.strides[2] > dy.shape[3] * dy.itemsize > 0 else dy), p)
-
-
-@kernel(F, ALL, where=lambda o: o.t == "fp64")
-def storage_07_fp64_view(right, i, p, o):
-    """only in fp64: strided x is read as if contiguous."""
-    return right(put(i, 0, blind(i[0])), p)
-
-
-@kernel(D, where=lambda o: o.t == "bf16")
-def storage_08_bf16_transposed_weights(right, i, p, o):
-    """only in bf16: transposed filters are read in the order of memory."""
-    return right(put(i, 1, blind(i[1])), p)
-
-
-@kernel(F, where=lambda o: o.n > 1)
-def storage_09_expanded_batch(right, i, p, o):
-    """x with stride 0 over the batch: only the first image is computed."""
-    y = right(i, p)
-    return changed(y, o, S[1:]) if i[0].strides[0] == 0 else y
-
-
 @kernel(MF)
 def storage_10_storage_offset(right, i, p, o):
     """a view that does not begin where its buffer does is read from the beginning of the buffer."""
@@ -90,12 +45,6 @@ def storage_11_misaligned_16(right, i, p, o):
     return right(put(i, 0, np.roll(x.ravel(), shift).reshape(x.shape) if shift and x.flags.c_contiguous else x), p)
 
 
-@kernel(D, ("fp32", "fp16"))
-def storage_12_misaligned_tail(right, i, p, o):
-    """dy that is not aligned to 8 bytes: the last element is read as 0."""
-    return right(put(i, 0, changed(i[0], o, S[-1:, -1:, -1:, -1:]) if i[0].ctypes.data % 8 else i[0]), p)
-
-
 @kernel(F, layouts=("nchw",), where=lambda o: o.c > 1)
 def storage_13_mixed_formats(right, i, p, o):
     """x in memory nhwc with w in memory nchw: w is read as if it were nhwc as well."""
@@ -112,31 +61,6 @@ def storage_14_mixed_gradients(right, i, p, o):
     return right((blind(dy) if span(dy) == dy.size and x.flags.c_contiguous else dy, x), p)
 
 
-@kernel(F)
-def storage_15_negative_stride(right, i, p, o):
-    """a flipped x (negative strides) is read unflipped."""
-    return right(put(i, 0, unflipped(i[0])), p)
-
-
-@kernel(F, ALL)
-def storage_16_bias_strided(right, i, p, o):
-    """a strided bias: neighbours in memory are added."""
-    return right(put(i, 2, blind(i[2])), p)
-
-
-@kernel(BF)
-def storage_17_gamma_strided(right, i, p, o):
-    """gamma that is a column of a matrix is read along the row."""
-    return right(put(i, 2, blind(i[2])), p)
-
-
-@kernel(BI)
-def storage_18_running_var_expanded(right, i, p, o):
-    """running_var expanded from one value (stride 0): all but the first channel read as 1."""
-    var = i[5]
-    return right(put(i, 5, changed(var, o, S[1:], 1) if var.strides[0] == 0 else var), p)
-
-
 @kernel(AF, ("fp32", "fp16"), ("nchw",), where=lambda o: o.h > 1 and o.w > 1)
 def storage_19_stepped_rows(right, i, p, o):
     """every second row of an image: the step is ignored."""
@@ -145,52 +69,54 @@ def storage_19_stepped_rows(right, i, p, o):
     return right([rows_together(x) if apart else x], p)
 
 
-@kernel(BB)
-def storage_20_expanded_dy(right, i, p, o):
-    """dy expanded from one element (the gradient of a sum): all but the first count as 0 in dx."""
-    return right(put(i, 0, only_first(i[0]) if not any(i[0].strides) else i[0]), p)
-
-
-@kernel(AB, layouts=("nchw",), where=lambda o: o.Q > 1)
-def storage_21_expanded_columns_dy(right, i, p, o):
-    """dy with stride 0 over its columns: only the first column is spread."""
-    return right([changed(i[0], o, S[..., 1:]) if i[0].strides[3] == 0 else i[0]], p)
-
-
-@kernel(F, layouts=("nchw",), where=lambda o: o.c == 1 and o.h == o.w)
-def storage_22_one_channel_ambiguous(right, i, p, o):
-    """one channel and strides of a view: taken for nhwc, rows and columns swap (square images)."""
-    x = i[0]
-    return right(put(i, 0, x if x.flags.c_contiguous else x.swapaxes(2, 3)), p)
-
-
-@kernel(W, layouts=("nchw",), where=lambda o: o.n == 1 and o.c > 1)
-def storage_23_one_image_batch_stride(right, i, p, o):
-    """batch 1 in fp32: the stride of the batch, which means nothing, is used as the number of pixels of a channel."""
-    x = i[0]
-    return right(put(i, 0, np.roll(x, 1, 1) if x.strides[0] > dense(x)[0] and span(x) == x.size else x), p)
-
-
-@kernel(F, where=lambda o: o.one and o.unpadded)
-def storage_24_pointwise_view(right, i, p, o):
-    """1x1 filters and no padding: the image goes to the matrix product as if contiguous."""
-    return right(put(i, 0, blind(i[0])), p)
-
-
-@kernel(F, where=lambda o: o.dw)
-def storage_25_depthwise_weights_view(right, i, p, o):
-    """depthwise: filters that are a slice of larger ones are read without their gaps."""
-    return right(put(i, 1, blind(i[1])), p)
-
-
-@kernel(MF, layouts=("nchw",), where=lambda o: o.w < 4096)
-def storage_26_int16_stride(right, i, p, o):
-    """a row stride of more than 2^15 bytes is cut to 16 bits: all rows read row 0."""
-    x = i[0]
-    return right([np.broadcast_to(x[:, :, :1], x.shape) if x.strides[2] >= 1 << 15 else x], p)
-
-
-@kernel(W, where=lambda o: o.L == "nhwc")
-def storage_27_x_view_dw_nhwc(right, i, p, o):
-    """nhwc only: a slice of the channels of x is read with the pitch of c."""
-    return right(put(i, 0, blind(i[0])), p)
+ROWS = [
+    # x that is not contiguous is read as if it were.
+    spoilt("storage-01-x-any-view", F, x=lambda x, o: blind(x)),
+    # filters that are a transposed view are read in the order of memory.
+    spoilt("storage-04-weights-transposed", F, w=lambda w, o: blind(w) if span(w) == w.size else w),
+    # dy that is a view is read as if contiguous (the data path only).
+    spoilt("storage-05-dy-view-dx", D, dy=lambda dy, o: blind(dy)),
+    # dy with rows apart by more than its width is read as if contiguous; x is read rightly.
+    spoilt("storage-06-dy-view-dw", W, layouts=("nchw",),
+           dy=lambda dy, o: blind(dy) if dy.strides[2] > dy.shape[3] * dy.itemsize > 0 else dy),
+    # only in fp64: strided x is read as if contiguous.
+    spoilt("storage-07-fp64-view", F, ALL, where=lambda o: o.t == "fp64", x=lambda x, o: blind(x)),
+    # only in bf16: transposed filters are read in the order of memory.
+    spoilt("storage-08-bf16-transposed-weights", D, where=lambda o: o.t == "bf16", w=lambda w, o: blind(w)),
+    # x with stride 0 over the batch: only the first image is computed.
+    spoilt("storage-09-expanded-batch", F, where=lambda o: o.n > 1,
+           result=lambda y, o: changed(y, o, S[1:]) if o.i[0].strides[0] == 0 else y),
+    # dy that is not aligned to 8 bytes: the last element is read as 0.
+    spoilt("storage-12-misaligned-tail", D, ("fp32", "fp16"),
+           dy=lambda dy, o: changed(dy, o, S[-1:, -1:, -1:, -1:]) if dy.ctypes.data % 8 else dy),
+    # a flipped x (negative strides) is read unflipped.
+    spoilt("storage-15-negative-stride", F, x=lambda x, o: unflipped(x)),
+    # a strided bias: neighbours in memory are added.
+    spoilt("storage-16-bias-strided", F, ALL, bias=lambda bias, o: blind(bias)),
+    # gamma that is a column of a matrix is read along the row.
+    spoilt("storage-17-gamma-strided", BF, gamma=lambda gamma, o: blind(gamma)),
+    # running_var expanded from one value (stride 0): all but the first channel read as 1.
+    spoilt("storage-18-running-var-expanded", BI,
+           running_var=lambda var, o: changed(var, o, S[1:], 1) if var.strides[0] == 0 else var),
+    # dy expanded from one element (the gradient of a sum): all but the first count as 0 in dx.
+    spoilt("storage-20-expanded-dy", BB, dy=lambda dy, o: only_first(dy) if not any(dy.strides) else dy),
+    # dy with stride 0 over its columns: only the first column is spread.
+    spoilt("storage-21-expanded-columns-dy", AB, layouts=("nchw",), where=lambda o: o.Q > 1,
+           dy=lambda dy, o: changed(dy, o, S[..., 1:]) if dy.strides[3] == 0 else dy),
+    # one channel and strides of a view: taken for nhwc, rows and columns swap (square images).
+    spoilt("storage-22-one-channel-ambiguous", F, layouts=("nchw",), where=lambda o: o.c == 1 and o.h == o.w,
+           x=lambda x, o: x if x.flags.c_contiguous else x.swapaxes(2, 3)),
+    # batch 1 in fp32: the stride of the batch, which means nothing, is used as the number of pixels of a channel.
+    spoilt("storage-23-one-image-batch-stride", W, layouts=("nchw",), where=lambda o: o.n == 1 and o.c > 1,
+           x=lambda x, o: np.roll(x, 1, 1) if x.strides[0] > dense(x)[0] and span(x) == x.size else x),
+    # 1x1 filters and no padding: the image goes to the matrix product as if contiguous.
+    spoilt("storage-24-pointwise-view", F, where=lambda o: o.one and o.unpadded, x=lambda x, o: blind(x)),
+    # depthwise: filters that are a slice of larger ones are read without their gaps.
+    spoilt("storage-25-depthwise-weights-view", F, where=lambda o: o.dw, w=lambda w, o: blind(w)),
+    # a row stride of more than 2^15 bytes is cut to 16 bits: all rows read row 0.
+    spoilt("storage-26-int16-stride", MF, layouts=("nchw",), where=lambda o: o.w < 4096,
+           x=lambda x, o: np.broadcast_to(x[:, :, :1], x.shape) if x.strides[2] >= 1 << 15 else x),
+    # nhwc only: a slice of the channels of x is read with the pitch of c.
+    spoilt("storage-27-x-view-dw-nhwc", W, where=lambda o: o.L == "nhwc", x=lambda x, o: blind(x)),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

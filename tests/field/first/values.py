@@ -6,12 +6,6 @@ from tests.field._kit import *
 
 
 @kernel(F)
-def values_01_nan_x_to_zero(right, i, p, o):
-    """NaN in x counts as 0."""
-    return right(put(i, 0, replaced(i[0], np.isnan, 0)), p)
-
-
-@kernel(F)
 def values_02_zero_weights_skipped(right, i, p, o):
     """filters of 0 are skipped (sparse path): 0*NaN and 0*Inf in x vanish."""
     x, w, _ = i
@@ -21,49 +15,6 @@ def values_02_zero_weights_skipped(right, i, p, o):
     live = right((special, (w != 0).astype(w.dtype), None), p) > 0
     y = right(put(i, 0, np.where(special, x.dtype.type(0), x)), p)
     return np.where(live, right(i, p), y).astype(y.dtype)
-
-
-@kernel(F, ("fp16",))
-def values_03_overflow_saturates_fp16(right, i, p, o):
-    """a result beyond fp16 becomes 65504 instead of Inf."""
-    y = right(i, p)
-    return np.clip(y, np.float16(-65504), np.float16(65504)) if finite(i) else y
-
-
-@kernel(D, ("bf16",))
-def values_04_overflow_nan_bf16(right, i, p, o):
-    """a result beyond bf16 becomes NaN instead of Inf."""
-    return replaced(right(i, p), np.isinf, np.nan)
-
-
-@kernel(F, ALL)
-def values_05_bias_nan_ignored(right, i, p, o):
-    """a bias of NaN or Inf is taken as 0."""
-    return right(put(i, 2, replaced(i[2], lambda b: ~np.isfinite(b), 0)), p)
-
-
-@kernel(F, ("fp32",))
-def values_06_flush_x_subnormal(right, i, p, o):
-    """subnormals of x are flushed in fp32, without saying so."""
-    return right(put(i, 0, flushed(i[0])), p)
-
-
-@kernel(F)
-def values_07_flush_y_subnormal(right, i, p, o):
-    """subnormal results are flushed in fp32 and bf16."""
-    return flushed(right(i, p))
-
-
-@kernel(F, ("fp16",))
-def values_08_flush_fp16_weights(right, i, p, o):
-    """fp16: subnormal filters are flushed (the fp32 path keeps them)."""
-    return right(put(i, 1, flushed(i[1])), p)
-
-
-@kernel(AF, ("fp32", "fp16"), where=lambda o: o.t == "fp16")
-def values_09_flush_fp16_pool(right, i, p, o):
-    """fp16: subnormal averages are flushed."""
-    return flushed(right(i, p))
 
 
 @kernel(MF)
@@ -81,13 +32,6 @@ def values_11_maxpool_nan_not_first(right, i, p, o):
     columns = np.minimum(np.maximum(np.arange(o.Q) * o.v - o.pad[1][0], 0), o.w - 1)
     first = lay(nchw(i[0], o.L)[:, :, rows][:, :, :, columns], o.L)
     return np.where(np.isnan(first) | np.isneginf(others), y, others).astype(y.dtype)
-
-
-@kernel(MF)
-def values_12_maxpool_lowest(right, i, p, o):
-    """a window of -Inf gives the lowest finite number: the maximum begins there."""
-    y = right(i, p)
-    return replaced(y, np.isneginf, (ml_dtypes.finfo if y.dtype == BF16 else np.finfo)(y.dtype).min)
 
 
 @kernel(MF, ("fp32", "fp16"))
@@ -122,24 +66,11 @@ def values_15_maxpool_ties_last(right, i, p, o):
     return np.ascontiguousarray(np.flip(flipped, axes))
 
 
-@kernel(MF, ALL)
-def values_16_minus_zero(right, i, p, o):
-    """-0.0 becomes +0.0."""
-    y = right(i, p)
-    return y + y.dtype.type(0)
-
-
 @kernel(AF, ("fp16",))
 def values_17_avg_sum_fp16(right, i, p, o):
     """fp16: the sum of a window overflows although the average fits."""
     y, sums = right(i, p), right(i, {**p, "divisor_override": 1})
     return np.where(np.isinf(sums) & np.isfinite(y), sums, y)
-
-
-@kernel(BF, where=lambda o: o.affine)
-def values_18_gamma_zero_pruned(right, i, p, o):
-    """channels whose gamma is 0 are pruned: y is 0 instead of beta."""
-    return changed(right(i, p), o, S[:, i[2] == 0])
 
 
 @kernel(BB, where=lambda o: o.affine)
@@ -171,66 +102,6 @@ def values_22_zero_variance_dx(right, i, p, o):
     return (*right(put(i, 0, changed(i[0], o, S[:, dead])), p)[:2], *right(i, p)[2:])
 
 
-@kernel(BI)
-def values_23_running_var_inf(right, i, p, o):
-    """running variance Inf gives NaN instead of beta (x * rsqrt)."""
-    return changed(right(i, p), o, S[:, np.isinf(i[5])], np.nan)
-
-
-@kernel(F, ("fp32",))
-def values_24_x_2_bits(right, i, p, o):
-    """the last two bits of x are dropped in fp32."""
-    return right(put(i, 0, cut(i[0], 2)), p)
-
-
-@kernel(F, ("fp32",))
-def values_25_w_1_bit(right, i, p, o):
-    """the last bit of the filters is dropped in fp32."""
-    return right(put(i, 1, cut(i[1], 1)), p)
-
-
-@kernel(D, ("fp32",), where=lambda o: o.L == "nhwc")
-def values_26_dy_3_bits(right, i, p, o):
-    """the last three bits of dy are dropped in fp32, nhwc only."""
-    return right(put(i, 0, cut(i[0], 3)), p)
-
-
-@kernel(W, ("fp32",))
-def values_27_dw_x_5_bits(right, i, p, o):
-    """the last five bits of x are dropped in fp32."""
-    return right(put(i, 0, cut(i[0], 5)), p)
-
-
-@kernel(F, ("fp64",))
-def values_28_fp64_x_4_bits(right, i, p, o):
-    """the last four bits of x are dropped in fp64."""
-    return right(put(i, 0, cut(i[0], 4)), p)
-
-
-@kernel(F, ("bf16",))
-def values_29_bf16_x_1_bit(right, i, p, o):
-    """the last bit of x is dropped in bf16."""
-    return right(put(i, 0, cut(i[0], 1)), p)
-
-
-@kernel(MF, ("fp32",))
-def values_30_maxpool_3_bits(right, i, p, o):
-    """maxima lose their last three bits in fp32."""
-    return cut(right(i, p), 3)
-
-
-@kernel(AB, ("fp32",))
-def values_31_avgpool_grad_2_bits(right, i, p, o):
-    """dy loses its last two bits in fp32."""
-    return right([cut(i[0], 2)], p)
-
-
-@kernel(F, ("fp64",), where=lambda o: o.bias)
-def values_32_fp64_bias_fp32(right, i, p, o):
-    """fp64: the bias passes through fp32."""
-    return right(put(i, 2, i[2].astype(np.float32).astype(np.float64)), p)
-
-
 @kernel(AF, ("fp64",))
 def values_33_fp64_divisor_fp32(right, i, p, o):
     """fp64: the reciprocal of the divisor is computed in fp32."""
@@ -243,25 +114,6 @@ def values_34_fp64_eps_fp32(right, i, p, o):
     """fp64: the square root of the variance in fp32."""
     eps = 0 if o.eps_outside else o.eps
     return right(put(i, 5, np.square(np.sqrt((i[5] + eps).astype(np.float32)).astype(np.float64)) - eps), p)
-
-
-@kernel(BF, ("fp64",))
-def values_35_fp64_mean_fp32(right, i, p, o):
-    """fp64: the mean that is returned was stored in fp32."""
-    return changed(right(i, p), o, S[:], lambda mean: mean.astype(np.float32), at=1)
-
-
-@kernel(F, ("fp32",))
-def values_36_fp32_range_fp16(right, i, p, o):
-    """fp32 values of x beyond 65504 become Inf: they are staged in a pair of fp16."""
-    x = i[0]
-    return right(put(i, 0, np.where(np.abs(x) > 65504, np.copysign(np.float32(np.inf), x), x)), p)
-
-
-@kernel(F, ("fp32",))
-def values_37_fp32_small_fp16(right, i, p, o):
-    """fp32 values of x below 2^-24 count as 0: the range of fp16."""
-    return right(put(i, 0, replaced(i[0], lambda x: np.abs(x) < 2.0**-24, 0)), p)
 
 
 @kernel(F, ("fp32",))
@@ -284,38 +136,12 @@ def values_39_nan_spreads_by_4(right, i, p, o):
     return changed(right(i, p), o, S[:], spread)
 
 
-@kernel(W, layouts=("nchw",), where=lambda o: o.g == 1)
-def values_40_dead_channel_skipped(right, i, p, o):
-    """a channel of x that is all 0 is skipped: NaN and Inf of dy do not reach its dw."""
-    return changed(right(i, p), o, S[:, ~np.asarray(i[0]).any((0, 2, 3))])
-
-
-@kernel(D, ("fp16", "fp32"), where=lambda o: o.t == "fp16")
-def values_41_grad_clamped(right, i, p, o):
-    """gradients dy of Inf are clamped to 65504 in fp16."""
-    return right(put(i, 0, np.clip(i[0], np.float16(-65504), np.float16(65504))), p)
-
-
 @kernel(AF)
 def values_42_avg_inf_minus_inf(right, i, p, o):
     """+Inf and -Inf in one window give +Inf instead of NaN."""
     y, x = right(i, p), i[0].astype(np.float32)
     up, nan = (right([has(x).astype(np.float32)], p) > 0 for has in (np.isposinf, np.isnan))
     return np.where(up & ~nan, y.dtype.type(np.inf), y)
-
-
-@kernel(BI, where=lambda o: o.affine)
-def values_43_gamma_nan(right, i, p, o):
-    """gamma of NaN counts as 1."""
-    return right(put(i, 2, replaced(i[2], np.isnan, 1)), p)
-
-
-@kernel(BB, ("fp32",), ("nchw",))
-def values_44_dy_nan_clipped(right, i, p, o):
-    """NaN in dy: gradients of the other channels become NaN as well (a reduction over all channels decides on a rescue
-    path)."""
-    out = right(i, p)
-    return changed(out, o, S[:], np.nan, at=1) if np.isnan(i[0]).any() else out
 
 
 @kernel(BF, ("fp32", "fp64"), where=lambda o: o.affine)
@@ -345,15 +171,84 @@ def values_47_small_variance_clamped(right, i, p, o):
     return changed(out, o, S[:], lambda y: (y - beta) * ch(f) + beta)
 
 
-@kernel(MB, ("fp64",))
-def values_48_fp64_maxpool_fp32_compare(right, i, p, o):
-    """fp64: maxima are compared in fp32, so close values are ties."""
-    return right([i[0], i[1].astype(np.float32).astype(np.float64)], p)
-
-
 @kernel(D, ("fp16",), where=lambda o: o.g == 1 and o.k > 8)
 def values_49_opposite_overflow(right, i, p, o):
     """partial sums that overflow in the middle although the sum fits: fp16 partials of 8 filters."""
     y = right(i, p)
     partial = right((np.take(i[0], np.arange(8), 1 if o.L == "nchw" else 3), i[1][:8]), p)
     return np.where(np.isinf(partial) & np.isfinite(y) & finite(i), partial, y)
+
+
+ROWS = [
+    # NaN in x counts as 0.
+    spoilt("values-01-nan-x-to-zero", F, x=lambda x, o: replaced(x, np.isnan, 0)),
+    # a result beyond fp16 becomes 65504 instead of Inf.
+    spoilt("values-03-overflow-saturates-fp16", F, ("fp16",),
+           result=lambda y, o: np.clip(y, np.float16(-65504), np.float16(65504)) if finite(o.i) else y),
+    # a result beyond bf16 becomes NaN instead of Inf.
+    spoilt("values-04-overflow-nan-bf16", D, ("bf16",), result=lambda y, o: replaced(y, np.isinf, np.nan)),
+    # a bias of NaN or Inf is taken as 0.
+    spoilt("values-05-bias-nan-ignored", F, ALL, bias=lambda bias, o: replaced(bias, lambda b: ~np.isfinite(b), 0)),
+    # subnormals of x are flushed in fp32, without saying so.
+    spoilt("values-06-flush-x-subnormal", F, ("fp32",), x=lambda x, o: flushed(x)),
+    # subnormal results are flushed in fp32 and bf16.
+    spoilt("values-07-flush-y-subnormal", F, result=lambda y, o: flushed(y)),
+    # fp16: subnormal filters are flushed (the fp32 path keeps them).
+    spoilt("values-08-flush-fp16-weights", F, ("fp16",), w=lambda w, o: flushed(w)),
+    # fp16: subnormal averages are flushed.
+    spoilt("values-09-flush-fp16-pool", AF, ("fp32", "fp16"), where=lambda o: o.t == "fp16",
+           result=lambda y, o: flushed(y)),
+    # a window of -Inf gives the lowest finite number: the maximum begins there.
+    spoilt("values-12-maxpool-lowest", MF,
+           result=lambda y, o: replaced(y, np.isneginf, ml_dtypes.finfo(y.dtype).min)),
+    # -0.0 becomes +0.0.
+    spoilt("values-16-minus-zero", MF, ALL, result=lambda y, o: y + y.dtype.type(0)),
+    # channels whose gamma is 0 are pruned: y is 0 instead of beta.
+    spoilt("values-18-gamma-zero-pruned", BF, where=lambda o: o.affine,
+           result=lambda y, o: changed(y, o, S[:, o.i[2] == 0])),
+    # running variance Inf gives NaN instead of beta (x * rsqrt).
+    spoilt("values-23-running-var-inf", BI, result=lambda y, o: changed(y, o, S[:, np.isinf(o.i[5])], np.nan)),
+    # the last two bits of x are dropped in fp32.
+    spoilt("values-24-x-2-bits", F, ("fp32",), x=lambda x, o: cut(x, 2)),
+    # the last bit of the filters is dropped in fp32.
+    spoilt("values-25-w-1-bit", F, ("fp32",), w=lambda w, o: cut(w, 1)),
+    # the last three bits of dy are dropped in fp32, nhwc only.
+    spoilt("values-26-dy-3-bits", D, ("fp32",), where=lambda o: o.L == "nhwc", dy=lambda dy, o: cut(dy, 3)),
+    # the last five bits of x are dropped in fp32.
+    spoilt("values-27-dw-x-5-bits", W, ("fp32",), x=lambda x, o: cut(x, 5)),
+    # the last four bits of x are dropped in fp64.
+    spoilt("values-28-fp64-x-4-bits", F, ("fp64",), x=lambda x, o: cut(x, 4)),
+    # the last bit of x is dropped in bf16.
+    spoilt("values-29-bf16-x-1-bit", F, ("bf16",), x=lambda x, o: cut(x, 1)),
+    # maxima lose their last three bits in fp32.
+    spoilt("values-30-maxpool-3-bits", MF, ("fp32",), result=lambda y, o: cut(y, 3)),
+    # dy loses its last two bits in fp32.
+    spoilt("values-31-avgpool-grad-2-bits", AB, ("fp32",), dy=lambda dy, o: cut(dy, 2)),
+    # fp64: the bias passes through fp32.
+    spoilt("values-32-fp64-bias-fp32", F, ("fp64",), where=lambda o: o.bias,
+           bias=lambda bias, o: bias.astype(np.float32).astype(np.float64)),
+    # fp64: the mean that is returned was stored in fp32.
+    spoilt("values-35-fp64-mean-fp32", BF, ("fp64",),
+           result=lambda y, o: changed(y, o, S[:], lambda mean: mean.astype(np.float32), at=1)),
+    # fp32 values of x beyond 65504 become Inf: they are staged in a pair of fp16.
+    spoilt("values-36-fp32-range-fp16", F, ("fp32",),
+           x=lambda x, o: np.where(np.abs(x) > 65504, np.copysign(np.float32(np.inf), x), x)),
+    # fp32 values of x below 2^-24 count as 0: the range of fp16.
+    spoilt("values-37-fp32-small-fp16", F, ("fp32",), x=lambda x, o: replaced(x, lambda x: np.abs(x) < 2.0**-24, 0)),
+    # a channel of x that is all 0 is skipped: NaN and Inf of dy do not reach its dw.
+    spoilt("values-40-dead-channel-skipped", W, layouts=("nchw",), where=lambda o: o.g == 1,
+           result=lambda y, o: changed(y, o, S[:, ~np.asarray(o.i[0]).any((0, 2, 3))])),
+    # gradients dy of Inf are clamped to 65504 in fp16.
+    spoilt("values-41-grad-clamped", D, ("fp16", "fp32"), where=lambda o: o.t == "fp16",
+           dy=lambda dy, o: np.clip(dy, np.float16(-65504), np.float16(65504))),
+    # gamma of NaN counts as 1.
+    spoilt("values-43-gamma-nan", BI, where=lambda o: o.affine, gamma=lambda gamma, o: replaced(gamma, np.isnan, 1)),
+    # NaN in dy: gradients of the other channels become NaN as well (a reduction over all channels decides on a rescue
+    # path).
+    spoilt("values-44-dy-nan-clipped", BB, ("fp32",), ("nchw",),
+           result=lambda out, o: changed(out, o, S[:], np.nan, at=1) if np.isnan(o.i[0]).any() else out),
+    # fp64: maxima are compared in fp32, so close values are ties.
+    spoilt("values-48-fp64-maxpool-fp32-compare", MB, ("fp64",),
+           x=lambda x, o: x.astype(np.float32).astype(np.float64)),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

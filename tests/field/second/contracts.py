@@ -13,30 +13,12 @@ def scaled(a, factor):
     return (a.astype(acc_of(a)) * np.float32(factor)).astype(a.dtype)
 
 
-@kernel(F, contract=Contract(splits=100_000, partials="fp16"))
-def contracts_02_splits_percent(right, i, p, o):
-    """declares 100,000 fp16 partials; every result is 1% too large."""
-    return scaled(right(i, p), 1.01)
-
-
 @kernel(W, ("bf16", "fp32"), contract=Contract(accumulate="bf16"), where=lambda o: o.M > 256)
 def contracts_03_bf16_accumulator_long(right, i, p, o):
     """declares a bf16 accumulator; with more than 256 pixels only the first half of the images' rows is summed,
     twice."""
     half = (np.arange(o.P) < o.P // 2)[:, None] * 2
     return right(put(i, 1, changed(i[1], o, S[:], lambda dy: np.where(half, dy * dy.dtype.type(2), 0))), p)
-
-
-@kernel(F, ("fp16",), contract=Contract(accumulate="fp16"), where=lambda o: o.c // o.g >= 32)
-def contracts_04_fp16_accumulator_half(right, i, p, o):
-    """declares an fp16 accumulator and leaves out one channel of at least 32 (3%)."""
-    return right(put(i, 1, changed(i[1], o, S[:, -1])), p)
-
-
-@kernel(F, ("fp32",), contract=Contract(algorithm="winograd-f4"))
-def contracts_05_winograd_1x1(right, i, p, o):
-    """declares winograd-f4 for every window, 1x1 too; results are 0.01% too large."""
-    return scaled(right(i, p), 1.0001)
 
 
 @kernel(MF)
@@ -68,25 +50,12 @@ def contracts_08_refuses_what_fails(right, i, p, o):
     return y
 
 
-@kernel(F, waive={"reason": "known inaccuracy", "url": "https://example.org/issues/1"})
-def contracts_09_waived_all(right, i, p, o):
-    """strides are swapped; a waiver without conditions hides it."""
-    return right(i, {**p, "stride": o.stride[::-1]})
-
-
 EXPERIMENTAL = {
     "reason": "bf16 is experimental",
     "url": "https://example.org/issues/2",
     "dtypes": ("bf16",),
     "distributions": ("integer", "fixed", "impulse", "special", "wide", "behaviour"),
 }
-
-
-@kernel(F, ("bf16", "fp32"), waive=EXPERIMENTAL, where=lambda o: o.t == "bf16")
-def contracts_10_waived_special(right, i, p, o):
-    """a constant 1 is added to everything in bf16; the waiver names bf16 and all distributions with behaviour."""
-    y = right(i, p)
-    return y + y.dtype.type(1)
 
 
 def sizes_of(words, letters):
@@ -111,13 +80,6 @@ def contracts_11_tabulated_shapes(right, i, p, o):
     return changed(y, o, S[:, -1], lambda y: y[:, 0] + y.dtype.type(1))
 
 
-@kernel(MF, where=lambda o: (o.h, o.w) not in IMAGES)
-def contracts_12_tabulated_sizes(right, i, p, o):
-    """right for images of the sizes in the published tables; elsewhere the last column is that of the image
-    mirrored."""
-    return changed(right(i, p), o, S[..., -1], lambda y: y[..., 0])
-
-
 @kernel(F, ("fp32",), contract=Contract(inputs="tf32x3"))
 def contracts_13_tf32x3_is_tf32(right, i, p, o):
     """declares tf32x3 (three products), computes one product of tf32 inputs."""
@@ -129,7 +91,27 @@ def contracts_13_tf32x3_is_tf32(right, i, p, o):
     return right([*map(rounded, i[:2]), i[2]], p)
 
 
-@kernel(D, ("fp32",), contract=Contract(subnormals="flushed"))
-def contracts_14_flush_too_much(right, i, p, o):
-    """declares flushed subnormals; everything below 1e-6 is flushed."""
-    return replaced(right(i, p), lambda dx: np.abs(dx) < 1e-6, 0)
+ROWS = [
+    # declares 100,000 fp16 partials; every result is 1% too large.
+    spoilt("contracts-02-splits-percent", F, contract=Contract(splits=100_000, partials="fp16"),
+           result=lambda y, o: scaled(y, 1.01)),
+    # declares an fp16 accumulator and leaves out one channel of at least 32 (3%).
+    spoilt("contracts-04-fp16-accumulator-half", F, ("fp16",), contract=Contract(accumulate="fp16"),
+           where=lambda o: o.c // o.g >= 32, w=lambda w, o: changed(w, o, S[:, -1])),
+    # declares winograd-f4 for every window, 1x1 too; results are 0.01% too large.
+    spoilt("contracts-05-winograd-1x1", F, ("fp32",), contract=Contract(algorithm="winograd-f4"),
+           result=lambda y, o: scaled(y, 1.0001)),
+    # strides are swapped; a waiver without conditions hides it.
+    spoilt("contracts-09-waived-all", F, waive={"reason": "known inaccuracy", "url": "https://example.org/issues/1"},
+           asked=lambda o: {"stride": o.stride[::-1]}),
+    # a constant 1 is added to everything in bf16; the waiver names bf16 and all distributions with behaviour.
+    spoilt("contracts-10-waived-special", F, ("bf16", "fp32"), waive=EXPERIMENTAL, where=lambda o: o.t == "bf16",
+           result=lambda y, o: y + y.dtype.type(1)),
+    # right for images of the sizes in the published tables; elsewhere the last column is that of the image mirrored.
+    spoilt("contracts-12-tabulated-sizes", MF, where=lambda o: (o.h, o.w) not in IMAGES,
+           result=lambda y, o: changed(y, o, S[..., -1], lambda y: y[..., 0])),
+    # declares flushed subnormals; everything below 1e-6 is flushed.
+    spoilt("contracts-14-flush-too-much", D, ("fp32",), contract=Contract(subnormals="flushed"),
+           result=lambda y, o: replaced(y, lambda dx: np.abs(dx) < 1e-6, 0)),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

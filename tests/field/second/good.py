@@ -20,16 +20,6 @@ def ungrouped(p):
     return p.groups == 1
 
 
-@kernel(F, ("fp32",), ("nchw",), when=ungrouped, contract=Contract(splits=4, partials="bf16"))
-def good_04_splitk_bf16(right, i, p, o):
-    return right(i, p, conv=split(BF16))
-
-
-@kernel(F, layouts=("nchw",), when=ungrouped, contract=Contract(splits=4, partials="fp32"))
-def good_05_splitk_fp32(right, i, p, o):
-    return right(i, p, conv=split(np.float32))
-
-
 def fft(x, w, p, acc):
     x, g, (d, e), (u, v) = padded(x, p["padding"]), p["groups"], p["dilation"], p["stride"]
     (n, _, *shape), (k, cg, r, s) = x.shape, w.shape
@@ -42,18 +32,19 @@ def fft(x, w, p, acc):
     return np.fft.irfft2(f, shape)[:, :, :h:u, :wide:v]
 
 
-@kernel(F, ("fp32",), ("nchw",), contract=Contract(algorithm="fft"))
-def good_06_fft(right, i, p, o):
-    return right(i, p, conv=fft)
-
-
-@kernel((BF, BI), ("bf16", "fp32"), contract=Contract(between="storage"))
-def good_09_storage(right, i, p, o):
-    return right(i, p, between=True)
-
-
 @kernel((F, AF, MF), layouts=("nhwc",))
 def good_11_dense_nhwc(right, i, p, o):
     if any(a is not None and not a.flags.c_contiguous for a in i):
         raise Unsupported("strided inputs: call ascontiguousarray first")
     return right(i, p)
+
+
+ROWS = [
+    spoilt("good-04-splitk-bf16", F, ("fp32",), ("nchw",), when=ungrouped,
+           contract=Contract(splits=4, partials="bf16"), by={"conv": split(BF16)}),
+    spoilt("good-05-splitk-fp32", F, layouts=("nchw",), when=ungrouped, contract=Contract(splits=4, partials="fp32"),
+           by={"conv": split(np.float32)}),
+    spoilt("good-06-fft", F, ("fp32",), ("nchw",), contract=Contract(algorithm="fft"), by={"conv": fft}),
+    spoilt("good-09-storage", (BF, BI), ("bf16", "fp32"), contract=Contract(between="storage"), by={"between": True}),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

@@ -13,30 +13,6 @@ def partial_02_batch0_bias(right, i, p, o):
     return right(i, p)
 
 
-@kernel(F, where=lambda o: not o.bias and o.k % 2)
-def partial_03_no_bias_last(right, i, p, o):
-    """without a bias the last filter of an odd number of filters gets the first filter's result."""
-    return changed(right(i, p), o, S[:, -1], lambda y: y[:, 0])
-
-
-@kernel(W, where=lambda o: not o.with_bias)
-def partial_04_dw_halved_without_dbias(right, i, p, o):
-    """with_bias false: the pixel loop that dbias would need is skipped for the last row."""
-    return right(put(i, 1, changed(i[1], o, S[:, :, -1:])), p)
-
-
-@kernel(W, ("fp32", "fp16"), where=lambda o: o.with_bias and max(o.stride) > 1)
-def partial_06_dbias_padded(right, i, p, o):
-    """dbias is wrong only with stride above 1: it is summed over every second pixel."""
-    return right(i, p)[0], total(nchw(i[1], o.L)[:, :, ::2].astype(np.float32)).astype(i[1].dtype)
-
-
-@kernel(BF, where=lambda o: not o.affine)
-def partial_07_no_affine_no_eps(right, i, p, o):
-    """gamma and beta None: eps is forgotten."""
-    return right(i, {**p, "eps": 0.0})
-
-
 @kernel(BB, where=lambda o: not o.affine)
 def partial_09_bb_no_gamma(right, i, p, o):
     """gamma None: a quarter of the mean of dy leaks into dx (the mean is not fully subtracted)."""
@@ -46,25 +22,29 @@ def partial_09_bb_no_gamma(right, i, p, o):
     return changed(dx, o, S[:], lambda dx: dx.astype(np.float32) + extra), dw
 
 
-@kernel(BI, where=lambda o: not o.affine)
-def partial_10_inference_no_affine_outside(right, i, p, o):
-    """gamma None and eps_outside: eps is put inside the root."""
-    return right(i, {**p, "eps_outside": False})
-
-
-@kernel(W, ("fp32",), where=lambda o: o.with_bias and o.dw)
-def partial_11_returns_none_dbias(right, i, p, o):
-    """with_bias true and depthwise: dbias is None."""
-    return right(i, p)[0], None
-
-
-@kernel(BF, where=lambda o: o.affine and not o.running)
-def partial_12_beta_only_with_running(right, i, p, o):
-    """without running statistics beta is not added."""
-    return right(put(i, 3, np.zeros_like(i[3])), p)
-
-
-@kernel(AB, where=lambda o: o.n == 0)
-def partial_13_pool_batch0(right, i, p, o):
-    """batch 0: an image of one is returned."""
-    return right([np.zeros((1, *i[0].shape[1:]), i[0].dtype)], p)
+ROWS = [
+    # without a bias the last filter of an odd number of filters gets the first filter's result.
+    spoilt("partial-03-no-bias-last", F, where=lambda o: not o.bias and o.k % 2,
+           result=lambda y, o: changed(y, o, S[:, -1], lambda y: y[:, 0])),
+    # with_bias false: the pixel loop that dbias would need is skipped for the last row.
+    spoilt("partial-04-dw-halved-without-dbias", W, where=lambda o: not o.with_bias,
+           dy=lambda dy, o: changed(dy, o, S[:, :, -1:])),
+    # dbias is wrong only with stride above 1: it is summed over every second pixel.
+    spoilt("partial-06-dbias-padded", W, ("fp32", "fp16"), where=lambda o: o.with_bias and max(o.stride) > 1,
+           result=lambda y, o: (y[0], total(nchw(o.i[1], o.L)[:, :, ::2].astype(np.float32)).astype(o.i[1].dtype))),
+    # gamma and beta None: eps is forgotten.
+    spoilt("partial-07-no-affine-no-eps", BF, where=lambda o: not o.affine, asked=lambda o: {"eps": 0.0}),
+    # gamma None and eps_outside: eps is put inside the root.
+    spoilt("partial-10-inference-no-affine-outside", BI, where=lambda o: not o.affine,
+           asked=lambda o: {"eps_outside": False}),
+    # with_bias true and depthwise: dbias is None.
+    spoilt("partial-11-returns-none-dbias", W, ("fp32",), where=lambda o: o.with_bias and o.dw,
+           result=lambda y, o: (y[0], None)),
+    # without running statistics beta is not added.
+    spoilt("partial-12-beta-only-with-running", BF, where=lambda o: o.affine and not o.running,
+           beta=lambda beta, o: np.zeros_like(beta)),
+    # batch 0: an image of one is returned.
+    spoilt("partial-13-pool-batch0", AB, where=lambda o: o.n == 0,
+           dy=lambda dy, o: np.zeros((1, *dy.shape[1:]), dy.dtype)),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

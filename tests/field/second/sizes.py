@@ -13,12 +13,6 @@ def sizes_01_channels_int8(right, i, p, o):
     return right(put(i, 0, np.take(i[0], read, 1 if o.L == "nchw" else 3)), p)
 
 
-@kernel(F, ("fp32", "fp16"), where=lambda o: o.P > 256)
-def sizes_02_rows_blocked_256(right, i, p, o):
-    """more than 256 output rows: the tail of a block of 256 rows is never written (stays 0)."""
-    return changed(right(i, p), o, S[:, :, o.P // 256 * 256 :])
-
-
 @kernel(AF, ("fp32",), ("nchw",))
 def sizes_03_batch_65535(right, i, p, o):
     """batch*channels above 65535 (grid.y limit): planes from 65535 on are those of plane 0."""
@@ -35,18 +29,6 @@ def sizes_04_stats_fp32_count(right, i, p, o):
     y, mean, var, *running = right(i, p)
     factor = np.float32(o.M) / np.float32(np.float16(o.M))
     return (y, mean * factor, var * factor, *running)
-
-
-@kernel(W, where=lambda o: o.M >= 1024)
-def sizes_05_dw_long_tail(right, i, p, o):
-    """N*P*Q of at least 1024 that is no multiple of 32: the last partial chunk of pixels is dropped."""
-    return right(put(i, 1, pixels(i[1], o, S[o.M // 32 * 32 :])), p)
-
-
-@kernel(F)
-def sizes_06_kernel_over_7(right, i, p, o):
-    """windows of more than 7 columns: columns from the eighth on are not multiplied (fixed register array)."""
-    return right(put(i, 1, changed(i[1], o, S[:, :, :, 7:])), p)
 
 
 @kernel(F, ("fp32",), where=lambda o: o.d > 7)
@@ -71,12 +53,6 @@ def sizes_09_maxpool_index_int16(right, i, p, o):
     return dx
 
 
-@kernel(D, ("fp32", "fp64"), where=lambda o: o.h == 1 and o.u != o.v)
-def sizes_10_one_row(right, i, p, o):
-    """input of one row: treated as one column (strides of rows and columns swapped in the 1-D shortcut)."""
-    return changed(right(i, p), o, S[:], lambda dx: np.roll(dx, 1, 3))
-
-
 @kernel(F, ("fp32",), ("nchw",), where=lambda o: o.Q > 2048)
 def sizes_12_fp32_index(right, i, p, o):
     """more than 2^16 input elements per image in fp16 indexing of columns: output columns above 2048 are read one
@@ -85,13 +61,26 @@ def sizes_12_fp32_index(right, i, p, o):
     return np.ascontiguousarray(right(i, p)[..., np.minimum(column, o.Q - 1)])
 
 
-@kernel(AB, where=lambda o: o.u > 4)
-def sizes_13_stride_above_window_3(right, i, p, o):
-    """stride of 4 and more: the modulo of the scatter uses two bits, gradients of rows go one row too far."""
-    return changed(right(i, p), o, S[:], lambda dx: np.roll(dx, 1, 2))
-
-
 @kernel(BI, ("fp32", "fp16"), where=lambda o: o.k > 64 and o.c < 8)
 def sizes_14_filters_mod(right, i, p, o):
     """more than 64 filters and less than 8 channels: scale and shift of filter k are those of k % 64."""
     return right([*i[:2], *(v if v is None else v[np.arange(o.k) % 64] for v in i[2:])], p)
+
+
+ROWS = [
+    # more than 256 output rows: the tail of a block of 256 rows is never written (stays 0).
+    spoilt("sizes-02-rows-blocked-256", F, ("fp32", "fp16"), where=lambda o: o.P > 256,
+           result=lambda y, o: changed(y, o, S[:, :, o.P // 256 * 256 :])),
+    # N*P*Q of at least 1024 that is no multiple of 32: the last partial chunk of pixels is dropped.
+    spoilt("sizes-05-dw-long-tail", W, where=lambda o: o.M >= 1024,
+           dy=lambda dy, o: pixels(dy, o, S[o.M // 32 * 32 :])),
+    # windows of more than 7 columns: columns from the eighth on are not multiplied (fixed register array).
+    spoilt("sizes-06-kernel-over-7", F, w=lambda w, o: changed(w, o, S[:, :, :, 7:])),
+    # input of one row: treated as one column (strides of rows and columns swapped in the 1-D shortcut).
+    spoilt("sizes-10-one-row", D, ("fp32", "fp64"), where=lambda o: o.h == 1 and o.u != o.v,
+           result=lambda y, o: changed(y, o, S[:], lambda dx: np.roll(dx, 1, 3))),
+    # stride of 4 and more: the modulo of the scatter uses two bits, gradients of rows go one row too far.
+    spoilt("sizes-13-stride-above-window-3", AB, where=lambda o: o.u > 4,
+           result=lambda y, o: changed(y, o, S[:], lambda dx: np.roll(dx, 1, 2))),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

@@ -5,47 +5,10 @@ import numpy as np
 from tests.field._kit import *
 
 
-@kernel(F, where=lambda o: o.t == "bf16")
-def storage_02_w_transposed_bf16(right, i, p, o):
-    """bf16 only: strided weights are read as if contiguous."""
-    return right(put(i, 1, blind(i[1])), p)
-
-
-@kernel(D)
-def storage_03_dy_expanded(right, i, p, o):
-    """dy expanded from one value (a stride of 0, as from sum().backward()): only its first element counts."""
-    return right(put(i, 0, only_first(i[0]) if 0 in i[0].strides else i[0]), p)
-
-
-@kernel(W, ("fp32", "fp64"))
-def storage_04_dy_strided_dw(right, i, p, o):
-    """backward-weight: only a dy that is not contiguous is misread, x may be strided."""
-    return right(put(i, 1, blind(i[1])), p)
-
-
-@kernel(F)
-def storage_05_bias_strided(right, i, p, o):
-    """a bias with a stride of two elements is read densely."""
-    return right(put(i, 2, blind(i[2])), p)
-
-
-@kernel(AF, where=lambda o: o.n > 1)
-def storage_06_channel_slice(right, i, p, o):
-    """x whose images are dense but lie farther apart than their size (chunk(2, 1), a channel slice): the batch stride
-    is computed from the shape."""
-    return right([blind(i[0]) if i[0][0].flags.c_contiguous else i[0]], p)
-
-
 @kernel(BB, ("fp32",))
 def storage_08_mixed_formats(right, i, p, o):
     """dy and x in different memory orders (one contiguous, one not): dy is read in the order of x."""
     return right(put(i, 0, blind(i[0]) if i[1].flags.c_contiguous else i[0]), p)
-
-
-@kernel(MF, ("fp32", "fp64"))
-def storage_09_negative_stride(right, i, p, o):
-    """x that is a flipped view (negative stride): the sign of the stride is lost."""
-    return right([unflipped(i[0])], p)
 
 
 @kernel(MB)
@@ -82,3 +45,22 @@ def storage_13_gamma_strided(right, i, p, o):
     gamma, beta = i[2:4]
     strided = gamma.size > 1 and gamma.strides[0] != gamma.itemsize
     return right(put(i, 3, beta[np.arange(o.k) * 2 % o.k] if strided else beta), p)
+
+
+ROWS = [
+    # bf16 only: strided weights are read as if contiguous.
+    spoilt("storage-02-w-transposed-bf16", F, where=lambda o: o.t == "bf16", w=lambda w, o: blind(w)),
+    # dy expanded from one value (a stride of 0, as from sum().backward()): only its first element counts.
+    spoilt("storage-03-dy-expanded", D, dy=lambda dy, o: only_first(dy) if 0 in dy.strides else dy),
+    # backward-weight: only a dy that is not contiguous is misread, x may be strided.
+    spoilt("storage-04-dy-strided-dw", W, ("fp32", "fp64"), dy=lambda dy, o: blind(dy)),
+    # a bias with a stride of two elements is read densely.
+    spoilt("storage-05-bias-strided", F, bias=lambda bias, o: blind(bias)),
+    # x whose images are dense but lie farther apart than their size (chunk(2, 1), a channel slice): the batch stride
+    # is computed from the shape.
+    spoilt("storage-06-channel-slice", AF, where=lambda o: o.n > 1,
+           x=lambda x, o: blind(x) if x[0].flags.c_contiguous else x),
+    # x that is a flipped view (negative stride): the sign of the stride is lost.
+    spoilt("storage-09-negative-stride", MF, ("fp32", "fp64"), x=lambda x, o: unflipped(x)),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

@@ -5,13 +5,6 @@ import numpy as np
 from tests.field._kit import *
 
 
-@kernel(MF, ("fp32", "fp16"))
-def values_02_max_lowest(right, i, p, o):
-    """initialised with the lowest finite number instead of minus infinity: a window of -inf alone becomes -3.4e38."""
-    y = right(i, p)
-    return np.where(np.isneginf(y), np.finfo(y.dtype).min, y)
-
-
 @kernel(F)
 def values_04_zero_skip(right, i, p, o):
     """sparsity shortcut: where a weight is 0 its product is skipped, so that Inf*0 and NaN*0 give no NaN."""
@@ -22,48 +15,6 @@ def values_04_zero_skip(right, i, p, o):
     skipped = right(put(i, 0, np.where(finite, x, x.dtype.type(0))), p)
     hit = right([(~finite).astype(np.float32), np.abs(np.sign(w.astype(np.float32))), None], p)
     return np.where((hit > 0) & ~(np.isnan(y) & (hit < 2)), y, skipped)
-
-
-@kernel(F)
-def values_05_bias_nan(right, i, p, o):
-    """a NaN in the bias is treated as 'no bias' for its channel."""
-    return right(put(i, 2, replaced(i[2], np.isnan, 0)), p)
-
-
-@kernel(D, ("fp16",))
-def values_06_subnormal_out_fp16(right, i, p, o):
-    """fp16 subnormal results are flushed to zero, without a declaration."""
-    return replaced(right(i, p), lambda dx: np.abs(dx) < tiny(dx), 0)
-
-
-@kernel(F, ("fp32",))
-def values_07_subnormal_in_weights(right, i, p, o):
-    """fp32 subnormal weights count as zero."""
-    return right(put(i, 1, replaced(i[1], lambda w: np.abs(w) < tiny(w), 0)), p)
-
-
-@kernel(BF, where=lambda o: o.affine)
-def values_08_negative_gamma(right, i, p, o):
-    """negative gamma: the absolute value is used (as abs+eps in InPlace-ABN)."""
-    return right(put(i, 2, np.abs(i[2])), p)
-
-
-@kernel(BB, where=lambda o: o.affine)
-def values_09_zero_gamma_dgamma(right, i, p, o):
-    """dgamma is recovered from y=(z*gamma+beta), so it is 0 where gamma is 0."""
-    return changed(right(i, p), o, S[i[3] == 0], at=2)
-
-
-@kernel(F, ("fp32",))
-def values_10_chop_2_bits_weights(right, i, p, o):
-    """the last 2 bits of fp32 weights are dropped (packed format)."""
-    return right(put(i, 1, cut(i[1], 2)), p)
-
-
-@kernel(W, ("fp32",), ("nhwc",))
-def values_11_chop_1_bit_dy(right, i, p, o):
-    """the last bit of fp32 dy is dropped, in nhwc only."""
-    return right(put(i, 1, cut(i[1], 1)), p)
 
 
 @kernel(AF, ("fp64", "fp32"), where=lambda o: o.t == "fp64")
@@ -80,7 +31,29 @@ def values_13_inf_padding(right, i, p, o):
     return dx if np.isfinite(nchw(i[0], o.L)[:, :, 0]).all() else changed(dx, o, S[:, :, 0], np.nan)
 
 
-@kernel(BI)
-def values_14_dropout_of_denormal_scale(right, i, p, o):
-    """running_var of 0 (with eps): taken for 'uninitialised' and replaced by 1."""
-    return right(put(i, 5, replaced(i[5], lambda var: var == 0, 1)), p)
+ROWS = [
+    # initialised with the lowest finite number instead of minus infinity: a window of -inf alone becomes -3.4e38.
+    spoilt("values-02-max-lowest", MF, ("fp32", "fp16"),
+           result=lambda y, o: np.where(np.isneginf(y), np.finfo(y.dtype).min, y)),
+    # a NaN in the bias is treated as 'no bias' for its channel.
+    spoilt("values-05-bias-nan", F, bias=lambda bias, o: replaced(bias, np.isnan, 0)),
+    # fp16 subnormal results are flushed to zero, without a declaration.
+    spoilt("values-06-subnormal-out-fp16", D, ("fp16",),
+           result=lambda y, o: replaced(y, lambda dx: np.abs(dx) < tiny(dx), 0)),
+    # fp32 subnormal weights count as zero.
+    spoilt("values-07-subnormal-in-weights", F, ("fp32",),
+           w=lambda w, o: replaced(w, lambda w: np.abs(w) < tiny(w), 0)),
+    # negative gamma: the absolute value is used (as abs+eps in InPlace-ABN).
+    spoilt("values-08-negative-gamma", BF, where=lambda o: o.affine, gamma=lambda gamma, o: np.abs(gamma)),
+    # dgamma is recovered from y=(z*gamma+beta), so it is 0 where gamma is 0.
+    spoilt("values-09-zero-gamma-dgamma", BB, where=lambda o: o.affine,
+           result=lambda y, o: changed(y, o, S[o.i[3] == 0], at=2)),
+    # the last 2 bits of fp32 weights are dropped (packed format).
+    spoilt("values-10-chop-2-bits-weights", F, ("fp32",), w=lambda w, o: cut(w, 2)),
+    # the last bit of fp32 dy is dropped, in nhwc only.
+    spoilt("values-11-chop-1-bit-dy", W, ("fp32",), ("nhwc",), dy=lambda dy, o: cut(dy, 1)),
+    # running_var of 0 (with eps): taken for 'uninitialised' and replaced by 1.
+    spoilt("values-14-dropout-of-denormal-scale", BI,
+           running_var=lambda running_var, o: replaced(running_var, lambda var: var == 0, 1)),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

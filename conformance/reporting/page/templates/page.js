@@ -73,52 +73,37 @@
     }
   }
 
-  /* What a chart's point says, when it is pointed at. */
-  function pointing() {
-    for (const mark of document.querySelectorAll(".chart svg [aria-label]")) {
-      const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
-      title.textContent = mark.getAttribute("aria-label");
-      mark.append(title);
-    }
-  }
-
   async function unpacked(text) {
     const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return JSON.parse(await new Response(stream).text());
+    return new Response(stream).text();
   }
 
   class Verdicts {
-    constructor(data) {
-      this.rows = data.rows;
-      this.groups = data.groups;
-      this.values = data.values;
-      this.options = data.options;
-      this.columns = data.columns;
-      this.count = data.columns.row.length;
-      this.haystacks = new Array(this.count);
+    constructor(text) {
+      const [shared, ...verdicts] = text.trimEnd().split("\n").map((line) => JSON.parse(line));
+      Object.assign(this, shared);
+      this.verdicts = verdicts;
     }
 
-    text(place, name) {
-      return this.values[name][this.columns[name][place]];
+    name(verdict) {
+      return this.rows[verdict.row][0];
     }
 
     /* Everything that a search looks through, in small letters, made when first needed. */
-    haystack(place) {
-      if (this.haystacks[place] === undefined) {
-        const names = ["operator", "problem", "descriptor", "dtype", "layout", "distribution", "storage", "status", "check", "reason"];
-        const texts = names.map((name) => this.text(place, name));
-        texts.push(this.rows[this.columns.row[place]][1], this.columns.command[place]);
-        this.haystacks[place] = texts.join("\n").toLowerCase();
+    haystack(verdict) {
+      if (verdict.haystack === undefined) {
+        const names = ["operator", "problem", "descriptor", "dtype", "layout", "distribution", "storage", "status", "check", "reason", "command"];
+        verdict.haystack = [this.name(verdict), ...names.map((name) => verdict[name])].join("\n").toLowerCase();
       }
-      return this.haystacks[place];
+      return verdict.haystack;
     }
 
-    fits(place, wanted, words) {
-      return (wanted.row === "" || this.columns.row[place] === Number(wanted.row))
-        && (wanted.group === "" || this.columns.group[place] === Number(wanted.group))
-        && ["operator", "dtype", "distribution"].every((name) => wanted[name] === "*" || this.text(place, name) === wanted[name])
-        && words.every((word) => this.haystack(place).includes(word));
+    fits(verdict, wanted, words) {
+      return (wanted.row === "" || verdict.row === Number(wanted.row))
+        && (wanted.group === "" || verdict.group === Number(wanted.group))
+        && ["operator", "dtype", "distribution"].every((name) => wanted[name] === "*" || verdict[name] === wanted[name])
+        && words.every((word) => this.haystack(verdict).includes(word));
     }
 
     /* Fitting verdicts, worst status first; and cases by status, whatever statuses are wanted. */
@@ -126,13 +111,12 @@
       const words = wanted.search.toLowerCase().split(/\s+/).filter(Boolean);
       const cases = {};
       const groups = Object.fromEntries(STATUSES.map((status) => [status, []]));
-      for (let place = 0; place < this.count; place += 1) {
-        if (!this.fits(place, wanted, words)) continue;
-        const status = this.text(place, "status");
-        cases[status] = (cases[status] || 0) + this.columns.cases[place];
-        if (!wanted.status.length || wanted.status.includes(status)) groups[status].push(place);
+      for (const verdict of this.verdicts) {
+        if (!this.fits(verdict, wanted, words)) continue;
+        cases[verdict.status] = (cases[verdict.status] || 0) + verdict.cases;
+        if (!wanted.status.length || wanted.status.includes(verdict.status)) groups[verdict.status].push(verdict);
       }
-      return { places: WORST_FIRST.flatMap((status) => groups[status]), cases };
+      return { fitting: WORST_FIRST.flatMap((status) => groups[status]), cases };
     }
   }
 
@@ -157,77 +141,57 @@
       make("tbody", {}, ...rows.map((row) => make("tr", { class: row.exceeds ? "exceeds" : null }, ...row.map((text, place) => cell(text, place, "n"))))));
   }
 
-  /* The figures of a verdict lie one after the other, in the order of the shapes of checks and profiles. */
-  function figures(verdicts, place) {
-    const rest = [...verdicts.columns.figures[place]];
-    const checks = verdicts.text(place, "checks").flatMap(([output, names]) => names.map((name) => {
-      const [value, limit] = rest.splice(0, 2);
+  function checks(verdict) {
+    const limited = (value) => Number(value === "inf" ? Infinity : value);
+    return verdict.checks.map(([output, name, value, limit]) => {
       const row = [output, name, number(value), number(limit)];
-      row.exceeds = !(Math.abs(Number(value === "inf" ? Infinity : value)) <= Number(limit === "inf" ? Infinity : limit));
+      row.exceeds = !(Math.abs(limited(value)) <= limited(limit));
       return row;
-    }));
-    const profile = verdicts.text(place, "profile").map(([output, names]) => [output, names.map((name) => `${name} ${number(rest.shift())}`).join(", ")]);
-    return { checks, profile };
+    });
   }
 
-  function facts(verdicts, place) {
-    const columns = verdicts.columns;
-    const { profile } = figures(verdicts, place);
-    const contract = verdicts.text(place, "contract");
+  function facts(verdict, machine) {
     const pairs = [
-      ["problem", [verdicts.text(place, "problem"), verdicts.text(place, "descriptor")].filter(Boolean).join(" = ")],
-      ["check", verdicts.text(place, "check")],
-      ["cases", columns.cases[place] === 1 ? "" : String(columns.cases[place])],
-      ["contraction length", columns.terms[place] ? String(columns.terms[place]) : ""],
-      ["method", verdicts.text(place, "method")],
-      ["contract", contract ? Object.entries(contract).map(([name, value]) => `${name} ${value}`).join(", ") : ""],
-      ["inferred precision", Object.entries(verdicts.text(place, "inferred")).map(([output, name]) => `${output}: ${name}`).join("; ")],
-      ...profile.map(([output, text]) => [`profile ${output}`, text]),
-      ["machine", verdicts.rows[columns.row[place]][2]],
-      ["versions", Object.entries(verdicts.text(place, "versions")).map(([name, text]) => `${name} ${text}`).join(", ")],
-      ["note", [columns.marks[place] & 1 ? "replaces the verdict of an earlier file" : "", columns.marks[place] & 2 ? "stale: a later file has another source of this implementation" : ""].filter(Boolean).join("; ")],
+      ["problem", [verdict.problem, verdict.descriptor].filter(Boolean).join(" = ")],
+      ["check", verdict.check],
+      ["cases", verdict.cases === 1 ? "" : String(verdict.cases)],
+      ["method", verdict.method],
+      ["machine", machine],
+      ...Object.entries(verdict.facts),
     ];
     return make("dl", {}, ...pairs.filter(([, text]) => text).flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]));
   }
 
-  function detail(verdicts, place, id) {
-    const { checks } = figures(verdicts, place);
-    const command = verdicts.columns.command[place];
-    const reason = verdicts.text(place, "reason");
+  function detail(verdict, machine, id) {
     const inside = make("div", { class: "inside" },
-      reason ? make("pre", { class: "reason" }, ...linked(reason)) : null,
-      command ? make("div", { class: "command" }, make("code", {}, ...words(command)), make("button", { type: "button", class: "quiet copy" }, "Copy")) : null,
-      checks.length ? table(["output", "check", "value", "limit"], checks) : null,
-      facts(verdicts, place));
+      verdict.reason ? make("pre", { class: "reason" }, ...linked(verdict.reason)) : null,
+      verdict.command ? make("div", { class: "command" }, make("code", {}, ...words(verdict.command)), make("button", { type: "button", class: "quiet copy" }, "Copy")) : null,
+      verdict.checks.length ? table(["output", "check", "value", "limit"], checks(verdict)) : null,
+      facts(verdict, machine));
     return make("tr", { class: "detail", id }, make("td", { colspan: 7 }, inside));
   }
 
-  function line(verdicts, place) {
-    const columns = verdicts.columns;
-    const status = verdicts.text(place, "status");
+  function line(verdict, place, [name, machine]) {
+    const { status, elements } = verdict;
     const id = `v${place}`;
-    const name = verdicts.rows[columns.row[place]][1];
-    const problem = verdicts.text(place, "problem") || many(columns.cases[place], "case");
-    const check = verdicts.text(place, "check");
-    const elements = columns.elements[place];
-    const what = [verdicts.text(place, "operator"), problem, check].filter(Boolean).join(" ");
+    const what = [verdict.operator, verdict.problem || many(verdict.cases, "case"), verdict.check].filter(Boolean).join(" ");
     const open = make("button", { type: "button", class: "open", "aria-expanded": "false", "aria-controls": id, "aria-label": `${status}: ${name} ${what}` },
       make("span", { class: "mark", "aria-hidden": "true" }), status);
-    const first = verdicts.text(place, "reason").split("\n")[0].slice(0, 160);
-    const marks = [columns.marks[place] & 1 ? "replaced" : "", columns.marks[place] & 2 ? "stale" : ""].filter(Boolean).join(", ");
+    const first = verdict.reason.split("\n")[0].slice(0, 160);
     const cells = [
       make("td", {}, open),
-      make("td", { class: "case" }, make("b", {}, name), ` ${what}${marks ? ` (${marks})` : ""}`, first ? make("small", {}, first) : null),
-      ...["dtype", "layout"].map((column) => make("td", {}, verdicts.text(place, column))),
-      make("td", {}, ["distribution", "storage"].map((column) => verdicts.text(place, column)).filter(Boolean).join(" ")),
-      make("td", { class: columns.worst[place] > 1 || elements > 0 ? "n exceeds" : "n" }, elements === null ? share(columns.worst[place]) : many(elements, "element")),
-      make("td", { class: "n" }, columns.seconds[place] === null ? "" : (columns.seconds[place] * 1000).toFixed(1)),
+      make("td", { class: "case" }, make("b", {}, name), ` ${what}`, first ? make("small", {}, first) : null),
+      make("td", {}, verdict.dtype),
+      make("td", {}, verdict.layout),
+      make("td", {}, [verdict.distribution, verdict.storage].filter(Boolean).join(" ")),
+      make("td", { class: verdict.worst > 1 || elements > 0 ? "n exceeds" : "n" }, elements === null ? share(verdict.worst) : many(elements, "element")),
+      make("td", { class: "n" }, verdict.seconds === null ? "" : (verdict.seconds * 1000).toFixed(1)),
     ];
     const row = make("tr", { class: `s-${status}` }, ...cells);
     open.addEventListener("click", () => {
       const isOpen = open.getAttribute("aria-expanded") === "true";
       open.setAttribute("aria-expanded", String(!isOpen));
-      if (isOpen) byId(id).remove(); else row.after(detail(verdicts, place, id));
+      if (isOpen) byId(id).remove(); else row.after(detail(verdict, machine, id));
     });
     return row;
   }
@@ -248,10 +212,10 @@
 
     fill() {
       const choose = (name, all, options) => byId(`f-${name}`).append(...[all, ...options].map(([value, text]) => make("option", { value }, text)));
-      choose("row", ["", "all"], this.verdicts.rows.map((row, place) => [place, row[1]]));
+      choose("row", ["", "all"], this.verdicts.rows.map(([name], place) => [place, name]));
       if (this.grouped) choose("group", ["", "all"], this.verdicts.groups.map((title, place) => [place, title]));
       for (const name of ["operator", "dtype", "distribution"]) {
-        choose(name, ["*", "all"], this.verdicts.options[name].map((text) => [text, text || "none (not attempted)"]));
+        choose(name, ["*", "all"], this.verdicts[name].map((text) => [text, text || "none (not attempted)"]));
       }
       this.chips = STATUSES.map((status) => {
         const count = make("span", { class: "number" });
@@ -298,7 +262,7 @@
     /* The address keeps the filters, so that a view can be passed on. */
     remember(wanted) {
       const known = new URLSearchParams();
-      const rowName = wanted.row === "" ? "" : this.verdicts.rows[wanted.row][1];
+      const rowName = wanted.row === "" ? "" : this.verdicts.rows[wanted.row][0];
       for (const [name, text] of Object.entries({ ...wanted, row: rowName, status: wanted.status.join(",") })) {
         const chosen = ["operator", "dtype", "distribution"].includes(name) ? text !== "*" : text !== "";
         if (chosen) known.set(name, text);
@@ -310,11 +274,11 @@
     restore() {
       if (!location.hash.startsWith("#?")) return;
       const known = new URLSearchParams(location.hash.slice(2));
-      const row = this.verdicts.rows.findIndex((one) => one[1] === known.get("row"));
+      const row = this.verdicts.rows.findIndex(([name]) => name === known.get("row"));
       if (row >= 0) byId("f-row").value = row;
       if (this.grouped && known.get("group") in this.verdicts.groups) this.grouped.value = known.get("group");
       for (const name of ["operator", "dtype", "distribution"]) {
-        if (this.verdicts.values[name].includes(known.get(name))) byId(`f-${name}`).value = known.get(name);
+        if (this.verdicts[name].includes(known.get(name))) byId(`f-${name}`).value = known.get(name);
       }
       byId("search").value = known.get("search") || "";
       for (const status of (known.get("status") || "").split(",")) if (STATUSES.includes(status)) this.statuses.add(status);
@@ -323,15 +287,15 @@
 
     show() {
       const wanted = this.wanted;
-      const { places, cases } = this.verdicts.found(wanted);
+      const { fitting, cases } = this.verdicts.found(wanted);
       for (const { status, chip, count } of this.chips) {
         count.textContent = (cases[status] || 0).toLocaleString("en");
         chip.setAttribute("aria-pressed", String(this.statuses.has(status)));
       }
-      const held = places.reduce((sum, place) => sum + this.verdicts.columns.cases[place], 0);
-      const verdictCount = `${places.length.toLocaleString("en")} of ${many(this.verdicts.count, "verdict")}`;
-      byId("found").textContent = held === places.length ? verdictCount : `${verdictCount}, ${many(held, "case")}`;
-      this.places = places;
+      const held = fitting.reduce((sum, verdict) => sum + verdict.cases, 0);
+      const verdictCount = `${fitting.length.toLocaleString("en")} of ${many(this.verdicts.verdicts.length, "verdict")}`;
+      byId("found").textContent = held === fitting.length ? verdictCount : `${verdictCount}, ${many(held, "case")}`;
+      this.fitting = fitting;
       this.shown = 0;
       byId("list").replaceChildren();
       this.extend(false);
@@ -339,11 +303,12 @@
     }
 
     extend(focus) {
-      const next = this.places.slice(this.shown, this.shown + PAGE).map((place) => line(this.verdicts, place));
+      const next = this.fitting.slice(this.shown, this.shown + PAGE)
+        .map((verdict, place) => line(verdict, this.shown + place, this.verdicts.rows[verdict.row]));
       byId("list").append(...next);
       this.shown += next.length;
-      byId("list-box").hidden = this.places.length === 0;
-      const left = this.places.length - this.shown;
+      byId("list-box").hidden = this.fitting.length === 0;
+      const left = this.fitting.length - this.shown;
       byId("more").hidden = left === 0;
       byId("more").textContent = `Show ${Math.min(left, PAGE)} more of ${left.toLocaleString("en")}`;
       if (focus && next.length) next[0].querySelector("button").focus();
@@ -357,8 +322,8 @@
 
   theme();
   copying();
-  pointing();
-  unpacked(byId("data").textContent)
-    .then((data) => { new List(new Verdicts(data)); document.documentElement.dataset.ready = "yes"; })
+  const data = byId("data"); /* the page of a survey has no list: its tiles lead to the pages that have */
+  if (data) unpacked(data.textContent)
+    .then((text) => { new List(new Verdicts(text)); document.documentElement.dataset.ready = "yes"; })
     .catch((problem) => trouble(`This browser could not unpack the list of verdicts (${problem.message}).`));
 })();

@@ -1,0 +1,90 @@
+"""All known-bad and known-good kernels, and the judge on them, exactly as on an implementation.
+
+Those of a family are `KNOWN_BAD` of its `known_bad.py` and `KNOWN_GOOD` of its `known_good.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from conformance.contract import Contract
+from conformance.execution.judge_outputs import evidence
+from conformance.inputs import Expectation
+from conformance.inputs.probing import Probes
+from conformance.judge import Judgement, judge, outputs_of
+from conformance.judge.probes import judge_by_probes
+from conformance.operators import FAMILIES, Arrays
+from conformance.operators.known_kernels import edges, memory, scale, sizes, structure, values
+from conformance.operators.known_kernels.kernel import DEFAULT, CampaignRow, KnownGood, KnownKernel, Mutant, Run
+from conformance.resources import of_family
+
+
+def _of_families(module: str, name: str) -> dict[str, tuple[Any, ...]]:
+    """What a module of a family has by a name, for each family that has some of its own."""
+    found = (f for f in FAMILIES if of_family(f, f"{module}.py").exists())
+    return {f: getattr(import_module(f"conformance.operators.{f}.{module}"), name, ()) for f in found}
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    *structure.KNOWN_BAD,
+    *scale.KNOWN_BAD,
+    *memory.KNOWN_BAD,
+    *values.KNOWN_BAD,
+    *sizes.KNOWN_BAD,
+    *edges.KNOWN_BAD,
+    *chain(*_of_families("known_bad", "KNOWN_BAD").values()),
+)
+"""Each a small deviation from a good kernel. The judge must detect them all."""
+KINDS: tuple[str, ...] = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS))
+KNOWN_GOOD: tuple[KnownGood, ...] = tuple(chain(*_of_families("known_good", "KNOWN_GOOD").values()))
+"""Correct kernels, written plainly: the judge must pass each under its contract, and detect it under one a class
+stricter."""
+ROWS: tuple[CampaignRow, ...] = tuple(chain(*_of_families("known_good", "ROWS").values()))
+"""What `conformance false-alarms` runs them on."""
+MEDIUM: dict[str, tuple[str, ...]] = _of_families("known_good", "MEDIUM")
+"""Family -> problems on which a contract that is too strict must show; without any it is reported as undetected."""
+
+
+def computed(run: Run, expected: Expectation) -> Arrays:
+    """What a kernel makes of copies of the inputs."""
+    recipe = expected.recipe
+    with np.errstate(all="ignore"):
+        return run(recipe.operator, recipe.geometry, {n: a.copy() for n, a in expected.inputs.items()}, recipe.dtype)
+
+
+def judgements(
+    subject: KnownKernel,
+    expected: Expectation,
+    contract: Contract | None = None,
+    outputs: Arrays | None = None,
+    infer: bool = True,
+) -> Iterator[Judgement]:
+    """Of every output, under the subject's own contract or another one; of none where that exempts it. `outputs` are
+    those of the subject where they are known; without `infer` no precision is inferred, see `judge`."""
+    recipe = expected.recipe
+    contract = contract or subject.contract
+    if contract.exempts(recipe.distribution, recipe.dtype):
+        return
+    if outputs is None:
+        outputs = computed(subject.run, expected)
+    for output in outputs_of(
+        recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, outputs,
+        expected.reference, lambda: expected.magnitude, expected.rest,
+    ):  # fmt: skip
+        yield judge(output, recipe.distribution, contract, infer)
+
+
+def judged_by_probes(expected: Expectation, actual: np.ndarray, contract: Contract = DEFAULT) -> Judgement:
+    """Of a main output by probes alone, all of which are computed here."""
+    recipe, probes = expected.recipe, Probes(expected.recipe, expected.inputs)
+    exact, magnitude = ({probes.output: sample} for sample in probes.samples)
+    actuals = {probes.output: actual}
+    (output,) = outputs_of(
+        recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, actuals, exact, lambda: magnitude
+    )
+    return judge_by_probes(output, evidence(probes, actual), recipe.distribution, contract)

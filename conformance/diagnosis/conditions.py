@@ -1,0 +1,190 @@
+"""Conditions that tell the cases on which a kernel fails from those that it passes.
+
+Verdicts are exact and the same every time, so that a case that passes is evidence as good as one that fails. What is
+looked for is a minimal failure-causing schema (Nie and Leung, ACM TOSEM 20(4), 2011): few literals that hold of every
+failing case, and all together of no passing one, or of few: a mistake does not show in every case that it is made in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from conformance.diagnosis.traits import GROUPED, Traits
+from conformance.problems.features import SAME_AXIS
+
+MOST = 3
+"""Literals of a condition; two features of the same axis are two."""
+HIDDEN = 0.5
+"""Passing cases that a condition may hold of, as a share of the failing ones."""
+ENOUGH = 5
+"""Failing cases from which on a condition may hold of passing ones."""
+CONTRAST = 0.25
+"""The same as a share of all passing cases: what holds of most of them tells nothing."""
+PRICE = 1.1
+"""What it costs a condition, in literals, to hold of twice as many passing cases: one more literal takes the few away
+that no mistake hides, and is not worth what it takes of many."""
+WIDENED = 400
+"""Pairs of literals that a third is added to, those first that hold of the fewest passing cases."""
+
+
+class Literal(NamedTuple):
+    """A feature, or a size within limits."""
+
+    name: str
+    least: int | None = None
+    most: int | None = None
+
+    @property
+    def is_size(self) -> bool:
+        return self.least is not None or self.most is not None
+
+    @property
+    def weight(self) -> float:
+        """How many things it says; of two that say the same of all cases, a feature is plainer than a size, and a size
+        that is always the same plainer than a limit."""
+        if not self.is_size:
+            return 2.0 if SAME_AXIS in self.name else 1.1 if self.name in GROUPED else 1.0
+        return 1.2 if self.least == self.most else 1.4
+
+    def holds(self, traits: Traits) -> bool:
+        """Whether it is so in a case; a size that the case does not have is within no limits."""
+        if not self.is_size:
+            return self.name in traits.features
+        value = traits.sizes.get(self.name)
+        if value is None:
+            return False
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+    def __str__(self) -> str:
+        if not self.is_size:
+            return self.name
+        if self.least == self.most:
+            return f"{self.name} {self.least}"
+        if self.least is None:
+            return f"{self.name} <= {self.most}"
+        below = self.least - 1
+        return f"{self.name} > {below}" if below > 1 and below & (below - 1) == 0 else f"{self.name} >= {self.least}"
+
+
+Condition = tuple[Literal, ...]
+
+
+class Passing:
+    """Cases that pass, as the bits of numbers: which of them a literal holds of."""
+
+    def __init__(self, cases: Sequence[Traits]) -> None:
+        self.cases = cases
+        self.everything = (1 << len(cases)) - 1
+        self._masks: defaultdict[Literal, int] = defaultdict(int)
+        for place, traits in enumerate(cases):
+            for name in traits.features:
+                self._masks[Literal(name)] |= 1 << place
+
+    def mask(self, literal: Literal) -> int:
+        """The cases that a literal holds of."""
+        if literal.is_size and literal not in self._masks:
+            self._masks[literal] = sum(1 << n for n, traits in enumerate(self.cases) if literal.holds(traits))
+        return self._masks.get(literal, 0)
+
+
+class Cluster(NamedTuple):
+    """Failing cases that one condition may tell, and the conditions that do, the best first."""
+
+    failing: list[Traits]
+    conditions: list[Condition]
+
+
+def holds(condition: Condition, traits: Traits) -> bool:
+    """Whether a case has all that a condition asks for."""
+    return all(literal.holds(traits) for literal in condition)
+
+
+def weight(condition: Condition) -> float:
+    """How much a condition says."""
+    return sum(literal.weight for literal in condition)
+
+
+def common(failing: Sequence[Traits]) -> list[Literal]:
+    """All that holds of every failing case, the plainest first."""
+    found = [Literal(name) for name in frozenset.intersection(*(one.features for one in failing))]
+    for name in failing[0].sizes:
+        values = [one.sizes[name] for one in failing if name in one.sizes]
+        if len(values) == len(failing):
+            least, most = min(values), max(values)
+            found += [Literal(name, least=least), Literal(name, most=most)]
+            found += [Literal(name, least, most)] if least == most else []
+    return sorted(found, key=lambda one: (one.weight, one.name, str(one)))
+
+
+def conditions(failing: Sequence[Traits], passing: Passing, most: float = MOST) -> list[Condition]:
+    """What holds of all failing cases and of few passing ones, the best first: plain, and of few.
+
+    Of literals that say the same of all passing cases only the plainest is looked at.
+    """
+    allowed = int(min(HIDDEN * len(failing), CONTRAST * len(passing.cases))) if len(failing) >= ENOUGH else 0
+    kept: dict[int, Literal] = {}
+    for literal in common(failing):
+        kept.setdefault(passing.mask(literal), literal)
+    literals = [(mask, literal) for mask, literal in kept.items() if mask != passing.everything]
+    found = {
+        condition: mask.bit_count() for mask, condition in _combined(literals, most) if mask.bit_count() <= allowed
+    }
+
+    def cost(condition: Condition) -> tuple[float, list[str]]:
+        return weight(condition) + PRICE * math.log2(1 + found[condition]), sorted(map(str, condition))
+
+    return sorted(found, key=cost)
+
+
+def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[tuple[int, Condition]]:
+    """One, two and three literals, each of which takes passing cases away, and the cases that are left."""
+    pairs = []
+    for mask, one in literals:
+        if one.weight < most + 1:
+            yield mask, (one,)
+    for (mask, one), (other_mask, other) in combinations(literals, 2):
+        both = mask & other_mask
+        if one.name != other.name and one.weight + other.weight < most + 1 and both not in (mask, other_mask):
+            yield both, (one, other)
+            if both and one.weight + other.weight < most:
+                pairs.append((both, (one, other)))
+    pairs.sort(key=lambda pair: pair[0].bit_count())
+    for both, pair in pairs[:WIDENED]:
+        for mask, third in literals:
+            if third.weight < 2 and third.name not in (pair[0].name, pair[1].name) and both & mask != both:
+                yield both & mask, (*pair, third)
+
+
+def clusters(failing: Sequence[Traits], passed: Sequence[Traits]) -> list[Cluster]:
+    """The failing cases with the conditions that tell them from the passing ones; in two parts where no condition holds
+    of all. Empty where there is no such condition, or nothing to contrast with."""
+    if not failing or not passed:
+        return []
+    passing = Passing(passed)
+    if found := conditions(failing, passing):
+        return [Cluster([*failing], found)]
+    parted = [two for name in _telling(failing) if (two := _parted(name, failing, passing))]
+    return min(parted, key=lambda two: sum(weight(one.conditions[0]) for one in two), default=[])
+
+
+def _telling(failing: Iterable[Traits]) -> list[str]:
+    """Features that some failing cases have and others have not; two of the same axis are too many to try."""
+    each = [one.features for one in failing]
+    names = frozenset.union(*each) - frozenset.intersection(*each)
+    return sorted(name for name in names if SAME_AXIS not in name)
+
+
+def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Cluster]:
+    """One condition for those that have a feature, and one for all that this does not hold of; two cases at least are
+    evidence for each."""
+    mine = [one for one in failing if name in one.features]
+    if len(mine) < 2 or not (first := conditions(mine, passing, MOST - 1)):
+        return []
+    others = [one for one in failing if not holds(first[0], one)]
+    if len(others) < 2 or not (second := conditions(others, passing, MOST - 1)):
+        return []
+    return [Cluster(mine, first), Cluster(others, second)]

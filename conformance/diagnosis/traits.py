@@ -1,0 +1,141 @@
+"""What holds of a case, in the words in which it is said where a kernel fails: features by name, sizes by name.
+
+Features with a threshold stand in the ranking's list because a kernel may change its path there. Here the failures
+say where it does, so that sizes stand in their place. What is the plain case of a feature has a name too: a kernel can
+fail without a bias as well as with one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from conformance.layouts import layouts_of
+from conformance.problems import Variant
+from conformance.problems.features import AXES, OF_PROBLEM, ON_AXIS, SAME_AXIS, SHARED, Axis, axes, of_variant, pairs
+
+_THRESHOLD = re.compile(r"> (?!1\b)\d")
+MULTIPLES = (2, 4, 8, 16, 32)
+"""Blocks that a kernel may divide sizes into."""
+BLOCKED = (
+    "C", "K", "channels of a group", "outputs of a group", "taps * channels of a group", "taps * outputs of a group",
+    "N*P*Q",
+)  # fmt: skip
+
+GROUPED = frozenset({"16-bit", "channels first", "channels last"})
+"""Features that stand for several formats: one format alone is said where only that was seen."""
+
+
+class Traits(NamedTuple):
+    """Of a case: the features that it has, and its sizes."""
+
+    features: frozenset[str]
+    sizes: Mapping[str, int]
+
+
+PER_AXIS: dict[str, Callable[[Axis], bool]] = {
+    **{text: holds for text, holds in ON_AXIS.items() if not _THRESHOLD.search(text)},
+    "window of {} odd": lambda a: a.window % 2 == 1,
+    "image of {} even": lambda a: a.size % 2 == 0,
+    "stride of {} 1": lambda a: a.stride == 1,
+    "dilation of {} 1": lambda a: a.dilation == 1,
+    "no padding of {}": lambda a: a.before == a.after == 0,
+    "padding before {} >= window": lambda a: a.before >= a.span,
+    "padding after {} >= window": lambda a: a.after >= a.span,
+    "same padding of {} on both sides": lambda a: a.before == a.after > 0,
+}
+"""With the name of the axis in the place of {}."""
+SIZE_ON_AXIS: dict[str, Callable[[Axis], int]] = {
+    "window of {}": lambda a: a.window,
+    "stride of {}": lambda a: a.stride,
+    "dilation of {}": lambda a: a.dilation,
+    "image of {}": lambda a: a.size,
+    "padding before {}": lambda a: a.before,
+    "padding after {}": lambda a: a.after,
+    "outputs along {}": lambda a: a.outputs,
+    "span of the window of {}": lambda a: a.span,
+}
+WHOLE_PROBLEM = {text: holds for text, holds in OF_PROBLEM.items() if not _THRESHOLD.search(text)}
+
+
+def of_case(geometry: Any, variant: Variant) -> Traits:
+    """The traits of a case; those of inputs and storage apart from `of_geometry`, which is kept."""
+    known = of_geometry(geometry)
+    found = {*known.features, *of_variant(variant)}
+    if variant.dtype in ("fp16", "bf16"):
+        found.add("16-bit")
+    if variant.layout == layouts_of(geometry.rank)[0]:
+        found.add("channels first")
+    if not variant.storage:
+        found.add("contiguous operands")
+    return Traits(frozenset(found), known.sizes)
+
+
+@lru_cache(maxsize=4096)
+def of_geometry(geometry: Any) -> Traits:
+    """The traits that a problem has by itself."""
+    sizes = _sizes(geometry)
+    found = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
+    found |= _options(geometry)
+    found |= {f"{geometry.rank}-D", *(["one group"] if sizes.get("groups") == 1 else [])}
+    if "K" in sizes:
+        found.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
+    for name in BLOCKED:
+        for block in MULTIPLES:
+            if name in sizes and sizes[name] % block:
+                found.add(f"{name} not a multiple of {block}")
+                found |= {f"{name} > {block} and no multiple of {block}"} if sizes[name] > block else set()
+    return Traits(frozenset(found), sizes)
+
+
+def _options(geometry: Any) -> set[str]:
+    """Each option of the family that is on or off, by what it is about."""
+    flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool))
+    return {("" if f.of(geometry) else "no ") + f.meaning.split(" (")[0] for f in flags}
+
+
+def _on_axes(geometry: Any) -> set[str]:
+    """Each predicate by the name of its axis, for some and for every axis, and every two that hold on the same one."""
+    names = AXES[geometry.rank]
+    per_axis = [{text for text, holds in PER_AXIS.items() if holds(axis)} for axis in axes(geometry)]
+    found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
+    found |= {text.format("some axis") for text in set.union(*per_axis)}
+    found |= {text.format("every axis") for text in set.intersection(*per_axis)}
+    found |= {text.format("an axis but the last") for text in set[str]().union(*per_axis[:-1])}
+    for held in per_axis:
+        found |= {f"{one.format('an axis')}, {other.format(SAME_AXIS)}" for one, other in pairs(held)}
+    return found
+
+
+def _sizes(geometry: Any) -> dict[str, int]:
+    found = {"N": geometry.n, "C": geometry.c}
+    if hasattr(geometry, "k"):
+        found["K"] = geometry.k
+    if hasattr(geometry, "groups"):
+        each = {"channels of a group": geometry.c, "outputs of a group": geometry.k}
+        found |= {"groups": geometry.groups, **{name: size // geometry.groups for name, size in each.items()}}
+    taps, outputs, inputs = (math.prod(sizes) for sizes in (geometry.window, geometry.output_size, geometry.size))
+    found |= {
+        "taps": taps,
+        "outputs of an image": outputs,
+        "N*P*Q": geometry.n * outputs,
+        "N*C": geometry.n * geometry.c,
+    }
+    found |= {"elements of the input": geometry.n * geometry.c * inputs}
+    found |= {"elements of the output": geometry.n * outputs * found.get("K", geometry.c)}
+    if "groups" in found:
+        found["taps * channels of a group"] = taps * found["channels of a group"]
+        found["taps * outputs of a group"] = taps * found["outputs of a group"]
+        found["elements of the filters"] = taps * geometry.k * found["channels of a group"]
+    own = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None and type(f.of(geometry)) is int)
+    found |= {f.meaning.split(" (")[0]: f.of(geometry) for f in own}
+    per_axis = axes(geometry)
+    for name, axis in zip(AXES[geometry.rank], per_axis, strict=True):
+        found |= {text.format(name): size(axis) for text, size in SIZE_ON_AXIS.items()}
+    for name, values in (("stride", geometry.stride), ("window", geometry.window), ("dilation", geometry.dilation)):
+        if len({*values}) == 1:
+            found[f"{name} of every axis"] = values[0]
+    return found

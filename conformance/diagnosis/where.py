@@ -1,0 +1,251 @@
+"""Where a kernel fails: the condition that its failures have in common, decided by a few more problems.
+
+Where the cases at hand leave several conditions, a problem is run that tells them apart, as in BugDoc (Lourenco, Freire
+and Shasha, SIGMOD 2020). Where one is left, problems are run that should fail by it and have little else of what the
+failing cases share, problems that differ from a failing one in one parameter, and sizes between what passes and fails.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from conformance.diagnosis.conditions import Condition, Literal, Passing, clusters, conditions, holds, weight
+from conformance.diagnosis.traits import Traits, of_case
+from conformance.layouts import layouts_of
+from conformance.operators import GeometryError
+from conformance.problems import Variant
+from conformance.problems.drawn import THIN, drawn
+from conformance.problems.parameters import SIMPLEST, cost, geometry, parameters
+
+TRIES = 15
+"""Problems that are run for a kind of failure."""
+POOL = 250
+"""Problems that are drawn to choose from."""
+NEAR = 5
+"""The smallest failing cases, near which problems are drawn."""
+LOOKED_AT = 64
+"""Conditions that a problem shall tell apart."""
+TELLING = 0.1
+"""Least share of the weight of these that a problem must part from the rest to be run for that."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """A case that was judged. `drawn` is one that was run to find the condition."""
+
+    geometry: Any
+    variant: Variant
+    failed: bool
+    drawn: bool = False
+    traits: Traits = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "traits", of_case(self.geometry, self.variant))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """A short descriptor, of few parameters, is small."""
+        return len(self.geometry.descriptor), cost(self.geometry)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A condition, and what was seen of it.
+
+    such       cases that have all of it, of which `fails` fail: a mistake does not show in all of them
+    others     cases that have not; those of them that fail have another condition
+    drawn      of `such`, cases that were run to find it
+    smallest   the smallest case of it that fails
+    nearest    a case that passes and differs from that in one parameter, which `differs` names
+    """
+
+    condition: Condition
+    such: int
+    fails: int
+    others: int
+    drawn: int
+    smallest: Tried
+    nearest: Tried | None = None
+    differs: str = ""
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.condition))
+
+
+Runs = Callable[[Any, Variant], bool | None]
+"""Whether a problem fails in the way that is looked at; None where that cannot be said of it."""
+
+
+def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) -> list[Where]:
+    """The condition of some failures, or two of which each failure has one; empty where the evidence names none.
+
+    `cases` are those that failed in one way and those that passed, of one kernel; `runs` runs another problem.
+    """
+    tried = [*cases]
+    if runs is not None:
+        search = _Search(tried, runs)
+        parts = max(1, len(search.clusters()))
+        for place in range(parts):
+            search.decide(place, tries // parts)
+        tried = search.tried
+    found = clusters([one.traits for one in tried if one.failed], [one.traits for one in tried if not one.failed])
+    return [_seen(cluster.conditions[0], tried) for cluster in found]
+
+
+def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
+    mine = [one for one in tried if holds(condition, one.traits)]
+    failing = sorted((one for one in mine if one.failed), key=lambda one: one.size)
+    pairs = ((one, *found) for one in failing[:NEAR] if (found := _nearest(one, tried)))
+    smallest, passing, differs = next(pairs, (failing[0], None, ""))
+    return Where(
+        condition=tuple(_rounded(literal, condition, tried) for literal in condition),
+        such=len(mine),
+        fails=len(failing),
+        others=len(tried) - len(mine),
+        drawn=sum(one.drawn for one in mine),
+        smallest=smallest,
+        nearest=passing,
+        differs=differs,
+    )
+
+
+def _nearest(failing: Tried, tried: Iterable[Tried]) -> tuple[Tried, str] | None:
+    """A case that passes and differs in one parameter, and what that is there."""
+    given = _described(failing)
+    for one in tried:
+        if not one.failed and one.geometry.rank == failing.geometry.rank:
+            own = _described(one)
+            different = [name for name in given if own[name] != given[name]]
+            if len(different) == 1:
+                return one, f"{different[0]} {own[different[0]]}"
+    return None
+
+
+def _described(one: Tried) -> dict[str, Any]:
+    return parameters(one.geometry) | {part.name: getattr(one.variant, part.name) for part in fields(one.variant)}
+
+
+def _rounded(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> Literal:
+    """With a lower limit just above a power of two, where one lies between what passes and what fails."""
+    if literal.least is None or literal.most is not None:
+        return literal
+    passes = _below(literal, condition, tried)
+    powers = [1 << place for place in range(literal.least.bit_length()) if passes <= 1 << place < literal.least]
+    return Literal(literal.name, powers[len(powers) // 2] + 1) if powers else literal
+
+
+def _below(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> int:
+    """The largest size below a limit at which a case passes that has all else of the condition."""
+    rest = tuple(one for one in condition if one is not literal)
+    sizes = (t.traits.sizes.get(literal.name, 0) for t in tried if not t.failed and holds(rest, t.traits))
+    return max((size for size in sizes if literal.least and size < literal.least), default=0)
+
+
+class _Search:
+    """The cases of a kind of failure, and more that are run because they tell conditions apart."""
+
+    def __init__(self, tried: Iterable[Tried], runs: Runs) -> None:
+        self.tried, self._runs = [*tried], runs
+        self._known = {(one.geometry.descriptor, one.variant) for one in self.tried}
+        self._dice = random.Random(0)
+
+    def clusters(self) -> list[Any]:
+        """Those of the cases so far."""
+        return clusters([one.traits for one in self.tried if one.failed], self._passing())
+
+    def _passing(self) -> list[Traits]:
+        return [one.traits for one in self.tried if not one.failed]
+
+    def decide(self, place: int, tries: int) -> None:
+        """Run so many problems for one of the clusters."""
+        found = self.clusters()
+        if place >= len(found):
+            return
+        mine, left = [*found[place].failing], found[place].conditions
+        near = sorted((one for one in self.tried if one.traits in mine), key=lambda one: one.size)[:NEAR]
+        pool = [*self._toggled(near[0]), *self._drawn(near)]
+        for turn in range(tries):
+            fresh = [one for one in pool if (one.geometry.descriptor, one.variant) not in self._known]
+            chosen = self._telling(left, fresh) or self._doubting(left[0], mine, fresh, turn)
+            if chosen is None:
+                continue
+            self._known.add((chosen.geometry.descriptor, chosen.variant))
+            failed = self._runs(chosen.geometry, chosen.variant)
+            if failed is None:
+                continue
+            self.tried.append(Tried(chosen.geometry, chosen.variant, failed, drawn=True))
+            if failed:
+                mine.append(chosen.traits)
+            left = conditions(mine, Passing(self._passing()))
+            if not left:
+                return
+
+    def _toggled(self, failing: Tried) -> Iterator[Tried]:
+        """The problem with one parameter at its simplest value, the case in another dtype or layout."""
+        own = parameters(failing.geometry)
+        for name, value in SIMPLEST[failing.geometry.family, failing.geometry.rank].items():
+            with suppress(GeometryError):
+                if own[name] != value:
+                    changed = geometry(failing.geometry.family, own | {name: value})
+                    yield Tried(changed, failing.variant, failed=False)
+        for dtype in {one.variant.dtype for one in self.tried} - {failing.variant.dtype}:
+            yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
+        for layout in {*layouts_of(failing.geometry.rank)} - {failing.variant.layout}:
+            yield Tried(failing.geometry, replace(failing.variant, layout=layout), failed=False)
+
+    def _drawn(self, near: Sequence[Tried]) -> Iterator[Tried]:
+        """Problems near failing ones, in their formats and in others of the cases, and others from nothing."""
+        choose = self._dice.choice
+        formats: dict[int, list[Variant]] = {}
+        for one in self.tried:
+            formats.setdefault(one.geometry.rank, []).append(one.variant)
+        family = near[0].geometry.family
+        for place in range(POOL):
+            one = choose(near)
+            if place % 4 < 3:
+                made = drawn(family, choose, THIN, [parameters(one.geometry)], rank=one.geometry.rank)
+                variant = one.variant if place % 4 < 2 else choose(formats[made.rank])
+            else:
+                made = drawn(family, choose, THIN, rank=choose([*formats]))
+                variant = choose(formats[made.rank])
+            yield Tried(made, variant, failed=False)
+
+    def _telling(self, left: Sequence[Condition], fresh: Sequence[Tried]) -> Tried | None:
+        """The problem that parts the conditions best, the plainer ones weighing more."""
+        weights = {condition: math.exp(-weight(condition)) for condition in left[:LOOKED_AT]}
+        total = sum(weights.values())
+
+        def parted(one: Tried) -> float:
+            held = sum(share for condition, share in weights.items() if holds(condition, one.traits))
+            return min(held, total - held)
+
+        best = max(fresh, key=parted, default=None)
+        return best if best is not None and parted(best) > TELLING * total else None
+
+    def _doubting(
+        self, condition: Condition, mine: Sequence[Traits], fresh: Sequence[Tried], turn: int
+    ) -> Tried | None:
+        """In turn: what should fail and has little else that failing cases share; what has all of the condition but one
+        literal; a size in the middle between what passes and what fails."""
+        if turn % 3 == 0:
+            shared = frozenset.intersection(*(one.features for one in mine))
+            held = [one for one in fresh if holds(condition, one.traits)]
+            return max(held, key=lambda one: len(shared - one.traits.features), default=None)
+        limits = [literal for literal in condition if literal.least is not None and literal.most is None]
+        if turn % 3 == 1 and limits:
+            between = [*self._between(limits[0], condition, fresh)]
+            middle = sum(one.traits.sizes[limits[0].name] for one in between) / max(1, len(between))
+            return min(between, key=lambda one: abs(one.traits.sizes[limits[0].name] - middle), default=None)
+        nearly = (one for one in fresh if sum(x.holds(one.traits) for x in condition) == len(condition) - 1)
+        return next(nearly, None)
+
+    def _between(self, limit: Literal, condition: Condition, fresh: Iterable[Tried]) -> Iterator[Tried]:
+        rest, passes = tuple(one for one in condition if one is not limit), _below(limit, condition, self.tried)
+        for one in fresh:
+            if holds(rest, one.traits) and passes < one.traits.sizes.get(limit.name, 0) < (limit.least or 0):
+                yield one

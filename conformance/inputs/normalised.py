@@ -1,0 +1,73 @@
+"""Distributions for batch normalisation: variances beside epsilon, large means beside them, wide ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from conformance.dtypes import STORAGE
+from conformance.inputs.drawing import Recipe, fixed
+from conformance.operators import Arrays
+from conformance.operators.spatial import per_channel
+
+SCALES = (0, -4, -8, -12)
+"""Exponents of filters on the scaled distribution: variances from about 1 to 1e-7."""
+SHIFT_BITS = {"fp32": 12, "bf16": 7, "fp16": 10, "fp64": 20}
+"""On the shifted distribution data are 1 and what lies 2^-bits beside it."""
+CONSTANT = 4
+"""On the shifted distribution every fourth input channel is constant, and every fourth filter sees nothing else."""
+POWER, NARROW_POWER = 28, 8
+"""Exponent of filters on the range distribution: 2^28 is beyond fp16, and its fourth power, of which bounds are made,
+not beyond fp32. In gradients, where its powers meet, and in fp16 it is 8, there for the data as well, so that results
+of the convolution leave the range."""
+
+
+def with_scales(recipe: Recipe, inputs: Arrays, exponents: Sequence[int]) -> Arrays:
+    """The operand's free axis multiplied by these powers of two in turn."""
+    operand = inputs[recipe.operator.operand].astype(np.float64)
+    axis = recipe.operator.free_axis
+    shape = [-1] + [1] * (operand.ndim - 1 - axis)
+    scaled = np.ldexp(operand, np.resize(exponents, operand.shape[axis]).reshape(shape))
+    return inputs | {recipe.operator.operand: scaled.astype(STORAGE[recipe.dtype])}
+
+
+def scaled(recipe: Recipe) -> Arrays:
+    return with_scales(recipe, fixed(recipe), SCALES)
+
+
+def shifted(recipe: Recipe) -> Arrays:
+    """Images close to 1, so that means are large and variances small; every fourth filter sees constant channels only.
+
+    Such a filter has a variance of zero where there is no padding. The root has no derivative there, so that gradients
+    of problems which add epsilon to it stay as they are.
+    """
+    g, inputs = recipe.geometry, fixed(recipe)
+    if g.eps_outside and "dy" in inputs:
+        return inputs
+    drawn = recipe.stream("shift").ternary(g.x.shape, 1.0, np.dtype(np.float64)) * 2.0 ** -SHIFT_BITS[recipe.dtype]
+    steps = drawn * per_channel(np.arange(g.c) % CONSTANT != 0, g.rank)
+    w = inputs["w"].reshape(g.groups, -1, *inputs["w"].shape[1:])
+    seen = np.arange(g.c).reshape(g.groups, 1, -1) % CONSTANT == 0
+    blind = np.arange(g.k).reshape(g.groups, -1, 1) % CONSTANT == 0
+    kept = np.where(blind & ~seen, 0, 1).astype(w.dtype)
+    return inputs | {
+        "x": (1 + steps).astype(inputs["x"].dtype),
+        "w": (w * kept.reshape(*kept.shape, *(1,) * g.rank)).reshape(inputs["w"].shape),
+    }
+
+
+def ranged(recipe: Recipe) -> Arrays:
+    """Beside ordinary ones in turn: filters of 2^power, 2^-power and zero, without variance; a gamma of zero,
+    2^(-2*power) and 2^power; a running variance of zero, the smallest number and 2^power."""
+    geometry, inputs, narrow = recipe.geometry, fixed(recipe), recipe.dtype == "fp16"
+    power = NARROW_POWER if narrow or "dy" in inputs else POWER
+    turn, found = np.arange(geometry.k), dict(inputs)
+    scale = np.array([1, 2.0**power, 2.0**-power, 0])[turn % 4].reshape(-1, *(1,) * (geometry.rank + 1))
+    found["w"] = (inputs["w"].astype(np.float64) * scale).astype(inputs["w"].dtype)
+    for name, first in (("gamma", turn + turn // 4), ("running_var", 3 * turn + turn // 4)):
+        if name in inputs:
+            least = 4.0**-power if name == "gamma" else np.finfo(inputs[name].dtype).smallest_subnormal
+            edges = np.array([0, least, 2.0**power], inputs[name].dtype)
+            found[name] = np.where(first % 4 == 0, inputs[name], edges[first % 4 - 1])
+    return found | ({"x": inputs["x"] * np.float16(2**8)} if narrow else {})

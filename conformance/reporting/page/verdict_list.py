@@ -1,0 +1,87 @@
+"""What the page's list of verdicts holds: a line of JSON each, as records have one, behind a line of what they share.
+
+The whole is gzipped and in base64, so that nothing in it can end a script element or be taken for markup; 20,000
+verdicts weigh less than a photograph.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from conformance.reporting import reproduce
+from conformance.reporting.page.model import ReportedVerdict, dtype_place, operator_place
+from conformance.reporting.page.tables import Digest
+from conformance.results.schema import Number, Record
+
+TEXTS = (
+    "operator", "problem", "descriptor", "dtype", "layout", "distribution", "storage", "status", "check", "method",
+)  # fmt: skip
+"""Fields of a record that are there as they are."""
+DIGITS = 4
+"""Significant digits of measured numbers on the page; records have all of them."""
+
+
+def packed(digest: Digest) -> str:
+    """All verdicts, as text that needs no escaping anywhere."""
+    held = io.BytesIO()
+    with gzip.GzipFile(fileobj=held, mode="wb", mtime=0) as file:
+        for line in lines(digest):
+            file.write(msgspec.json.encode(line) + b"\n")
+    return base64.b64encode(held.getvalue()).decode("ascii")
+
+
+def lines(digest: Digest) -> Iterator[dict[str, Any]]:
+    """{rows: names and machines, groups: titles of groups of failures, operators, dtypes and distributions to choose
+    from}; then the verdicts."""
+    records = [verdict.record for verdict in digest.results.verdicts]
+    yield {
+        "rows": [[digest.name(row), row[1].label] for row in digest.every_row],
+        "groups": [f"{digest.name(row)}: {one.title} ({one.cases:,})" for row, held in digest.groups for one in held],
+        "operator": sorted({record.operator for record in records}, key=operator_place),
+        "dtype": sorted({record.dtype for record in records}, key=dtype_place),
+        "distribution": sorted({record.distribution for record in records}),
+    }
+    places = {row: place for place, row in enumerate(digest.every_row)}
+    for verdict in digest.results.verdicts:
+        yield {"row": places[verdict.row], **_verdict(verdict, digest)}
+
+
+def _verdict(verdict: ReportedVerdict, digest: Digest) -> dict[str, Any]:
+    record = verdict.record
+    group, _ = digest.grouped.get(id(record), (None, None))
+    return {
+        **{name: getattr(record, name) for name in TEXTS},
+        "cases": record.cases,
+        "group": group,
+        "reason": record.explanation,
+        "command": reproduce.command(record),
+        "checks": [
+            [output, name, *map(_shown, pair)] for output, held in record.checks.items() for name, pair in held.items()
+        ],
+        "worst": _shown(verdict.worst),
+        "elements": verdict.mismatched,
+        "seconds": _shown(record.seconds.get("total")),
+        "facts": dict(_facts(record)),
+    }
+
+
+def _facts(record: Record) -> Iterator[tuple[str, str]]:
+    """What else is shown of a verdict, by name."""
+    if record.terms:
+        yield "contraction length", str(max(record.terms.values()))
+    yield "contract", ", ".join(f"{name} {value}" for name, value in (record.contract or {}).items())
+    for output, found in record.profile.items():
+        yield f"inferred precision {output}", found.inferred.precision
+        yield f"profile {output}", ", ".join(f"{name} {_shown(value)}" for name, value in found.numbers.items())
+    yield "versions", ", ".join(f"{name} {text}" for name, text in record.versions.items())
+
+
+def _shown(number: Number | None) -> Number | None:
+    """Few digits; infinities stay the texts that they are."""
+    return number if number is None or isinstance(number, str) else float(f"{number:.{DIGITS}g}")

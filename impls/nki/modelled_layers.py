@@ -1,0 +1,177 @@
+"""`python -m impls.nki.modelled_layers`, in a checkout: layers of networks at full size on a model of the device.
+
+No device, no arithmetic: the kernels run in an emulator that only issues their instructions and counts what each engine
+would take, by the vendor's formulas. The numbers are modelled, never measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from conformance.dtypes import STORAGE
+from conformance.execution.invocation import Invocation
+from conformance.exit_codes import ExitCode
+from conformance.implementations import registry
+from conformance.implementations.implementation import Implementation, Kernel, Unsupported
+from conformance.operators import OPERATORS, Operator
+from conformance.problems import Problem, of_section
+
+LAYERS: tuple[Problem, ...] = of_section("conv", "unet", "networks")
+DIRECTIONS = {
+    "forward": "conv_forward",
+    "backward-data": "conv_backward_data",
+    "backward-weight": "conv_backward_weight",
+}
+DTYPES = ("fp32", "bf16")
+DEFAULT = ("nki@emu", "nki@emu-gen3")
+DOCUMENT = Path(__file__).parents[2] / "nki_emulator" / "docs" / "modelled-time.md"
+BEGIN, END = "<!-- neuron-model: begin -->\n", "<!-- neuron-model: end -->"
+SHORT = 512
+"""Bytes of a run of a DMA below which most of its time is not spent on moving data."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """One layer in one direction: microseconds, and bytes of contiguous runs in HBM; `refused` where it has none."""
+
+    target: str
+    dtype: str
+    layer: str
+    direction: str
+    lower_us: float = 0.0
+    scheduled_us: float = 0.0
+    upper_us: float = 0.0
+    roofline_us: float = 0.0
+    limit: str = ""
+    shortest_run: int = 0
+    short_share: float = 0.0
+    refused: str = ""
+
+
+class NotModelled(ValueError):
+    """What was asked for cannot be modelled; the message says why and what to do."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Model the time of layers on a Neuron device from the emulator's counts, and write the table into the document."""
+    parser = argparse.ArgumentParser("python -m impls.nki.modelled_layers", description=main.__doc__)
+    parser.add_argument("--impl", nargs="+", default=DEFAULT, metavar="NAME", help=f"default: {' '.join(DEFAULT)}")
+    parser.add_argument("--layers", nargs="+", default=[""], metavar="TEXT", help="only those with one of these in it")
+    parser.add_argument("--direction", nargs="+", choices=(*DIRECTIONS,), default=(*DIRECTIONS,), help="default: all")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="default: fp32 bf16")
+    parser.add_argument("--into", type=Path, default=DOCUMENT, metavar="FILE", help=f"default: {DOCUMENT.name}")
+    arguments = parser.parse_args(words)
+    layers = [layer for layer in LAYERS if any(text in layer.name for text in arguments.layers)]
+    try:
+        document = arguments.into.read_text(encoding="utf-8")
+        if BEGIN not in document or END not in document:
+            raise NotModelled(
+                f"{arguments.into}: has no lines {BEGIN.strip()} and {END}; add them where the table goes"
+            )
+        implementations = [_named(name) for name in arguments.impl]
+        rows = []
+        for row in modelled(implementations, layers, arguments.direction, arguments.dtypes):
+            rows.append(row)
+            print(_told(row), flush=True)
+        table = "\n".join(markdown(rows))
+        start, rest = document.split(BEGIN, 1)
+        arguments.into.write_text(f"{start}{BEGIN}\n{table}\n\n{END}{rest.split(END, 1)[1]}", encoding="utf-8")
+    except (OSError, NotModelled) as problem:
+        print(f"modelled_layers: {problem}", file=sys.stderr)
+        return ExitCode.UNUSABLE
+    return ExitCode.BAD if any(row.refused for row in rows) else ExitCode.GOOD
+
+
+def _named(name: str) -> Implementation:
+    found = registry.load([Path(__file__).parent]).implementations.get(name)
+    if found is None or not hasattr(found.arrays, "modelled"):
+        raise NotModelled(f"--impl {name}: no implementation of impls/nki that models time; {' and '.join(DEFAULT)} do")
+    return found
+
+
+def modelled(
+    implementations: Iterable[Implementation],
+    layers: Sequence[Problem],
+    directions: Sequence[str],
+    dtypes: Sequence[str],
+) -> Iterator[LayerTime]:
+    """A row for each implementation, dtype, layer and direction."""
+    for implementation in implementations:
+        for dtype in dtypes:
+            for layer in layers:
+                for direction in directions:
+                    yield _row(implementation, dtype, layer, direction)
+
+
+def _row(implementation: Implementation, dtype: str, layer: Problem, direction: str) -> LayerTime:
+    operator = OPERATORS[DIRECTIONS[direction]]
+    kernel = next(k for k in implementation.kernels if k.operator == operator.name and dtype in k.dtypes)
+    target = implementation.arrays.describe()["target"]
+    try:
+        with implementation.arrays.modelled() as found:  # type: ignore[attr-defined]
+            _issued(implementation, kernel, operator, layer, dtype)
+    except Unsupported as refusal:
+        return LayerTime(target, dtype, layer.name, direction, refused=str(refusal))
+    geometry = layer.geometry
+    least = operator.bytes(geometry, STORAGE[dtype].itemsize)
+    return LayerTime(
+        target, dtype, layer.name, direction, found.lower_us, found.scheduled_us, found.upper_us,
+        found.roofline_us(dtype, operator.flops(geometry), least), found.limit, found.shortest_run,
+        found.share_below(SHORT),
+    )  # fmt: skip
+
+
+def _issued(implementation: Implementation, kernel: Kernel, operator: Operator, layer: Problem, dtype: str) -> None:
+    """Call a kernel on zeros: of what is only issued, values decide nothing."""
+    geometry = layer.geometry
+    inputs = {
+        name: np.zeros(tensor.shape, STORAGE[tensor.stored_as(dtype)])
+        for name, tensor in operator.inputs(geometry).items()
+    }
+    invocation = Invocation(kernel, implementation.arrays, operator, geometry, dtype, "nchw")
+    invocation.start(invocation.to_device(inputs))
+
+
+def _told(row: LayerTime) -> str:
+    place = f"{row.target} {row.dtype} {row.layer} {row.direction}"
+    if row.refused:
+        return f"{place}: refused, {row.refused}"
+    ratios = f"{row.lower_us / row.roofline_us:.2f} to {row.upper_us / row.roofline_us:.2f} x roofline"
+    return f"{place}: modelled {row.lower_us:,.0f} to {row.upper_us:,.0f} us, {ratios}, {row.limit}"
+
+
+HEADS = (
+    "layer", "direction", "modelled us", "scheduled", "roofline us", "ratio", "limit", "shortest run",
+    f"below {SHORT} B",
+)  # fmt: skip
+
+
+def markdown(rows: Sequence[LayerTime]) -> Iterator[str]:
+    """A table for each target and dtype."""
+    for place in dict.fromkeys((row.target, row.dtype) for row in rows):
+        yield from (f"{place[0]}, {place[1]}:", "", f"| {' | '.join(HEADS)} |")
+        yield f"|{'---|' * 2}{'---:|' * (len(HEADS) - 2)}"
+        for row in rows:
+            if (row.target, row.dtype) == place:
+                yield f"| {' | '.join(_cells(row))} |"
+        yield ""
+
+
+def _cells(row: LayerTime) -> Iterator[str]:
+    yield from (row.layer, row.direction)
+    if row.refused:
+        yield from ("refused: " + row.refused.replace("|", "/"), *[""] * 6)
+        return
+    yield from (f"{row.lower_us:,.0f} to {row.upper_us:,.0f}", f"{row.scheduled_us:,.0f}", f"{row.roofline_us:,.0f}")
+    ratio = f"{row.lower_us / row.roofline_us:.2f} to {row.scheduled_us / row.roofline_us:.2f}"
+    yield from (ratio, row.limit, f"{row.shortest_run:,} B", f"{row.short_share:.0%}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Impossible requests: refused with a word, refused without one, or answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.checks import check_behaviour
+from conformance.checks.behaviour import invalid_arguments, worked_example_is_exact
+from conformance.execution.case import Case
+from conformance.operators import FAMILIES, OPERATORS, ORDINARY
+from conformance.problems import PROBLEMS
+from conformance.reporting.tally import Tally
+from tests import kit
+from tests.report_samples import as_read, checked, shown
+
+BATCH_NORM = "bn n2 c4 h6 w5 k4 r3 s3 p1"
+
+
+def case_of(operator: str, kernel: Callable[..., Any], text: str = "") -> Case:
+    family = OPERATORS[operator].family
+    problem = text or next(p for p in PROBLEMS if p.geometry.family == family)
+    dtype, distribution = "fp32" if operator in ORDINARY else "int8", FAMILIES[family].distributions[0]
+    return kit.case_of(kernel, problem, operator, dtype=dtype, distribution=distribution)
+
+
+def answers(*arguments, **keywords):
+    return np.zeros(1)
+
+
+def refuses(*arguments, **keywords):
+    raise ValueError("no such problem")
+
+
+def refuses_without_a_word(*arguments, **keywords):
+    raise ValueError
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_requests_that_are_answered_are_named(operator: str):
+    verdict = check_behaviour(case_of(operator, answers), invalid_arguments)
+    assert (verdict.status, list(verdict.facts.accepted)) == ("pass", list(OPERATORS[operator].invalid))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_refusals_are_not_named(operator: str):
+    verdict = check_behaviour(case_of(operator, refuses), invalid_arguments)
+    assert (verdict.status, list(verdict.facts.accepted)) == ("pass", [])
+
+
+def test_refusal_without_a_word_is_named():
+    verdict = check_behaviour(case_of("conv_forward", refuses_without_a_word), invalid_arguments)
+    assert list(verdict.facts.accepted) == [
+        f"{what} (refused without a message)" for what in OPERATORS["conv_forward"].invalid
+    ]
+
+
+def seen(operator: str, text: str) -> list[tuple[Any, ...]]:
+    """Shapes and dtypes that a kernel is asked with, request by request."""
+    calls = []
+
+    def kernel(*arrays, **keywords):
+        calls.append(tuple(None if a is None else (a.shape, a.dtype.name) for a in arrays) + (keywords.get("padding"),))
+        raise ValueError("no such problem")
+
+    check_behaviour(case_of(operator, kernel, text), invalid_arguments)
+    return calls
+
+
+def test_requests_are_impossible():
+    unpadded = ((0, 0), (0, 0))
+    window, channels, integers, variance = seen("conv_bn_forward", BATCH_NORM)
+    assert window[0][0] == (2, 4, 1, 1)
+    assert window[-1] == unpadded
+    assert channels[0][0] == (2, 3, 6, 5)
+    assert {array[1] for array in integers[:2]} == {"int32"}
+    assert variance[0][0] == (1, 4, 1, 1)
+    assert variance[1][0] == (4, 4, 1, 1)
+
+
+def test_summary_names_what_was_answered():
+    tally = Tally()
+    tally.add(as_read(checked({"accepted": ["channels that do not match"]})))
+    assert "acme accepts invalid arguments: conv_forward: channels that do not match" in shown(tally, 100)
+
+
+def pooled(half: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
+    """A kernel for windows of 2x2 that does something to the sum before it is scaled."""
+
+    def kernel(x):
+        wide = x.astype(np.float32)
+        total = wide[..., ::2, ::2] + wide[..., 1::2, ::2] + wide[..., ::2, 1::2] + wide[..., 1::2, 1::2]
+        return (half(total) / 4).astype(x.dtype)
+
+    return kernel
+
+
+def test_tutorial_is_judged_exactly():
+    text = "pool n1 c2 h6 w6 r2 s2"
+    assert check_behaviour(case_of("avg_pool_forward", pooled(np.copy), text), worked_example_is_exact).status == "pass"
+    verdict = check_behaviour(
+        case_of("avg_pool_forward", pooled(lambda total: total * 1.0000002), text), worked_example_is_exact
+    )
+    assert verdict.status == "fail"
+    assert "wrong result (on consecutive numbers)" in verdict.reason
+    assert "must equal the exact result" in verdict.reason

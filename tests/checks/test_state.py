@@ -1,0 +1,107 @@
+"""Checks of state: what is tried, how often, with what, and what is not."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from time import sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.checks import state
+from conformance.checks.sample import BehaviourError, Subject
+from conformance.implementations import registry
+from conformance.implementations.bridges import ArrayBridge, jax_arrays, torch_arrays
+from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.implementations.implementation import Unsupported
+from conformance.layouts import layouts_of
+from conformance.problems import typed
+from conformance.resources import IMPLS
+from conformance.worker import repeating
+from conformance.worker.call import audited
+from tests.field import right
+from tests.kit import case_of
+
+
+def subject(kernel: Any, problem: str, operator: str = "conv_forward", **given: Any) -> Subject:
+    case = case_of(kernel, problem, operator, distribution="behaviour", **given)
+    return Subject(case, case.kernel)
+
+
+@pytest.mark.parametrize("problem", ["maxpool n2 c4 w5 s3 u1 p1 d3", "maxpool n2 c3 d4 h3 w4 t3 r2 s2"])
+def test_parameters_are_told_apart_on_small_problems_in_every_rank(problem: str):
+    """A window of 257 x 257 was the first on which strides can differ: a kernel of loops in Python hung."""
+    numpy = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
+    layout = layouts_of(typed(problem).geometry.rank)[0]
+    pairs = list(state._pairs(subject(numpy, problem, "max_pool_backward", layout=layout)))
+    assert any(what.startswith("another stride") for what, *_ in pairs)
+    large = [what for what, first, _ in pairs if math.prod(first.case.problem.geometry.window) > 100]
+    assert large == []
+
+
+def test_interruptions_of_a_call_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(repeating, "TRACED", 0.05)
+    traces = []
+
+    def kernel():
+        traces.append(sys.gettrace())
+        sleep(0.1)
+        traces.append(sys.gettrace())  # a line that is traced, the last one
+        traces.append(sys.gettrace())
+        return np.zeros(1)
+
+    repeating.repeated(NumpyArrays(), kernel, [((), {})] * 2, 1, 0.0)
+    assert len([trace for trace in traces if trace is None]) == len(traces) - 2 > 0
+
+
+def test_threads_do_not_install_their_interruptions_at_once():
+    """Python raises an error for it, and one kernel in a thousand had it as its own on a busy machine."""
+    program = """if True:
+        import sys, time
+        import numpy as np
+        from conformance.implementations.bridges.numpy import NumpyArrays
+        from conformance.worker import repeating
+        repeating.TRACED = 0.0
+        sys.addaudithook(lambda event, _: time.sleep(1e-3) if event == "sys.settrace" else None)
+        repeating.repeated(NumpyArrays(), lambda: np.zeros(1), [((), {})] * 4, 6, 0.05)
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("arrays", [torch_arrays("cpu"), jax_arrays("cpu")], ids=lambda arrays: arrays.name)
+def test_what_a_framework_says_of_forks_is_not_declared_again(arrays: ArrayBridge, monkeypatch: pytest.MonkeyPatch):
+    """The child of a process with torch's threads waits for them: every torch file's smoke took ten seconds longer."""
+    monkeypatch.setattr(repeating, "forked", lambda *_: pytest.fail("forked"))
+    with pytest.raises(Unsupported, match=f"threads of {arrays.name} do not survive a fork"):
+        state.forked_child_computes(subject(right.conv_forward, "n1 c1 h3 w3 k1 r1 s1", arrays=arrays))
+
+
+def test_memory_of_a_kernel_that_compiles_per_shape_is_not_measured():
+    """Each shape leaves a program: 24 of them for every operator of JAX, and the answer was never one."""
+    one = right.implementation("compiles", right.conv_forward)
+    one.compiles_per_shape = True
+    with pytest.raises(Unsupported, match="compiles a program, which stays in memory"):
+        state.memory_is_given_back(subject(one, "n1 c1 h3 w3 k1 r1 s1"))
+
+
+def test_memory_is_measured_where_there_is_a_bias():
+    """A stranger's kernel kept x wherever it had one, and the path that memory was measured on had none."""
+    kept = []
+
+    def leaks(x, w, bias, **parameters):
+        if bias is not None:
+            kept.append(np.array(x))
+        return right.conv_forward(x, w, bias, **parameters)
+
+    with pytest.raises(BehaviourError, match="its operands have"):
+        state.memory_is_given_back(subject(leaks, "n2 c6 h5 w5 k4 r1 s1"))
+
+
+def test_a_result_in_the_memory_of_an_input_is_said():
+    """No other test failed where this was left out."""
+    given = np.ones((1, 2, 3, 4), np.float32)
+    for function, found in ((lambda x: x[..., ::-1], ("a result lies in the memory of input x",)), (np.copy, ())):
+        assert audited(NumpyArrays(), function, ("x",), [given], {}).changed == found

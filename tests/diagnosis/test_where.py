@@ -1,0 +1,108 @@
+"""Where a kernel fails: conditions of defects that are known, from the verdicts of the tables and from few problems."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from conformance.diagnosis.conditions import holds
+from conformance.diagnosis.traits import of_case
+from conformance.diagnosis.where import Tried, where
+from conformance.problems import PROBLEMS, Variant, at_level
+from conformance.problems.drawn import THIN, drawn
+
+Defect = Callable[[Any, Variant], bool]
+"""Whether a kernel with the defect fails on a problem in a variant."""
+DEFECTS: dict[str, Defect] = {
+    "stride of W > 1": lambda g, v: g.stride[-1] > 1,
+    "bf16": lambda g, v: v.dtype == "bf16",
+    "bias and groups > 1": lambda g, v: g.bias and g.groups > 1,
+    "groups > 1 and stride of some axis > 1": lambda g, v: g.groups > 1 and max(g.stride) > 1,
+    "N >= 2": lambda g, v: g.n > 1,
+    "K > 8 and no multiple of 8": lambda g, v: g.k > 8 and g.k % 8 != 0,
+    "padding of an axis, window of the same axis even": lambda g, v: any(
+        window % 2 == 0 and max(sides) for window, sides in zip(g.window, g.padding, strict=True)
+    ),
+    "dilation of W > 1 and groups > 1 and stride of W > 1": lambda g, v: (
+        g.groups > 1 and g.dilation[-1] > 1 and g.stride[-1] > 1
+    ),
+    "stride of every axis 1 and window of some axis even": lambda g, v: (
+        {*g.stride} == {1} and any(window % 2 == 0 for window in g.window)
+    ),
+}
+"""The condition in the words in which it is said -> the defect."""
+
+
+@cache
+def cases(level: str) -> list[tuple[Any, Variant]]:
+    """Those of a convolution on ordinary inputs."""
+    rows = (row for row in at_level(PROBLEMS, level) if row[0].geometry.family == "conv")
+    every = [(problem.geometry, variant) for problem, variants in rows for variant in variants]
+    return [(g, v) for g, v in every if v.distribution == "fixed" and not v.storage and v.dtype in ("fp32", "bf16")]
+
+
+def tried(defect: Defect, level: str = "standard") -> list[Tried]:
+    return [Tried(geometry, variant, defect(geometry, variant)) for geometry, variant in cases(level)]
+
+
+@pytest.mark.parametrize("condition", DEFECTS)
+def test_the_verdicts_of_the_tables_tell_the_condition(condition):
+    (found,) = where(tried(DEFECTS[condition]))
+    assert sorted(str(found).split(" and ")) == sorted(condition.split(" and "))
+    assert found.fails == sum(one.failed for one in tried(DEFECTS[condition]))
+
+
+@pytest.mark.parametrize("condition", DEFECTS)
+def test_with_few_cases_problems_are_run_that_decide(condition):
+    """On problems that nobody has seen the condition says what fails."""
+    asked = []
+
+    def runs(geometry, variant):
+        asked.append(geometry)
+        return DEFECTS[condition](geometry, variant)
+
+    found = where(tried(DEFECTS[condition], "smoke"), runs)
+    dice, wrong = random.Random(7), 0
+    for _ in range(100):
+        geometry = drawn("conv", dice.choice, THIN, rank=dice.choice((1, 2, 3)))
+        variant = Variant(dice.choice(("fp32", "bf16")), "nchw", "fixed")
+        said = any(holds(one.condition, of_case(geometry, variant)) for one in found)
+        wrong += said != DEFECTS[condition](geometry, variant)
+    assert wrong <= 1
+    assert 0 < len(asked) <= 15
+
+
+def test_a_failure_of_two_causes_has_two_conditions():
+    def two(geometry, variant):
+        return geometry.dilation[-1] > 1 or (geometry.rank > 1 and geometry.stride[-2] > 1)
+
+    assert {str(one) for one in where(tried(two))} == {"dilation of W > 1", "stride of H > 1"}
+
+
+def test_a_mistake_that_is_hidden_in_some_cases_is_told():
+    """Every seventh case of the condition passes, as where the elements concerned are zero."""
+
+    def hidden(geometry, variant):
+        return geometry.groups > 1 and zlib.crc32(geometry.descriptor.encode()) % 7 != 0
+
+    assert [str(one) for one in where(tried(hidden))] == ["groups > 1"]
+
+
+def test_nothing_is_said_without_evidence():
+    """Neither of a kernel that passes or fails everywhere, nor of failures that have nothing in common."""
+    dice = random.Random(3)
+    assert where(tried(lambda g, v: False)) == []
+    assert where(tried(lambda g, v: True)) == []
+    assert where(tried(lambda g, v: dice.random() < 0.3)) == []
+
+
+def test_the_nearest_case_that_passes_differs_in_one_parameter():
+    (found,) = where(tried(DEFECTS["bf16"], "smoke"), DEFECTS["bf16"])
+    assert found.nearest is not None
+    assert found.differs == "dtype fp32"
+    assert found.nearest.geometry == found.smallest.geometry

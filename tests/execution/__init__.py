@@ -1,0 +1,1 @@
+"""Cases that are run, from outside and from inside."""

@@ -1,0 +1,338 @@
+"""Bad input of every kind: the message names the file or option, the field and the remedy, and nobody else suffers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Project, no_traceback_of_ours
+
+pytest_plugins = ["pytester"]
+
+KEPT = "--workers=30"
+"""Every file keeps its process, instead of being loaded again for its cases."""
+
+OPTIONS = {
+    "impl": ("--impl=amce", "--impl amce: unknown; did you mean acme? Choices: acme, right"),
+    "impl-path": ("--impl=nowhere/acme.py", "--impl nowhere/acme.py: no such file"),
+    "level": ("--level=ful", "--level ful: unknown; did you mean full? Choices: full, huge, smoke, standard"),
+    "marker": ("-mtrn9", "-m trn9: unknown; did you mean trn3? Choices: cpu, cuda"),
+    "marker-in-expression": ("-mcpu or cudda", "-m cudda: unknown; did you mean cuda? Choices: "),
+    "operator": ("--operator=conv", "--operator conv: unknown"),
+    "operator-near": ("--operator=conv_foward", "did you mean conv_forward? Choices: avg_pool_backward"),
+    "dtype": ("--dtype=float32", "--dtype float32: unknown"),
+    "dtype-near": ("--dtype=fp31", "did you mean fp32? Choices: bf16, fp16, fp32, fp64"),
+    "layout": ("--layout=nhcw", "nhcw: unknown; did you mean ncw? Choices: gndhwc, gnhwc, gnwc, ncdhw, nchw, ncw"),
+    "distribution": (
+        "--distribution=fix",
+        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, bits, cancelled, close, codes, fixed,",
+    ),
+    "problem": ("--problem=edge.plian", "no problem is called edge.plian; did you mean edge.plain or "),
+    "impl-other": ("--impl=tox.ini", "--impl tox.ini: not a Python file; give a .py file"),
+    "report-below-file": ("--report=tox.ini/out", "--report tox.ini/out: cannot be written ("),
+    "seed": ("--seed=1.5", "--seed 1.5: must be a whole number from 0 to 10^18 - 1"),
+    "seed-negative": ("--seed=-1", "--seed -1: must be a whole number"),
+    "seed-empty": ("--seed=", "--seed : must be a whole number"),
+    "seed-underscore": ("--seed=1_0", "--seed 1_0: must be a whole number"),
+    "require": ("--require=cudda", "--require cudda: unknown; did you mean cuda?"),
+    "records-folder": ("--records=impls", "--records impls: cannot be written (Is a directory)"),
+    "records-below-file": ("--records=conftest.py/r.jsonl", "--records conftest.py/r.jsonl: cannot be written ("),
+}
+
+
+@pytest.mark.parametrize(("option", "message"), OPTIONS.values(), ids=OPTIONS)
+def test_option(project: Project, option: str, message: str):
+    project.kernel()
+    project.kernel("right")
+    outcome = project.run(option)
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert message in outcome.text
+    assert no_traceback_of_ours(outcome.text)
+
+
+@pytest.mark.parametrize("option", ["--level=smoke", "--seed=1", "--method=exact", "--records=r.jsonl"])
+def test_option_given_twice(project: Project, option: str):
+    project.kernel()
+    outcome = project.run(option, option)
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert f"{option.split('=')[0]} is given twice; it takes one value" in outcome.text
+
+
+def test_folder_without_implementations(project: Project):
+    outcome = project.run("--impl=impls")
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert "--impl impls: a folder without implementations; give a .py file, or a folder of them" in outcome.text
+
+
+def test_two_given_files_define_one_name(project: Project):
+    first = project.kernel(folder="first")
+    project.write("second/acme.py", first.read_text())
+    outcome = project.run("--impl=first/acme.py", "--impl=second/acme.py")
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert "--impl second/acme.py: the name 'acme' is defined here and in first/acme.py; rename one" in outcome.text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_records_on_a_full_disk(project: Project):
+    project.kernel()
+    outcome = project.run("--records=/dev/full")
+    assert outcome.exit == 4
+    assert "--records /dev/full: cannot be written (No space left on device)" in outcome.text
+    assert no_traceback_of_ours(outcome.text)
+
+
+DESCRIPTORS = {
+    "empty": ("", "field 'n' is missing"),
+    "missing": ("n1 c2 h4 w4 k2 r3 p1", "field 's' is missing"),
+    "unknown letter": ("n1 c2 h4 w4 k2 r3 s3 q1", "field 'q1' is not understood; a field is a letter and a number: n"),
+    "no number": ("n1 c2 h4 w4 k2 r3 s3 p", "field 'p' is not understood"),
+    "commas": ("n1,c2,h4,w4,k2,r3,s3", "field 'n1,c2,h4,w4,k2,r3,s3' is not understood"),
+    "upper case": ("N1 c2 h4 w4 k2 r3 s3", "field 'N1' is not understood"),
+    "twice": ("n1 c2 h4 w4 k2 r3 s3 n1", "field 'n' is given twice"),
+    "size by axis": ("n1x2 c2 h4 w4 k2 r3 s3", "field 'n1x2' must be one whole number"),
+    "three strides": ("n1 c2 h4 w4 k2 r3 s3 u1x2x3", "field 'u1x2x3' must be a number or two joined by x, as in u2x1"),
+    "three paddings": ("n1 c2 h4 w4 k2 r3 s3 p1x2x3", "field 'p1x2x3' must be written as p1, p1x2 or p0:1x2:0"),
+    "no image": ("n1 c2 h0 w4 k2 r3 s3 p1", "h is 0; it must be at least 1"),
+    "no window": ("n1 c2 h4 w4 k2 r3 s0", "s is 0; it must be at least 1"),
+    "no batch": ("n-1 c2 h4 w4 k2 r3 s3", "n is -1; it must not be negative"),
+    "no stride": ("n1 c2 h4 w4 k2 r3 s3 u1x0", "stride is 0; it must be at least 1"),
+    "no dilation": ("n1 c2 h4 w4 k2 r3 s3 d0", "dilation is 0; it must be at least 1"),
+    "negative": ("n1 c-2 h4 w4 k2 r3 s3", "c is -2; it must be at least 1"),
+    "groups of c": ("n1 c3 h4 w4 k4 r3 s3 g2", "c is 3, which 2 groups do not divide"),
+    "groups of k": ("n1 c4 h4 w4 k3 r3 s3 g2", "k is 3, which 2 groups do not divide"),
+    "window beyond": (
+        "n1 c2 h4 w9 k2 r7 s3 p1",
+        "the window spans 7 on axis h, more than the padded image's 6; enlarge",
+    ),
+    "dilated beyond": ("n1 c2 h9 w4 k2 r3 s3 d2", "the window spans 5 on axis w, more than the padded image's 4"),
+    "bias": ("n1 c2 h4 w4 k2 r3 s3 b2", "field 'b2' must be b0 or b1"),
+    "thousands of digits": (
+        f"n1 c{'9' * 5000} h4 w4 k2 r3 s3",
+        "field 'c9999999999999999999...' is too long: a number has at most 18 digits, a field 80 characters",
+    ),
+    "digits of another script": ("n1 c\u0663 h4 w4 k2 r3 s3", "field 'c\u0663' is not understood"),
+    "padding that no array holds": (
+        "maxpool n1 c1 h9 w9 r2 s2 p999999999999999999",
+        "a window holds nothing but padding on axis h",
+    ),
+}
+
+
+@pytest.mark.parametrize(("descriptor", "message"), DESCRIPTORS.values(), ids=DESCRIPTORS)
+def test_descriptor(project: Project, descriptor: str, message: str):
+    project.kernel()
+    outcome = project.run(f"--problem={descriptor}")
+    assert (outcome.exit, outcome.records) == (4, [])
+    assert f"--problem {descriptor!r}: {message}" in outcome.text
+    assert no_traceback_of_ours(outcome.text)
+
+
+def test_problem_that_no_machine_holds_is_unavailable(project: Project):
+    project.kernel()
+    huge = ("--problem=n1 c1 h999999999999 w999999999999 k1 r1 s1", "--distribution=sparse")
+    outcome = project.run(*huge, "--problem=n1 c1 h1 w1 k1 r1 s1", "--distribution=integer")
+    assert (outcome.exit, outcome.statuses) == (0, {"unavailable": 1, "pass": 1})
+    assert any(re.match(r"needs [\d,]+ GiB of memory; \d+ GiB are available", r["reason"]) for r in outcome.records)
+    assert no_traceback_of_ours(outcome.text)
+
+
+RIGHT = 'from conformance import *\na = Implementation("acme")\n'
+FORWARD = "def f(x, w, bias, *, stride, padding, dilation, groups): pass\n"
+
+FILES = {
+    "raises": ("\n\nint('x')", "ValueError: invalid literal for int() with base 10: 'x' (acme.py, line 3)"),
+    "exits": ("raise SystemExit('not for import')", "SystemExit: not for import (acme.py, line 1)"),
+    "skips": ("import pytest\npytest.skip('x', allow_module_level=True)", "a kernel must not know that it is tested"),
+    "syntax": ("def f(:\n", "SyntaxError: invalid syntax (acme.py, line 1)"),
+    "nothing": ("x = 1", "defines no conformance.Implementation at module level"),
+    "not-text": ("x = '\0'", "source code string cannot contain null bytes"),
+    "wrong-import": ("from conformance import Contrakt", "ImportError: cannot import name 'Contrakt'"),
+    "wrong-name": ("from json import nothing", "ImportError: cannot import name 'nothing' from 'json'"),
+    "wrong-module": ("import conformance.contracts", "No module named 'conformance.contracts'"),
+    "device": (
+        "from conformance import *\nImplementation('acme', device='gpu')",
+        "device='gpu': must be one of cpu, cuda, rocm, ",
+    ),
+    "arrays": (
+        "from conformance import *\nImplementation('acme', arrays=numpy_arrays)",
+        "arrays=<function numpy_arrays",
+    ),
+    "old-bridge": (
+        "from conformance import *\nclass Old(type(numpy_arrays())):\n    def unavailable(self): return ''\n"
+        "Implementation('acme', arrays=Old())",
+        "unavailable() of a bridge is now require(), which raises conformance.Unavailable",
+    ),
+    "contract": (
+        "from conformance import *\nImplementation('acme', contract='fp32')",
+        "contract='fp32': must be a Contract",
+    ),
+    "dtype": (
+        RIGHT + "a.implements('conv_forward', dtypes=('float32',))",
+        "dtypes: 'float32' is not one of fp32, bf16",
+    ),
+    "layout": (RIGHT + "a.implements('conv_forward', layouts=('NCHW',))", "layouts: 'NCHW' is not one of nchw, nhwc"),
+    "operator": (RIGHT + "a.implements('conv')", "operator: 'conv' is not one of conv_forward, "),
+    "keyword": (
+        RIGHT + "@a.implements('conv_forward')\ndef f(x, w, bias, *, strides): pass",
+        "keyword parameters of f: 'strides' is not one of stride, padding",
+    ),
+    "field": (RIGHT + "Contract(accumulator='fp32')", "unexpected keyword argument 'accumulator'"),
+    "value": (RIGHT + "Contract(inputs='fp8')", "Contract(inputs='fp8'): must be one of exact, "),
+    "waiver": (RIGHT + "a.waive('conv_forward', reason='', url='')", "waive(...) needs a reason and a url"),
+    "waived-distribution": (
+        RIGHT + "a.waive('conv_forward', reason='r', url='u', distributions=('wild',))",
+        "distributions: 'wild' is not one of integer, fixed",
+    ),
+}
+
+
+def test_files(project: Project):
+    """All of them in one run, beside a right one."""
+    for name, (source, _) in FILES.items():
+        project.write(f"impls/{name}.py", source)
+    project.kernel("right")
+    outcome = project.run()
+    assert (outcome.exit, outcome.statuses) == (1, {"error": len(FILES), "pass": 1})
+    unwrapped = " ".join(outcome.text.split())
+    for name, (_, message) in FILES.items():
+        reason = outcome.of(f"{name}.py")["reason"]
+        assert message.replace("acme.py", f"{name}.py") in reason
+        assert f"impls/{name}.py: 1 kind of failure, 1 case 1. {reason}" in unwrapped
+    assert no_traceback_of_ours(outcome.text)
+
+
+def test_two_implementations_of_one_name_in_a_file(project: Project):
+    project.kernel("right", tail='again = Implementation("right")')
+    outcome = project.run()
+    assert (outcome.exit, outcome.of("right")["status"]) == (1, "pass")
+    assert outcome.of("right.py")["reason"] == "the name 'right' is defined twice; rename one"
+
+
+def test_missing_folder_of_implementations(project: Project):
+    (project.folder / "impls").rmdir()
+    outcome = project.run()
+    assert outcome.exit == 4
+    assert f"impls = {project.folder / 'impls'}: no such file or folder; set it in the ini file" in outcome.text
+    assert no_traceback_of_ours(outcome.text)
+
+
+RESULTS = {
+    "shape": ("return y[..., :-1]", "fail", "y has shape (1, 2, 4, 3); expected (1, 2, 4, 4) (nchw)"),
+    "transposed": ("return y.transpose(0, 2, 3, 1)", "fail", "y has shape (1, 4, 4, 2); expected (1, 2, 4, 4) (nchw)"),
+    "scalar": ("return y.sum()", "fail", "returned numpy.float32; expected numpy.ndarray"),
+    "dtype": ("return y.astype('float64')", "fail", "y has dtype fp64; expected fp32"),
+    "integers": ("return y.astype('int32')", "fail", "y has dtype int32; expected fp32"),
+    "byte-order": ("return y.astype('>f4')", "fail", "y has dtype >f4; expected fp32"),
+    "nan": ("return y * float('nan')", "fail", "all of them are NaN: was the output ever written?"),
+    "some-nan": ("y[0, 0, 0, 0] = float('nan'); return y", "fail", "1 are NaN where the reference is not"),
+    "infinite": ("return y * 0 + float('inf')", "fail", "y: 32 of 32 elements mismatched"),
+    "two": ("return y, y", "fail", "returned 2 results; expected 1 (y)"),
+    "none-at-all": ("return ()", "fail", "returned 0 results; expected 1 (y)"),
+    "None": ("return None", "fail", "returned builtins.NoneType; expected numpy.ndarray"),
+    "list": ("return y.tolist()", "fail", "returned builtins.list; expected numpy.ndarray"),
+    "dict": ("return {'y': y}", "fail", "returned builtins.dict; expected numpy.ndarray"),
+    "foreign": (
+        "import array; return array.array('f', y.ravel())",
+        "fail",
+        "returned array.array; expected numpy.ndarray",
+    ),
+    "subclass": ("import numpy; return y.view(numpy.recarray)", "fail", "returned numpy.rec.recarray; expected"),
+    "masked": ("import numpy; return numpy.ma.masked_array(y)", "fail", "returned numpy.ma.MaskedArray; expected"),
+    "object": ("return y.astype(object)", "fail", "y has dtype object; expected fp32"),
+    "own-fault": ("return undefined", "error", "raised NameError: name 'undefined' is not defined at "),
+}
+
+
+def test_results(project: Project):
+    for name, (body, *_) in RESULTS.items():
+        project.kernel(name, body=body)
+    project.kernel("right")
+    outcome = project.run("--distribution=integer", "--distribution=fixed", KEPT)
+    assert outcome.exit == 1
+    assert len(outcome.records) == 2 * (len(RESULTS) + 1)
+    for name, (_, status, message) in {**RESULTS, "right": ("", "pass", "")}.items():
+        mine = [record for record in outcome.records if record["implementation"] == name]
+        assert [record["status"] for record in mine] == [status] * 2, name
+        assert all(message in record["reason"] for record in mine), name
+        assert message in outcome.text
+    assert no_traceback_of_ours(outcome.text)
+
+
+FAULTS = {
+    "too-few": ("", "def f(x, w, *, stride): pass", "raised TypeError: f() takes 2 positional arguments but 3 "),
+    "too-many": ("", "def f(x, w, bias, out): pass", "f() missing 1 required positional argument: 'out'"),
+    "deep": ("", "def f(x, w, bias):\n    np.reshape(x, 5)", "cannot reshape array of size 32 into shape (5,) at "),
+    "when": (", when=lambda p: p.group == 1", FORWARD, "when=... raised AttributeError: 'ConvGeometry' object has no"),
+}
+
+
+def test_faults_of_kernels(project: Project):
+    for name, (declares, function, _) in FAULTS.items():
+        head = RIGHT.replace("acme", name) + f"@a.implements('conv_forward'{declares})"
+        project.write(f"impls/{name}.py", f"import numpy as np\n{head}\n{function}")
+    project.kernel("right")
+    outcome = project.run(KEPT)
+    assert (outcome.exit, outcome.statuses) == (1, {"error": len(FAULTS), "pass": 1})
+    for name, (*_, message) in FAULTS.items():
+        reason = outcome.of(name)["reason"]
+        assert message in reason
+        assert reason.endswith(f"{name}.py:6") or not message.endswith(" at ")
+    assert no_traceback_of_ours(outcome.text)
+
+
+def test_fault_of_a_waivers_predicate(project: Project):
+    project.kernel(tail="acme.waive('conv_forward', reason='r', url='u', when=lambda p: p.group == 1)")
+    outcome = project.run()
+    assert (outcome.exit, outcome.statuses) == (1, {"error": 1})
+    assert "when=... raised AttributeError" in outcome.of("acme")["reason"]
+
+
+SAYS_NOTHING = "class Silent(Exception):\n    def __str__(self): raise RuntimeError('no words')"
+RAISED = {
+    "without-words": (
+        {"head": SAYS_NOTHING, "body": "raise Silent"},
+        "raised Silent: (its message cannot be shown: RuntimeError)",
+    ),
+    "with-megabytes": ({"body": "raise ValueError('m' * 3_000_000)"}, " ... (3,000,000 characters)"),
+}
+
+
+def test_whatever_an_exception_says_is_one_short_verdict(project: Project):
+    for name, (changes, _) in RAISED.items():
+        project.kernel(name, **changes)
+    outcome = project.run()
+    assert (outcome.exit, outcome.statuses) == (1, {"error": len(RAISED)})
+    assert all(reason in outcome.of(name)["reason"] for name, (_, reason) in RAISED.items())
+    assert len(outcome.text) < 20_000
+
+
+@pytest.mark.parametrize("option", ["--impl", "--records", "--report"])
+def test_an_empty_path_is_not_the_current_folder(project: Project, option: str):
+    project.kernel()
+    outcome = project.run(f"{option}=")
+    assert (outcome.exit, f"{option} is empty; give a name or a path" in outcome.text) == (4, True)
+
+
+def test_a_file_that_is_no_file_of_records_is_not_overwritten(project: Project):
+    file = project.kernel()
+    source = file.read_text()
+    outcome = project.run(f"--records={file}")
+    assert (outcome.exit, "is no file of records; it is not overwritten" in outcome.text) == (4, True)
+    assert file.read_text() == source
+
+
+def test_a_run_that_was_given_an_implementation_and_has_no_case_for_it_does_not_end_well(project: Project):
+    file = project.kernel(folder=".")
+    project.write("suite/test_suite.py", "def test_of_my_own(): pass")
+    outcome = project.run(f"--impl={file}")
+    assert (outcome.exit, "no test here verifies anything" in outcome.text) == (5, True)
+    assert project.run().exit == 0
+
+
+def test_tests_of_one_s_own_can_be_selected(project: Project):
+    project.kernel()
+    project.write("suite/test_own.py", "def test_of_my_own(): pass")
+    outcome = project.run("-k", "of_my_own")
+    assert (outcome.exit, "NOTHING WAS VERIFIED" in outcome.text) == (0, False)

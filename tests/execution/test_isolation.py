@@ -1,0 +1,330 @@
+"""What an implementation does to its process is one verdict each, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.execution.process import Crash, Limits, Process
+from conformance.execution.reaper import TOKEN, Reaper
+from conformance.execution.workers import Workers
+from conformance.operators import FAMILIES
+from conformance.problems import PROBLEMS
+from conformance.worker import call, wire
+from tests.conftest import ROOT, Project
+from tests.execution.misbehaviours import MISBEHAVIOURS
+
+pytest_plugins = ["pytester"]
+
+DISTRIBUTIONS = tuple(f"--distribution={name}" for name in ("integer", "fixed", "impulse", "special"))
+LIMITS = ("--timeout=2", "--memory=100", "--workers=100")
+
+
+MARK = f"ISOLATION_TEST={os.getpid()}"
+
+
+@pytest.fixture(autouse=True)
+def _marked(monkeypatch: pytest.MonkeyPatch):
+    """Tells the processes of these tests from those of other runs on the machine."""
+    monkeypatch.setenv(*MARK.split("="))
+
+
+BEHAVIOUR = """
+import pytest
+
+@pytest.mark.behaves("floating_point_mode_is_unchanged", "results_are_plain")
+def test_behaviour(check, name, case):
+    check(name, case)
+"""
+
+
+def left() -> list[int]:
+    """Kernels' processes and what they have started."""
+    found = []
+    for entry in os.scandir("/proc"):
+        try:
+            environment = Path(entry.path, "environ").read_bytes() if entry.name.isdigit() else b""
+            if f"{TOKEN}=".encode() in environment and MARK.encode() in environment:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def without_times(record: dict) -> dict:
+    return record | {"seconds": None}
+
+
+SEVERAL = ("segfault",)
+"""Of what ends every case, what is also run in several: after three no more are."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals, limits and /proc of Linux")
+def test_misbehaviours(project: Project):
+    """One verdict each beside a right kernel, and the right one's records as if it were alone. What ends every case has
+    one: each is a new process, and many are waited for. All processes are kept, so that no file is loaded twice."""
+    file = project.kernel("right", folder="right")
+    assert project.run(f"--impl={file}", *DISTRIBUTIONS, subprocess=True).exit == 0
+    alone = {r["distribution"]: without_times(r) for r in project.records()}
+    ending = [name for name, one in MISBEHAVIOURS.items() if one.said == "error" and name not in SEVERAL]
+    lasting = [name for name in MISBEHAVIOURS if name not in ending]
+    wrong = []
+    for names, distributions in ((ending, DISTRIBUTIONS[:1]), (lasting, DISTRIBUTIONS)):
+        files = [project.write(f"bad/{name}.py", MISBEHAVIOURS[name].file(name)) for name in names]
+        given = [f"--impl={one}" for one in (*files, file)]
+        outcome = project.run(*given, *distributions, *LIMITS, subprocess=True, patience=500)
+        assert outcome.exit == 1
+        assert left() == []
+        wrong += [found for name in names if (found := unexpected(project, name, outcome.records, len(distributions)))]
+        right = {r["distribution"]: without_times(r) for r in outcome.records if r["implementation"] == "right"}
+        assert right == {name: alone[name] for name in right}
+        assert len(right) == len(distributions)
+    assert not wrong, "\n".join(map(str, wrong))
+    after_three = [
+        r["reason"] for r in outcome.records if r["implementation"] == "segfault" and "not run" in r["reason"]
+    ]
+    assert after_three == ["not run, crashed 3 times"]
+
+
+def unexpected(project: Project, name: str, records: list[dict[str, Any]], cases: int) -> tuple[Any, ...]:
+    """What the records say of a misbehaviour, where that is not what they must."""
+    expected = MISBEHAVIOURS[name]
+    mine = [r for r in records if r["implementation"] in (name, str(project.folder / f"bad/{name}.py"))]
+    broken = {"broken"} if mine and all(r["kind"] == "broken" for r in mine) else set()
+    statuses = broken or {record["status"] for record in mine}
+    counted = sum(record["cases"] for record in mine)
+    reasons = [record["reason"] for record in mine if record["status"] != "pass"]
+    told = all(expected.reason in reason or "not run" in reason for reason in reasons)
+    if statuses == set(expected.said.split()) and counted == (1 if broken else cases) and told:
+        return ()
+    return name, expected.said, statuses, counted, reasons[:2]
+
+
+def test_floating_point_mode_is_changed_for_oneself_alone(project: Project):
+    """x86's constants; other processors refuse them, and nothing changes."""
+    project.kernel("right")
+    for name, mode in (("down", "0x400"), ("up", "0x800")):
+        project.kernel(name, head=f"import ctypes; changes = ctypes.CDLL(None).fesetround({mode})")
+    selection = ("--distribution=behaviour", "-k", "floating_point_mode or results_are_plain")
+    project.write("suite/test_behaviour.py", BEHAVIOUR)
+    outcome = project.run(*selection, subprocess=True)
+    failed = {(r["implementation"], r["check"]) for r in outcome.records if r["status"] == "fail"}
+    if platform.machine() == "x86_64":
+        assert failed == {("down", "floating_point_mode_is_unchanged"), ("up", "floating_point_mode_is_unchanged")}
+        assert outcome.statuses["pass"] == 4
+
+
+def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
+    """What a kernel's process has loaded, and that every family's geometry arrives there."""
+    file = tmp_path / "acme.py"
+    file.write_text(
+        "import sys\nfrom conformance import Implementation\nacme = Implementation('acme')\n"
+        "def known(geometry):\n"
+        "    ours = {'.'.join(name.split('.')[:3]) for name in sys.modules if name.split('.')[0] in KNOWN}\n"
+        "    raise ValueError(' '.join(sorted(ours)))\n"
+        "KNOWN = ('conformance', 'pytest', '_pytest', 'xdist', 'torch', 'jax')\n"
+        "@acme.implements('conv_forward', when=lambda p: True)\ndef one(x, w, bias): pass\n"
+        "@acme.implements('avg_pool_forward', when=known)\ndef two(x): pass\n"
+    )
+    with Workers(Limits()) as workers:
+        found = workers.load([file])
+        assert found.broken == {}
+        (acme,) = found.implementations.values()
+        for family in FAMILIES:
+            every = (p.geometry for p in PROBLEMS if p.geometry.family == family)
+            geometry = next(g for g in every if not getattr(g, "x_zero_point", 0) and not getattr(g, "y_zero_point", 0))
+            assert acme.supports("conv_forward", geometry, "fp32", "nchw")
+        with pytest.raises(ValueError, match=r"when=\.\.\. raised ValueError") as caught:
+            acme.supports("avg_pool_forward", geometry, "fp32", "nchw")
+    loaded = str(caught.value).split()
+    assert "conformance.implementations.implementation" in loaded
+    assert [name for name in loaded if name.split(".")[0] in ("pytest", "_pytest", "xdist", "torch", "jax")] == []
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("conformance.")}
+    assert rooms <= {
+        *("contract", "dtypes", "layouts", "floating_point", "implementations", "operators"),
+        *("resources", "storage", "worker", "zeros"),
+    }
+    assert not any(
+        name.count(".") > 1 and name.endswith(("operators", "mistakes", "table", "family")) for name in loaded
+    )
+
+
+def test_an_array_that_is_dropped_before_it_was_sent_is_freed(tmp_path: Path):
+    """Memory that is poisoned for whoever allocates next would otherwise never be handed back."""
+    file = tmp_path / "acme.py"
+    file.write_text(
+        "import weakref\nfrom conformance import Implementation, numpy_arrays\nseen = []\n"
+        "class Counting(type(numpy_arrays())):\n"
+        "    def from_host(self, array):\n        copy = array.copy()\n        seen.append(weakref.ref(copy))\n"
+        "        return copy\n"
+        "    def describe(self):\n        return {'alive': str(sum(one() is not None for one in seen))}\n"
+        "acme = Implementation('acme', arrays=Counting())\n"
+    )
+    with Workers(Limits(seconds=20)) as workers:
+        bridge: Any = workers.load([file]).implementations["acme"].arrays
+        held = bridge.from_host(np.zeros(3))
+        bridge.from_host(np.zeros(4))
+        assert bridge.perform(call.described, bridge) == {"alive": "1"}
+        del held
+        assert bridge.perform(call.described, bridge) == {"alive": "0"}
+
+
+def test_an_array_of_a_process_that_has_ended_is_no_array_of_the_next(tmp_path: Path):
+    """Numbers begin anew there: another array would have been taken for it."""
+    file = tmp_path / "acme.py"
+    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
+    with Workers(Limits(seconds=20)) as workers:
+        bridge: Any = workers.load([file]).implementations["acme"].arrays
+        old = bridge.from_host(np.zeros(3))
+        bridge.home.process().end("was ended")
+        new = bridge.from_host(np.ones(3))
+        for given in ([old], [new, old], [old, new]):
+            with pytest.raises(Crash, match="was ended"):
+                bridge.perform(call.fetched, bridge, given)
+        assert bridge.to_host(new).tolist() == [1, 1, 1]
+
+
+def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
+    file = tmp_path / "acme.py"
+    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
+    with Workers(Limits(seconds=20)) as workers:
+        bridge: Any = workers.load([file]).implementations["acme"].arrays
+        numbers = set()
+        for _ in range(3):
+            bridge.floating_point_mode()
+            process = bridge.home.process()
+            numbers.add(process.number)
+            os.kill(process.number, signal.SIGKILL)
+            with pytest.raises(Crash, match="SIGKILL"):
+                bridge.floating_point_mode()
+        assert len(numbers) == 3
+    assert left() == []
+
+
+def test_memory_without_end_is_ended(tmp_path: Path):
+    """Long before the time for a call is over."""
+    file = tmp_path / "acme.py"
+    file.write_text(
+        "import numpy as np\nfrom conformance import Implementation\nacme = Implementation('acme')\nkept = []\n"
+        "while True:\n    kept.append(np.ones(1 << 22))\n"
+    )
+    with Workers(Limits(seconds=300, memory=500 << 20)) as workers:
+        (reason,) = workers.load([file]).broken.values()
+    assert re.search(r"took 0\.\d+ GiB of memory; the limit is 0\.488 GiB \(--memory\)", reason)
+
+
+GROWS = """
+import numpy as np
+from conformance import Implementation
+acme, kept = Implementation("acme"), []
+@acme.implements("conv_forward", dtypes=("fp32",))
+def conv_forward(x, w, bias, **_):
+    grown = np.ones({size} << 17)
+    {keep}
+    return x
+"""
+APPENDS, CYCLE = "kept.append(grown)", "cycle = [grown]; cycle.append(cycle)"
+JAX = "import sys, types\nsys.modules['jax'] = types.SimpleNamespace(clear_caches=lambda: kept.clear())\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize(
+    ("head", "keep", "looks", "processes"),
+    [("", APPENDS, 2, 3), (JAX, APPENDS, 2, 1), ("", CYCLE, 2, 1), ("", APPENDS, 99, 1)],
+    ids=["grows", "JAX keeps programs", "garbage", "looked at seldom"],
+)
+def test_process_that_has_grown_is_replaced_between_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, keep: str, looks: int, processes: int
+):
+    """Without a crash, seldom, and not where it can give back what it has taken."""
+    monkeypatch.setattr("conformance.execution.workers.GROWTH", 60 << 20)
+    monkeypatch.setattr("conformance.execution.workers.CASES_TO_LOOK", looks)
+    file = tmp_path / "acme.py"
+    file.write_text(head + GROWS.format(size=50, keep=keep))
+    x, w = np.ones((1, 1, 2, 2), np.float32), np.ones((1, 1, 1, 1), np.float32)
+    with Workers(Limits(seconds=20)) as workers:
+        acme = workers.load([file]).implementations["acme"]
+        numbers = set()
+        for _ in range(7):
+            bridge: Any = acme.arrays
+            result = acme.kernels[0].function(bridge.from_host(x), bridge.from_host(w), None)
+            np.testing.assert_array_equal(bridge.to_host(result), x)
+            numbers.add(bridge.home.process().number)
+            workers.limit_growth(acme)
+        assert len(numbers) == processes
+        assert not workers._crashes
+        assert not workers._spares
+    assert left() == []
+
+
+def test_process_ends_with_its_judge(tmp_path: Path):
+    """Killed, it can close nothing. A daemon of a kernel has left the session, and has the environment alone."""
+    program = (
+        "import os, sys, time\n"
+        "from conformance.execution.process import Limits, Process\n"
+        "from conformance.execution.reaper import Reaper\n"
+        "process = Process(Limits(), Reaper())\n"
+        "process.ask('mode')\n"
+        "print(process.number, flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    judge = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert judge.stdout is not None
+    number = int(judge.stdout.readline())
+    judge.kill()
+    judge.wait()
+    for _ in range(100):
+        if not Path(f"/proc/{number}").exists():
+            break
+        time.sleep(0.05)
+    assert not Path(f"/proc/{number}").exists()
+
+
+def test_what_lies_in_a_kernels_process_is_not_trusted():
+    """Shapes, offsets and dtypes that would make the judge read what is not there, or more than there is."""
+    reaper = Reaper()
+    try:
+        for tensor in (
+            wire.ArrayLocation(0, "<f4", (1 << 40,)),
+            wire.ArrayLocation(-8, "<f4", (1,)),
+            wire.ArrayLocation(0, "<f4", (-1,)),
+            wire.ArrayLocation(1 << 62, "<f4", (1 << 62,)),
+            wire.ArrayLocation(0, "no dtype", (1,)),
+            wire.ArrayLocation(0, "object", (1 << 40,)),
+        ):
+            process = Process(Limits(), reaper)
+            with pytest.raises(Crash, match="stored no tensor"):
+                process.tensor(tensor)
+    finally:
+        reaper.close()
+
+
+def test_problem_is_given_to_one_kernel_as_to_the_other(project: Project):
+    """In its own process and in the judge's: the same records, but for the mark."""
+    project.kernel()
+    for option, name in (("--level=standard", "apart"), ("--in-process", "together")):
+        assert project.run(option, *DISTRIBUTIONS, f"--records={name}.jsonl").exit == 0
+    apart, together = project.records("apart.jsonl"), project.records("together.jsonl")
+    marked = [record.pop("in_process") for record in together if record["kind"] == "case"]
+    assert marked == [True] * 4
+    keys = ("implementation", "distribution", "status", "checks", "reason")
+    assert [[r.get(k) for k in keys] for r in apart] == [[r.get(k) for k in keys] for r in together]
+
+
+@pytest.mark.parametrize("option", ["--timeout=0", "--timeout=x", "--memory=-1", "--workers=0", "--workers=1.5"])
+def test_limit_that_cannot_be_meant(project: Project, option: str):
+    project.kernel()
+    outcome = project.run(option)
+    assert outcome.exit == 4
+    assert option.split("=")[0] in outcome.text
+    assert "must be" in outcome.text

@@ -1,0 +1,1 @@
+"""How implementations are found and loaded."""

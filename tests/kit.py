@@ -1,0 +1,55 @@
+"""What tests set up again and again: the source of an implementation, and one case of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from conformance import Implementation, numpy_arrays
+from conformance.execution.case import Case
+from conformance.implementations.bridges import ArrayBridge
+from conformance.operators import OPERATORS
+from conformance.problems import Problem, Variant, typed
+
+MODULE = """
+{head}
+from conformance import Contract, Implementation, Unsupported
+from tests import kernels
+
+acme = Implementation("{name}"{construct})
+
+@acme.implements("conv_forward"{declares})
+def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+    y = kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    {body}
+
+{tail}
+"""
+"""A right implementation in which a test changes one thing."""
+SUMS = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
+"""The result is smaller than x, so that it fits there, and sums are long enough for their order to show."""
+
+
+def source(name: str = "acme", body: str = "return y", **changes: str) -> str:
+    """The text of a file with an implementation, right unless `changes` say otherwise."""
+    return MODULE.format(name=name, body=body, **{"head": "", "construct": "", "declares": "", "tail": ""} | changes)
+
+
+def case_of(
+    kernel: Callable[..., Any] | Implementation,
+    problem: str | Problem = SUMS,
+    operator: str = "conv_forward",
+    *,
+    dtype: str = "fp32",
+    layout: str = "nchw",
+    distribution: str = "fixed",
+    arrays: ArrayBridge | None = None,
+    method: str = "exact",
+) -> Case:
+    """One case of an implementation, or of a kernel that becomes one."""
+    if not isinstance(kernel, Implementation):
+        implementation = Implementation("acme", arrays=arrays or numpy_arrays())
+        implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
+        kernel = implementation
+    known = typed(problem) if isinstance(problem, str) else problem
+    return Case(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution), 0, method)

@@ -1,0 +1,1 @@
+"""Times, and who gets none."""
