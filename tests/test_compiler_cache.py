@@ -192,6 +192,6 @@ def test_calls_on_new_shapes_leave_nothing_behind(monkeypatch: pytest.MonkeyPatc
         return []
 
     bridge: Any = SimpleNamespace(from_host=lambda host: host, synchronize=lambda _: None, to_host=lambda _: None)
-    repeating.growth(bridge, kernel, [((), {})] * 9, 3, 0.01)
+    repeating.growth_by_shape(bridge, kernel, [((), {})] * 9, 3, 0.01)
     assert {*seen} == {float("inf")}
     assert values == {repeating.KEPT_FROM: 0.0}

@@ -25,7 +25,8 @@ from conformance.operators.base import Request
 from conformance.problems import PROBLEMS, Problem, at_level, typed
 from conformance.results.schema import Facts
 from conformance.storage import nan_bytes
-from conformance.worker.audit import differing
+from conformance.worker import repeating
+from conformance.worker.call import differing, perform
 
 CALLS, SECONDS = 120, 0.02
 """Calls of a kernel one after the other, and when it is enough of them. What happens in one of fifty is then seen on a
@@ -104,12 +105,13 @@ def repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bo
     BehaviourError."""
     invocation = samples[0].invocation
     turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
-    found = invocation.instruments.repeated(invocation.kernel.function, turns, calls, seconds)
-    for sample, (result, other, count) in zip(samples, found, strict=True):
-        sample.require_right(sample.invocation.split(result), f"first call, {what.format(count)}")
-        if other is not None:
-            sample.require_right(sample.invocation.split(other), what.format(count))
-    return all(other is None for _, other, _ in found)
+    bridge = invocation.bridge
+    found = perform(bridge, repeating.repeated, bridge, invocation.kernel.function, turns, calls, seconds)
+    for sample, one in zip(samples, found, strict=True):
+        sample.require_right(sample.invocation.split(one.first.value), f"first call, {what.format(one.calls)}")
+        if one.other is not None:
+            sample.require_right(sample.invocation.split(one.other.value), what.format(one.calls))
+    return all(one.other is None for one in found)
 
 
 def work_is_finished(subject: Subject) -> None:
@@ -131,7 +133,7 @@ def work_is_finished(subject: Subject) -> None:
             raise BehaviourError(f"a result changed after the call had returned: {difference}")
     sample.require_right(results[: len(sample.tensors)], "single call")
     measured = [invocation.timed(inputs) for _ in range(3)]
-    if known := [(seconds, *walls) for _, walls, seconds in measured if seconds is not None]:
+    if known := [(one.events, *one.walls) for one in measured if one.events is not None]:
         events, wall = map(min, zip(*known, strict=True))
         if wall > 2 * events + SLACK:
             raise BehaviourError(f"the device works {wall:.2g} s, of which the caller's stream sees {events:.2g} s")

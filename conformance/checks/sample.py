@@ -73,9 +73,9 @@ class Sample:
 
     def audited(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The same. Raises BehaviourError where the call has written to its inputs, or returns their memory."""
-        results, changed = self.invocation.audited(inputs)
-        if changed:
-            raise BehaviourError("\n".join(changed))
+        results, found = self.invocation.audited(inputs)
+        if found.changed:
+            raise BehaviourError("\n".join(found.changed))
         return results
 
     def hosts(self, results: Sequence[Any]) -> list[np.ndarray]:

@@ -21,13 +21,15 @@ from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import first_called
 from conformance.execution.kernel_paths import usual_paths
+from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of
 from conformance.operators import FAMILIES, GeometryError
 from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
 from conformance.problems import Problem, Variant, typed
 from conformance.results.schema import Facts
-from conformance.worker.audit import differing
+from conformance.worker import repeating
+from conformance.worker.call import differing, perform
 from conformance.worker.repeating import PATIENCE
 
 THREADS = 4
@@ -279,10 +281,12 @@ def forked_child_computes(subject: Subject) -> None:
     sample = subject.sample()
     inputs, invocation = sample.inputs(), sample.invocation
     sample.require_right(sample.call(inputs), "single call")
-    found = invocation.instruments.forked((invocation.kernel.function, invocation.parameters()), inputs, CHILD)
-    if isinstance(found, str):
-        raise BehaviourError(f"a call in a forked child of the process {found}")
-    sample.require_right(invocation.split(found), "in a forked child of the process")
+    asking = invocation.bridge, invocation.kernel.function, invocation.parameters(), inputs, CHILD
+    try:
+        found = perform(invocation.bridge, repeating.forked, *asking)
+    except KernelFailure as failure:
+        raise BehaviourError(str(failure)) from None
+    sample.require_right(invocation.split(found.value), "in a forked child of the process")
 
 
 def _with_bias(subject: Subject) -> Subject:
@@ -318,7 +322,8 @@ def memory_is_given_back(subject: Subject) -> None:
                 stored = tensor and STORAGE[tensor.stored_as(invocation.dtype)]
                 shapes.append(tensor and (stored, arranged(tensor, invocation.layout, one).stored))
             cases.append((shapes, bound.parameters()))
-        found = invocation.instruments.growth_by_shape(invocation.kernel.function, cases, MIN_SHAPES, seconds)
+        bridge, function = invocation.bridge, invocation.kernel.function
+        found = perform(bridge, repeating.growth_by_shape, bridge, function, cases, MIN_SHAPES, seconds)
         if found[0] < MIN_SHAPES:
             raise Unsupported(
                 f"not measurable: calls on {MIN_SHAPES} new shapes take more than {PATIENCE * seconds:g} s"

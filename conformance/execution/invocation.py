@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -21,23 +21,8 @@ from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.layouts import Arrangement, arranged, arrangement
 from conformance.operators.base import Arrays, Operator, Tensor
-from conformance.worker.audit import audited
-from conformance.worker.instruments import Instruments
-
-
-@runtime_checkable
-class AwaitedFunction(Protocol):
-    """A kernel that can be called until it is finished; it tells what else the call has written to."""
-
-    def finished(self, *given: Any, **parameters: Any) -> tuple[Any, tuple[str, ...]]: ...
-
-
-@runtime_checkable
-class BatchingBridge(Protocol):
-    """A bridge to another process, which fetches several arrays in one exchange."""
-
-    def to_hosts(self, arrays: Sequence[Any]) -> list[np.ndarray]: ...
-
+from conformance.worker.call import Audited, audited, fetched, perform
+from conformance.worker.measuring import Timed, timed
 
 first_called: dict[int, tuple[Kernel | AutogradVariant, float]] = {}
 """A kernel by its id, itself (so that no other one gets that id), and when it was called first."""
@@ -75,12 +60,6 @@ def missing_storage(bridge: ArrayBridge, text: str) -> str:
     if "reversed" in kinds and not getattr(bridge, "negative_strides", False):
         return f"operands are never reversed: {bridge.name} has no negative strides"
     return ""
-
-
-def instruments(bridge: ArrayBridge) -> Instruments:
-    """Of the process that a bridge's arrays are in."""
-    found: Instruments | None = getattr(bridge, "instruments", None)
-    return found or Instruments(bridge)
 
 
 def fill_freed_memory(bridge: ArrayBridge, tensors: Iterable[Tensor]) -> None:
@@ -172,32 +151,20 @@ class Invocation:
         """What the function returns, whether the device has finished or not. `changed` replaces parameters."""
         return self.kernel.function(*native, **self.parameters(**changed))
 
-    @property
-    def instruments(self) -> Instruments:
-        """Of the process that the function runs in."""
-        return instruments(self.bridge)
-
-    def timed(self, *inputs: Sequence[Any]) -> tuple[Any, tuple[float, ...], float | None]:
-        """Calls on several inputs, see `Instruments.timed`."""
-        return self.instruments.timed((self.kernel.function, self.parameters()), inputs)
-
-    def growth(self, native: Sequence[Any]) -> tuple[int | None, int | None]:
-        """Bytes that a call takes, see `Instruments.growth`."""
-        return self.instruments.growth((self.kernel.function, self.parameters()), native)
+    def timed(self, *inputs: Sequence[Any]) -> Timed:
+        """Calls on several inputs."""
+        return perform(self.bridge, timed, self.bridge, self.kernel.function, self.parameters(), inputs)
 
     def call(self, native: Sequence[Any]) -> tuple[Any, ...]:
         """The results, finished. Raises MalformedError for another number of them."""
         return self.audited(native)[0]
 
-    def audited(self, native: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-        """The same, and what the call has written to besides, in words: see `conformance.worker.audit`."""
-        function, parameters = self.kernel.function, self.parameters()
+    def audited(self, native: Sequence[Any]) -> tuple[tuple[Any, ...], Audited]:
+        """The same, and what else is known of the call."""
         first_called.setdefault(id(self.kernel), (self.kernel, time.monotonic()))
-        if isinstance(function, AwaitedFunction):  # in another process
-            result, changed = function.finished(*native, **parameters)
-        else:
-            result, changed = audited(self.bridge, function, self.operator.arguments, native, parameters)
-        return self.split(result), changed
+        names, parameters = self.operator.arguments, self.parameters()
+        found = perform(self.bridge, audited, self.bridge, self.kernel.function, names, native, parameters)
+        return self.split(found.result.value), found
 
     def split(self, result: Any) -> tuple[Any, ...]:
         """What was returned, one for each output. Raises MalformedError for another number of results."""
@@ -209,11 +176,11 @@ class Invocation:
 
     def fetch(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Results on the host, as they are now. Raises MalformedError for what is not the framework's own array."""
+        if not results:
+            return []
         try:
-            if results and isinstance(self.bridge, BatchingBridge):
-                return self.bridge.to_hosts(results)
-            return [self.bridge.to_host(array) for array in results]
-        except TypeError as error:
+            return perform(self.bridge, fetched, self.bridge, results)
+        except KernelFailure as error:
             raise MalformedError(str(error)) from None
 
     def outputs(self, results: Sequence[Any]) -> Arrays:

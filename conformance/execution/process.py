@@ -5,6 +5,7 @@ Whatever happens in it is a reply or a `Crash`.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import re
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,8 +47,6 @@ OUTPUT = 1 << 14
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 _REPLIES = msgspec.msgpack.Decoder(wire.Reply)
 
-Operation = tuple[Any, ...]
-
 
 class Crash(BaseException):
     """The end of a kernel's process; the message says what happened and after how long.
@@ -66,6 +65,41 @@ class Limits:
     seconds: float = 60.0
     memory: int = 1 << 62
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Elsewhere:
+    """Stands in the judge for what is in a kernel's process, which finds it by its key: see
+    `conformance.worker.serve.Server.found`."""
+
+    __slots__ = ()
+    key: tuple[Any, ...]
+
+
+class Handle(Elsewhere):
+    """An array in a kernel's process; freed there when nobody holds it here."""
+
+    __slots__ = ("__weakref__", "key", "number", "process")
+
+    def __init__(self, process: Process, number: int) -> None:
+        self.process, self.number, self.key = process, number, ("array", number)
+
+    def __del__(self) -> None:
+        self.process.dropped.append(self.number)
+
+
+class _Pickler(pickle.Pickler):
+    """Of an operation for a process. What is there is sent by its key, tensors by the place where they are stored."""
+
+    def __init__(self, file: io.BytesIO, process: Process) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._process = process
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        if isinstance(value, Elsewhere):
+            if isinstance(value, Handle) and value.process is not self._process:
+                raise Crash(value.process.ended)
+            return value.key
+        return ("tensor", self._process.store(value)) if isinstance(value, np.ndarray) else None
 
 
 class Process:
@@ -87,9 +121,10 @@ class Process:
         """How many have been concluded in it."""
         self.dropped: deque[int] = deque()
         """Numbers of arrays that nobody needs any more; filled by whoever collects garbage."""
-        self._posted: list[Operation] = []
+        self._posted: list[bytes] = []
+        """Operations of the next request."""
         self._begun, self._ready = 0.0, False
-        self._numbers = 0
+        self._made = 0
         self._own: int | None = None
         self._in, self._out = wire.memory_file(), wire.memory_file()
         self._channel, other = socket.socketpair()
@@ -131,14 +166,21 @@ class Process:
             self._own = resident - shared
         return resident - shared - self._own
 
-    def numbers(self, count: int = 1) -> int:
-        """The first of so many numbers that no array has."""
-        self._numbers += count
-        return self._numbers - count
+    def make(self, bridge: Elsewhere, method: str, *given: Any) -> Handle:
+        """An array by a method of a bridge. Nobody waits for it: it is there, or has failed, before what is asked
+        next."""
+        self._made += 1
+        handle = Handle(self, self._made)
+        self._post("make", handle.number, bridge, method, *given)
+        return handle
 
-    def post(self, name: str, *given: Any) -> None:
-        """An operation whose reply nobody waits for: done, or failed, before the next one that is asked."""
-        self._posted.append((name, *given))
+    def _post(self, routine: str | Callable[..., Any], *given: Any, **named: Any) -> None:
+        """An operation for the next request, behind the end of arrays that nobody holds any more."""
+        if dropped := [self.dropped.popleft() for _ in range(len(self.dropped))]:
+            self._post("free", dropped)
+        operation = io.BytesIO()
+        _Pickler(operation, self).dump((routine, given, named))
+        self._posted.append(operation.getvalue())
 
     def store(self, array: np.ndarray) -> wire.ArrayLocation:
         """Put an array where the process can read it, until the next reply."""
@@ -148,20 +190,18 @@ class Process:
             raise MemoryError(f"no memory for a tensor of {array.nbytes:,} bytes ({error.strerror})") from None
         return tensor
 
-    def ask(self, name: str, *given: Any) -> wire.Reply:
-        """The reply to an operation. Raises Crash."""
-        self.begin(name, *given)
+    def ask(self, routine: str | Callable[..., Any], *given: Any, **named: Any) -> wire.Reply:
+        """The reply to an operation: a function of the suite, or the name of one of
+        `conformance.worker.serve.Server`'s. Raises Crash."""
+        self.begin(routine, *given, **named)
         return self.finish()
 
-    def begin(self, name: str, *given: Any) -> None:
+    def begin(self, routine: str | Callable[..., Any], *given: Any, **named: Any) -> None:
         """Ask for an operation; `finish` waits for the reply. Raises Crash."""
         if self.ended:
             raise Crash(self.ended)
-        dropped = {self.dropped.popleft() for _ in range(len(self.dropped))}
-        unborn = dropped.intersection(put[2] for put in self._posted if put[0] == "put")
-        frees = [("free", [*numbers]) if numbers else None for numbers in (dropped - unborn, unborn)]
-        operations = [frees[0], *self._posted, frees[1], (name, *given)]
-        request = pickle.dumps([operation for operation in operations if operation is not None])
+        self._post(routine, *given, **named)
+        request = pickle.dumps(self._posted)
         self._posted.clear()
         self._begun = time.monotonic()
         if not self._ready:
@@ -171,22 +211,19 @@ class Process:
 
     def finish(self) -> wire.Reply:
         """The reply to the operation that has begun. Raises Crash."""
+        start = self._begun
         try:
-            return self._finished(self._begun)
+            length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
+            if length > wire.MAX_REPLY:
+                raise self._crash(f"crashed: its process sent an answer of {length:,} bytes", start)
+            reply = _REPLIES.decode(self._receive(length, start))
         except Crash:
             raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self._crash("crashed: its process sent what is no answer", start) from None
         except BaseException:  # Ctrl-C, say: the answer to come would be taken for that of another question
             self.end("was ended: nobody waited for its answer")
             raise
-
-    def _finished(self, start: float) -> wire.Reply:
-        length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
-        if length > wire.MAX_REPLY:
-            raise self._crash(f"crashed: its process sent an answer of {length:,} bytes", start)
-        try:
-            reply = _REPLIES.decode(self._receive(length, start))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise self._crash("crashed: its process sent what is no answer", start) from None
         self._filled = 0
         self.spoiled |= reply.spoiled
         self.compiled = reply.compiled
@@ -254,7 +291,7 @@ class Process:
             passed = time.monotonic() - start
             if passed > self.limits.seconds:
                 raise self._hangs(start)
-            if passed > LOOK and (used := self._memory()) > self.limits.memory:
+            if passed > LOOK and (used := self._resident()[0]) > self.limits.memory:
                 taken, limit = (f"{count / 2**30:.3g} GiB" for count in (used, self.limits.memory))
                 raise self._crash(
                     f"crashed: its process took {taken} of memory; the limit is {limit} (--memory)", start
@@ -273,12 +310,9 @@ class Process:
             return False
         return True
 
-    def _memory(self) -> int:
-        """Bytes that are resident; 0 where the system does not say."""
-        return self._resident()[0]
-
     def _resident(self) -> tuple[int, int]:
-        """Bytes that are resident, and how many of them are of files or shared memory."""
+        """Bytes that are resident, and how many of these are of files or shared memory; 0 where the system does not
+        say."""
         try:
             pages = Path(f"/proc/{self.number}/statm").read_text().split()
             return int(pages[1]) * os.sysconf("SC_PAGE_SIZE"), int(pages[2]) * os.sysconf("SC_PAGE_SIZE")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from conformance.contract import Contract
 from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
 from conformance.dtypes import STORAGE
 from conformance.execution import storage
 from conformance.execution.case import Case
-from conformance.execution.invocation import Invocation, MismatchedError, fill_freed_memory
+from conformance.execution.invocation import Invocation, Laid, MismatchedError, fill_freed_memory
 from conformance.execution.judge_outputs import SPARSE, by_probes, judged, prepare_reference
 from conformance.execution.status import (
     BehaviourError,
@@ -79,16 +80,54 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
         _attempt(case, verdict, tensors, "")
 
 
+@dataclass(slots=True)
+class Call:
+    """A kernel's call on a case, with operands stored as the invocation says, and what is known of it so far."""
+
+    case: Case
+    verdict: Verdict
+    tensors: Tensors
+    kernel: Kernel
+    invocation: Invocation
+    contract: Contract
+    """On the case's geometry."""
+    expected: Expectation = field(init=False)
+    memories: Sequence[Laid] = ()
+    changed: tuple[str, ...] = ()
+    """What the call has written to besides, in words."""
+
+
 def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> None:
-    """With operands stored as `stored` says; values repeat where the case's own storage repeats them."""
-    kernel, variant, bridge = case.kernel, case.variant, case.implementation.arrays
-    contract = verdict.contract = kernel.contract
-    if exempt := contract.on(case.problem.geometry).exempts(variant.distribution, variant.dtype):
-        raise Unsupported(exempt)
-    exact = case.operator.errors(case.problem.geometry).exact_on_integers and contract.exact_on_integers(variant.dtype)
-    if variant.distribution == SPARSE and not exact:
-        raise Unsupported("sparse data has no one result in the declared arithmetic")
-    _require_memory(case)
+    """Draw, call, fetch, judge; raises where any of it is not as it must be."""
+    kernel, geometry, variant = case.kernel, case.problem.geometry, case.variant
+    bridge = case.implementation.arrays
+    invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout, stored)
+    verdict.contract = kernel.contract
+    call = Call(case, verdict, tensors, kernel, invocation, kernel.contract.on(geometry))
+    for guard in BEFORE_THE_CALL:
+        guard(call)
+    call.expected = expected = tensors.expected = _drawn(case, verdict)
+    with verdict.timed("transfer"):
+        native, call.memories = invocation.laid_out(expected.inputs)
+        if not geometry.n:
+            fill_freed_memory(bridge, invocation.tensors.values())
+    with verdict.timed("kernel"):
+        try:
+            results, found = invocation.audited(native)
+        except Unsupported as refusal:
+            _require_refusal_of_all(case, invocation, refusal)
+            verdict.refused = True
+            raise
+    verdict.work, call.changed = found.work, found.changed
+    tensors.outputs = _fetched(call, results)
+    with verdict.timed("judge"):
+        verdict.judgements = judged(expected, tensors.outputs, call.contract, case.method)
+    for guard in AFTER_THE_CALL:
+        guard(call)
+
+
+def _drawn(case: Case, verdict: Verdict) -> Expectation:
+    """Inputs, and what a right kernel returns. Values repeat where the case's own storage repeats them."""
     try:
         with verdict.timed("reference"):
             expected = expectation(case.recipe)
@@ -97,51 +136,107 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
         raise MissingReferenceError(f"no reference, is the problem too large for this machine? {error}") from error
     with verdict.timed("golden"):
         check(expected)
-    if repeats(variant.storage):
-        expected = expected.holding(with_repeats(expected.inputs, variant.storage))
+    if repeats(case.variant.storage):
+        expected = expected.holding(with_repeats(expected.inputs, case.variant.storage))
         prepare_reference(expected, case.method)
-    tensors.expected = expected
-    geometry = case.problem.geometry
-    invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout, stored)
-    with verdict.timed("transfer"):
-        native, memories = invocation.laid_out(expected.inputs)
-        if not geometry.n:
-            fill_freed_memory(bridge, invocation.tensors.values())
-    # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
-    meter = getattr(bridge, "metered", nullcontext)
-    with verdict.timed("kernel"), meter() as work:
-        try:
-            results, changed = invocation.audited(native)
-        except Unsupported as refusal:
-            _require_refusal_of_all(case, invocation, refusal)
-            verdict.refused = True
-            raise
-    verdict.work = work or {}
+    return expected
+
+
+def _fetched(call: Call, results: Sequence[Any]) -> Arrays:
+    """Results on the host. Raises KernelFailure for malformed ones, with the mistake that gives their shapes."""
     try:
-        with verdict.timed("transfer"):
-            outputs = tensors.outputs = invocation.outputs(results)
+        with call.verdict.timed("transfer"):
+            return call.invocation.outputs(results)
     except MismatchedError as error:
-        tensors.outputs = error.returned
-        with verdict.timed("diagnosis"):
-            cause = diagnose_shapes(case.operator, geometry, expected.inputs, error.returned, variant.layout)
+        call.tensors.outputs = returned = error.returned
+        inputs, operator, geometry = call.expected.inputs, call.case.operator, call.invocation.geometry
+        with call.verdict.timed("diagnosis"):
+            cause = diagnose_shapes(operator, geometry, inputs, returned, call.invocation.layout)
         raise KernelFailure(str(error), cause) from None
-    with verdict.timed("judge"):
-        verdict.judgements = judged(expected, outputs, contract, case.method)
+
+
+def require_declared(call: Call) -> None:
+    """A kernel is not failed for what its contract leaves open. Raises Unsupported."""
+    if exempt := call.contract.exempts(call.case.variant.distribution, call.case.variant.dtype):
+        raise Unsupported(exempt)
+
+
+def require_one_result(call: Call) -> None:
+    """Sparse data is compared for equality, which rounded sums would fail. Raises Unsupported."""
+    variant, model = call.case.variant, call.case.operator.errors(call.invocation.geometry)
+    exact = model.exact_on_integers and call.contract.exact_on_integers(variant.dtype)
+    if variant.distribution == SPARSE and not exact:
+        raise Unsupported("sparse data has no one result in the declared arithmetic")
+
+
+def require_memory(call: Call) -> None:
+    """What the machine cannot hold would end the judge, and lose other verdicts. Raises InsufficientMemoryError."""
+    case, geometry = call.case, call.invocation.geometry
+    each = PROBED if by_probes(case.recipe, case.method) else EXACT
+    extents = tuple(size + sum(pad) for size, pad in zip(geometry.size, geometry.padding, strict=True))
+    # the reference pads one image at a time: with a large stride, far more than the tensors themselves
+    needed = case.operator.bytes(geometry, each) + 8 * geometry.c * math.prod(extents)
+    if case.variant.distribution == SPARSE:  # inputs are memory that nobody touches
+        outputs = case.operator.outputs(geometry).values()
+        needed = sum(STORAGE[tensor.stored_as(case.variant.dtype)].itemsize * tensor.size for tensor in outputs)
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # another system than Linux
+        return
+    if needed > available:
+        needs, has = (f"{size / 2**30:,.0f} GiB" for size in (needed, available))
+        raise InsufficientMemoryError(f"needs {needs} of memory; {has} are available")
+
+
+def require_right(call: Call) -> None:
+    """Wrong results, whatever else the call has done. Raises KernelFailure with the mistake that explains them."""
+    verdict, kernel = call.verdict, call.kernel
     failed = [judgement.explain() for judgement in verdict.judgements if not judgement.passed]
-    if failed:
-        _, tried = _in_vain.get(id(kernel), (kernel, 0))
-        cause = None
-        if tried < IN_VAIN and affordable(case.operator, geometry):
-            with verdict.timed("diagnosis"):
-                cause = diagnose(case.operator, geometry, expected.inputs, outputs, layout=variant.layout)
-            _in_vain[id(kernel)] = kernel, 0 if cause else tried + 1
-        raise KernelFailure("\n".join([*failed, *changed]), cause)
-    if changed:
-        raise BehaviourError("\n".join(changed))
-    invocation.require_untouched(memories)
-    require_adequate(case)
-    if {judgement.zeros for judgement in verdict.judgements} in ({"allowed"}, {"allowed", "right"}):
-        raise Unsupported(f"the declared contract allows zeros here ({contract.describe(variant.dtype)})")
+    if not failed:
+        return
+    _, tried = _in_vain.get(id(kernel), (kernel, 0))
+    operator, geometry, inputs = call.case.operator, call.invocation.geometry, call.expected.inputs
+    cause = None
+    if tried < IN_VAIN and affordable(operator, geometry):
+        with verdict.timed("diagnosis"):
+            cause = diagnose(operator, geometry, inputs, call.tensors.outputs, layout=call.invocation.layout)
+        _in_vain[id(kernel)] = kernel, 0 if cause else tried + 1
+    raise KernelFailure("\n".join([*failed, *call.changed]), cause)
+
+
+def require_inputs_untouched(call: Call) -> None:
+    """A kernel that writes to its inputs, or returns their memory, is right once. Raises BehaviourError."""
+    if call.changed:
+        raise BehaviourError("\n".join(call.changed))
+
+
+def require_memory_untouched(call: Call) -> None:
+    """Writes beyond a view reach memory that nobody fetches. Raises KernelFailure."""
+    call.invocation.require_untouched(call.memories)
+
+
+def require_adequate_contract(call: Call) -> None:
+    """A contract that allows anything passes anything. Raises KernelFailure."""
+    require_adequate(call.case)
+
+
+def require_more_than_zeros(call: Call) -> None:
+    """Zeros within the limits of every output would pass here: no kernel is told from one that does nothing. Raises
+    Unsupported."""
+    if {judgement.zeros for judgement in call.verdict.judgements} in ({"allowed"}, {"allowed", "right"}):
+        declared = call.kernel.contract.describe(call.case.variant.dtype)
+        raise Unsupported(f"the declared contract allows zeros here ({declared})")
+
+
+BEFORE_THE_CALL: tuple[Callable[[Call], None], ...] = (require_declared, require_one_result, require_memory)
+AFTER_THE_CALL: tuple[Callable[[Call], None], ...] = (
+    require_right,
+    require_inputs_untouched,
+    require_memory_untouched,
+    require_adequate_contract,
+    require_more_than_zeros,
+)
 
 
 _refused: dict[tuple[Any, ...], tuple[Kernel, str]] = {}
@@ -169,24 +264,3 @@ def _computed(case: Case, invocation: Invocation) -> Iterator[str]:
             native, _ = invocation.laid_out(Expectation(replace(case.recipe, distribution=name)).inputs)
             invocation.call(native)
             yield name
-
-
-def _require_memory(case: Case) -> None:
-    """Raises InsufficientMemoryError for what the machine cannot hold, which would end the process and lose other
-    verdicts."""
-    each = PROBED if by_probes(case.recipe, case.method) else EXACT
-    geometry = case.problem.geometry
-    extents = tuple(size + sum(pad) for size, pad in zip(geometry.size, geometry.padding, strict=True))
-    # the reference pads one image at a time: with a large stride, far more than the tensors themselves
-    needed = case.operator.bytes(geometry, each) + 8 * geometry.c * math.prod(extents)
-    if case.variant.distribution == SPARSE:  # inputs are memory that nobody touches
-        outputs = case.operator.outputs(geometry).values()
-        needed = sum(STORAGE[tensor.stored_as(case.variant.dtype)].itemsize * tensor.size for tensor in outputs)
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):  # another system than Linux
-        return
-    if needed > available:
-        needs, has = (f"{size / 2**30:,.0f} GiB" for size in (needed, available))
-        raise InsufficientMemoryError(f"needs {needs} of memory; {has} are available")

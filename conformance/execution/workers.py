@@ -24,7 +24,7 @@ from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import described
 from conformance.implementations.registry import Registry, installed, place_of
 from conformance.resources import ENGINES, IMPLS
-from conformance.worker import wire
+from conformance.worker import memory, wire
 
 MAX_CRASHES = 3
 """Cases in a row that end in a crash, after which an implementation's others are not run."""
@@ -78,9 +78,7 @@ class Source:
     @property
     def request(self) -> tuple[Any, ...]:
         """The operation that loads it."""
-        return (
-            ("load_installed", self.entry, *self.variant) if self.path is None else ("load", self.path, *self.variant)
-        )
+        return "load", self.path or self.entry, *self.variant
 
     def loaded(self, process: Process) -> wire.Loaded:
         """Load it there, or wait until it is. Raises Crash and what importing raises."""
@@ -228,7 +226,7 @@ class Workers:
         if process.cases % CASES_TO_LOOK != 1 or process.growth <= GROWTH:
             return
         with suppress(Crash):
-            process.ask("give_back")
+            process.ask(memory.give_back)
             if process.growth > GROWTH:
                 del self._processes[group]
                 process.end("was replaced: it had grown")

@@ -10,6 +10,8 @@ from typing import Any
 
 from conformance.execution.invocation import Invocation
 from conformance.execution.status import KernelFailure
+from conformance.worker import measuring
+from conformance.worker.call import perform
 
 EXCHANGES, SHARE, SLACK = 4, 0.1, 1e-3
 """By how much the judge's clock may show more than the process says: so many times what an exchange with it takes, that
@@ -62,9 +64,10 @@ class Clock:
     def call(self, native: Sequence[Any], *before: Sequence[Any]) -> TimedCall:
         """The kernel, timed, after calls on other inputs. Raises CheatError for what cannot be true."""
         start = perf_counter()
-        result, walls, events = self.invocation.timed(*before, native)
+        found = self.invocation.timed(*before, native)
+        walls, events = found.walls, found.events
         span, told, asked = perf_counter() - start, sum(walls), perf_counter()
-        self.invocation.instruments.exchange()
+        perform(self.invocation.bridge, measuring.exchange)
         self._exchanges.append(perf_counter() - asked)
         # a NaN is neither more nor less than anything
         if len(walls) != 1 + len(before) or not (min(walls) >= 0 and told <= span and 0 <= (events or 0.0) <= span):
@@ -72,7 +75,7 @@ class Clock:
         self._spans.append((told, span))
         if before:
             self._turns.append((min(walls[:-1]), walls[-1]))
-        return TimedCall(result, walls[-1], events)
+        return TimedCall(found.result.value, walls[-1], events)
 
     def require_agreement(self, native: Sequence[Any], *before: Sequence[Any]) -> None:
         """Raises CheatError where the process has said less than calls took, or has said it of others than those that
@@ -109,7 +112,7 @@ class Clock:
         if not turns or count < 5:
             return ""
         start = perf_counter()
-        _, walls, _ = self.invocation.timed(*[native] * count)
+        walls = self.invocation.timed(*[native] * count).walls
         span, told = perf_counter() - start, sum(walls)
         if span - told > SLACK + SHARE * told + EXCHANGES * statistics.median(self._exchanges) + count * BETWEEN:
             return str(_disagreement(told / count, span / count))

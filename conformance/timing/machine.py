@@ -11,9 +11,10 @@ import numpy as np
 
 from conformance.execution.case import absence_reason
 from conformance.execution.handles import Exited, Raised
-from conformance.execution.invocation import instruments
 from conformance.execution.process import Crash
 from conformance.implementations.implementation import Implementation
+from conformance.worker import measuring
+from conformance.worker.call import perform
 
 
 class ThreadsError(RuntimeError):
@@ -35,7 +36,7 @@ def share_threads(implementations: Iterable[Implementation]) -> dict[str, int]:
     count, found = cores(), dict[str, int]()
     for one in implementations:
         with suppress(Crash, Exited, Raised):  # which the verdict on its next case says
-            found |= instruments(one.arrays).threads(count)
+            found |= perform(one.arrays, measuring.give_threads, count)
     for name, own in found.items():
         if own != count:
             raise ThreadsError(
@@ -54,7 +55,7 @@ def tf32(implementations: Iterable[Implementation]) -> str:
     on = set[str]()
     for one in implementations:
         with suppress(Crash, Exited, Raised):
-            on |= {*instruments(one.arrays).tf32()}
+            on |= {*perform(one.arrays, measuring.tf32)}
     return f"on in torch ({', '.join(sorted(on))})" if on else "off"
 
 

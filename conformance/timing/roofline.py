@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.dtypes import STORAGE
-from conformance.execution.handles import Exited, Raised, asked
+from conformance.execution.handles import Exited, Raised, run
 from conformance.execution.process import Crash, Process
 from conformance.implementations.devices import Unavailable
 from conformance.operators import Operator
@@ -46,7 +46,7 @@ def measure_ceilings(device: str, process: Process | None) -> Ceilings:
     if process is None:
         return Ceilings(*ceilings.measured(device))
     try:
-        return Ceilings(*asked(process, tuple[float, float, str, float], "measuring.ceilings", device))
+        return Ceilings(*run(process, ceilings.measured, device))
     except (Crash, Exited, Raised) as error:
         raise Unavailable(f"not measured: {error}") from None
 

@@ -31,6 +31,8 @@ from conformance.timing import machine
 from conformance.timing.clock import CheatError, Clock
 from conformance.timing.measurement import Accuracy, Measurement, Visit
 from conformance.timing.scaling import ScaledInputs, scaled_inputs, unverified_inputs
+from conformance.worker import measuring, memory
+from conformance.worker.call import perform
 from conformance.worker.memory import MAX_FLOOD
 
 MAX_ROUNDS, DEFAULT_ROUNDS, MIN_ROUNDS = 6, 2, 1
@@ -102,15 +104,17 @@ class Rotation:
         """Some timed rounds. Raises CheatError, MalformedError, ThreadsError, and what the kernel raises."""
         visit = _Visit(self.case, self._digests)
         self.threads = machine.share_threads([self.case.implementation])
-        visit.instruments.keep_pages()
+        perform(visit.bridge, memory.keep_pages)
         base, *fresh = scaled_inputs(self.case)
         slot = visit.slot(base)
         visit.time([slot], "wrong on the buffers that are timed")
         if not self.visits:
             self.cache, self.accuracy = visit.cache, visit.accuracy(slot)
-            self.copies = visit.instruments.copies(slot.native, visit.invocation.split(slot.result))
+            bridge, invocation = visit.bridge, visit.invocation
+            self.copies = perform(bridge, measuring.copies, bridge, slot.native, invocation.split(slot.result))
             slot.result = None
-            self.growth = visit.invocation.growth(slot.native)
+            function, parameters = invocation.kernel.function, invocation.parameters()
+            self.growth = perform(bridge, memory.growth, bridge, function, parameters, slot.native)
         if slot.wall <= SLOW:  # the first call in a process loads and compiles, which says nothing of the next ones
             visit.call(slot)
         slot.result = None
@@ -134,10 +138,10 @@ class _Visit:
 
     def __init__(self, case: Case, digests: dict[int, bytes]) -> None:
         self.case, self.bridge, self.invocation = case, case.implementation.arrays, case.invocation()
-        self.instruments, self.clock = self.invocation.instruments, Clock(self.invocation)
+        self.clock = Clock(self.invocation)
         self.outputs = case.operator.outputs(case.problem.geometry)
         self.size = case.operator.bytes(case.problem.geometry, STORAGE[case.variant.dtype].itemsize)
-        self.cache = self.instruments.cache(case.implementation.device)
+        self.cache = perform(self.bridge, memory.last_level_cache, case.implementation.device)
         self.warm_up: tuple[_Slot, ...] = ()
         """What is called on before a timed call."""
         self._right: dict[int, Arrays] = {}
@@ -219,7 +223,7 @@ class _Visit:
         rest = min(MAX_FLOOD, math.ceil(FLOOD_FACTOR * (self.cache or 0)) - filled)
         if rest <= 0:
             return filled
-        self.instruments.flood(self.case.implementation.device, rest)
+        perform(self.bridge, measuring.flood, self.bridge, self.case.implementation.device, rest)
         return filled + rest
 
     def waves(self, inputs: Sequence[ScaledInputs], base: ScaledInputs, examined: bool) -> tuple[list[_Slot], int]:

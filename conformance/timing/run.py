@@ -17,9 +17,9 @@ from functools import partial
 
 from threadpoolctl import threadpool_limits
 
+from conformance.execution import handles
 from conformance.execution.case import Case
-from conformance.execution.handles import Exited, Raised, asked
-from conformance.execution.invocation import instruments
+from conformance.execution.handles import Exited, Raised
 from conformance.execution.process import Crash, Process
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import verify
@@ -32,7 +32,8 @@ from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Key, Measurement, Ratio, compared
 from conformance.timing.roofline import Ceilings
 from conformance.timing.rotation import Rotation
-from conformance.worker import ceilings
+from conformance.worker import ceilings, measuring
+from conformance.worker.call import perform
 
 DEFAULT_VISITS, MAX_VISITS = 7, 99
 UNUSABLE = "The machine was unusable, so that this is not held against the kernel"
@@ -82,7 +83,7 @@ class TimedKernel:
             verdict.reason = f"no time: {ended.reason}" if ended.status == "fail" else ended.reason
         if self.case.implementation.device == "cuda" and not ended.crashed:
             with suppress(Crash, Exited, Raised):  # what broke the context has been reported
-                instruments(self.case.implementation.arrays).release()
+                perform(self.case.implementation.arrays, measuring.release)
 
     @property
     def time(self) -> Measurement | None:
@@ -97,7 +98,7 @@ class Run:
     """What was timed, and the machine meanwhile."""
 
     subjects: Sequence[TimedKernel]
-    conditions: Conditions = field(default_factory=lambda: Conditions(ceilings.reference().seconds))
+    conditions: Conditions = field(default_factory=lambda: Conditions(ceilings.reference_seconds))
     rounds: int = 0
 
     @property
@@ -135,7 +136,7 @@ def time_all(
     generator, limit = random.Random(order), None if workers is None else 1  # a kernel here has all cores
     with nullcontext() if workers is None else workers.apart() as process, threadpool_limits(limit, "blas"):
         if process is not None:
-            run.conditions.reference = partial(asked, process, tuple[float, float], "measuring.reference")
+            run.conditions.reference = partial(handles.run, process, ceilings.reference_seconds)
         for run.rounds in range(1, count + 1):
             measure_ceilings(run, process)
             for group in _shuffled(run.subjects, generator):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
 from msgspec import Struct
 
 from conformance.contract import Contract
 from conformance.implementations.implementation import Unsupported
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.training.tables import TrainingConfiguration
-from conformance.worker import wire
 
 if TYPE_CHECKING:
     from conformance.worker.serve import Server
@@ -78,8 +78,8 @@ class Observer(Protocol):
 class CallTensors(Struct, frozen=True, tag=True):
     """A call whose beginning was told, with its tensors."""
 
-    inputs: dict[str, wire.ArrayLocation]
-    outputs: dict[str, wire.ArrayLocation]
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
 
 
 class History(Struct, frozen=True, tag=True):
@@ -106,10 +106,7 @@ class Consulting:
         self.server.consult(place)
 
     def returned(self, place: Place, call: Call) -> None:
-        inputs, outputs = (
-            {name: self.server.store(array) for name, array in arrays.items()} for arrays in (call.inputs, call.outputs)
-        )
-        self.server.consult(CallTensors(inputs, outputs))
+        self.server.consult(CallTensors(dict(call.inputs), dict(call.outputs)))
 
 
 def train(server: Server, name: str, configuration: TrainingConfiguration, layout: str, seed: int) -> History:

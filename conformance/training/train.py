@@ -46,14 +46,14 @@ def run(
     else:
         process = home.process()
         try:
-            told = _asked(process, "perform", implementation.name, exchange.train, configuration, layout, seed)
+            told = _asked(process, "perform", exchange.train, implementation.name, configuration, layout, seed)
             while not isinstance(told, History):
                 if isinstance(told, Place):
                     audit.begins(told)
                 elif audit.place is None:
                     raise IncompleteError("reports the results of a call that it did not announce")
                 else:
-                    audit.returned(audit.place, _called(process, implementation, layout, audit.place, told))
+                    audit.returned(audit.place, _called(implementation, layout, audit.place, told))
                 told = _asked(process, "proceed")
         except BaseException:
             with suppress(Crash):
@@ -70,7 +70,7 @@ def _asked(process: Process, name: str, *given: Any) -> Place | CallTensors | Hi
     return found
 
 
-def _called(process: Process, implementation: Implementation, layout: str, place: Place, told: CallTensors) -> Call:
+def _called(implementation: Implementation, layout: str, place: Place, told: CallTensors) -> Call:
     """A call with its tensors. Raises Unsupported where no kernel is declared for it, and IncompleteError for tensors
     that are not those of the call that began."""
     operator = OPERATORS[place.direction]
@@ -79,14 +79,11 @@ def _called(process: Process, implementation: Implementation, layout: str, place
     except GeometryError as error:
         raise IncompleteError(f"reports a call of {place.descriptor!r}: {error}") from None
     contract = implementation.find(place.direction, geometry, "fp32", layout).contract.on(geometry)
-    inputs, outputs = (
-        {name: process.tensor(tensor) for name, tensor in tensors.items()} for tensors in (told.inputs, told.outputs)
-    )
-    for arrays, tensors in ((inputs, operator.inputs(geometry)), (outputs, operator.outputs(geometry))):
+    for arrays, tensors in ((told.inputs, operator.inputs(geometry)), (told.outputs, operator.outputs(geometry))):
         expected = {name: (tensor.shape, np.dtype(np.float32)) for name, tensor in tensors.items()}
         if {name: (array.shape, array.dtype) for name, array in arrays.items()} != expected:
             raise IncompleteError(f"{place}\nreports other tensors than those of the call")
-    return Call(place.direction, geometry, "fp32", contract, inputs, outputs)
+    return Call(place.direction, geometry, "fp32", contract, told.inputs, told.outputs)
 
 
 def _require_whole(configuration: TrainingConfiguration, history: History, audit: Audit) -> None:

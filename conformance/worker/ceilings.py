@@ -73,26 +73,20 @@ def measured(device: str) -> tuple[float, float, str, float]:
     return flops, bandwidth, text, max(noise, other)
 
 
-class Reference:
-    """The kernel by which a machine is judged: a product on all cores and a copy of more than most caches hold. The
-    suite's own, in NumPy, so that it is the same in every run."""
-
-    def __init__(self) -> None:
-        self._factors = [np.ones((PRODUCT, PRODUCT), np.float32) for _ in range(3)]
-        self._source, self._target = (np.ones(COPY // 4, np.float32) for _ in range(2))
-
-    def seconds(self) -> tuple[float, float]:
-        """The median of some rounds of each."""
-        a, b, c = self._factors
-        calls: tuple[Callable[[], object], ...] = (
-            partial(np.matmul, a, b, out=c),
-            partial(np.copyto, self._target, self._source),
-        )
-        return statistics.median(_rounds(calls[0])), statistics.median(_rounds(calls[1]))
+@cache
+def _memory() -> tuple[np.ndarray, ...]:
+    """One for a process: it stays where it is."""
+    return tuple(np.ones((PRODUCT, PRODUCT), np.float32) for _ in range(3)) + tuple(
+        np.ones(COPY // 4, np.float32) for _ in range(2)
+    )
 
 
-reference = cache(Reference)
-"""One for a process: its memory stays where it is."""
+def reference_seconds() -> tuple[float, float]:
+    """The kernel by which a machine is judged: a product on all cores and a copy of more than most caches hold, the
+    median of some rounds of each. The suite's own, in NumPy, so that it is the same in every run."""
+    a, b, c, source, target = _memory()
+    product, copy = _rounds(partial(np.matmul, a, b, out=c)), _rounds(partial(np.copyto, target, source))
+    return statistics.median(product), statistics.median(copy)
 
 
 def _rounds(call: Callable[[], object]) -> list[float]:

@@ -1,92 +1,112 @@
-"""Operations of the judge that measure."""
+"""What is measured beside kernels, in the process that they run in: seconds, memory, caches, threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+import gc
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from time import perf_counter  # the clock itself: a kernel that puts another one into `time` is not timed by that
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
 
 from conformance.implementations.bridges import ArrayBridge
-from conformance.worker import ceilings, wire
-from conformance.worker.instruments import Instruments
+from conformance.worker import memory
+from conformance.worker.call import Result
 
 
-class ProcessState(Protocol):
-    """What a kernel's process has loaded and holds."""
+class Timed(Struct, frozen=True):
+    """What the last of several calls returned, the seconds of each, and those of the last between the device's own
+    events, where it has some."""
 
-    def bridge(self, name: str) -> ArrayBridge: ...
-    def function(self, name: str, kind: str, index: int) -> Callable[..., Any]: ...
-    def given(self, numbers: Sequence[int | None]) -> list[Any]: ...
-    def keep(self, result: Any, number: int) -> wire.Returned: ...
+    result: Result
+    walls: tuple[float, ...]
+    events: float | None
 
 
-class Measuring:
-    """Every public method is an operation, as those of `conformance.worker.serve.Server`, to whose names they add
-    `measuring.`."""
+def timed(
+    bridge: ArrayBridge, function: Callable[..., Any], parameters: Mapping[str, Any], inputs: Sequence[Sequence[Any]]
+) -> Timed:
+    """Calls on each of several inputs, one after the other, each until the device is idle. Python's garbage collector
+    waits."""
+    results, walls, events = list[Any](), list[float](), None
+    collecting = gc.isenabled()
 
-    def __init__(self, known: ProcessState) -> None:
-        self._known = known
+    def called(given: Sequence[Any]) -> Any:
+        results.append(function(*given, **parameters))
+        return results[0]
 
-    def timed(
-        self,
-        name: str,
-        kind: str,
-        index: int,
-        number: int,
-        calls: Sequence[Sequence[int | None]],
-        parameters: dict[str, Any],
-    ) -> wire.Timed:
-        """Results of the last call get the numbers from `number` on."""
-        call, inputs = (self._known.function(name, kind, index), parameters), [*map(self._known.given, calls)]
-        result, walls, events = self._instruments(name).timed(call, inputs)
-        return wire.Timed(self._known.keep(result, number), walls, events)
+    gc.disable()
+    try:
+        for given in inputs:
+            results.clear()  # freeing a result is not the next call's work
+            watched = bridge.stopwatch(partial(called, given))
+            if watched is None:
+                start = perf_counter()
+                bridge.synchronize(called(given))
+                walls.append(perf_counter() - start)
+            else:
+                events, wall = watched
+                walls.append(wall)
+    finally:
+        if collecting:
+            gc.enable()
+    return Timed(Result(results[0]), tuple(walls), events)
 
-    def growth(
-        self, name: str, kind: str, index: int, arguments: Sequence[int | None], parameters: dict[str, Any]
-    ) -> tuple[int | None, int | None]:
-        call = self._known.function(name, kind, index), parameters
-        return self._instruments(name).growth(call, self._known.given(arguments))
 
-    def repeated(
-        self, name: str, kind: str, index: int, number: int,
-        turns: Sequence[tuple[Sequence[int | None], dict[str, Any]]], calls: int, seconds: float,
-    ) -> list[wire.Repeated]:  # fmt: skip
-        """The first result of each turn gets the numbers from `number` on, the one that differs those after it."""
-        function = self._known.function(name, kind, index)
-        given = [(self._known.given(inputs), parameters) for inputs, parameters in turns]
-        found = []
-        for first, other, count in self._instruments(name).repeated(function, given, calls, seconds):
-            kept = [self._known.keep(first, number), self._known.keep(other, number + wire.MAX_RESULTS)]
-            found.append(wire.Repeated(kept[0], None if other is None else kept[1], count))
-            number += 2 * wire.MAX_RESULTS
-        return found
+def copies(bridge: ArrayBridge, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[float, float]:
+    """Seconds of the inputs' way to the device, and of the results' way back."""
+    hosts = [bridge.to_host(array) for array in inputs if array is not None]
+    start = perf_counter()
+    bridge.synchronize([bridge.from_host(host) for host in hosts])
+    there = perf_counter()
+    for array in results:
+        bridge.to_host(array)
+    return there - start, perf_counter() - there
 
-    def forked(
-        self, name: str, kind: str, index: int, number: int, inputs: Sequence[int | None],
-        parameters: dict[str, Any], seconds: float,
-    ) -> wire.Returned | str:  # fmt: skip
-        """Results get the numbers from `number` on."""
-        call = self._known.function(name, kind, index), parameters
-        found = self._instruments(name).forked(call, self._known.given(inputs), seconds)
-        return wire.plain(found) if isinstance(found, str) else self._known.keep(found, number)
 
-    def growth_by_shape(
-        self, name: str, kind: str, index: int, cases: Sequence[Any], least: int, seconds: float
-    ) -> tuple[int, int, int]:
-        function = self._known.function(name, kind, index)
-        return self._instruments(name).growth_by_shape(function, cases, least, seconds)
+def exchange() -> None:
+    """Nothing, which takes as long as it takes to ask."""
 
-    def copies(self, name: str, inputs: Sequence[int | None], results: Sequence[int | None]) -> tuple[float, float]:
-        return self._instruments(name).copies(self._known.given(inputs), self._known.given(results))
 
-    def plain(self, name: str, instrument: str, *given: Any) -> Any:
-        """Any other method of `Instruments`, none of which takes arrays."""
-        return getattr(self._instruments(name), instrument)(*given)
+def flood(bridge: ArrayBridge, device: str, count: int) -> None:
+    """Write to so many bytes of a device's memory."""
+    if device == "cpu":
+        memory.touch(count)
+    else:
+        bridge.synchronize(bridge.from_host(np.zeros(count, np.uint8)))
 
-    def ceilings(self, device: str) -> tuple[float, float, str, float]:
-        return ceilings.measured(device)
 
-    def reference(self) -> tuple[float, float]:
-        return ceilings.reference().seconds()
+def release() -> None:
+    """Give back memory of a CUDA device that torch keeps and no longer uses: other frameworks share the device."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        with suppress(RuntimeError):  # what broke the context has been reported
+            torch.cuda.empty_cache()
 
-    def _instruments(self, name: str) -> Instruments:
-        return Instruments(self._known.bridge(name))
+
+def give_threads(count: int) -> dict[str, int]:
+    """Give torch and numba, where they are loaded, so many threads; the threads that each framework has then.
+
+    XLA sizes its pool by the process's cores, and numba cannot have more than it was started with.
+    """
+    found = dict.fromkeys(("jax",) if "jax" in sys.modules else (), count)
+    for name in ("torch", "numba"):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            with suppress(ValueError):
+                module.set_num_threads(count)
+            found[name] = int(module.get_num_threads())
+    return found
+
+
+def tf32() -> tuple[str, ...]:
+    """The parts of torch that may use TF32: its flags, as they are now."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return ()
+    parts = (("matmul", torch.backends.cuda.matmul), ("cudnn", torch.backends.cudnn))
+    return tuple(name for name, holder in parts if holder.allow_tf32)

@@ -8,7 +8,7 @@ import mmap
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -103,7 +103,9 @@ def last_level_cache(device: str) -> int | None:
     return max((size for size in sizes if size > 0), default=None)
 
 
-def growth(call: Callable[[], Any], bridge: ArrayBridge) -> tuple[int | None, int | None]:
+def growth(
+    bridge: ArrayBridge, function: Callable[..., Any], parameters: Mapping[str, Any], inputs: Sequence[Any]
+) -> tuple[int | None, int | None]:
     """The most bytes that a call takes beyond its inputs, results included, on the host and on the device; None where
     they are unknown. The results are freed.
 
@@ -113,7 +115,7 @@ def growth(call: Callable[[], Any], bridge: ArrayBridge) -> tuple[int | None, in
     with suppress(OSError):
         REFERENCES.write_text("5")  # Linux forgets the peak (proc(5), clear_refs)
     before, device_growth = resident("VmRSS"), _device_meter(bridge)
-    call()
+    bridge.synchronize(function(*inputs, **parameters))
     peak = resident("VmHWM")
     return None if before is None or peak is None else max(0, peak - before), device_growth()
 

@@ -19,13 +19,14 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Unsupported
 from conformance.worker import memory
+from conformance.worker.call import Result
 
-Call = tuple[Callable[..., Any], Mapping[str, Any]]
-"""A function and its parameters."""
 Turn = tuple[Sequence[Any], Mapping[str, Any]]
 """Inputs and parameters of calls that are made over and over."""
 SWITCH = 1e-6
@@ -45,15 +46,21 @@ FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "
 """Folders of files whose lines are not interrupted: those of Python and of installed packages."""
 
 
+class Repeated(Struct, frozen=True):
+    """What the first of many calls returned, what the one returned that differs most from it (None where all have the
+    same bits), and how many there were."""
+
+    first: Result
+    other: Result | None
+    calls: int
+
+
 def repeated(
     bridge: ArrayBridge, function: Callable[..., Any], turns: Sequence[Turn], calls: int, seconds: float
-) -> list[tuple[Any, Any, int]]:
+) -> list[Repeated]:
     """At most so many calls of a function in each of several turns, each in a thread of its own if there are several.
-
-    Returns for each the first result, of the others the one that differs most from it (None where all have the same
-    bits), and the number of calls. Raises what a call raises.
-    """
-    found: list[tuple[Any, Any, int]] = [(None, None, 0)] * len(turns)
+    Raises what a call raises."""
+    found: dict[int, Repeated] = {}
     errors: list[BaseException] = []
     start, tracing = threading.Barrier(len(turns)), threading.Lock()
 
@@ -76,7 +83,7 @@ def repeated(
                     farthest, most = result, distance
                 if number > 1 and perf_counter() > end:
                     break
-            found[place] = first, farthest, number
+            found[place] = Repeated(Result(first), None if farthest is None else Result(farthest), number)
         except BaseException as error:
             errors.append(error)
 
@@ -95,7 +102,7 @@ def repeated(
             sys.setswitchinterval(interval)
     if errors:
         raise errors[0]
-    return found
+    return [found[place] for place in range(len(turns))]
 
 
 def _interruption(tracing: threading.Lock) -> Callable[..., Any]:
@@ -138,12 +145,18 @@ def _distance(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 
-def forked(bridge: ArrayBridge, call: Call, given: Sequence[Any], seconds: float) -> list[np.ndarray] | str:
-    """Results of a call that a forked child of this process makes, on the host; in words why there are none.
+def forked(
+    bridge: ArrayBridge,
+    function: Callable[..., Any],
+    parameters: Mapping[str, Any],
+    given: Sequence[Any],
+    seconds: float,
+) -> Result:
+    """What a call returns that a forked child of this process makes.
 
-    Raises Unsupported where that may be the doing of a framework, whose threads the child does not have.
+    Raises KernelFailure where there is nothing, and Unsupported where that may be the doing of a framework, whose
+    threads the child does not have.
     """
-    function, parameters = call
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -172,13 +185,13 @@ def forked(bridge: ArrayBridge, call: Call, given: Sequence[Any], seconds: float
         else:
             parts = [pickle.dumps(f"gives no result within {seconds:g} s")]
         if parts and isinstance(answer := pickle.loads(b"".join(parts)), list):
-            return answer
+            return Result(tuple(map(bridge.from_host, answer)))
         why = str(answer) if parts else "ends the process"
         if loaded := [name for name in ("jax", "numba", "torch") if name in sys.modules]:
             raise Unsupported(
                 f"a call in a forked child {why}; {' and '.join(loaded)} is loaded, whose threads do not fork"
             )
-        return why
+        raise KernelFailure(f"a call in a forked child of the process {why}")
     finally:
         os.close(read)
         with suppress(OSError):
@@ -201,7 +214,7 @@ def _unkept() -> Iterator[None]:
 
 
 @_unkept()
-def growth(
+def growth_by_shape(
     bridge: ArrayBridge,
     function: Callable[..., Any],
     cases: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],

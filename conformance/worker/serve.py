@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import pickle
 import resource
@@ -12,8 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.metadata import entry_points
-from operator import attrgetter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,38 @@ from conformance.implementations import registry, vocabulary
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
-from conformance.worker import compile_meter, memory, wire
-from conformance.worker.audit import audited
+from conformance.worker import call, ceilings, measuring, memory, repeating, wire
+from conformance.worker.call import Result
 from conformance.worker.guard import Guard
-from conformance.worker.measuring import Measuring
 from conformance.worker.wire import plain
 
-OPTIONAL = ("metered", "differentiate", "footprint")
+BEFORE_KERNELS = (call, ceilings, measuring, memory, repeating)
+"""What the judge may ask for is imported before a kernel's file can put another clock in its place."""
+OPTIONAL = ("differentiate", "footprint")
 """Methods that not every bridge has."""
+EVENTS = {"/jax/core/compile/backend_compile_duration": "programs", "/jax/compilation_cache/cache_hits": "kept"}
+"""The first one also of a program that was kept, with the time that reading it took."""
+
+
+class _CompileMeter:
+    """What JAX compiles in this process, as it says itself. Counts from when it is there."""
+
+    def __init__(self) -> None:
+        self._listens, self._counts, self._seconds = False, dict.fromkeys(EVENTS.values(), 0), 0.0
+
+    def compiled(self) -> wire.Compiled:
+        """Since the process began. Begins to listen when it is first asked in a process that has imported JAX."""
+        monitoring: Any = getattr(sys.modules.get("jax"), "monitoring", None)
+        if monitoring is not None and not self._listens:
+            monitoring.register_event_listener(self._event)
+            monitoring.register_event_duration_secs_listener(self._event)
+            self._listens = True
+        return wire.Compiled(**self._counts, seconds=self._seconds)
+
+    def _event(self, name: str, seconds: float = 0.0, **_: Any) -> None:
+        if name in EVENTS:
+            self._counts[EVENTS[name]] += 1
+            self._seconds += seconds
 
 
 class Stopped(BaseException):
@@ -41,35 +65,36 @@ class Stopped(BaseException):
 
 
 class Server:
-    """What the judge may ask for: every public method is an operation. Arrays and results are known by numbers that the
-    judge gives them."""
+    """What the judge may ask for: functions of the suite, of what it can only name here, and by their names the public
+    methods."""
 
     def __init__(self, guard: Guard, connection: socket.socket, to_kernels: int, from_kernels: int) -> None:
         self.guard, self._in, self._out, self._end = guard, to_kernels, from_kernels, 0
-        self._connection, self._encoder, self._process = connection, msgspec.msgpack.Encoder(), os.getpid()
+        self._connection, self._process = connection, os.getpid()
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._told)
         self.known: dict[str, declared.Implementation] = {}
-        self.arrays: dict[int, Any] = {}
-        self.measuring = Measuring(self)
-        self._meter: Any = None
-        self._compiling = compile_meter.Meter()
+        self._at: declared.Implementation | None = None
+        """Whose bridge or function the operation was given last."""
+        self._arrays: dict[int, Any] = {}
+        self._number = -1
+        self._word = ""
+        """What the judge has told whoever consults it."""
+        self._compiling = _CompileMeter()
         self._mode = floating_point.mode()
 
     # files
 
-    def load(self, path: Path, name: str = "", label: str = "") -> wire.Loaded:
-        """A file or folder; with a label, nothing of it but this variant of an implementation."""
-        self.guard.own = (*self.guard.own, str(path.absolute()))
-        return self._loaded(registry.load([path]), "", name, label)
-
-    def load_installed(self, entry_name: str, name: str = "", label: str = "") -> wire.Loaded:
-        """An entry point of another package."""
-        found = registry.Registry()
-        place, *_ = [entry for entry in entry_points(group=registry.GROUP) if entry.name == entry_name]
-        registry.load_entry(place, found)
-        file = str(getattr(sys.modules.get(place.module), "__file__", None) or "")
-        return self._loaded(found, file, name, label)
-
-    def _loaded(self, found: registry.Registry, file: str, name: str, label: str) -> wire.Loaded:
+    def load(self, source: Path | str, name: str = "", label: str = "") -> wire.Loaded:
+        """A file or folder, or an entry point of another package; with a label, nothing of it but this variant of an
+        implementation."""
+        file, found = "", registry.Registry()
+        if isinstance(source, Path):
+            self.guard.own = (*self.guard.own, str(source.absolute()))
+            registry.load([source], found)
+        else:
+            entry, *_ = [one for one in registry.installed() if one.name == source]
+            registry.load_entry(entry, found)
+            file = str(getattr(sys.modules.get(entry.module), "__file__", None) or "")
         if label and name in found.implementations:
             one = found.implementations[name]
             one.become(label)
@@ -80,141 +105,83 @@ class Server:
         )
         return wire.Loaded(tuple(map(_described, found.implementations.values())), unavailable, broken, plain(file))
 
-    def holds(self, name: str, kind: str, index: int, geometry: Any) -> bool:
-        """The `when=` of a kernel or a waiver."""
-        declarations: Any = self.known[name].kernels if kind == "kernel" else self.known[name].waivers
-        return declared.holds(declarations[index].when, geometry)
-
     def hold(self, name: str, kind: str, index: int, geometries: Sequence[Any]) -> list[bool]:
-        """The same of several, as far as it raises nothing."""
+        """What the `when=` of a declaration says of several, up to the first that it raises for. Raises that if it is
+        the first of all."""
         answers = list[bool]()
-        with suppress(Exception):
-            answers.extend(self.holds(name, kind, index, geometry) for geometry in geometries)
+        try:
+            for geometry in geometries:
+                answers.append(declared.holds(getattr(self.known[name], kind)[index].when, geometry))
+        except Exception:
+            if not answers:
+                raise
         return answers
 
-    def require(self, name: str) -> dict[str, str]:
-        """Raises Unavailable, or else what the bridge says of itself."""
-        bridge = self.known[name].arrays
-        bridge.require()
-        return {plain(str(key)): plain(str(value)) for key, value in bridge.describe().items()}
+    def mode(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The floating-point mode before anything was loaded, and now."""
+        return self._mode, floating_point.mode()
 
     # arrays
 
-    def put(self, name: str, number: int, tensor: wire.ArrayLocation) -> None:
-        """From the host."""
-        self.arrays[number] = self.known[name].arrays.from_host(wire.read(self._in, tensor))
-
-    def fetch(self, name: str, number: int) -> wire.ArrayLocation:
-        """To the host."""
-        return self.store(self.known[name].arrays.to_host(self.arrays[number]))
-
-    def fetch_all(self, name: str, numbers: Sequence[int]) -> list[wire.ArrayLocation]:
-        """Several in one exchange."""
-        return [self.fetch(name, number) for number in numbers]
-
-    def store(self, array: np.ndarray) -> wire.ArrayLocation:
-        """Put an array where the judge can read it, until the next request."""
-        tensor, self._end = wire.write(self._out, array, self._end)
-        return tensor
-
-    def overwrite(self, name: str, number: int, tensor: wire.ArrayLocation) -> bool:
-        return bool(self.known[name].arrays.overwrite(self.arrays[number], wire.read(self._in, tensor)))
-
-    def view(
-        self, name: str, number: int, whole: int, offset: int, shape: Sequence[int], strides: Sequence[int]
-    ) -> None:
-        self.arrays[number] = self.known[name].arrays.view(self.arrays[whole], offset, shape, strides)
-
-    def placed(self, name: str, number: int, tensor: wire.ArrayLocation, side: str) -> None:
-        self.arrays[number] = self.known[name].arrays.placed(wire.read(self._in, tensor), side)
-
-    def overlap(self, name: str, first: int, second: int) -> bool:
-        return bool(self.known[name].arrays.overlap(self.arrays[first], self.arrays[second]))
+    def make(self, number: int, bridge: ArrayBridge, method: str, *given: Any) -> None:
+        """An array, by a method of a bridge."""
+        self._arrays[number] = getattr(bridge, method)(*given)
 
     def free(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self.arrays.pop(number, None)
+            self._arrays.pop(number, None)
 
-    # calls
+    def found(self, kind: str, *place: Any) -> Any:
+        """What the judge means by a name: see `conformance.execution.process.Elsewhere`."""
+        if kind == "tensor":
+            return wire.read(self._in, *place)
+        if kind == "array":
+            return self._arrays[place[0]]
+        name, *rest = place
+        self._at = self.known[name]
+        if kind == "bridge":
+            return self._at.arrays
+        declarations, index = rest
+        return getattr(self._at, declarations)[index].function
 
-    def call(
-        self,
-        name: str,
-        kind: str,
-        index: int,
-        number: int,
-        arguments: Sequence[int | None],
-        parameters: dict[str, Any],
-        wait: bool,
-    ) -> wire.Returned:
-        """Results get the numbers from `number` on; with `wait` they are finished."""
-        function, given = self.function(name, kind, index), self.given(arguments)
-        by_keyword = {keyword: self.found(value) for keyword, value in parameters.items()}
-        if not wait:
-            return self.keep(function(*given, **by_keyword), number)
-        result, changed = audited(self.bridge(name), function, self.names(name, kind, index), given, by_keyword)
-        return msgspec.structs.replace(self.keep(result, number), changed=tuple(map(plain, changed)))
+    def _told(self, value: Any) -> Any:
+        """A part of an answer that MessagePack has no form for."""
+        if isinstance(value, Result):
+            return self._kept(value.value)
+        if isinstance(value, np.ndarray):
+            place, self._end = wire.write(self._out, value, self._end)
+            return place
+        if isinstance(value, np.generic):
+            return value.item()
+        if callable(value):
+            return wire.importable(value)
+        raise TypeError(f"{type(value).__qualname__} is no answer")
 
-    def names(self, name: str, kind: str, index: int) -> tuple[str, ...]:
-        """Of a function's arguments by position."""
-        one = self.known[name]
-        declared = (one.kernels if kind == "kernel" else one.autograd_variants)[index]
-        return vocabulary.vocabulary().operators[declared.operator][0]
-
-    def function(self, name: str, kind: str, index: int) -> Callable[..., Any]:
-        one = self.known[name]
-        return (one.kernels if kind == "kernel" else one.autograd_variants)[index].function
-
-    def bridge(self, name: str) -> ArrayBridge:
-        return self.known[name].arrays
-
-    def keep(self, result: Any, number: int) -> wire.Returned:
-        """Give a result, or several, numbers."""
-        if not isinstance(result, (tuple, list)):
-            self.arrays[number] = result
-            return wire.Returned()
+    def _kept(self, result: Any) -> wire.Returned:
+        """Give a result, or several, numbers: negative ones, as the judge's are positive."""
+        several = isinstance(result, (tuple, list))
+        items = tuple(result) if several else (result,)
+        numbers = tuple(range(self._number, self._number - min(len(items), wire.MAX_RESULTS), -1))
+        self._number -= len(numbers)
+        self._arrays.update(zip(numbers, items, strict=False))
+        if not several:
+            return wire.Returned(numbers)
         computes = type(result).__iter__ not in (tuple.__iter__, list.__iter__)
-        items = tuple(result)
-        self.arrays.update(enumerate(items[: wire.MAX_RESULTS], number))
-        return wire.Returned(len(items), plain(type(result).__qualname__) if computes else "")
+        return wire.Returned(numbers, len(items), plain(type(result).__qualname__) if computes else "")
 
-    def synchronize(self, name: str, numbers: Sequence[int | None]) -> None:
-        self.known[name].arrays.synchronize(self.given(numbers))
+    # whoever consults the judge
 
-    def meter(self, name: str) -> None:
-        """Count what kernels move from now on."""
-        bridge: Any = self.known[name].arrays
-        self._meter = bridge.metered()
-        self._counted = self._meter.__enter__()
+    def perform(self, routine: Callable[..., Any], *given: Any) -> Any:
+        """A function of the suite that consults the judge: it is given this server besides."""
+        return routine(self, *given)
 
-    def metered(self) -> dict[str, int]:
-        """What they have moved."""
-        self._meter.__exit__(None, None, None)
-        return {plain(str(key)): int(value) for key, value in (self._counted or {}).items()}
-
-    def mode(self) -> list[list[str]]:
-        """The floating-point mode before anything was loaded, and now."""
-        return [list(self._mode), list(floating_point.mode())]
-
-    def given(self, numbers: Sequence[int | None]) -> list[Any]:
-        return [None if number is None else self.arrays[number] for number in numbers]
-
-    def found(self, value: Any) -> Any:
-        """A parameter with the arrays that it names."""
-        if isinstance(value, tuple):
-            return tuple(map(self.found, value))
-        return self.arrays[value.number] if isinstance(value, wire.Array) else value
-
-    def give_back(self) -> None:
-        """Make the process smaller, if that can be."""
-        memory.give_back()
-
-    def perform(self, name: str, routine: Callable[..., Any], *given: Any) -> Any:
-        """A function of the suite, which is given this server and the name of an implementation. It may `consult`."""
-        return routine(self, name, *given)
+    def proceed(self) -> None:
+        """What it waits for."""
+        self._word = "proceed"
 
     def stop(self) -> None:
-        """Of a routine that consults the judge: it has ended."""
+        """It has ended, or must."""
+        self._word = "stop"
 
     # the loop
 
@@ -226,22 +193,21 @@ class Server:
     def consult(self, value: Any) -> None:
         """From within an operation: answer by a value, and go on when the judge says `proceed`. In between it may ask
         for other operations. Raises Stopped when it says `stop`."""
-        self._send(wire.Reply(value))
+        self._send(wire.Reply(self._encoded(value)))
+        self._word = ""
         while True:
-            *others, last = operations = self._next()
-            if last not in (("proceed",), ("stop",)):
-                self._send(self.answer(operations))
-                continue
-            self.answer(others)
-            if last == ("stop",):
-                raise Stopped
-            return
+            reply = self.answer(self._next())
+            if self._word:
+                break
+            self._send(reply)
+        if self._word == "stop":
+            raise Stopped
 
-    def _next(self) -> list[tuple[Any, ...]]:
+    def _next(self) -> list[bytes]:
         request = _received(self._connection)
         if request is None:
             os._exit(0)  # what was registered with atexit is the vendor's, and nobody waits for it
-        operations: list[tuple[Any, ...]] = pickle.loads(request)
+        operations: list[bytes] = pickle.loads(request)
         self._end = 0
         return operations
 
@@ -258,21 +224,27 @@ class Server:
         self._connection.setblocking(True)
         self._connection.sendall(len(encoded).to_bytes(wire.LENGTH, "little") + encoded)
 
-    def answer(self, operations: Sequence[tuple[Any, ...]]) -> wire.Reply:
+    def answer(self, operations: Sequence[bytes]) -> wire.Reply:
         """The reply to one request; whatever kernels raise is part of it."""
         reply = wire.Reply()
-        for name, *given in operations:
+        for operation in operations:
+            self._at = None
             try:
-                reply.value = attrgetter(name)(self)(*given)
+                routine, given, named = _Unpickler(io.BytesIO(operation), self.found).load()
+                routine = getattr(self, routine) if isinstance(routine, str) else routine
+                reply.value = self._encoded(routine(*given, **named))
             except BaseException as error:
-                reply.value, reply.failure = None, _failure(error, self.guard.own)
-                reply.spoiled = self._lost(error, given)
+                reply.value, reply.failure = None, _failure(error)
+                reply.spoiled = self._lost(error)
                 break
         return reply
 
-    def _lost(self, error: BaseException, given: Sequence[Any]) -> bool:
+    def _encoded(self, value: Any) -> msgspec.Raw:
+        return msgspec.Raw(self._encoder.encode(value))
+
+    def _lost(self, error: BaseException) -> bool:
         """Whether an error has left a device unusable: a kernel's illegal access to memory ends every later call."""
-        one = self.known.get(given[0]) if given and isinstance(given[0], str) else None
+        one = self._at
         if one is None or one.device in ("cpu", "simulator", "emulator") or isinstance(error, declared.Unsupported):
             return False
         try:
@@ -285,25 +257,33 @@ class Server:
         return False
 
 
-def _failure(error: BaseException, own: Sequence[str]) -> wire.Failure:
-    kinds = (
-        (declared.Unsupported, "unsupported"), (Unavailable, "unavailable"), (KernelFailure, "failure"),
-        (Exception, "exception"),
-    )  # fmt: skip
-    kind = next((word for known, word in kinds if isinstance(error, known)), "exit")
-    kind = "declaration" if isinstance(error, declared.ImplementationError) else kind
+class _Unpickler(pickle.Unpickler):
+    """Of an operation, with what the judge can only name."""
+
+    def __init__(self, file: io.BytesIO, found: Callable[..., Any]) -> None:
+        super().__init__(file)
+        self._found = found
+
+    def persistent_load(self, name: tuple[Any, ...]) -> Any:
+        return self._found(*name)
+
+
+def _failure(error: BaseException) -> wire.Failure:
+    kinds = {
+        declared.Unsupported: "unsupported",
+        declared.ImplementationError: "declaration",
+        Unavailable: "unavailable",
+        KernelFailure: "failure",
+        Exception: "exception",
+        BaseException: "exit",
+    }
+    kind = next(word for known, word in kinds.items() if isinstance(error, known))
     try:
         message = str(error)
     except BaseException:
         message = ""
     lines = traceback.format_list(kernel_frames(error))
-    return wire.Failure(
-        kind,
-        plain(type(error).__name__, 80),
-        plain(message),
-        plain(blame(error)),
-        plain("".join(lines)),
-    )
+    return wire.Failure(kind, plain(type(error).__name__, 80), *map(plain, (message, blame(error), "".join(lines))))
 
 
 def _described(one: declared.Implementation) -> wire.ImplementationSpec:
@@ -325,31 +305,17 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
         name=one.name,
         device=one.device,
         version=plain(str(one.version)),
-        contract=one.contract.as_record(),
+        contract=one.contract,
         bridge=seen,
-        kernels=tuple(
-            wire.KernelSpec(
-                wire.importable(k.function, k.keywords), k.operator, k.dtypes, k.layouts, k.when is not None,
-                k.contract.as_record(),
-            )
-            for k in one.kernels
-        ),
-        variants=tuple(
-            wire.VariantSpec(wire.importable(v.function, v.keywords), v.operator, plain(v.label), v.saves)
-            for v in one.autograd_variants
-        ),
-        waivers=tuple(
-            wire.WaiverSpec(
-                w.operator, plain(w.reason), plain(w.url), w.when is not None, w.dtypes, w.distributions, w.storages
-            )
-            for w in one.waivers
-        ),
+        kernels=tuple(one.kernels),
+        autograd_variants=tuple(one.autograd_variants),
+        waivers=tuple(one.waivers),
         deterministic=bool(one.deterministic),
         unsafe=tuple(one.unsafe),
         compiles_per_shape=bool(one.compiles_per_shape),
-        settings=tuple(wire.SettingSpec(plain(s.label), dict(s.environment)) for s in one.settings),
+        settings=tuple(replace(setting, prepare=None, wrap=None) for setting in one.settings),  # it has done that
         layouts=dict(one.layouts),
-    )  # fmt: skip
+    )
 
 
 def main(channel: int, to_kernels: int, from_kernels: int, parent: int) -> None:

@@ -1,8 +1,9 @@
 """What passes between the judge and a kernel's process.
 
-Requests are pickled: a kernel's process trusts the judge. Replies are MessagePack of a fixed type: the judge trusts
-nobody. Tensors lie in two files in memory, one for each direction, which neither side maps where the other could cut it
-off: reading beyond its end would be a signal, not an error.
+Requests are pickled: a kernel's process trusts the judge. What only exists there (arrays, functions, bridges) is sent
+by its name, and is the thing itself when it arrives. Replies are MessagePack, read as the type that is expected: the
+judge trusts nobody. Tensors lie in two files in memory, one for each direction, which neither side maps where the other
+could cut it off: reading beyond its end would be a signal, not an error.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import ml_dtypes
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from conformance.contract import Contract
+from conformance.implementations.implementation import AutogradVariant, Kernel, Setting, Waiver
 from conformance.zeros import LARGE, bytes_of, filled
 
 LENGTH = 8
@@ -51,50 +54,15 @@ class ArrayLocation(Struct, frozen=True, array_like=True):
         return _NAMED.get(self.dtype) or np.dtype(self.dtype)
 
 
-class Array(Struct, frozen=True):
-    """An array in a kernel's process that is passed by keyword."""
-
-    number: int
-
-
 class FunctionSpec(Struct, frozen=True):
-    """A function that a file declares, and where it can be imported from; `module` is empty where it cannot."""
+    """A function that a file declares, by where it can be imported from; `module` is empty where it cannot."""
 
-    keywords: tuple[str, ...]
     module: str = ""
     qualname: str = ""
     file: str = ""
 
-
-class KernelSpec(Struct, frozen=True):
-    function: FunctionSpec
-    operator: str
-    dtypes: tuple[str, ...]
-    layouts: tuple[str, ...]
-    conditional: bool
-    contract: dict[str, str | int]
-
-
-class VariantSpec(Struct, frozen=True):
-    function: FunctionSpec
-    operator: str
-    label: str
-    saves: int | None
-
-
-class WaiverSpec(Struct, frozen=True):
-    operator: str
-    reason: str
-    url: str
-    conditional: bool
-    dtypes: tuple[str, ...]
-    distributions: tuple[str, ...]
-    storages: tuple[str, ...]
-
-
-class SettingSpec(Struct, frozen=True):
-    label: str
-    environment: dict[str, str]
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("the function is in another process: see conformance.execution.remote.RemoteFunction")
 
 
 class BridgeSpec(Struct, frozen=True):
@@ -114,20 +82,21 @@ class BridgeSpec(Struct, frozen=True):
 
 
 class ImplementationSpec(Struct, frozen=True):
+    """What a file declares, but for its bridge as an `Implementation` holds it; of functions the place."""
+
     name: str
     device: str
     version: str
-    contract: dict[str, str | int]
+    contract: Contract
     bridge: BridgeSpec
-    kernels: tuple[KernelSpec, ...]
-    variants: tuple[VariantSpec, ...]
-    waivers: tuple[WaiverSpec, ...]
-    deterministic: bool = False
-    unsafe: tuple[str, ...] = ()
-    compiles_per_shape: bool = False
-    settings: tuple[SettingSpec, ...] = ()
-    layouts: dict[str, str] = {}
-    """Those of its own: names and letters."""
+    kernels: tuple[Kernel, ...]
+    autograd_variants: tuple[AutogradVariant, ...]
+    waivers: tuple[Waiver, ...]
+    deterministic: bool
+    unsafe: tuple[str, ...]
+    compiles_per_shape: bool
+    settings: tuple[Setting, ...]
+    layouts: dict[str, str]
 
 
 class Loaded(Struct, frozen=True):
@@ -141,29 +110,12 @@ class Loaded(Struct, frozen=True):
 
 
 class Returned(Struct, frozen=True):
-    """What a call returned: one object, or several in a tuple or list. `computes` is the type of one that is no plain
-    tuple or list; `changed` is what a call that was waited for has written to besides."""
+    """What a call returned: the numbers of one object, or of several, `count` of them, in a tuple or list. `computes`
+    is the type of one that is no plain tuple or list."""
 
+    numbers: Annotated[tuple[int, ...], Meta(max_length=MAX_RESULTS)]
     count: int | None = None
     computes: str = ""
-    changed: tuple[str, ...] = ()
-
-
-class Timed(Struct, frozen=True):
-    """What the last of several calls returned, the seconds of each, and those of the last by the device's events."""
-
-    returned: Returned
-    walls: tuple[float, ...]
-    events: float | None
-
-
-class Repeated(Struct, frozen=True):
-    """What the first of many calls returned, what the one returned that differs most from it, and how many there
-    were."""
-
-    first: Returned
-    other: Returned | None
-    calls: int
 
 
 class Failure(Struct, frozen=True):
@@ -207,16 +159,16 @@ def plain(text: str, length: int = MAX_TEXT) -> str:
     return text[:length].encode("utf-8", "replace").decode()
 
 
-def importable(function: Any, keywords: tuple[str, ...] = ()) -> FunctionSpec:
-    """A function with the place that it can be imported from, if it is found there."""
+def importable(function: Any) -> FunctionSpec:
+    """The place that a function can be imported from, if it is found there."""
     module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
     found: Any = sys.modules.get(module)
     file = getattr(found, "__file__", None)
     for part in qualname.split("."):
         found = getattr(found, part, None)
-    if found is not function or file is None:
-        return FunctionSpec(keywords)
-    return FunctionSpec(keywords, plain(module), plain(qualname), plain(str(file)))
+    return (
+        FunctionSpec() if found is not function or file is None else FunctionSpec(*map(plain, (module, qualname, file)))
+    )
 
 
 def memory_file() -> int:

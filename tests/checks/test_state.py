@@ -21,7 +21,7 @@ from conformance.layouts import layouts_of
 from conformance.problems import typed
 from conformance.resources import IMPLS
 from conformance.worker import repeating
-from conformance.worker.audit import audited
+from conformance.worker.call import audited
 from tests.field import right
 from tests.kit import case_of
 
@@ -104,4 +104,4 @@ def test_a_result_in_the_memory_of_an_input_is_said():
     """No other test failed where this was left out."""
     given = np.ones((1, 2, 3, 4), np.float32)
     for function, found in ((lambda x: x[..., ::-1], ("a result lies in the memory of input x",)), (np.copy, ())):
-        assert audited(NumpyArrays(), function, ("x",), [given], {})[1] == found
+        assert audited(NumpyArrays(), function, ("x",), [given], {}).changed == found

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance import Contract, Implementation
+from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
+from conformance.execution.verify import verify
 from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.operators import OPERATORS
+from conformance.problems import Variant, typed
+from tests.field import right
 from tests.kit import case_of
 
 Y = (2, 4, 6, 5)
@@ -76,3 +82,28 @@ def test_parameters_are_passed_by_name_whether_or_not_they_are_keyword_only():
 
     bound = invocation(kernel)
     assert bound.call(bound.to_device(inputs()))[0].shape == Y
+
+
+def spoils(x, w, bias, **parameters):
+    """Right, and then writes to an input."""
+    y = right.conv_forward(x, w, bias, **parameters)
+    x[...] = 3
+    return y
+
+
+@pytest.mark.parametrize(
+    ("contract", "distribution", "found"),
+    [
+        (Contract(algorithm="winograd-f4"), "special", "unsupported: winograd-f4 spreads NaN and Inf"),
+        (Contract(algorithm="fft"), "sparse", "unsupported: sparse data has no one result"),
+        (Contract(), "fixed", "fail: input x was written to"),
+    ],
+    ids=["require_declared", "require_one_result", "require_inputs_untouched"],
+)
+def test_a_guard_of_verify_stops_what_the_others_let_pass(contract: Contract, distribution: str, found: str):
+    """No other test failed where one of these was left out."""
+    one = Implementation("spoils", contract=contract)
+    one.implements("conv_forward")(spoils)
+    variant = Variant("fp32", "nchw", distribution)
+    verdict = verify(Case(one, OPERATORS["conv_forward"], typed("n1 c2 h4 w4 k2 r3 s3 p1"), variant, 0))
+    assert f"{verdict.status}: {verdict.reason}".startswith(found)

@@ -20,7 +20,7 @@ from conformance.execution.reaper import TOKEN, Reaper
 from conformance.execution.workers import Workers
 from conformance.operators import FAMILIES
 from conformance.problems import PROBLEMS
-from conformance.worker import wire
+from conformance.worker import call, wire
 from tests.conftest import ROOT, Project
 from tests.execution.misbehaviours import MISBEHAVIOURS
 
@@ -174,9 +174,24 @@ def test_an_array_that_is_dropped_before_it_was_sent_is_freed(tmp_path: Path):
         bridge: Any = workers.load([file]).implementations["acme"].arrays
         held = bridge.from_host(np.zeros(3))
         bridge.from_host(np.zeros(4))
-        assert bridge.ask(dict[str, str], "require") == {"alive": "1"}
+        assert bridge.perform(call.described, bridge) == {"alive": "1"}
         del held
-        assert bridge.ask(dict[str, str], "require") == {"alive": "0"}
+        assert bridge.perform(call.described, bridge) == {"alive": "0"}
+
+
+def test_an_array_of_a_process_that_has_ended_is_no_array_of_the_next(tmp_path: Path):
+    """Numbers begin anew there: another array would have been taken for it."""
+    file = tmp_path / "acme.py"
+    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
+    with Workers(Limits(seconds=20)) as workers:
+        bridge: Any = workers.load([file]).implementations["acme"].arrays
+        old = bridge.from_host(np.zeros(3))
+        bridge.home.process().end("was ended")
+        new = bridge.from_host(np.ones(3))
+        for given in ([old], [new, old], [old, new]):
+            with pytest.raises(Crash, match="was ended"):
+                bridge.perform(call.fetched, bridge, given)
+        assert bridge.to_host(new).tolist() == [1, 1, 1]
 
 
 def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
@@ -242,8 +257,7 @@ def test_process_that_has_grown_is_replaced_between_cases(
         numbers = set()
         for _ in range(7):
             bridge: Any = acme.arrays
-            function: Any = acme.kernels[0].function
-            result, _changed = function.finished(bridge.from_host(x), bridge.from_host(w), None)
+            result = acme.kernels[0].function(bridge.from_host(x), bridge.from_host(w), None)
             np.testing.assert_array_equal(bridge.to_host(result), x)
             numbers.add(bridge.home.process().number)
             workers.limit_growth(acme)

@@ -16,7 +16,9 @@ from conformance.timing import rotation
 from conformance.timing.clock import CheatError
 from conformance.timing.measurement import Measurement
 from conformance.timing.rotation import rotate
-from conformance.worker import instruments
+from conformance.worker import measuring
+from conformance.worker.call import Result
+from conformance.worker.measuring import Timed
 from tests import cheaters
 from tests.cheaters import Kernel
 from tests.kit import case_of
@@ -49,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return right(*inputs, **parameters)
 
     monkeypatch.setattr(cheaters, "honest", slow)
-    for module in (clocks, instruments):
+    for module in (clocks, measuring):
         monkeypatch.setattr(module, "perf_counter", found.perf_counter)
     return found
 
@@ -122,11 +124,11 @@ def test_a_busy_machine_is_no_proof(monkeypatch: pytest.MonkeyPatch, suspicious:
 def test_to_wait_for_an_answer_on_a_busy_machine_is_no_proof(clock: Clock, waits: tuple[int, ...], caught: bool):
     left = list(waits)
 
-    def answer(*inputs: Any) -> tuple[None, tuple[float, ...], None]:
+    def answer(*inputs: Any) -> Timed:
         clock.spend(WORK + left.pop(0))
-        return None, (WORK,), None
+        return Timed(Result(None), (WORK,), None)
 
-    invocation: Any = SimpleNamespace(timed=answer, instruments=SimpleNamespace(exchange=lambda: None))
+    invocation: Any = SimpleNamespace(timed=answer, bridge=None)
     found = clocks.Clock(invocation)
     for _ in range(3):
         found.call([])
@@ -149,12 +151,12 @@ def test_slow_calls_before_timed_ones_are_no_proof_on_a_busy_machine(
     monkeypatch.setattr(clocks, "BURST", 0.0)
     left = list(late)
 
-    def answer(*inputs: Any) -> tuple[None, tuple[float, ...], None]:
+    def answer(*inputs: Any) -> Timed:
         walls = (WORK + left.pop(0), WORK)
         clock.spend(sum(walls))
-        return None, walls, None
+        return Timed(Result(None), walls, None)
 
-    invocation: Any = SimpleNamespace(timed=answer, instruments=SimpleNamespace(exchange=lambda: None))
+    invocation: Any = SimpleNamespace(timed=answer, bridge=None)
     found = clocks.Clock(invocation)
     for _ in range(2):
         found.call([], [])
@@ -191,13 +193,13 @@ def test_many_in_a_row_are_compared_with_calls_of_the_same_moment(clock: Clock, 
     """A machine that became 1.7 times as slow during a run made torch a cheater."""
     late = False
 
-    def answer(*inputs: Any) -> tuple[None, tuple[float, ...], None]:
+    def answer(*inputs: Any) -> Timed:
         factor = 2.0 if late and ("turn" if len(inputs) == 2 else "burst") in slower else 1.0
         walls = (factor * WORK,) * len(inputs)
         clock.spend(sum(walls))
-        return None, walls, None
+        return Timed(Result(None), walls, None)
 
-    invocation: Any = SimpleNamespace(timed=answer, instruments=SimpleNamespace(exchange=lambda: None))
+    invocation: Any = SimpleNamespace(timed=answer, bridge=None)
     found = clocks.Clock(invocation)
     for _ in range(5):
         found.call([], [])

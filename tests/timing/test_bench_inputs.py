@@ -153,13 +153,13 @@ def test_a_flood_writes_what_it_is_asked_to():
 
 @pytest.mark.skipif(not memory.STATUS.exists(), reason="the peak of resident memory is read from Linux")
 def test_memory_is_what_a_call_takes_at_its_peak():
-    def call() -> np.ndarray:
+    def kernel() -> np.ndarray:
         scratch = np.ones(1 << 24, np.uint8)
         return scratch[: 1 << 10].copy()
 
     memory.keep_pages()
-    call()  # whose memory is free again, and would be used once more
-    host, device = memory.growth(call, numpy_arrays())
+    kernel()  # whose memory is free again, and would be used once more
+    host, device = memory.growth(numpy_arrays(), kernel, {}, [])
     assert device is None
     assert host is not None
     assert 0.9 * (1 << 24) < host < 2 * (1 << 24)
@@ -187,16 +187,16 @@ def test_memory_of_a_device_is_what_its_framework_says(monkeypatch: pytest.Monke
     taken = iter([{"bytes_in_use": 10, "peak_bytes_in_use": 50}, {"peak_bytes_in_use": 70}])
     device = SimpleNamespace(memory_stats=lambda: next(taken))
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=lambda _: [device]))
-    bridge: Any = SimpleNamespace(name="jax", platform="gpu")
-    assert memory.growth(lambda: None, bridge)[1] == 60
+    bridge: Any = SimpleNamespace(name="jax", platform="gpu", synchronize=lambda _: None)
+    assert memory.growth(bridge, lambda: None, {}, [])[1] == 60
     device.memory_stats = lambda: {"bytes_in_use": 10, "peak_bytes_in_use": 50}
-    assert memory.growth(lambda: None, bridge)[1] is None
+    assert memory.growth(bridge, lambda: None, {}, [])[1] is None
     cuda = SimpleNamespace(
         reset_peak_memory_stats=lambda: None, memory_allocated=lambda: 5, max_memory_allocated=lambda: 12
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    bridge = SimpleNamespace(name="torch", device="cuda")
-    assert memory.growth(lambda: None, bridge)[1] == 7
+    bridge = SimpleNamespace(name="torch", device="cuda", synchronize=lambda _: None)
+    assert memory.growth(bridge, lambda: None, {}, [])[1] == 7
 
 
 def test_slow_kernels_have_fewer_rounds():

@@ -31,7 +31,7 @@ from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Accuracy, Measurement, Visit, compared
 from conformance.timing.run import Run, TimedKernel
 from conformance.timing.unet_table import Direction
-from conformance.worker import instruments
+from conformance.worker import measuring
 from tests.kit import source
 from tests.timing.layers import CEILINGS, OTHER, TINY, case_of
 
@@ -173,7 +173,7 @@ def test_exit_status(found: tuple[str, ...], broken: bool, expected: int):
 def frameworks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What is loaded, for all that the machine's description knows: a test must not change threads of others."""
     loaded: dict[str, Any] = {}
-    monkeypatch.setattr(instruments, "sys", SimpleNamespace(modules=loaded))
+    monkeypatch.setattr(measuring, "sys", SimpleNamespace(modules=loaded))
     return loaded
 
 

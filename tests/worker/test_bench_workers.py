@@ -18,6 +18,7 @@ from conformance.timing import rotation
 from conformance.timing.clock import CheatError
 from conformance.timing.rotation import rotate
 from conformance.worker import memory
+from conformance.worker.call import perform
 from tests import cheaters
 from tests.conftest import Project
 from tests.kit import case_of, source
@@ -54,16 +55,16 @@ globals().update((name, declare(name, make)) for name, (make, _) in cheaters.TIM
 LIAR = (
     f"{HEAD}\nSECONDS = {LONG}\n"
     + """
-from conformance.worker.instruments import Instruments
+from conformance.worker import measuring
 
-timed = Instruments.timed
+timed = measuring.timed
 
-def lying(self, call, inputs):
-    result, walls, events = timed(self, call, inputs)
-    walls, events = (lambda t: {lie})(walls)
-    return result, tuple(walls), events
+def lying(*given):
+    found = timed(*given)
+    walls, events = (lambda t: {lie})(found.walls)
+    return measuring.Timed(found.result, tuple(walls), events)
 
-Instruments.timed = lying
+measuring.timed = lying
 one = declare("liar", lambda: honest)
 """
 )
@@ -138,7 +139,8 @@ class Streams(NumpyArrays):
 def test_events_of_a_device_reach_the_judge(workers: Workers, tmp_path: Path):
     (case,) = cases(workers, tmp_path / "streams.py", STREAMS).values()
     native = case.invocation().to_device(expectation(case.recipe).inputs)
-    assert case.invocation().timed(native, native)[1:] == ((0.01, 0.01), 1e-5)
+    found = case.invocation().timed(native, native)
+    assert (found.walls, found.events) == ((0.01, 0.01), 1e-5)
     verdict = check_behaviour(case, behaviour.work_is_finished)
     assert (verdict.status, verdict.reason[:28]) == ("fail", "the device works 0.01 s, of ")
 
@@ -147,10 +149,13 @@ def test_memory_is_that_of_the_process(workers: Workers, tmp_path: Path):
     takes = "def takes(*inputs, **more):\n    scratch = bytearray(1 << 26)\n    return honest(*inputs, **more)\n"
     text = f"{HEAD}\nSECONDS = 0\n{takes}\none = declare('takes', lambda: takes)\n"
     (case,) = cases(workers, tmp_path / "takes.py", text).values()
-    host, device = case.invocation().growth(case.invocation().to_device(expectation(case.recipe).inputs))
+    invocation, bridge = case.invocation(), case.implementation.arrays
+    given = invocation.to_device(expectation(case.recipe).inputs)
+    parameters = invocation.parameters()
+    host, device = perform(bridge, memory.growth, bridge, invocation.kernel.function, parameters, given)
     assert device is None
     assert host is None or (1 << 26) * 0.9 < host < 1 << 27
-    assert case.invocation().instruments.cache("cpu") == memory.last_level_cache("cpu")
+    assert perform(bridge, memory.last_level_cache, "cpu") == memory.last_level_cache("cpu")
 
 
 CACHED = """
