@@ -37,7 +37,7 @@ def test_known_bad_kernels_of_the_field_are_detected(tmp_path: Path, file: str, 
     records = tmp_path / "records.jsonl"
     words = [sys.executable, "-m", "conformance", "run", str(FIELD / f"{file}.py"), "--operator=conv_forward"]
     words += ["--distribution=behaviour", "-k", checks, f"--records={records}", "-q"]
-    words += ["-p", "conformance.plugin.first_failure"]
+    words += ["--first-failure"]
     run = subprocess.run(words, cwd=FIELD.parents[1], capture_output=True, text=True, check=False)
     found = [line for line in map(json.loads, records.read_text().splitlines()) if "status" in line]
     statuses = defaultdict[str, set[str]](set)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 from unittest import SkipTest
 
@@ -16,7 +16,8 @@ from conformance.execution.handles import Raised
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify as verify_case
 from conformance.implementations.errors import MAX_MESSAGE, described, of_the_suite
-from conformance.plugin.outcome import PROPERTY, publish
+from conformance.plugin.recording import PROPERTY, publish
+from conformance.plugin.session import SESSION
 from conformance.results import build
 from conformance.results.claims import enforced
 from conformance.results.schema import Record
@@ -71,12 +72,36 @@ def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None
     return run
 
 
+@pytest.fixture
+def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Absence], None]:
+    """Verify a case and, only if it passes, time the kernel on inputs that are new to it."""
+    timing = request.config.stash[SESSION].timing
+    assert timing is not None  # since a benchmark was collected
+
+    def run(case: Case | Absence) -> None:
+        timing.asked = True
+        found = None
+        if isinstance(case, Absence):
+            verdict = Verdict(case.status, case.reason)
+            record: Record = build.absence_record(case)
+        else:
+            verdict, found = timing.verdict(request.node.nodeid, case, benchmark.enabled)
+            record = build.record(case, verdict)
+        benchmark.skipped = found is None  # nothing is wrong with a benchmark that was not used
+        conclude(request, verdict, record)
+        timing.verified = True
+        if found is not None:
+            timing.add(found, benchmark, record)
+
+    return run
+
+
 def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
     """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome.
 
     What is claimed and unsupported fails; benchmarks compare times alone.
     """
-    session: Any = request.config.pluginmanager.get_plugin("conformance-session")
+    session = request.config.stash[SESSION]
     case = request.node.callspec.params["case"]
     timed = request.node.get_closest_marker("benchmarks") is not None
     if session.workers is not None and not isinstance(case, Absence):
@@ -108,10 +133,10 @@ def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -
         pytest.skip(verdict.reason)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """What a kernel raised is shown from the kernel on, and in short unless `--tb` says otherwise."""
-    report = yield
+def shown_from_the_kernel_on(
+    report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[None]
+) -> pytest.TestReport:
+    """The report, which shows what a kernel raised from the kernel on, and in short unless `--tb` says otherwise."""
     raised = call.excinfo
     ours = any(name == PROPERTY for name, _ in item.user_properties)
     if raised is None or not ours or not isinstance(raised.value, Exception):  # pytest's own outcomes are none
