@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from conformance.plugin import progress
 from conformance.plugin.progress import Progress, duration
 from tests.conftest import TINY, Project
 
@@ -95,8 +94,9 @@ def test_beside_other_tests_all_have_letters(project: Project):
 
 
 def test_a_long_run_without_a_terminal_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
-    now, said = 0.0, []
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    now = 0.0
+    said: list[str] = []
+    monkeypatch.setattr("time.monotonic", lambda: now)
     reporter = SimpleNamespace(isatty=lambda: False, write_line=said.append)
     manager = SimpleNamespace(get_plugin=lambda _: reporter)
     config: Any = SimpleNamespace(pluginmanager=manager, get_verbosity=lambda: 0, getoption={"capture": "fd"}.get)

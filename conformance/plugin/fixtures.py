@@ -30,12 +30,10 @@ def verify(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
 
     def run(case: Case | Absence) -> None:
         if isinstance(case, Absence):
-            verdict = Verdict(case.status, case.reason)
-            record: Record = build.absence_record(case)
+            _conclude_absence(request, case)
         else:
             verdict = verify_case(case)
-            record = build.record(case, verdict)
-        conclude(request, verdict, record)
+            _conclude(request, verdict, build.record(case, verdict))
 
     return run
 
@@ -46,11 +44,11 @@ def check(request: pytest.FixtureRequest) -> Callable[[str, Case | Absence], Non
 
     def run(name: str, case: Case | Absence) -> None:
         if isinstance(case, Absence):
-            verdict = Verdict(case.status, case.reason)
+            _conclude_absence(request, case, name)
         else:
             required = CHECKS[name]
             verdict = check_behaviour(case, required.check, of_right_kernels=required.of_right_kernels)
-        conclude(request, verdict, build.behaviour_record(case, verdict, name))
+            _conclude(request, verdict, build.behaviour_record(case, verdict, name))
 
     return run
 
@@ -61,13 +59,11 @@ def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None
 
     def run(training: Training | Absence) -> None:
         if isinstance(training, Absence):
-            verdict = Verdict(training.status, training.reason)
-            record: Record = build.absence_record(training)
+            _conclude_absence(request, training)
         else:
             from conformance.training.train import verify_training  # torch is needed from here on
 
-            verdict, record = verify_training(training)
-        conclude(request, verdict, record)
+            _conclude(request, *verify_training(training))
 
     return run
 
@@ -79,16 +75,14 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Ca
     assert timing is not None  # since a benchmark was collected
 
     def run(case: Case | Absence) -> None:
-        timing.asked = True
-        found = None
+        timing.asked = benchmark.skipped = True  # nothing is wrong with a benchmark that was not used
         if isinstance(case, Absence):
-            verdict = Verdict(case.status, case.reason)
-            record: Record = build.absence_record(case)
-        else:
-            verdict, found = timing.verdict(request.node.nodeid, case, benchmark.enabled)
-            record = build.record(case, verdict)
-        benchmark.skipped = found is None  # nothing is wrong with a benchmark that was not used
-        conclude(request, verdict, record)
+            _conclude_absence(request, case)
+            return
+        verdict, found = timing.verdict(request.node.nodeid, case, benchmark.enabled)
+        record = build.record(case, verdict)
+        benchmark.skipped = found is None
+        _conclude(request, verdict, record)
         timing.verified = True
         if found is not None:
             timing.add(found, benchmark, record)
@@ -96,7 +90,14 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Ca
     return run
 
 
-def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
+def _conclude_absence(request: pytest.FixtureRequest, absence: Absence, check: str = "") -> None:
+    """The same where there is nothing to run."""
+    verdict = Verdict(absence.status, absence.reason)
+    record = build.behaviour_record(absence, verdict, check) if check else build.absence_record(absence)
+    _conclude(request, verdict, record)
+
+
+def _conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
     """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome.
 
     What is claimed and unsupported fails; benchmarks compare times alone.

@@ -19,7 +19,7 @@ from conformance.plugin.collection import MARKERS, Collection
 from conformance.plugin.environment import Environment
 from conformance.plugin.fixtures import shown_from_the_kernel_on
 from conformance.plugin.progress import Progress, estimate
-from conformance.plugin.recording import ABSENCES, BEGUN, CATEGORIES, LETTERS, TESTS, encoded, lost, record_of
+from conformance.plugin.recording import ABSENCES, BEGUN, CATEGORIES, LETTERS, encoded, lost, record_of, tests_of
 from conformance.plugin.session import SESSION, Session
 
 
@@ -88,7 +88,7 @@ class Hooks:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Tell every test how many there are, now that all are known: a controller learns it from their reports."""
         self.collection.finish(session)
-        if session.items and dict(session.items[0].user_properties).get(TESTS):
+        if session.items and tests_of(session.items[0]):
             self.progress.take_the_place_of_letters()
 
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -132,14 +132,14 @@ class Hooks:
         self.environment.require_trust(report)
         if (record := record_of(report)) is not None:
             self.session.count_report(record, report)
-            self.progress.add(record, dict(report.user_properties).get(TESTS))
+            self.progress.add(record, tests_of(report))
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """The suite's statuses. Letters only beside those of other tests, else there is one line of progress."""
         if (record := record_of(report)) is None:
             return None
         status, verbose = record.status, self.config.get_verbosity() > 0
-        mixed = dict(report.user_properties).get(TESTS) == 0
+        mixed = tests_of(report) == 0
         return CATEGORIES.get(status, status), LETTERS[status] * (verbose or mixed), status.upper() * verbose
 
     @pytest.hookimpl(wrapper=True)  # around pytest-benchmark's, which writes its file

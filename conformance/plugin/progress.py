@@ -30,10 +30,15 @@ class Progress:
     line for each test instead; with `-q` there is nothing."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-        self._shown = self._reporter is not None and config.get_verbosity() == 0
-        self._live = self._shown and bool(self._reporter.isatty()) and not os.environ.get("CI")
-        self._live &= config.getoption("capture") != "no"  # what kernels print would stand in the line
+        reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+        self._reporter = reporter
+        self._shown = reporter is not None and config.get_verbosity() == 0
+        self._live = (
+            self._shown
+            and reporter.isatty()
+            and not os.environ.get("CI")
+            and config.getoption("capture") != "no"  # what kernels print would stand in the line
+        )
         self._done = self._failed = self._signs = 0
         self._begin = self._said = time.monotonic()
 

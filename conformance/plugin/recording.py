@@ -84,6 +84,12 @@ def record_of(report: Any) -> Record | None:
     return None if text is None else decoded(str(text))
 
 
+def tests_of(test: Any) -> int | None:
+    """How many tests the run of a test, or of its report, has: 0 with other tests among them, None of other tests."""
+    tests: int | None = dict(test.user_properties).get(TESTS)
+    return tests
+
+
 def opened(config: pytest.Config, selection: Selection) -> Records | None:
     """The records of a run: the file that `--records` names, or one beside the report that is made from it.
 
