@@ -31,7 +31,7 @@ MAX_WHOLE, MAX_GROUPS = 3, 10
 
 
 class Summary:
-    """Keeps what is shown at the end. Only the process that counts has one."""
+    """Keeps what is shown at the end, in the process that counts."""
 
     def __init__(self, run: Session) -> None:
         self._run = run
