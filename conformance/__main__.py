@@ -14,7 +14,6 @@ from conformance.exit_codes import ExitCode
 
 FAMILIES = {
     "run": "plugin.run:declare",
-    "sanitize": "plugin.sanitize:declare",
     "list": "plugin.listing:declare",
     "check": "execution.commands:declare_check",
     "fuzz": "fuzzing.command:declare",

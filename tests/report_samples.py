@@ -147,7 +147,7 @@ def _varied(record: Record, lap: int, dice: random.Random) -> None:
         }
 
 
-def shown(tally: Tally, width: int = 80, by_operator: bool = True, listed: Iterable[str] = ()) -> list[str]:
+def shown(tally: Tally, width: int = 80, listed: Iterable[str] = ()) -> list[str]:
     """The summary's lines, without colors."""
-    lines = terminal.summary(tally, width, by_operator, frozenset(listed))
+    lines = terminal.summary(tally, width, frozenset(listed))
     return ["".join(text for text, _ in line).rstrip() for line in lines]

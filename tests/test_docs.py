@@ -14,7 +14,7 @@ from conformance.contract import _CHOICES, Contract
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
 from conformance.operators.conv import known_bad
-from conformance.plugin.outcome import LETTERS
+from conformance.plugin.recording import LETTERS
 from conformance.reporting import accuracy, training
 from conformance.reporting.documents import BLOCKS, DOCUMENTS, ROOT, Sources, blocks, render
 from conformance.reporting.tally import Tally

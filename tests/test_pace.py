@@ -7,7 +7,7 @@ import re
 import pytest
 
 from conformance.implementations import devices
-from conformance.plugin.pace import by_reports
+from conformance.plugin.progress import by_reports
 from tests.conftest import Project
 
 pytest_plugins = ["pytester"]

@@ -386,6 +386,15 @@ def test_what_failed_in_the_last_run_alone_and_first(project: Project, tmp_path:
     assert ran("--lf") == ["s1"]
 
 
+@pytest.mark.parametrize("body", ["return y + 1", "raise ValueError"])
+def test_of_an_implementation_that_has_failed_nothing_more_is_run(project: Project, body: str):
+    project.kernel(body=body)
+    project.kernel("right")
+    outcome = project.run("--distribution=integer", "--distribution=fixed", "--first-failure")
+    assert [r["implementation"] for r in outcome.records if r["status"] != "pass"] == ["acme"]
+    assert outcome.statuses["pass"] == 2
+
+
 @pytest.mark.parametrize("text", ["101", "-3", "50%", "5@yesterday", "5@2026-13-40", "5@"])
 def test_a_slice_is_a_percentage_and_a_day(project: Project, text: str):
     outcome = project.run(f"--slice={text}")

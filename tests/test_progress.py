@@ -1,4 +1,4 @@
-"""A row for each implementation and operator while a run goes on, and on a terminal what is not done."""
+"""How far a run is, on a terminal and without one, and the table of an implementation's operators at its end."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import struct
 import subprocess
 import sys
 import termios
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from conformance.plugin.progress import RemainingTime, duration
-from tests.conftest import Project
+from conformance.plugin.progress import Progress, duration
+from tests.conftest import TINY, Project
 
 pytest_plugins = ["pytester"]
 
-TINY = "n1 c2 h4 w4 k2 r3 s3 p1"
 SLOW = "time.sleep(0.15); return y"
+ROWS = [["acme", "conv_forward", "3", "0", "0", "0", "0"], ["zeta", "conv_forward", "0", "3", "0", "0", "0"]]
+PICTURE = re.compile(r"\r(\d)/6(, \d failed)?(, \d+ s left)? *(?=[\r\n])")
 
 
-def on_a_terminal(project: Project, *arguments: str, stderr: bool = True, columns: int = 80, **variables: Any) -> str:
+def on_a_terminal(project: Project, *arguments: str, **variables: str) -> str:
     """What a run of three slow cases of acme and three of zeta writes to a terminal."""
     for name, body in (("acme", SLOW), ("zeta", "time.sleep(0.15); return y + 1")):
         project.kernel(name, head="import time", body=body)
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in ("CI", "COLUMNS", "PYTEST_ADDOPTS")}
     chosen = [f"--distribution={name}" for name in ("integer", "impulse", "fixed")]
     usual = ["--color=no", f"--problem={TINY}", *chosen, "--dtype=fp32", "--layout=nchw"]
@@ -36,7 +38,7 @@ def on_a_terminal(project: Project, *arguments: str, stderr: bool = True, column
         [sys.executable, "-m", "pytest", *usual, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=slave,
-        stderr=slave if stderr else subprocess.PIPE,
+        stderr=slave,
         env={**kept, "TERM": "xterm", **variables},
         cwd=project.folder,
     )
@@ -48,102 +50,63 @@ def on_a_terminal(project: Project, *arguments: str, stderr: bool = True, column
     except OSError:  # what Linux says of a terminal that nobody writes to any more
         pass
     os.close(master)
-    _, apart = process.communicate(timeout=60)
-    assert process.returncode == 1  # zeta is wrong
-    return written.decode() + (apart or b"").decode()
+    assert process.wait(timeout=60) == 1  # zeta is wrong
+    return written.decode()
 
 
-def screen(written: str) -> list[str]:
-    """The lines that are to be seen in the end, by the few codes that a run uses."""
-    rows, row, column = [""], 0, 0
-    for code, text in re.findall(r"(\x1b\[\d*[A-Z]|[\r\n])|([^\x1b\r\n]+)", written):
-        if text:
-            rows[row] = rows[row][:column].ljust(column) + text + rows[row][column + len(text) :]
-            column += len(text)
-        elif code == "\r":
-            column = 0
-        elif code == "\n":
-            row += 1
-            rows += [""] * (row == len(rows))
-        elif code.endswith("A"):
-            row -= int(code[2:-1])
-        elif code.endswith("J"):
-            rows[row] = rows[row][:column]
-            del rows[row + 1 :]
-    return rows
+def rows(written: str) -> list[list[str]]:
+    """Those of the table, of all that a run has written."""
+    return sorted(line.split() for line in written.splitlines() if "conv_forward  " in line)
 
 
-ROWS = [["acme", "conv_forward", "3", "0", "0", "0", "0"], ["zeta", "conv_forward", "0", "3", "0", "0", "0"]]
+@pytest.mark.parametrize("arguments", [(), ("-p", "xdist.plugin", "-n", "2")], ids=["serial", "parallel"])
+def test_a_terminal_shows_how_far_it_is_in_one_line(project: Project, arguments: tuple[str, ...]):
+    written = on_a_terminal(project, *arguments)
+    shown = [match.groups() for match in PICTURE.finditer(written)]
+    assert any(left for *_, left in shown)
+    assert shown[-1] == ("6", ", 3 failed", None)
+    assert rows(written) == ROWS
 
 
-@pytest.mark.parametrize(("arguments", "columns"), [((), 80), (("-p", "xdist.plugin", "-n", "2"), 160)])
-def test_a_terminal_shows_what_is_not_done(project: Project, arguments: tuple[str, ...], columns: int):
-    written = on_a_terminal(project, *arguments, columns=columns)
-    pictures = [screen(part) for part in written.split("\x1b[J")]
-    live = [line for picture in pictures for line in picture if re.search(r"\d/3, \d failed, \d+ s left", line)]
-    assert {line.split()[0] for line in live} == {"acme", "zeta"}
-    # on a busy machine, workers' verdicts arrive together, and a picture between the first two is not drawn
-    assert all(re.search("[12] failed", line) for line in live if "zeta" in line)
-    assert not any(re.search("[1-9] failed", line) for line in live if "acme" in line)
-    assert any(re.match(r"\d/6, \d+ s left  (acme|zeta)-", line) for picture in pictures for line in picture)
-    seen = screen(written)
-    assert not any(" left" in line for line in seen)  # nothing of it stays
-    assert sorted(line.split() for line in seen if "conv_forward  " in line) == ROWS
-    assert all(len(line) < columns for line in seen if "conv_forward  " in line or "left" in line)
+@pytest.mark.parametrize(("arguments", "ci"), [((), "true"), (("-s",), "")], ids=["ci", "uncaptured"])
+def test_without_a_terminal_there_is_only_the_table(project: Project, arguments: tuple[str, ...], ci: str):
+    written = on_a_terminal(project, *arguments, CI=ci)
+    assert not PICTURE.search(written)
+    assert "suite/test_suite.py" not in written.partition("= conformance =")[0]
+    assert rows(written) == ROWS
 
 
-@pytest.mark.parametrize(
-    ("arguments", "stderr", "variables"),
-    [((), True, {"CI": "true"}), ((), False, {}), ((), True, {"TERM": "dumb"}), (("-s",), True, {})],
-    ids=["ci", "file", "dumb", "uncaptured"],
-)
-def test_without_a_terminal_there_are_finished_rows_only(
-    project: Project, arguments: tuple[str, ...], stderr: bool, variables: dict[str, Any]
-):
-    written = on_a_terminal(project, *arguments, stderr=stderr, **variables)
-    assert " left" not in written
-    assert "\x1b" not in written
-    assert sorted(line.split() for line in written.splitlines() if "conv_forward  " in line) == ROWS
+def test_verbose_runs_have_a_line_for_each_test_and_quiet_ones_nothing(project: Project):
+    verbose, quiet = on_a_terminal(project, "-v"), on_a_terminal(project, "-q")
+    assert verbose.count("PASS") == verbose.count("FAIL ") == 3
+    assert not PICTURE.search(verbose + quiet)
+    assert "conv_forward" not in quiet.partition("= conformance =")[0]
+    assert "3 failed, 3 passed" in quiet
 
 
-def test_verbose_runs_have_a_line_for_each_test(project: Project):
-    written = on_a_terminal(project, "-v")
-    assert written.count("PASS") == written.count("FAIL ") == 3
-    assert " left" not in written
-
-
-def test_quiet_runs_have_neither(project: Project):
-    written = on_a_terminal(project, "-q")
-    before = written.partition("= conformance =")[0]
-    assert "conv_forward" not in before
-    assert "3 failed, 3 passed" in written
-
-
-def test_rows_that_do_not_come_to_their_end_say_so(project: Project):
-    written = on_a_terminal(project, "-x")
-    assert re.search(r"zeta +conv_forward +0 +1 +0 +0 +0\s+not finished: 1 of 3 tests", written)
-
-
-def test_other_tests_keep_their_letters(project: Project):
+def test_beside_other_tests_all_have_letters(project: Project):
     project.write("suite/test_own.py", "def test_one(): pass\n\ndef test_two(): assert False, 'of my own'\n")
-    written = "\n".join(screen(on_a_terminal(project)))
-    assert re.search(r"suite/test_own.py \.F", written)
+    written = on_a_terminal(project)
+    letters = "".join(re.findall(r"suite/test_(?:own|suite)\.py ([.F]+)", written))
+    assert sorted(letters) == [*"....FFFF"][::1]
     assert "of my own" in written
     assert "4 failed, 4 passed" in written
 
 
-def test_the_rest_takes_what_its_like_has_taken():
-    found = RemainingTime()
-    found.expect([f"{name}[{number}]" for name, count in (("a", 3), ("b", 2), ("c", 4)) for number in range(count)])
-    assert found.remaining is None
-    for name, seconds in (("a[0]", 1.0), ("a[1]", 3.0), ("b[0]", 8.0)):
-        found.add(name, seconds / 2)
-        found.add(name, seconds / 2)
-        found.end(name)
-    assert (found.done, found.total) == (3, 9)
-    assert found.remaining == 1 * 2.0 + 1 * 8.0 + 4 * 4.0
-    found.workers = 2
-    assert found.remaining == 13.0
+def test_a_long_run_without_a_terminal_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    said: list[str] = []
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    reporter = SimpleNamespace(isatty=lambda: False, write_line=said.append)
+    manager = SimpleNamespace(get_plugin=lambda _: reporter)
+    config: Any = SimpleNamespace(pluginmanager=manager, get_verbosity=lambda: 0, getoption={"capture": "fd"}.get)
+    shown = Progress(config)
+    for number in range(1000):
+        now += 1.0
+        shown.add(SimpleNamespace(status="fail" if number < 5 else "pass"), 1000)  # type: ignore[arg-type]
+    assert len(said) == 10
+    assert said[0] == "100/1,000, 5 failed, 15 min 0 s left"
+    assert said[-1] == "1,000/1,000, 5 failed"
 
 
 def test_durations_have_two_units():

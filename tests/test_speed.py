@@ -31,7 +31,7 @@ SMALL = typed("n1 c2 h4 w4 k2 r3 s3 p1")
 def test_times(measure_time, case):
     measure_time(case)
 """
-PLUGINS = "conformance.plugin", "conformance.plugin.timing", "pytest_benchmark.plugin"
+PLUGINS = "conformance.plugin", "pytest_benchmark.plugin"
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from conformance.execution.case import Case, absence_reason
 from conformance.implementations import registry
 from conformance.inputs import expectation
 from conformance.operators import CONVOLUTIONS, OPERATORS
+from conformance.plugin.session import SESSION
 from conformance.problems import PROBLEMS, Variant
 from conformance.resources import IMPLS
 from conformance.timing import machine
@@ -78,8 +79,7 @@ def test_agreement_with_torch(
     name: str, operator: str, request: pytest.FixtureRequest, benchmark, capsys: pytest.CaptureFixture[str]
 ):
     """Ratios of medians, one a turn, and their median; in the file of pytest-benchmark as well."""
-    session: Any = request.config.pluginmanager.get_plugin("conformance-session")
-    implementation = session.plan.registry.implementations.get("torch-cpu")
+    implementation = request.config.stash[SESSION].plan.registry.implementations.get("torch-cpu")
     if implementation is None or absence_reason(implementation) is not None:
         pytest.skip("torch-cpu is not selected")
     rotation, turns = Rotation(case_of(implementation, name, operator)), []

@@ -3,14 +3,4 @@
 PYTEST_DONT_REWRITE, because `entry` is imported long before pytest is told that this is a plugin.
 """
 
-pytest_plugins = [
-    "conformance.plugin.entry",
-    "conformance.plugin.outcome",
-    "conformance.plugin.session",
-    "conformance.plugin.fixtures",
-    "conformance.plugin.timing",
-    "conformance.plugin.environment",
-    "conformance.plugin.progress",
-    "conformance.plugin.pace",
-    "conformance.plugin.process",
-]
+pytest_plugins = ["conformance.plugin.entry", "conformance.plugin.hooks", "conformance.plugin.fixtures"]

@@ -28,12 +28,13 @@ class Compiling:
         self.compiled: CompilerCache | None = None
         self.workers: Workers | None = None
         """What the kernels of this process run in."""
+        self._config = config
         self._told = wire.Compiled()
         self._problem = ""
         told: dict[str, Any] | None = getattr(config, "workerinput", None)
         # a kernel that is timed was compiled here and now, as its users' are
         timed = getattr(config.option, "benchmark_only", False)
-        if not isolated or timed or config.getoption("--no-compile-cache") or config.option.collectonly:
+        if not isolated or timed or config.option.collectonly:
             return
         if told is not None:
             self.compiled = CompilerCache(Path(told[FOLDER]), told["workerid"]) if FOLDER in told else None
@@ -45,23 +46,21 @@ class Compiling:
         except OSError as error:
             self._problem = f"compilation cache: none, the folder cannot be used ({error.strerror}: {error.filename})"
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
+    def told(self, node: Any) -> dict[str, str]:
         """Only a process of this machine finds the folder, and code for its own processor in it."""
-        if self.compiled is not None and node.gateway.spec.popen:
-            node.workerinput[FOLDER] = str(self.compiled.folder)
+        if self.compiled is None or not node.gateway.spec.popen:
+            return {}
+        return {FOLDER: str(self.compiled.folder)}
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A worker tells what its kernels' processes have compiled."""
-        config: Any = session.config
-        if hasattr(config, "workeroutput") and self.workers is not None:
-            config.workeroutput[COMPILED] = msgspec.to_builtins(self.workers.compiled)
+    def tell(self) -> None:
+        """What the kernels' processes of a worker have compiled."""
+        if self.workers is not None:
+            output: dict[str, Any] = getattr(self._config, "workeroutput", {})
+            output[COMPILED] = msgspec.to_builtins(self.workers.compiled)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """What has crashed tells nothing."""
-        self._told += msgspec.convert(getattr(node, "workeroutput", {}).get(COMPILED, ()), wire.Compiled)
+    def hear(self, told: dict[str, Any]) -> None:
+        """The same of a worker that has ended."""
+        self._told += msgspec.convert(told.get(COMPILED, ()), wire.Compiled)
 
     def lines(self, width: int) -> list[str]:
         """What compiling has cost; nothing where that is next to nothing."""

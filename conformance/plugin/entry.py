@@ -40,13 +40,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         ) from None
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """The root of a checkout stands for what pytest collects in that folder: the suites, and not their own tests."""
-    if CHECKOUT is not None:
-        given = {word: Path(os.path.realpath(config.invocation_params.dir / word)) for word in config.args}
-        config.args = [str(FOLDERS["conformance.suites"]) if given[w] == CHECKOUT else w for w in config.args]
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Raises pytest.UsageError for tests of the suite in a run that does not ask for it: each would miss a fixture."""
     own = (getattr(getattr(item, "function", None), "__module__", "") for item in items)
@@ -55,6 +48,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             "the tests of conformance.suites have nothing to verify: set impls = acme.py (a file or folder) in the "
             "settings of pytest, or give --impl=acme.py"
         )
+
+
+def collect_suites(config: pytest.Config) -> None:
+    """The root of a checkout stands for what pytest collects in that folder: the suites, and not their own tests."""
+    if CHECKOUT is not None:
+        given = {word: Path(os.path.realpath(config.invocation_params.dir / word)) for word in config.args}
+        config.args = [str(FOLDERS["conformance.suites"]) if given[w] == CHECKOUT else w for w in config.args]
 
 
 def _asked(config: pytest.Config, args: list[str]) -> bool:

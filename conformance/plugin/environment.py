@@ -14,14 +14,12 @@ from typing import Any
 
 import pytest
 
-from conformance.exit_codes import ExitCode
 from conformance.floating_point import mode
 from conformance.implementations.errors import described
 from conformance.inputs.golden import check_known
-from conformance.plugin.outcome import ROW, record_of
+from conformance.plugin.recording import asked, record_of
 from conformance.reporting.table import many
 
-NAME = "conformance-environment"
 PROPERTY = "conformance-invalid"
 """What a worker reports in the place of a record, or with its end: reason and time of an `Invalid`."""
 SECONDS = 60.0
@@ -50,7 +48,7 @@ class WrongArithmeticError(Exception):
         self.since = since
 
 
-class EnvironmentChecks:
+class Environment:
     """Checks the process that judges: its floating-point mode after every verdict, before that is published; references
     that are known before the first one, every minute and at the end.
 
@@ -60,74 +58,59 @@ class EnvironmentChecks:
     def __init__(self, config: pytest.Config) -> None:
         self.invalid: Invalid | None = None
         self._config = config
-        self._is_worker = hasattr(config, "workerinput")
         self._mode_held = self._references_held = self._begin = time.time()
         self._starts: list[float] = []
         """When the calls began whose verdicts are counted."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Before the first verdict, and now and then."""
-        if _ours(item) and (not self._judged or time.time() - self._references_held > SECONDS):
-            with _dropping_the_record(item):
-                self._require_mode()
-                self._require_references()
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """After every verdict."""
-        if not _ours(item):
-            return (yield)
-        with _dropping_the_record(item):
-            try:
-                return (yield)
-            finally:
-                self._require_mode()
 
     @property
     def _judged(self) -> bool:
         """Whether this process has come to a verdict, or was about to."""
         return self._references_held > self._begin
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """End the run before anybody counts a report without a record."""
-        if self._is_worker:
+    def before(self, item: pytest.Item) -> None:
+        """Check before the first verdict, and now and then."""
+        if _ours(item) and (not self._judged or time.time() - self._references_held > SECONDS):
+            with _dropping_the_record(item):
+                self._require_mode()
+                self._require_references()
+
+    @contextmanager
+    def checked(self, item: pytest.Item) -> Iterator[None]:
+        """Around a verdict."""
+        if not _ours(item):
+            yield
             return
+        with _dropping_the_record(item):
+            try:
+                yield
+            finally:
+                self._require_mode()
+
+    def require_trust(self, report: pytest.TestReport) -> None:
+        """End the run before anybody counts a report without a record."""
         found: Any = dict(report.user_properties).get(PROPERTY)
         if found:
             self._end(*found)
         if record_of(report) is not None:
             self._starts.append(report.start)
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def last_check(self) -> None:
+        """At the end of a process; a worker tells it."""
+        if not self._judged or self.invalid is not None:
+            return
+        try:
+            self._require_mode()
+            self._require_references()
+        except WrongArithmeticError as error:
+            if hasattr(self._config, "workeroutput"):
+                self._config.workeroutput[PROPERTY] = str(error), error.since
+            else:
+                self._note(str(error), error.since)
+
+    def hear(self, told: dict[str, Any]) -> None:
         """What a worker of pytest-xdist found at its end."""
-        if found := getattr(node, "workeroutput", {}).get(PROPERTY):
+        if found := told.get(PROPERTY):
             self._end(*found)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
-        """The last check, and the exit status."""
-        if self._judged and self.invalid is None:
-            try:
-                self._require_mode()
-                self._require_references()
-            except WrongArithmeticError as error:
-                if self._is_worker:
-                    self._config.workeroutput[PROPERTY] = str(error), error.since  # type: ignore[attr-defined]
-                else:
-                    self._note(str(error), error.since)
-        yield
-        if self.invalid is not None:
-            session.exitstatus = ExitCode.INTERNAL
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-        """The last line of the summary."""
-        yield
-        if self.invalid is not None:
-            terminalreporter.write_line(f"VERDICTS CANNOT BE TRUSTED: {self.invalid}", red=True)
 
     def _require_mode(self) -> None:
         if found := mode():
@@ -154,7 +137,7 @@ class EnvironmentChecks:
 
 def _ours(item: pytest.Item) -> bool:
     """Whether it verifies: a vendor's other tests may set the mode that they like."""
-    return ROW in dict(item.user_properties)
+    return asked(item)[0] is not None
 
 
 @contextmanager
@@ -165,9 +148,3 @@ def _dropping_the_record(item: pytest.Item) -> Iterator[None]:
     except WrongArithmeticError as error:
         item.user_properties[:] = [(PROPERTY, (f"{error} (seen in {item.nodeid})", error.since))]
         raise
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """After the session: what it makes of the exit status and shows at the end comes first."""
-    config.pluginmanager.register(EnvironmentChecks(config), NAME)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 from unittest import SkipTest
 
@@ -16,7 +16,8 @@ from conformance.execution.handles import Raised
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify as verify_case
 from conformance.implementations.errors import MAX_MESSAGE, described, of_the_suite
-from conformance.plugin.outcome import PROPERTY, publish
+from conformance.plugin.recording import PROPERTY, publish
+from conformance.plugin.session import SESSION
 from conformance.results import build
 from conformance.results.claims import enforced
 from conformance.results.schema import Record
@@ -29,12 +30,10 @@ def verify(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
 
     def run(case: Case | Absence) -> None:
         if isinstance(case, Absence):
-            verdict = Verdict(case.status, case.reason)
-            record: Record = build.absence_record(case)
+            _conclude_absence(request, case)
         else:
             verdict = verify_case(case)
-            record = build.record(case, verdict)
-        conclude(request, verdict, record)
+            _conclude(request, verdict, build.record(case, verdict))
 
     return run
 
@@ -45,11 +44,11 @@ def check(request: pytest.FixtureRequest) -> Callable[[str, Case | Absence], Non
 
     def run(name: str, case: Case | Absence) -> None:
         if isinstance(case, Absence):
-            verdict = Verdict(case.status, case.reason)
+            _conclude_absence(request, case, name)
         else:
             required = CHECKS[name]
             verdict = check_behaviour(case, required.check, of_right_kernels=required.of_right_kernels)
-        conclude(request, verdict, build.behaviour_record(case, verdict, name))
+            _conclude(request, verdict, build.behaviour_record(case, verdict, name))
 
     return run
 
@@ -60,23 +59,50 @@ def train(request: pytest.FixtureRequest) -> Callable[[Training | Absence], None
 
     def run(training: Training | Absence) -> None:
         if isinstance(training, Absence):
-            verdict = Verdict(training.status, training.reason)
-            record: Record = build.absence_record(training)
+            _conclude_absence(request, training)
         else:
             from conformance.training.train import verify_training  # torch is needed from here on
 
-            verdict, record = verify_training(training)
-        conclude(request, verdict, record)
+            _conclude(request, *verify_training(training))
 
     return run
 
 
-def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
+@pytest.fixture
+def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Absence], None]:
+    """Verify a case and, only if it passes, time the kernel on inputs that are new to it."""
+    timing = request.config.stash[SESSION].timing
+    assert timing is not None  # since a benchmark was collected
+
+    def run(case: Case | Absence) -> None:
+        timing.asked = benchmark.skipped = True  # nothing is wrong with a benchmark that was not used
+        if isinstance(case, Absence):
+            _conclude_absence(request, case)
+            return
+        verdict, found = timing.verdict(request.node.nodeid, case, benchmark.enabled)
+        record = build.record(case, verdict)
+        benchmark.skipped = found is None
+        _conclude(request, verdict, record)
+        timing.verified = True
+        if found is not None:
+            timing.add(found, benchmark, record)
+
+    return run
+
+
+def _conclude_absence(request: pytest.FixtureRequest, absence: Absence, check: str = "") -> None:
+    """The same where there is nothing to run."""
+    verdict = Verdict(absence.status, absence.reason)
+    record = build.behaviour_record(absence, verdict, check) if check else build.absence_record(absence)
+    _conclude(request, verdict, record)
+
+
+def _conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
     """Hand the record to whoever counts and writes, and turn the verdict into the test's outcome.
 
     What is claimed and unsupported fails; benchmarks compare times alone.
     """
-    session: Any = request.config.pluginmanager.get_plugin("conformance-session")
+    session = request.config.stash[SESSION]
     case = request.node.callspec.params["case"]
     timed = request.node.get_closest_marker("benchmarks") is not None
     if session.workers is not None and not isinstance(case, Absence):
@@ -108,10 +134,10 @@ def conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -
         pytest.skip(verdict.reason)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """What a kernel raised is shown from the kernel on, and in short unless `--tb` says otherwise."""
-    report = yield
+def shown_from_the_kernel_on(
+    report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[None]
+) -> pytest.TestReport:
+    """The report, which shows what a kernel raised from the kernel on, and in short unless `--tb` says otherwise."""
     raised = call.excinfo
     ours = any(name == PROPERTY for name, _ in item.user_properties)
     if raised is None or not ours or not isinstance(raised.value, Exception):  # pytest's own outcomes are none

@@ -66,13 +66,22 @@ def add(parser: Any) -> None:
     group.addoption("--workers", metavar="N", default="1", help="kernels' processes at once, for each -n (default: 1)")
     group.addoption("--minutes", metavar="N", help="stop after so long: what detects most comes first")
     group.addoption("--in-process", action="store_true", help="run kernels in the judge's process, for debuggers")
-    group.addoption("--no-compile-cache", action="store_true", help="compile anew what JAX and Numba keep between runs")
+    group.addoption("--first-failure", action="store_true", help="run no more of an implementation that has failed")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
     group.addoption("--show", action="append", metavar="STATUS", help="list the cases of a status, with reasons")
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict to a new file")
     group.addoption("--resume", action="store_true", help="run only what has no verdict in the file of records")
     group.addoption("--overwrite", action="store_true", help="replace the file of records, if there is one")
     group.addoption("--report", metavar="DIR", help="write a page and a summary in Markdown there")
+    group.addoption("--pace", metavar="FILE", help="say how long it will take, by the records of an earlier run")
+    group.addoption("--order", type=int, metavar="N", help="time in the order of an earlier run (default: random)")
+    group.addoption("--visits", type=_visits, metavar="N", help="times that each kernel is come back to (default: 7)")
+
+
+def _visits(text: str) -> int:
+    from conformance.timing.run import visits  # most runs time nothing
+
+    return visits(text)
 
 
 def read(config: pytest.Config) -> Selection:
@@ -185,12 +194,17 @@ def _read(config: pytest.Config) -> Selection:
     )
 
 
+def in_process(config: pytest.Config) -> bool:
+    """Whether kernels run in the judge's process: for debuggers, and on Windows, which has neither the sockets nor the
+    signals."""
+    debugged = config.getoption("usepdb", False) or config.getoption("trace", False)
+    return sys.platform == "win32" or bool(config.getoption("--in-process") or debugged)
+
+
 def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | None:
     """What each kernel's process may take, and how many there are at once for each of so many processes of this run;
     None where kernels run in this one. Raises pytest.UsageError."""
-    if sys.platform == "win32":  # which has neither the sockets nor the signals
-        return None
-    if config.getoption("--in-process") or config.getoption("usepdb", False) or config.getoption("trace", False):
+    if in_process(config):
         return None
     found = {}
     for option, least in (("--timeout", 0.1), ("--memory", 0.1), ("--workers", 1)):

@@ -23,7 +23,7 @@ MAX_WORKERS = 4
 """For each core. Every worker takes the memory of a framework: a thousand end the machine before the first verdict."""
 
 
-def pytest_cmdline_main(config: pytest.Config) -> None:
+def share_cores(config: pytest.Config) -> None:
     """Under xdist, share the cores among workers."""
     if workers := config.getoption("numprocesses", None):
         cores = os.cpu_count() or 1
@@ -39,12 +39,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
             os.environ.setdefault(variable, share)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """After pytest's reporter, whose stream is replaced."""
+def prepare(config: pytest.Config) -> None:
+    """This process, for what may go away in the middle of a run. After pytest's reporter, whose stream is replaced."""
     told: dict[str, Any] | None = getattr(config, "workerinput", None)
     if told is None:
         _stop_as_if_interrupted(config)
+        if sys.__stdout__ is not None:  # what is still buffered when pytest ends would be its failure
+            config.add_cleanup(TolerantStream(sys.__stdout__).flush)
     elif PARENT in told:
         _end_with(told[PARENT])
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
@@ -52,17 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
         reporter._tw._file = TolerantStream(reporter._tw._file)
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """What is still buffered when pytest ends would be its failure."""
-    if sys.__stdout__ is not None and not hasattr(config, "workerinput"):
-        TolerantStream(sys.__stdout__).flush()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """A worker that is a child of this process must not outlive it."""
-    if node.gateway.spec.popen and not node.gateway.spec.via:
-        node.workerinput[PARENT] = os.getpid()
+def told(node: Any) -> dict[str, int]:
+    """What a worker that is a child of this process must know, which must not outlive it."""
+    return {PARENT: os.getpid()} if node.gateway.spec.popen and not node.gateway.spec.via else {}
 
 
 def _stop_as_if_interrupted(config: pytest.Config) -> None:

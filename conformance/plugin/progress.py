@@ -1,229 +1,123 @@
-"""How far a run is: a row for each implementation and operator, where pytest writes a letter for each test.
-
-A row is written when the last of its tests has ended: on a terminal, into a file and in CI. On a terminal, those that
-are not done stand below, with the time that is left. With `-v` pytest writes its line for each test instead; with `-q`
-there is nothing.
-"""
+"""How long a run will take, said before its first test, and then how far it is."""
 
 from __future__ import annotations
 
 import os
-import sys
+import statistics
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.plugin.outcome import ROW, record_of
-from conformance.reporting import terminal
+from conformance.execution.case import Case
+from conformance.implementations.devices import NEURON, missing
+from conformance.plugin.options import devices_asked
+from conformance.reporting.table import many
+from conformance.results.reading import RecordError, UnfinishedError, decode, lines
 from conformance.results.schema import Record
 
-NAME = "conformance-progress"
-MAX_ROWS = 8
-"""Unfinished rows that are shown."""
-SECONDS, SIGN = 0.1, 30.0
-"""Between two pictures, since more are not seen; without a terminal, between two lines that say how far it is."""
-
-
-class RemainingTime:
-    """Tests done, and seconds that the others will take: by test function, as far as these have run."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.left: Counter[str] = Counter()
-        self.workers = 1
-        self._running: dict[str, float] = {}
-        """Seconds of the phases of a test so far."""
-        self._ended: Counter[str] = Counter()
-        self._seconds: dict[str, float] = {}
-
-    def expect(self, names: Sequence[str]) -> None:
-        """These tests are to run, and no others."""
-        self.total, self.left = len(names), Counter(map(_function, names))
-
-    def add(self, name: str, seconds: float) -> None:
-        self._running[name] = self._running.get(name, 0.0) + seconds
-
-    def end(self, name: str) -> None:
-        function = _function(name)
-        self.left[function] -= 1
-        self._ended[function] += 1
-        self._seconds[function] = self._seconds.get(function, 0.0) + self._running.pop(name, 0.0)
-
-    @property
-    def done(self) -> int:
-        return self._ended.total()
-
-    @property
-    def remaining(self) -> float | None:
-        """Seconds until all have ended; None before the first one has."""
-        if not self._ended:
-            return None
-        mean = sum(self._seconds.values()) / self.done
-        means = {name: self._seconds[name] / count for name, count in self._ended.items()}
-        return sum(count * means.get(name, mean) for name, count in self.left.items()) / self.workers
-
-
-class OperatorProgress:
-    """The tests of an implementation on an operator."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.done = 0
-        self.seconds = 0.0
-        self.counts: Counter[str] = Counter()
-        """Cases by status."""
-
-    def add(self, record: Record, seconds: float) -> None:
-        self.done += 1
-        self.seconds += seconds
-        self.counts[record.status] += record.cases
-
-    @property
-    def here(self) -> bool:
-        """Whether anything could be run."""
-        return bool(self.counts.keys() - {"unsupported", "unavailable"})
+COMPILES = (2.0, 60.0)
+"""Seconds that Neuron's compiler takes for one kernel or graph of an operator's size, as its users report."""
+PICTURE, SIGN, SIGNS = 0.1, 30.0, 10
+"""Seconds between two writings of the line, since more are not seen; without a terminal, seconds between two lines, and
+how many there are at most."""
 
 
 class Progress:
-    """Writes finished rows between the outputs of pytest's own reporter, and draws the others below."""
+    """One line, which is written over on a terminal; elsewhere few, of runs that take long. With `-v` pytest writes a
+    line for each test instead; with `-q` there is nothing."""
 
-    def __init__(self, reporter: pytest.TerminalReporter, live: bool) -> None:
+    def __init__(self, config: pytest.Config) -> None:
+        reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         self._reporter = reporter
-        self._width = reporter._tw.fullwidth - 1
-        self._live = live
-        self.estimate = RemainingTime()
-        self.rows: dict[tuple[str, str], OperatorProgress] = {}
-        """Unfinished."""
-        self._own: set[str] = set()
-        """Tests of this process whose letter and path are not written."""
-        self._running = ""
-        self._headed = False
-        self._drawn = 0
-        self._last = time.monotonic()
+        self._shown = reporter is not None and config.get_verbosity() == 0
+        self._live = (
+            self._shown
+            and reporter.isatty()
+            and not os.environ.get("CI")
+            and config.getoption("capture") != "no"  # what kernels print would stand in the line
+        )
+        self._done = self._failed = self._signs = 0
+        self._begin = self._said = time.monotonic()
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """All tests of this process; a controller has none of its own."""
-        self._own = {item.nodeid for item in session.items if dict(item.user_properties).get(ROW)}
-        if session.items:
-            self.estimate.expect([item.nodeid for item in session.items])
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
-        """Workers all collect the same tests."""
-        self.estimate.expect(ids)
-        self.estimate.workers = len(node.nodemanager.specs) if hasattr(node, "nodemanager") else 1
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logstart(self, nodeid: str) -> Iterator[None]:
-        self._running = nodeid
-        shown = self._reporter.showfspath
-        if nodeid in self._own:
+    def take_the_place_of_letters(self) -> None:
+        """No path of a file is written, which no letters would follow."""
+        if self._shown:
             self._reporter.showfspath = False
-        else:
-            self._clear()
-        try:
-            return (yield)
-        finally:
-            self._reporter.showfspath = shown
-            self._draw()
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Iterator[None]:
-        self.estimate.add(report.nodeid, report.duration)
-        record, total = record_of(report), dict(report.user_properties).get(ROW)
-        if record is None or not isinstance(total, int):
-            self._clear()
-            return (yield)
-        key = record.implementation, record.operator
-        row = self.rows.setdefault(key, OperatorProgress(total))
-        row.add(record, report.duration)
-        if row.done == row.total:
-            self._finish(key)
-        return (yield)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logfinish(self, nodeid: str) -> Iterator[None]:
-        self.estimate.end(nodeid)
-        try:
-            return (yield)
-        finally:
-            self._draw()
-
-    @pytest.hookimpl(optionalhook=True, tryfirst=True)
-    def pytest_testnodedown(self) -> None:
-        """What follows has the screen for itself."""
-        self._clear()
-
-    pytest_enter_pdb = pytest_keyboard_interrupt = pytest_internalerror = pytest_testnodedown
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
-        """Rows that have not come to their end, because the run has."""
-        for key in list(self.rows):
-            self._finish(key)
-        self._clear()
-
-    def _finish(self, key: tuple[str, str]) -> None:
-        row = self.rows.pop(key)
-        if not row.here:
-            return  # the summary says so
-        self._clear()
-        self._reporter.ensure_newline()
-        if not self._headed:
-            write(self._reporter, terminal.heading(self._width))
-            self._headed = True
-        session: Any = self._reporter.config.pluginmanager.get_plugin("conformance-session")
-        write(self._reporter, terminal.row(*key, row.counts + session.absences[key], self._width))
-        if row.done < row.total:
-            self._reporter.write_line(f"    not finished: {row.done} of {row.total} tests")
-
-    def text(self) -> list[str]:
-        """Lines of what is not done, without what would not fit."""
-        lines = []
-        for (implementation, operator), row in list(self.rows.items())[:MAX_ROWS]:
-            failed = row.counts["fail"] + row.counts["error"]
-            left = duration(row.seconds / row.done * (row.total - row.done) / self.estimate.workers)
-            said = f"{row.done}/{row.total}, {failed} failed, {left} left"
-            lines.append(terminal.names(implementation, operator, self._width) + said)
-        lines.append(f"{self._sign}  {_case(self._running)}")
-        return [line[: self._width] for line in lines]
-
-    @property
-    def _sign(self) -> str:
-        estimate, remaining = self.estimate, self.estimate.remaining
-        return f"{estimate.done}/{estimate.total}" + ("" if remaining is None else f", {duration(remaining)} left")
-
-    def _draw(self) -> None:
-        """On the lines below the one on which pytest has ended, if it has."""
+    def add(self, record: Record, tests: int | None) -> None:
+        """Count a verdict; `tests` is how many there are, and 0 where pytest shows how far the run is."""
         now = time.monotonic()
-        if now - self._last < (SECONDS if self._live else SIGN) or self._reporter._tw.width_of_current_line:
+        if not self._done:
+            self._begin = now
+        self._done += 1
+        self._failed += record.status in ("fail", "error")
+        if not tests or not self._shown:
             return
-        if not self._live:
-            self._reporter.write_line(self._sign)
-            self._last = now
-            return
-        self._clear()
-        lines = self.text()
-        sys.stderr.write("".join(f"{line}\n" for line in lines))
-        sys.stderr.flush()
-        self._drawn, self._last = len(lines), now
+        if self._live and (now - self._said >= PICTURE or self._done == tests):
+            self._reporter.rewrite(self.text(tests, now), erase=True)
+            self._reporter.currentfspath = -2  # whoever writes a line begins a new one
+            self._said = now
+        elif not self._live and now - self._said >= SIGN and self._done * SIGNS // tests > self._signs:
+            self._signs = self._done * SIGNS // tests
+            self._reporter.write_line(self.text(tests, now))
+            self._said = now
 
-    def _clear(self) -> None:
-        if self._drawn:
-            self._reporter.flush()
-            sys.stderr.write(f"\x1b[{self._drawn}A\x1b[J")
-            sys.stderr.flush()
-            self._drawn = 0
+    def text(self, tests: int, now: float) -> str:
+        """Tests done, and the time that the others will take at the pace since the first."""
+        left = (now - self._begin) / max(1, self._done - 1) * (tests - self._done)
+        parts = [f"{self._done:,}/{tests:,}"]
+        parts += [f"{self._failed:,} failed"] if self._failed else []
+        parts += [f"{duration(left)} left"] if 1 < self._done < tests else []
+        return ", ".join(parts)
 
 
-def write(reporter: pytest.TerminalReporter, line: terminal.Line) -> None:
-    """One line, colored where colors are wanted."""
-    for text, color in line:
-        reporter.write(text, **({color: True} if color else {}))
-    reporter.write("\n")
+def estimate(config: pytest.Config, items: Collection[pytest.Item]) -> str | None:
+    """How long tests will take: at the pace of an earlier run, whose records `--pace` names, or else, on a Neuron
+    device, of what compilers take there. None where neither is known."""
+    if (file := config.getoption("--pace")) is not None:
+        return by_records(config.invocation_params.dir / file, len(items))
+    here = [name for name in devices_asked(config) if name in NEURON and not missing(name)]
+    return by_reports(len(items), programs(items)) if here else None
+
+
+def programs(items: Iterable[pytest.Item]) -> int:
+    """How many different ones tests need at least: kernels that compile per shape have one for a problem in a dtype and
+    layout. What checks of behaviour compile beside their own is not known before they run."""
+    found = set()
+    for item in items:
+        case = item.callspec.params.get("case") if isinstance(item, pytest.Function) else None
+        if isinstance(case, Case) and case.implementation.compiles_per_shape:
+            variant = case.variant
+            operator, geometry = case.operator.name, case.problem.geometry
+            found.add((case.implementation.name, operator, geometry, variant.dtype, variant.layout))
+    return len(found)
+
+
+def by_reports(tests: int, compiled: int) -> str:
+    """Where that many programs are compiled."""
+    least, most = (duration(compiled * seconds) for seconds in COMPILES)
+    pace = f"{COMPILES[0]:g} to {COMPILES[1]:g} s each, as users report"
+    return (
+        f"estimate: {many(tests, 'test')} need {many(compiled, 'program')}, {pace}: {least} to {most} of compiling; "
+        "less where the compile cache holds some"
+    )
+
+
+def by_records(path: Path, tests: int) -> str:
+    """At the mean of the cases that the records hold. Raises pytest.UsageError where the file cannot be read."""
+    try:
+        found = [decode(line) for _, line in lines(path.read_bytes(), path.name)]
+    except (OSError, RecordError, UnfinishedError) as error:
+        raise pytest.UsageError(f"--pace {path}: cannot be read ({error})") from None
+    seconds = [record.seconds["total"] for record in found if "total" in record.seconds]
+    if not seconds:
+        return f"estimate: none, because {path.name} has no case that ran"
+    mean = statistics.fmean(seconds)
+    pace = f"{mean:.2g} s each, as the {many(len(seconds), 'case')} of {path.name} took on average"
+    return f"estimate: {many(tests, 'test')}, {pace}: {duration(mean * tests)}"
 
 
 def duration(seconds: float) -> str:
@@ -232,28 +126,3 @@ def duration(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _function(name: str) -> str:
-    return name.partition("[")[0]
-
-
-def _case(name: str) -> str:
-    """The part of a test's name in brackets, which begins with the implementation; else the name."""
-    return name.partition("[")[2].removesuffix("]") or name.rpartition("::")[2]
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """After pytest's reporter."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or hasattr(config, "workerinput") or config.get_verbosity() != 0:
-        return
-    live = (
-        sys.stderr.isatty()
-        and reporter.isatty()
-        and os.environ.get("TERM", "dumb") != "dumb"
-        and not os.environ.get("CI")
-        and config.getoption("capture") != "no"  # what kernels print would stand in the picture
-    )
-    config.pluginmanager.register(Progress(reporter, live), NAME)

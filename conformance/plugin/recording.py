@@ -1,11 +1,14 @@
-"""Where a run writes its records, and which of its tests have a record there already, from a run that was cut off."""
+"""Records and tests: how a record travels with a test's report, where a run writes records, and which tests have one
+there already, from a run that was cut off."""
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance.execution.case import Absence, Case
@@ -13,16 +16,27 @@ from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
 from conformance.execution.status import Verdict
 from conformance.implementations.devices import Unavailable
-from conformance.plugin.outcome import PROPERTY, decoded
+from conformance.plugin import options, run
 from conformance.reporting import command
 from conformance.results import build
 from conformance.results.reading import RecordError, earlier, lines, shown
-from conformance.results.schema import SCHEMA, Attempt, Record, TrainingRecord, TrainingRun
-from conformance.results.writing import Records, RecordsError, require_creatable
+from conformance.results.schema import SCHEMA, AnyRecord, Attempt, Record, TrainingRecord, TrainingRun
+from conformance.results.writing import Records, RecordsError, encode, require_creatable
 from conformance.training.required import Training
 from conformance.training.tables import DISTRIBUTION as TRAINING
 from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 
+PROPERTY = "conformance"
+"""Name of the user property of a test that carries its record, as a JSON line."""
+BEGUN = "conformance-begun"
+"""The same, before a kernel is called: the record of a test that takes its worker down."""
+TESTS = "conformance-tests"
+"""How many tests the run has, with every test of the suite; 0 where other tests are among them."""
+ABSENCES = "conformance-absences"
+"""The records of what is not here and is no test, all of them with the first test of the run."""
+CATEGORIES = {"pass": "passed", "fail": "failed", "error": "error"}
+"""Status -> pytest's own category; other statuses are categories of their own."""
+LETTERS = {"pass": ".", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
 RESUMED = "conformance-resumed"
 """What a worker is told: the file, and how many bytes of it were there when the run began."""
 SELECTING = {
@@ -41,6 +55,39 @@ SELECTING = {
 }
 """Options that choose what is run, with the names that pytest stores them under."""
 Key = tuple[Any, ...]
+
+decoded = lru_cache(maxsize=2)(msgspec.json.Decoder(AnyRecord).decode)
+"""Of our own lines, which need not be searched for what a stranger might write; several hooks ask for the same one."""
+
+
+def encoded(record: Record) -> str:
+    """The text of a record, for user properties."""
+    return encode(record).decode()
+
+
+def publish(item: pytest.Item, record: Record) -> None:
+    """Hand a record to whoever counts and writes."""
+    item.user_properties.append((PROPERTY, encoded(of_run(item.config, record))))
+
+
+def of_run(config: pytest.Config, record: Record) -> Record:
+    """The record with what is the same for all of the run."""
+    level = config.getoption("--level")
+    return msgspec.structs.replace(record, run_level=level, in_process=options.in_process(config))
+
+
+def record_of(report: Any) -> Record | None:
+    """The record of a test whose call ended; None for other phases and other tests."""
+    if getattr(report, "when", None) != "call":
+        return None
+    text = dict(report.user_properties).get(PROPERTY)
+    return None if text is None else decoded(str(text))
+
+
+def tests_of(test: Any) -> int | None:
+    """How many tests the run of a test, or of its report, has: 0 with other tests among them, None of other tests."""
+    tests: int | None = dict(test.user_properties).get(TESTS)
+    return tests
 
 
 def opened(config: pytest.Config, selection: Selection) -> Records | None:
@@ -86,8 +133,7 @@ def opened(config: pytest.Config, selection: Selection) -> Records | None:
 def _words(config: pytest.Config) -> tuple[str, ...]:
     """The command line."""
     words = tuple(map(str, config.invocation_params.args))
-    entry: Any = config.pluginmanager.get_plugin("conformance.plugin.run")
-    return ("pytest", *words) if entry is None else ("conformance", "run", *words[len(entry.ARGUMENTS) :])
+    return ("conformance", "run", *words[len(run.ARGUMENTS) :]) if run.is_running(config) else ("pytest", *words)
 
 
 def _finished(path: Path) -> bool:

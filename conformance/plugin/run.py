@@ -15,7 +15,6 @@ import pytest
 
 from conformance.plugin import options
 from conformance.plugin.entry import FOLDERS
-from conformance.plugin.session import pytest_report_header as header
 from conformance.resources import PACKAGE
 
 
@@ -81,17 +80,12 @@ def run(words: Sequence[str]) -> int:
     return int(pytest.main([*ARGUMENTS, *timed, *words]))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """One line, in the place of pytest's header, which names settings and plugins that do not apply."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and session.config.get_verbosity() >= 0:
-        for line in header(session.config):
-            reporter.write_line(line)
+def is_running(config: pytest.Config) -> bool:
+    """Whether this command has started pytest, which is told so by having to load this file."""
+    return config.pluginmanager.has_plugin(__name__)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: Any) -> None:
+def take_implementations(config: pytest.Config) -> None:
     """Take positional arguments for implementations; collect the suites, or what is timed with --benchmark-only."""
     config.option.impl = [*config.option.file_or_dir, *(config.option.impl or ())]
     timed = getattr(config.option, "benchmark_only", False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,7 @@ from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
 from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.plugin import options
-from conformance.plugin.outcome import CATEGORIES
-from conformance.plugin.progress import NAME as PROGRESS
-from conformance.plugin.progress import write
+from conformance.plugin.recording import CATEGORIES
 from conformance.reporting import command, terminal, training
 from conformance.reporting.groups import amount, described, group
 from conformance.reporting.page.model import ReportError
@@ -32,7 +31,7 @@ MAX_WHOLE, MAX_GROUPS = 3, 10
 
 
 class Summary:
-    """Keeps what is shown at the end. Only the process that counts has one."""
+    """Keeps what is shown at the end, in the process that counts."""
 
     def __init__(self, run: Session) -> None:
         self._run = run
@@ -66,10 +65,10 @@ class Summary:
         if uncounted := record.cases - (report is not None):
             self._counted.append((record, uncounted))
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    @contextmanager
+    def around(self, reporter: pytest.TerminalReporter) -> Iterator[None]:
         """After pytest's own sections, which show other tests' failures one by one, and not these."""
-        stats = terminalreporter.stats
+        stats = reporter.stats
         ours = {id(report) for _, report in self._failed}
         whole: dict[str, list[Any]] = {
             category: stats[category] for category in ("failed", "error") if category in stats
@@ -77,15 +76,14 @@ class Summary:
         for category, reports in whole.items():
             stats[category] = [report for report in reports if id(report) not in ours]
         try:
-            result = yield
+            yield
         finally:
             stats.update(whole)
-        self._write(terminalreporter)
+        self._write(reporter)
         # pytest counts reports, and one report may stand for many cases
         for record, cases in self._counted:
             stats.setdefault(CATEGORIES.get(record.status, record.status), []).extend([record] * cases)
-        terminalreporter._set_main_color()  # which finds out what kinds there are: of absences no test has told it
-        return result
+        reporter._set_main_color()  # which finds out what kinds there are: of absences no test has told it
 
     def _write(self, reporter: pytest.TerminalReporter) -> None:
         run, width = self._run, reporter._tw.fullwidth - 1
@@ -98,6 +96,10 @@ class Summary:
             )
         if not (run.asked or run.tally.cells or devices):
             return
+        if run.timing is not None and run.timing.run.times:
+            reporter.section("speed of what was verified")
+            for text in run.timing.lines(width):
+                reporter.write_line(text)
         named = [(record.implementation, record) for record in self._tables]
         networks = training.table(named)
         for table in (*training.memory_tables(named), *([networks] if networks else [])):
@@ -111,10 +113,10 @@ class Summary:
             collected = reporter._session.testscollected if reporter._session is not None else 0
             reporter.write_line(f"INCOMPLETE: {self._reported:,} of {collected:,} tests have a verdict", red=True)
         if run.tally.cells:
-            earlier = run.records is not None and run.records.earlier.records
-            by_operator = bool(earlier) or not run.config.pluginmanager.has_plugin(PROGRESS)
-            for line in terminal.summary(run.tally, width, by_operator, self._listed):
-                write(reporter, line)
+            for line in terminal.summary(run.tally, width, self._listed):
+                for text, color in line:
+                    reporter.write(text, **({color: True} if color else {}))
+                reporter.write("\n")
         for text in run.compiling.lines(width):
             reporter.write_line(text)
         for device in devices:

@@ -1,49 +1,41 @@
-"""Timing what was verified: the `measure_time` fixture, the table at the end of a run, and its exit status."""
+"""Timing what was verified: its kernels in rounds, the table at the end of a run, and its exit status."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from conformance.execution.case import Absence, Case
+from conformance.execution.case import Case
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.exit_codes import ExitCode
-from conformance.plugin.fixtures import conclude as conclude_test
 from conformance.plugin.progress import SIGN, duration
-from conformance.results import build
+from conformance.plugin.recording import asked
 from conformance.results.schema import Record
 from conformance.timing import machine, table
 from conformance.timing.measurement import Measurement
-from conformance.timing.run import DEFAULT_VISITS, Run, TimedKernel, time_all, visits
+from conformance.timing.run import DEFAULT_VISITS, Run, TimedKernel, time_all
 
-NAME = "conformance-timing"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("conformance", "kernel conformance")
-    group.addoption("--order", type=int, metavar="N", help="time in the order of an earlier run (default: random)")
-    group.addoption(
-        "--visits", type=visits, default=DEFAULT_VISITS, metavar="N",
-        help="times that a run comes back to each kernel to time it (default: %(default)s)",
-    )  # fmt: skip
+if TYPE_CHECKING:
+    from conformance.plugin.session import Session
 
 
-class TimingPlugin:
-    """What a run has timed. Registered by the session with the first benchmark that is collected."""
+class Timing:
+    """What a run times, from the first benchmark that is collected on."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        order = config.getoption("--order")
-        self.config = config
+    def __init__(self, session: Session) -> None:
+        self._session, self._config = session, session.config
+        order = self._config.getoption("--order")
         self.order = random.SystemRandom().randrange(10**6) if order is None else order
         """Seed of the order."""
+        self.visits = self._config.getoption("--visits") or DEFAULT_VISITS
         self.run = Run([])
         self.asked = self.verified = self.interrupted = False
         self._subjects: dict[str, TimedKernel] = {}
@@ -54,12 +46,10 @@ class TimingPlugin:
         self._extras: list[tuple[Measurement, dict[str, Any]]] = []
         """What was handed to pytest-benchmark."""
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_collection_modifyitems(self, items: list[Any]) -> Iterator[None]:
-        """When all other plugins are done: what they have deselected is not timed."""
-        yield
-        for item in (item for item in items if item.get_closest_marker("benchmarks") is not None):
-            if isinstance(case := item.callspec.params["case"], Case):
+    def take(self, items: Iterable[Any]) -> None:
+        """When all is collected: what other plugins have deselected is not timed."""
+        for item in items:
+            if item.get_closest_marker("benchmarks") is not None and isinstance(case := asked(item)[0], Case):
                 self._subjects[item.nodeid] = TimedKernel(case)
 
     def verdict(self, test: str, case: Case, enabled: bool) -> tuple[Verdict, Measurement | None]:
@@ -74,11 +64,11 @@ class TimingPlugin:
         if not self._begun:
             self._begun = True
             self.run.subjects = list(self._subjects.values())
-            session: Any = self.config.pluginmanager.get_plugin("conformance-session")
-            if session.workers is not None:
-                session.workers.keep_all()
+            workers = self._session.workers
+            if workers is not None:
+                workers.keep_all()
             try:
-                time_all(self.run, self.config.getoption("--visits"), self.order, session.workers, self._report)
+                time_all(self.run, self.visits, self.order, workers, self._report)
             except KeyboardInterrupt:
                 self.interrupted = True
         if subject.verdict is None:
@@ -87,22 +77,23 @@ class TimingPlugin:
 
     def _report(self, number: int, subject: TimedKernel) -> None:
         """Now and then a line that says how far it is, where pytest's own progress stands still."""
-        now, visits = time.monotonic(), self.config.getoption("--visits")
+        now = time.monotonic()
         start = self._said is None
         self._visited += 1
         if self._said is None:
             self._started = now
         elif now - self._said < SIGN:
             return
-        total = visits * len(self.run.subjects)
+        total = self.visits * len(self.run.subjects)
         left = "" if start else f", {duration((now - self._started) / self._visited * (total - self._visited))} left"
         self._said = now
-        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        capture = self.config.pluginmanager.get_plugin("capturemanager")
-        if reporter is not None and self.config.get_verbosity() >= 0:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        capture = self._config.pluginmanager.get_plugin("capturemanager")
+        if reporter is not None and self._config.get_verbosity() >= 0:
             with capture.global_and_fixture_disabled() if capture else nullcontext():
                 reporter.ensure_newline()
-                reporter.write_line(f"timing, round {number} of {visits}: visit {self._visited:,} of {total:,}{left}")
+                visit = f"visit {self._visited:,} of {total:,}"
+                reporter.write_line(f"timing, round {number} of {self.visits}: {visit}{left}")
 
     def add(self, found: Measurement, benchmark: Any, record: Record) -> None:
         """Hand a time to pytest-benchmark.
@@ -116,14 +107,12 @@ class TimingPlugin:
         benchmark.pedantic(lambda: None, rounds=len(found.rounds))
         self._extras.append((found, benchmark.extra_info))
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self) -> Iterator[None]:
+    def complete(self) -> None:
         """All is known now, and pytest-benchmark has not written its file yet."""
         ratios, state = self.run.ratios, self.run.state
         best = {found.key: found for found in self.run.times}
         for found, extra in self._extras:
             extra.update(best[found.key].record(ratios.get(found.key), state))
-        return (yield)
 
     @property
     def status(self) -> ExitCode:
@@ -135,38 +124,10 @@ class TimingPlugin:
             return ExitCode.NOTHING
         return ExitCode.INTERNAL if self._extras and self.run.state.state == "unusable" else ExitCode.GOOD
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def lines(self, width: int) -> Iterator[str]:
         """Times, rates, ratios to torch on the same device, findings, and whether to believe them."""
-        times = self.run.times
-        if not times:
-            return
-        terminalreporter.section("speed of what was verified")
-        threads = {name: count for found in times for name, count in found.threads.items()}
-        terminalreporter.write_line(f"threads: {machine.threads_text(threads)}; order: --order {self.order}")
+        threads = {name: count for found in self.run.times for name, count in found.threads.items()}
+        yield f"threads: {machine.threads_text(threads)}; order: --order {self.order}"
         for device, known in self.run.ceilings.items():
-            terminalreporter.write_line(f"ceilings of {device}: {known}")
-        for line in table.suite_table(self.run, terminalreporter._tw.fullwidth - 1):
-            terminalreporter.write_line(line)
-
-
-@pytest.fixture
-def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Absence], None]:
-    """A function that verifies a case and, only if it passes, times the kernel on inputs that are new to it."""
-    timing: Any = request.config.pluginmanager.get_plugin(NAME)
-
-    def run(case: Case | Absence) -> None:
-        timing.asked = True
-        found: Measurement | None = None
-        if isinstance(case, Absence):
-            verdict = Verdict(case.status, case.reason)
-            record: Record = build.absence_record(case)
-        else:
-            verdict, found = timing.verdict(request.node.nodeid, case, benchmark.enabled)
-            record = build.record(case, verdict)
-        benchmark.skipped = found is None  # nothing is wrong with a benchmark that was not used
-        conclude_test(request, verdict, record)
-        timing.verified = True
-        if found is not None:
-            timing.add(found, benchmark, record)
-
-    return run
+            yield f"ceilings of {device}: {known}"
+        yield from table.suite_table(self.run, width)

@@ -48,22 +48,21 @@ def names(implementation: str, operator: str, width: int) -> str:
     return _shortened(implementation, room - 1).ljust(room) + operator.ljust(OPERATOR)
 
 
-def summary(tally: Tally, width: int, by_operator: bool, listed: Set[str]) -> Iterator[Line]:
+def summary(tally: Tally, width: int, listed: Set[str]) -> Iterator[Line]:
     """Lines of at most `width` columns: counts, accuracy, what was not done and why, the total.
 
-    With `by_operator`, a row for each operator as well. Only the commonest reasons are shown, unless their status is
-    `listed`.
+    Only the commonest reasons are shown, unless their status is `listed`.
     """
     present = sorted({name for name, operator in tally.cells if operator} - tally.absent.keys())
-    shown = present if len(present) > 1 or by_operator else []
-    yield from [heading(width)] if shown else []
-    for name in shown:
+    yield from [heading(width)] if present else []
+    for name in present:
         own = {operator: counts for (owner, operator), counts in tally.cells.items() if owner == name}
-        for operator, counts in own.items() if by_operator else ():
-            if operator not in tally.not_implemented[name]:
-                yield row(name, operator, counts, width)
-        yield row(name, "all operators", sum(own.values(), Counter()), width)
-    yield from [()] if shown else []
+        rows = {operator: counts for operator, counts in own.items() if operator not in tally.not_implemented[name]}
+        for operator, counts in rows.items():
+            yield row(name, operator, counts, width)
+        if len(rows) != 1:
+            yield row(name, "all operators", sum(own.values(), Counter()), width)
+    yield from [()] if present else []
     # of a wrong kernel it says nothing that its failures do not say
     right = {key: found for key, found in tally.profiles.items() if found.share <= 1}
     profiles = [(_shortened(name, width // 3), *rest) for name, *rest in accuracy.rows(right)]

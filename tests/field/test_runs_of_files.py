@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 FOLDER = Path(__file__).parent
-CALLS = ("--operator=conv_forward", "--distribution=behaviour", "-p", "conformance.plugin.first_failure", "-k")
+CALLS = ("--operator=conv_forward", "--distribution=behaviour", "--first-failure", "-k")
 STATE = "calls_in_a_row or calls_repeat or other_parameters or right_later or forked_child or memory_is_given_back"
 RUNS = {
     "behaviour": ((*CALLS, "calls_in_a_row"), {"good": 1, "bad": 21}, {"fail"}),

@@ -1,0 +1,203 @@
+"""From cases to tests: which cases a marked test function has, in which order they run, and what is no test."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conformance.checks import CHECKS
+from conformance.checks.state import calls_are_right_later
+from conformance.execution.case import Absence, Case
+from conformance.execution.claims import Key
+from conformance.execution.status import Verdict
+from conformance.implementations.devices import DEVICES
+from conformance.implementations.implementation import Unsupported
+from conformance.operators import takes
+from conformance.plugin import options, recording
+from conformance.plugin.recording import ABSENCES, TESTS, encoded, publish
+from conformance.plugin.session import Session
+from conformance.problems import PROBLEMS
+from conformance.results import build
+from conformance.results.schema import Record
+from conformance.timing.required import required_cases
+from conformance.training.required import Training, trainings
+from conformance.training.tables import DISTRIBUTION as TRAINING
+
+MARKERS = {
+    "verifies": "verifies(operator, when): cases of an operator, where when(geometry) holds",
+    "behaves": "behaves(*names): behaviour checks, on the cases that each of them is required on",
+    "trains": "trains(network): a network, trained through every implementation",
+    "benchmarks": "benchmarks(operator, problems): those that device and level require, timed",
+}
+
+
+class Collection:
+    """The tests of a run, which has a test for each case but for those that nothing is here to run for."""
+
+    def __init__(self, session: Session) -> None:
+        self._run = session
+        self._config = session.config
+        self._refusals: dict[tuple[str, ...], str] = {}
+        """Implementation, operator, problem, dtype and layout -> why there is no kernel; empty where there is one."""
+        self._absent: Counter[tuple[Absence, tuple[str, ...]]] = Counter()
+        """What is not here, with its check if it has one -> its cases."""
+
+    def parametrize(self, metafunc: pytest.Metafunc) -> None:
+        """One test per case that the marker of a test function asks for."""
+        marker = next(filter(None, map(metafunc.definition.get_closest_marker, MARKERS)), None)
+        if marker is None:
+            return
+        self._run.asked |= marker.name != "benchmarks"
+        names = ("name", "case") if marker.name == "behaves" else ("case",)
+        marked = {mark.name for mark in metafunc.definition.iter_markers()}
+        parameters = []
+        for prefix, check, case in self._cases(marker):
+            absence = self._absence(case, *check) if marker.name != "benchmarks" else None
+            device = case.device if isinstance(case, Absence) else case.implementation.device
+            devices = [device] if device else [*DEVICES]
+            if absence is None:
+                marks = [getattr(pytest.mark, known) for known in devices]
+                parameters.append(pytest.param(*check, case, id=prefix + case.id, marks=marks))
+            elif options.counts_absences(self._config, {*marked, *devices}):
+                self._absent[replace(absence, cases=0), check] += absence.cases
+        metafunc.parametrize(names, parameters)
+
+    def _cases(self, marker: pytest.Mark) -> Iterator[tuple[str, tuple[str, ...], Case | Training | Absence]]:
+        """What a marker asks for, each with what its test's id begins with and its behaviour check, if any."""
+        plan, selection = self._run.plan, self._run.selection
+        cases: Iterable[Case | Training | Absence]
+        if marker.name == "behaves":
+            for name in marker.args:
+                required = CHECKS[name]
+                for operator in required.operators:
+                    if required.problems:
+                        cases = plan.measured(name, operator, required.problems, required.dtypes, required.lacks)
+                    else:
+                        cases = plan.behaviour(name, operator, required.paths)
+                    yield from ((f"{name}-{operator}-", (name,), case) for case in cases)
+            return
+        if marker.name == "verifies":
+            cases = plan.cases(marker.args[0], marker.kwargs.get("when"))
+        elif marker.name == "trains":
+            cases = trainings(plan, marker.args[0]) if TRAINING in selection.distributions else ()
+        else:
+            if self._run.recorded:
+                raise pytest.UsageError("--resume: times are not in records; time again with --overwrite")
+            if self._run.timing is None:
+                from conformance.plugin.timing import Timing  # most runs time nothing
+
+                self._run.timing = Timing(self._run)
+            (operator,), problems = marker.args, marker.kwargs["problems"]
+            if selection.problems is not PROBLEMS:  # a table is none of somebody who names a problem
+                cases = plan.timed(operator, [one for one in selection.problems if takes(operator, one.geometry)])
+            else:
+                level = self._config.getoption("--level")
+                cases = required_cases(plan.timed(operator, problems), problems, level)
+        yield from (("", (), case) for case in cases)
+
+    def _absence(self, case: Case | Training | Absence, check: str = "") -> Absence | None:
+        """What is counted and is no test: nothing is here to run. It was three quarters of the tests of a file with one
+        operator. What is claimed is a test, because it fails."""
+        if isinstance(case, Absence):
+            return case if case.status != "fail" else None
+        if isinstance(case, Training):
+            return None
+        one, v, descriptor = case.implementation, case.variant, case.problem.geometry.descriptor
+        alike = one.name, case.operator.name, descriptor, v.dtype, v.layout
+        if alike not in self._refusals:
+            self._refusals[alike] = ""
+            try:
+                _ = case.kernel
+            except Unsupported as refusal:
+                self._refusals[alike] = str(refusal)
+            except Exception:  # what a predicate raises is the verdict of a test
+                pass
+        claim, reason = self._run.plan.claims.get(one.name), self._refusals[alike]
+        key = Key(case.operator.name, descriptor, v.dtype, v.layout, v.distribution, check, v.storage)
+        if not reason or (claim is not None and key in claim.cases):
+            return None
+        return Absence(one.name, case.operator.name, one.device, "unsupported", reason, 1)
+
+    def arrange(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Drop tests that no case is required for, which pytest would report as skipped, sort the others, and add one
+        for each broken file."""
+        kept = []
+        for item in items:
+            ours = any(item.get_closest_marker(name) for name in MARKERS)
+            if not ours or not hasattr(item, "callspec") or recording.asked(item)[0] is not None:
+                kept.append(item)
+        failed = self._config.cache.get("cache/lastfailed", {}) if self._config.getoption("failedfirst", False) else {}
+        kept.sort(key=lambda item: (item.nodeid not in failed, self._place(item)))
+        if self._run.asked or any(item.get_closest_marker("benchmarks") for item in kept):
+            kept += [
+                Broken.from_parent(session, name=path, path_text=path, reason=reason)
+                for path, reason in self._run.plan.registry.broken.items()
+            ]
+        items[:] = [item for item in kept if not self._is_recorded(recording.key(item))] if self._run.recorded else kept
+
+    def _place(self, item: pytest.Item) -> tuple[int, int, int]:
+        """In the order of the ranking, all operators in turn. One file's cases after the other's, where not all of them
+        can have a process at once. Results first: a kernel that crashes in one check after another is not run any
+        more. Last what waits for a second since the first call, which by then has mostly gone by."""
+        case, name = recording.asked(item)
+        workers, whose = self._run.workers, 0
+        later = int(isinstance(case, Training) or item.get_closest_marker("behaves") is not None)
+        later += name == calls_are_right_later.__name__
+        if workers is not None and workers.crowded and isinstance(case, (Case, Training)):
+            whose = workers.place(case.implementation)
+        return whose, later, case.place if isinstance(case, Case) and not later else 0
+
+    def _is_recorded(self, key: recording.Key) -> bool:
+        """Of two tests with one key, and one record, one is left."""
+        self._run.recorded[key] -= 1
+        return self._run.recorded[key] >= 0
+
+    def finish(self, session: pytest.Session) -> None:
+        """Tell every test of the suite how many there are, 0 where they are among others, and count what is no test."""
+        items = session.items
+        ours = [item for item in items if isinstance(item, Broken) or recording.asked(item)[0] is not None]
+        # of a vendor's own tests, some can be selected that have nothing to do with the suite
+        self._run.asked = bool(ours or self._absent)
+        for item in ours:
+            item.user_properties.append((TESTS, len(items) if len(ours) == len(items) else 0))
+        absences = [encoded(record) for record in self._absences()]
+        if not self._run.is_worker:
+            self._run.count_absences(absences)
+        elif items:  # all workers have the same first test, and one of them runs it
+            items[0].user_properties.append((ABSENCES, absences))
+        else:
+            workeroutput: dict[str, Any] = getattr(self._config, "workeroutput", {})
+            workeroutput[ABSENCES] = absences
+        if self._run.timing is not None:
+            self._run.timing.take(items)
+
+    def _absences(self) -> Iterator[Record]:
+        """The records of what is not here, without what the resumed records have."""
+        for (absence, check), cases in self._absent.items():
+            found = build.behaviour_record(replace(absence, cases=cases), Verdict(absence.status), *check or ("",))
+            if not self._run.recorded or not self._is_recorded(recording.key_of(found)):
+                yield recording.of_run(self._config, found)
+
+
+class Broken(pytest.Item):
+    """A file in `impls/` that cannot be used: one loud error, and the others still run."""
+
+    fixturenames = ("benchmark",)
+    """By which `--benchmark-only` of pytest-benchmark knows what it must not skip."""
+
+    def __init__(self, *, path_text: str, reason: str, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.reason = reason
+        publish(self, build.broken_record(path_text, reason))
+
+    def runtest(self) -> None:
+        """Always fails."""
+        pytest.fail(self.reason, pytrace=False)
+
+    def reportinfo(self) -> tuple[str, None, str]:
+        """The file is the headline."""
+        return self.name, None, self.name
