@@ -18,6 +18,7 @@ from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.plugin import options
 from conformance.plugin.recording import CATEGORIES
 from conformance.reporting import command, terminal, training
+from conformance.reporting.evidence import Evidence, said
 from conformance.reporting.groups import amount, described, group
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.table import many
@@ -44,6 +45,7 @@ class Summary:
         """Those that are listed."""
         self._failed: list[tuple[Record, Any]] = []
         """With pytest's report."""
+        self._evidence = Evidence()
         self._counted: list[tuple[Record, int]] = []
         """Records, with the number of their cases that pytest counts no report of."""
         self._reported = 0
@@ -62,6 +64,7 @@ class Summary:
             self._cases.append(record)
         if record.status in ("fail", "error"):
             self._failed.append((record, report))
+        self._evidence.add(record)
         if uncounted := record.cases - (report is not None):
             self._counted.append((record, uncounted))
 
@@ -159,6 +162,8 @@ class Summary:
             for number, one in enumerate(groups[:MAX_GROUPS], start=1):
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {one.title}: {one.counted}", red=True, bold=True)
+                if condition := said(self._evidence.where(one)):
+                    reporter.write_line(condition)
                 if case := described(smallest):
                     reporter.write_line(f"smallest case: {case}")
                 if number <= MAX_WHOLE and style != "no":

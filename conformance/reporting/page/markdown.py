@@ -99,6 +99,7 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
         record = one.smallest
         title = f"**{escaped(one.text)}**: {one.counted}"
         title += f" of {escaped(', '.join(one.operators))}" if record.operator else ""
+        title += f"; {escaped(condition)}" if (condition := digest.where(row, one)) else ""
         title += f"; smallest case: {escaped(described(record))}" if described(record) else ""
         explanation = relative(record.explanation)[:4000]
         text = "\n".join(filter(None, (explanation, record.command and f"reproduce: {relative(record.command)}")))

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from conformance.problems import LEVELS
 from conformance.reporting import accuracy
+from conformance.reporting.evidence import Evidence, said
 from conformance.reporting.groups import Group, group
 from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
 from conformance.reporting.table import Table, many
@@ -119,6 +120,17 @@ class Digest:
         for verdict in self.results.verdicts:
             held[verdict.row].append(verdict.record)
         return [(row, found) for row in sorted(held) if (found := group(held[row]))]
+
+    @cached_property
+    def _evidence(self) -> dict[Row, Evidence]:
+        found: defaultdict[Row, Evidence] = defaultdict(Evidence)
+        for verdict in self.results.verdicts:
+            found[verdict.row].add(verdict.record)
+        return found
+
+    def where(self, row: Row, one: Group) -> str:
+        """Under which condition a group of a row fails; empty where nothing is known."""
+        return said(self._evidence[row].where(one))
 
     @cached_property
     def grouped(self) -> dict[int, tuple[int, Group]]:
