@@ -1,0 +1,68 @@
+"""Which verdicts of a run are evidence of where a kernel fails, and the line that says it."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from conformance.reporting.evidence import Evidence, said
+from conformance.reporting.groups import group
+from conformance.results import schema
+from tests.report_samples import as_read, failed, sample
+
+PROBLEMS = [
+    f"n{n} c{c} h{size} w{size} k8 r3 s3 p1{stride}"
+    for n, c, size, stride in product((1, 2), (4, 8), (7, 8, 9), ("", " u2", " u1x2"))
+]
+
+
+def run(wrong: Any, **changes: Any) -> list[schema.Record]:
+    """A record of each problem in two dtypes, and whether it fails."""
+    found = []
+    for text, dtype in product(PROBLEMS, ("fp32", "bf16")):
+        given = {"descriptor": text, "dtype": dtype, **changes}
+        found.append(as_read(failed(**given) if wrong(text, dtype) else sample(**given)))
+    return found
+
+
+def line(records: list[schema.Record]) -> str:
+    return said(Evidence(records).where(group(records)[0]))
+
+
+def test_the_condition_is_said_with_its_counts():
+    records = run(lambda text, dtype: "u2" in text and dtype == "bf16")
+    assert line(records).startswith("fails where bf16 and stride of H > 1: 12 of 12 such cases, none of 60 others")
+
+
+def test_what_differs_in_one_parameter_and_passes_is_named():
+    assert line(run(lambda text, dtype: dtype == "bf16")).endswith("; passes with dtype fp32")
+
+
+def test_other_kinds_of_failure_are_no_evidence():
+    """Neither for nor against: another error could hide the mistake or be it."""
+    records = run(lambda text, dtype: "n2" in text)
+    others = [
+        as_read(sample(status="error", reason="raised ValueError: no", checks={}, descriptor="n1 c4 h5 w5 k8 r1 s1"))
+    ]
+    kept = next(one for one in group([*records, *others]) if one.smallest.status == "fail")
+    assert said(Evidence([*records, *others]).where(kept)) == line(records) != ""
+
+
+def test_inputs_that_may_hide_a_mistake_are_no_evidence():
+    """A case on impulses that passes does not make the condition another one."""
+    hidden = run(lambda text, dtype: False, distribution="impulse")
+    records = run(lambda text, dtype: "n2" in text)
+    assert said(Evidence([*records, *hidden]).where(group(records)[0])) == line(records)
+
+
+def test_nothing_is_said_of_few_failures_and_of_what_fails_everywhere():
+    assert line(run(lambda text, dtype: (text, dtype) in ((PROBLEMS[0], "fp32"), (PROBLEMS[5], "bf16")))) == ""
+    assert line(run(lambda text, dtype: True)) == ""
+    check = {"kind": "check", "check": "calls_repeat", "distribution": "behaviour", "checks": {}, "status": "fail"}
+    assert line([as_read(sample(**check, reason="wrong result (call 2 of the same 5)"))] * 3) == ""
+
+
+def test_two_conditions_are_said_of_two_mistakes():
+    found = line(run(lambda text, dtype: "u2" in text or "n2" in text))
+    assert "; and where " in found
+    assert "none of" not in found
