@@ -11,6 +11,7 @@ from conformance.dtypes import DTYPES
 from conformance.execution.case import Case
 from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
+from conformance.execution.required import Verified
 from conformance.execution.selection import Selection
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
@@ -38,7 +39,7 @@ def run() -> Iterator[Run]:
 def verdicts(run: Run, name: str, operator: str) -> Iterator[Verdict]:
     plan, workers, every = run
     plan.registry.implementations = {name: every[name]}
-    for case in plan.cases(operator, None):
+    for case in plan.required(Verified(plan.ranked, operator)):
         if isinstance(case, Case):
             verdict = verify(case)
             workers.conclude(case.implementation, verdict)

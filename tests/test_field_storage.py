@@ -15,6 +15,7 @@ from conformance.dtypes import DTYPES
 from conformance.execution.case import Case
 from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
+from conformance.execution.required import Verified
 from conformance.execution.selection import Selection
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
@@ -54,7 +55,7 @@ def verdicts(
 ) -> Iterator[tuple[Case, Verdict]]:
     plan, workers, every = run
     plan.registry.implementations = {name: every[name]}
-    planned = chain.from_iterable(plan.cases(operator, None) for operator in operators)
+    planned = chain.from_iterable(plan.required(Verified(plan.ranked, operator)) for operator in operators)
     stored = (case for case in planned if isinstance(case, Case) and case.variant.storage)
     for case in islice(stored, first, None, step):
         verdict = verify(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,17 @@ from conformance import __version__
 from conformance.checks import CHECKS
 from conformance.checks.state import calls_are_right_later
 from conformance.execution.case import Absence, Case
-from conformance.execution.claims import Claim, Key
+from conformance.execution.claims import Claim
 from conformance.execution.implementation_names import base_of
 from conformance.execution.plan import Plan
+from conformance.execution.required import Demand, Verified
 from conformance.execution.selection import Selection, SelectionError
 from conformance.execution.status import Verdict
 from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, missing
-from conformance.implementations.implementation import Unsupported
 from conformance.layouts import NAMES
-from conformance.operators import takes
 from conformance.plugin import compiling, options, outcome, recording
 from conformance.plugin.outcome import ABSENCES, BEGUN, PROPERTY, ROW, decoded, publish, record_of
 from conformance.plugin.summary import Summary
@@ -38,9 +37,8 @@ from conformance.reporting.tally import Tally
 from conformance.results import build, claims
 from conformance.results.schema import Record
 from conformance.results.writing import RecordsError, encode
-from conformance.timing.required import required_cases
-from conformance.training.required import Training, trainings
-from conformance.training.tables import DISTRIBUTION as TRAINING
+from conformance.timing.required import Timed
+from conformance.training.required import Trained, Training
 from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 
 MARKERS = {
@@ -88,8 +86,6 @@ class Session:
         """Whether any test is here to verify something."""
         self.records = None if self.is_worker else recording.opened(config, self.selection)
         self._recorded = recording.recorded(config, self.records)
-        self._refusals: dict[tuple[str, ...], str] = {}
-        """Implementation, operator, problem, dtype and layout -> why there is no kernel; empty where there is one."""
         self._absent: Counter[tuple[Absence, tuple[str, ...]]] = Counter()
         """What is not here, with its check if it has one -> its cases."""
         self.absences: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -128,57 +124,31 @@ class Session:
         names = ("name", "case") if marker.name == "behaves" else ("case",)
         marked = {mark.name for mark in metafunc.definition.iter_markers()}
         parameters = []
-        for prefix, check, case in self._cases(marker):
-            absence = self._absence(case, *check) if marker.name != "benchmarks" else None
-            device = case.device if isinstance(case, Absence) else case.implementation.device
-            devices = [device] if device else [*DEVICES]
-            if absence is None:
+        for prefix, check, demand in self._demands(marker):
+            for case in self.plan.required(demand):
+                device = case.device if isinstance(case, Absence) else case.implementation.device
+                devices = [device] if device else [*DEVICES]
+                # three quarters of the tests of a file with one operator were absences; what is claimed is a test,
+                # because it fails, and so is what is timed
+                if isinstance(case, Absence) and case.status != "fail" and marker.name != "benchmarks":
+                    if options.counts_absences(self.config, {*marked, *devices}):
+                        self._absent[replace(case, cases=0), check] += case.cases
+                    continue
                 marks = [getattr(pytest.mark, known) for known in devices]
                 parameters.append(pytest.param(*check, case, id=prefix + case.id, marks=marks))
-            elif options.counts_absences(self.config, {*marked, *devices}):
-                self._absent[replace(absence, cases=0), check] += absence.cases
         metafunc.parametrize(names, parameters)
 
-    def _absence(self, case: Case | Training | Absence, check: str = "") -> Absence | None:
-        """What is counted and is no test: nothing is here to run. It was three quarters of the tests of a file with one
-        operator. What is claimed is a test, because it fails."""
-        if isinstance(case, Absence):
-            return case if case.status != "fail" else None
-        if isinstance(case, Training):
-            return None
-        one, v, descriptor = case.implementation, case.variant, case.problem.geometry.descriptor
-        alike = one.name, case.operator.name, descriptor, v.dtype, v.layout
-        if alike not in self._refusals:
-            self._refusals[alike] = ""
-            try:
-                _ = case.kernel
-            except Unsupported as refusal:
-                self._refusals[alike] = str(refusal)
-            except Exception:  # what a predicate raises is the verdict of a test
-                pass
-        claim, reason = self.plan.claims.get(one.name), self._refusals[alike]
-        key = Key(case.operator.name, descriptor, v.dtype, v.layout, v.distribution, check, v.storage)
-        if not reason or (claim is not None and key in claim.cases):
-            return None
-        return Absence(one.name, case.operator.name, one.device, "unsupported", reason, 1)
-
-    def _cases(self, marker: pytest.Mark) -> Iterator[tuple[str, tuple[str, ...], Case | Training | Absence]]:
+    def _demands(self, marker: pytest.Mark) -> Iterator[tuple[str, tuple[str, ...], Demand]]:
         """What a marker asks for, each with what its test's id begins with and its behaviour check, if any."""
-        cases: Iterable[Case | Training | Absence]
+        ranked, asked = self.plan.ranked, self.plan.selection
         if marker.name == "behaves":
             for name in marker.args:
-                required = CHECKS[name]
-                for operator in required.operators:
-                    if required.problems:
-                        cases = self.plan.measured(name, operator, required.problems, required.dtypes, required.lacks)
-                    else:
-                        cases = self.plan.behaviour(name, operator, required.paths)
-                    yield from ((f"{name}-{operator}-", (name,), case) for case in cases)
-            return
-        if marker.name == "verifies":
-            cases = self.plan.cases(marker.args[0], marker.kwargs.get("when"))
+                for demand in CHECKS[name].demands(ranked):
+                    yield f"{name}-{demand.operator}-", (name,), demand
+        elif marker.name == "verifies":
+            yield "", (), Verified(ranked, marker.args[0], marker.kwargs.get("when"))
         elif marker.name == "trains":
-            cases = trainings(self.plan, marker.args[0]) if TRAINING in self.selection.distributions else ()
+            yield "", (), Trained(asked, marker.args[0])
         else:
             if self._recorded:
                 raise pytest.UsageError("--resume: times are not in records; time again with --overwrite")
@@ -186,13 +156,9 @@ class Session:
 
             if not self.config.pluginmanager.has_plugin(timing.NAME):
                 self.config.pluginmanager.register(timing.TimingPlugin(self.config), timing.NAME)
-            (operator,), problems = marker.args, marker.kwargs["problems"]
-            if (asked := self.selection.problems) is not PROBLEMS:  # a table is none of somebody who names a problem
-                cases = self.plan.timed(operator, [one for one in asked if takes(operator, one.geometry)])
-            else:
-                level = self.config.getoption("--level")
-                cases = required_cases(self.plan.timed(operator, problems), problems, level)
-        yield from (("", (), case) for case in cases)
+            by_hand = asked.problems is not PROBLEMS  # a table is none of somebody who names a problem
+            problems = asked.problems if by_hand else marker.kwargs["problems"]
+            yield "", (), Timed(asked, marker.args[0], problems, by_hand)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
