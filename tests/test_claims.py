@@ -16,7 +16,7 @@ from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
 from conformance.implementations.devices import DEVICES, missing
 from conformance.problems import LAYOUTS, PROBLEMS
-from conformance.training.required import trainings
+from conformance.training.required import Trained
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION
 from tests.conftest import TINY, Project, no_traceback_of_ours
 
@@ -361,5 +361,5 @@ def test_a_claimed_training_is_lost_with_its_kernels(tmp_path: Path):
     key = Key("training", "digits", "fp32", "nchw", DISTRIBUTION)
     claim = Claim("acme", file, tmp_path / "acme.claims.json", "cpu", (), {}, frozenset({key}))
     plan = Plan(selection, tmp_path, {"acme": claim})
-    assert [getattr(absence, "status", "") for absence in trainings(plan, "digits")] == ["fail"]
-    assert [getattr(absence, "status", "") for absence in trainings(plan, "unet")] == ["unsupported"]
+    assert [getattr(absence, "status", "") for absence in plan.required(Trained(selection, "digits"))] == ["fail"]
+    assert [getattr(absence, "status", "") for absence in plan.required(Trained(selection, "unet"))] == ["unsupported"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import islice, pairwise
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from conformance.calibration import ranking as ranked
 from conformance.calibration.kills import Kill, TensorKey
 from conformance.dtypes import DTYPES
 from conformance.execution import share
-from conformance.execution.case import takes_case
+from conformance.execution.case import Absence, Case
+from conformance.execution.declared import Declared
+from conformance.execution.required import Verified, required
 from conformance.execution.selection import Selection
-from conformance.execution.share import Budget, Ranked, budget
+from conformance.execution.share import Budget, Ranked, Rows, budget
 from conformance.implementations.bridges import jax_arrays, jax_neuron_arrays, torch_neuron_arrays
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import FAMILIES
@@ -68,13 +70,9 @@ ROWS = [
 TABLE = [*ROWS, (ROWS[0][0], (BF16,))]
 
 
-def shares(
-    one: Implementation, given: Budget, listed: int = len(TABLE), takes: Callable[..., bool] | None = None
-) -> Any:
-    def declared(problem: Problem, variant: Variant) -> bool:
-        return any(variant.dtype in k.dtypes and variant.layout in k.layouts for k in one.kernels)
-
-    found = share.share(one, "conv_forward", TABLE, listed, given, declared)
+def shares(one: Implementation, given: Budget, listed: int = len(TABLE)) -> Any:
+    rows = Rows(TABLE, listed, len(TABLE), len(TABLE))
+    found = share.share(Declared(one, "conv_forward"), rows, given)
     return [[f"{v.dtype} {v.layout}" for v in row] for row in found]
 
 
@@ -102,12 +100,9 @@ def test_a_problem_without_a_pair_of_the_kernel_is_run_in_one_of_its_own():
 def test_problems_of_8_bits_are_run_in_no_other_dtype():
     eight = (ROWS[0][0], (Variant("fp8_e4m3", "nchw", "fixed"),))
     sixteen = (ROWS[0][0], (Variant("fp16", "nchw", "fixed"),))
-
-    def declared(problem: Problem, variant: Variant) -> bool:
-        return variant.dtype in ("fp32", "bf16")
-
-    assert share.share(kernel(), "conv_forward", [eight], 0, Budget(), declared) == [[]]
-    assert share.share(kernel(), "conv_forward", [sixteen], 0, Budget(), declared) == [[FP32]]
+    declared = Declared(kernel(), "conv_forward")
+    assert share.share(declared, Rows([eight], 0, 1, 1), Budget()) == [[]]
+    assert share.share(declared, Rows([sixteen], 0, 1, 1), Budget()) == [[FP32]]
 
 
 @pytest.mark.parametrize(
@@ -128,15 +123,36 @@ def test_what_a_level_runs_of_a_kernel_the_next_one_runs_too(
     assert len({*full}) == len(full)
 
 
+def ranked_at(level: str, operator: str, extra: tuple[float, str] = (0, "")) -> Ranked:
+    every = (operator,), DTYPES, LAYOUTS, tuple(DISTRIBUTIONS)
+    return Ranked(Selection((), (), level, PROBLEMS, *every, 0, "auto", extra=extra))
+
+
 def run(one: Implementation, operator: str, level: str, extra: tuple[float, str] = (0, "")) -> list[Any]:
     """Names and variants that a level has for a kernel, and can be run."""
-    asked = Selection(
-        (), (), level, PROBLEMS, (operator,), DTYPES, LAYOUTS, tuple(DISTRIBUTIONS), 0, "auto", extra=extra
-    )
-    listed = Ranked(asked)
-    rows = zip(listed.rows(operator).rows, listed.share(one, operator), strict=True)
+    listed = ranked_at(level, operator, extra)
+    declared = listed.declared(one, operator)
+    rows = zip(listed.rows(operator).rows, listed.share(declared), strict=True)
     every = [(problem, variant) for (problem, _), variants in rows for variant in variants]
-    return [(p.name, v) for p, v in every if takes_case(one, operator, p, v) and v.suits(operator, p.geometry)]
+    return [(p.name, v) for p, v in every if declared.takes(p, v) and v.suits(operator, p.geometry)]
+
+
+def test_what_is_required_of_one_is_the_same_whoever_else_is_there():
+    """Of how many drawn problems a kernel took none was counted over those that others were offered."""
+    little, much = Implementation("little"), kernel(layouts=("nchw", "ncdhw"))
+    little.implements("conv_forward", dtypes=("bf16",), layouts=("nchw",), when=lambda p: p.n == 77)(
+        lambda *given: None
+    )
+    together = Verified(ranked_at("standard", "conv_forward"), "conv_forward")
+    for one in (much, little, much):
+        alone = Verified(ranked_at("standard", "conv_forward"), "conv_forward")
+        first, second = ([compared(each) for each in required(one, demand)] for demand in (together, alone))
+        assert first == second
+        assert len({*first}) == len(first) > 3
+
+
+def compared(one: Case | Absence) -> Any:
+    return one if isinstance(one, Absence) else (one.id, one.place)
 
 
 @pytest.mark.parametrize("level", ["smoke", "standard"])
@@ -173,20 +189,6 @@ def test_programs_are_counted_for_whoever_compiles_them():
     compiled.variant("compiled", wrap=lambda function: function, compiles_per_shape=True)
     compiled.become("compiled")
     assert budget(compiled, "standard", None).programs == ranking.PROGRAMS["standard"]
-
-
-def test_a_slice_is_drawn_from_what_is_left():
-    """The same one on the same day, another one on another day, and about as much as was asked for."""
-    rows = [
-        (problem, variant) for problem, variants in islice(at_level(PROBLEMS, "standard"), 2000) for variant in variants
-    ]
-    drawn = [
-        {(p.name, v) for p, v in rows if Budget(programs=1, extra=5, seed=day).draws(p, v)}
-        for day in ("2026-11-24", "2026-11-24", "2026-11-25")
-    ]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert 0.03 < len(drawn[0]) / len(rows) < 0.07
-    assert len(shares(kernel(), Budget(programs=1, extra=100, seed="x"))[2]) == 1
 
 
 def candidate(text: str, detects: Sequence[int] = (), dtype: str = "fp32", pairs: Sequence[str] = ()) -> Any:

@@ -25,25 +25,25 @@ GRADIENTS = {"x": "dx", "w": "dw", "bias": "dbias", "gamma": "dgamma", "beta": "
 """Operand -> its gradient."""
 
 
-def lacks_output_mask(implementation: Implementation, operator: str) -> str:
-    """Why `outputs_asked_for_alone` does not apply; empty if it does."""
-    return _lacks(implementation, operator, "output_mask")
+def require_output_mask(implementation: Implementation, operator: str) -> None:
+    """Raises Unsupported where `outputs_asked_for_alone` does not apply."""
+    _require_capability(implementation, operator, "output_mask")
 
 
-def lacks_into(implementation: Implementation, operator: str) -> str:
-    """Why `results_are_added_to_arrays` does not apply; empty if it does."""
-    return _lacks(implementation, operator, "into")
+def require_into(implementation: Implementation, operator: str) -> None:
+    """Raises Unsupported where `results_are_added_to_arrays` does not apply."""
+    _require_capability(implementation, operator, "into")
 
 
-def _lacks(implementation: Implementation, operator: str, capability: str) -> str:
-    named = (capability in one.keywords for one in implementation.kernels if one.operator == operator)
-    return "" if any(named) else f"no kernel of {operator} takes {capability} (optional)"
+def _require_capability(implementation: Implementation, operator: str, capability: str) -> None:
+    if not any(capability in one.keywords for one in implementation.kernels if one.operator == operator):
+        raise Unsupported(f"no kernel of {operator} takes {capability} (optional)")
 
 
-def lacks_autograd(implementation: Implementation, operator: str) -> str:
-    """Why `gradients_asked_for_alone` does not apply; empty if it does."""
-    offered = any(one.operator == operator for one in implementation.autograd_variants)
-    return "" if offered else f"offers no {operator} that can be differentiated (Implementation.differentiates)"
+def require_autograd(implementation: Implementation, operator: str) -> None:
+    """Raises Unsupported where `gradients_asked_for_alone` does not apply."""
+    if not any(one.operator == operator for one in implementation.autograd_variants):
+        raise Unsupported(f"offers no {operator} that can be differentiated (Implementation.differentiates)")
 
 
 def _require(subject: Subject, capability: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 from conformance.checks.adjoint import directions_are_adjoint
@@ -10,17 +13,25 @@ from conformance.checks.behaviour import BEHAVIOUR, invalid_arguments, worked_ex
 from conformance.checks.memory import backward_keeps_what_is_declared, training_holds_what_autograd_shows
 from conformance.checks.partial import (
     gradients_asked_for_alone,
-    lacks_autograd,
-    lacks_into,
-    lacks_output_mask,
     outputs_asked_for_alone,
+    require_autograd,
+    require_into,
+    require_output_mask,
     results_are_added_to_arrays,
 )
 from conformance.checks.sample import Check
 from conformance.checks.state import STATE, calls_in_a_row_are_right
-from conformance.execution.plan import Lacks
-from conformance.operators import OPERATORS
-from conformance.problems import Problem, typed
+from conformance.execution.case import Case
+from conformance.execution.claims import Key
+from conformance.execution.required import Demand, Keys, Lacking, keys, with_kernel
+from conformance.execution.share import Ranked, behaviour_dtypes
+from conformance.implementations.implementation import BEHAVIOUR as DISTRIBUTION
+from conformance.implementations.implementation import Implementation
+from conformance.layouts import rank_of
+from conformance.operators import OPERATORS, takes
+from conformance.operators.spatial import RANKS
+from conformance.problems import Problem, Variant, at_level, typed
+from conformance.problems.ranking import Row
 
 
 def dense(geometry: Any) -> bool:
@@ -45,6 +56,8 @@ PARTIAL: tuple[Problem, ...] = tuple(
 )
 """What partial requests and sums into an array are checked on: one problem for each path that kernels commonly have,
 small, and with odd numbers of elements, so that vectors have tails."""
+BEHAVIOUR_PATHS = 3
+"""Paths of a kernel on which a check of its behaviour is made that seldom depends on them; at smoke one."""
 MEMORY_PAIRS = (
     typed("bn n8 c32 h26 w26 k64 r3 s3", "standard"),
     typed("bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0", "standard"),
@@ -64,7 +77,7 @@ class RequiredCheck:
     judges            whether it can fail: a run in which only others pass has verified nothing
     paths             on how many of a kernel's paths at most, see `conformance.execution.kernel_paths`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
-    lacks             why it does not apply to an implementation and operator, which is then said once; empty if it does
+    require           raises Unsupported where it does not apply to an implementation and operator, which is said once
     """
 
     check: Check
@@ -74,7 +87,70 @@ class RequiredCheck:
     of_right_kernels: bool = False
     judges: bool = True
     paths: int | None = None
-    lacks: Lacks = lambda implementation, operator: ""
+    require: Callable[[Implementation, str], None] = lambda implementation, operator: None
+
+    def demands(self, ranked: Ranked) -> Iterator[Checked]:
+        """One of each operator."""
+        yield from (Checked(ranked, self, operator) for operator in self.operators)
+
+
+class Checked(Demand):
+    """A check on problems of its own in the canonical layout, or on small problems of the tables, where a kernel may go
+    different ways."""
+
+    def __init__(self, ranked: Ranked, required: RequiredCheck, operator: str) -> None:
+        super().__init__(ranked.asked, operator)
+        self.ranked, self.required, self.name = ranked, required, required.check.__name__
+
+    @property
+    def is_asked(self) -> bool:
+        return super().is_asked and DISTRIBUTION in self.asked.distributions
+
+    def require(self, one: Implementation) -> None:
+        """Raises Unsupported where the implementation has no kernel for the operator, or none of the kind."""
+        super().require(one)
+        self.required.require(one, self.operator)
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        """Its own problems at the level asked for; of the tables all that are small."""
+        asked, own = self.asked, self.required.problems
+        if own:
+            pairs = [(dtype, "nchw") for dtype in self.required.dtypes if asked.wants(dtype, "nchw")]
+            problems = [p for p, _ in at_level((p for p in own if takes(self.operator, p.geometry)), asked.level)]
+        else:
+            pairs = [*product(behaviour_dtypes(asked, self.operator), asked.layouts)]
+            problems = self.ranked.small(OPERATORS[self.operator].family)
+        every = [Variant(dtype, layout, DISTRIBUTION) for dtype, layout in pairs]
+        of_rank = {rank: tuple(v for v in every if rank_of(v.layout) == rank) for rank in RANKS}
+        return [(problem, of_rank[problem.geometry.rank]) for problem in problems] if every else []
+
+    @cached_property
+    def _few(self) -> int:
+        """Cases of a check that seldom depends on the path."""
+        return min(len(self._rows), BEHAVIOUR_PATHS if self.asked.level in ("standard", "full") else 1)
+
+    def everything(self, device: str) -> tuple[int, Keys]:
+        """All of its own cases; on paths as many as a kernel has at most, or one, of any that are asked for."""
+        count = self._few if self.required.paths is None else min(1, len(self._rows))
+        if self.required.problems:
+            count = sum(len(variants) for _, variants in self._rows)
+        return count, partial(keys, self.operator, self._rows, self.name)
+
+    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Case | Lacking]:
+        """All of its own, or some of the kernel's paths."""
+        if not self._rows:
+            return
+        declared = self.ranked.declared(one, self.operator)
+        if self.required.problems:
+            chosen = [(problem, variant) for problem, variants in self._rows for variant in variants]
+        else:
+            most = self._few if self.required.paths is None else self.required.paths or None
+            chosen = self.ranked.paths(declared)[:most]
+        yield from with_kernel(declared, (self.case(one, *path) for path in chosen), claimed, self.name)
+        if not chosen:
+            reason = "no small problem of those asked for is supported: behaviour not checked"
+            yield Lacking(reason, 1, self.everything(one.device)[1])
 
 
 def _capable(capability: str) -> tuple[str, ...]:
@@ -92,15 +168,17 @@ _CHECKS = (
     RequiredCheck(invalid_arguments, of_right_kernels=True, judges=False),
     RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), MEMORY_PAIRS, ("fp32", "bf16")),
     RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), MEMORY_STEPS, ("fp32",)),
-    RequiredCheck(outputs_asked_for_alone, _capable("output_mask"), PARTIAL, ("fp32", "bf16"), lacks=lacks_output_mask),
+    RequiredCheck(
+        outputs_asked_for_alone, _capable("output_mask"), PARTIAL, ("fp32", "bf16"), require=require_output_mask
+    ),
     RequiredCheck(
         gradients_asked_for_alone,
         tuple(name for name, operator in OPERATORS.items() if operator.gradients),
         PARTIAL,
         ("fp32", "bf16"),
-        lacks=lacks_autograd,
+        require=require_autograd,
     ),
-    RequiredCheck(results_are_added_to_arrays, _capable("into"), PARTIAL, ("fp32", "bf16"), lacks=lacks_into),
+    RequiredCheck(results_are_added_to_arrays, _capable("into"), PARTIAL, ("fp32", "bf16"), require=require_into),
 )
 CHECKS: dict[str, RequiredCheck] = {required.check.__name__: required for required in _CHECKS}
 """Name of a check -> the check and what it is required on."""

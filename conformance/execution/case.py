@@ -1,4 +1,4 @@
-"""One thing to verify, and its place in the run; which of them an implementation has, and whether it is here."""
+"""One thing to verify, and its place in the run; cases that there are not, and whether an implementation is here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from conformance.execution.invocation import Invocation
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.implementation import Implementation, ImplementationError, Kernel, Unsupported, Waiver
+from conformance.implementations.implementation import Implementation, Kernel, Waiver
 from conformance.inputs import Recipe
-from conformance.layouts import is_optional
 from conformance.operators import Operator
 from conformance.problems import Problem, Variant
 
@@ -92,25 +91,6 @@ class Absence:
     def id(self) -> str:
         """The part of a test's name in brackets."""
         return f"{self.implementation}-{self.status}"
-
-
-def concerns(one: Implementation, operator: str, layout: str) -> bool:
-    """Whether an implementation has cases in a layout: in all plain ones, and in others that it declares."""
-    return not is_optional(layout) or has_layout(one, operator, layout)
-
-
-def has_layout(one: Implementation, operator: str, layout: str) -> bool:
-    """Whether an implementation declares a layout."""
-    return any(layout in kernel.layouts for kernel in one.kernels if kernel.operator == operator)
-
-
-def takes_case(one: Implementation, operator: str, problem: Problem, variant: Variant) -> bool:
-    """Whether a kernel declares that it can be verified on a case. A predicate that raises is reported elsewhere."""
-    try:
-        kernel = one.find(operator, problem.geometry, variant.dtype, variant.layout)
-    except (Unsupported, ImplementationError):
-        return False
-    return not kernel.contract.exempts(variant.distribution, variant.dtype)
 
 
 def absence_reason(implementation: Implementation) -> str | None:

@@ -50,16 +50,15 @@ class Laid:
     memory: Any
 
 
-def missing_storage(bridge: ArrayBridge, text: str) -> str:
-    """Why operands cannot be stored so for this framework; empty if they can."""
+def require_storage(bridge: ArrayBridge, text: str) -> None:
+    """Raises Unsupported where operands cannot be stored so for this framework."""
     kinds = storage.parse(text).values()
     if kinds and not getattr(bridge, "views", False):
-        return f"operands are always contiguous: {bridge.name} has no views"
+        raise Unsupported(f"operands are always contiguous: {bridge.name} has no views")
     if not getattr(bridge, "pages", False) and any(kind in storage.PAGES for kind in kinds):
-        return f"pages beside operands cannot be guarded with {bridge.name} on this device"
+        raise Unsupported(f"pages beside operands cannot be guarded with {bridge.name} on this device")
     if "reversed" in kinds and not getattr(bridge, "negative_strides", False):
-        return f"operands are never reversed: {bridge.name} has no negative strides"
-    return ""
+        raise Unsupported(f"operands are never reversed: {bridge.name} has no negative strides")
 
 
 def fill_freed_memory(bridge: ArrayBridge, tensors: Iterable[Tensor]) -> None:
@@ -117,8 +116,7 @@ class Invocation:
             if kind is None or array is None or not array.size:
                 native.append(None if array is None else self.bridge.from_host(array))
                 continue
-            if reason := missing_storage(self.bridge, f"{name}:{kind}"):
-                raise Unsupported(reason)
+            require_storage(self.bridge, f"{name}:{kind}")
             place = storage.placement(kind, self.arrangement(name, inputs[name].shape), array.itemsize)
             before = storage.buffer(array, place)
             guarded = place.page and self.bridge.pages

@@ -8,13 +8,13 @@ from functools import cache
 from itertools import combinations
 from typing import Any
 
-from conformance.implementations.implementation import BEHAVIOUR, Implementation, ImplementationError
+from conformance.execution.declared import Declared
+from conformance.implementations.implementation import BEHAVIOUR, Implementation, ImplementationError, Unsupported
 from conformance.layouts import rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.features import AXES, LARGE, of_geometry, options
-from conformance.problems.ranking import Row
 
 MAX_WORK = 1 << 25
 """FLOPs of a case: a check calls it a hundred times."""
@@ -40,19 +40,20 @@ Wanted = Callable[[str, str], bool]
 
 
 def paths(
-    one: Implementation, operator: str, rows: Iterable[Row], most: int, wanted: Wanted = lambda dtype, layout: True
+    declared: Declared, problems: Iterable[Problem], most: int, wanted: Wanted = lambda dtype, layout: True
 ) -> list[Path]:
     """Of the programs that an implementation takes, those that cover most pairs of what kernels choose a path by, small
     ones first, with two dimensions before others. One operand is beyond 2^16 elements, in fp32 if possible.
 
     A predicate that raises takes a case, which reports it.
     """
-    ranked = [(problem, variants) for problem, variants in rows if _is_small(operator, problem.geometry)]
-    ranked.sort(key=lambda row: (_is_thin(row[0].geometry), OPERATORS[operator].bytes(row[0].geometry, 1)))
+    operator = declared.operator
+    ranked = [problem for problem in problems if _is_small(operator, problem.geometry)]
+    ranked.sort(key=lambda problem: (_is_thin(problem.geometry), OPERATORS[operator].bytes(problem.geometry, 1)))
     found = []
     for rank in sorted(RANKS, key=lambda rank: (rank != 2, rank)):
         room = most if rank == 2 else -(-most // 4)
-        every = _taken(one, operator, [row for row in ranked if row[0].geometry.rank == rank], wanted)
+        every = _taken(declared, [problem for problem in ranked if problem.geometry.rank == rank], wanted)
         chosen = _covering(every, room)
         large = [path for path in every if LARGE in of_geometry(path[0].geometry)]
         if large and room > 2 and not any(path in large for path in chosen):
@@ -63,12 +64,12 @@ def paths(
 
 def usual_paths(one: Implementation, operator: str) -> list[Path]:
     """Those of level standard, in every dtype and layout of the implementation."""
-    return paths(one, operator, _standard(operator), MAX_PATHS["standard"])
+    return paths(Declared(one, operator), _standard(operator), MAX_PATHS["standard"])
 
 
 @cache
-def _standard(operator: str) -> tuple[Row, ...]:
-    return tuple(row for row in at_level(PROBLEMS, "standard") if takes(operator, row[0].geometry))
+def _standard(operator: str) -> tuple[Problem, ...]:
+    return tuple(problem for problem, _ in at_level(PROBLEMS, "standard") if takes(operator, problem.geometry))
 
 
 def _is_thin(geometry: Any) -> bool:
@@ -91,23 +92,22 @@ def _is_small(operator: str, geometry: Any) -> bool:
     )
 
 
-def _taken(one: Implementation, operator: str, rows: Sequence[Row], wanted: Wanted) -> list[Path]:
+def _taken(declared: Declared, problems: Sequence[Problem], wanted: Wanted) -> list[Path]:
     """Of each kind the first problem, in every dtype and layout that the implementation declares."""
-    kernels = [kernel for kernel in one.kernels if kernel.operator == operator]
-    every = dict.fromkeys((dtype, layout) for k in kernels for layout in k.layouts for dtype in k.dtypes)
-    declared = [pair for pair in every if wanted(*pair)]
+    pairs = [pair for pair in declared.pairs if wanted(*pair)]
     found: dict[tuple[str, ...], Path] = {}
-    for problem, _ in rows:
-        for dtype, layout in declared:
+    for problem in problems:
+        for dtype, layout in pairs:
             kind = (*_kind(problem.geometry), dtype, layout)
             if rank_of(layout) != problem.geometry.rank or kind in found:
                 continue
             try:
-                taken = one.supports(operator, problem.geometry, dtype, layout)
+                declared.kernel(problem.geometry, dtype, layout)
+            except Unsupported:
+                continue
             except ImplementationError:
-                taken = True
-            if taken:
-                found[kind] = problem, Variant(dtype, layout, BEHAVIOUR)
+                pass  # the case reports it
+            found[kind] = problem, Variant(dtype, layout, BEHAVIOUR)
     return [*found.values()]
 
 

@@ -4,21 +4,21 @@ used up."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
-from conformance.dtypes import DTYPES
-from conformance.execution.case import takes_case
+from conformance.dtypes import DTYPES, ordinary
+from conformance.execution.declared import Declared
+from conformance.execution.kernel_paths import MAX_PATHS, Path, paths
 from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of
-from conformance.operators import takes
-from conformance.problems import PROBLEMS, Problem, Variant
+from conformance.operators import OPERATORS, takes
+from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
 from conformance.problems.table import applies
-
-Takes = Callable[[Problem, Variant], bool]
 
 
 class Budget(NamedTuple):
@@ -44,30 +44,30 @@ def budget(one: Implementation, level: str, programs: int | None, extra: float =
     return Budget(None if programs is not None else cases, programs, extra, seed)
 
 
+class Rows(NamedTuple):
+    """Of an operator, in order. How many are of the level asked for, how many of level standard, and how many whoever
+    takes little of the level goes through: the rest is drawn from."""
+
+    rows: Sequence[Row]
+    listed: int
+    usual: int
+    reach: int
+
+
 def share(
-    one: Implementation,
-    operator: str,
-    rows: Sequence[Row],
-    listed: int,
-    given: Budget,
-    takes: Takes,
-    wanted: Callable[[str, str], bool] = lambda dtype, layout: True,
-    usual: int | None = None,
-    reach: int | None = None,
+    declared: Declared, of: Rows, given: Budget, wanted: Callable[[str, str], bool] = lambda dtype, layout: True
 ) -> list[list[Variant]]:
-    """The variants of every row that are required of an implementation. The first `listed` rows are those of the level:
-    of them also what it does not take, which is said. Whoever takes little of them goes on behind them, up to `reach`;
-    of the rest of the rows only what `given` draws is run.
+    """The variants of every row that are required of an implementation: of those of the level also what it does not
+    take, which is said. Behind them whoever takes little of the level goes on; of the rest of the rows only what
+    `given` draws is run.
 
     A problem that the rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
-    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. The first `usual` rows, those
-    of level standard, are asked by themselves: a kernel failed at standard and passed at full, where the table had the
-    problem in its dtype with other inputs.
+    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. The rows of level standard
+    are asked by themselves: a kernel failed at standard and passed at full, where the table had the problem in its
+    dtype with other inputs.
     """
-    usual, reach = (len(rows) if end is None else end for end in (usual, reach))
-    kernels = [kernel for kernel in one.kernels if kernel.operator == operator]
-    every = dict.fromkeys((dtype, layout) for k in kernels for layout in k.layouts for dtype in k.dtypes)
-    declared = [pair for pair in every if wanted(*pair)]
+    rows, listed, usual, reach = of
+    pairs = [pair for pair in declared.pairs if wanted(*pair)]
     offered = [_offered(rows[:usual])] * usual + [_offered(rows)] * (len(rows) - usual)
     found: list[list[Variant]] = []
     spent, seen, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
@@ -78,9 +78,9 @@ def share(
         asked = [v for v in variants if wanted(v.dtype, v.layout)]
         seen.update((problem.name, v.dtype, v.layout) for v in asked)
         within = place < listed and (given.programs is None or len(seen) <= given.programs)
-        instead = [] if offered[place][problem.name] & {*declared} else _instead(problem, variants, declared, place)
+        instead = [] if offered[place][problem.name] & {*pairs} else _instead(problem, variants, pairs, place)
         for variant in (*asked, *instead):
-            if not takes(problem, variant):
+            if not (variant.suits(declared.operator, problem.geometry) and declared.takes(problem, variant)):
                 if within and variant not in instead:
                     row.append(variant)
                 continue
@@ -126,69 +126,75 @@ def _instead(
     ]
 
 
-class Rows(NamedTuple):
-    """Of an operator, in order. How many are of the level asked for, how many of level standard, and how many whoever
-    takes little of the level goes through: the rest is drawn from."""
-
-    rows: list[Row]
-    listed: int
-    usual: int
-    reach: int
-
-
 class Ranked:
-    """The rows of a selection by operator, and the share that each implementation has in them."""
+    """The rows of a selection, and what an implementation runs of them. Each is computed once."""
 
-    def __init__(self, selection: Selection) -> None:
-        self._asked = selection
-        self._known: dict[str, Rows] = {}
-        self._shares: dict[tuple[str, str], list[list[Variant]]] = {}
-        self._at: dict[str, list[Row]] = {}
+    def __init__(self, asked: Selection) -> None:
+        self.asked = asked
+        self.rows, self.share = cache(self._rows), cache(self._share)
+        self.small, self.paths = cache(self._small), cache(self._paths)
+        self._at_level = cache(lambda level: [*replace(asked, level=level).rows()])
+        self._declared: dict[tuple[str, str], Declared] = {}
+
+    def declared(self, one: Implementation, operator: str) -> Declared:
+        """What an implementation declares of an operator; its predicates have been asked about every row."""
+        key = one.name, operator
+        if key not in self._declared:
+            rows = self.rows(operator).rows
+            self._declared[key] = Declared(one, operator, [problem.geometry for problem, _ in rows])
+        return self._declared[key]
 
     def _suited(self, operator: str, level: str) -> list[Row]:
         """What of a level an operator has."""
-        if level not in self._at:
-            self._at[level] = [*replace(self._asked, level=level).rows()]
-        return [*_suited(operator, self._at[level])]
+        every = ((p, variants) for p, variants in self._at_level(level) if takes(operator, p.geometry))
+        suited = ((p, tuple(v for v in variants if v.suits(operator, p.geometry))) for p, variants in every)
+        return [row for row in suited if row[1]]
 
-    def rows(self, operator: str) -> Rows:
+    def _rows(self, operator: str) -> Rows:
         """What an operator has. The rows of level standard come first, whatever level is asked for that has them."""
-        if operator not in self._known:
-            level, own = self._asked.level, self._suited(operator, self._asked.level)
-            if self._asked.problems is not PROBLEMS:
-                return self._known.setdefault(operator, Rows(own, *[len(own)] * 3))
-            standard = self._suited(operator, "standard")
-            first = standard if level in ("standard", "full") else _left(own, _left(own, standard))
-            rows = [*first, *_left(own, first)]
-            listed, usual = len(rows), len(first)
-            if level in ("smoke", "huge"):
-                rows += _left(standard, rows)
-                usual = len(rows) if level == "smoke" else usual
-            reach = len(rows)
-            if self._asked.extra[0]:
-                rows += _left(self._suited(operator, "full"), rows)
-            self._known[operator] = Rows(rows, listed, usual, reach)
-        return self._known[operator]
+        level, own = self.asked.level, self._suited(operator, self.asked.level)
+        if self.asked.problems is not PROBLEMS:
+            return Rows(own, *[len(own)] * 3)
+        standard = own if level == "standard" else self._suited(operator, "standard")
+        first = standard if level in ("standard", "full") else _left(own, _left(own, standard))
+        rows = [*first, *_left(own, first)]
+        listed, usual = len(rows), len(first)
+        if level in ("smoke", "huge"):
+            rows += _left(standard, rows)
+            usual = len(rows) if level == "smoke" else usual
+        reach = len(rows)
+        if self.asked.extra[0]:
+            rows += _left(self._suited(operator, "full"), rows)
+        return Rows(rows, listed, usual, reach)
 
-    def asked_for(self, rows: Iterable[Row]) -> list[Row]:
-        """What of rows is in a dtype and layout that are asked for."""
-        return [(p, found) for p, variants in rows if (found := tuple(filter(self._asked.includes, variants)))]
-
-    def share(self, one: Implementation, operator: str) -> list[list[Variant]]:
+    def _share(self, declared: Declared) -> list[list[Variant]]:
         """What is required of an implementation of every row of an operator: all of a problem that is given by hand."""
-        key, asked = (one.name, operator), self._asked
+        asked, rows = self.asked, self.rows(declared.operator)
+        if asked.problems is not PROBLEMS:
+            return [[*filter(asked.includes, variants)] for _, variants in rows.rows]
+        given = budget(declared.implementation, asked.level, asked.programs, *asked.extra)
+        return share(declared, rows, given, asked.wants)
 
-        def taken(problem: Problem, variant: Variant) -> bool:
-            return variant.suits(operator, problem.geometry) and takes_case(one, operator, problem, variant)
+    def _small(self, family: str) -> list[Problem]:
+        """Where behaviour is checked, in dtypes and on inputs of its own: up to level standard at least."""
+        level = "standard" if self.asked.level in ("smoke", "huge") else self.asked.level
+        every = at_level((p for p in self.asked.problems if p.geometry.family == family), level)
+        return [*{problem.name: problem for problem, _ in every}.values()]
 
-        if key not in self._shares:
-            rows, listed, usual, reach = self.rows(operator)
-            if asked.problems is not PROBLEMS:
-                self._shares[key] = [[*filter(asked.includes, variants)] for _, variants in rows]
-            else:
-                given = budget(one, asked.level, asked.programs, *asked.extra)
-                self._shares[key] = share(one, operator, rows, listed, given, taken, asked.wants, usual, reach)
-        return self._shares[key]
+    def _paths(self, declared: Declared) -> list[Path]:
+        """What the behaviour of a kernel is checked on: in the layouts asked for, and in others if it has no plain one;
+        two dozen checks ask for the same."""
+        asked, own = self.asked, declared.layouts
+        dtypes = behaviour_dtypes(asked, declared.operator)
+        layouts = own if asked.every_layout and all(map(is_optional, own)) else asked.layouts
+        most = MAX_PATHS.get(asked.level, MAX_PATHS["smoke"])
+        problems = self.small(OPERATORS[declared.operator].family)
+        return paths(declared, problems, most, lambda dtype, layout: dtype in dtypes and layout in layouts)
+
+
+def behaviour_dtypes(asked: Selection, operator: str) -> tuple[str, ...]:
+    """In which dtypes behaviour is checked."""
+    return ordinary(dtype for dtype in asked.dtypes if dtype in OPERATORS[operator].dtypes)
 
 
 def _left(rows: Iterable[Row], known: Iterable[Row]) -> list[Row]:
@@ -196,11 +202,3 @@ def _left(rows: Iterable[Row], known: Iterable[Row]) -> list[Row]:
     named = {(problem.name, variant) for problem, variants in known for variant in variants}
     left = ((p, tuple(v for v in variants if (p.name, v) not in named)) for p, variants in rows)
     return [row for row in left if row[1]]
-
-
-def _suited(operator: str, rows: Iterable[Row]) -> Iterator[Row]:
-    """What of rows an operator has."""
-    for problem, variants in rows:
-        suited = takes(operator, problem.geometry) and [v for v in variants if v.suits(operator, problem.geometry)]
-        if suited:
-            yield problem, tuple(suited)

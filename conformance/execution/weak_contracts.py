@@ -33,9 +33,9 @@ MAX_TRIED = 24
 FACTOR = 1.01
 ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
 
-_inadequate: dict[tuple[int, str, str, int], tuple[Kernel, str]] = {}
-"""(id of a kernel, operator, dtype, number of dimensions) -> the kernel (so that no other one gets its id), and what
-its contract hides."""
+_tried: dict[tuple[int, str, str, int], tuple[Kernel, str | None]] = {}
+"""(id of a kernel, operator, dtype, number of dimensions) -> the kernel (so that no other one gets its id), and why its
+contract is too weak, if it is."""
 
 
 def require_adequate(case: Case) -> None:
@@ -44,10 +44,10 @@ def require_adequate(case: Case) -> None:
     if _strict(kernel.contract, dtype):
         return
     key = (id(kernel), case.operator.name, dtype, case.problem.geometry.rank)
-    if key not in _inadequate:
-        _inadequate[key] = kernel, _found(case, kernel)
-    if hidden := _inadequate[key][1]:
-        raise KernelFailure(f"the declared contract is too weak to verify anything: {hidden}")
+    if key not in _tried:
+        _tried[key] = kernel, _weakness(case, kernel)
+    if (reason := _tried[key][1]) is not None:
+        raise KernelFailure(f"the declared contract is too weak to verify anything: {reason}")
 
 
 def _strict(contract: Contract, dtype: str) -> bool:
@@ -59,8 +59,8 @@ def _strict(contract: Contract, dtype: str) -> bool:
     return exact and contract.algorithm == "direct" and contract.rounding == "nearest"
 
 
-def _found(case: Case, kernel: Kernel) -> str:
-    """What is not told apart on any problem, and what to declare; empty if there is nothing."""
+def _weakness(case: Case, kernel: Kernel) -> str | None:
+    """What is not told apart on any problem, and what to declare; None where everything is."""
     small = sorted(
         {case.problem.geometry, *(p.geometry for p in usual(PROBLEMS) if takes(case.operator.name, p.geometry))},
         key=lambda g: (case.operator.flops(g), g.descriptor),
@@ -76,7 +76,7 @@ def _found(case: Case, kernel: Kernel) -> str:
         return [*_hidden(case, own, contract, (ZEROS,)), *_hidden(case, every, contract, (SCALED, WITHOUT_TAP))]
 
     if not (found := hidden(kernel.contract)):
-        return ""
+        return None
     adequate = (known for known in reversed(KNOWN) if not hidden(known))
     declare = next((f"declare {known.arithmetic} or better" for known in adequate), "no contract known shows it")
     return f"{kernel.contract.describe(case.variant.dtype)} allows {' and '.join(found)} on every problem; {declare}"

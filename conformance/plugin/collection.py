@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,20 +12,17 @@ import pytest
 from conformance.checks import CHECKS
 from conformance.checks.state import calls_are_right_later
 from conformance.execution.case import Absence, Case
-from conformance.execution.claims import Key
+from conformance.execution.required import Demand, Verified
 from conformance.execution.status import Verdict
 from conformance.implementations.devices import DEVICES
-from conformance.implementations.implementation import Unsupported
-from conformance.operators import takes
 from conformance.plugin import options, recording
 from conformance.plugin.recording import ABSENCES, TESTS, encoded, publish
 from conformance.plugin.session import Session
 from conformance.problems import PROBLEMS
 from conformance.results import build
 from conformance.results.schema import Record
-from conformance.timing.required import required_cases
-from conformance.training.required import Training, trainings
-from conformance.training.tables import DISTRIBUTION as TRAINING
+from conformance.timing.required import Timed
+from conformance.training.required import Trained, Training
 
 MARKERS = {
     "verifies": "verifies(operator, when): cases of an operator, where when(geometry) holds",
@@ -41,8 +38,6 @@ class Collection:
     def __init__(self, session: Session) -> None:
         self._run = session
         self._config = session.config
-        self._refusals: dict[tuple[str, ...], str] = {}
-        """Implementation, operator, problem, dtype and layout -> why there is no kernel; empty where there is one."""
         self._absent: Counter[tuple[Absence, tuple[str, ...]]] = Counter()
         """What is not here, with its check if it has one -> its cases."""
 
@@ -55,35 +50,31 @@ class Collection:
         names = ("name", "case") if marker.name == "behaves" else ("case",)
         marked = {mark.name for mark in metafunc.definition.iter_markers()}
         parameters = []
-        for prefix, check, case in self._cases(marker):
-            absence = self._absence(case, *check) if marker.name != "benchmarks" else None
-            device = case.device if isinstance(case, Absence) else case.implementation.device
-            devices = [device] if device else [*DEVICES]
-            if absence is None:
+        for prefix, check, demand in self._demands(marker):
+            for case in self._run.plan.required(demand):
+                device = case.device if isinstance(case, Absence) else case.implementation.device
+                devices = [device] if device else [*DEVICES]
+                # three quarters of the tests of a file with one operator were absences; what is claimed is a test,
+                # because it fails, and so is what is timed
+                if isinstance(case, Absence) and case.status != "fail" and marker.name != "benchmarks":
+                    if options.counts_absences(self._config, {*marked, *devices}):
+                        self._absent[replace(case, cases=0), check] += case.cases
+                    continue
                 marks = [getattr(pytest.mark, known) for known in devices]
                 parameters.append(pytest.param(*check, case, id=prefix + case.id, marks=marks))
-            elif options.counts_absences(self._config, {*marked, *devices}):
-                self._absent[replace(absence, cases=0), check] += absence.cases
         metafunc.parametrize(names, parameters)
 
-    def _cases(self, marker: pytest.Mark) -> Iterator[tuple[str, tuple[str, ...], Case | Training | Absence]]:
+    def _demands(self, marker: pytest.Mark) -> Iterator[tuple[str, tuple[str, ...], Demand]]:
         """What a marker asks for, each with what its test's id begins with and its behaviour check, if any."""
-        plan, selection = self._run.plan, self._run.selection
-        cases: Iterable[Case | Training | Absence]
+        ranked, selection = self._run.plan.ranked, self._run.selection
         if marker.name == "behaves":
             for name in marker.args:
-                required = CHECKS[name]
-                for operator in required.operators:
-                    if required.problems:
-                        cases = plan.measured(name, operator, required.problems, required.dtypes, required.lacks)
-                    else:
-                        cases = plan.behaviour(name, operator, required.paths)
-                    yield from ((f"{name}-{operator}-", (name,), case) for case in cases)
-            return
-        if marker.name == "verifies":
-            cases = plan.cases(marker.args[0], marker.kwargs.get("when"))
+                for demand in CHECKS[name].demands(ranked):
+                    yield f"{name}-{demand.operator}-", (name,), demand
+        elif marker.name == "verifies":
+            yield "", (), Verified(ranked, marker.args[0], marker.kwargs.get("when"))
         elif marker.name == "trains":
-            cases = trainings(plan, marker.args[0]) if TRAINING in selection.distributions else ()
+            yield "", (), Trained(selection, marker.args[0])
         else:
             if self._run.recorded:
                 raise pytest.UsageError("--resume: times are not in records; time again with --overwrite")
@@ -91,36 +82,9 @@ class Collection:
                 from conformance.plugin.timing import Timing  # most runs time nothing
 
                 self._run.timing = Timing(self._run)
-            (operator,), problems = marker.args, marker.kwargs["problems"]
-            if selection.problems is not PROBLEMS:  # a table is none of somebody who names a problem
-                cases = plan.timed(operator, [one for one in selection.problems if takes(operator, one.geometry)])
-            else:
-                level = self._config.getoption("--level")
-                cases = required_cases(plan.timed(operator, problems), problems, level)
-        yield from (("", (), case) for case in cases)
-
-    def _absence(self, case: Case | Training | Absence, check: str = "") -> Absence | None:
-        """What is counted and is no test: nothing is here to run. It was three quarters of the tests of a file with one
-        operator. What is claimed is a test, because it fails."""
-        if isinstance(case, Absence):
-            return case if case.status != "fail" else None
-        if isinstance(case, Training):
-            return None
-        one, v, descriptor = case.implementation, case.variant, case.problem.geometry.descriptor
-        alike = one.name, case.operator.name, descriptor, v.dtype, v.layout
-        if alike not in self._refusals:
-            self._refusals[alike] = ""
-            try:
-                _ = case.kernel
-            except Unsupported as refusal:
-                self._refusals[alike] = str(refusal)
-            except Exception:  # what a predicate raises is the verdict of a test
-                pass
-        claim, reason = self._run.plan.claims.get(one.name), self._refusals[alike]
-        key = Key(case.operator.name, descriptor, v.dtype, v.layout, v.distribution, check, v.storage)
-        if not reason or (claim is not None and key in claim.cases):
-            return None
-        return Absence(one.name, case.operator.name, one.device, "unsupported", reason, 1)
+            by_hand = selection.problems is not PROBLEMS  # a table is none of somebody who names a problem
+            problems = selection.problems if by_hand else marker.kwargs["problems"]
+            yield "", (), Timed(selection, marker.args[0], problems, by_hand)
 
     def arrange(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Drop tests that no case is required for, which pytest would report as skipped, sort the others, and add one

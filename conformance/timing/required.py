@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 
-from conformance.execution.case import Absence, Case
-from conformance.problems import Problem
+from conformance.execution.case import Case
+from conformance.execution.claims import Key
+from conformance.execution.required import Demand, Keys
+from conformance.execution.selection import Selection
+from conformance.implementations.implementation import Implementation, Unsupported
+from conformance.layouts import layouts_of
+from conformance.operators import takes
+from conformance.problems import Problem, Variant
 
 SIMULATED = ("simulator", "emulator")
 """What they take says nothing about the device that they stand for."""
@@ -27,13 +32,33 @@ def required(problem: Problem, device: str, level: str) -> bool:
     return problem.level == "full"
 
 
-def required_cases(
-    cases: Iterable[Case | Absence], problems: Sequence[Problem], level: str
-) -> Iterator[Case | Absence]:
-    """Of the cases of a table; those that cannot run are counted as often as they are required."""
-    for case in cases:
-        if isinstance(case, Case):
-            if required(case.problem, case.implementation.device, level):
-                yield case
-        elif count := sum(required(problem, case.device or "cpu", level) for problem in problems):
-            yield replace(case, cases=count)
+class Timed(Demand):
+    """An operator on problems of a benchmark table: dense fp32 data in the canonical layout.
+
+    Problems that are given `by_hand` are timed on every device and at every level.
+    """
+
+    def __init__(self, asked: Selection, operator: str, problems: Iterable[Problem], by_hand: bool = False) -> None:
+        super().__init__(asked, operator)
+        self._by_hand = by_hand
+        self._problems = [problem for problem in problems if takes(operator, problem.geometry)]
+
+    def require(self, one: Implementation) -> None:
+        """Raises Unsupported where it has no kernel, or its bridge says why a call is not the kernel's time."""
+        super().require(one)
+        if reason := getattr(one.arrays, "untimed", ""):
+            raise Unsupported(f"no time: {reason}")
+
+    def _on(self, device: str) -> list[tuple[int, Problem]]:
+        """Problems with their places in the table."""
+        level, every = self.asked.level, enumerate(self._problems)
+        return [(place, p) for place, p in every if self._by_hand or required(p, device or "cpu", level)]
+
+    def everything(self, device: str) -> tuple[int, Keys]:
+        """Those that the device is timed on; claims know none."""
+        return len(self._on(device)), list
+
+    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Case]:
+        """The same."""
+        for place, problem in self._on(one.device):
+            yield self.case(one, problem, Variant("fp32", layouts_of(problem.geometry.rank)[0], "fixed"), place)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
-from conformance.execution.case import Absence, absence_reason
 from conformance.execution.claims import Key
-from conformance.execution.plan import Plan
+from conformance.execution.required import Demand, Keys, Lacking
+from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.problems import PROBLEMS
 from conformance.training.tables import (
@@ -34,7 +35,7 @@ class Training:
     layout: str
     level: str
     seed: int
-    program: tuple[str, ...]
+    program: tuple[str, ...] = ()
     """The first words of a command that runs the implementation again."""
 
     @property
@@ -49,35 +50,42 @@ class Training:
         return shlex.join([*words, "--seed", str(self.seed), "-k", f"test_{self.configuration.network}"])
 
 
-def trainings(plan: Plan, network: str) -> Iterator[Training | Absence]:
-    """None at a level without it, and where single problems, other operators, distributions or dtypes are asked for."""
-    asked, registry = plan.selection, plan.registry
-    everything = DISTRIBUTION in asked.distributions and "fp32" in asked.dtypes and asked.problems is PROBLEMS
-    if not (network in networks(asked.level) and everything and set(DIRECTIONS) <= set(asked.operators)):
-        return
-    absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
+class Trained(Demand):
+    """A network, trained through every implementation.
 
-    def selected() -> list[Key]:
-        return [Key(OPERATOR, network, "fp32", layout, DISTRIBUTION) for layout in asked.layouts]
+    None at a level without it, and where single problems, other operators, distributions or dtypes are asked for.
+    """
 
-    for one in plan.implementations:
-        unavailable = absence_reason(one)
-        try:
-            layout = "" if unavailable else _layout(one, asked.layouts)
-        except Unsupported as refusal:
-            yield from plan.compared(Absence(one.name, OPERATOR, one.device, "unsupported", str(refusal), 1), selected)
-            continue
-        if unavailable:
-            yield from plan.compared(Absence(one.name, OPERATOR, one.device, "unavailable", unavailable, 1), selected)
-        elif absent:  # whatever is claimed of the kernels
+    def __init__(self, asked: Selection, network: str) -> None:
+        super().__init__(asked, OPERATOR)
+        self._network = network
+
+    @property
+    def is_asked(self) -> bool:
+        asked = self.asked
+        everything = DISTRIBUTION in asked.distributions and "fp32" in asked.dtypes and asked.problems is PROBLEMS
+        return self._network in networks(asked.level) and everything and set(DIRECTIONS) <= set(asked.operators)
+
+    def require(self, one: Implementation) -> None:
+        """Raises Unsupported where a network cannot be trained through it."""
+        _layout(one, self.asked.layouts)
+
+    def everything(self, device: str) -> tuple[int, Keys]:
+        """One training, in any layout."""
+        key = partial(Key, OPERATOR, self._network, "fp32", distribution=DISTRIBUTION)
+        return 1, lambda: [key(layout=layout) for layout in self.asked.layouts]
+
+    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Training | Lacking]:
+        """The training, where packages allow one."""
+        absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
+        if absent:  # whatever is claimed of the kernels
             install = "pip install 'kernel-conformance[torch,train]'"
             reason = f"training needs {', '.join(absent)}, which is not installed ({install})"
-            yield Absence(one.name, OPERATOR, one.device, "unavailable", reason, 1)
+            yield Lacking(reason, 1, status="unavailable")
         else:
-            chosen = configuration(network, asked.level, one.device)
-            yield Training(one, chosen, layout, asked.level, asked.seed, plan.program(one))
-    for stem, reason in registry.unavailable.items():
-        yield from plan.compared(Absence(stem, OPERATOR, "", "unavailable", reason, 1), selected)
+            asked = self.asked
+            chosen = configuration(self._network, asked.level, one.device)
+            yield Training(one, chosen, _layout(one, asked.layouts), asked.level, asked.seed)
 
 
 def _layout(implementation: Implementation, asked: tuple[str, ...]) -> str:

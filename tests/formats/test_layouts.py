@@ -16,6 +16,7 @@ from conformance.diagnosis.arrangements import misreadings
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.case import Absence
 from conformance.execution.claims import Claim, Key
+from conformance.execution.required import Verified
 from conformance.implementations.implementation import ImplementationError, Unsupported
 from conformance.inputs import Expectation, Recipe
 from conformance.layouts import (
@@ -191,7 +192,8 @@ def cases_of(
     one: Implementation, layouts: tuple[str, ...] = LAYOUTS, claims: Any = None, operator: str = "conv_forward"
 ):
     chosen = {"dtypes": ("fp32", "bf16"), "layouts": layouts, "distributions": ("fixed", "special")}
-    return [*standard(one, claims, operators=(operator,), **chosen).cases(operator, None)]
+    plan = standard(one, claims, operators=(operator,), **chosen)
+    return plan.required(Verified(plan.ranked, operator))
 
 
 def declaring(*layouts: str) -> Implementation:

@@ -19,7 +19,8 @@ from conformance import Implementation
 from conformance.__main__ import main
 from conformance.dtypes import DTYPES
 from conformance.execution.case import Absence, Case
-from conformance.execution.plan import DRAWN_PROBLEMS
+from conformance.execution.plan import Plan
+from conformance.execution.required import DRAWN_PROBLEMS, Verified
 from conformance.execution.verify import verify
 from conformance.fuzzing.search import Search
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
@@ -54,8 +55,8 @@ def test_parameters_of_every_table_make_its_problems():
 def test_an_implementation_of_several_ranks_draws_some_of_each():
     one = Implementation("acme")
     one.implements("conv_forward", dtypes=("fp32",), layouts=("nchw", "ncw", "ncdhw"))(right)
-    found = standard(one, layouts=LAYOUTS).drawn("conv_forward", None)
-    ranks = Counter(case.problem.geometry.rank for case in found if isinstance(case, Case))
+    found = drawn_cases(standard(one, layouts=LAYOUTS))
+    ranks = Counter(case.problem.geometry.rank for case in found)
     assert ranks == dict.fromkeys(RANKS, DRAWN_PROBLEMS)
 
 
@@ -88,8 +89,7 @@ def test_a_kernel_without_the_tables_usual_pair_is_verified_on_their_shapes_all_
     """One of fp32 in channels last was run on a third of the problems, and was right on these."""
     one = Implementation("acme")
     one.implements("conv_forward", dtypes=("fp32",), layouts=("nhwc",), when=lambda p: p.n < 9)(right)
-    cases = standard(one, layouts=LAYOUTS).cases("conv_forward", None)
-    taken = (case for case in cases if isinstance(case, Case) and case.variant.layout == "nhwc")
+    taken = (case for case in cases(standard(one, layouts=LAYOUTS)) if case.variant.layout == "nhwc")
     supported = {case.problem.geometry for case in taken}
     tables = (p for p, _ in at_level(PROBLEMS, "standard") if p.geometry.family == "conv" and p.geometry.rank == 2)
     pairs = {p.geometry: {(v.dtype, v.layout, v.storage) for v in p.variants} for p in tables if p.geometry.n < 9}
@@ -103,14 +103,14 @@ def test_a_kernel_that_takes_what_tables_have_gets_nothing_beyond_them():
     tables: dict[str, set[Variant]] = {}
     for problem, variants in at_level(PROBLEMS, "standard"):
         tables.setdefault(problem.name, set()).update(variants)
-    cases = [case for case in plan.cases("conv_forward", None) if isinstance(case, Case)]
-    beyond = [case for case in cases if case.variant not in tables.get(case.problem.name, ())]
+    every = cases(plan)
+    beyond = [case for case in every if case.variant not in tables.get(case.problem.name, ())]
     drawn = [case for case in beyond if case.problem.name not in tables]
     assert len(drawn) == DRAWN_PROBLEMS
     known = [{(v.dtype, v.layout) for v in tables[case.problem.name]} for case in beyond if case not in drawn]
     assert known
     assert not any(("fp32", "nchw") in pairs for pairs in known)
-    assert len({case.id for case in cases}) == len(cases)
+    assert len({case.id for case in every}) == len(every)
 
 
 def acme(kernel: Any, **declared: Any) -> Implementation:
@@ -119,8 +119,12 @@ def acme(kernel: Any, **declared: Any) -> Implementation:
     return one
 
 
-def drawn_cases(one: Implementation) -> list[Case]:
-    return [case for case in standard(one).drawn("conv_forward", None) if isinstance(case, Case)]
+def cases(plan: Plan, operator: str = "conv_forward") -> list[Case]:
+    return [case for case in plan.required(Verified(plan.ranked, operator)) if isinstance(case, Case)]
+
+
+def drawn_cases(plan: Plan, operator: str = "conv_forward") -> list[Case]:
+    return [case for case in cases(plan, operator) if case.problem.name.startswith("drawn.")]
 
 
 def right(x, w, bias, *, stride, padding, dilation, groups):
@@ -146,28 +150,30 @@ def dictionary(x, w, bias, *, stride, padding, dilation, groups):
 def test_a_kernel_that_knows_the_tables_fails_on_what_a_run_draws():
     ends = []
     for kernel in (right, dictionary):
-        cases = [case for case in standard(acme(kernel)).cases("conv_forward", None) if isinstance(case, Case)]
-        of_tables = [case for case in cases if not case.problem.name.startswith("drawn.")]
+        every = cases(standard(acme(kernel)))
+        of_tables = [case for case in every if not case.problem.name.startswith("drawn.")]
         assert [verify(case).status for case in of_tables[::50]] == ["pass"] * len(of_tables[::50])
-        ends.append([verify(case).status for case in cases[len(of_tables) :]])
+        ends.append([verify(case).status for case in every[len(of_tables) :]])
     assert ends == [["pass"] * DRAWN_PROBLEMS, ["fail"] * DRAWN_PROBLEMS]
 
 
 def test_an_implementation_draws_what_it_takes_or_is_counted_as_unsupported():
     takes_one = acme(right, when=lambda p: p.r == p.s == 1 and p.groups == 1)
-    found = drawn_cases(takes_one)
+    found = drawn_cases(standard(takes_one))
     assert found
     assert {(case.problem.geometry.r, case.problem.geometry.groups) for case in found} == {(1, 1)}
-    (absence,) = standard(acme(right, when=lambda p: p.n == 77)).drawn("conv_forward", None)
+    plan = standard(acme(right, when=lambda p: p.n == 77))
+    *_, absence = plan.required(Verified(plan.ranked, "conv_forward"))
     assert isinstance(absence, Absence)
+    assert absence.reason.startswith("takes none of the ")
     assert (absence.status, absence.cases) == ("unsupported", 1)
-    assert not list(standard(takes_one).drawn("conv_backward_data", None))
+    assert not drawn_cases(standard(takes_one), "conv_backward_data")
 
 
 def test_a_waiver_that_a_drawn_problem_does_not_need_is_no_failure():
     one = acme(right)
     one.waive("conv_forward", reason="a", url="https://example.org/1")
-    assert {verify(case).status for case in drawn_cases(one)} == {"pass"}
+    assert {verify(case).status for case in drawn_cases(standard(one))} == {"pass"}
 
 
 def interacting(x, w, bias, *, stride, padding, dilation, groups):
@@ -310,8 +316,7 @@ def test_the_calls_of_a_row_come_in_order():
 
     line = "; ".join(f"conv_forward | n1 c1 h{h} w1 k1 r1 s1 | fp32 nchw fixed | 0" for h in (3, 1, 2))
     plan = standard(acme(kernel), regressions=(rows(line),), level="smoke", problems=())
-    (case,) = plan.cases("conv_forward", None)
-    assert isinstance(case, Case)
+    (case,) = cases(plan)
     assert verify(case).status == "pass"
     assert calls == [3, 1, 2]
 

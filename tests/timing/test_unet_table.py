@@ -29,6 +29,7 @@ from conformance.results.schema import MachineState
 from conformance.timing import machine, table, unet, unet_table
 from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Accuracy, Measurement, Visit, compared
+from conformance.timing.required import Timed
 from conformance.timing.run import Run, TimedKernel
 from conformance.timing.unet_table import Direction
 from conformance.worker import measuring
@@ -382,7 +383,7 @@ def test_the_default_implementations_come_in_order(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(unet, "DEFAULT", ("third", "not-here", "first"))
     plan = unet.planned((), ("conv_forward",), "probes")
     assert list(plan.registry.implementations) == ["third", "first"]
-    cases = plan.timed("conv_forward", unet.UNET)
+    cases = plan.required(Timed(plan.selection, "conv_forward", unet.UNET, by_hand=True))
     assert {case.method for case in cases if isinstance(case, Case)} == {"probes"}
 
 

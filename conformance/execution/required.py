@@ -1,0 +1,243 @@
+"""What is required of an implementation: a pure function of what it declares and of what is demanded.
+
+Read aloud: the operators that an implementation declares, on the problems of the level (a prefix of the ranking), in
+its dtypes and layouts, are its cases. What of them it does not have is counted, with the reason; where that is claimed
+it is a failure.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+from conformance.execution.case import Absence, Case
+from conformance.execution.claims import Claim, Key, compared
+from conformance.execution.declared import Declared
+from conformance.execution.selection import Selection, like_channels_last
+from conformance.execution.share import Ranked
+from conformance.implementations.devices import Unavailable
+from conformance.implementations.implementation import (
+    NOT_IMPLEMENTED,
+    Implementation,
+    ImplementationError,
+    Unsupported,
+)
+from conformance.layouts import GROUPED, is_optional, rank_of
+from conformance.operators import OPERATORS
+from conformance.problems import PROBLEMS, Problem, Variant
+from conformance.problems.drawn import CANDIDATES, candidates
+from conformance.problems.ranking import Row
+from conformance.problems.table import DRAWN
+
+Predicate = Callable[[Any], bool]
+Keys = Callable[[], Sequence[Key]]
+"""What claims call some cases; asked for where there are claims."""
+
+DRAWN_PROBLEMS = 3
+"""Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
+
+
+class Lacking(NamedTuple):
+    """So many cases that an implementation does not have here, and why."""
+
+    reason: str
+    cases: int
+    keys: Keys = list
+    status: str = "unsupported"
+
+
+class Demand(ABC):
+    """What a test asks of every implementation, of one operator."""
+
+    def __init__(self, asked: Selection, operator: str) -> None:
+        self.asked, self.operator = asked, operator
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the selection of the run has it."""
+        return self.operator in self.asked.operators
+
+    def require(self, one: Implementation) -> None:
+        """Raises Unsupported where it does not apply to an implementation."""
+        if not any(kernel.operator == self.operator for kernel in one.kernels):
+            raise Unsupported(NOT_IMPLEMENTED.format(self.operator))
+
+    @abstractmethod
+    def everything(self, device: str) -> tuple[int, Keys]:
+        """How many cases an implementation on a device is without if it cannot be used, and which they may be."""
+
+    @abstractmethod
+    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Any]:
+        """What is to be run of an implementation that can be used, cases or trainings, and what it is `Lacking`."""
+
+    def case(self, one: Implementation, problem: Problem, variant: Variant, place: int = 0) -> Case:
+        """A case of the selection's seed and method."""
+        seed, method = self.asked.seed, self.asked.method
+        return Case(one, OPERATORS[self.operator], problem, variant, seed, method, place=place)
+
+
+def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) -> Iterator[Any]:
+    """What a demand requires of an implementation: cases (or trainings) and absences, the same for the same arguments.
+
+    What `claims` say of the implementation is not to be lost: what is claimed and absent fails.
+    """
+    try:
+        one.require()
+        demand.require(one)
+    except (Unavailable, Unsupported) as absence:
+        yield from absent(one.name, one.device, demand, absence, claims)
+        return
+    for each in demand.cases(one, frozenset[Key]().union(*(claim.cases for claim in claims))):
+        if isinstance(each, Lacking):
+            lacking = Absence(one.name, demand.operator, one.device, each.status, each.reason, each.cases)
+            yield from compared(lacking, claims, each.keys() if claims else ())
+        else:
+            yield each
+
+
+def absent(
+    name: str, device: str, demand: Demand, reason: Unavailable | Unsupported, claims: Sequence[Claim]
+) -> Iterator[Absence]:
+    """All that a demand requires of an implementation that cannot be used for it; or of a file that cannot be imported
+    here, of which nobody knows the device."""
+    status = "unavailable" if isinstance(reason, Unavailable) else "unsupported"
+    count, selected = demand.everything(device)
+    found = Absence(name, demand.operator, device, status, str(reason), count)
+    yield from compared(found, claims, selected() if claims else ())
+
+
+class Verified(Demand):
+    """Right results on the problems for which `when(geometry)` holds."""
+
+    def __init__(self, ranked: Ranked, operator: str, when: Predicate | None = None) -> None:
+        super().__init__(ranked.asked, operator)
+        self.ranked, self._when = ranked, when or (lambda geometry: True)
+
+    @cached_property
+    def _level(self) -> list[Row]:
+        """The rows of the level in the dtypes and layouts that are asked for."""
+        rows, listed, *_ = self.ranked.rows(self.operator)
+        here = ((p, variants) for p, variants in rows[:listed] if self._when(p.geometry))
+        return [(p, found) for p, variants in here if (found := tuple(filter(self.asked.includes, variants)))]
+
+    @cached_property
+    def _alike(self) -> list[list[Row]]:
+        """The same, a case a row, those of one layout and storage together."""
+        alike = defaultdict[tuple[str, str], list[Row]](list)
+        for problem, variants in self._level:
+            for variant in variants:
+                alike[variant.layout, variant.storage].append((problem, (variant,)))
+        return [*alike.values()]
+
+    @cached_property
+    def _usual(self) -> int:
+        return sum(self._counts(v.layout) for _, variants in self._level for v in variants)
+
+    def everything(self, device: str) -> tuple[int, Keys]:
+        """The cases of the level."""
+        return self._usual, partial(keys, self.operator, self._level)
+
+    def _counts(self, layout: str) -> bool:
+        """Whether whoever does not declare a layout is said to be without it: one that is for those who declare it, of
+        many, would fill everybody's totals. Where it is asked for by name it is what the run is about."""
+        return not (is_optional(layout) and self.asked.every_layout)
+
+    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Case | Lacking]:
+        """Of its share of the ranking, of regression tables, and of problems that no table has."""
+        declared = self.ranked.declared(one, self.operator)
+        missing = defaultdict[str, list[Row]](list)
+        for rows in self._alike:  # what there is in no case is said once, not for each
+            _, (variant,) = rows[0]
+            absence = declared.lacks(variant)
+            if absence is not None:
+                counts = self._counts(variant.layout) or variant.layout in declared.layouts
+                said = [(p, (v,)) for p, (v,) in rows if counts or key_of(self.operator, p, v) in claimed]
+                missing[str(absence)] += said
+        for reason, lacking in missing.items():
+            yield Lacking(reason, len(lacking), partial(keys, self.operator, lacking))
+
+        shares = zip(self.ranked.rows(self.operator).rows, self.ranked.share(declared), strict=True)
+        of_ranking = (
+            self.case(one, problem, variant, place)
+            for place, ((problem, _), share) in enumerate(shares)
+            if share and self._when(problem.geometry)
+            for variant in share
+            if not declared.lacks(variant)
+        )
+        yield from with_kernel(declared, chain(of_ranking, self._regressions(one)), claimed)
+        if self.asked.level != "smoke" and self.asked.problems is PROBLEMS:
+            yield from self._drawn(declared)
+
+    def _regressions(self, one: Implementation) -> Iterator[Case]:
+        """The lines of regression tables that end in the operator, each after the calls that stand before it."""
+        for rows in self.asked.regressions:
+            if rows[-1].operator == self.operator and self._when(rows[-1].geometry):
+                *before, case = (
+                    Case(
+                        one, OPERATORS[row.operator], Problem(f"{DRAWN}{row.name}", row.geometry, "smoke", ()),
+                        row.variant, row.seed, self.asked.method,
+                    )
+                    for row in rows
+                )  # fmt: skip
+                yield replace(case, after=tuple(before))
+
+    def _drawn(self, declared: Declared) -> Iterator[Case | Lacking]:
+        """What no table has: the first problems drawn from the seed that it takes, in each number of dimensions.
+
+        A kernel that knows the tables, and is right on nothing else, is detected here.
+        """
+        asked, offered, given, behind = self.asked, 0, 0, len(self.ranked.rows(self.operator).rows)
+        for rank in CANDIDATES:
+            own = any(rank_of(layout) == rank for layout in declared.layouts)
+            left = DRAWN_PROBLEMS if own else 0
+            for problem, variants in candidates(self.operator, asked.seed, rank) if left else ():
+                if not self._when(problem.geometry):
+                    continue
+                others = like_channels_last(problem, variants, (*GROUPED, *asked.declared))
+                wanted = [variant for variant in (*variants, *others) if asked.includes(variant)]
+                offered += bool(wanted)
+                variant = next((v for v in wanted if declared.takes(problem, v)), None)
+                if variant is not None:
+                    yield self.case(declared.implementation, problem, variant, behind)
+                    given, left = given + 1, left - 1
+                if not left:
+                    break
+        if offered and not given:
+            yield Lacking(f"takes none of the {offered} problems drawn from seed {asked.seed}", 1)
+
+
+def with_kernel(
+    declared: Declared, cases: Iterable[Case], claimed: frozenset[Key], check: str = ""
+) -> Iterator[Case | Lacking]:
+    """The cases that there is a kernel for, and how many there is none for. Of those a claimed one is run, and fails;
+    and one whose predicate raises, which is its verdict."""
+    refused = Counter[str]()
+    for case in cases:
+        v = case.variant
+        try:
+            declared.kernel(case.problem.geometry, v.dtype, v.layout)
+        except Unsupported as refusal:
+            if not claimed or key_of(declared.operator, case.problem, v, check) not in claimed:
+                refused[str(refusal)] += 1
+                continue
+        except ImplementationError:
+            pass
+        yield case
+    for reason, count in refused.items():
+        yield Lacking(reason, count)
+
+
+def keys(operator: str, rows: Iterable[Row], check: str = "") -> list[Key]:
+    """What claims call the variants of rows."""
+    return [key_of(operator, problem, variant, check) for problem, variants in rows for variant in variants]
+
+
+def key_of(operator: str, problem: Problem, variant: Variant, check: str = "") -> Key:
+    """What claims call a case; two names of one problem are two cases."""
+    v = variant
+    return Key(operator, problem.geometry.descriptor, v.dtype, v.layout, v.distribution, check, v.storage)
