@@ -16,8 +16,8 @@ from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
 from conformance.implementations.devices import DEVICES, missing
 from conformance.problems import LAYOUTS, PROBLEMS
-from conformance.training.required import Trained
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION
+from conformance.training.training_demand import TrainingDemand
 from tests.conftest import TINY, Project, no_traceback_of_ours
 
 pytest_plugins = ["pytester"]
@@ -361,5 +361,9 @@ def test_a_claimed_training_is_lost_with_its_kernels(tmp_path: Path):
     key = Key("training", "digits", "fp32", "nchw", DISTRIBUTION)
     claim = Claim("acme", file, tmp_path / "acme.claims.json", "cpu", (), {}, frozenset({key}))
     plan = Plan(selection, tmp_path, {"acme": claim})
-    assert [getattr(absence, "status", "") for absence in plan.required(Trained(selection, "digits"))] == ["fail"]
-    assert [getattr(absence, "status", "") for absence in plan.required(Trained(selection, "unet"))] == ["unsupported"]
+    assert [getattr(absence, "status", "") for absence in plan.required(TrainingDemand(selection, "digits"))] == [
+        "fail"
+    ]
+    assert [getattr(absence, "status", "") for absence in plan.required(TrainingDemand(selection, "unet"))] == [
+        "unsupported"
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from conformance.reporting.evidence import Evidence, said
+from conformance.reporting.evidence import RunEvidence, said
 from conformance.reporting.groups import group
 from conformance.results import schema
 from tests.report_samples import as_read, failed, sample
@@ -26,7 +26,7 @@ def run(wrong: Any, **changes: Any) -> list[schema.Record]:
 
 
 def line(records: list[schema.Record]) -> str:
-    return said(Evidence(records).where(group(records)[0]))
+    return said(RunEvidence(records).where(group(records)[0]))
 
 
 def test_the_condition_is_said_with_its_counts():
@@ -45,14 +45,14 @@ def test_other_kinds_of_failure_are_no_evidence():
         as_read(sample(status="error", reason="raised ValueError: no", checks={}, descriptor="n1 c4 h5 w5 k8 r1 s1"))
     ]
     kept = next(one for one in group([*records, *others]) if one.smallest.status == "fail")
-    assert said(Evidence([*records, *others]).where(kept)) == line(records) != ""
+    assert said(RunEvidence([*records, *others]).where(kept)) == line(records) != ""
 
 
 def test_inputs_that_may_hide_a_mistake_are_no_evidence():
     """A case on impulses that passes does not make the condition another one."""
     hidden = run(lambda text, dtype: False, distribution="impulse")
     records = run(lambda text, dtype: "n2" in text)
-    assert said(Evidence([*records, *hidden]).where(group(records)[0])) == line(records)
+    assert said(RunEvidence([*records, *hidden]).where(group(records)[0])) == line(records)
 
 
 def test_nothing_is_said_of_few_failures_and_of_what_fails_everywhere():

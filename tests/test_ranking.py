@@ -17,7 +17,7 @@ from conformance.dtypes import DTYPES
 from conformance.execution import share
 from conformance.execution.case import Absence, Case
 from conformance.execution.declared import Declared
-from conformance.execution.required import Verified, required
+from conformance.execution.required import VerificationDemand, required
 from conformance.execution.selection import Selection
 from conformance.execution.share import Budget, Ranked, Rows, budget
 from conformance.implementations.bridges import jax_arrays, jax_neuron_arrays, torch_neuron_arrays
@@ -143,9 +143,9 @@ def test_what_is_required_of_one_is_the_same_whoever_else_is_there():
     little.implements("conv_forward", dtypes=("bf16",), layouts=("nchw",), when=lambda p: p.n == 77)(
         lambda *given: None
     )
-    together = Verified(ranked_at("standard", "conv_forward"), "conv_forward")
+    together = VerificationDemand(ranked_at("standard", "conv_forward"), "conv_forward")
     for one in (much, little, much):
-        alone = Verified(ranked_at("standard", "conv_forward"), "conv_forward")
+        alone = VerificationDemand(ranked_at("standard", "conv_forward"), "conv_forward")
         first, second = ([compared(each) for each in required(one, demand)] for demand in (together, alone))
         assert first == second
         assert len({*first}) == len(first) > 3

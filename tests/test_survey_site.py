@@ -19,7 +19,7 @@ pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.tables import Digest
 from conformance.survey import changes, model, site
-from conformance.survey.changes import Environment, parted
+from conformance.survey.changes import SurveyedEnvironment, parted
 from conformance.survey.model import Survey, Surveyed, SurveyError
 from tests.report_samples import absent, broken, checked, failed, sample, waived, written
 from tests.test_report_page import HOSTILE, Parsed
@@ -53,10 +53,12 @@ def survey(folder: Path, held: Iterable[tuple[Surveyed, Records]], **rest: Any) 
     return folder
 
 
-def opened(tmp_path: Path, held: Iterable[tuple[Surveyed, Records]]) -> list[Environment]:
+def opened(tmp_path: Path, held: Iterable[tuple[Surveyed, Records]]) -> list[SurveyedEnvironment]:
     """The environments of a survey, without a site."""
     return [
-        Environment(surveyed, surveyed.name, Digest(load([written(tmp_path / f"{surveyed.name}.jsonl", records)])))
+        SurveyedEnvironment(
+            surveyed, surveyed.name, Digest(load([written(tmp_path / f"{surveyed.name}.jsonl", records)]))
+        )
         for surveyed, records in held
     ]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conformance import suites
-from conformance.checks import required
+from conformance.checks import behaviour_demand
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.problems import PROBLEMS, at_level, of_section, table
@@ -40,10 +40,13 @@ def suite_marks(kind: str) -> list[pytest.Mark]:
 
 
 def test_suites_collect_every_operator_check_and_network_once():
-    kinds = {name: (required.dense, required.grouped) if name in CONVOLUTIONS else (None,) for name in OPERATORS}
+    kinds = {
+        name: (behaviour_demand.dense, behaviour_demand.grouped) if name in CONVOLUTIONS else (None,)
+        for name in OPERATORS
+    }
     every = Counter((name, when) for name, conditions in kinds.items() for when in conditions)
     assert Counter((mark.args[0], mark.kwargs.get("when")) for mark in suite_marks("verifies")) == every
-    assert sorted(name for mark in suite_marks("behaves") for name in mark.args) == sorted(required.CHECKS)
+    assert sorted(name for mark in suite_marks("behaves") for name in mark.args) == sorted(behaviour_demand.CHECKS)
     assert {mark.args[0] for mark in suite_marks("trains")} == set(networks("standard"))
 
 

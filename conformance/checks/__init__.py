@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.checks.required import CHECKS
+from conformance.checks.behaviour_demand import CHECKS
 from conformance.checks.sample import check_behaviour
 
 __all__ = ["CHECKS", "check_behaviour"]

@@ -111,7 +111,7 @@ def absent(
     yield from compared(found, claims, selected() if claims else ())
 
 
-class Verified(Demand):
+class VerificationDemand(Demand):
     """Right results on the problems for which `when(geometry)` holds."""
 
     def __init__(self, ranked: Ranked, operator: str, when: Predicate | None = None) -> None:

@@ -81,7 +81,7 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
 
 
 @dataclass(slots=True)
-class Call:
+class VerifiedCall:
     """A kernel's call on a case, with operands stored as the invocation says, and what is known of it so far."""
 
     case: Case
@@ -103,7 +103,7 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     bridge = case.implementation.arrays
     invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout, stored)
     verdict.contract = kernel.contract
-    call = Call(case, verdict, tensors, kernel, invocation, kernel.contract.on(geometry))
+    call = VerifiedCall(case, verdict, tensors, kernel, invocation, kernel.contract.on(geometry))
     for guard in BEFORE_THE_CALL:
         guard(call)
     call.expected = expected = tensors.expected = _drawn(case, verdict)
@@ -142,7 +142,7 @@ def _drawn(case: Case, verdict: Verdict) -> Expectation:
     return expected
 
 
-def _fetched(call: Call, results: Sequence[Any]) -> Arrays:
+def _fetched(call: VerifiedCall, results: Sequence[Any]) -> Arrays:
     """Results on the host. Raises KernelFailure for malformed ones, with the mistake that gives their shapes."""
     try:
         with call.verdict.timed("transfer"):
@@ -155,13 +155,13 @@ def _fetched(call: Call, results: Sequence[Any]) -> Arrays:
         raise KernelFailure(str(error), cause) from None
 
 
-def require_declared(call: Call) -> None:
+def require_declared(call: VerifiedCall) -> None:
     """A kernel is not failed for what its contract leaves open. Raises Unsupported."""
     if exempt := call.contract.exempts(call.case.variant.distribution, call.case.variant.dtype):
         raise Unsupported(exempt)
 
 
-def require_one_result(call: Call) -> None:
+def require_one_result(call: VerifiedCall) -> None:
     """Sparse data is compared for equality, which rounded sums would fail. Raises Unsupported."""
     variant, model = call.case.variant, call.case.operator.errors(call.invocation.geometry)
     exact = model.exact_on_integers and call.contract.exact_on_integers(variant.dtype)
@@ -169,7 +169,7 @@ def require_one_result(call: Call) -> None:
         raise Unsupported("sparse data has no one result in the declared arithmetic")
 
 
-def require_memory(call: Call) -> None:
+def require_memory(call: VerifiedCall) -> None:
     """What the machine cannot hold would end the judge, and lose other verdicts. Raises InsufficientMemoryError."""
     case, geometry = call.case, call.invocation.geometry
     each = PROBED if by_probes(case.recipe, case.method) else EXACT
@@ -189,7 +189,7 @@ def require_memory(call: Call) -> None:
         raise InsufficientMemoryError(f"needs {needs} of memory; {has} are available")
 
 
-def require_right(call: Call) -> None:
+def require_right(call: VerifiedCall) -> None:
     """Wrong results, whatever else the call has done. Raises KernelFailure with the mistake that explains them."""
     verdict, kernel = call.verdict, call.kernel
     failed = [judgement.explain() for judgement in verdict.judgements if not judgement.passed]
@@ -205,23 +205,23 @@ def require_right(call: Call) -> None:
     raise KernelFailure("\n".join([*failed, *call.changed]), cause)
 
 
-def require_inputs_untouched(call: Call) -> None:
+def require_inputs_untouched(call: VerifiedCall) -> None:
     """A kernel that writes to its inputs, or returns their memory, is right once. Raises BehaviourError."""
     if call.changed:
         raise BehaviourError("\n".join(call.changed))
 
 
-def require_memory_untouched(call: Call) -> None:
+def require_memory_untouched(call: VerifiedCall) -> None:
     """Writes beyond a view reach memory that nobody fetches. Raises KernelFailure."""
     call.invocation.require_untouched(call.memories)
 
 
-def require_adequate_contract(call: Call) -> None:
+def require_adequate_contract(call: VerifiedCall) -> None:
     """A contract that allows anything passes anything. Raises KernelFailure."""
     require_adequate(call.case)
 
 
-def require_more_than_zeros(call: Call) -> None:
+def require_more_than_zeros(call: VerifiedCall) -> None:
     """Zeros within the limits of every output would pass here: no kernel is told from one that does nothing. Raises
     Unsupported."""
     if {judgement.zeros for judgement in call.verdict.judgements} in ({"allowed"}, {"allowed", "right"}):
@@ -229,8 +229,8 @@ def require_more_than_zeros(call: Call) -> None:
         raise Unsupported(f"the declared contract allows zeros here ({declared})")
 
 
-BEFORE_THE_CALL: tuple[Callable[[Call], None], ...] = (require_declared, require_one_result, require_memory)
-AFTER_THE_CALL: tuple[Callable[[Call], None], ...] = (
+BEFORE_THE_CALL: tuple[Callable[[VerifiedCall], None], ...] = (require_declared, require_one_result, require_memory)
+AFTER_THE_CALL: tuple[Callable[[VerifiedCall], None], ...] = (
     require_right,
     require_inputs_untouched,
     require_memory_untouched,

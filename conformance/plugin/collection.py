@@ -12,7 +12,7 @@ import pytest
 from conformance.checks import CHECKS
 from conformance.checks.state import calls_are_right_later
 from conformance.execution.case import Absence, Case
-from conformance.execution.required import Demand, Verified
+from conformance.execution.required import Demand, VerificationDemand
 from conformance.execution.status import Verdict
 from conformance.implementations.devices import DEVICES
 from conformance.plugin import options, recording
@@ -21,8 +21,8 @@ from conformance.plugin.session import Session
 from conformance.problems import PROBLEMS
 from conformance.results import build
 from conformance.results.schema import Record
-from conformance.timing.required import Timed
-from conformance.training.required import Trained, Training
+from conformance.timing.timing_demand import TimingDemand
+from conformance.training.training_demand import Training, TrainingDemand
 
 MARKERS = {
     "verifies": "verifies(operator, when): cases of an operator, where when(geometry) holds",
@@ -72,19 +72,19 @@ class Collection:
                 for demand in CHECKS[name].demands(ranked):
                     yield f"{name}-{demand.operator}-", (name,), demand
         elif marker.name == "verifies":
-            yield "", (), Verified(ranked, marker.args[0], marker.kwargs.get("when"))
+            yield "", (), VerificationDemand(ranked, marker.args[0], marker.kwargs.get("when"))
         elif marker.name == "trains":
-            yield "", (), Trained(selection, marker.args[0])
+            yield "", (), TrainingDemand(selection, marker.args[0])
         else:
             if self._run.recorded:
                 raise pytest.UsageError("--resume: times are not in records; time again with --overwrite")
             if self._run.timing is None:
-                from conformance.plugin.timing import Timing  # most runs time nothing
+                from conformance.plugin.timing import TimingRun  # most runs time nothing
 
-                self._run.timing = Timing(self._run)
+                self._run.timing = TimingRun(self._run)
             by_hand = selection.problems is not PROBLEMS  # a table is none of somebody who names a problem
             problems = selection.problems if by_hand else marker.kwargs["problems"]
-            yield "", (), Timed(selection, marker.args[0], problems, by_hand)
+            yield "", (), TimingDemand(selection, marker.args[0], problems, by_hand)
 
     def arrange(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Drop tests that no case is required for, which pytest would report as skipped, sort the others, and add one

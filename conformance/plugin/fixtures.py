@@ -21,7 +21,7 @@ from conformance.plugin.session import SESSION
 from conformance.results import build
 from conformance.results.claims import enforced
 from conformance.results.schema import Record
-from conformance.training.required import Training
+from conformance.training.training_demand import Training
 
 
 @pytest.fixture

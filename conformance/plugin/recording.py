@@ -22,9 +22,9 @@ from conformance.results import build
 from conformance.results.reading import RecordError, earlier, lines, shown
 from conformance.results.schema import SCHEMA, AnyRecord, Attempt, Record, TrainingRecord, TrainingRun
 from conformance.results.writing import Records, RecordsError, encode, require_creatable
-from conformance.training.required import Training
 from conformance.training.tables import DISTRIBUTION as TRAINING
 from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
+from conformance.training.training_demand import Training
 
 PROPERTY = "conformance"
 """Name of the user property of a test that carries its record, as a JSON line."""

@@ -32,7 +32,7 @@ from conformance.results.writing import RecordsError
 
 if TYPE_CHECKING:
     from conformance.plugin.environment import Invalid
-    from conformance.plugin.timing import Timing
+    from conformance.plugin.timing import TimingRun
 
 
 class Session:
@@ -56,7 +56,7 @@ class Session:
         self.compiling.workers = self.workers
         self.asked = False
         """Whether any test is here to verify something."""
-        self.timing: Timing | None = None
+        self.timing: TimingRun | None = None
         """Where benchmarks were collected."""
         self.records = None if self.is_worker else recording.opened(config, self.selection)
         self.recorded = recording.recorded(config, self.records)

@@ -18,7 +18,7 @@ from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.plugin import options
 from conformance.plugin.recording import CATEGORIES
 from conformance.reporting import command, terminal, training
-from conformance.reporting.evidence import Evidence, said
+from conformance.reporting.evidence import RunEvidence, said
 from conformance.reporting.groups import amount, described, group
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.table import many
@@ -45,7 +45,7 @@ class Summary:
         """Those that are listed."""
         self._failed: list[tuple[Record, Any]] = []
         """With pytest's report."""
-        self._evidence = Evidence()
+        self._evidence = RunEvidence()
         self._counted: list[tuple[Record, int]] = []
         """Records, with the number of their cases that pytest counts no report of."""
         self._reported = 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from conformance.plugin.session import Session
 
 
-class Timing:
+class TimingRun:
     """What a run times, from the first benchmark that is collected on."""
 
     def __init__(self, session: Session) -> None:

@@ -29,7 +29,7 @@ class _Kind(NamedTuple):
 WRONG, PASSED = "wrong", "passed"
 
 
-class Evidence:
+class RunEvidence:
     """The cases of a run that passed or failed, by how they did."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:

@@ -14,8 +14,8 @@ from conformance.implementations.implementation import Implementation, Implement
 from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import Variant, typed
 from conformance.results.schema import Attempt, CheckRecord, Record, TrainingRecord
-from conformance.training.required import Training
 from conformance.training.tables import configuration
+from conformance.training.training_demand import Training
 
 PROGRAMS = (["pytest"], ["conformance", "run"])
 _problem = lru_cache(1 << 14)(typed)

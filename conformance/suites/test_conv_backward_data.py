@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.checks.required import dense
+from conformance.checks.behaviour_demand import dense
 
 
 @pytest.mark.verifies("conv_backward_data", when=dense)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.checks.required import grouped
+from conformance.checks.behaviour_demand import grouped
 
 
 @pytest.mark.verifies("conv_forward", when=grouped)

@@ -26,7 +26,7 @@ Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Environment:
+class SurveyedEnvironment:
     """An environment of a survey, with what its records hold.
 
     slug      its folder in the site: letters, digits and few signs
@@ -104,7 +104,7 @@ class Difference:
         return f"other numbers in {self.differing:,} of {many(self.shared, 'case')}"
 
 
-def differences(environments: Iterable[Environment]) -> Iterator[Difference]:
+def differences(environments: Iterable[SurveyedEnvironment]) -> Iterator[Difference]:
     """Of each variant of the usual version from its base: that of its own environment, if there is one, else that of
     most cases."""
     held: defaultdict[Key, list[Record]] = defaultdict(list)
@@ -153,7 +153,7 @@ class Change:
     operator: str
     dtype: str
     failure: str
-    environment: Environment
+    environment: SurveyedEnvironment
     place: int | None
     records: tuple[Record, ...] = ()
 
@@ -163,16 +163,16 @@ class Change:
         return self.kind.startswith("broken")
 
 
-def histories(environments: Sequence[Environment]) -> dict[str, list[Environment]]:
+def histories(environments: Sequence[SurveyedEnvironment]) -> dict[str, list[SurveyedEnvironment]]:
     """Engines of which several versions were asked for -> an environment of each, that of most cases, the oldest
     version first."""
-    found: defaultdict[str, dict[str, Environment]] = defaultdict(dict)
+    found: defaultdict[str, dict[str, SurveyedEnvironment]] = defaultdict(dict)
     for environment in sorted(environments, key=lambda one: one.plain.total()):
         found[environment.surveyed.engine][environment.surveyed.version] = environment
     return {engine: ordered([*held.values()]) for engine, held in sorted(found.items()) if len(held) > 1}
 
 
-def ordered(environments: Sequence[Environment]) -> list[Environment]:
+def ordered(environments: Sequence[SurveyedEnvironment]) -> list[SurveyedEnvironment]:
     """In order of versions; of their texts where one is no version."""
     try:
         return sorted(environments, key=lambda environment: Version(environment.version))
@@ -180,10 +180,10 @@ def ordered(environments: Sequence[Environment]) -> list[Environment]:
         return sorted(environments, key=lambda environment: environment.version)
 
 
-def changes(history: Sequence[Environment]) -> list[Change]:
+def changes(history: Sequence[SurveyedEnvironment]) -> list[Change]:
     """Cases whose status changes between versions, grouped; a case that a version lacks is compared with the version
     before that. What is broken comes first, then what most cases have."""
-    seen: defaultdict[Key, list[tuple[Environment, Record]]] = defaultdict(list)
+    seen: defaultdict[Key, list[tuple[SurveyedEnvironment, Record]]] = defaultdict(list)
     for environment in history:
         if environment.digest is not None:
             for record in (verdict.record for verdict in environment.digest.results.verdicts):
@@ -207,7 +207,7 @@ def _size(record: Record) -> tuple[int, str, str]:
     return len(record.descriptor), record.descriptor, record.command
 
 
-def _failure(environment: Environment, record: Record) -> tuple[str, int | None]:
+def _failure(environment: SurveyedEnvironment, record: Record) -> tuple[str, int | None]:
     """The group of a failure: its words and its place; of another record, why it did not pass."""
     assert environment.digest is not None
     found = environment.digest.grouped.get(id(record))

@@ -27,7 +27,7 @@ from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table, many
 from conformance.results.schema import VERIFIED
 from conformance.survey import model
-from conformance.survey.changes import FAILING, Change, Environment, changes, differences, histories, parted
+from conformance.survey.changes import FAILING, Change, SurveyedEnvironment, changes, differences, histories, parted
 from conformance.survey.model import Survey, Surveyed, SurveyError
 
 TITLE = "Conformance of convolution, pooling and batch normalisation"
@@ -48,21 +48,21 @@ def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
     The first page is written last, so that its links lead somewhere.
     """
     survey = model.read(folder)
-    environments: list[Environment] = []
-    sources: dict[Environment, ResultsFile] = {}
+    environments: list[SurveyedEnvironment] = []
+    sources: dict[SurveyedEnvironment, ResultsFile] = {}
     copies: dict[str, bytes] = {}
     taken = {RECORDS, PAGE}
     for one in survey.environments:
         slug = _slug(one.name, taken)
-        environment = Environment(one, slug)
+        environment = SurveyedEnvironment(one, slug)
         if one.records:
             try:
                 source = _source(one, folder)
-                environment = Environment(one, slug, Digest(merged([source])), tuple(source.errors))
+                environment = SurveyedEnvironment(one, slug, Digest(merged([source])), tuple(source.errors))
                 sources[environment] = source
                 copies[f"{slug}.jsonl.gz"] = gzip.compress((folder / one.records).read_bytes(), mtime=0)
             except (OSError, ReportError, SurveyError) as error:
-                environment = Environment(one, slug, notices=(str(error),))
+                environment = SurveyedEnvironment(one, slug, notices=(str(error),))
         environments.append(environment)
     try:
         write(out / RECORDS, copies)
@@ -97,7 +97,9 @@ def _slug(name: str, taken: set[str]) -> str:
     return slug
 
 
-def _page(survey: Survey, environments: Sequence[Environment], sources: dict[Environment, ResultsFile]) -> str:
+def _page(
+    survey: Survey, environments: Sequence[SurveyedEnvironment], sources: dict[SurveyedEnvironment, ResultsFile]
+) -> str:
     """The page of all engines in their usual version. Where several environments have a case, that of most cases
     stands: a variant's environment has few of its base."""
     usual = [one for one in environments if one.digest and not one.surveyed.version]
@@ -149,7 +151,7 @@ def again(survey: Survey) -> str:
     return shlex.join([*words, "--level", survey.level, "--seed", str(survey.seed)])
 
 
-def _environment(environment: Environment) -> dict[str, Any]:
+def _environment(environment: SurveyedEnvironment) -> dict[str, Any]:
     one = environment.surveyed
     return {
         "name": one.name,
@@ -161,12 +163,12 @@ def _environment(environment: Environment) -> dict[str, Any]:
     }
 
 
-def _variants(environments: Iterable[Environment]) -> Table | None:
+def _variants(environments: Iterable[SurveyedEnvironment]) -> Table | None:
     rows = tuple((one.name, one.words, f"{one.broken:,}") for one in differences(environments))
     return Table("Variants", ("variant", "beside its base", "fail only here"), rows, 2) if rows else None
 
 
-def _history(engine: str, history: Sequence[Environment]) -> dict[str, Any]:
+def _history(engine: str, history: Sequence[SurveyedEnvironment]) -> dict[str, Any]:
     found = changes(history)
     rows = tuple((one.version, *(f"{one.plain[status]:,}" for status in STATUSES)) for one in history)
     shown = [_change(one) for one in found[:MAX_CHANGES]]

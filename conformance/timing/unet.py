@@ -25,8 +25,8 @@ from conformance.inputs.manifest import SEED
 from conformance.problems import Problem, of_section
 from conformance.resources import IMPLS
 from conformance.timing import machine, table, unet_table
-from conformance.timing.required import Timed
 from conformance.timing.run import DEFAULT_VISITS, Run, TimedKernel, time_all, visits
+from conformance.timing.timing_demand import TimingDemand
 
 UNET = of_section("conv", "unet")
 DIRECTIONS = {
@@ -132,7 +132,7 @@ def report(plan: Plan, layers: Sequence[Problem], count: int, write: Write, work
         f"{processor()}, {machine.cores()} cores; {versions}",
         f"threads: {threads}; {count} visits to each kernel",
     ]
-    demands = [Timed(plan.selection, operator, layers, by_hand=True) for operator in plan.selection.operators]
+    demands = [TimingDemand(plan.selection, operator, layers, by_hand=True) for operator in plan.selection.operators]
     found = [case for demand in demands for case in plan.required(demand)]
     run = Run([TimedKernel(case) for case in found if isinstance(case, Case)])
     interrupted = False

@@ -2,5 +2,5 @@
 
 `layers` has the drop-in modules and `replace_convolutions`; `audit` verifies every call; the rest is what the suite
 trains. `bridge`, `kernels`, `layers`, `loop`, `models` and `samples` import torch, and run where the kernels do;
-`audit`, `train` and `required` run where results are judged, and import none. `exchange` passes between them.
+`audit`, `train` and `training_demand` run where results are judged, and import none. `exchange` passes between them.
 """

@@ -21,8 +21,8 @@ from conformance.results.schema import SCHEMA, Scores, TrainingRecord, TrainingR
 from conformance.training import exchange
 from conformance.training.audit import Audit
 from conformance.training.exchange import Call, CallTensors, History, Place
-from conformance.training.required import Training
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION, OPERATOR, TrainingConfiguration
+from conformance.training.training_demand import Training
 
 
 class StalledError(KernelFailure):

@@ -16,7 +16,7 @@ from conformance.dtypes import DTYPES
 from conformance.execution.case import Case
 from conformance.execution.plan import Plan
 from conformance.execution.process import Limits
-from conformance.execution.required import Verified
+from conformance.execution.required import VerificationDemand
 from conformance.execution.selection import Selection
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
@@ -41,7 +41,7 @@ class Tried:
     def verdicts(self, name: str, *operators: str, turn: slice = slice(None)) -> Iterator[Verdict]:
         """Of the cases whose turn it is, one after the other, so that a failure can be the last."""
         self.plan.registry.implementations = {name: self.every[name]}
-        demands = (Verified(self.plan.ranked, operator) for operator in operators)
+        demands = (VerificationDemand(self.plan.ranked, operator) for operator in operators)
         planned = chain.from_iterable(map(self.plan.required, demands))
         cases = (case for case in planned if isinstance(case, Case) and (case.variant.storage or not self.stored))
         for case in islice(cases, turn.start, turn.stop, turn.step):

@@ -16,7 +16,7 @@ from conformance.diagnosis.arrangements import misreadings
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.case import Absence
 from conformance.execution.claims import Claim, Key
-from conformance.execution.required import Verified
+from conformance.execution.required import VerificationDemand
 from conformance.implementations.implementation import ImplementationError, Unsupported
 from conformance.inputs import Expectation, Recipe
 from conformance.layouts import (
@@ -193,7 +193,7 @@ def cases_of(
 ):
     chosen = {"dtypes": ("fp32", "bf16"), "layouts": layouts, "distributions": ("fixed", "special")}
     plan = standard(one, claims, operators=(operator,), **chosen)
-    return plan.required(Verified(plan.ranked, operator))
+    return plan.required(VerificationDemand(plan.ranked, operator))
 
 
 def declaring(*layouts: str) -> Implementation:

@@ -20,7 +20,7 @@ from conformance.__main__ import main
 from conformance.dtypes import DTYPES
 from conformance.execution.case import Absence, Case
 from conformance.execution.plan import Plan
-from conformance.execution.required import DRAWN_PROBLEMS, Verified
+from conformance.execution.required import DRAWN_PROBLEMS, VerificationDemand
 from conformance.execution.verify import verify
 from conformance.fuzzing.search import Search
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
@@ -120,7 +120,7 @@ def acme(kernel: Any, **declared: Any) -> Implementation:
 
 
 def cases(plan: Plan, operator: str = "conv_forward") -> list[Case]:
-    return [case for case in plan.required(Verified(plan.ranked, operator)) if isinstance(case, Case)]
+    return [case for case in plan.required(VerificationDemand(plan.ranked, operator)) if isinstance(case, Case)]
 
 
 def drawn_cases(plan: Plan, operator: str = "conv_forward") -> list[Case]:
@@ -163,7 +163,7 @@ def test_an_implementation_draws_what_it_takes_or_is_counted_as_unsupported():
     assert found
     assert {(case.problem.geometry.r, case.problem.geometry.groups) for case in found} == {(1, 1)}
     plan = standard(acme(right, when=lambda p: p.n == 77))
-    *_, absence = plan.required(Verified(plan.ranked, "conv_forward"))
+    *_, absence = plan.required(VerificationDemand(plan.ranked, "conv_forward"))
     assert isinstance(absence, Absence)
     assert absence.reason.startswith("takes none of the ")
     assert (absence.status, absence.cases) == ("unsupported", 1)

@@ -18,7 +18,7 @@ from conformance.operators import FAMILIES, OPERATORS, ORDINARY, takes
 from conformance.problems import PROBLEMS, of_section
 from conformance.timing import machine, rotation, scaling
 from conformance.timing.clock import CheatError
-from conformance.timing.required import LARGE, QUICK, required
+from conformance.timing.timing_demand import LARGE, QUICK, required
 from conformance.worker import memory
 from tests import kernels, kit
 

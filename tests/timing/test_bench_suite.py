@@ -212,7 +212,7 @@ TWO = """
 from dataclasses import replace
 import pytest
 from conformance.problems import typed
-from conformance.timing.required import QUICK
+from conformance.timing.timing_demand import QUICK
 
 TEXTS = ("n1 c2 h4 w4 k2 r3 s3 p1", "n1 c3 h5 w5 k2 r1 s1")
 TINY = tuple(replace(typed(text), name=name) for text, name in zip(TEXTS, sorted(QUICK)))

@@ -29,8 +29,8 @@ from conformance.results.schema import MachineState
 from conformance.timing import machine, table, unet, unet_table
 from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Accuracy, Measurement, Visit, compared
-from conformance.timing.required import Timed
 from conformance.timing.run import Run, TimedKernel
+from conformance.timing.timing_demand import TimingDemand
 from conformance.timing.unet_table import Direction
 from conformance.worker import measuring
 from tests.kit import source
@@ -383,7 +383,7 @@ def test_the_default_implementations_come_in_order(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(unet, "DEFAULT", ("third", "not-here", "first"))
     plan = unet.planned((), ("conv_forward",), "probes")
     assert list(plan.registry.implementations) == ["third", "first"]
-    cases = plan.required(Timed(plan.selection, "conv_forward", unet.UNET, by_hand=True))
+    cases = plan.required(TimingDemand(plan.selection, "conv_forward", unet.UNET, by_hand=True))
     assert {case.method for case in cases if isinstance(case, Case)} == {"probes"}
 
 

@@ -23,7 +23,7 @@ from conformance.execution.workers import Loader, Workers  # noqa: E402
 from conformance.implementations import registry  # noqa: E402
 from conformance.implementations.devices import DEVICES, missing  # noqa: E402
 from conformance.results.reading import decode  # noqa: E402
-from conformance.training import loop, required, samples, train  # noqa: E402
+from conformance.training import loop, samples, train, training_demand  # noqa: E402
 from conformance.training.audit import Audit, BrokenStepError  # noqa: E402
 from conformance.training.exchange import Call, Place  # noqa: E402
 from conformance.training.tables import ACCELERATOR, CPU, TrainingConfiguration, configuration  # noqa: E402
@@ -243,7 +243,7 @@ def test_a_loss_that_does_not_fall_fails(trained: Trained, monkeypatch: pytest.M
 
 
 def test_a_missing_package_makes_training_unavailable(trained: Trained, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(required.NEEDED, "not_installed", "paquet")
+    monkeypatch.setitem(training_demand.NEEDED, "not_installed", "paquet")
     trained.implementation()
     outcome = trained.train()
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})

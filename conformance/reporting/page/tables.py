@@ -8,7 +8,7 @@ from functools import cached_property
 
 from conformance.problems import LEVELS
 from conformance.reporting import accuracy
-from conformance.reporting.evidence import Evidence, said
+from conformance.reporting.evidence import RunEvidence, said
 from conformance.reporting.groups import Group, group
 from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
 from conformance.reporting.table import Table, many
@@ -122,8 +122,8 @@ class Digest:
         return [(row, found) for row in sorted(held) if (found := group(held[row]))]
 
     @cached_property
-    def _evidence(self) -> dict[Row, Evidence]:
-        found: defaultdict[Row, Evidence] = defaultdict(Evidence)
+    def _evidence(self) -> dict[Row, RunEvidence]:
+        found: defaultdict[Row, RunEvidence] = defaultdict(RunEvidence)
         for verdict in self.results.verdicts:
             found[verdict.row].add(verdict.record)
         return found

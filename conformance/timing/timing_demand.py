@@ -32,7 +32,7 @@ def required(problem: Problem, device: str, level: str) -> bool:
     return problem.level == "full"
 
 
-class Timed(Demand):
+class TimingDemand(Demand):
     """An operator on problems of a benchmark table: dense fp32 data in the canonical layout.
 
     Problems that are given `by_hand` are timed on every device and at every level.

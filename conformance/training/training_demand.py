@@ -50,7 +50,7 @@ class Training:
         return shlex.join([*words, "--seed", str(self.seed), "-k", f"test_{self.configuration.network}"])
 
 
-class Trained(Demand):
+class TrainingDemand(Demand):
     """A network, trained through every implementation.
 
     None at a level without it, and where single problems, other operators, distributions or dtypes are asked for.

@@ -89,12 +89,12 @@ class RequiredCheck:
     paths: int | None = None
     require: Callable[[Implementation, str], None] = lambda implementation, operator: None
 
-    def demands(self, ranked: Ranked) -> Iterator[Checked]:
+    def demands(self, ranked: Ranked) -> Iterator[BehaviourDemand]:
         """One of each operator."""
-        yield from (Checked(ranked, self, operator) for operator in self.operators)
+        yield from (BehaviourDemand(ranked, self, operator) for operator in self.operators)
 
 
-class Checked(Demand):
+class BehaviourDemand(Demand):
     """A check on problems of its own in the canonical layout, or on small problems of the tables, where a kernel may go
     different ways."""
 
