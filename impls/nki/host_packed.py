@@ -136,7 +136,9 @@ def _groups(axes: Axes, most: int) -> Iterator[tuple[int, int, int]]:
     """Taps of rows and of columns that are a prefix of the group in every step, whose lattices stay the same; and taps
     of columns for a last row that has no group."""
     rows, columns = axes
-    for high in range(1, min(rows.taps, most) + 1):
+    # a group of one column tap serves the next only if that reads the same lattice
+    alone = columns.taps == 1 or columns.reach % columns.stride == 0
+    for high in range(1, min(rows.taps, most) + 1 if alone else 1):
         if high == rows.taps or high * rows.reach % rows.stride == 0:
             yield high, 1, 1
             if rows.taps % high == 1 and rows.stride * columns.stride == 1:

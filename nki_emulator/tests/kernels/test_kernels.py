@@ -38,6 +38,7 @@ BEYOND = {
     "window 7x7": "n2 c5 h13 w12 k6 r7 s7 u2 p3 b1",
     "window of more taps than a bank": "n1 c2 h30 w30 k3 r28 s20 b1",
     "window wider than a bank": "n1 c1 h2 w530 k2 r1 s520",
+    "window of more rows than are packed, with a stride of columns": "n1 c4 h23 w23 k1 r23 s23 u1x5 p2:0x1:0",
     "output of width 1": "n3 c5 h20 w3 k6 r3 s3 p1x0 b1",
     "output of height 1": "n3 c5 h3 w20 k6 r3 s3 p0x1",
     "output of one pixel": "n5 c6 h3 w3 k7 r3 s3 b1",
