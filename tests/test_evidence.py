@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from conformance.reporting.evidence import RunEvidence, said
 from conformance.reporting.groups import group
 from conformance.results import schema
+from tests.conftest import ROOT
+from tests.kit import source
 from tests.report_samples import as_read, failed, sample
 
 PROBLEMS = [
@@ -66,3 +73,23 @@ def test_two_conditions_are_said_of_two_mistakes():
     found = line(run(lambda text, dtype: "u2" in text or "n2" in text))
     assert "; and where " in found
     assert "none of" not in found
+
+
+def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):
+    """Few cases of smoke fail; with the problems that are drawn for it the condition is the kernel's. The process that
+    writes the summary is none of those that ran the cases."""
+    (tmp_path / "acme.py").write_text(source(body="return y * 2 if groups > 1 and max(stride) > 1 else y"))
+    asked = "--operator conv_forward --layout nchw --distribution fixed --level smoke -p no:cacheprovider -n2"
+    run = subprocess.run(
+        [sys.executable, "-m", "conformance", "run", "acme.py", *asked.split()],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    (line,) = (text for text in run.stdout.splitlines() if text.startswith("fails where"))
+    condition, counts = line.removeprefix("fails where ").split(": ", 1)
+    assert sorted(condition.split(" and ")) == ["groups > 1", "stride of some axis > 1"]
+    found = re.match(r"(\d+) of (\d+) such cases \((\d+) of them drawn\), none of", counts)
+    assert found, line
+    fails, such, drawn = map(int, found.groups())
+    assert such - fails <= 1, "an empty batch hides it"
+    assert fails > drawn > 0
+    assert run.returncode == 1

@@ -193,9 +193,9 @@ class _Search:
                 if own[name] != value:
                     changed = geometry(failing.geometry.family, own | {name: value})
                     yield Tried(changed, failing.variant, failed=False)
-        for dtype in {one.variant.dtype for one in self.tried} - {failing.variant.dtype}:
+        for dtype in sorted({one.variant.dtype for one in self.tried} - {failing.variant.dtype}):
             yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
-        for layout in {*layouts_of(failing.geometry.rank)} - {failing.variant.layout}:
+        for layout in sorted({*layouts_of(failing.geometry.rank)} - {failing.variant.layout}):
             yield Tried(failing.geometry, replace(failing.variant, layout=layout), failed=False)
 
     def _drawn(self, near: Sequence[Tried]) -> Iterator[Tried]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,16 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conformance.execution.case import Case
+from conformance.execution.verify import verify
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
 from conformance.implementations.implementation import NOT_IMPLEMENTED
+from conformance.operators import OPERATORS, takes
 from conformance.plugin import options
 from conformance.plugin.recording import CATEGORIES
+from conformance.problems import Problem, Variant
+from conformance.problems.table import DRAWN
 from conformance.reporting import command, terminal, training
-from conformance.reporting.evidence import RunEvidence, said
-from conformance.reporting.groups import amount, described, group
+from conformance.reporting.evidence import RunEvidence, Verified, said
+from conformance.reporting.groups import Group, amount, described, group
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.table import many
+from conformance.results import build
 from conformance.results.schema import CheckRecord, Record, TrainingRecord
 
 if TYPE_CHECKING:
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
 
 MAX_WHOLE, MAX_GROUPS = 3, 10
 """Groups of an implementation whose smallest case is shown with all that is known of it; groups that are shown."""
+MAX_SECONDS = 5.0
+"""That problems are run for to decide where a group fails."""
 
 
 class Summary:
@@ -162,7 +171,8 @@ class Summary:
             for number, one in enumerate(groups[:MAX_GROUPS], start=1):
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {one.title}: {one.counted}", red=True, bold=True)
-                if condition := said(self._evidence.where(one)):
+                decide = self._decider(one) if number <= MAX_WHOLE and style != "no" else None
+                if condition := said(self._evidence.where(one, decide)):
                     reporter.write_line(condition)
                 if case := described(smallest):
                     reporter.write_line(f"smallest case: {case}")
@@ -174,6 +184,28 @@ class Summary:
                 reporter.write_line(f"and more: {amount(left)}")
         if len(self._failed) > 1 and not self._listed & {"fail", "error"}:
             reporter.write_line("every failing case: --show fail --show error")
+
+    def _decider(self, one: Group) -> Verified | None:
+        """Runs problems of its own that decide where a kernel fails: where kernels have a process of their own, compile
+        nothing for each shape, and the run was not cut short."""
+        run, name = self._run, one.operators[0]
+        if run.workers is None or self.incomplete or one.smallest.check:
+            return None
+        implementation = run.plan.registry.implementations.get(one.implementation)
+        if implementation is None or implementation.compiles_per_shape:
+            return None
+        end, operator, workers = time.monotonic() + MAX_SECONDS, OPERATORS[name], run.workers
+
+        def verified(geometry: Any, variant: Variant) -> Record | None:
+            if time.monotonic() > end or not (takes(name, geometry) and variant.suits(name, geometry)):
+                return None
+            problem = Problem(DRAWN + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
+            case = Case(implementation, operator, problem, variant, run.selection.seed, run.selection.method)
+            verdict = verify(case)
+            workers.conclude(implementation, verdict)
+            return build.record(case, verdict)
+
+        return verified
 
     def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
         """Cases by implementation, operator and reason; operators that are not implemented are in the summary."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from conformance.diagnosis.where import Runs, Tried, Where, where
+from conformance.diagnosis.where import Tried, Where, where
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
 from conformance.reporting.groups import ORDINARY, Group, is_wrong
@@ -27,6 +28,8 @@ class _Kind(NamedTuple):
 
 
 WRONG, PASSED = "wrong", "passed"
+Verified = Callable[[Any, Variant], Record | None]
+"""The record of another problem; None where the kernel does not take it, or there is no more time."""
 
 
 class RunEvidence:
@@ -44,14 +47,15 @@ class RunEvidence:
             variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
             self._known[_kind(record)].append((record.descriptor, variant))
 
-    def where(self, group: Group, runs: Runs | None = None) -> list[Where]:
+    def where(self, group: Group, verified: Verified | None = None) -> list[Where]:
         """The condition, or two, under which the smallest case of a group fails as it does; none where the evidence
-        names none. Groups of one kind share it: a diagnosis does not reach every case of a mistake."""
+        names none; `verified` runs a few problems that decide. Groups of one kind share it: a diagnosis does not reach
+        every case of a mistake."""
         if group.smallest.check or not group.smallest.descriptor:
             return []
         kind = _kind(group.smallest)
         if kind not in self._said:
-            found = where(self._cases(kind), runs)
+            found = where(self._cases(kind), None if verified is None else partial(_fails, kind, verified))
             self._said[kind] = found if sum(one.fails for one in found) >= FEWEST else []
         return self._said[kind]
 
@@ -74,6 +78,14 @@ def _kind(record: Record) -> _Kind:
     return _Kind(record.implementation, record.operator, how)
 
 
+def _fails(kind: _Kind, verified: Verified, geometry: Any, variant: Variant) -> bool | None:
+    """Whether a problem fails as the kind does; None where it says nothing about that."""
+    record = verified(geometry, variant)
+    if record is None or record.status == "pass":
+        return None if record is None else False
+    return True if _kind(record) == kind else None
+
+
 def _comparable(failing: Sequence[Variant]) -> frozenset[str]:
     """The distributions of cases that can be compared: a mistake that shows on ordinary inputs can be hidden by others,
     and what fails on special inputs alone passes on ordinary ones."""
@@ -87,6 +99,8 @@ def said(found: Sequence[Where]) -> str:
     if not found:
         return ""
     conditions = "; and where ".join(f"{one}: {one.fails:,} of {many(one.such, 'such case')}" for one in found)
+    drawn = sum(one.drawn for one in found)
+    conditions += f" ({drawn} of them drawn)" if drawn else ""
     others = f", none of {found[0].others:,} others" if len(found) == 1 and found[0].others else ""
     nearest = f"; passes with {found[0].differs}" if found[0].differs else ""
     return f"fails where {conditions}{others}{nearest}"
