@@ -205,7 +205,7 @@ def test_record_claim_and_command_name_the_storage():
 def test_option_selects_and_refuses(project: Project):
     project.kernel()
     outcome = project.run("--problem", DESCRIPTOR, "--storage=x:crop", "--storage=contiguous", "--dtype=fp32")
-    assert [record.get("storage", "") for record in outcome.records] == ["x:crop", ""]
+    assert {record.get("storage", "") for record in outcome.records} == {"x:crop", ""}
     outcome = project.run("--storage=x:krop")
     assert outcome.exit == 4
     assert "--storage 'x:krop': must be OPERAND:KIND" in outcome.text
