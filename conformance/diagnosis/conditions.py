@@ -27,6 +27,8 @@ CONTRAST = 0.25
 PRICE = 1.1
 """What it costs a condition, in literals, to hold of twice as many passing cases: one more literal takes the few away
 that no mistake hides, and is not worth what it takes of many."""
+FEW = ("window", "stride", "dilation", "padding", "groups")
+"""How the names of sizes begin that have few values, for one of which a kernel may have a path of its own."""
 WIDENED = 400
 """Pairs of literals that a third is added to, those first that hold of the fewest passing cases."""
 
@@ -45,10 +47,12 @@ class Literal(NamedTuple):
     @property
     def weight(self) -> float:
         """How many things it says; of two that say the same of all cases, a feature is plainer than a size, and a size
-        that is always the same plainer than a limit."""
+        that is always the same plainer than a limit. A kernel fails from some size on rather than up to it."""
         if not self.is_size:
             return 2.0 if SAME_AXIS in self.name else 1.1 if self.name in GROUPED else 1.0
-        return 1.2 if self.least == self.most else 1.4
+        if self.least == self.most:
+            return 1.2 if self.name.startswith(FEW) else 1.9
+        return 1.4 if self.most is None else 1.9
 
     def holds(self, traits: Traits) -> bool:
         """Whether it is so in a case; a size that the case does not have is within no limits."""

@@ -231,7 +231,7 @@ class _Search:
         self, condition: Condition, mine: Sequence[Traits], fresh: Sequence[Tried], turn: int
     ) -> Tried | None:
         """In turn: what should fail and has little else that failing cases share; what has all of the condition but one
-        literal; a size in the middle between what passes and what fails."""
+        literal, each literal in turn; a size in the middle between what passes and what fails."""
         if turn % 3 == 0:
             shared = frozenset.intersection(*(one.features for one in mine))
             held = [one for one in fresh if holds(condition, one.traits)]
@@ -241,8 +241,9 @@ class _Search:
             between = [*self._between(limits[0], condition, fresh)]
             middle = sum(one.traits.sizes[limits[0].name] for one in between) / max(1, len(between))
             return min(between, key=lambda one: abs(one.traits.sizes[limits[0].name] - middle), default=None)
-        nearly = (one for one in fresh if sum(x.holds(one.traits) for x in condition) == len(condition) - 1)
-        return next(nearly, None)
+        doubted = condition[turn // 3 % len(condition)]
+        rest = tuple(literal for literal in condition if literal is not doubted)
+        return next((one for one in fresh if holds(rest, one.traits) and not doubted.holds(one.traits)), None)
 
     def _between(self, limit: Literal, condition: Condition, fresh: Iterable[Tried]) -> Iterator[Tried]:
         rest, passes = tuple(one for one in condition if one is not limit), _below(limit, condition, self.tried)

@@ -166,14 +166,16 @@ class Summary:
         style = self._run.config.getoption("tbstyle")
         reporter.section("failures")
         for name, found in groupby(group(record for record, _ in self._failed), key=lambda one: one.implementation):
-            groups = list(found)
+            groups, known = list(found), set[str]()
             reporter.write_line(f"{name}: {amount(groups)}", bold=True)
             for number, one in enumerate(groups[:MAX_GROUPS], start=1):
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {one.title}: {one.counted}", red=True, bold=True)
                 decide = self._decider(one) if number <= MAX_WHOLE and style != "no" else None
-                if condition := said(self._evidence.where(one, decide)):
+                condition = said(self._evidence.where(one, decide))
+                if condition and condition not in known:  # groups of one kind share it
                     reporter.write_line(condition)
+                known.add(condition)
                 if case := described(smallest):
                     reporter.write_line(f"smallest case: {case}")
                 if number <= MAX_WHOLE and style != "no":
