@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from conformance import suites
-from conformance.checks import behaviour_demand
+from conformance import Implementation, suites
+from conformance.checks import behaviour_demand, state
 from conformance.inputs import DISTRIBUTIONS
-from conformance.operators import CONVOLUTIONS, OPERATORS
-from conformance.problems import PROBLEMS, at_level, of_section, table
+from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, sparse
+from conformance.problems import PROBLEMS, at_level, of_section, storage, table, typed
 from conformance.training.tables import networks
+from tests.plans import standard
 
 
 def test_every_distribution_has_a_name_and_a_function():
@@ -48,6 +49,38 @@ def test_suites_collect_every_operator_check_and_network_once():
     assert Counter((mark.args[0], mark.kwargs.get("when")) for mark in suite_marks("verifies")) == every
     assert sorted(name for mark in suite_marks("behaves") for name in mark.args) == sorted(behaviour_demand.CHECKS)
     assert {mark.args[0] for mark in suite_marks("trains")} == set(networks("standard"))
+
+
+BY_FAMILY = {
+    "problems/storage.py, PROBLEMS and ONCE": ({*storage.PROBLEMS, *(family for family, _ in storage.ONCE)}, set()),
+    "problems/storage.py, LARGE": (storage.LARGE, {"conv_requantized"}),
+    "problems/storage.py, ODD": (storage.ODD, {"conv_bn", "conv_requantized"}),
+    "checks/state.py, EQUAL_SHAPES": (state.EQUAL_SHAPES, set()),
+    "checks/behaviour_demand.py, PARTIAL": (
+        {problem.geometry.family for problem in behaviour_demand.PARTIAL},
+        {"conv_requantized"},
+    ),
+    "operators/sparse.py, RULES": ({OPERATORS[name].family for name in sparse.RULES}, {"conv_bn", "conv_requantized"}),
+}
+"""A list that names families -> those it has, and those that it knowingly has not."""
+
+
+@pytest.mark.parametrize("where", BY_FAMILY)
+def test_a_family_is_tested_as_the_others_are(where: str):
+    """What is in no list is tested less, and nothing says so."""
+    named, without = BY_FAMILY[where]
+    assert {*named} | without == {*FAMILIES}, f"add the family to conformance/{where}, or say here that it needs none"
+    assert without.isdisjoint(named)
+
+
+@pytest.mark.parametrize("check", ["outputs_asked_for_alone", "backward_keeps_what_is_declared"])
+def test_who_tries_a_problem_by_hand_gets_no_checks_of_other_families(check: str):
+    counts = []
+    for chosen in (PROBLEMS, (typed("pool n2 c3 h6 w6 r2 s2 u2"),)):
+        ranked = standard(Implementation("acme"), problems=chosen).ranked
+        demands = behaviour_demand.CHECKS[check].demands(ranked)
+        counts.append({OPERATORS[one.operator].family for one in demands if one.everything("cpu")[0]})
+    assert counts[1] == counts[0] & {"avg_pool"} != counts[0]
 
 
 FACTORS = {

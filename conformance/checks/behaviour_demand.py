@@ -30,7 +30,7 @@ from conformance.implementations.implementation import Implementation
 from conformance.layouts import rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.operators.spatial import RANKS
-from conformance.problems import Problem, Variant, at_level, typed
+from conformance.problems import PROBLEMS, Problem, Variant, at_level, typed
 from conformance.problems.ranking import Row
 
 
@@ -115,7 +115,10 @@ class BehaviourDemand(Demand):
     def _rows(self) -> list[Row]:
         """Its own problems at the level asked for; of the tables all that are small."""
         asked, own = self.asked, self.required.problems
-        if own:
+        if own and asked.problems is not PROBLEMS:  # somebody tries problems of one family
+            families = {problem.geometry.family for problem in asked.problems}
+            own = tuple(problem for problem in own if problem.geometry.family in families)
+        if self.required.problems:
             pairs = [(dtype, "nchw") for dtype in self.required.dtypes if asked.wants(dtype, "nchw")]
             problems = [p for p, _ in at_level((p for p in own if takes(self.operator, p.geometry)), asked.level)]
         else:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any
 
 from conformance.diagnosis.conditions import Condition, Literal, Passing, clusters, conditions, holds, weight
@@ -30,6 +31,8 @@ NEAR = 5
 """The smallest failing cases, near which problems are drawn."""
 LOOKED_AT = 64
 """Conditions that a problem shall tell apart."""
+KINDS = ("p", "u", "d", "dil")
+"""Parameters of several numbers: padding, strides, dilations."""
 TELLING = 0.1
 """Least share of the weight of these that a problem must part from the rest to be run for that."""
 
@@ -87,6 +90,8 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
     `cases` are those that failed in one way and those that passed, of one kernel; `runs` runs another problem.
     """
     tried = [*cases]
+    if not any(one.failed and one.geometry.n == 0 for one in tried):
+        tried = [one for one in tried if one.geometry.n]  # an empty batch hides every mistake in results
     if runs is not None:
         search = _Search(tried, runs)
         parts = max(1, len(search.clusters()))
@@ -168,10 +173,12 @@ class _Search:
             return
         mine, left = [*found[place].failing], found[place].conditions
         near = sorted((one for one in self.tried if one.traits in mine), key=lambda one: one.size)[:NEAR]
-        pool = [*self._toggled(near[0]), *self._drawn(near)]
+        pool = [*chain.from_iterable(map(self._toggled, near)), *self._drawn(near)]
         for turn in range(tries):
             fresh = [one for one in pool if (one.geometry.descriptor, one.variant) not in self._known]
-            chosen = self._telling(left, fresh) or self._doubting(left[0], mine, fresh, turn)
+            # in turn: some conditions cannot be told apart, which would leave no problem to doubt the best one by
+            telling = self._telling(left, fresh) if turn % 2 else None
+            chosen = telling or self._doubting(left[0], mine, fresh, turn)
             if chosen is None:
                 continue
             self._known.add((chosen.geometry.descriptor, chosen.variant))
@@ -186,13 +193,14 @@ class _Search:
                 return
 
     def _toggled(self, failing: Tried) -> Iterator[Tried]:
-        """The problem with one parameter at its simplest value, the case in another dtype or layout."""
-        own = parameters(failing.geometry)
-        for name, value in SIMPLEST[failing.geometry.family, failing.geometry.rank].items():
+        """The problem with one parameter at its simplest value, or those of a kind, such as all strides; the case in
+        another dtype or layout."""
+        own, goal = parameters(failing.geometry), SIMPLEST[failing.geometry.family, failing.geometry.rank]
+        for kind in (*KINDS, *own):
+            simplest = {name: goal[name] for name in own if name == kind or name.rstrip("0123456789") == kind}
             with suppress(GeometryError):
-                if own[name] != value:
-                    changed = geometry(failing.geometry.family, own | {name: value})
-                    yield Tried(changed, failing.variant, failed=False)
+                if own | simplest != own:
+                    yield Tried(geometry(failing.geometry.family, own | simplest), failing.variant, failed=False)
         for dtype in sorted({one.variant.dtype for one in self.tried} - {failing.variant.dtype}):
             yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
         for layout in sorted({*layouts_of(failing.geometry.rank)} - {failing.variant.layout}):
@@ -230,11 +238,14 @@ class _Search:
     def _doubting(
         self, condition: Condition, mine: Sequence[Traits], fresh: Sequence[Tried], turn: int
     ) -> Tried | None:
-        """In turn: what should fail and has little else that failing cases share; what has all of the condition but one
-        literal, each literal in turn; a size in the middle between what passes and what fails."""
+        """In turn: what should fail and differs from a failing case in one thing, or has little else that failing cases
+        share; what has all of the condition but one literal, each literal in turn; a size in the middle between what
+        passes and what fails."""
         if turn % 3 == 0:
-            shared = frozenset.intersection(*(one.features for one in mine))
             held = [one for one in fresh if holds(condition, one.traits)]
+            if turn % 2 == 0:  # those that differ in one thing come first
+                return next(iter(held), None)
+            shared = frozenset.intersection(*(one.features for one in mine))
             return max(held, key=lambda one: len(shared - one.traits.features), default=None)
         limits = [literal for literal in condition if literal.least is not None and literal.most is None]
         if turn % 3 == 1 and limits:
