@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from conformance.layouts import layouts_of
+from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
 from conformance.problems.features import AXES, OF_PROBLEM, ON_AXIS, SAME_AXIS, SHARED, Axis, axes, of_variant, pairs
 
@@ -108,6 +109,23 @@ def _on_axes(geometry: Any) -> set[str]:
     for held in per_axis:
         found |= {f"{one.format('an axis')}, {other.format(SAME_AXIS)}" for one, other in pairs(held)}
     return found
+
+
+def parameter(geometry: Any, name: str) -> str:
+    """A number of `conformance.problems.parameters` in words, such as "stride of H" for u0."""
+    names, letter = AXES[geometry.rank], name.rstrip("0123456789")
+    place = int(name[len(letter) :] or 0)
+    if letter == "p":
+        return f"padding {('before', 'after')[place % 2]} {names[place // 2]}"
+    if letter != name:
+        return f"{ {'u': 'stride', 'o': 'output padding'}.get(letter, 'dilation') } of {names[place]}"
+    for what, letters in (("image", IMAGE[geometry.rank]), ("window", WINDOW[geometry.rank])):
+        if name in letters:
+            return f"{what} of {names[letters.index(name)]}"
+    grouped = {"c": "channels of a group", "k": "outputs of a group"} if hasattr(geometry, "groups") else {}
+    known = {"n": "N", "c": "C", "k": "K", "g": "groups"} | grouped
+    meanings = {field.letter: field.meaning.split(" (")[0] for field in geometry.fields}
+    return known.get(name) or meanings.get(name, name)
 
 
 def _sizes(geometry: Any) -> dict[str, int]:

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from conformance.diagnosis.conditions import Condition, Literal, Passing, clusters, conditions, holds, weight
-from conformance.diagnosis.traits import Traits, of_case
+from conformance.diagnosis.traits import Traits, of_case, parameter
 from conformance.layouts import layouts_of
 from conformance.operators import GeometryError
 from conformance.problems import Variant
@@ -127,7 +127,7 @@ def _nearest(failing: Tried, tried: Iterable[Tried]) -> tuple[Tried, str] | None
             own = _described(one)
             different = [name for name in given if own[name] != given[name]]
             if len(different) == 1:
-                return one, f"{different[0]} {own[different[0]]}"
+                return one, f"{parameter(one.geometry, different[0])} {own[different[0]]}"
     return None
 
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from conformance.diagnosis.conditions import holds
-from conformance.diagnosis.traits import of_case
+from conformance.diagnosis.traits import of_case, parameter
 from conformance.diagnosis.where import Tried, where
+from conformance.operators import parse
 from conformance.problems import PROBLEMS, Variant, at_level
 from conformance.problems.drawn import THIN, drawn
+from conformance.problems.parameters import parameters
 
 Defect = Callable[[Any, Variant], bool]
 """Whether a kernel with the defect fails on a problem in a variant."""
@@ -106,3 +108,13 @@ def test_the_nearest_case_that_passes_differs_in_one_parameter():
     assert found.nearest is not None
     assert found.differs == "dtype fp32"
     assert found.nearest.geometry == found.smallest.geometry
+
+
+def test_parameters_are_said_in_words():
+    geometry = parse("n1 c4 d3 h5 w6 k4 t1 r2 s2 u1x2x1 g2 b1")
+    said = {name: parameter(geometry, name) for name in parameters(geometry)}
+    assert len({*said.values()}) == len(said)
+    assert (said["u1"], said["p4"], said["dil0"], said["t"], said["d"], said["b"]) == (
+        "stride of H", "padding before W", "dilation of D", "window of D", "image of D", "bias",
+    )  # fmt: skip
+    assert [parameter(parse("pool n1 c2 w5 s2"), name) for name in ("c", "div")] == ["C", "divisor"]
