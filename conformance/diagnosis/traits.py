@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from conformance.layouts import layouts_of
+from conformance.operators.descriptor import NEGATED_FLAG, Field
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
 from conformance.problems.features import AXES, OF_PROBLEM, ON_AXIS, SAME_AXIS, SHARED, Axis, axes, of_variant, pairs
@@ -95,7 +96,12 @@ def of_geometry(geometry: Any) -> Traits:
 def _options(geometry: Any) -> set[str]:
     """Each option of the family that is on or off, by what it is about."""
     flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool))
-    return {("" if f.of(geometry) else "no ") + f.meaning.split(" (")[0] for f in flags}
+    return {("" if f.of(geometry) else "no ") + _meaning(f) for f in flags}
+
+
+def _meaning(field: Field) -> str:
+    """What is so where a field is true; the descriptor of some says the opposite, and their attribute what is meant."""
+    return field.attribute.replace("_", " ") if field.form is NEGATED_FLAG else field.meaning.split(" (")[0]
 
 
 def _on_axes(geometry: Any) -> set[str]:
@@ -124,7 +130,7 @@ def parameter(geometry: Any, name: str) -> str:
             return f"{what} of {names[letters.index(name)]}"
     grouped = {"c": "channels of a group", "k": "outputs of a group"} if hasattr(geometry, "groups") else {}
     known = {"n": "N", "c": "C", "k": "K", "g": "groups"} | grouped
-    meanings = {field.letter: field.meaning.split(" (")[0] for field in geometry.fields}
+    meanings = {field.letter: _meaning(field) for field in geometry.fields}
     return known.get(name) or meanings.get(name, name)
 
 

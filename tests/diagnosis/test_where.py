@@ -117,4 +117,6 @@ def test_parameters_are_said_in_words():
     assert (said["u1"], said["p4"], said["dil0"], said["t"], said["d"], said["b"]) == (
         "stride of H", "padding before W", "dilation of D", "window of D", "image of D", "bias",
     )  # fmt: skip
-    assert [parameter(parse("pool n1 c2 w5 s2"), name) for name in ("c", "div")] == ["C", "divisor"]
+    pool = parse("pool n1 c2 w5 s2 valid1")
+    assert [parameter(pool, name) for name in ("c", "div", "valid")] == ["C", "divisor", "count include pad"]
+    assert "no count include pad" in of_case(pool, Variant("fp32", "ncw", "fixed")).features
