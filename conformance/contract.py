@@ -100,14 +100,20 @@ class Contract:
         if type(self.splits) is not int or self.splits < 1:
             raise ContractError(f"Contract(splits={self.splits!r}): must be a whole number, at least 1")
 
-    def on(self, geometry: Any) -> Contract:
-        """The contract that a problem is judged under: Winograd's F(m x m, 3 x 3) is for windows of 3x3 with stride and
-        dilation 1 (Lavin and Gray 2016), and declares nothing for others, which a kernel computes directly."""
-        if not self.algorithm.startswith("winograd"):
-            return self
-        g = geometry
+    def on(self, geometry: Any, dtype: str) -> Contract:
+        """The contract that a problem is judged under: what is declared and cannot be there widens no limit.
+
+        Winograd's F(m x m, 3 x 3) is for windows of 3x3 with stride and dilation 1 (Lavin and Gray 2016); a kernel
+        computes others directly. Inputs are not rounded by a format that holds their own, such as fp16 ones to TF32.
+        """
+        found, g = self, geometry
         exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
-        return self if exists else replace(self, algorithm="direct")
+        if self.algorithm.startswith("winograd") and not exists:
+            found = replace(found, algorithm="direct")
+        # filters that a batch norm has scaled are no longer numbers of dtype
+        if self.narrow and dtype in FORMATS and g.family != "conv_bn" and FORMATS[self.narrow].holds(FORMATS[dtype]):
+            found = replace(found, inputs="exact")
+        return found
 
     @property
     def narrow(self) -> str:

@@ -35,6 +35,10 @@ class Format:
         ):
             object.__setattr__(self, name, 2.0**exponent)
 
+    def holds(self, other: Format) -> bool:
+        """Whether every finite number of another format is one of this."""
+        return self.precision >= other.precision and self.emin <= other.emin and self.emax >= other.emax
+
 
 FP64 = Format("fp64", 53, -1022, 1023)
 FP32 = Format("fp32", 24, -126, 127)

@@ -67,7 +67,7 @@ def judgements(
     """Of every output, under the subject's own contract or another one; of none where that exempts it. `outputs` are
     those of the subject where they are known; without `infer` no precision is inferred, see `judge`."""
     recipe = expected.recipe
-    contract = contract or subject.contract
+    contract = (contract or subject.contract).on(recipe.geometry, recipe.dtype)
     if contract.exempts(recipe.distribution, recipe.dtype):
         return
     if outputs is None:

@@ -129,7 +129,7 @@ class Subject:
         check_golden(expected)
         geometry = case.problem.geometry
         invocation = Invocation(self.kernel, self.bridge, case.operator, geometry, variant.dtype, variant.layout)
-        return Sample(invocation, expected, self.kernel.contract.on(geometry), case.method)
+        return Sample(invocation, expected, self.kernel.contract.on(geometry, case.variant.dtype), case.method)
 
     def overwrite(self, arrays: Sequence[Any], hosts: Sequence[np.ndarray | None]) -> bool:
         """Change arrays in place; False where the framework's arrays never change."""

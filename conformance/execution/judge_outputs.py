@@ -35,7 +35,7 @@ def prepare_reference(expected: Expectation, method: str) -> None:
 def judged(expected: Expectation, outputs: Arrays, contract: Contract, method: str = "auto") -> tuple[Judgement, ...]:
     """One judgement per output (canonical order, on the host). With probes, of the main output; others are small."""
     recipe = expected.recipe
-    contract = contract.on(recipe.geometry)
+    contract = contract.on(recipe.geometry, recipe.dtype)
     if recipe.distribution == SPARSE:
         tensors = recipe.operator.outputs(recipe.geometry)
         return tuple(

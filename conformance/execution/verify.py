@@ -103,7 +103,7 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     bridge = case.implementation.arrays
     invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout, stored)
     verdict.contract = kernel.contract
-    call = VerifiedCall(case, verdict, tensors, kernel, invocation, kernel.contract.on(geometry))
+    call = VerifiedCall(case, verdict, tensors, kernel, invocation, kernel.contract.on(geometry, variant.dtype))
     for guard in BEFORE_THE_CALL:
         guard(call)
     call.expected = expected = tensors.expected = _drawn(case, verdict)
@@ -256,7 +256,7 @@ def _require_refusal_of_all(case: Case, invocation: Invocation, refusal: Unsuppo
 
 def _computed(case: Case, invocation: Invocation) -> Iterator[str]:
     """The distributions that the kernel does not refuse on a problem, of those that it is held to."""
-    variant, contract = case.variant, case.kernel.contract.on(case.problem.geometry)
+    variant, contract = case.variant, case.kernel.contract.on(case.problem.geometry, case.variant.dtype)
     for name in FAMILIES[case.operator.family].distributions:
         if name == variant.distribution or not applies(name, variant.dtype) or contract.exempts(name, variant.dtype):
             continue

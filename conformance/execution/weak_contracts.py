@@ -136,4 +136,4 @@ def _judged(
         }
         of = operator, geometry, dtype, expected.inputs, outputs, reference, lambda: expected.magnitude
         for output in outputs_of(*of):
-            yield f"{output.name} {what}", passes(output, "fixed", contract.on(geometry))
+            yield f"{output.name} {what}", passes(output, "fixed", contract.on(geometry, dtype))

@@ -6,6 +6,7 @@ import math
 from functools import cache
 
 from conformance.contract import Contract
+from conformance.dtypes import FORMATS
 from conformance.judge.limits import LAMBDA, OutputLimits, limits
 from conformance.judge.output import Output
 from conformance.judge.residuals import Residuals, Statistics, measure
@@ -32,9 +33,15 @@ def ladder(dtype: str, terms: int) -> dict[Contract, float]:
     """The known contracts that errors in `dtype` can tell apart, the strictest first, and how strict they are: their
     bound before output rounding, in units of spread.
 
-    A 16-bit result hides whether its accumulator was fp32 or better.
+    A 16-bit result hides whether its accumulator was fp32 or better, and its inputs lose no bits to a format, or to
+    parts of one, that are as precise.
     """
-    rungs = [contract for contract in KNOWN if dtype in ("fp32", "fp64") or contract.accumulate != "fp64"]
+    rungs = [
+        contract
+        for contract in KNOWN
+        if (dtype in ("fp32", "fp64") or contract.accumulate != "fp64")
+        and not (contract.narrow and contract.parts * FORMATS[contract.narrow].precision >= FORMATS[dtype].precision)
+    ]
     strictness = {contract: limits(contract, dtype, terms).relative for contract in rungs}
     return dict(sorted(strictness.items(), key=lambda rung: rung[1]))
 

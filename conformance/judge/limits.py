@@ -219,7 +219,9 @@ def limits(
     lost = math.sqrt(terms) * smallest[accumulator.name]
     u_in = u_part = 0.0
     if contract.narrow:
-        u_in = FORMATS[contract.narrow].unit_roundoff ** contract.parts
+        narrow = FORMATS[contract.narrow]
+        # bf16 numbers leave the range of fp16, and lose no bits to it
+        u_in = narrow.unit_roundoff**contract.parts if narrow.precision < FORMATS[dtype].precision else 0.0
         lost += math.sqrt(terms) * smallest[contract.narrow]
     if contract.splits > 1:
         u_part = FORMATS[contract.partials].unit_roundoff

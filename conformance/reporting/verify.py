@@ -191,7 +191,7 @@ def _of_pass(record: CaseRecord) -> Iterator[str]:
     if operator is None or not fits or record.distribution not in FAMILIES[operator.family].distributions:
         yield "operator, descriptor, dtype and distribution are no case of this suite"
         return
-    contract = contract.on(geometry)
+    contract = contract.on(geometry, record.dtype)
     if exempt := contract.exempts(record.distribution, record.dtype):
         yield f"field status: passes, although it is not verified: {exempt}"
     probed = record.method == "probes" and possible(

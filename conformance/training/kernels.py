@@ -60,7 +60,8 @@ class Kernels:
             name: self._received(invocation, array, name, arranged(tensor, self.layout, geometry), like)
             for (name, tensor), array in zip(tensors.items(), results, strict=True)
         }
-        return Call(direction, geometry, DTYPES[like.dtype], kernel.contract.on(geometry), inputs, outputs)
+        dtype = DTYPES[like.dtype]
+        return Call(direction, geometry, dtype, kernel.contract.on(geometry, dtype), inputs, outputs)
 
     def _is_native(self, tensor: Any) -> bool:
         """Whether the kernels take this very tensor."""

@@ -78,7 +78,7 @@ def _called(implementation: Implementation, layout: str, place: Place, told: Cal
         geometry = place.geometry
     except GeometryError as error:
         raise IncompleteError(f"reports a call of {place.descriptor!r}: {error}") from None
-    contract = implementation.find(place.direction, geometry, "fp32", layout).contract.on(geometry)
+    contract = implementation.find(place.direction, geometry, "fp32", layout).contract.on(geometry, "fp32")
     for arrays, tensors in ((told.inputs, operator.inputs(geometry)), (told.outputs, operator.outputs(geometry))):
         expected = {name: (tensor.shape, np.dtype(np.float32)) for name, tensor in tensors.items()}
         if {name: (array.shape, array.dtype) for name, array in arrays.items()} != expected:

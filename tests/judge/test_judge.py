@@ -15,6 +15,7 @@ from conformance.calibration.known_kernels import judgements
 from conformance.dtypes import DTYPES, STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
+from conformance.judge.accuracy import ladder
 from conformance.judge.judgement import locate
 from conformance.judge.limits import limits
 from conformance.judge.residuals import BLOCK
@@ -256,13 +257,39 @@ def test_contract_has_no_subclasses():
     "text", ["n1 c3 h7 w5 k1 r1 s1", "n1 c3 h7 w7 k2 r3 s3 u2", "n1 c3 h7 w7 k2 r3 s3 d2", "pool n1 c2 h6 w6 r3 s3 u1"]
 )
 def test_winograd_is_judged_as_direct_where_it_does_not_exist(text: str):
-    assert Contract(algorithm="winograd-f4").on(parse(text)) == Contract()
+    assert Contract(algorithm="winograd-f4").on(parse(text), "fp32") == Contract()
 
 
 def test_winograd_is_judged_as_declared_where_it_exists():
     declared = Contract(algorithm="winograd-f4")
     for text in ("n1 c3 h7 w7 k2 r3 s3 p1", "bn n2 c3 h7 w7 k2 r3 s3"):
-        assert declared.on(parse(text)) == declared
+        assert declared.on(parse(text), "fp32") == declared
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inputs", ["tf32", "fp16", "bf16", "tf32x3", "bf16x3"])
+def test_inputs_that_a_format_holds_are_not_rounded(inputs: str, dtype: str):
+    """Declared TF32 inputs widened the limits of fp16 by up to 7,700 times, and no bit of an input is lost."""
+    lossless = dtype in {"tf32": ("fp16", "bf16"), "fp16": ("fp16",), "bf16": ("bf16",)}[inputs.partition("x")[0]]
+    problem, declared = parse("n1 c3 h7 w7 k2 r3 s3"), Contract(inputs=inputs)
+    assert declared.on(problem, dtype) == (Contract() if lossless else declared)
+    assert (
+        lossless
+        or limits(declared, dtype, TERMS).relative > limits(Contract(), dtype, TERMS).relative
+        or (
+            (inputs, dtype) == ("fp16", "bf16")  # of bf16, fp16 has all bits and not the range
+        )
+    )
+
+
+def test_filters_that_are_scaled_before_are_rounded():
+    declared = Contract(inputs="fp16")
+    assert declared.on(parse("bn n2 c3 h7 w7 k2 r3 s3"), "fp16") == declared
+
+
+def test_no_precision_is_named_that_loses_no_bits():
+    named = {dtype: {contract.inputs for contract in ladder(dtype, TERMS)} for dtype in ("fp16", "bf16")}
+    assert named == {"fp16": {"exact", "bf16"}, "bf16": {"exact"}}
 
 
 def test_there_are_no_more_splits_than_products():
@@ -338,8 +365,10 @@ LADDERS = {
 def test_weaker_promise_never_has_a_smaller_limit(ladder: list[Contract], dtype: str):
     s2 = np.repeat(np.geomspace(1e-40, 1e4, 30), 21)
     reference = s2 * np.tile(np.linspace(-5, 5, 21), 30)
+    problem = parse("n1 c3 h7 w7 k2 r3 s3")
+    there = [contract for contract in ladder if contract.on(problem, dtype) == contract]
     for terms in (1, 2, 3, 9, 576, 4608, 1 << 20):
-        rungs = [limits(contract, dtype, terms, 1000) for contract in ladder]
+        rungs = [limits(contract, dtype, terms, 1000) for contract in there]
         for strong, weak in pairwise(rungs):
             assert (strong.bound(reference, s2) <= weak.bound(reference, s2)).all()
             assert strong.unit <= weak.unit
