@@ -204,6 +204,13 @@ class Contract:
         accumulator = "fp32 or storage" if self.accumulate == "auto" else self.accumulate
         return f"{given}{accumulator} accumulation{'' if self.rounding == 'nearest' else ' toward zero'}"
 
+    @property
+    def declaration(self) -> str:
+        """As it is written in an implementation's file, without what is the default."""
+        default = Contract()
+        given = {name: value for name, value in asdict(self).items() if value != getattr(default, name)}
+        return f"contract=Contract({', '.join(f'{name}={value!r}' for name, value in given.items())})".replace("'", '"')
+
     def describe(self, dtype: str) -> str:
         """One phrase for a message or a report."""
         if dtype in WHOLE:

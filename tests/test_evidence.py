@@ -10,8 +10,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from conformance.reporting.evidence import RunEvidence, said
-from conformance.reporting.groups import group
+from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.groups import group, located
 from conformance.results import schema
 from tests.conftest import ROOT
 from tests.kit import source
@@ -33,7 +33,8 @@ def run(wrong: Any, **changes: Any) -> list[schema.Record]:
 
 
 def line(records: list[schema.Record]) -> str:
-    return said(RunEvidence(records).where(group(records)[0]))
+    evidence = RunEvidence(records)
+    return located(group(records, evidence)[0], evidence)
 
 
 def test_the_condition_is_said_with_its_counts():
@@ -51,15 +52,16 @@ def test_other_kinds_of_failure_are_no_evidence():
     others = [
         as_read(sample(status="error", reason="raised ValueError: no", checks={}, descriptor="n1 c4 h5 w5 k8 r1 s1"))
     ]
+    evidence = RunEvidence([*records, *others])
     kept = next(one for one in group([*records, *others]) if one.smallest.status == "fail")
-    assert said(RunEvidence([*records, *others]).where(kept)) == line(records) != ""
+    assert located(kept, evidence) == line(records) != ""
 
 
 def test_inputs_that_may_hide_a_mistake_are_no_evidence():
     """A case on impulses that passes does not make the condition another one."""
     hidden = run(lambda text, dtype: False, distribution="impulse")
     records = run(lambda text, dtype: "n2" in text)
-    assert said(RunEvidence([*records, *hidden]).where(group(records)[0])) == line(records)
+    assert line([*records, *hidden]) == line(records)
 
 
 def test_nothing_is_said_of_few_failures_and_of_what_fails_everywhere():
@@ -69,7 +71,15 @@ def test_nothing_is_said_of_few_failures_and_of_what_fails_everywhere():
     assert line([as_read(sample(**check, reason="wrong result (call 2 of the same 5)"))] * 3) == ""
 
 
-def test_two_conditions_are_said_of_two_mistakes():
+def test_two_mistakes_are_two_groups_with_a_condition_each():
+    records = run(lambda text, dtype: "u2" in text or "n2" in text, causes=[])
+    evidence = RunEvidence(records)
+    found = {str(*one.where): located(one, evidence) for one in group(records, evidence)}
+    assert found.keys() == {"stride of H > 1", "N >= 2"}
+    assert not any("none of" in text for text in found.values())
+
+
+def test_one_mistake_under_two_conditions_is_one_group_with_both():
     found = line(run(lambda text, dtype: "u2" in text or "n2" in text))
     assert "; and where " in found
     assert "none of" not in found

@@ -48,6 +48,7 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     "padding before {} >= window": lambda a: a.before >= a.span,
     "padding after {} >= window": lambda a: a.after >= a.span,
     "same padding of {} on both sides": lambda a: a.before == a.after > 0,
+    "stride of {} < window": lambda a: a.stride < a.window,
 }
 """With the name of the axis in the place of {}."""
 SIZE_ON_AXIS: dict[str, Callable[[Axis], int]] = {
@@ -95,7 +96,7 @@ def of_geometry(geometry: Any) -> Traits:
 
 def _options(geometry: Any) -> set[str]:
     """Each option of the family that is on or off, by what it is about."""
-    flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool))
+    flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool) or f.of(geometry) is None)
     return {("" if f.of(geometry) else "no ") + _meaning(f) for f in flags}
 
 
@@ -160,6 +161,7 @@ def _sizes(geometry: Any) -> dict[str, int]:
     for name, axis in zip(AXES[geometry.rank], per_axis, strict=True):
         found |= {text.format(name): size(axis) for text, size in SIZE_ON_AXIS.items()}
     for name, values in (("stride", geometry.stride), ("window", geometry.window), ("dilation", geometry.dilation)):
+        found[f"largest {name}"] = max(values)
         if len({*values}) == 1:
             found[f"{name} of every axis"] = values[0]
     return found

@@ -61,7 +61,7 @@ class Where:
     """A condition, and what was seen of it.
 
     such       cases that have all of it, of which `fails` fail: a mistake does not show in all of them
-    others     cases that have not; those of them that fail have another condition
+    others     cases that have not, of which `elsewhere` fail: they have another condition
     drawn      of `such`, cases that were run to find it
     smallest   the smallest case of it that fails
     nearest    a case that passes and differs from that in one parameter, which `differs` names
@@ -71,6 +71,7 @@ class Where:
     such: int
     fails: int
     others: int
+    elsewhere: int
     drawn: int
     smallest: Tried
     nearest: Tried | None = None
@@ -112,6 +113,7 @@ def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
         such=len(mine),
         fails=len(failing),
         others=len(tried) - len(mine),
+        elsewhere=sum(one.failed for one in tried) - len(failing),
         drawn=sum(one.drawn for one in mine),
         smallest=smallest,
         nearest=passing,

@@ -8,6 +8,7 @@ from typing import Any
 
 from conformance.diagnosis.diagnose import Diagnosis
 from conformance.execution.case import Case
+from conformance.execution.nondeterminism import NondeterminismError
 from conformance.execution.process import Crash
 from conformance.execution.status import KernelFailure, Verdict
 from conformance.implementations.errors import described
@@ -37,7 +38,7 @@ def attempt(case: Case, verdict: Verdict, run: Callable[[Verdict, str], None]) -
     try:
         run(verdict, written(rest))
     except (Crash, Exception) as error:
-        if not rest or _outcome(run, "")[0] is not None:
+        if not rest or isinstance(error, NondeterminismError) or _outcome(run, "")[0] is not None:
             raise
         _conclude(verdict, function, rest, error, run)
     if left_out:

@@ -16,6 +16,7 @@ from conformance.execution import storage
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation, Laid, MismatchedError, fill_freed_memory
 from conformance.execution.judge_outputs import SPARSE, by_probes, judged, prepare_reference
+from conformance.execution.nondeterminism import NondeterminismError, differing_calls
 from conformance.execution.status import (
     BehaviourError,
     InsufficientMemoryError,
@@ -190,19 +191,25 @@ def require_memory(call: VerifiedCall) -> None:
 
 
 def require_right(call: VerifiedCall) -> None:
-    """Wrong results, whatever else the call has done. Raises KernelFailure with the mistake that explains them."""
-    verdict, kernel = call.verdict, call.kernel
+    """Wrong results, whatever else the call has done. Raises KernelFailure with the mistake that explains them, where
+    they are wrong every time."""
+    verdict, kernel, outputs = call.verdict, call.kernel, call.tensors.outputs
     failed = [judgement.explain() for judgement in verdict.judgements if not judgement.passed]
     if not failed:
         return
+    failed += call.changed
+    with verdict.timed("diagnosis"):
+        calls = differing_calls(call.invocation, call.expected, outputs, call.contract, call.case.method)
+    if calls is not None:
+        raise NondeterminismError("\n".join([str(calls), *failed]))
     _, tried = _in_vain.get(id(kernel), (kernel, 0))
     operator, geometry, inputs = call.case.operator, call.invocation.geometry, call.expected.inputs
     cause = None
     if tried < IN_VAIN and affordable(operator, geometry):
         with verdict.timed("diagnosis"):
-            cause = diagnose(operator, geometry, inputs, call.tensors.outputs, layout=call.invocation.layout)
+            cause = diagnose(operator, geometry, inputs, outputs, layout=call.invocation.layout)
         _in_vain[id(kernel)] = kernel, 0 if cause else tried + 1
-    raise KernelFailure("\n".join([*failed, *call.changed]), cause)
+    raise KernelFailure("\n".join(failed), cause)
 
 
 def require_inputs_untouched(call: VerifiedCall) -> None:

@@ -123,8 +123,7 @@ class Session:
             return
         for record in map(decoded, lines):
             self.asked = self._heard_absences = True
-            self._write(record)
-            self._count(record, None)
+            self._take(record)
 
     def _write(self, record: Record) -> None:
         if self.records is not None:
@@ -138,6 +137,11 @@ class Session:
         self.summary.add(record, report)
         if report is None or "benchmarks" not in report.keywords:
             self.compared.add(record)
+
+    def _take(self, record: Record) -> None:
+        """Count and write a verdict that no test has."""
+        self._write(record)
+        self._count(record, None)
 
     def told(self) -> dict[str, Any]:
         """What a worker must know of what is resumed."""
@@ -188,6 +192,7 @@ class Session:
             status = self.timing.status
         whole = exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
         self.summary.incomplete = not whole or bool(session.shouldstop or session.shouldfail)
+        self.summary.decide(self._take)
         if self.records is not None:
             try:
                 self.records.end(status, self.summary.incomplete, 0 if invalid is None else invalid.verdicts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -17,15 +17,16 @@ from conformance.execution.case import Case
 from conformance.execution.verify import verify
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
-from conformance.implementations.implementation import NOT_IMPLEMENTED
+from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation
 from conformance.operators import OPERATORS, takes
 from conformance.plugin import options
-from conformance.plugin.recording import CATEGORIES
+from conformance.plugin.recording import CATEGORIES, of_run
 from conformance.problems import Problem, Variant
 from conformance.problems.table import DRAWN
 from conformance.reporting import command, terminal, training
-from conformance.reporting.evidence import RunEvidence, Verified, said
-from conformance.reporting.groups import Group, amount, described, group
+from conformance.reporting.evidence import RunEvidence, Verified
+from conformance.reporting.failures import differs
+from conformance.reporting.groups import amount, described, group, located
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.table import many
 from conformance.results import build
@@ -76,6 +77,40 @@ class Summary:
         self._evidence.add(record)
         if uncounted := record.cases - (report is not None):
             self._counted.append((record, uncounted))
+
+    def decide(self, take: Callable[[Record], None]) -> None:
+        """Run problems that decide where the kernels fail whose failures are shown whole, and take their records. Not
+        where kernels run in this process, where they compile for each shape, or of a run that was cut short."""
+        run = self._run
+        if run.workers is None or self.incomplete or run.config.getoption("tbstyle") == "no":
+            return
+        failed = group((record for record, _ in self._failed), self._evidence)
+        for name, found in groupby(failed, key=lambda one: one.implementation):
+            implementation = run.plan.registry.implementations.get(name)
+            if implementation is not None and not implementation.compiles_per_shape:
+                for one in [*found][:MAX_WHOLE]:
+                    if one.smallest.descriptor and not one.smallest.check and not differs(one.smallest):
+                        self._evidence.decide(one.records, self._verifier(implementation, one.smallest.operator, take))
+
+    def _verifier(self, implementation: Implementation, operator: str, take: Callable[[Record], None]) -> Verified:
+        """Verifies drawn problems until the time is up."""
+        run, workers, end = self._run, self._run.workers, time.monotonic() + MAX_SECONDS
+        assert workers is not None
+
+        def verified(geometry: Any, variant: Variant) -> Record | None:
+            if time.monotonic() > end or not (takes(operator, geometry) and variant.suits(operator, geometry)):
+                return None
+            problem = Problem(DRAWN + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
+            selection = run.selection
+            case = Case(implementation, OPERATORS[operator], problem, variant, selection.seed, selection.method)
+            verdict = verify(case)
+            workers.conclude(implementation, verdict)
+            record = of_run(run.config, build.record(case, verdict))
+            if record.status not in ("unsupported", "unavailable"):
+                take(record)
+            return record
+
+        return verified
 
     @contextmanager
     def around(self, reporter: pytest.TerminalReporter) -> Iterator[None]:
@@ -165,17 +200,15 @@ class Summary:
         reports = {id(record): report for record, report in self._failed}
         style = self._run.config.getoption("tbstyle")
         reporter.section("failures")
-        for name, found in groupby(group(record for record, _ in self._failed), key=lambda one: one.implementation):
-            groups, known = list(found), set[str]()
+        failed = group((record for record, _ in self._failed), self._evidence)
+        for name, found in groupby(failed, key=lambda one: one.implementation):
+            groups = list(found)
             reporter.write_line(f"{name}: {amount(groups)}", bold=True)
             for number, one in enumerate(groups[:MAX_GROUPS], start=1):
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {one.title}: {one.counted}", red=True, bold=True)
-                decide = self._decider(one) if number <= MAX_WHOLE and style != "no" else None
-                condition = said(self._evidence.where(one, decide))
-                if condition and condition not in known:  # groups of one kind share it
+                if condition := located(one, self._evidence):
                     reporter.write_line(condition)
-                known.add(condition)
                 if case := described(smallest):
                     reporter.write_line(f"smallest case: {case}")
                 if number <= MAX_WHOLE and style != "no":
@@ -186,28 +219,6 @@ class Summary:
                 reporter.write_line(f"and more: {amount(left)}")
         if len(self._failed) > 1 and not self._listed & {"fail", "error"}:
             reporter.write_line("every failing case: --show fail --show error")
-
-    def _decider(self, one: Group) -> Verified | None:
-        """Runs problems of its own that decide where a kernel fails: where kernels have a process of their own, compile
-        nothing for each shape, and the run was not cut short."""
-        run, name = self._run, one.operators[0]
-        if run.workers is None or self.incomplete or one.smallest.check:
-            return None
-        implementation = run.plan.registry.implementations.get(one.implementation)
-        if implementation is None or implementation.compiles_per_shape:
-            return None
-        end, operator, workers = time.monotonic() + MAX_SECONDS, OPERATORS[name], run.workers
-
-        def verified(geometry: Any, variant: Variant) -> Record | None:
-            if time.monotonic() > end or not (takes(name, geometry) and variant.suits(name, geometry)):
-                return None
-            problem = Problem(DRAWN + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
-            case = Case(implementation, operator, problem, variant, run.selection.seed, run.selection.method)
-            verdict = verify(case)
-            workers.conclude(implementation, verdict)
-            return build.record(case, verdict)
-
-        return verified
 
     def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
         """Cases by implementation, operator and reason; operators that are not implemented are in the summary."""

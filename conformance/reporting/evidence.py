@@ -4,94 +4,125 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
-from conformance.diagnosis.where import Tried, Where, where
+from conformance.diagnosis.conditions import holds
+from conformance.diagnosis.where import Runs, Tried, Where, where
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
-from conformance.reporting.groups import ORDINARY, Group, is_wrong
+from conformance.problems.table import DRAWN
+from conformance.reporting.failures import ORDINARY, by_storage, differs, is_wrong, signature
 from conformance.reporting.table import many
 from conformance.results.schema import Record
 
 FEWEST = 3
 """Failing cases without which nothing is said."""
-
-
-class _Kind(NamedTuple):
-    """Verdicts that are looked at together: those on an operator of an implementation that are wrong results, that are
-    the same error, or that passed."""
-
-    implementation: str
-    operator: str
-    how: str
-
-
-WRONG, PASSED = "wrong", "passed"
 Verified = Callable[[Any, Variant], Record | None]
 """The record of another problem; None where the kernel does not take it, or there is no more time."""
+Place = tuple[str, str]
+"""Implementation and operator."""
 
 
 class RunEvidence:
-    """The cases of a run that passed or failed, by how they did."""
+    """The cases of a run that passed, and those with wrong results, which are looked at together: a mistake shows in
+    one way here and in another there."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._known: defaultdict[_Kind, list[tuple[str, Variant]]] = defaultdict(list)
-        self._said: dict[_Kind, list[Where]] = {}
+        self._passed: defaultdict[Place, list[Record]] = defaultdict(list)
+        self._wrong: defaultdict[Place, list[Record]] = defaultdict(list)
+        self._conditions: dict[Place, list[Where]] = {}
         for record in records:
             self.add(record)
 
     def add(self, record: Record) -> None:
         """Behaviour checks, and what did not run, say nothing about problems."""
-        if record.status in ("pass", "fail", "error") and record.descriptor and not record.check:
-            variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
-            self._known[_kind(record)].append((record.descriptor, variant))
+        if not record.descriptor or record.check:
+            return
+        place = record.implementation, record.operator
+        if record.status == "pass":
+            self._passed[place].append(record)
+        elif is_wrong(record) and not differs(record) and not by_storage(record):
+            self._wrong[place].append(record)
+        self._conditions.pop(place, None)
 
-    def where(self, group: Group, verified: Verified | None = None) -> list[Where]:
-        """The condition, or two, under which the smallest case of a group fails as it does; none where the evidence
-        names none; `verified` runs a few problems that decide. Groups of one kind share it: a diagnosis does not reach
-        every case of a mistake."""
-        if group.smallest.check or not group.smallest.descriptor:
+    def wrong(self, implementation: str, operator: str) -> list[Where]:
+        """The condition, or two, under which results of an operator are wrong; none where the evidence names none."""
+        place = implementation, operator
+        if place not in self._conditions:
+            self._conditions[place] = self._found(self._wrong[place])
+        return self._conditions[place]
+
+    def of(self, records: Sequence[Record]) -> list[Where]:
+        """The condition of failures that are looked at by themselves, such as what a kernel raises, by the cases of the
+        first one's operator. None of what differs from call to call: that it passed once says nothing."""
+        first = records[0]
+        if first.check or not first.descriptor or differs(first):
             return []
-        kind = _kind(group.smallest)
-        if kind not in self._said:
-            found = where(self._cases(kind), None if verified is None else partial(_fails, kind, verified))
-            self._said[kind] = found if sum(one.fails for one in found) >= FEWEST else []
-        return self._said[kind]
+        return self._found([one for one in records if one.operator == first.operator and not one.check])
 
-    def _cases(self, kind: _Kind) -> Iterator[Tried]:
-        failing, passed = self._known[kind], self._known[kind._replace(how=PASSED)]
-        comparable = _comparable([variant for _, variant in failing])
-        stored = all(variant.storage for _, variant in failing)
-        for cases, failed in ((failing, True), (passed, False)):
-            for descriptor, variant in cases:
-                if variant.distribution in comparable and (stored or not variant.storage):
-                    try:
-                        geometry = parse(descriptor)
-                    except GeometryError:
-                        continue  # a problem of another version of the suite
-                    yield Tried(geometry, variant, failed)
+    def decide(self, records: Sequence[Record], verified: Verified) -> None:
+        """Run a few more problems that decide on the condition of failures. They are cases like others: whoever
+        verifies them adds them."""
+        first = records[0]
+        place = first.implementation, first.operator
+        wrongly = is_wrong(first)
+        if any(map(_is_drawn, self._wrong[place] if wrongly else records)):
+            return  # of wrong results on this operator, or by a run that is continued
+
+        def alike(record: Record) -> bool:
+            return is_wrong(record) if wrongly else signature(record) == signature(first)
+
+        def fails(geometry: Any, variant: Variant) -> bool | None:
+            record = verified(geometry, variant)
+            if record is None or record.status == "pass":
+                return None if record is None else False
+            return True if alike(record) else None
+
+        self._found([*self._wrong[place]] if wrongly else records, fails)
+
+    def has(self, record: Record, one: Where) -> bool:
+        """Whether a case has the condition."""
+        known = _tried(record)
+        return known is not None and holds(one.condition, known.traits)
+
+    def _found(self, failing: Sequence[Record], runs: Runs | None = None) -> list[Where]:
+        if not failing:
+            return []
+        passed = [*self._passed[failing[0].implementation, failing[0].operator]]
+        found = where(_comparable(failing, passed), runs)
+        return found if sum(one.fails for one in found) >= FEWEST else []
 
 
-def _kind(record: Record) -> _Kind:
-    how = PASSED if record.status == "pass" else WRONG if is_wrong(record) else record.headline
-    return _Kind(record.implementation, record.operator, how)
+@lru_cache(maxsize=1 << 14)
+def _known(descriptor: str, variant: Variant, failed: bool, drawn: bool) -> Tried | None:
+    try:
+        return Tried(parse(descriptor), variant, failed, drawn)
+    except GeometryError:
+        return None  # a problem of another version of the suite
 
 
-def _fails(kind: _Kind, verified: Verified, geometry: Any, variant: Variant) -> bool | None:
-    """Whether a problem fails as the kind does; None where it says nothing about that."""
-    record = verified(geometry, variant)
-    if record is None or record.status == "pass":
-        return None if record is None else False
-    return True if _kind(record) == kind else None
+def _tried(record: Record) -> Tried | None:
+    variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
+    return _known(record.descriptor, variant, record.status != "pass", _is_drawn(record))
 
 
-def _comparable(failing: Sequence[Variant]) -> frozenset[str]:
-    """The distributions of cases that can be compared: a mistake that shows on ordinary inputs can be hidden by others,
-    and what fails on special inputs alone passes on ordinary ones."""
-    found = {variant.distribution for variant in failing}
+def _is_drawn(record: Record) -> bool:
+    return record.problem.startswith(DRAWN)
+
+
+def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator[Tried]:
+    """The cases of which one says something about the other: a mistake that shows on ordinary inputs can be hidden by
+    others, and what fails on special inputs alone passes on ordinary ones."""
+    found = {one.distribution for one in failing}
     ordinary = found & ORDINARY
-    return frozenset({"fixed"} if "fixed" in ordinary else ordinary or found | {"fixed"})
+    distributions = {"fixed"} if "fixed" in ordinary else ordinary or found | {"fixed"}
+    stored = all(one.storage for one in failing)
+    for record in (*failing, *passed):
+        if record.distribution in distributions and (stored or not record.storage):
+            one = _tried(record)
+            if one is not None:
+                yield one
 
 
 def said(found: Sequence[Where]) -> str:
@@ -101,6 +132,8 @@ def said(found: Sequence[Where]) -> str:
     conditions = "; and where ".join(f"{one}: {one.fails:,} of {many(one.such, 'such case')}" for one in found)
     drawn = sum(one.drawn for one in found)
     conditions += f" ({drawn} of them drawn)" if drawn else ""
-    others = f", none of {found[0].others:,} others" if len(found) == 1 and found[0].others else ""
+    others = (
+        f", none of {found[0].others:,} others" if len(found) == 1 and found[0].others > found[0].elsewhere == 0 else ""
+    )
     nearest = f"; passes with {found[0].differs}" if found[0].differs else ""
     return f"fails where {conditions}{others}{nearest}"

@@ -1,35 +1,54 @@
 """Failures grouped by what probably causes them, for the end of a run, the Markdown summary and the page.
 
-One mistake fails on hundreds of problems. Failures that known mistakes explain are covered by the fewest mistakes that
-do; the others are grouped by how they show, with sizes and values left out of the comparison.
+One mistake fails on hundreds of problems. Wrong results of an operator are one group where one condition tells all of
+them from what passes (`conformance.reporting.evidence`), two where it takes two; without a condition they are grouped
+by what explains them, and then by how they show, with sizes and values left out of the comparison.
 
-A failure that no known mistake explains is attributed to a group only where that hardly hides another mistake:
+A known mistake is named where it explains nearly all results of a group that were compared with it: what explains a
+few small problems does so by chance. Of more than two that explain as much, what they have in common is said.
+
+A failure that has no group by itself is attributed to one only where that hardly hides another mistake:
 
 - wrong elements, to a mistake that explains another case of the operator on the same problem: what a mistake does to
   infinities or rounding can differ;
 - wrong elements on a problem too large for diagnosis, to the mistake that explains most cases of the operator;
 - a behaviour check that ends in a wrong result, to the group of the same problem, else to the largest of the operator:
-  a kernel that is wrong on plain inputs cannot pass it.
+  a kernel that is wrong on plain inputs cannot pass it;
+- what was not run because of crashes, to these;
+- whatever else is wrong on an operator whose results differ from call to call, to that.
 
 What was raised is never attributed, nor are wrong elements that were compared with the known mistakes in vain.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from conformance.diagnosis.diagnose import AFFORDABLE
-from conformance.operators import OPERATORS, GeometryError, parse, takes
+from conformance.diagnosis.where import Where
+from conformance.judge.accuracy import KNOWN
+from conformance.reporting.evidence import FEWEST, RunEvidence, said
+from conformance.reporting.failures import (
+    DIFFERENT,
+    ORDINARY,
+    Signature,
+    by_storage,
+    differs,
+    edges,
+    exceeded,
+    is_affordable,
+    is_crash,
+    is_not_run,
+    is_wrong,
+    raised,
+    signature,
+    size,
+    without_numbers,
+)
 from conformance.reporting.table import many
 from conformance.results.schema import Record
 
-ORDINARY = frozenset({"integer", "fixed"})
-"""Distributions in which every element has about the same part in a result."""
 STATISTICS = frozenset({"rms", "gain z", "offset z"})
 """Checks of all elements together: each by itself may be within its bound."""
 ALIKE = {
@@ -38,17 +57,11 @@ ALIKE = {
 }
 """What errors are like that no check but this one sees."""
 COMMON = 0.8
-"""Share of a group's cases that must have an error location or a precision for its title to name it."""
+"""Share of a group's cases that a mistake must explain, or that must have an error location, to be named."""
 NAMED = 2
-"""Other causes that a title names where more explain as much."""
+"""Mistakes that explain as much and are named; mistakes that explain a part each."""
 MAX_TEXT = 200
 """Characters of what a kernel raised."""
-_EDGES = re.compile(r"\b(\w+) (?:= \d+ \((first|last)\)|(at both edges))")
-_MISMATCH = re.compile(r"\w+ has shape |wrong result \(|results are wrong on plain inputs")
-"""How the reason begins where results are wrong and no check of theirs is recorded."""
-_RAISED = re.compile(r"raised (.*?)(?: at ((?:(?! at )[^\n])+):(\d+))?\Z", re.DOTALL)
-_NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d[\d.,]*(?:e[-+]?\d+)?)(?:[\s,x:*-]+\d[\d.,]*)*", re.IGNORECASE)
-"""A number, an address or a list of sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +70,11 @@ class Group:
 
     cause        the known mistake that explains them; empty where none does
     text         the cause, or how the smallest case failed
-    records      the smallest case first; those that the cause explains before those attributed to it
-    attributed   how many of the cases the cause does not explain by itself
+    records      the smallest case first; those that the group is of before those attributed to it
+    attributed   how many of the cases are attributed
     operators    those of most cases first
+    where        the condition that tells the wrong results from what passes, or two, where they make the group
+    also         other implementations of the same file that fail in the same way on the same problem
     """
 
     implementation: str
@@ -69,6 +84,8 @@ class Group:
     cases: int
     attributed: int
     operators: tuple[str, ...]
+    where: tuple[Where, ...] = ()
+    also: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -81,25 +98,29 @@ class Group:
 
     @property
     def counted(self) -> str:
-        """Its cases, and how many of them the cause explains by itself, if not all."""
+        """Its cases, how many of them it is of by itself, if not of all, and who else has them."""
         more = f" ({self.cases - self.attributed:,} explained)" if self.cause and self.attributed else ""
-        return f"{many(self.cases, 'case')}{more}"
+        return f"{many(self.cases, 'case')}{more}" + (f", also of {', '.join(self.also)}" if self.also else "")
 
     @property
     def smallest(self) -> Record:
         return self.records[0]
 
 
-def group(records: Iterable[Record]) -> list[Group]:
-    """Groups of the records that fail or are errors, by implementation, those of most cases first.
+def group(records: Iterable[Record], evidence: RunEvidence | None = None) -> list[Group]:
+    """Groups of the records that fail or are errors, by implementation: what differs from call to call, then those of
+    most cases first.
 
-    The order of the records changes nothing.
+    `evidence` is that of the run, by default of the records. The order of the records changes nothing.
     """
+    records = [*records]
+    evidence = RunEvidence(records) if evidence is None else evidence
     failing: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
         if record.status in ("fail", "error"):
             failing[record.implementation].append(record)
-    return [found for name in sorted(failing) for found in _of_implementation(sorted(failing[name], key=_size))]
+    found = (one for name in sorted(failing) for one in _of_implementation(sorted(failing[name], key=size), evidence))
+    return _together([*found])
 
 
 def amount(groups: list[Group]) -> str:
@@ -118,216 +139,228 @@ def described(record: Record) -> str:
     return " ".join(filter(None, (record.descriptor or record.problem, f"({variant})" if variant else "")))
 
 
-Key = tuple[str, ...]
-"""What a group is known by: the name of a mistake, or how its cases failed."""
+def located(one: Group, evidence: RunEvidence) -> str:
+    """Where a group fails, in one line; empty where the evidence does not tell."""
+    return said(one.where or evidence.of(one.records))
 
 
-class _Places:
-    """Which groups were found on which problem and on which operator, and how often."""
+def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Group]:
+    """Groups of one implementation's failures, given plain cases first and then behaviour checks, each by size."""
+    sorting = _Sorting()
+    random = {record.operator for record in records if differs(record)}
+    parts: defaultdict[tuple[str, Where | None], list[Record]] = defaultdict(list)
+    rest = []
+    for record in records:
+        wrongly = is_wrong(record)
+        if wrongly and record.operator in random:
+            sorting.put(record, DIFFERENT, attributed=not differs(record))
+        elif wrongly and not record.check and not by_storage(record):
+            conditions = evidence.wrong(record.implementation, record.operator)
+            parts[record.operator, next((one for one in conditions if evidence.has(record, one)), None)].append(record)
+        else:
+            rest.append(record)
+    for (operator, where), part in parts.items():
+        rest += sorting.part(operator, where, part)
+    stored = Counter(name for record in rest if by_storage(record) for name in record.causes)
+    crash = next((signature(record) for record in rest if is_crash(record)), None)
+    for record in sorted(rest, key=size):
+        if by_storage(record):
+            sorting.explain(record, (max(record.causes, key=lambda name: stored[name]),))
+        elif is_not_run(record) and crash:
+            sorting.put(record, crash, attributed=True)
+        elif is_wrong(record):
+            sorting.attribute(record)
+        else:
+            sorting.put(record, signature(record))
+    return sorted(sorting.groups(), key=lambda one: (not differs(one.smallest), -one.cases, not one.cause, one.title))
+
+
+class _Sorting:
+    """Failures of an implementation by what their group is known by: the mistakes that explain it, or how it shows."""
 
     def __init__(self) -> None:
-        self.found: defaultdict[tuple[str, str], Counter[Key]] = defaultdict(Counter)
+        self._held: defaultdict[Signature, list[Record]] = defaultdict(list)
+        self._attributed: defaultdict[Signature, list[Record]] = defaultdict(list)
+        self._causes: dict[Signature, str] = {}
+        self._conditions: dict[Signature, dict[Where, str]] = {}
+        self._explained: defaultdict[tuple[str, str], Counter[Signature]] = defaultdict(Counter)
+        self._wrong: defaultdict[tuple[str, str], Counter[Signature]] = defaultdict(Counter)
+        """Operator and problem -> groups of wrong results there, and how often; of every problem under an empty one."""
 
-    def add(self, record: Record, key: Key) -> None:
-        self.found[record.operator, record.descriptor][key] += 1
-        self.found[record.operator, ""][key] += 1
+    def put(self, record: Record, key: Signature, attributed: bool = False) -> None:
+        (self._attributed if attributed else self._held)[key].append(record)
 
-    def most(self, record: Record, anywhere: bool) -> Key | None:
-        """The commonest on the problem, else, if `anywhere`, on the operator."""
-        here = self.found.get((record.operator, record.descriptor))
-        here = here or (self.found.get((record.operator, "")) if anywhere else None)
-        return here.most_common(1)[0][0] if here else None
+    def explain(self, record: Record, names: tuple[str, ...]) -> None:
+        """Put a case to those that these mistakes explain."""
+        self._causes[names] = ", or ".join(names)
+        self.put(record, names)
+
+    def part(self, operator: str, where: Where | None, records: list[Record]) -> list[Record]:
+        """Put wrong results of an operator that have one condition, or none; those that are left over belong to no
+        mistake of theirs."""
+        left = []
+        every = _named(records)
+        for record in records:
+            names = next((names for names in every if not record.causes or explains(names, record)), None)
+            key = names or ((operator, "elements", str(where)) if where else signature(record))
+            if names and not record.causes and not where:
+                left.append(record)
+                continue
+            if names:
+                self._causes[names] = ", or ".join(names)
+            if where:
+                known = self._conditions.setdefault(key, {})
+                if operator in known.values() or not known:  # the same mistake in another operator has one of its own
+                    known[where] = operator
+            self.put(record, key, attributed=bool(names and not record.causes))
+            for places in (self._wrong, *([self._explained] if names and record.causes else [])):
+                places[operator, record.descriptor][key] += 1
+                places[operator, ""][key] += 1
+        return left
+
+    def attribute(self, record: Record) -> None:
+        """Put a wrong result to a group of its problem, else of its operator, as the module says."""
+        places = self._wrong if record.check else self._explained
+        found = places.get((record.operator, record.descriptor))
+        if not found and (record.check or not is_affordable(record)):
+            found = places.get((record.operator, ""))
+        key = found.most_common(1)[0][0] if found else signature(record)
+        self.put(record, key, attributed=bool(found))
+        if not record.check:
+            self._wrong[record.operator, record.descriptor][key] += 1
+            self._wrong[record.operator, ""][key] += 1
+
+    def groups(self) -> list[Group]:
+        """What was put so far."""
+        return [
+            _group(
+                sorted(held, key=size),
+                self._attributed[key],
+                self._causes.get(key, ""),
+                (*self._conditions.get(key, ()),),
+            )
+            for key, held in self._held.items()
+        ]
 
 
-def _of_implementation(records: list[Record]) -> list[Group]:
-    """Groups of one implementation's failures, given plain cases first and then behaviour checks, each by size."""
-    explained, wrong = _Places(), _Places()
-    groups: defaultdict[Key, list[Record]] = defaultdict(list)
-    attributed: defaultdict[Key, list[Record]] = defaultdict(list)
-    causes = _believed(records)
-    chosen = _cover(causes.values())
-    for record in records:
-        if names := causes.get(id(record)):
-            key: Key = (next(name for name in chosen if name in names),)
-            groups[key].append(record)
-            explained.add(record, key)
-            wrong.add(record, key)
-    for record in records:
-        if id(record) in causes:
-            continue
-        found, wrongly = None, is_wrong(record)
-        if wrongly:
-            large = _cost(record.operator, record.descriptor)[0] > 2 * AFFORDABLE
-            found = wrong.most(record, True) if record.check else explained.most(record, large)
-        key = found or _signature(record)
-        (attributed if found else groups)[key].append(record)
-        if wrongly and not record.check:
-            wrong.add(record, key)
-    return sorted(
-        (_group(key, held, attributed[key]) for key, held in groups.items()),
-        key=lambda one: (-one.cases, not one.cause, one.title),
-    )
-
-
-def _believed(records: list[Record]) -> dict[int, tuple[str, ...]]:
-    """Id of a record -> the mistakes that explain it.
-
-    Where few elements make up a result, a mistake may explain it by chance. If results of ordinary inputs are wrong on
-    the same problem and nothing explains them, only mistakes count that explain ordinary inputs of some problem.
-    """
-    ordinary = [record for record in records if record.distribution in ORDINARY and not record.check]
-    known = {name for record in ordinary for name in record.causes}
-    in_vain = {(r.operator, r.descriptor) for r in ordinary if not r.causes and is_wrong(r)}
-    found = {}
-    for record in records:
-        doubtful = (record.operator, record.descriptor) in in_vain
-        if names := tuple(name for name in record.causes if name in known or not doubtful):
-            found[id(record)] = names
+def _named(records: Sequence[Record]) -> list[tuple[str, ...]]:
+    """The mistakes that explain nearly all results that were compared with them, those that explain as much together;
+    two that do so each in a part. None where what explains most explains less, or more than two explain as much that
+    have nothing in common."""
+    compared = [one for one in records if is_affordable(one)]
+    compared = [one for one in compared if one.distribution in ORDINARY] or compared
+    found: list[tuple[str, ...]] = []
+    left = compared
+    while len(compared) - len(left) < COMMON * len(compared):
+        explained: defaultdict[str, list[int]] = defaultdict(list)
+        for place, one in enumerate(left):
+            for name in one.causes:
+                explained[name].append(place)
+        best = max(explained.values(), key=len, default=[])
+        if len(found) == NAMED or len(best) < (FEWEST if found else 1):
+            return []
+        names = tuple(name for name, places in explained.items() if places == best)
+        if len(names) > NAMED:
+            alike = {_generally(name) for name in names}
+            if len(alike) > 1:
+                return []
+            names = tuple(alike)
+        found.append(names)
+        left = [one for one in left if not explains(names, one)]
     return found
 
 
-def _group(key: Key, held: list[Record], attributed: list[Record]) -> Group:
-    cause = key[0] if len(key) == 1 else ""
+def _generally(name: str) -> str:
+    """What mistakes of several sizes have in common."""
+    return without_numbers(name).replace(" of #", "")
+
+
+def explains(names: tuple[str, ...], record: Record) -> bool:
+    """Whether one of these mistakes, or one of those that they are common to, explains a case."""
+    return any(name in names or _generally(name) in names for name in record.causes)
+
+
+def _group(held: list[Record], attributed: list[Record], cause: str, where: tuple[Where, ...]) -> Group:
     cases: Counter[str] = Counter()
     for record in (*held, *attributed):
         cases[record.operator] += record.cases
     return Group(
         implementation=held[0].implementation,
         cause=cause,
-        text=_equally(cause, held) if cause else _text(held),
-        records=[*held, *attributed],
+        text=cause or _text(held),
+        records=[*held, *sorted(attributed, key=size)],
         cases=cases.total(),
         attributed=sum(record.cases for record in attributed),
         operators=tuple(name for name, _ in cases.most_common()),
+        where=where,
     )
 
 
-def _equally(cause: str, held: list[Record]) -> str:
-    """The cause, and others that explain every case just as well: the first of several is no answer."""
-    common = set(held[0].causes).intersection(*(record.causes for record in held)) - {cause}
-    others = [name for name in held[0].causes if name in common]
-    if len(others) > NAMED + 1:
-        others[NAMED:] = [f"one of {len(others) - NAMED} others"]
-    return ", or ".join([cause, *others])
-
-
-def _cover(explanations: Iterable[tuple[str, ...]]) -> list[str]:
-    """Few mistakes that explain all of these: each time the one that explains most of the rest.
-
-    Of equals, the one that comes earlier in the explanations, which name the library's first one first.
-    """
-    chosen, rest = [], Counter(explanations)
-    while rest:
-        counts, places = Counter[str](), Counter[str]()
-        for names, count in rest.items():
-            for place, name in enumerate(names):
-                counts[name] += count
-                places[name] += count * place
-        best = min(counts, key=lambda name: (-counts[name], places[name], name))
-        chosen.append(best)
-        rest = Counter({names: count for names, count in rest.items() if best not in names})
-    return chosen
-
-
-def _signature(record: Record) -> Key:
-    """How a case failed, without sizes and values. A place in a file and a behaviour check are the same for all
-    operators: what they share is at fault."""
-    if record.reason.startswith("claimed in "):
-        return "claimed", record.status  # the loss of one kernel shows in many ways
-    if raised := _raised(record):
-        message, *place = raised
-        return "raised", _NUMBERS.sub("#", message), *place
-    if record.check:
-        return "check", record.check
-    if _exceeded(record):
-        return record.operator, "elements"  # the locations of one mistake differ from problem to problem
-    return record.operator, _NUMBERS.sub("#", record.headline)
+def _together(groups: list[Group]) -> list[Group]:
+    """Those of variants of one file that fail alike, from the same problem on, as one."""
+    first: dict[tuple[object, ...], int] = {}
+    found: list[Group] = []
+    for one in groups:
+        smallest = one.smallest
+        same = smallest.source, one.title, smallest.operator, smallest.descriptor, smallest.dtype, smallest.distribution
+        place = first.setdefault(same, len(found)) if smallest.source and smallest.descriptor else len(found)
+        if place == len(found):
+            found.append(one)
+        else:
+            known = found[place]
+            found[place] = replace(
+                known,
+                records=known.records + one.records,
+                cases=known.cases + one.cases,
+                attributed=known.attributed + one.attributed,
+                also=(*known.also, one.implementation),
+            )
+    return found
 
 
 def _text(records: list[Record]) -> str:
     """How the cases of a group failed, on one line: the first one's message, or what all have in common."""
     first = records[0]
-    if raised := _raised(first):
-        message, file, line = raised
+    if found := raised(first):
+        message, file, line = found
         place = f" at {file.replace(chr(92), '/').rpartition('/')[2]}:{line}" if file else ""
         return f"raised {message if len(message) <= MAX_TEXT else message[:MAX_TEXT] + ' ...'}{place}"
+    if differs(first):
+        return first.headline
     if first.check and not first.reason.startswith("claimed in "):
         return f"{first.check}: {first.headline}"
-    exceeded = [(record, output, check) for record in records for output, check in _exceeded(record)]
-    if not exceeded:
+    beyond = [(record, output, check) for record in records for output, check in exceeded(record)]
+    if not beyond:
         return first.headline
-    outputs = ", ".join(dict.fromkeys(output for _, output, _ in exceeded))
-    inferred = [
-        record.profile[output].inferred
-        for record in records
-        for output in dict.fromkeys(output for output, _ in _exceeded(record))
-        if output in record.profile
-    ]
-    known = [one for one in inferred if one.precision != "unknown"]
-    # the least precise: on few terms a poor accumulator looks like a better one
-    precision = max(known, key=lambda one: one.rank).precision if known and len(known) >= COMMON * len(inferred) else ""
-    # other mistakes make errors of the same size: a wrong factor does
-    why = f"cause unknown, errors as large as with {precision}" if precision else "cause unknown"
-    checks = dict.fromkeys(check for _, _, check in exceeded)
+    outputs = ", ".join(dict.fromkeys(output for _, output, _ in beyond))
+    why = _precision(records)
+    checks = dict.fromkeys(check for _, _, check in beyond)
     if STATISTICS.issuperset(checks):
         if len(checks) == 1:
             why = ALIKE.get(next(iter(checks)), why)
         return f"{outputs}: {', '.join(checks)} too large, {why}"
-    edges = ", ".join(_common([edge for record in records for edge in set(_edges(record))], len(records)))
-    return f"{outputs}: elements mismatched{' at ' * bool(edges)}{edges}, {why}"
+    where = ", ".join(_common([edge for record in records for edge in set(edges(record))], len(records)))
+    return f"{outputs}: elements mismatched{' at ' * bool(where)}{where}, {why}"
+
+
+def _precision(records: list[Record]) -> str:
+    """The strictest known contract that every failing case keeps whose precision can be told, and how it is declared.
+
+    The least precise of them: on few terms a poor accumulator looks like a better one. Other mistakes make errors of
+    the same size, a wrong factor does.
+    """
+    ranks = [
+        record.profile[output].inferred.rank
+        for record in records
+        for output in dict.fromkeys(output for output, _ in exceeded(record))
+        if output in record.profile
+    ]
+    if not ranks or max(ranks) >= len(KNOWN):
+        return "cause unknown"
+    known = KNOWN[max(ranks)]
+    return f"cause unknown, errors as large as with {known.arithmetic}; if that is meant, declare {known.declaration}"
 
 
 def _common(texts: list[str], count: int) -> list[str]:
     """Those that nearly all of so many cases have."""
     return sorted(text for text, times in Counter(texts).items() if times >= COMMON * count)
-
-
-def is_wrong(record: Record) -> bool:
-    """Whether results were compared and are wrong."""
-    return record.status == "fail" and bool(_exceeded(record) or _MISMATCH.match(record.reason))
-
-
-def _exceeded(record: Record) -> list[tuple[str, str]]:
-    """(Output, check) of the checks that a case did not pass; NaN passes none."""
-    return [
-        (output, name)
-        for output, checks in record.checks.items()
-        for name, (value, limit) in checks.items()
-        if not abs(float(value)) <= limit
-    ]
-
-
-def _edges(record: Record) -> Iterator[str]:
-    """First, last or both along an axis."""
-    for line in re.findall(r"^error locations: (.*)", record.reason, re.MULTILINE):
-        for axis, edge, both in _EDGES.findall(line):
-            yield f"{axis} = {edge}" if edge else f"{axis} {both}"
-
-
-def _raised(record: Record) -> tuple[str, str, str] | None:
-    """First line of the message, file and line; None where nothing was raised."""
-    found = _RAISED.match(record.reason) if record.status == "error" else None
-    return (found[1].partition("\n")[0], found[2] or "", found[3] or "") if found else None
-
-
-def _size(record: Record) -> tuple[object, ...]:
-    """Plain cases before behaviour checks; a short descriptor, of few parameters and small sizes, before few
-    operations, because a case is looked at: an axis of 70,001 elements with stride 261 is few operations."""
-    plain = (record.storage != "", record.dtype != "fp32", record.layout != "nchw", record.distribution != "fixed")
-    variant = (record.dtype, record.layout, record.distribution, record.storage)
-    names = (record.descriptor, *variant, record.check, record.reason)
-    cost = _cost(record.operator, record.descriptor)
-    return bool(record.check), math.isinf(cost[0]), len(record.descriptor), *cost, sum(plain), *plain, *names
-
-
-@lru_cache(maxsize=4096)
-def _cost(operator: str, descriptor: str) -> tuple[float, float]:
-    """Operations and input elements; infinite where the problem is not known here."""
-    try:
-        geometry = parse(descriptor)
-    except GeometryError:
-        return math.inf, math.inf
-    if operator not in OPERATORS or not takes(operator, geometry):
-        return math.inf, math.inf
-    known = OPERATORS[operator]
-    return known.flops(geometry), sum(tensor.size for tensor in known.inputs(geometry).values())

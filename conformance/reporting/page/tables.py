@@ -8,8 +8,8 @@ from functools import cached_property
 
 from conformance.problems import LEVELS
 from conformance.reporting import accuracy
-from conformance.reporting.evidence import RunEvidence, said
-from conformance.reporting.groups import Group, group
+from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.groups import Group, group, located
 from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
 from conformance.reporting.table import Table, many
 from conformance.reporting.tally import Tally, weakness_of
@@ -119,7 +119,7 @@ class Digest:
         held: defaultdict[Row, list[Record]] = defaultdict(list)
         for verdict in self.results.verdicts:
             held[verdict.row].append(verdict.record)
-        return [(row, found) for row in sorted(held) if (found := group(held[row]))]
+        return [(row, found) for row in sorted(held) if (found := group(held[row], self._evidence[row]))]
 
     @cached_property
     def _evidence(self) -> dict[Row, RunEvidence]:
@@ -130,7 +130,7 @@ class Digest:
 
     def where(self, row: Row, one: Group) -> str:
         """Under which condition a group of a row fails; empty where nothing is known."""
-        return said(self._evidence[row].where(one))
+        return located(one, self._evidence[row])
 
     @cached_property
     def grouped(self) -> dict[int, tuple[int, Group]]:

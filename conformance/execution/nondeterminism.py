@@ -1,0 +1,94 @@
+"""Whether a wrong result is wrong every time: no formula explains one that differs from call to call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.diagnosis.diagnose import EXPLAINED
+from conformance.execution.invocation import Invocation, MismatchedError
+from conformance.execution.judge_outputs import SPARSE, by_probes, judged
+from conformance.implementations.errors import KernelFailure
+from conformance.implementations.implementation import Kernel
+from conformance.inputs import Expectation
+from conformance.judge import Contract
+from conformance.operators import Arrays
+
+CALLS = 10
+"""Calls on the same inputs, the first one among them, where the second gives something else."""
+ALIKE = 5
+"""Wrong cases of a kernel that were the same in a second call, after which no more are called again."""
+DIFFERS = "results differ from call to call"
+"""How the reason of such a failure begins."""
+_alike: dict[int, tuple[Kernel, int]] = {}
+"""A kernel by its id, itself (so that no other one gets that id), and how many such cases there were."""
+
+
+class NondeterminismError(KernelFailure):
+    """A wrong result that other calls on the same inputs do not give; the message begins with DIFFERS."""
+
+
+@dataclass(slots=True)
+class DifferingCalls:
+    """Calls on the same inputs that gave different results, at least one of them wrong.
+
+    `farthest` is the largest difference of an element from the first call's; infinite where one alone is a number.
+    """
+
+    made: int = 1
+    wrong: int = 1
+    farthest: float = 0.0
+
+    def __str__(self) -> str:
+        by = f", by up to {self.farthest:.3g}" if math.isfinite(self.farthest) else ""
+        return f"{DIFFERS}: wrong in {self.wrong} of {self.made} calls on the same inputs{by}"
+
+
+def differing_calls(
+    invocation: Invocation, expected: Expectation, outputs: Arrays, contract: Contract, method: str
+) -> DifferingCalls | None:
+    """What more calls on the inputs of wrong `outputs` give; None where the next one gives the same.
+
+    A difference below what a mistake leaves unexplained is the order of sums, and the same here.
+    """
+    kernel = invocation.kernel
+    assert isinstance(kernel, Kernel)
+    _, alike = _alike.get(id(kernel), (kernel, 0))
+    if alike >= ALIKE:
+        return None
+    seen = DifferingCalls()
+    while seen.made < CALLS:
+        try:
+            native, _ = invocation.laid_out(expected.inputs)
+            again = invocation.outputs(invocation.call(native))
+        except MismatchedError:
+            seen.made, seen.wrong, seen.farthest = seen.made + 1, seen.wrong + 1, math.inf
+            continue
+        except Exception:  # what else goes wrong in another call is the business of the behaviour checks
+            return None
+        passed = all(judgement.passed for judgement in judged(expected, again, contract, method))
+        if seen.made == 1 and not passed and _same(again, outputs, expected, method):
+            _alike[id(kernel)] = kernel, alike + 1
+            return None
+        seen.made, seen.wrong = seen.made + 1, seen.wrong + (not passed)
+        seen.farthest = max(seen.farthest, *(_farthest(again[name], outputs[name]) for name in outputs))
+    return seen
+
+
+def _same(again: Arrays, outputs: Arrays, expected: Expectation, method: str) -> bool:
+    known = expected.recipe.distribution != SPARSE and not by_probes(expected.recipe, method)
+    return all(
+        _farthest(again[name], array) <= (EXPLAINED * _farthest(array, expected.reference[name]) if known else 0.0)
+        for name, array in outputs.items()
+    )
+
+
+def _farthest(first: np.ndarray, second: np.ndarray) -> float:
+    """Largest difference of an element; infinite where one of two alone is a number."""
+    one, other = first.astype(np.float64), second.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(one - other)
+    apart[(one == other) | (np.isnan(one) & np.isnan(other))] = 0
+    return float(np.max(np.nan_to_num(apart, nan=np.inf, posinf=np.inf), initial=0.0))

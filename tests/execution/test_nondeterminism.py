@@ -1,0 +1,71 @@
+"""Wrong results that differ from call to call are told from those that a formula explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.execution.nondeterminism import CALLS, DIFFERS
+from conformance.execution.verify import verify
+from tests import kernels
+from tests.kit import SUMS, case_of
+
+
+def calling(change: Callable[[np.ndarray, int], None]) -> Callable[..., Any]:
+    """A right convolution whose result is changed by its place among all calls, from 1 on."""
+    calls = 0
+
+    def conv_forward(x: Any, w: Any, bias: Any, *, stride: Any, padding: Any, dilation: Any, groups: int) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        y = kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+        change(y, calls)
+        return y
+
+    return conv_forward
+
+
+def wrong_in(first: int) -> Callable[[np.ndarray, int], None]:
+    def change(y: np.ndarray, call: int) -> None:
+        y[0, 0, 0, 0] += 0.5 * (call <= first)
+
+    return change
+
+
+@pytest.mark.parametrize("storage", ["", "x:crop"])
+def test_a_result_that_is_wrong_in_some_calls_says_in_how_many_and_by_how_much(storage: str):
+    """A race in 5% of the calls was told that it reads past the end of w: it was right with contiguous operands."""
+    verdict = verify(case_of(calling(wrong_in(1)), storage=storage))
+    assert verdict.status == "fail"
+    first, judged, *_ = verdict.reason.splitlines()
+    assert first == f"{DIFFERS}: wrong in 1 of {CALLS} calls on the same inputs, by up to 0.5"
+    assert judged.startswith("y: 1 of ")
+    assert verdict.diagnosis is None
+
+
+def test_a_result_that_is_wrong_in_the_same_way_every_time_is_diagnosed():
+    verdict = verify(case_of(calling(lambda y, call: y.__imul__(0))))
+    assert DIFFERS not in verdict.reason
+    verdict = verify(case_of(calling(wrong_in(1000))))
+    assert DIFFERS not in verdict.reason
+
+
+def test_sums_in_another_order_in_every_call_do_not_hide_the_mistake():
+    def change(y: np.ndarray, call: int) -> None:
+        y[..., -1] = 0
+        y *= np.float32(1 + 1e-6 * (call % 2))
+
+    assert "likely cause: last column of y" in verify(case_of(calling(change), SUMS)).reason
+
+
+def test_another_call_that_raises_leaves_the_first_verdict():
+    def change(y: np.ndarray, call: int) -> None:
+        if call > 1:
+            raise RuntimeError("once is enough")
+        y[0] = 0
+
+    verdict = verify(case_of(calling(change)))
+    assert (verdict.status, DIFFERS in verdict.reason) == ("fail", False)
