@@ -14,13 +14,12 @@ from typing import Any
 
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case, absence_reason
-from conformance.execution.handles import Exited, Raised
 from conformance.execution.implementation_names import base_of, load_named, vary
-from conformance.execution.judge_outputs import METHODS, by_probes
 from conformance.execution.process import Limits
+from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
 from conformance.execution.status import Verdict
-from conformance.execution.verify import Tensors, verify
+from conformance.execution.verify import METHODS, Tensors, by_probes, verify
 from conformance.execution.workers import Loader, Workers, share
 from conformance.implementations import registry
 from conformance.implementations.bridges import ArrayBridge, numpy_arrays

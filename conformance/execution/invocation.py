@@ -125,16 +125,6 @@ class Invocation:
             memories.append(Laid(name, kind, before, memory))
         return native, memories
 
-    def require_untouched(self, memories: Sequence[Laid]) -> None:
-        """Raises KernelFailure where memory that operands lie in has changed."""
-        for laid, now in zip(memories, self.fetch([laid.memory for laid in memories]), strict=True):
-            changed = laid.before.view(np.uint8) != np.ascontiguousarray(now).view(np.uint8)
-            if changed.any():
-                first = int(np.argmax(changed)) // laid.before.itemsize
-                count = np.count_nonzero(changed)
-                where = f"memory of {laid.operand} ({laid.kind}) was written to"
-                raise KernelFailure(f"{where}: {count:,} bytes changed, first at element {first} of {now.size:,}")
-
     def parameters(self, **changed: Any) -> dict[str, Any]:
         """The keyword arguments that the function asks for; `changed` replaces values."""
         mask = tuple(name in self.tensors for name in self.operator.outputs(self.geometry))

@@ -1,4 +1,5 @@
-"""Verify one case: tensors to the device, the kernel, tensors back, judgement, diagnosis."""
+"""Verify one case: draw, call, fetch, judge, against the exact reference or by probes where that is too large; and what
+guards the call, before it and after it."""
 
 from __future__ import annotations
 
@@ -6,8 +7,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from conformance.contract import Contract
 from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
@@ -15,7 +19,6 @@ from conformance.dtypes import STORAGE
 from conformance.execution import storage
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation, Laid, MismatchedError, fill_freed_memory
-from conformance.execution.judge_outputs import SPARSE, by_probes, judged, prepare_reference
 from conformance.execution.status import (
     BehaviourError,
     InsufficientMemoryError,
@@ -25,13 +28,20 @@ from conformance.execution.status import (
     conclude,
 )
 from conformance.execution.weak_contracts import require_adequate
-from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported
-from conformance.inputs import Expectation, expectation
+from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported, Waiver
+from conformance.inputs import Expectation, Recipe, expectation
 from conformance.inputs.golden import check
+from conformance.inputs.probing import Probes, possible, worthwhile
+from conformance.judge import Judgement, judge, outputs_of
+from conformance.judge.judgement import judge_sparse
+from conformance.judge.probes import Evidence, judge_by_probes
 from conformance.operators import FAMILIES, Arrays
 from conformance.problems.table import DRAWN, applies
 from conformance.storage import repeats, with_repeats
 
+SPARSE = "sparse"
+METHODS = ("auto", "exact", "probes")
+"""How a verdict is reached: by cost, by the full reference, or by samples and a projection of it."""
 IN_VAIN = 100
 """Wrong cases of a kernel in a row that no known mistake explains, after which none is tried: this made three minutes
 of half a one."""
@@ -55,18 +65,13 @@ def verify(case: Case, tensors: Tensors | None = None) -> Verdict:
 
     `tensors` is filled for whoever wants to look at them.
     """
-    failed_on = [case.variant.distribution]
 
-    def made(verdict: Verdict) -> None:
-        try:
-            attempt(case, verdict, tensors)
-        except BehaviourError:
-            failed_on[:] = [BEHAVIOUR]
-            raise
+    def waiver(failure: BaseException | None) -> Waiver | None:
+        return case.waiver([BEHAVIOUR if isinstance(failure, BehaviourError) else case.variant.distribution])
 
     # whoever writes a waiver does not know what will be drawn
     must_fail = not case.problem.name.startswith(DRAWN)
-    return conclude(made, lambda: case.waiver(failed_on), must_fail=must_fail)
+    return conclude(partial(attempt, case, tensors=tensors), waiver, must_fail=must_fail)
 
 
 def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> None:
@@ -155,6 +160,63 @@ def _fetched(call: VerifiedCall, results: Sequence[Any]) -> Arrays:
         raise KernelFailure(str(error), cause) from None
 
 
+def by_probes(recipe: Recipe, method: str) -> bool:
+    """Whether results are judged by probes; `method` is `auto` (by cost), or demands `exact` or `probes`."""
+    return worthwhile(recipe) if method == "auto" else method == "probes" and possible(recipe)
+
+
+def prepare_reference(expected: Expectation, method: str) -> None:
+    """Compute now what the judgement will need, so that its time is not counted as the kernel's or the judge's."""
+    if expected.recipe.distribution == SPARSE:
+        _ = expected.nonzero
+        return
+    if by_probes(expected.recipe, method):
+        probes = expected.probes
+        _ = probes.projection, probes.samples, probes.small
+    else:
+        _ = expected.reference
+
+
+def judged(expected: Expectation, outputs: Arrays, contract: Contract, method: str = "auto") -> tuple[Judgement, ...]:
+    """One judgement per output (canonical order, on the host). With probes, of the main output; others are small."""
+    recipe = expected.recipe
+    contract = contract.on(recipe.geometry, recipe.dtype)
+    if recipe.distribution == SPARSE:
+        tensors = recipe.operator.outputs(recipe.geometry)
+        return tuple(
+            judge_sparse(name, tensors[name].axes, outputs[name], *known) for name, known in expected.nonzero.items()
+        )
+    described = recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, outputs
+    if not by_probes(recipe, method):
+        compared = outputs_of(*described, expected.reference, lambda: expected.magnitude, expected.rest)
+        return tuple(judge(output, recipe.distribution, contract) for output in compared)
+    probes = expected.probes
+    known = dict.fromkeys(outputs, probes.samples) | probes.small
+    reference, magnitude = ({name: pair[half] for name, pair in known.items()} for half in (0, 1))
+    return tuple(
+        judge(output, recipe.distribution, contract)
+        if output.name in probes.small
+        else judge_by_probes(output, evidence(probes, output.actual), recipe.distribution, contract)
+        for output in outputs_of(*described, reference, lambda: magnitude)
+    )
+
+
+def evidence(probes: Probes, actual: np.ndarray) -> Evidence:
+    """What the probes know of a main output, and what they find in it."""
+    exact, magnitude = probes.samples
+    projection = probes.projection
+    return Evidence(
+        index=probes.index,
+        exact=exact,
+        magnitude=magnitude,
+        projected=probes.project(actual),
+        expected=projection.expected,
+        square=projection.square,
+        lanes=projection.lanes,
+        noise=projection.noise,
+    )
+
+
 def require_declared(call: VerifiedCall) -> None:
     """A kernel is not failed for what its contract leaves open. Raises Unsupported."""
     if exempt := call.contract.exempts(call.case.variant.distribution, call.case.variant.dtype):
@@ -213,7 +275,14 @@ def require_inputs_untouched(call: VerifiedCall) -> None:
 
 def require_memory_untouched(call: VerifiedCall) -> None:
     """Writes beyond a view reach memory that nobody fetches. Raises KernelFailure."""
-    call.invocation.require_untouched(call.memories)
+    now_in_memory = call.invocation.fetch([laid.memory for laid in call.memories])
+    for laid, now in zip(call.memories, now_in_memory, strict=True):
+        changed = laid.before.view(np.uint8) != np.ascontiguousarray(now).view(np.uint8)
+        if changed.any():
+            first = int(np.argmax(changed)) // laid.before.itemsize
+            count = np.count_nonzero(changed)
+            where = f"memory of {laid.operand} ({laid.kind}) was written to"
+            raise KernelFailure(f"{where}: {count:,} bytes changed, first at element {first} of {now.size:,}")
 
 
 def require_adequate_contract(call: VerifiedCall) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from conformance.contract import ContractError
-from conformance.execution import handles, remote
+from conformance.execution import remote
 from conformance.execution.compiler_cache import CompilerCache
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
@@ -87,10 +87,10 @@ class Source:
             answer = process.finish()
             if loading == self.file:
                 process.loaded.add(self.file)
-                return handles.value(process, answer, wire.Loaded)
+                return remote.value(process, answer, wire.Loaded)
         process.begin(*self.request)
         process.loaded.add(self.file)
-        return handles.value(process, process.finish(), wire.Loaded)
+        return remote.value(process, process.finish(), wire.Loaded)
 
 
 class Workers:
@@ -284,7 +284,7 @@ class Workers:
         try:
             digest = registry.source_hash(source.path) if source.path is not None else ""
             loaded = source.loaded(self._process(source))  # once: loading may change the process
-        except (Crash, KernelFailure, OSError, handles.Raised, handles.Exited) as error:
+        except (Crash, KernelFailure, OSError, remote.Raised, remote.Exited) as error:
             found.broken[source.title] = str(error) if isinstance(error, (Crash, KernelFailure)) else described(error)
             return
         if loaded.broken is not None:
