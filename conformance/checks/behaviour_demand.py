@@ -75,7 +75,7 @@ class RequiredCheck:
 
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
     judges            whether it can fail: a run in which only others pass has verified nothing
-    paths             on how many of a kernel's paths at most, see `conformance.execution.kernel_paths`; 0 as many as
+    paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
     require           raises Unsupported where it does not apply to an implementation and operator, which is said once
     """

@@ -120,7 +120,7 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
         try:
             results, found = invocation.audited(native)
         except Unsupported as refusal:
-            _require_refusal_of_all(case, invocation, refusal)
+            _require_refusal_of_all(call, refusal)
             verdict.refused = True
             raise
     verdict.work, call.changed = found.work, found.changed
@@ -287,7 +287,7 @@ def require_memory_untouched(call: VerifiedCall) -> None:
 
 def require_adequate_contract(call: VerifiedCall) -> None:
     """A contract that allows anything passes anything. Raises KernelFailure."""
-    require_adequate(call.case)
+    require_adequate(call.case, call.kernel)
 
 
 def require_more_than_zeros(call: VerifiedCall) -> None:
@@ -313,23 +313,23 @@ _refused: dict[tuple[Any, ...], tuple[Kernel, str]] = {}
 empty if there is none."""
 
 
-def _require_refusal_of_all(case: Case, invocation: Invocation, refusal: Unsupported) -> None:
+def _require_refusal_of_all(call: VerifiedCall, refusal: Unsupported) -> None:
     """Raises KernelFailure where a kernel that refuses the case computes the same problem with other values."""
-    kernel, geometry, variant = case.kernel, case.problem.geometry, case.variant
-    key = (id(kernel), case.operator.name, geometry, replace(variant, distribution=""), case.seed)
+    case, kernel = call.case, call.kernel
+    key = (id(kernel), case.operator.name, case.problem.geometry, replace(case.variant, distribution=""), case.seed)
     if key not in _refused:
-        _refused[key] = kernel, next(_computed(case, invocation), "")
+        _refused[key] = kernel, next(_computed(call), "")
     if computed := _refused[key][1]:
         raise KernelFailure(f"refuses these values, and computes those of distribution {computed}: {refusal}")
 
 
-def _computed(case: Case, invocation: Invocation) -> Iterator[str]:
+def _computed(call: VerifiedCall) -> Iterator[str]:
     """The distributions that the kernel does not refuse on a problem, of those that it is held to."""
-    variant, contract = case.variant, case.kernel.contract.on(case.problem.geometry, case.variant.dtype)
+    case, variant, contract = call.case, call.case.variant, call.contract
     for name in FAMILIES[case.operator.family].distributions:
         if name == variant.distribution or not applies(name, variant.dtype) or contract.exempts(name, variant.dtype):
             continue
         with suppress(Unsupported):
-            native, _ = invocation.laid_out(Expectation(replace(case.recipe, distribution=name)).inputs)
-            invocation.call(native)
+            native, _ = call.invocation.laid_out(Expectation(replace(case.recipe, distribution=name)).inputs)
+            call.invocation.call(native)
             yield name
