@@ -1,5 +1,5 @@
-"""What an implementation declares of one operator, each thing asked once, however many cases depend on it; and the paths
-of its kernels, as far as features tell: cases that together show its behaviour on each of them."""
+"""What an implementation declares of one operator, each thing asked once, however many cases depend on it; and its
+kernels' paths, as far as features tell: cases that together show their behaviour on each of them."""
 
 from __future__ import annotations
 
