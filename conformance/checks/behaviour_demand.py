@@ -21,8 +21,7 @@ from conformance.checks.partial import (
 )
 from conformance.checks.sample import Check
 from conformance.checks.state import STATE, calls_in_a_row_are_right
-from conformance.execution.case import Case
-from conformance.execution.claims import Key
+from conformance.execution.case import Case, Key
 from conformance.execution.required import Demand, Keys, Lacking, keys, with_kernel
 from conformance.execution.share import Ranked, behaviour_dtypes
 from conformance.implementations.implementation import BEHAVIOUR as DISTRIBUTION

@@ -16,7 +16,7 @@ import numpy as np
 from conformance.contract import Contract
 from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
 from conformance.dtypes import STORAGE
-from conformance.execution import storage
+from conformance.execution import storage_causes
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation, Laid, MismatchedError, fill_freed_memory
 from conformance.execution.status import (
@@ -80,7 +80,7 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
     for earlier in case.after:
         verify(earlier)
     if case.variant.storage:
-        storage.attempt(case, verdict, lambda verdict, stored: _attempt(case, verdict, tensors, stored))
+        storage_causes.attempt(case, verdict, lambda verdict, stored: _attempt(case, verdict, tensors, stored))
     else:
         _attempt(case, verdict, tensors, "")
 

@@ -20,8 +20,8 @@ from conformance.inputs.expectation import Expectation
 from conformance.layouts import NAMES, arrangement, declare, layouts_of, rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Variant, typed
-from conformance.problems.storage import ALONE, LOOSE_ONES
-from conformance.problems.storage import PROBLEMS as EVERYWHERE
+from conformance.problems.storage_cases import ALONE, LOOSE_ONES
+from conformance.problems.storage_cases import PROBLEMS as EVERYWHERE
 from conformance.reporting.reproduce import is_reproducing
 from conformance.results import build, claims
 from conformance.storage import (
