@@ -108,11 +108,11 @@ class TorchArrays(ArrayBridge):
     def footprint(
         self, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
     ) -> Footprint:
-        """Bytes of a training step of the tutorial's network (`conformance.implementations.bridges.torch_network`)
-        with a function of x, w and further arguments, which are None."""
-        network = import_module("conformance.implementations.bridges.torch_network")
+        """Bytes of a training step of a tutorial's network (`conformance.implementations.bridges.torch_memory`) with a
+        function of x, w and further arguments, which are None."""
+        memory = import_module("conformance.implementations.bridges.torch_memory")
         call = of_some(function, [None] * arguments, (0, 1), parameters)
-        found: Footprint = network.footprint(lambda x, w: first(call(x, w)), batch, self.device)
+        found: Footprint = memory.footprint(lambda x, w: first(call(x, w)), batch, self.device)
         return found
 
     def describe(self) -> dict[str, str]:
