@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conformance.__main__ import main
-from conformance.execution.claims import Claim, Key
+from conformance.execution.case import Claim, Key
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
 from conformance.implementations.devices import DEVICES, missing

@@ -14,7 +14,7 @@ from conformance import Implementation, suites
 from conformance.checks import behaviour_demand, state
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, sparse
-from conformance.problems import PROBLEMS, at_level, of_section, storage, table, typed
+from conformance.problems import PROBLEMS, at_level, of_section, storage_cases, table, typed
 from conformance.training.tables import networks
 from tests.plans import standard
 
@@ -52,9 +52,12 @@ def test_suites_collect_every_operator_check_and_network_once():
 
 
 BY_FAMILY = {
-    "problems/storage.py, PROBLEMS and ONCE": ({*storage.PROBLEMS, *(family for family, _ in storage.ONCE)}, set()),
-    "problems/storage.py, LARGE": (storage.LARGE, {"conv_requantized"}),
-    "problems/storage.py, ODD": (storage.ODD, {"conv_bn", "conv_requantized"}),
+    "problems/storage_cases.py, PROBLEMS and ONCE": (
+        {*storage_cases.PROBLEMS, *(family for family, _ in storage_cases.ONCE)},
+        set(),
+    ),
+    "problems/storage_cases.py, LARGE": (storage_cases.LARGE, {"conv_requantized"}),
+    "problems/storage_cases.py, ODD": (storage_cases.ODD, {"conv_bn", "conv_requantized"}),
     "checks/state.py, EQUAL_SHAPES": (state.EQUAL_SHAPES, set()),
     "checks/behaviour_demand.py, PARTIAL": (
         {problem.geometry.family for problem in behaviour_demand.PARTIAL},

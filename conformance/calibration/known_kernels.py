@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.execution.judge_outputs import evidence
+from conformance.execution.verify import evidence
 from conformance.inputs import Expectation
 from conformance.inputs.probing import Probes
 from conformance.judge import Judgement, judge, outputs_of

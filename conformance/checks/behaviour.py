@@ -17,7 +17,7 @@ import numpy as np
 from conformance.checks.sample import BehaviourError, Check, Sample, Subject
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
-from conformance.execution.invocation import MalformedError
+from conformance.execution.invocation import MalformedError, fill_freed_memory
 from conformance.implementations.implementation import Unsupported
 from conformance.layouts import LayoutError
 from conformance.operators import takes
@@ -50,10 +50,7 @@ def output_is_written(subject: Subject) -> None:
     results = other.call(other.inputs())
     subject.overwrite(results, [nan_bytes(h.nbytes).view(h.dtype).reshape(h.shape) for h in other.hosts(results)])
     del results
-    # hand back memory full of NaN in the sizes of outputs, and of accumulators of 4 and 8 bytes
-    sizes = {tensor.size * itemsize for tensor in sample.tensors.values() for itemsize in (2, 4, 8)}
-    blocks = [subject.bridge.from_host(nan_bytes(size)) for size in sizes for _ in range(3)]
-    del blocks
+    fill_freed_memory(subject.bridge, sample.tensors.values())
     sample.require_right(sample.call(inputs), "output buffer pre-filled with NaN")
 
 

@@ -21,8 +21,7 @@ from conformance.checks.partial import (
 )
 from conformance.checks.sample import Check
 from conformance.checks.state import STATE, calls_in_a_row_are_right
-from conformance.execution.case import Case
-from conformance.execution.claims import Key
+from conformance.execution.case import Case, Key
 from conformance.execution.required import Demand, Keys, Lacking, keys, with_kernel
 from conformance.execution.share import Ranked, behaviour_dtypes
 from conformance.implementations.implementation import BEHAVIOUR as DISTRIBUTION
@@ -75,7 +74,7 @@ class RequiredCheck:
 
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
     judges            whether it can fail: a run in which only others pass has verified nothing
-    paths             on how many of a kernel's paths at most, see `conformance.execution.kernel_paths`; 0 as many as
+    paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
     require           raises Unsupported where it does not apply to an implementation and operator, which is said once
     """

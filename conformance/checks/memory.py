@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from conformance.checks.partial import GRADIENTS, gradients_at, recorded, require_gradients
 from conformance.checks.sample import BehaviourError, Subject
 from conformance.implementations.bridges.tape import Footprint, Saved, Tape
 from conformance.implementations.implementation import AutogradVariant, Unsupported
-from conformance.operators import OPERATORS
 from conformance.results.schema import Facts, SavedForBackward, TrainingStep
 
 VECTORS = 8
 """Numbers a channel that a buffer of per-channel vectors holds at most: fewer than any image has."""
-DIFFERENTIATED = ("x", "w", "gamma", "beta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +93,14 @@ def _variants(subject: Subject) -> list[AutogradVariant]:
 
 
 def _taped(subject: Subject, variant: AutogradVariant) -> Tape:
-    """A recorded call. Its results and gradients are judged: a variant that keeps too little computes something else.
-
-    The gradient is judged under the contract that the implementation has for it, or else the operator's own.
-    """
-    (gradient_name,) = subject.case.operator.gradients
-    case = replace(subject.case, operator=OPERATORS[gradient_name])
-    try:
-        gradient_kernel = case.kernel
-    except Unsupported:
-        gradient_kernel = subject.kernel
-    sample, gradient = subject.sample(), Subject(case, gradient_kernel).sample()
-    # inputs of the gradient: those of the operator, and dy
-    shared = {**gradient.expected.inputs, **sample.expected.inputs}
-    gradient = gradient.holding({name: shared[name] for name in gradient.expected.inputs})
-    inputs = sample.inputs()
-    wanted = [i for i, name in enumerate(sample.names) if name in DIFFERENTIATED and inputs[i] is not None]
-    parameters = replace(sample.invocation, kernel=variant).parameters()
-    tape: Tape = _meter(subject, "differentiate")(variant.function, inputs, wanted, parameters)
-    sample.require_right(sample.invocation.split(tape.result), f"autograd variant {variant.label}")
-    pulled = tape.pull(gradient.inputs()[gradient.names.index("dy")])
-    gradient.require_right(gradient.invocation.split(pulled), f"backward of the autograd variant {variant.label}")
+    """A recorded call. Its results and gradients are judged: what keeps too little computes something else."""
+    _meter(subject, "differentiate")
+    sample = subject.sample()
+    gradients, inputs, label = gradients_at(subject, sample), sample.inputs(), f"autograd variant {variant.label}"
+    operands = [n for n, array in zip(sample.names, inputs, strict=True) if n in GRADIENTS and array is not None]
+    tape = recorded(sample, variant, inputs, operands, label)
+    dy = gradients[0].expected.inputs["dy"]
+    require_gradients(gradients, dy, operands, tape.pull(subject.bridge.from_host(dy)), f"backward of the {label}")
     return tape
 
 

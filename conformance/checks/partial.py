@@ -92,7 +92,7 @@ def gradients_asked_for_alone(subject: Subject) -> None:
     if not hasattr(bridge, "differentiate"):
         raise Unsupported(f"not measurable with {bridge.name} (differentiate)")
     sample, other, empty = subject.sample(), subject.sample(1), _without_images(subject)
-    gradients = _gradients(subject, sample)
+    gradients = gradients_at(subject, sample)
     dy, inputs, other_inputs = gradients[0].expected.inputs["dy"], sample.inputs(), other.inputs()
     operands = tuple(n for n, array in zip(sample.names, inputs, strict=True) if n in GRADIENTS and array is not None)
     every = subject.case.implementation.autograd_variants
@@ -101,33 +101,33 @@ def gradients_asked_for_alone(subject: Subject) -> None:
     wide = subject.case.variant.dtype == "fp32"
     for variant in variants if wide else variants[:1]:
         label = f"autograd variant {variant.label}"
-        tape = _recorded(sample, variant, inputs, operands, label)
-        _recorded(other, variant, other_inputs, operands, label)  # before the first one's backward
+        tape = recorded(sample, variant, inputs, operands, label)
+        recorded(other, variant, other_inputs, operands, label)  # before the first one's backward
         pulls = [(dy, "contiguous"), (np.ones_like(dy), "expanded"), (dy, "channels-last"), (dy, "cropped")]
         for values, memory in [*pulls, (dy, "contiguous")]:
             if (given := _in_memory(bridge, memory, values)) is not None:
                 for _ in range(2):  # the same gradient again: nobody has written to it
-                    _require_gradients(gradients, values, operands, tape.pull(given), f"{label}, {memory} dy")
+                    require_gradients(gradients, values, operands, tape.pull(given), f"{label}, {memory} dy")
         for wanted in _some(operands, 2 if wide else len(operands) < 4) if variant is variants[0] else ():
             when = f"{label}, gradient of {' and '.join(wanted)} only"
-            tape = _recorded(sample, variant, inputs, wanted, when)
-            _require_gradients(gradients, dy, wanted, tape.pull(bridge.from_host(dy)), when)
+            tape = recorded(sample, variant, inputs, wanted, when)
+            require_gradients(gradients, dy, wanted, tape.pull(bridge.from_host(dy)), when)
         images = [
             array if host is None or host.ndim < 3 else _in_memory(bridge, "channels-last", host)
             for array, host in zip(inputs, sample.stored, strict=True)
         ]
         if images[0] is not None:
             when = f"{label}, channels-last operands"
-            tape = _recorded(sample, variant, images, operands, when)
-            _require_gradients(gradients, dy, operands, tape.pull(bridge.from_host(dy)), when)
+            tape = recorded(sample, variant, images, operands, when)
+            require_gradients(gradients, dy, operands, tape.pull(bridge.from_host(dy)), when)
         if empty is not None and wide:
             nothing = empty.sample()
-            of_nothing = _gradients(empty, nothing)
+            of_nothing = gradients_at(empty, nothing)
             no_dy, when = of_nothing[0].expected.inputs["dy"], f"{label}, a batch without images"
-            tape = _recorded(nothing, variant, nothing.inputs(), operands, when)
+            tape = recorded(nothing, variant, nothing.inputs(), operands, when)
             given = bridge.from_host(no_dy)
             fill_freed_memory(bridge, (tensor for gradient in of_nothing for tensor in gradient.tensors.values()))
-            _require_gradients(of_nothing, no_dy, operands, tape.pull(given), when)
+            require_gradients(of_nothing, no_dy, operands, tape.pull(given), when)
 
 
 def _without_images(subject: Subject) -> Subject | None:
@@ -140,7 +140,7 @@ def _without_images(subject: Subject) -> Subject | None:
     return Subject(case, case.kernel) if taken else None
 
 
-def _gradients(subject: Subject, forward: Sample) -> list[Sample]:
+def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
     """What the gradients of the subject's operator must be at the operator's inputs, and one gradient of y for all."""
     found: list[Sample] = []
     for name in subject.case.operator.gradients:
@@ -156,9 +156,7 @@ def _gradients(subject: Subject, forward: Sample) -> list[Sample]:
     return found
 
 
-def _recorded(
-    sample: Sample, variant: AutogradVariant, inputs: Sequence[Any], wanted: Sequence[str], when: str
-) -> Tape:
+def recorded(sample: Sample, variant: AutogradVariant, inputs: Sequence[Any], wanted: Sequence[str], when: str) -> Tape:
     """A call whose backward is wanted in some operands, and whose results are right. Raises BehaviourError."""
     invocation = replace(sample.invocation, kernel=variant)
     bridge: Any = invocation.bridge
@@ -185,7 +183,7 @@ def _in_memory(bridge: ArrayBridge, memory: str, host: np.ndarray) -> Any | None
     return bridge.view(bridge.from_host(larger.reshape(-1)), sum(strides[2:-1]) + 2, host.shape, strides)
 
 
-def _require_gradients(
+def require_gradients(
     gradients: Sequence[Sample], dy: np.ndarray, wanted: Sequence[str], pulled: Sequence[Any], when: str
 ) -> None:
     """Judge what a backward returned for dy, one gradient for each operand that wanted one. Raises BehaviourError."""

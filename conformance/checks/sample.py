@@ -14,7 +14,6 @@ from conformance.dtypes import WHOLE
 from conformance.execution import verify
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
-from conformance.execution.judge_outputs import judged
 from conformance.execution.process import Crash
 from conformance.execution.status import BehaviourError as BehaviourError  # where checks look for it
 from conformance.execution.status import KernelFailure, Verdict, conclude
@@ -89,7 +88,7 @@ class Sample:
         is left over of that one would be taken for a stride ignored.
         """
         outputs = self.invocation.outputs(results)
-        judgements = judged(self.expected, outputs, self.contract, self.method)
+        judgements = verify.judged(self.expected, outputs, self.contract, self.method)
         if failed := [judgement.explain() for judgement in judgements if not judgement.passed]:
             recipe, layout = self.expected.recipe, self.invocation.layout
             known = (recipe.operator, recipe.geometry, self.expected.inputs, outputs)
@@ -154,28 +153,22 @@ def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False)
     run verifies, and the others are unsupported.
     """
     plain = FAMILIES[case.operator.family].distributions[0]
-    failed_on = [plain]
 
-    def waiver() -> Waiver | None:
-        return case.waiver((*failed_on, BEHAVIOUR))
+    def waiver(raised: BaseException | None) -> Waiver | None:
+        where = raised.wrong_on if isinstance(raised, BehaviourError) else plain
+        return case.waiver((where, BEHAVIOUR))
 
     def attempt(verdict: Verdict) -> None:
         kernel = case.kernel
         verdict.contract = kernel.contract
         if of_right_kernels:
-            _require_right_on_plain_inputs(case, plain, kernel, check, waiver)
-        try:
-            verdict.facts = check(Subject(case, kernel))
-        except BehaviourError as error:
-            failed_on[:] = filter(None, [error.wrong_on])
-            raise
+            _require_right_on_plain_inputs(case, plain, kernel, check)
+        verdict.facts = check(Subject(case, kernel))
 
     return conclude(attempt, waiver)
 
 
-def _require_right_on_plain_inputs(
-    case: Case, distribution: str, kernel: Kernel, check: Check, waiver: Callable[[], Waiver | None]
-) -> None:
+def _require_right_on_plain_inputs(case: Case, distribution: str, kernel: Kernel, check: Check) -> None:
     """Verify the first distribution of the family, once for all checks of a case.
 
     Raises what is wrong with the results if it is this check that reports it, and Unsupported if another one does.
@@ -193,12 +186,12 @@ def _require_right_on_plain_inputs(
         with suppress(BehaviourError):  # which the checks look for
             verify.attempt(plain, verdict)
 
-    verdict = conclude(attempt, lambda: None)
+    verdict = conclude(attempt, lambda _: None)
     if verdict.refusal is not None:  # raised when it was called: what it declares, it does not do
         raise verdict.refusal
     failed = verdict.status == "fail" or verdict.exception is not None or verdict.crashed
     try:
-        waived = failed and waiver() is not None
+        waived = failed and case.waiver((distribution, BEHAVIOUR)) is not None
     except ImplementationError:  # which `conclude` reports
         waived = False
     _wrong[key] = kernel, check if failed and not waived else None

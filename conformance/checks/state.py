@@ -1,6 +1,6 @@
 """Checks of what a kernel keeps from one call to the next, and shares between calls at the same time.
 
-They are made where kernels differ: on each path (`conformance.execution.kernel_paths`), or on pairs of problems that a
+They are made where kernels differ: on each path (`conformance.execution.declared`), or on pairs of problems that a
 cache with an incomplete key takes for one another.
 """
 
@@ -19,8 +19,8 @@ from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
 from conformance.checks.sample import BehaviourError, Check, Sample, Subject
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
+from conformance.execution.declared import usual_paths
 from conformance.execution.invocation import first_called
-from conformance.execution.kernel_paths import usual_paths
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,13 +14,12 @@ from typing import Any
 
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case, absence_reason
-from conformance.execution.handles import Exited, Raised
 from conformance.execution.implementation_names import base_of, load_named, vary
-from conformance.execution.judge_outputs import METHODS, by_probes
 from conformance.execution.process import Limits
+from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
 from conformance.execution.status import Verdict
-from conformance.execution.verify import Tensors, verify
+from conformance.execution.verify import METHODS, Tensors, by_probes, verify
 from conformance.execution.workers import Loader, Workers, share
 from conformance.implementations import registry
 from conformance.implementations.bridges import ArrayBridge, numpy_arrays
@@ -198,51 +197,29 @@ def check(
     if layout in NAMES and rank_of(layout) == 2:  # the default; in other dimensions the one of the same kind
         layout = in_rank(layout, found.geometry.rank)
     absent = ""
-    if not isinstance(kernel, (Implementation, Path, str)):
-        if not callable(kernel):
-            raise SelectionError(f"kernel {kernel!r}: must be an Implementation, a function, a path or a name")
-        if operator is None:
-            raise SelectionError(f"operator: needed with a plain function. Choices: {', '.join(possible)}")
+    if isinstance(kernel, (Implementation, Path, str)) and not (arrays is None and contract is None):
+        raise SelectionError("arrays, contract: only with a plain function; an implementation states its own")
+    if isinstance(kernel, Implementation):
+        implementation = kernel
+    elif isinstance(kernel, (Path, str)):
+        loader: Loader = registry if in_process or sys.platform == "win32" else _workers()
+        implementation, absent = _load(kernel, operator, loader)
+    elif not callable(kernel):
+        raise SelectionError(f"kernel {kernel!r}: must be an Implementation, a function, a path or a name")
+    elif operator is None:
+        raise SelectionError(f"operator: needed with a plain function. Choices: {', '.join(possible)}")
+    else:
+        require_known("layout", [layout], NAMES)
         name = getattr(kernel, "__name__", type(kernel).__name__)
         bridge = numpy_arrays() if arrays is None else arrays
-        require_known("layout", [layout], NAMES)
         implementation = Implementation(name, arrays=bridge, contract=contract or Contract())
         implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
-    elif arrays is not None or contract is not None:
-        raise SelectionError("arrays, contract: only with a plain function; an implementation states its own")
-    elif isinstance(kernel, Implementation):
-        implementation = kernel
-    else:
-        implementation, absent = _load(
-            kernel, operator, registry if in_process or sys.platform == "win32" else _workers()
-        )
-
     require_known("layout", [layout], (*NAMES, *implementation.layouts))
-    if operator is None and absent:
-        operator = possible[0]
-    elif operator is None:
-        offered = {one.operator for one in implementation.kernels if one.operator in possible}
-        if len(offered) != 1:
-            has = f"implements {len(offered)} operators that take" if offered else "implements no operator that takes"
-            choices = ", ".join(sorted(offered) or possible)
-            why = f"{implementation.name} {has} {found.geometry.descriptor!r}"
-            raise SelectionError(f"operator: {why}. Choices: {choices}")
-        (operator,) = offered
-
-    if has_groups(layout) and not hasattr(found.geometry, "groups"):
-        raise SelectionError(f"layout {layout}: has groups as an axis; {found.geometry.descriptor!r} has none")
+    if operator is None:
+        operator = possible[0] if absent else _only_operator(implementation, possible, found.geometry)
     variant = Variant(dtype, layout, distribution, storage)
-    if not determines(operator, found.geometry, distribution):
-        raise SelectionError(
-            f"distribution {distribution}: {operator} has no one right result on {found.geometry.descriptor!r}, where "
-            "an element of the window meets padding alone; algorithms multiply its NaN by zero or leave it out"
-        )
-    if not OPERATORS[operator].defined(found.geometry, dtype):
-        choices = ", ".join(name for name in DECLARABLE if OPERATORS[operator].defined(found.geometry, name))
-        raise SelectionError(f"dtype {dtype}: {operator} has none of {found.geometry.descriptor!r}. Choices: {choices}")
-    if not variant.suits(operator, found.geometry):
-        operands = ", ".join(OPERATORS[operator].inputs(found.geometry))
-        raise SelectionError(f"storage {storage}: {operator} has the operands {operands}; vectors have no rows")
+    _require_result(operator, found.geometry, variant)
+
     case = Case(implementation, OPERATORS[operator], found, variant, seed, method)
     tensors = Tensors()
     reason = absent or absence_reason(implementation)
@@ -251,6 +228,34 @@ def check(
         return CheckResult(case, verdict, {}, {})
     inputs = {name: array.copy() for name, array in tensors.expected.inputs.items()}
     return CheckResult(case, verdict, inputs, _comparisons(case, verdict, tensors))
+
+
+def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:
+    """The one that an implementation has of those that take a problem. Raises SelectionError."""
+    offered = {one.operator for one in implementation.kernels if one.operator in possible}
+    if len(offered) != 1:
+        has = f"implements {len(offered)} operators that take" if offered else "implements no operator that takes"
+        choices = ", ".join(sorted(offered) or possible)
+        raise SelectionError(f"operator: {implementation.name} {has} {geometry.descriptor!r}. Choices: {choices}")
+    return offered.pop()
+
+
+def _require_result(operator: str, geometry: Geometry, variant: Variant) -> None:
+    """Raises SelectionError where the operator has no one right result of a variant of a problem."""
+    known, dtype, distribution = OPERATORS[operator], variant.dtype, variant.distribution
+    if has_groups(variant.layout) and not hasattr(geometry, "groups"):
+        raise SelectionError(f"layout {variant.layout}: has groups as an axis; {geometry.descriptor!r} has none")
+    if not determines(operator, geometry, distribution):
+        raise SelectionError(
+            f"distribution {distribution}: {operator} has no one right result on {geometry.descriptor!r}, where "
+            "an element of the window meets padding alone; algorithms multiply its NaN by zero or leave it out"
+        )
+    if not known.defined(geometry, dtype):
+        choices = ", ".join(name for name in DECLARABLE if known.defined(geometry, name))
+        raise SelectionError(f"dtype {dtype}: {operator} has none of {geometry.descriptor!r}. Choices: {choices}")
+    if not variant.suits(operator, geometry):
+        operands = ", ".join(known.inputs(geometry))
+        raise SelectionError(f"storage {variant.storage}: {operator} has the operands {operands}; vectors have no rows")
 
 
 def _comparisons(case: Case, verdict: Verdict, tensors: Tensors) -> dict[str, Comparison]:

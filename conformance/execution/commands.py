@@ -9,8 +9,8 @@ from pathlib import Path
 from conformance.dtypes import DECLARABLE
 from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
-from conformance.execution.judge_outputs import METHODS
 from conformance.execution.selection import seed_number
+from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS
 

@@ -1,15 +1,50 @@
-"""What an implementation declares of one operator; each thing is asked once, however many cases depend on it."""
+"""What an implementation declares of one operator, each thing asked once, however many cases depend on it; and its
+kernels' paths, as far as features tell: cases that together show their behaviour on each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import combinations
 from typing import Any
 
 from conformance.execution.invocation import require_storage
 from conformance.execution.remote import Condition
-from conformance.implementations.implementation import Implementation, ImplementationError, Kernel, Unsupported
+from conformance.implementations.implementation import (
+    BEHAVIOUR,
+    Implementation,
+    ImplementationError,
+    Kernel,
+    Unsupported,
+)
 from conformance.layouts import is_optional, rank_of
-from conformance.problems import Problem, Variant
+from conformance.operators import OPERATORS, takes
+from conformance.operators.spatial import RANKS
+from conformance.problems import PROBLEMS, Problem, Variant, at_level
+from conformance.problems.features import AXES, LARGE, of_geometry, options
+
+MAX_WORK = 1 << 25
+"""FLOPs of a case: a check calls it a hundred times."""
+MAX_CHANNELS = 128
+"""Of a case: XLA takes a minute for a hundred calls of a grouped convolution with hundreds."""
+MAX_ELEMENTS = 1 << 19
+"""Of a case, in all tensors: the exact statistics of more take seconds."""
+MAX_EXTENT = 1024
+"""The same along one axis: kernels that go along it in Python take minutes while threads interrupt their lines."""
+MAX_WINDOW = 4096
+"""The same of a window, whose taps more kernels go along in Python."""
+MAX_PADDING = 16
+"""Of a case: checks enlarge its batch, and with it the padded images that many kernels make."""
+MAX_PATHS = {"smoke": 2, "standard": 8, "full": 24}
+"""By level, the most cases of a kernel in two dimensions; in each other number a quarter of them."""
+WINDOWS = ("pointwise", "window 3 on every axis", "window = image on every axis")
+GROUPS = ("groups = channels", "groups > 1")
+"""Features of which kernels choose a path by the first that holds, beside padding, strides, dilations and options."""
+
+Path = tuple[Problem, Variant]
+Wanted = Callable[[str, str], bool]
+"""Whether a dtype and a layout are asked for."""
 
 
 class Declared:
@@ -65,3 +100,101 @@ class Declared:
             except Unsupported as absence:
                 self._stored[key] = absence
         return self._stored[key]
+
+
+def paths(
+    declared: Declared, problems: Iterable[Problem], most: int, wanted: Wanted = lambda dtype, layout: True
+) -> list[Path]:
+    """Of the programs that an implementation takes, those that cover most pairs of what kernels choose a path by, small
+    ones first, with two dimensions before others. One operand is beyond 2^16 elements, in fp32 if possible.
+
+    A predicate that raises takes a case, which reports it.
+    """
+    operator = declared.operator
+    ranked = [problem for problem in problems if _is_small(operator, problem.geometry)]
+    ranked.sort(key=lambda problem: (_is_thin(problem.geometry), OPERATORS[operator].bytes(problem.geometry, 1)))
+    found = []
+    for rank in sorted(RANKS, key=lambda rank: (rank != 2, rank)):
+        room = most if rank == 2 else -(-most // 4)
+        every = _taken(declared, [problem for problem in ranked if problem.geometry.rank == rank], wanted)
+        chosen = _covering(every, room)
+        large = [path for path in every if LARGE in of_geometry(path[0].geometry)]
+        if large and room > 2 and not any(path in large for path in chosen):
+            chosen[-1] = next((path for path in large if path[1].dtype == "fp32"), large[0])
+        found += chosen
+    return found
+
+
+def usual_paths(one: Implementation, operator: str) -> list[Path]:
+    """Those of level standard, in every dtype and layout of the implementation."""
+    return paths(Declared(one, operator), _standard(operator), MAX_PATHS["standard"])
+
+
+@cache
+def _standard(operator: str) -> tuple[Problem, ...]:
+    return tuple(problem for problem, _ in at_level(PROBLEMS, "standard") if takes(operator, problem.geometry))
+
+
+def _is_thin(geometry: Any) -> bool:
+    """Whether something is missing that can be in a wrong order, or grow: other problems stand for a path before it."""
+    return bool(min(geometry.n, geometry.c, *geometry.size, *geometry.output_size) == 1)
+
+
+@cache
+def _is_small(operator: str, geometry: Any) -> bool:
+    """Whether a check can call a problem a hundred times, and there is something to compute."""
+    known = OPERATORS[operator]
+    return (
+        takes(operator, geometry)
+        and 0 < known.flops(geometry) <= MAX_WORK
+        and known.bytes(geometry, 1) <= MAX_ELEMENTS
+        and geometry.c <= MAX_CHANNELS
+        and max(geometry.n, *geometry.size, getattr(geometry, "k", 0)) <= MAX_EXTENT
+        and math.prod(geometry.window) <= MAX_WINDOW
+        and max(map(max, geometry.padding)) <= MAX_PADDING
+    )
+
+
+def _taken(declared: Declared, problems: Sequence[Problem], wanted: Wanted) -> list[Path]:
+    """Of each kind the first problem, in every dtype and layout that the implementation declares."""
+    pairs = [pair for pair in declared.pairs if wanted(*pair)]
+    found: dict[tuple[str, ...], Path] = {}
+    for problem in problems:
+        for dtype, layout in pairs:
+            kind = (*_kind(problem.geometry), dtype, layout)
+            if rank_of(layout) != problem.geometry.rank or kind in found:
+                continue
+            try:
+                declared.kernel(problem.geometry, dtype, layout)
+            except Unsupported:
+                continue
+            except ImplementationError:
+                pass  # the case reports it
+            found[kind] = problem, Variant(dtype, layout, BEHAVIOUR)
+    return [*found.values()]
+
+
+def _covering(every: Sequence[Path], most: int) -> list[Path]:
+    """At most so many, each with most pairs of features that none before it has; the first of equal ones."""
+    having = [(path, {*combinations((*_kind(path[0].geometry), path[1].dtype, path[1].layout), 2)}) for path in every]
+    chosen: list[Path] = []
+    covered = set[tuple[str, str]]()
+    while having and len(chosen) < most:
+        path, added = max(having, key=lambda one: len(one[1] - covered))
+        if added <= covered:
+            break
+        covered |= added
+        chosen.append(path)
+    return chosen
+
+
+@cache
+def _kind(geometry: Any) -> tuple[str, ...]:
+    """What a kernel may choose its path by, and what it may not: a plain problem is a path too."""
+    held, rank = of_geometry(geometry), geometry.rank
+    axis = "some axis" if rank > 1 else AXES[rank][0]
+    window = next((name for name in WINDOWS if name in held), "another window")
+    groups = next((name for name in GROUPS if name in held), "dense")
+    named = (LARGE, "no padding", f"stride of {axis} > 1", f"dilation of {axis} > 1")
+    told = {name: name in held for name in named} | options(geometry)
+    return window, groups, *(f"{name}: {holds}" for name, holds in told.items())

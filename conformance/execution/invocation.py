@@ -19,7 +19,7 @@ from conformance.dtypes import STORAGE, name_of
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
-from conformance.layouts import Arrangement, arranged, arrangement
+from conformance.layouts import arranged, arrangement
 from conformance.operators.base import Arrays, Operator, Tensor
 from conformance.worker.call import Audited, audited, fetched, perform
 from conformance.worker.measuring import Timed, timed
@@ -65,7 +65,7 @@ def fill_freed_memory(bridge: ArrayBridge, tensors: Iterable[Tensor]) -> None:
     """Leave memory full of NaN to whoever allocates next, in the sizes of these tensors and of their accumulators: what
     a kernel does not write must not be zero by chance."""
     sizes = {tensor.size * itemsize for tensor in tensors for itemsize in (2, 4, 8)}
-    blocks = [bridge.from_host(np.full(size, 0xFF, np.uint8)) for size in sizes for _ in range(3)]
+    blocks = [bridge.from_host(storage.nan_bytes(size)) for size in sizes for _ in range(3)]
     del blocks
 
 
@@ -92,16 +92,16 @@ class Invocation:
     def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
         """Arguments by position as the layout stores them on the host; None for an absent one. Raises LayoutError for
         an array whose channels the layout's groups do not divide."""
-        arrays = [(name, inputs.get(name)) for name in self.operator.arguments]
-        return [
-            None if array is None else np.ascontiguousarray(self.arrangement(name, array.shape).to_memory(array))
-            for name, array in arrays
-        ]
-
-    def arrangement(self, name: str, shape: tuple[int, ...]) -> Arrangement:
-        """How an argument of a canonical shape lies in memory; invalid ones have another shape than the problem's."""
-        groups, tensor = getattr(self.geometry, "groups", 1), self.operator.inputs(self.geometry)[name]
-        return arrangement(shape, self.layout, groups, tensor.is_filter)
+        groups, tensors = getattr(self.geometry, "groups", 1), self.operator.inputs(self.geometry)
+        found: list[np.ndarray | None] = []
+        for name in self.operator.arguments:
+            if (array := inputs.get(name)) is None:
+                found.append(None)
+                continue
+            # of the array's own shape, which in an invalid call is not the problem's
+            place = arrangement(array.shape, self.layout, groups, tensors[name].is_filter)
+            found.append(np.ascontiguousarray(place.to_memory(array)))
+        return found
 
     def to_device(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Fresh copies of the arguments on the device."""
@@ -110,30 +110,20 @@ class Invocation:
     def laid_out(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[Laid]]:
         """The same in memory as `storage` says, and the memory that they lie in. Raises Unsupported where the framework
         has no views, or no memory beside guarded pages."""
-        kinds, native, memories = storage.parse(self.storage), [], []
+        kinds, tensors, native, memories = storage.parse(self.storage), self.operator.inputs(self.geometry), [], []
         for name, array in zip(self.operator.arguments, self.stored(inputs), strict=True):
             kind = kinds.get(name)
             if kind is None or array is None or not array.size:
                 native.append(None if array is None else self.bridge.from_host(array))
                 continue
             require_storage(self.bridge, f"{name}:{kind}")
-            place = storage.placement(kind, self.arrangement(name, inputs[name].shape), array.itemsize)
+            place = storage.placement(kind, arranged(tensors[name], self.layout, self.geometry), array.itemsize)
             before = storage.buffer(array, place)
             guarded = place.page and self.bridge.pages
             memory = self.bridge.placed(before, place.page) if guarded else self.bridge.from_host(before)
             native.append(self.bridge.view(memory, place.offset, array.shape, place.strides))
             memories.append(Laid(name, kind, before, memory))
         return native, memories
-
-    def require_untouched(self, memories: Sequence[Laid]) -> None:
-        """Raises KernelFailure where memory that operands lie in has changed."""
-        for laid, now in zip(memories, self.fetch([laid.memory for laid in memories]), strict=True):
-            changed = laid.before.view(np.uint8) != np.ascontiguousarray(now).view(np.uint8)
-            if changed.any():
-                first = int(np.argmax(changed)) // laid.before.itemsize
-                count = np.count_nonzero(changed)
-                where = f"memory of {laid.operand} ({laid.kind}) was written to"
-                raise KernelFailure(f"{where}: {count:,} bytes changed, first at element {first} of {now.size:,}")
 
     def parameters(self, **changed: Any) -> dict[str, Any]:
         """The keyword arguments that the function asks for; `changed` replaces values."""

@@ -10,8 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from conformance.execution.case import Absence, Case, absence_reason
-from conformance.execution.claims import Claim
+from conformance.execution.case import Absence, Case, Claim, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary, word
 from conformance.execution.required import Demand, absent, required
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.execution.reaper import TOKEN, Reaper
+from conformance.execution.reaper import TOKEN, Reaper, kill
 from conformance.implementations.errors import of_the_suite
 from conformance.implementations.vocabulary import vocabulary
 from conformance.worker import wire
@@ -106,7 +106,7 @@ class Process:
     """A process that may load files. Starting it does not wait until it is ready."""
 
     def __init__(self, limits: Limits, reaper: Reaper) -> None:
-        self.limits, self._reaper = limits, reaper
+        self.limits = limits
         self.loaded: set[str] = set()
         """Places of the files that it has loaded."""
         self.loading = ""
@@ -251,7 +251,7 @@ class Process:
         self._channel.close()
         for descriptor in (self._in, self._out, self._output):
             os.close(descriptor)
-        self._reaper.sweep(self.token)
+        kill(self.token)
 
     def _send(self, message: bytes, start: float) -> None:
         rest = memoryview(message)

@@ -66,10 +66,6 @@ class Reaper:
         self._count += 1
         return f"{self._token}.{self._count}."
 
-    def sweep(self, token: str) -> None:
-        """End what carries a token."""
-        kill(token)
-
     def close(self) -> None:
         """End everything. Idempotent."""
         if self._alive >= 0:

@@ -15,8 +15,7 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from conformance.execution.case import Absence, Case
-from conformance.execution.claims import Claim, Key, compared
+from conformance.execution.case import Absence, Case, Claim, Key, compared
 from conformance.execution.declared import Declared
 from conformance.execution.selection import Selection, like_channels_last
 from conformance.execution.share import Ranked

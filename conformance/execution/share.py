@@ -10,8 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from conformance.dtypes import DTYPES, ordinary
-from conformance.execution.declared import Declared
-from conformance.execution.kernel_paths import MAX_PATHS, Path, paths
+from conformance.execution.declared import MAX_PATHS, Declared, Path, paths
 from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of

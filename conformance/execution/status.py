@@ -85,14 +85,18 @@ class Verdict:
 
 
 def conclude(
-    attempt: Callable[[Verdict], None], waiver: Callable[[], Waiver | None], *, must_fail: bool = False
+    attempt: Callable[[Verdict], None],
+    waiver: Callable[[BaseException | None], Waiver | None],
+    *,
+    must_fail: bool = False,
 ) -> Verdict:
     """Run an attempt, which fills in the verdict it is given and raises where it does not pass.
 
-    `waiver` finds what excuses a failure; with `must_fail` a waived attempt that passes is a failure too: the waiver is
-    out of date.
+    `waiver` finds what excuses what was raised; with `must_fail` a waived attempt that passes, where nothing was, is a
+    failure too: the waiver is out of date.
     """
     verdict = Verdict("pass")
+    raised: BaseException | None = None
     try:
         with verdict.timed("total"):
             attempt(verdict)
@@ -101,6 +105,7 @@ def conclude(
     except Unsupported as refusal:
         verdict.status, verdict.reason, verdict.refusal = "unsupported", str(refusal), refusal
     except KernelFailure as failure:
+        raised = failure
         verdict.status, verdict.reason, verdict.diagnosis = "fail", str(failure), failure.diagnosis
     except (GoldenError, ImplementationError, MissingReferenceError) as error:
         verdict.status, verdict.reason = "error", str(error)
@@ -109,13 +114,15 @@ def conclude(
         verdict.status, verdict.reason = "unavailable", str(shortage)
         return verdict
     except Crash as crash:
+        raised = crash
         verdict.status, verdict.reason, verdict.crashed = "error", str(crash), crash.counted
     except BaseException as error:  # SystemExit, or a pytest.skip that would leave the case uncounted
+        raised = error
         verdict.status, verdict.reason, verdict.exception = "error", blame(error), error
     if verdict.status == "unsupported" or (verdict.status == "pass" and not must_fail):
         return verdict
     try:
-        covering = waiver()
+        covering = waiver(raised)
     except ImplementationError as error:
         verdict.status, verdict.reason = "error", f"{error}\n{verdict.reason}".strip()
         return verdict

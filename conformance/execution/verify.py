@@ -1,4 +1,5 @@
-"""Verify one case: tensors to the device, the kernel, tensors back, judgement, diagnosis."""
+"""Verify one case: draw, call, fetch, judge, against the exact reference or by probes where that is too large; and what
+guards the call, before it and after it."""
 
 from __future__ import annotations
 
@@ -6,16 +7,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from conformance.contract import Contract
 from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
 from conformance.dtypes import STORAGE
-from conformance.execution import storage
+from conformance.execution import storage_causes
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation, Laid, MismatchedError, fill_freed_memory
-from conformance.execution.judge_outputs import SPARSE, by_probes, judged, prepare_reference
 from conformance.execution.nondeterminism import NondeterminismError, differing_calls
 from conformance.execution.status import (
     BehaviourError,
@@ -26,13 +29,20 @@ from conformance.execution.status import (
     conclude,
 )
 from conformance.execution.weak_contracts import require_adequate
-from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported
-from conformance.inputs import Expectation, expectation
+from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported, Waiver
+from conformance.inputs import Expectation, Recipe, expectation
 from conformance.inputs.golden import check
+from conformance.inputs.probing import Probes, possible, worthwhile
+from conformance.judge import Judgement, judge, outputs_of
+from conformance.judge.judgement import judge_sparse
+from conformance.judge.probes import Evidence, judge_by_probes
 from conformance.operators import FAMILIES, Arrays
 from conformance.problems.table import DRAWN, applies
 from conformance.storage import repeats, with_repeats
 
+SPARSE = "sparse"
+METHODS = ("auto", "exact", "probes")
+"""How a verdict is reached: by cost, by the full reference, or by samples and a projection of it."""
 IN_VAIN = 100
 """Wrong cases of a kernel in a row that no known mistake explains, after which none is tried: this made three minutes
 of half a one."""
@@ -56,18 +66,13 @@ def verify(case: Case, tensors: Tensors | None = None) -> Verdict:
 
     `tensors` is filled for whoever wants to look at them.
     """
-    failed_on = [case.variant.distribution]
 
-    def made(verdict: Verdict) -> None:
-        try:
-            attempt(case, verdict, tensors)
-        except BehaviourError:
-            failed_on[:] = [BEHAVIOUR]
-            raise
+    def waiver(failure: BaseException | None) -> Waiver | None:
+        return case.waiver([BEHAVIOUR if isinstance(failure, BehaviourError) else case.variant.distribution])
 
     # whoever writes a waiver does not know what will be drawn
     must_fail = not case.problem.name.startswith(DRAWN)
-    return conclude(made, lambda: case.waiver(failed_on), must_fail=must_fail)
+    return conclude(partial(attempt, case, tensors=tensors), waiver, must_fail=must_fail)
 
 
 def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> None:
@@ -76,7 +81,7 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
     for earlier in case.after:
         verify(earlier)
     if case.variant.storage:
-        storage.attempt(case, verdict, lambda verdict, stored: _attempt(case, verdict, tensors, stored))
+        storage_causes.attempt(case, verdict, lambda verdict, stored: _attempt(case, verdict, tensors, stored))
     else:
         _attempt(case, verdict, tensors, "")
 
@@ -116,7 +121,7 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
         try:
             results, found = invocation.audited(native)
         except Unsupported as refusal:
-            _require_refusal_of_all(case, invocation, refusal)
+            _require_refusal_of_all(call, refusal)
             verdict.refused = True
             raise
     verdict.work, call.changed = found.work, found.changed
@@ -154,6 +159,63 @@ def _fetched(call: VerifiedCall, results: Sequence[Any]) -> Arrays:
         with call.verdict.timed("diagnosis"):
             cause = diagnose_shapes(operator, geometry, inputs, returned, call.invocation.layout)
         raise KernelFailure(str(error), cause) from None
+
+
+def by_probes(recipe: Recipe, method: str) -> bool:
+    """Whether results are judged by probes; `method` is `auto` (by cost), or demands `exact` or `probes`."""
+    return worthwhile(recipe) if method == "auto" else method == "probes" and possible(recipe)
+
+
+def prepare_reference(expected: Expectation, method: str) -> None:
+    """Compute now what the judgement will need, so that its time is not counted as the kernel's or the judge's."""
+    if expected.recipe.distribution == SPARSE:
+        _ = expected.nonzero
+        return
+    if by_probes(expected.recipe, method):
+        probes = expected.probes
+        _ = probes.projection, probes.samples, probes.small
+    else:
+        _ = expected.reference
+
+
+def judged(expected: Expectation, outputs: Arrays, contract: Contract, method: str = "auto") -> tuple[Judgement, ...]:
+    """One judgement per output (canonical order, on the host). With probes, of the main output; others are small."""
+    recipe = expected.recipe
+    contract = contract.on(recipe.geometry, recipe.dtype)
+    if recipe.distribution == SPARSE:
+        tensors = recipe.operator.outputs(recipe.geometry)
+        return tuple(
+            judge_sparse(name, tensors[name].axes, outputs[name], *known) for name, known in expected.nonzero.items()
+        )
+    described = recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, outputs
+    if not by_probes(recipe, method):
+        compared = outputs_of(*described, expected.reference, lambda: expected.magnitude, expected.rest)
+        return tuple(judge(output, recipe.distribution, contract) for output in compared)
+    probes = expected.probes
+    known = dict.fromkeys(outputs, probes.samples) | probes.small
+    reference, magnitude = ({name: pair[half] for name, pair in known.items()} for half in (0, 1))
+    return tuple(
+        judge(output, recipe.distribution, contract)
+        if output.name in probes.small
+        else judge_by_probes(output, evidence(probes, output.actual), recipe.distribution, contract)
+        for output in outputs_of(*described, reference, lambda: magnitude)
+    )
+
+
+def evidence(probes: Probes, actual: np.ndarray) -> Evidence:
+    """What the probes know of a main output, and what they find in it."""
+    exact, magnitude = probes.samples
+    projection = probes.projection
+    return Evidence(
+        index=probes.index,
+        exact=exact,
+        magnitude=magnitude,
+        projected=probes.project(actual),
+        expected=projection.expected,
+        square=projection.square,
+        lanes=projection.lanes,
+        noise=projection.noise,
+    )
 
 
 def require_declared(call: VerifiedCall) -> None:
@@ -198,12 +260,19 @@ def require_right(call: VerifiedCall) -> None:
     if not failed:
         return
     failed += call.changed
+    expected, method = call.expected, call.case.method
+
+    def passes(again: Arrays) -> bool:
+        return all(judgement.passed for judgement in judged(expected, again, call.contract, method))
+
+    known = expected.recipe.distribution != SPARSE and not by_probes(expected.recipe, method)
     with verdict.timed("diagnosis"):
-        calls = differing_calls(call.invocation, call.expected, outputs, call.contract, call.case.method)
+        exact = expected.reference if known else None
+        calls = differing_calls(call.invocation, expected.inputs, outputs, passes, exact)
     if calls is not None:
         raise NondeterminismError("\n".join([str(calls), *failed]))
     _, tried = _in_vain.get(id(kernel), (kernel, 0))
-    operator, geometry, inputs = call.case.operator, call.invocation.geometry, call.expected.inputs
+    operator, geometry, inputs = call.case.operator, call.invocation.geometry, expected.inputs
     cause = None
     if tried < IN_VAIN and affordable(operator, geometry):
         with verdict.timed("diagnosis"):
@@ -220,12 +289,19 @@ def require_inputs_untouched(call: VerifiedCall) -> None:
 
 def require_memory_untouched(call: VerifiedCall) -> None:
     """Writes beyond a view reach memory that nobody fetches. Raises KernelFailure."""
-    call.invocation.require_untouched(call.memories)
+    now_in_memory = call.invocation.fetch([laid.memory for laid in call.memories])
+    for laid, now in zip(call.memories, now_in_memory, strict=True):
+        changed = laid.before.view(np.uint8) != np.ascontiguousarray(now).view(np.uint8)
+        if changed.any():
+            first = int(np.argmax(changed)) // laid.before.itemsize
+            count = np.count_nonzero(changed)
+            where = f"memory of {laid.operand} ({laid.kind}) was written to"
+            raise KernelFailure(f"{where}: {count:,} bytes changed, first at element {first} of {now.size:,}")
 
 
 def require_adequate_contract(call: VerifiedCall) -> None:
     """A contract that allows anything passes anything. Raises KernelFailure."""
-    require_adequate(call.case)
+    require_adequate(call.case, call.kernel)
 
 
 def require_more_than_zeros(call: VerifiedCall) -> None:
@@ -251,23 +327,23 @@ _refused: dict[tuple[Any, ...], tuple[Kernel, str]] = {}
 empty if there is none."""
 
 
-def _require_refusal_of_all(case: Case, invocation: Invocation, refusal: Unsupported) -> None:
+def _require_refusal_of_all(call: VerifiedCall, refusal: Unsupported) -> None:
     """Raises KernelFailure where a kernel that refuses the case computes the same problem with other values."""
-    kernel, geometry, variant = case.kernel, case.problem.geometry, case.variant
-    key = (id(kernel), case.operator.name, geometry, replace(variant, distribution=""), case.seed)
+    case, kernel = call.case, call.kernel
+    key = (id(kernel), case.operator.name, case.problem.geometry, replace(case.variant, distribution=""), case.seed)
     if key not in _refused:
-        _refused[key] = kernel, next(_computed(case, invocation), "")
+        _refused[key] = kernel, next(_computed(call), "")
     if computed := _refused[key][1]:
         raise KernelFailure(f"refuses these values, and computes those of distribution {computed}: {refusal}")
 
 
-def _computed(case: Case, invocation: Invocation) -> Iterator[str]:
+def _computed(call: VerifiedCall) -> Iterator[str]:
     """The distributions that the kernel does not refuse on a problem, of those that it is held to."""
-    variant, contract = case.variant, case.kernel.contract.on(case.problem.geometry, case.variant.dtype)
+    case, variant, contract = call.case, call.case.variant, call.contract
     for name in FAMILIES[case.operator.family].distributions:
         if name == variant.distribution or not applies(name, variant.dtype) or contract.exempts(name, variant.dtype):
             continue
         with suppress(Unsupported):
-            native, _ = invocation.laid_out(Expectation(replace(case.recipe, distribution=name)).inputs)
-            invocation.call(native)
+            native, _ = call.invocation.laid_out(Expectation(replace(case.recipe, distribution=name)).inputs)
+            call.invocation.call(native)
             yield name

@@ -38,9 +38,9 @@ _tried: dict[tuple[int, str, str, int], tuple[Kernel, str | None]] = {}
 contract is too weak, if it is."""
 
 
-def require_adequate(case: Case) -> None:
+def require_adequate(case: Case, kernel: Kernel) -> None:
     """Raises KernelFailure where no problem of a kernel shows whether its results are right, in the case's dtype."""
-    kernel, dtype = case.kernel, case.variant.dtype
+    dtype = case.variant.dtype
     if _strict(kernel.contract, dtype):
         return
     key = (id(kernel), case.operator.name, dtype, case.problem.geometry.rank)

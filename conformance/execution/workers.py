@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from conformance.contract import ContractError
-from conformance.execution import handles, remote
+from conformance.execution import remote
 from conformance.execution.compiler_cache import CompilerCache
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
@@ -73,7 +73,12 @@ class Source:
 
     def process(self) -> Process:
         """A process in which the file is loaded. Raises Crash."""
-        return self.workers.process(self)
+        process = self.workers.process_for(self)
+        if self.file not in process.loaded:
+            found = self.loaded(process)
+            if self.seen is not None and found.implementations != self.seen:
+                raise Crash(f"{self.place} declares something else when it is loaded again")
+        return process
 
     @property
     def request(self) -> tuple[Any, ...]:
@@ -87,10 +92,10 @@ class Source:
             answer = process.finish()
             if loading == self.file:
                 process.loaded.add(self.file)
-                return handles.value(process, answer, wire.Loaded)
+                return remote.value(process, answer, wire.Loaded)
         process.begin(*self.request)
         process.loaded.add(self.file)
-        return handles.value(process, process.finish(), wire.Loaded)
+        return remote.value(process, process.finish(), wire.Loaded)
 
 
 class Workers:
@@ -150,17 +155,8 @@ class Workers:
         source = replace(base, group=f"{base.group} {name}", variant=(one.name, label), environment=setting.environment)
         self._load(source, name, registry)
 
-    def process(self, source: Source) -> Process:
-        """The process of a file, which has loaded it. Raises Crash."""
-        process = self._process(source)
-        if source.file not in process.loaded:
-            found = source.loaded(process)
-            if source.seen is not None and found.implementations != source.seen:
-                raise Crash(f"{source.place} declares something else when it is loaded again")
-        return process
-
-    def _process(self, source: Source) -> Process:
-        """The process of a file. Raises Crash."""
+    def process_for(self, source: Source) -> Process:
+        """The process of a file, which may not have loaded it yet. Raises Crash."""
         if self._crashes[source.group, source.place] >= MAX_CRASHES:
             raise Crash(f"not run, crashed {MAX_CRASHES} times")
         process = self._processes.pop(source.group, None)
@@ -283,8 +279,8 @@ class Workers:
         self._groups.setdefault(source.group, len(self._groups))
         try:
             digest = registry.source_hash(source.path) if source.path is not None else ""
-            loaded = source.loaded(self._process(source))  # once: loading may change the process
-        except (Crash, KernelFailure, OSError, handles.Raised, handles.Exited) as error:
+            loaded = source.loaded(self.process_for(source))  # once: loading may change the process
+        except (Crash, KernelFailure, OSError, remote.Raised, remote.Exited) as error:
             found.broken[source.title] = str(error) if isinstance(error, (Crash, KernelFailure)) else described(error)
             return
         if loaded.broken is not None:

@@ -283,7 +283,7 @@ class Search:
     def verify(self, row: CaseSpec) -> Verdict:
         """The verdict on a case; a waiver that none of its failures needs is no failure of a case drawn by chance."""
         case = self.case(row)
-        return conclude(partial(attempt, case), lambda: case.waiver((row.variant.distribution,)))
+        return conclude(partial(attempt, case), lambda _: case.waiver((row.variant.distribution,)))
 
     def _shrunk(self, found: Kind, verdict: Verdict, history: list[CaseSpec], began: float) -> ShrunkFailure:
         """The smallest failure of the same kind: of the case alone, else of the cases before it in the process too."""

@@ -7,7 +7,7 @@ wrong kernel agrees with a wrong reference, and only seed 0 has goldens.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -50,14 +50,14 @@ class WrongArithmeticError(Exception):
 
 class Environment:
     """Checks the process that judges: its floating-point mode after every verdict, before that is published; references
-    that are known before the first one, every minute and at the end.
+    of the run's operators that are known before the first one, every minute and at the end.
 
     The process that counts ends the run where one of them is not as it should be.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, operators: Collection[str]) -> None:
         self.invalid: Invalid | None = None
-        self._config = config
+        self._config, self._operators = config, operators
         self._mode_held = self._references_held = self._begin = time.time()
         self._starts: list[float] = []
         """When the calls began whose verdicts are counted."""
@@ -120,7 +120,7 @@ class Environment:
 
     def _require_references(self) -> None:
         try:
-            check_known()
+            check_known(self._operators)
         except Exception as error:  # GoldenError; whatever comes where a function of NumPy has been replaced
             reason = f"known references are not reproduced: {described(error)}"
             raise WrongArithmeticError(reason, self._references_held) from None

@@ -12,7 +12,7 @@ import pytest
 from conformance.checks import CHECKS, check_behaviour
 from conformance.checks.sample import NotChecked
 from conformance.execution.case import Absence, Case
-from conformance.execution.handles import Raised
+from conformance.execution.remote import Raised
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify as verify_case
 from conformance.implementations.errors import MAX_MESSAGE, described, of_the_suite

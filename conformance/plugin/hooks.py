@@ -55,7 +55,7 @@ class Hooks:
         process.prepare(config)
         self.session = config.stash[SESSION] = Session(config)
         self.collection = Collection(self.session)
-        self.environment = Environment(config)
+        self.environment = Environment(config, self.session.selection.operators)
         self.progress = Progress(config)
 
     def pytest_report_header(self) -> list[str]:

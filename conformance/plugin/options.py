@@ -14,9 +14,9 @@ import pytest
 
 from conformance import storage
 from conformance.dtypes import DECLARABLE, DTYPES
-from conformance.execution.judge_outputs import METHODS
 from conformance.execution.process import Limits
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, seed_number, split
+from conformance.execution.verify import METHODS
 from conformance.execution.workers import share
 from conformance.implementations.devices import DEVICES, NEURON, Unavailable, require
 from conformance.inputs import DISTRIBUTIONS

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from conformance.execution.case import Case
-from conformance.execution.claims import Claim
+from conformance.execution.case import Case, Claim
 from conformance.execution.implementation_names import base_of
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError

@@ -8,7 +8,7 @@ from conformance.layouts import LAYOUTS, NAMES
 from conformance.operators import FAMILIES, GeometryError
 from conformance.problems.ranking import at_level
 from conformance.problems.reading import of_section, table_of
-from conformance.problems.storage import with_storage
+from conformance.problems.storage_cases import with_storage
 from conformance.problems.table import LEVELS, Problem, Variant, typed
 
 PROBLEMS: tuple[Problem, ...] = with_storage(

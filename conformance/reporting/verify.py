@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from conformance.execution.case import Claim, Key
 from conformance.execution.check import check
-from conformance.execution.claims import Claim, Key
 from conformance.execution.implementation_names import base_of, load_named, vary
 from conformance.execution.process import Limits
 from conformance.execution.selection import SelectionError, seed_number, split

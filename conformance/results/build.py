@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from conformance.execution.case import Absence, Case
-from conformance.execution.judge_outputs import by_probes
 from conformance.execution.selection import BEHAVIOUR
 from conformance.execution.status import Verdict
+from conformance.execution.verify import by_probes
 from conformance.implementations.devices import processor
 from conformance.inputs.manifest import digest
 from conformance.inputs.stream import GENERATOR

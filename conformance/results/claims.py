@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from conformance import __version__
-from conformance.execution.claims import Claim, Key
+from conformance.execution.case import Claim, Key
 from conformance.implementations.devices import DEVICES
 from conformance.operators import OPERATORS
 from conformance.results.reading import RecordError, strict_json

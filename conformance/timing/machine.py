@@ -10,8 +10,8 @@ from contextlib import suppress
 import numpy as np
 
 from conformance.execution.case import absence_reason
-from conformance.execution.handles import Exited, Raised
 from conformance.execution.process import Crash
+from conformance.execution.remote import Exited, Raised
 from conformance.implementations.implementation import Implementation
 from conformance.worker import measuring
 from conformance.worker.call import perform

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.dtypes import STORAGE
-from conformance.execution.handles import Exited, Raised, run
 from conformance.execution.process import Crash, Process
+from conformance.execution.remote import Exited, Raised, run
 from conformance.implementations.devices import Unavailable
 from conformance.operators import Operator
 from conformance.worker import ceilings

@@ -24,7 +24,7 @@ import numpy as np
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
-from conformance.execution.judge_outputs import by_probes, judged, prepare_reference
+from conformance.execution.verify import by_probes, judged, prepare_reference
 from conformance.inputs import Expectation
 from conformance.operators import Arrays
 from conformance.timing import machine

@@ -17,10 +17,10 @@ from functools import partial
 
 from threadpoolctl import threadpool_limits
 
-from conformance.execution import handles
+from conformance.execution import remote
 from conformance.execution.case import Case
-from conformance.execution.handles import Exited, Raised
 from conformance.execution.process import Crash, Process
+from conformance.execution.remote import Exited, Raised
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
@@ -73,7 +73,7 @@ class TimedKernel:
                 doubts.append(doubt)
                 raise
 
-        ended = conclude(attempt, partial(self.case.waiver, (self.case.variant.distribution,)))
+        ended = conclude(attempt, lambda _: self.case.waiver((self.case.variant.distribution,)))
         if doubts:
             conditions.look()
         if doubts and conditions.state.state == "unusable":
@@ -136,7 +136,7 @@ def time_all(
     generator, limit = random.Random(order), None if workers is None else 1  # a kernel here has all cores
     with nullcontext() if workers is None else workers.apart() as process, threadpool_limits(limit, "blas"):
         if process is not None:
-            run.conditions.reference = partial(handles.run, process, ceilings.reference_seconds)
+            run.conditions.reference = partial(remote.run, process, ceilings.reference_seconds)
         for run.rounds in range(1, count + 1):
             measure_ceilings(run, process)
             for group in _shuffled(run.subjects, generator):

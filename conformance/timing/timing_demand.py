@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from conformance.execution.case import Case
-from conformance.execution.claims import Key
+from conformance.execution.case import Case, Key
 from conformance.execution.required import Demand, Keys
 from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation, Unsupported

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.execution.handles import asked
 from conformance.execution.process import Crash, Process
+from conformance.execution.remote import asked
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.implementations.implementation import Implementation, Unsupported, Waiver
 from conformance.inputs import DISTRIBUTIONS
@@ -133,9 +133,9 @@ def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
             errors.append(error)
             raise
 
-    def waiver() -> Waiver | None:
+    def waiver(raised: BaseException | None) -> Waiver | None:
         """What excuses the call that training ended at: a kernel waived on a problem's data is waived on any."""
-        if audit.place is None or any(isinstance(error, (StalledError, IncompleteError)) for error in errors):
+        if audit.place is None or isinstance(raised, (StalledError, IncompleteError)):
             return None
         find: Any = partial(implementation.waiver, audit.place.direction, audit.place.geometry, "fp32")
         return next(filter(None, map(find, DISTRIBUTIONS)), None)

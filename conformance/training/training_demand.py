@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 
-from conformance.execution.claims import Key
+from conformance.execution.case import Key
 from conformance.execution.required import Demand, Keys, Lacking
 from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation, Unsupported

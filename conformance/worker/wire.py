@@ -48,11 +48,6 @@ class ArrayLocation(Struct, frozen=True, array_like=True):
     dtype: str
     shape: tuple[int, ...]
 
-    @property
-    def type(self) -> np.dtype:
-        """Raises TypeError for what is no name of a dtype."""
-        return _NAMED.get(self.dtype) or np.dtype(self.dtype)
-
 
 class FunctionSpec(Struct, frozen=True):
     """A function that a file declares, by where it can be imported from; `module` is empty where it cannot."""
@@ -202,7 +197,7 @@ def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[ArrayLocatio
 
 def read(descriptor: int, tensor: ArrayLocation) -> np.ndarray:
     """An array of its own. Raises ValueError or TypeError where the file or the description is not what it says."""
-    dtype, size = tensor.type, 1
+    dtype, size = _NAMED.get(tensor.dtype) or np.dtype(tensor.dtype), 1
     for extent in tensor.shape:
         if extent < 0:
             raise ValueError(f"a tensor has the shape {tensor.shape}")

@@ -27,7 +27,7 @@ from tests.conftest import Project
 from tests.report_samples import as_read, checked, sample
 
 torch = pytest.importorskip("torch")
-from conformance.implementations.bridges import torch_memory, torch_network  # noqa: E402
+from conformance.implementations.bridges import torch_memory  # noqa: E402
 
 pytest_plugins = ["pytester"]
 
@@ -333,11 +333,11 @@ def test_network_takes_less_with_the_fused_pair(torch_kernels):
 def test_peak_is_that_of_a_step_that_nobody_watches(torch_kernels):
     """Seeing what the graph keeps does not keep it."""
     pair, batch = tutorial_pair(torch_kernels["fused"]), 3
-    images, target, parameters = torch_network._drawn(batch, "cpu")
+    images, target, parameters = torch_memory._drawn(batch, "cpu")
     with torch_memory.LiveBytes() as meter:
         meter.count([images, target, *parameters])
-        torch_network._loss(pair, images, target, parameters).backward()
-    assert torch_network.footprint(pair, batch, "cpu").peak == meter.peak
+        torch_memory._loss(pair, images, target, parameters).backward()
+    assert torch_memory.footprint(pair, batch, "cpu").peak == meter.peak
 
 
 def tutorial_pair(kernel: Any) -> Any:
@@ -358,16 +358,16 @@ def test_memory_that_outlives_forward_unseen_fails(torch_kernels):
 def test_cuda_is_allowed_scratch_memory_and_warmed_up(torch_kernels, monkeypatch: pytest.MonkeyPatch):
     """CUDA's two steps, taken on the CPU: the first is not measured, the second may count less than an activation."""
     steps = []
-    real = torch_network._step
+    real = torch_memory._step
 
     def step(pair, batch, device, meter):
         steps.append(type(meter).__name__)
-        return replace(real(pair, batch, "cpu", torch_memory.LiveBytes()), scratch=batch * torch_network.SMALLEST)
+        return replace(real(pair, batch, "cpu", torch_memory.LiveBytes()), scratch=batch * torch_memory.SMALLEST)
 
     for name, value in (("memory_allocated", lambda: 0), ("max_memory_allocated", lambda: 0)):
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch_network, "_step", step)
-    found = torch_network.footprint(tutorial_pair(torch_kernels["fused"]), 2, "cuda")
+    monkeypatch.setattr(torch_memory, "_step", step)
+    found = torch_memory.footprint(tutorial_pair(torch_kernels["fused"]), 2, "cuda")
     assert steps == ["CudaBytes", "CudaBytes"]
     assert (found.hidden, found.scratch) == (0, 2 * 32 * 26 * 26 * 4)
 

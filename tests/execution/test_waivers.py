@@ -10,6 +10,7 @@ from conformance.checks.behaviour import results_are_plain
 from conformance.execution import verify
 from conformance.execution.case import Case
 from conformance.inputs.golden import GoldenError
+from tests import cheaters
 from tests.conftest import Project
 from tests.kit import case_of
 
@@ -21,6 +22,13 @@ def waived_case() -> Case:
     case = case_of(lambda x, w, bias: np.zeros((1, 1, 1, 1), np.float32), "n1 c1 h1 w1 k1 r1 s1")
     case.implementation.waive("conv_forward", reason="known", url="https://example.org/1")
     return case
+
+
+@pytest.mark.parametrize(("distribution", "status"), [("fixed", "fail"), ("behaviour", "waived")])
+def test_what_a_call_does_besides_is_waived_as_behaviour_alone(distribution: str, status: str):
+    case = case_of(cheaters.spoils_input())
+    case.implementation.waive("conv_forward", reason="r", url="u", distributions=(distribution,))
+    assert verify.verify(case).status == status
 
 
 def spoiled(expected):

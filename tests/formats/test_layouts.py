@@ -14,8 +14,7 @@ import conformance
 from conformance import Implementation
 from conformance.diagnosis.arrangements import misreadings
 from conformance.diagnosis.diagnose import diagnose
-from conformance.execution.case import Absence, Case
-from conformance.execution.claims import Claim, Key
+from conformance.execution.case import Absence, Case, Claim, Key
 from conformance.execution.required import VerificationDemand
 from conformance.implementations.implementation import ImplementationError, Unsupported
 from conformance.inputs import Expectation, Recipe

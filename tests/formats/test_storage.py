@@ -14,14 +14,14 @@ from conformance.dtypes import DTYPES, STORAGE
 from conformance.execution.case import Case
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
-from conformance.implementations.bridges import guard_pages
+from conformance.implementations.bridges.base import beside_guard_page
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.layouts import NAMES, arrangement, declare, layouts_of, rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Variant, typed
-from conformance.problems.storage import ALONE, LOOSE_ONES
-from conformance.problems.storage import PROBLEMS as EVERYWHERE
+from conformance.problems.storage_cases import ALONE, LOOSE_ONES
+from conformance.problems.storage_cases import PROBLEMS as EVERYWHERE
 from conformance.reporting.reproduce import is_reproducing
 from conformance.results import build, claims
 from conformance.storage import (
@@ -86,7 +86,7 @@ def require_placed(kind: str, layout: str, shape: tuple[int, ...], is_filter: bo
 def test_guarded_memory_begins_or_ends_at_a_page(side: str):
     for dtype in STORAGE.values():
         array = np.arange(1, 6).astype(dtype)
-        memory = guard_pages.placed(array, side)
+        memory = beside_guard_page(array, side)
         np.testing.assert_array_equal(memory, array)
         end = memory.ctypes.data + memory.nbytes
         assert (memory.ctypes.data if side == "start" else end) % PAGESIZE == 0, dtype

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.calibration.mutation import outcomes
 from conformance.dtypes import DTYPES, FORMATS, STORAGE
-from conformance.execution.judge_outputs import judged
+from conformance.execution.verify import judged
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.stream import Stream
 from conformance.judge import Contract

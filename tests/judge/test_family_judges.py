@@ -9,7 +9,7 @@ import pytest
 from conformance.calibration.false_alarms import verdicts
 from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS, judgements
 from conformance.calibration.mutation import outcomes, rows, score
-from conformance.execution.judge_outputs import judged
+from conformance.execution.verify import judged
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.judge import Contract, judge, outputs_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.execution.judge_outputs import judged
+from conformance.execution.verify import judged
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, outputs_of
 from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, parse

@@ -13,7 +13,7 @@ import conformance
 from conformance import Contract, Implementation
 from conformance.calibration.known_kernels import MUTANTS
 from conformance.execution.export import export
-from conformance.execution.judge_outputs import judged
+from conformance.execution.verify import judged
 from conformance.implementations.implementation import ImplementationError
 from conformance.inputs import Expectation, Recipe
 from conformance.judge.propagation import ContractArithmetic

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 
 from conformance import floating_point
-from conformance.implementations.bridges import guard_pages
 
 
 class ArrayBridge(Protocol):
@@ -58,7 +61,7 @@ class ArrayBridge(Protocol):
 
     def placed(self, array: np.ndarray, side: str) -> Any | None:
         """A copy of a 1-D host array that ends (`side` is `end`) or begins (`start`) at a page that may not be touched,
-        see `conformance.implementations.bridges.guard_pages`; None where the framework cannot use such memory."""
+        see `beside_guard_page`; None where the framework cannot use such memory."""
         return None
 
     @property
@@ -74,7 +77,7 @@ class ArrayBridge(Protocol):
     @property
     def pages(self) -> bool:
         """Whether arrays can be `placed`."""
-        return type(self).placed is not ArrayBridge.placed and guard_pages.available()
+        return type(self).placed is not ArrayBridge.placed and can_guard_pages()
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         """Give an array other values in the memory that it has; False where its memory never changes."""
@@ -132,3 +135,35 @@ def between_events(
     synchronize()
     wall = perf_counter() - start
     return before.elapsed_time(after) / 1e3, wall
+
+
+@cache
+def can_guard_pages() -> bool:
+    """Whether the system can protect pages of memory."""
+    return sys.platform != "win32"
+
+
+def beside_guard_page(array: np.ndarray, side: str) -> np.ndarray:
+    """A copy of a 1-D array that ends, or begins, where a page begins or ends that may not be touched: `side` is `end`
+    or `start`; or that lies in pages that may not be written to, `read-only`. What goes beyond ends with a signal."""
+    page = mmap.PAGESIZE
+    span = max(1, -(-array.nbytes // page)) * page
+    region = mmap.mmap(-1, span + page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    handle = ctypes.c_char.from_buffer(region)
+    address = ctypes.addressof(handle)
+    del handle  # it would keep the region from being unmapped
+    start = span - array.nbytes if side == "end" else page if side == "start" else 0
+    # what NumPy has no letter for has no buffers; of other dtypes the array itself is what views have as their base
+    dtype = np.dtype(f"u{array.itemsize}") if array.dtype.isbuiltin == 2 else array.dtype
+    memory = np.frombuffer(region, dtype, array.size, start).view(array.dtype)
+    memory[...] = array
+    no_access, reading = 0, 1  # PROT_NONE, PROT_READ
+    guard, size, access = {
+        "end": (address + span, page, no_access),
+        "start": (address, page, no_access),
+        "read-only": (address, span, reading),
+    }[side]
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(size), access):
+        raise OSError(ctypes.get_errno(), "mprotect")
+    return memory

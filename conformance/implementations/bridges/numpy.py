@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.implementations.bridges import guard_pages
-from conformance.implementations.bridges.base import ArrayBridge, refuse
+from conformance.implementations.bridges.base import ArrayBridge, beside_guard_page, refuse
 from conformance.zeros import copied
 
 
@@ -46,7 +45,7 @@ class NumpyArrays(ArrayBridge):
         return True
 
     def placed(self, array: np.ndarray, side: str) -> Any | None:
-        return guard_pages.placed(array, side)
+        return beside_guard_page(array, side)
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         """Read-only arrays cannot be given other values."""

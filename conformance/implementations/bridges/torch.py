@@ -11,8 +11,15 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from conformance.implementations.bridges import guard_pages
-from conformance.implementations.bridges.base import ArrayBridge, between_events, extent, meet, refuse
+from conformance.implementations.bridges.base import (
+    ArrayBridge,
+    beside_guard_page,
+    between_events,
+    can_guard_pages,
+    extent,
+    meet,
+    refuse,
+)
 from conformance.implementations.bridges.tape import Footprint, Tape, first, of_some
 from conformance.implementations.devices import Unavailable
 from conformance.zeros import copied
@@ -74,11 +81,11 @@ class TorchArrays(ArrayBridge):
         return array.as_strided(tuple(shape), tuple(strides), offset)
 
     def placed(self, array: np.ndarray, side: str) -> Any | None:
-        return _tensor(guard_pages.placed(array, side)) if self.pages else None
+        return _tensor(beside_guard_page(array, side)) if self.pages else None
 
     @property
     def pages(self) -> bool:
-        return self.device == "cpu" and guard_pages.available()
+        return self.device == "cpu" and can_guard_pages()
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         array.detach().copy_(self.from_host(host))
@@ -108,11 +115,11 @@ class TorchArrays(ArrayBridge):
     def footprint(
         self, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
     ) -> Footprint:
-        """Bytes of a training step of the tutorial's network (`conformance.implementations.bridges.torch_network`)
-        with a function of x, w and further arguments, which are None."""
-        network = import_module("conformance.implementations.bridges.torch_network")
+        """Bytes of a training step of a tutorial's network (`conformance.implementations.bridges.torch_memory`) with a
+        function of x, w and further arguments, which are None."""
+        memory = import_module("conformance.implementations.bridges.torch_memory")
         call = of_some(function, [None] * arguments, (0, 1), parameters)
-        found: Footprint = network.footprint(lambda x, w: first(call(x, w)), batch, self.device)
+        found: Footprint = memory.footprint(lambda x, w: first(call(x, w)), batch, self.device)
         return found
 
     def describe(self) -> dict[str, str]:
