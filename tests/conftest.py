@@ -151,7 +151,7 @@ def no_traceback_of_ours(text: str) -> bool:
 @pytest.fixture
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many threads as a worker of pytest-xdist lets numba have; benchmarks give everybody the same number."""
-    monkeypatch.setattr("conformance.timing.machine.cores", lambda: 1)
+    monkeypatch.setattr("conformance.timing.conditions.cores", lambda: 1)
 
 
 @pytest.fixture(scope="module")
