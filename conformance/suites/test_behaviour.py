@@ -46,5 +46,5 @@ def test_memory(check, name, case):
 
 @pytest.mark.behaves("worked_example_is_exact")
 def test_worked_example(check, name, case):
-    """Averages of 0, 1, 2, ... over 2x6x6 in windows of 2, as a public tutorial has it: exact, and all that it checks."""
+    """Averages of 0, 1, 2, ... over 2x6x6 in windows of 2, as a public tutorial has it: exact; all that it checks."""
     check(name, case)
