@@ -28,32 +28,31 @@ def calm():
         yield
 
 
-IMPLEMENTATIONS = {"torch": on_torch, "numpy": numpy_direct}
-
-CONFIGURATIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "plain": ((2, 3, 3), {}),
-    "no bias": ((2, 3, 3), {"bias": False}),
-    "1x1": ((3, 2, 1), {}),
-    "stride": ((2, 3, 3), {"stride": 2, "padding": 1}),
-    "by axis": ((2, 3, (3, 2)), {"stride": (1, 2), "padding": (2, 0), "dilation": (1, 2)}),
-    "groups": ((4, 6, 3), {"groups": 2, "padding": 1}),
-    "depthwise": ((3, 6, 3), {"groups": 3, "padding": 1}),
-    "same": ((2, 2, (2, 4)), {"padding": "same", "dilation": (3, 1)}),
+IMPLEMENTATIONS = {
+    "torch": (on_torch, "nchw"),
+    "torch channels last": (on_torch, "nhwc"),
+    "numpy": (numpy_direct, "nchw"),
 }
-TRANSPOSED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "plain": ((3, 2, 3), {}),
-    "twice": ((3, 2, 2), {"stride": 2}),
-    "by axis": ((3, 2, (3, 2)), {"stride": (2, 3), "padding": (1, 0), "output_padding": (1, 2), "dilation": (2, 1)}),
-    "groups": ((4, 6, 3), {"groups": 2, "padding": 1, "bias": False}),
+FORWARD, TRANSPOSED = (torch.nn.Conv2d, Conv2d), (torch.nn.ConvTranspose2d, ConvTranspose2d)
+CONFIGURATIONS: dict[str, tuple[tuple[type, type], tuple[Any, ...], dict[str, Any]]] = {
+    "plain": (FORWARD, (2, 3, 3), {}),
+    "no bias": (FORWARD, (2, 3, 3), {"bias": False}),
+    "1x1": (FORWARD, (3, 2, 1), {}),
+    "stride": (FORWARD, (2, 3, 3), {"stride": 2, "padding": 1}),
+    "by axis": (FORWARD, (2, 3, (3, 2)), {"stride": (1, 2), "padding": (2, 0), "dilation": (1, 2)}),
+    "groups": (FORWARD, (4, 6, 3), {"groups": 2, "padding": 1}),
+    "depthwise": (FORWARD, (3, 6, 3), {"groups": 3, "padding": 1}),
+    "same": (FORWARD, (2, 2, (2, 4)), {"padding": "same", "dilation": (3, 1)}),
+    "transposed": (TRANSPOSED, (3, 2, 3), {}),
+    "transposed, twice": (TRANSPOSED, (3, 2, 2), {"stride": 2}),
+    "transposed, by axis": (
+        TRANSPOSED,
+        (3, 2, (3, 2)),
+        {"stride": (2, 3), "padding": (1, 0), "output_padding": (1, 2), "dilation": (2, 1)},
+    ),
+    "transposed, groups": (TRANSPOSED, (4, 6, 3), {"groups": 2, "padding": 1, "bias": False}),
 }
-
-
-def pair(kind: type, ours: type, sizes: tuple[Any, ...], options: dict[str, Any], **more: Any) -> tuple[Any, Any]:
-    """torch's layer and ours, with one state, in double precision."""
-    theirs = kind(*sizes, **options, dtype=torch.float64)
-    layer = ours(*sizes, **options, dtype=torch.float64, **more)
-    layer.load_state_dict(theirs.state_dict())
-    return theirs, layer
+"""torch's layer and ours, what they are built from."""
 
 
 def image(channels: int) -> Any:
@@ -61,50 +60,22 @@ def image(channels: int) -> Any:
     return torch.randn(2, channels, 5, 6, generator=generator, dtype=torch.float64, requires_grad=True)
 
 
-def required_alike(theirs: Any, layer: Any, x: Any) -> None:
-    """Outputs and gradients agree to a few units of the last place of their largest element."""
-    found = []
+@pytest.mark.parametrize(("implementation", "layout"), IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
+@pytest.mark.parametrize(("kinds", "sizes", "options"), CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_a_layer_and_its_gradients_are_torch_s(kinds, sizes, options, implementation, layout):
+    """In double precision, to a few units of the last place of the largest element; and those of differences."""
+    theirs = kinds[0](*sizes, **options, dtype=torch.float64)
+    layer = kinds[1](*sizes, **options, dtype=torch.float64, implementation=implementation(), layout=layout)
+    layer.load_state_dict(theirs.state_dict())
+    x, found = image(sizes[0]), []
     for module in (theirs, layer):
         y = module(x)
         weights = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
         found.append([y, *torch.autograd.grad((y * weights).sum(), [x, *module.parameters()])])
     for first, second in zip(*found, strict=True):
         assert first.shape == second.shape
-        largest = max(1.0, first.abs().max().item())
-        assert (first - second).abs().max().item() <= 512 * 2**-53 * largest
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
-@pytest.mark.parametrize(("sizes", "options"), CONFIGURATIONS.values(), ids=CONFIGURATIONS)
-def test_convolution_and_its_gradients_are_torch_s(sizes, options, implementation):
-    theirs, layer = pair(torch.nn.Conv2d, Conv2d, sizes, options, implementation=implementation())
-    required_alike(theirs, layer, image(sizes[0]))
+        assert (first - second).abs().max().item() <= 512 * 2**-53 * max(1.0, first.abs().max().item())
     assert torch.autograd.gradcheck(layer, image(sizes[0]), fast_mode=True)
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
-@pytest.mark.parametrize(("sizes", "options"), TRANSPOSED.values(), ids=TRANSPOSED)
-def test_transposed_convolution_and_its_gradients_are_torch_s(sizes, options, implementation):
-    theirs, layer = pair(torch.nn.ConvTranspose2d, ConvTranspose2d, sizes, options, implementation=implementation())
-    required_alike(theirs, layer, image(sizes[0]))
-    assert torch.autograd.gradcheck(layer, image(sizes[0]), fast_mode=True)
-
-
-def test_gradients_in_parameters_are_those_of_differences():
-    layer = Conv2d(2, 4, 3, padding=1, groups=2, dtype=torch.float64, implementation=on_torch())
-
-    def loss(w: Any, bias: Any) -> Any:
-        return torch.func.functional_call(layer, {"weight": w, "bias": bias}, (image(2).detach(),))
-
-    assert torch.autograd.gradcheck(loss, (layer.weight, layer.bias))
-
-
-def test_channels_last_kernels_do_the_same():
-    sizes, options = CONFIGURATIONS["groups"]
-    required_alike(*pair(torch.nn.Conv2d, Conv2d, sizes, options, implementation=on_torch(), layout="nhwc"), image(4))
-    sizes, options = TRANSPOSED["by axis"]
-    more = {"implementation": on_torch(), "layout": "nhwc"}
-    required_alike(*pair(torch.nn.ConvTranspose2d, ConvTranspose2d, sizes, options, **more), image(3))
 
 
 def test_an_image_without_a_batch_and_one_not_contiguous():
@@ -186,15 +157,6 @@ def test_replacing_keeps_state_parameters_and_outputs(build, shape):
     assert (model(x) - twin(x)).abs().max().item() <= 2**-40
     copied = copy.deepcopy(model)
     assert torch.equal(copied(x), model(x))
-
-
-def test_initialisation_is_torch_s():
-    for kind, ours in ((torch.nn.Conv2d, Conv2d), (torch.nn.ConvTranspose2d, ConvTranspose2d)):
-        states = []
-        for build in (kind, lambda *sizes, ours=ours: ours(*sizes, implementation=planted())):
-            torch.manual_seed(4)
-            states.append(build(2, 3, 3).state_dict())
-        assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def three_only(geometry: Any) -> bool:

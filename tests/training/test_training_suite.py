@@ -21,7 +21,6 @@ pytest.importorskip("PIL")
 from conformance.execution.process import Crash, Limits  # noqa: E402
 from conformance.execution.workers import Loader, Workers  # noqa: E402
 from conformance.implementations import registry  # noqa: E402
-from conformance.implementations.devices import DEVICES, missing  # noqa: E402
 from conformance.results.reading import decode  # noqa: E402
 from conformance.training import loop, samples, train, training_demand  # noqa: E402
 from conformance.training.audit import Audit, BrokenStepError  # noqa: E402
@@ -32,9 +31,6 @@ from tests.training.planted import on_torch  # noqa: E402
 
 pytest_plugins = ["pytester"]
 
-CONFTEST = """
-pytest_plugins = ["conformance.plugin"]
-"""
 SUITE = """
 import pytest
 
@@ -70,7 +66,6 @@ class Trained:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        project.pytester.makeconftest(CONFTEST)
         project.write("suite/test_suite.py", SUITE)
 
     def implementation(self, name: str = "acme", changes: str = "", tail: str = "") -> None:
@@ -291,16 +286,6 @@ def test_command_trains_the_same_again(trained: Trained):
     )
     (second,) = trained.project.records("again.jsonl")
     assert (again.ret, second["reason"]) == (1, first["reason"])
-
-
-def test_absent_device_is_unavailable(trained: Trained):
-    device = next((device for device in reversed(DEVICES) if missing(device)), "")
-    if not device:
-        pytest.skip("this machine has every device")
-    trained.implementation(tail=f"acme.device = {device!r}")
-    outcome = trained.train()
-    assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
-    assert str(missing(device)) in outcome.text
 
 
 @pytest.mark.parametrize("network", ["digits", "unet"])
