@@ -43,6 +43,7 @@ def case_of(
     dtype: str = "fp32",
     layout: str = "nchw",
     distribution: str = "fixed",
+    storage: str = "",
     arrays: ArrayBridge | None = None,
     method: str = "exact",
 ) -> Case:
@@ -52,4 +53,4 @@ def case_of(
         implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
         kernel = implementation
     known = typed(problem) if isinstance(problem, str) else problem
-    return Case(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution), 0, method)
+    return Case(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution, storage), 0, method)
