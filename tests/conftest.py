@@ -14,7 +14,7 @@ import pytest
 
 from conformance import Unavailable
 from conformance.operators.mistakes import Mistake
-from tests.kit import source
+from tests.kit import CEILINGS, source
 
 ROOT = Path(__file__).parents[1]
 
@@ -178,7 +178,6 @@ def mistakes_computed_once() -> Iterator[None]:
 @pytest.fixture
 def ceilings(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Ceilings that a test can calculate with, a function that gives others, and a machine that nobody looks at."""
-    from tests.timing.layers import CEILINGS
 
     def give(ceilings: Any) -> None:
         monkeypatch.setattr("conformance.timing.roofline.measure_ceilings", lambda *_: ceilings)

@@ -1,8 +1,9 @@
-"""What tests set up again and again: the source of an implementation, and one case of a kernel."""
+"""What tests set up again and again: the source of an implementation, a kernel's case, ceilings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from conformance import Implementation, numpy_arrays
@@ -10,6 +11,7 @@ from conformance.execution.case import Case
 from conformance.implementations.bridges import ArrayBridge
 from conformance.operators import OPERATORS
 from conformance.problems import Problem, Variant, typed
+from conformance.timing.roofline import Ceilings
 
 MODULE = """
 {head}
@@ -28,6 +30,9 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
 """A right implementation in which a test changes one thing."""
 SUMS = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
 """The result is smaller than x, so that it fits there, and sums are long enough for their order to show."""
+TINY = replace(typed("n2 c4 h6 w6 k4 r3 s3 p1 b1"), name="unet.4x4@6")
+OTHER = replace(typed("n2 c4 h6 w6 k8 r3 s3 p1 b1"), name="unet.4x8@6")
+CEILINGS = Ceilings(1e12, 1e10, "given")
 
 
 def source(name: str = "acme", body: str = "return y", **changes: str) -> str:

@@ -163,8 +163,11 @@ class _Visit:
         """The kernel, timed."""
         slot.result = None  # freeing it is not this call's work
         found = self.clock.call(slot.native, *(other.native for other in self.warm_up))
-        slot.result, slot.seconds, slot.wall = found.result, found.seconds, found.wall
-        slot.clock = "wall" if found.events is None else "events"
+        slot.result, slot.wall = found.result.value, found.walls[-1]
+        if found.events is None:
+            slot.seconds, slot.clock = slot.wall, "wall"
+        else:
+            slot.seconds, slot.clock = found.events, "events"
 
     def fetch(self, result: Any, into: Arrays) -> None:
         """Copy results to the host, in canonical order. Raises MalformedError."""

@@ -24,8 +24,8 @@ from conformance.timing.rotation import Rotation
 from conformance.timing.run import Run, visits
 from tests import kernels
 from tests.conftest import Project
+from tests.kit import TINY, case_of
 from tests.test_speed import PLUGINS, SUITE
-from tests.timing.layers import TINY, case_of
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("one_core", "ceilings")  # torch cannot be imported twice

@@ -19,19 +19,22 @@ from conformance.execution.case import Case
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.inputs import expectation
-from conformance.problems import typed
+from conformance.problems import Problem, typed
 from conformance.timing import conditions, roofline, rotation
 from conformance.timing.conditions import Conditions
 from conformance.timing.run import Run, TimedKernel, time_all
 from conformance.worker import measuring
-from tests import kernels
-from tests.kit import source
-from tests.timing.layers import CEILINGS, OTHER, TINY, case_of
+from tests import kernels, kit
+from tests.kit import CEILINGS, OTHER, TINY, source
 
 pytestmark = pytest.mark.usefixtures("one_core", "ceilings")
 
 LARGE = replace(typed("n1 c16 h30 w30 k16 r3 s3 p1 b1"), name="unet.16x16@30")
 Change = Callable[[np.ndarray, int], np.ndarray]
+
+
+def case_of(implementation: Implementation, problem: Problem = TINY, method: str = "exact") -> Case:
+    return kit.case_of(implementation, problem, method=method)
 
 
 def timed(*cases: Case, visits: int = 1, workers: Workers | None = None) -> Run:

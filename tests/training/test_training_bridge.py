@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from conformance import Unsupported  # noqa: E402
 from conformance.execution.invocation import MalformedError  # noqa: E402
 from conformance.training.bridge import TwiceError  # noqa: E402
 from conformance.training.exchange import RefusedError  # noqa: E402
@@ -193,14 +192,6 @@ def test_what_only_an_input_tells_is_refused_at_the_first_call():
         layer(torch.ones(1, 3, 5, 5))
 
 
-def test_a_kernel_that_refuses_is_heard():
-    def picky(x, w, bias):
-        raise Unsupported("needs c % 4 == 0")
-
-    with pytest.raises(RefusedError, match="conv_forward of acme: needs c % 4 == 0"):
-        Conv2d(3, 4, 3, implementation=planted(conv_forward=picky))(torch.ones(1, 3, 5, 5))
-
-
 def test_other_dtypes_of_input_are_refused():
     layer = Conv2d(3, 4, 3, implementation=planted())
     with pytest.raises(RefusedError, match=r"the input is torch\.float64 on cpu, the weight torch\.float32"):
@@ -237,19 +228,12 @@ def test_the_gradient_of_a_gradient_is_refused():
         dx.sum().backward()
 
 
-WRONG = {
-    "shape": (lambda y: y[..., :-1], "y is fp32 (1, 4, 3, 2); expected fp32 (1, 4, 3, 3) (nchw)"),
-    "dtype": (lambda y: y.astype(np.float64), "y is fp64 (1, 4, 3, 3); expected fp32"),
-    "kind": (np.ma.array, "expected numpy.ndarray"),
-}
-
-
-@pytest.mark.parametrize(("spoil", "message"), WRONG.values(), ids=WRONG)
-def test_a_malformed_result_is_named(spoil, message):
-    layer = Conv2d(3, 4, 3, implementation=planted(conv_forward=spoiled("conv_forward", spoil)))
-    with pytest.raises(MalformedError) as problem:
+def test_a_result_of_another_dtype_is_named():
+    layer = Conv2d(
+        3, 4, 3, implementation=planted(conv_forward=spoiled("conv_forward", lambda y: y.astype(np.float64)))
+    )
+    with pytest.raises(MalformedError, match=r"y is fp64 \(1, 4, 3, 3\); expected fp32"):
         layer(torch.ones(1, 3, 5, 5))
-    assert message in str(problem.value)
 
 
 def test_what_a_kernel_raises_keeps_its_type_and_names_the_layer():
