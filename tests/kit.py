@@ -11,7 +11,9 @@ from conformance.execution.case import Case
 from conformance.implementations.bridges import ArrayBridge
 from conformance.operators import OPERATORS
 from conformance.problems import Problem, Variant, typed
+from conformance.timing.measurement import Measurement
 from conformance.timing.roofline import Ceilings
+from conformance.timing.rotation import Rotation
 
 MODULE = """
 {head}
@@ -59,3 +61,10 @@ def case_of(
         kernel = implementation
     known = typed(problem) if isinstance(problem, str) else problem
     return Case(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution, storage), 0, method)
+
+
+def rotate(case: Case) -> Measurement:
+    """The time of one visit. Raises what `Rotation.visit` raises."""
+    rotation = Rotation(case, 1.0)
+    rotation.visit()
+    return rotation.measurement

@@ -287,13 +287,6 @@ class _Visit:
         )
 
 
-def rotate(case: Case, first: float = 0.0) -> Measurement:
-    """The time of one visit. Raises what `Rotation.visit` raises."""
-    rotation = Rotation(case, first)
-    rotation.visit()
-    return rotation.measurement
-
-
 def warm_up_calls(seconds: float) -> int:
     """How often a kernel of these seconds a call is called just before a timed call."""
     return min(WARM_UP, max(int(WARM_UP_BUDGET / max(seconds, 1e-9)), int(seconds <= SLOW)))

@@ -15,13 +15,12 @@ from conformance.timing import clock as clocks
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
 from conformance.timing.measurement import Measurement
-from conformance.timing.rotation import rotate
 from conformance.worker import measuring
 from conformance.worker.call import Result
 from conformance.worker.measuring import Timed
 from tests import cheaters
 from tests.cheaters import Kernel
-from tests.kit import case_of
+from tests.kit import case_of, rotate
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -57,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def timed(kernel: Kernel, arrays: NumpyArrays | None = None) -> Measurement:
-    return rotate(case_of(kernel, arrays=arrays or NumpyArrays()), 1.0)
+    return rotate(case_of(kernel, arrays=arrays or NumpyArrays()))
 
 
 @pytest.mark.parametrize(("make", "reason"), cheaters.TIMED.values(), ids=cheaters.TIMED)

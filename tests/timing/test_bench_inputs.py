@@ -135,7 +135,7 @@ def test_buffers_rotate_through_more_than_the_cache(monkeypatch: pytest.MonkeyPa
     cold = []
     for size in (1 << 20, 1 << 40, None):
         monkeypatch.setattr(memory, "last_level_cache", lambda _, size=size: size)
-        found = rotation.rotate(case, 1.0)
+        found = kit.rotate(case)
         cold.append(found.cold)
         assert found.rotated <= memory.MAX_FLOOD + len(found.rounds) * case.operator.bytes(case.problem.geometry, 4)
         assert size != 1 << 20 or found.rotated >= rotation.FLOOD_FACTOR * size

@@ -234,18 +234,6 @@ def test_table(measure_time, case):
 """
 
 
-def test_a_table_has_the_required_cases(project: Project):
-    benchmarked(project, TABLE)
-    project.kernel()
-    project.kernel("far", construct=", device='trn1'")
-    counts = []
-    for level in ("smoke", "standard", "full"):
-        text = project.run("--collect-only", "-q", f"--level={level}").text
-        counts.append(text.count("test_table[acme-"))
-        assert text.count("test_table[far-unavailable]") == 1
-    assert counts == [2, 24, 32]
-
-
 def test_a_problem_that_is_named_is_timed_instead_of_the_table(project: Project):
     benchmarked(project, TABLE)
     project.kernel()
