@@ -88,9 +88,11 @@ class Project:
 
     def run(self, *arguments: str, subprocess: bool = False, patience: float = 60, keep: bool = False) -> Outcome:
         """Run the suite, on one tiny case unless the arguments select others; `keep` what is in the file of records.
-        Benchmarks have problems of their own."""
-        timed = "mark.benchmarks" in (self.folder / "suite/test_suite.py").read_text()
-        given = {option for option in USUAL if _given(option, arguments) or (timed and option == "--problem")}
+        Benchmarks have problems of their own, and trainings data."""
+        suite = (self.folder / "suite/test_suite.py").read_text()
+        apart = {"--problem"} if "mark.benchmarks" in suite else set[str]()
+        apart |= {"--problem", "--distribution"} if "mark.trains" in suite else set[str]()
+        given = {option for option in USUAL if _given(option, arguments) or option in apart}
         usual = [f"{option}={value}" for option, value in USUAL.items() if option not in given]
         usual += [] if keep or _given("--resume", arguments) else ["--overwrite"]
         if subprocess:

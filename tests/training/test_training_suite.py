@@ -70,16 +70,12 @@ class Trained:
 
     def implementation(self, name: str = "acme", changes: str = "", tail: str = "") -> None:
         """A right implementation, but for `changes`."""
-        self.project.write(
-            f"impls/{name}.py", MODULE.format(name=name, changes=f", {changes}" if changes else "", tail=tail)
-        )
+        text = MODULE.format(name=name, changes=f", {changes}" if changes else "", tail=tail)
+        self.project.write(f"impls/{name}.py", text)
 
     def train(self, *arguments: str, processes: bool = False) -> Outcome:
         """Run the suite: every process of its own takes seconds to import torch."""
-        usual = ["--level=standard", "--records=records.jsonl", "--overwrite"]
-        usual += [] if processes else ["--in-process"]
-        result = self.project.pytester.runpytest_inprocess(*usual, *arguments)
-        return Outcome(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}", self.project.records())
+        return self.project.run("--level=standard", *([] if processes else ["--in-process"]), *arguments)
 
 
 @pytest.fixture
@@ -97,13 +93,7 @@ DOUBLED = 'conv_forward=spoiled("conv_forward", lambda y: y * 2)'
 
 STATUSES = {
     "pass": ("", "", "pass", 0, ""),
-    "flipped": (
-        FLIPPED,
-        "",
-        "fail",
-        1,
-        "step 1 of 2, layer 3, backward-weight: conv_backward_weight of n1 c32 h26 w26",
-    ),
+    "flipped": (FLIPPED, "", "fail", 1, "step 1 of 2, layer 3, backward-weight: conv_backward_weight of n1 c32 h26"),
     "malformed": ("conv_forward=malformed", "", "fail", 1, "y is fp32 (1, 1, 28, 28); expected fp32 (1, 32, 26, 26)"),
     "memory": ("conv_backward_data=exhausted", "", "error", 1, f"{PLACE} ("),
     "refuses": ("conv_forward=refusing", "", "unsupported", 5, "conv_forward of acme: needs c % 4 == 0"),
