@@ -260,21 +260,6 @@ def test_what_is_not_the_kernels_time_is_not_taken(project: Project):
     assert [record["reason"] for record in rows] == ["no time: compiles each call"]
 
 
-def collected(project: Project, *arguments: str, level: str = "standard") -> list[str]:
-    text = project.run("--collect-only", "-q", f"--level={level}", *arguments).text
-    return [line.partition("test_table[")[2].rstrip("]") for line in text.splitlines() if "test_table[" in line]
-
-
-def test_shards_of_benchmarks_are_parts_of_one_run(project: Project):
-    pytest.importorskip("pytest_split", reason="no pytest-split (extra: shard)")
-    project.pytester.makeconftest(f"pytest_plugins = {(*PLUGINS, 'pytest_split.plugin')}")
-    project.write("suite/test_suite.py", TABLE)
-    project.kernel()
-    shards = [name for group in (1, 2) for name in collected(project, "--splits=2", f"--group={group}")]
-    assert len(shards) == 24
-    assert sorted(shards) == sorted(collected(project))
-
-
 def test_the_table_has_an_order_of_its_own(project: Project):
     benchmarked(project, TABLE)
     project.kernel()
