@@ -24,7 +24,6 @@ FAMILIES = {
     "survey": "survey.command:declare",
     "findings": "survey.findings:declare",
     "verify": "reporting.verify:declare",
-    "unet": "timing.unet:declare",
     "golden": "inputs.golden_command:declare",
     "mutation": "calibration.mutation:declare",
     "rank": "calibration.ranking:declare",

@@ -14,7 +14,7 @@ import pytest
 
 from conformance import Unavailable
 from conformance.operators.mistakes import Mistake
-from tests.kit import source
+from tests.kit import CEILINGS, source
 
 ROOT = Path(__file__).parents[1]
 
@@ -88,9 +88,11 @@ class Project:
 
     def run(self, *arguments: str, subprocess: bool = False, patience: float = 60, keep: bool = False) -> Outcome:
         """Run the suite, on one tiny case unless the arguments select others; `keep` what is in the file of records.
-        Benchmarks have problems of their own."""
-        timed = "mark.benchmarks" in (self.folder / "suite/test_suite.py").read_text()
-        given = {option for option in USUAL if _given(option, arguments) or (timed and option == "--problem")}
+        Benchmarks have problems of their own, and trainings data."""
+        suite = (self.folder / "suite/test_suite.py").read_text()
+        apart = {"--problem"} if "mark.benchmarks" in suite else set[str]()
+        apart |= {"--problem", "--distribution"} if "mark.trains" in suite else set[str]()
+        given = {option for option in USUAL if _given(option, arguments) or option in apart}
         usual = [f"{option}={value}" for option, value in USUAL.items() if option not in given]
         usual += [] if keep or _given("--resume", arguments) else ["--overwrite"]
         if subprocess:
@@ -151,7 +153,7 @@ def no_traceback_of_ours(text: str) -> bool:
 @pytest.fixture
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many threads as a worker of pytest-xdist lets numba have; benchmarks give everybody the same number."""
-    monkeypatch.setattr("conformance.timing.machine.cores", lambda: 1)
+    monkeypatch.setattr("conformance.timing.conditions.cores", lambda: 1)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,6 @@ def mistakes_computed_once() -> Iterator[None]:
 @pytest.fixture
 def ceilings(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Ceilings that a test can calculate with, a function that gives others, and a machine that nobody looks at."""
-    from tests.timing.layers import CEILINGS
 
     def give(ceilings: Any) -> None:
         monkeypatch.setattr("conformance.timing.roofline.measure_ceilings", lambda *_: ceilings)

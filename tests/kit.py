@@ -1,8 +1,9 @@
-"""What tests set up again and again: the source of an implementation, and one case of a kernel."""
+"""What tests set up again and again: the source of an implementation, a kernel's case, ceilings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from conformance import Implementation, numpy_arrays
@@ -10,6 +11,9 @@ from conformance.execution.case import Case
 from conformance.implementations.bridges import ArrayBridge
 from conformance.operators import OPERATORS
 from conformance.problems import Problem, Variant, typed
+from conformance.timing.measurement import Measurement
+from conformance.timing.roofline import Ceilings
+from conformance.timing.rotation import Rotation
 
 MODULE = """
 {head}
@@ -28,6 +32,9 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
 """A right implementation in which a test changes one thing."""
 SUMS = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
 """The result is smaller than x, so that it fits there, and sums are long enough for their order to show."""
+TINY = replace(typed("n2 c4 h6 w6 k4 r3 s3 p1 b1"), name="unet.4x4@6")
+OTHER = replace(typed("n2 c4 h6 w6 k8 r3 s3 p1 b1"), name="unet.4x8@6")
+CEILINGS = Ceilings(1e12, 1e10, "given")
 
 
 def source(name: str = "acme", body: str = "return y", **changes: str) -> str:
@@ -43,6 +50,7 @@ def case_of(
     dtype: str = "fp32",
     layout: str = "nchw",
     distribution: str = "fixed",
+    storage: str = "",
     arrays: ArrayBridge | None = None,
     method: str = "exact",
 ) -> Case:
@@ -52,4 +60,11 @@ def case_of(
         implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
         kernel = implementation
     known = typed(problem) if isinstance(problem, str) else problem
-    return Case(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution), 0, method)
+    return Case(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution, storage), 0, method)
+
+
+def rotate(case: Case) -> Measurement:
+    """The time of one visit. Raises what `Rotation.visit` raises."""
+    rotation = Rotation(case, 1.0)
+    rotation.visit()
+    return rotation.measurement

@@ -78,8 +78,8 @@ def test_tables_of_a_run_have_the_columns_of_today():
     assert accuracy.NOTE in GENERATED["accuracy"]
     assert heads(GENERATED["training"]) == [training.HEADS]
     assert set(heads(GENERATED["memory"])) == {training.SAVED, training.STEP}
-    assert {columns[0] for columns in heads(GENERATED["unet"])} == {"layer"}
-    assert re.findall("### (.*)", GENERATED["unet"]) == list(CONVOLUTIONS)
+    assert {columns[0] for columns in heads(GENERATED["times"])} == {"problem"}
+    assert re.findall("### (.*), time of a call", GENERATED["times"]) == list(CONVOLUTIONS)
 
 
 def test_lines_of_a_run_have_the_form_of_today():
@@ -146,7 +146,7 @@ def test_actions_are_pinned_by_commit():
 
 WRONG = {
     "other": (["--mutation"], b"nothing of a campaign\n", "no line with 'mutation score'"),
-    "no text": (["--unet"], b"\xff", "wrong: 'utf-8' codec can't decode byte 0xff"),
+    "no text": (["--mutation"], b"\xff", "wrong: 'utf-8' codec can't decode byte 0xff"),
     "no records": ([], b"nothing\n", "wrong, line 1: is not JSON"),
 }
 

@@ -25,7 +25,7 @@ from conformance.operators import CONVOLUTIONS, OPERATORS
 from conformance.plugin.session import SESSION
 from conformance.problems import PROBLEMS, Variant
 from conformance.resources import IMPLS
-from conformance.timing import machine
+from conformance.timing.conditions import cores, share_threads
 from conformance.timing.rotation import FLOOD_FACTOR, Rotation
 from conformance.worker.memory import MAX_FLOOD, keep_pages, last_level_cache
 
@@ -53,7 +53,7 @@ def case_of(implementation: Any, name: str, operator: str) -> Case:
 def timers(name: str, operator: str) -> list[Any]:
     """torch's timers of rotated buffers, and of one set of inputs."""
     known = registry.load([IMPLS / "torch_native"]).implementations["torch-cpu"]
-    machine.share_threads([known])
+    share_threads(known)
     keep_pages()  # as the suite does; fetching a result's pages anew took as long as the kernel, on a virtual machine
     case = case_of(known, name, operator)
     invocation, inputs = case.invocation(), expectation(case.recipe).inputs
@@ -61,7 +61,7 @@ def timers(name: str, operator: str) -> list[Any]:
     # the function itself, as the suite's clock does: what an `Invocation` does before it took 10 us of each call
     function = partial(case.kernel.function, **invocation.parameters())
     calls = [partial(function, *invocation.to_device(inputs)) for _ in range(count)]
-    utilities, threads = import_module("torch.utils.benchmark"), machine.cores()
+    utilities, threads = import_module("torch.utils.benchmark"), cores()
     return [
         utilities.Timer("next(calls)()", globals={"calls": cycle(turn)}, num_threads=threads)
         for turn in (calls, calls[:1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
 import time
@@ -25,10 +24,6 @@ from conformance.problems import LAYOUTS, PROBLEMS
 from conformance.problems.regressions import TableError, read, rows
 from conformance.resources import IMPLS
 
-PROGRESS = "# searched: "
-"""What the line of a table begins with from which `--resume` goes on."""
-_PROGRESS = re.compile(rf"^{PROGRESS}(?P<name>.*), seed (?P<seed>\d+), (?P<rounds>\d+) rounds$", re.MULTILINE)
-
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Search for cases that fail among problems that are in no table."""
@@ -37,10 +32,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=10.0, metavar="N", help="how long to draw (default: 10)")
     parser.add_argument("--operator", action="append", metavar="NAME", help="only this operator")
     parser.add_argument("--seed", default="0", metavar="N", help="what problems, data and their order are drawn from")
-    parser.add_argument(
-        "--save", type=Path, metavar="FILE", help="add what is found to this table: run --problems FILE"
-    )
-    parser.add_argument("--resume", action="store_true", help="go on where the search that wrote --save FILE stopped")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="add what it does not hold to this table of failures")
     parser.add_argument("--replay", metavar="ROW", help="only the calls of this row of a table, in a new process")
     parser.add_argument("--timeout", type=float, default=20.0, metavar="SECONDS", help="longest call (default: 20)")
     parser.set_defaults(run=_run)
@@ -54,8 +46,6 @@ def _run(arguments: argparse.Namespace) -> int:
         if not (0 < arguments.minutes <= 1e5 and 0.1 <= arguments.timeout <= 1e6):
             raise SelectionError("--minutes, --timeout: must be numbers, above 0 and at least 0.1")
         require_known("--operator", arguments.operator or (), OPERATORS)
-        if arguments.resume and arguments.save is None:
-            raise SelectionError("--resume: give the table of the search, --save FILE")
         with Workers(Limits(arguments.timeout, share(1)), ahead=True) as workers:
             return _searched(arguments, seed, workers)
     except (SelectionError, TableError) as error:
@@ -80,10 +70,11 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
     if arguments.replay is not None:
         return _replayed(search, arguments.replay)
     again = shlex.join(["conformance", "fuzz", *program[2:]])
-    first = _begun(arguments, search)
-    print(f"{one.name}: {', '.join(search.operators)}; seed {seed}, rounds from {first}", flush=True)
+    if arguments.save is not None:
+        _learn(arguments.save, search)
+    print(f"{one.name}: {', '.join(search.operators)}; seed {seed}", flush=True)
     began = time.monotonic()
-    deadline, number, interrupted = began + 60 * arguments.minutes, first, False
+    deadline, number, interrupted = began + 60 * arguments.minutes, 0, False
     try:
         while time.monotonic() < deadline:
             for finding in search.run(number, deadline):
@@ -91,9 +82,7 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
                 if arguments.save is not None:
                     with arguments.save.open("a", encoding="utf-8") as file:
                         print(f"# {one.name}: {finding.kind}", "; ".join(map(str, finding.rows)), sep="\n", file=file)
-            number += time.monotonic() < deadline  # a round that was cut off is drawn again
-            if arguments.save is not None:
-                _note(arguments.save, f"{PROGRESS}{one.name}, seed {seed}, {number} rounds")
+            number += 1
     except KeyboardInterrupt:
         interrupted = True
         print("interrupted", file=sys.stderr)
@@ -121,28 +110,13 @@ def _chosen(arguments: argparse.Namespace, workers: Workers) -> tuple[Plan, Impl
     return plan, next(iter(found.values()))
 
 
-def _begun(arguments: argparse.Namespace, search: Search) -> int:
-    """The first round. With `--resume` that after those which the table names, and what they found is known."""
-    file, name = arguments.save, search.implementation.name
-    if file is None or not file.exists():
-        if file is not None:
-            file.touch()
-        return 0
-    known = read(file)  # a file of something else is not added to
-    text = file.read_text("utf-8")
-    if not arguments.resume:
-        return 0
-    done = [int(m["rounds"]) for m in _PROGRESS.finditer(text) if (m["name"], int(m["seed"])) == (name, search.seed)]
-    for found in known:
-        search.known(found)
-    return max(done, default=0)
-
-
-def _note(file: Path, line: str) -> None:
-    """Write the progress of a search in the place of its earlier one."""
-    start = line.rpartition(",")[0]
-    kept = [one for one in file.read_text("utf-8").splitlines() if not one.startswith(start)]
-    file.write_text("\n".join([line, *kept]) + "\n", "utf-8")
+def _learn(file: Path, search: Search) -> None:
+    """What the table of an earlier search holds is known, and not found anew. Raises TableError for another file."""
+    if file.exists():
+        for found in read(file):
+            search.known(found)
+    else:
+        file.touch()
 
 
 def _replayed(search: Search, text: str) -> int:

@@ -148,18 +148,16 @@ class Search:
         *,
         restart: Callable[[], None] = lambda: None,
         program: tuple[str, ...] = (),
-        budgets: tuple[CostLimit, CostLimit] = (COMMON, RARE),
     ) -> None:
         self.implementation, self.seed, self.restart, self.program = implementation, seed, restart, program
         self.operators = [name for name in operators if any(k.operator == name for k in implementation.kernels)]
-        self.budgets = budgets
         self.findings: list[ShrunkFailure] = []
         self.statuses: Counter[str] = Counter()
         self.coverage: defaultdict[str, Coverage] = defaultdict(partial(Coverage, 3))
         self._merged: Counter[Kind] = Counter()
         self._tables = {
             (name, rank): [
-                parameters(geometry) for geometry in near(OPERATORS[name].family, rank) if cost(geometry) <= budgets[0]
+                parameters(geometry) for geometry in near(OPERATORS[name].family, rank) if cost(geometry) <= COMMON
             ]
             for name in self.operators
             for rank in RANKS
@@ -240,7 +238,7 @@ class Search:
     def _draw(self, operator: str, dice: random.Random, again: CaseSpec | None) -> CaseSpec | None:
         """A case that a kernel is declared for; None after many that none is for."""
         family = OPERATORS[operator].family
-        budget = self.budgets[again is not None or dice.randrange(8) == 0]
+        budget = RARE if again is not None or dice.randrange(8) == 0 else COMMON
         ranks = self._ranks[operator]
         rank = again.geometry.rank if again else dice.choice(ranks) if len(ranks) > 1 else ranks[0]
         near = [parameters(again.geometry)] if again else self._tables[operator, rank]

@@ -19,7 +19,8 @@ from conformance.exit_codes import ExitCode
 from conformance.plugin.progress import SIGN, duration
 from conformance.plugin.recording import asked
 from conformance.results.schema import Record
-from conformance.timing import machine, table
+from conformance.timing import table
+from conformance.timing.conditions import cores
 from conformance.timing.measurement import Measurement
 from conformance.timing.run import DEFAULT_VISITS, Run, TimedKernel, time_all
 
@@ -126,8 +127,9 @@ class TimingRun:
 
     def lines(self, width: int) -> Iterator[str]:
         """Times, rates, ratios to torch on the same device, findings, and whether to believe them."""
-        threads = {name: count for found in self.run.times for name, count in found.threads.items()}
-        yield f"threads: {machine.threads_text(threads)}; order: --order {self.order}"
+        given = {name: count for found in self.run.times for name, count in found.threads.items()}
+        threads = ", ".join(f"{name} {count}" for name, count in sorted(given.items())) or f"{cores()} cores"
+        yield f"threads: {threads}; order: --order {self.order}"
         for device, known in self.run.ceilings.items():
             yield f"ceilings of {device}: {known}"
         yield from table.suite_table(self.run, width)

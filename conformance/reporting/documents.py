@@ -22,6 +22,10 @@ from conformance.exit_codes import ExitCode
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS
 from conformance.reporting import accuracy, training
+from conformance.reporting.page.merge import load
+from conformance.reporting.page.model import ReportError
+from conformance.reporting.page.speeds import banners, speed_tables, speeds
+from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND, counted
@@ -37,13 +41,13 @@ _BLOCK = re.compile(r"(<!-- begin: (\S+) -->\n)(.*?)(<!-- end: \2 -->)", re.DOTA
 
 
 class Sources(NamedTuple):
-    """Records of runs and their tally; printed output of the campaigns; what `conformance unet --markdown` wrote."""
+    """Records of runs and their tally; printed output of the campaigns; what a benchmark run measured."""
 
     records: list[Record]
     tally: Tally
     mutation: str = ""
     false_alarms: str = ""
-    unet: str = ""
+    times: Digest | None = None
 
 
 def _counts(s: Sources) -> Iterator[str]:
@@ -86,15 +90,14 @@ def _last(printed: str, words: str, of: str) -> Iterator[str]:
     yield f"{of}: {result}."
 
 
-def _unet(s: Sources) -> Iterator[str]:
-    """The header, and of each direction times and means."""
-    head, *directions = s.unet.split("\n### ")
-    if not directions:
-        raise ValueError("no heading of a direction in the file given with --unet")
-    yield from (line for line in head.splitlines() if line.startswith("- "))
-    for direction in directions:
-        title, times, mean, *_ = direction.split("\n\n")
-        yield from ("", f"### {title}", "", times, "", mean)
+def _times(s: Sources) -> Iterator[str]:
+    """Whether to believe the machine, then the tables of the page."""
+    assert s.times is not None
+    found = speeds(s.times)
+    for banner in banners(found):
+        yield from (f"- {line}" for line in (banner.text, *banner.reasons))
+    for table in speed_tables(s.times, found):
+        yield from ("", f"### {table.title}", "", *table.markdown())
 
 
 def _operators(_: Sources) -> Iterator[str]:
@@ -139,7 +142,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
         "false_alarms",
         lambda s: _last(s.false_alarms, " verdicts, ", f"{len(KNOWN_GOOD)} known-good kernels"),
     ),
-    "unet": ("unet", _unet),
+    "times": ("times", _times),
     "operators": ("", _operators),
     "failure": ("", _failure),
 }
@@ -159,8 +162,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Writes the numbers of a run into README and documentation."""
     command = parser.add_subparsers(metavar="COMMAND", required=True).add_parser("update", help="rewrite the blocks")
     command.add_argument("records", nargs="*", type=Path, metavar="RECORDS", help="files of pytest --records")
-    for name, origin in (("mutation", "mutation"), ("false-alarms", "false-alarms"), ("unet", "unet --markdown FILE")):
-        command.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"output of conformance {origin}")
+    for name in ("mutation", "false-alarms"):
+        command.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"output of conformance {name}")
+    command.add_argument("--times", type=Path, metavar="FILE", help="file of pytest --benchmark-json")
     command.set_defaults(run=_update)
 
 
@@ -182,10 +186,12 @@ def _update(arguments: argparse.Namespace) -> int:
         for record in (record for path in arguments.records for _, record in verdicts(path)):
             sources.records.append(record)
             sources.tally.add(record)
-        for name in ("mutation", "false_alarms", "unet"):
+        for name in ("mutation", "false_alarms"):
             if path := getattr(arguments, name):
                 printed[name] = _printed(path)
-    except ValueError as problem:
+        if arguments.times:
+            printed["times"] = Digest(load([arguments.times]))
+    except (ValueError, ReportError) as problem:
         print(f"docs: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
     sources = sources._replace(**printed)

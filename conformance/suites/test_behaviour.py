@@ -42,3 +42,9 @@ def test_partial_requests(check, name, case):
 def test_memory(check, name, case):
     """What an operator keeps for its backward, and what a training step of two of them in a network takes."""
     check(name, case)
+
+
+@pytest.mark.behaves("worked_example_is_exact")
+def test_worked_example(check, name, case):
+    """Averages of 0, 1, 2, ... over 2x6x6 in windows of 2, as a public tutorial has it: exact; all that it checks."""
+    check(name, case)

@@ -12,6 +12,7 @@ from conformance.execution.invocation import Invocation
 from conformance.execution.status import KernelFailure
 from conformance.worker import measuring
 from conformance.worker.call import perform
+from conformance.worker.measuring import Timed
 
 EXCHANGES, SHARE, SLACK = 4, 0.1, 1e-3
 """By how much the judge's clock may show more than the process says: so many times what an exchange with it takes, that
@@ -35,19 +36,6 @@ class CheatError(KernelFailure):
     """A kernel whose time would not be that of its work; the message says how it showed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimedCall:
-    """What a call returned, and its seconds: by the device's own events where it has some, and until it was idle."""
-
-    result: Any
-    wall: float
-    events: float | None
-
-    @property
-    def seconds(self) -> float:
-        return self.wall if self.events is None else self.events
-
-
 @dataclass(slots=True)
 class Clock:
     """Times the calls of a kernel. A process that is not the judge's may say anything: it is believed as far as the
@@ -61,21 +49,21 @@ class Clock:
     _turns: list[tuple[float, float]] = field(default_factory=list, init=False)
     """Of calls after others: seconds of the fastest of these, and of the call."""
 
-    def call(self, native: Sequence[Any], *before: Sequence[Any]) -> TimedCall:
+    def call(self, native: Sequence[Any], *before: Sequence[Any]) -> Timed:
         """The kernel, timed, after calls on other inputs. Raises CheatError for what cannot be true."""
         start = perf_counter()
         found = self.invocation.timed(*before, native)
-        walls, events = found.walls, found.events
+        walls, events = found.walls, found.events or 0.0
         span, told, asked = perf_counter() - start, sum(walls), perf_counter()
         perform(self.invocation.bridge, measuring.exchange)
         self._exchanges.append(perf_counter() - asked)
         # a NaN is neither more nor less than anything
-        if len(walls) != 1 + len(before) or not (min(walls) >= 0 and told <= span and 0 <= (events or 0.0) <= span):
+        if len(walls) != 1 + len(before) or not (min(walls) >= 0 and told <= span and 0 <= events <= span):
             raise _disagreement(told, span)
         self._spans.append((told, span))
         if before:
             self._turns.append((min(walls[:-1]), walls[-1]))
-        return TimedCall(found.result.value, walls[-1], events)
+        return found
 
     def require_agreement(self, native: Sequence[Any], *before: Sequence[Any]) -> None:
         """Raises CheatError where the process has said less than calls took, or has said it of others than those that

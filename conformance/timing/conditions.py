@@ -2,7 +2,8 @@
 
 A run looks at the machine before each visit to a kernel, and at the end. A look times a reference kernel of the suite,
 in a process that loads no vendor's file, and reads the system's counters: what processors did for other processes, what
-a hypervisor took away, clock frequency, throttling. The ceilings are measured again in each round.
+a hypervisor took away, clock frequency, throttling. The ceilings are measured again in each round. Everybody has the
+same number of threads.
 """
 
 from __future__ import annotations
@@ -17,14 +18,47 @@ from time import monotonic
 
 import psutil
 
+from conformance.execution.handles import Exited, Raised
+from conformance.execution.process import Crash
+from conformance.implementations.implementation import Implementation
 from conformance.results.schema import MachineState
 from conformance.timing.roofline import Ceilings
+from conformance.worker import measuring
+from conformance.worker.call import perform
 
 THROTTLES = "thermal_throttle/*_throttle_count"
 PROCESSORS = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup/cpu.stat")
 SHORTEST = 5.0
 """Seconds between two readings of counters that are judged: these count in hundredths of a second."""
+
+
+class ThreadsError(RuntimeError):
+    """A framework cannot have as many threads as the others; the message says how to settle it."""
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def share_threads(implementation: Implementation) -> dict[str, int]:
+    """Give frameworks, where its kernels have loaded them, a thread for each core of the process; who has how many.
+
+    Raises ThreadsError where one was started with fewer.
+    """
+    count, found = cores(), dict[str, int]()
+    with suppress(Crash, Exited, Raised):  # which the verdict on its next case says
+        found = perform(implementation.arrays, measuring.give_threads, count)
+    for name, own in found.items():
+        if own != count:
+            raise ThreadsError(
+                f"{name} has {own} threads, and others {count}, one for each core: unset NUMBA_NUM_THREADS, or start "
+                f"with taskset on fewer cores"
+            )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,16 +39,6 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Largest and mean |result - exact| of the main output, over how many of its elements."""
-
-    largest: float
-    mean: float
-    compared: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ratio:
     """Seconds of the baseline over a kernel's own (higher is faster), and bounds that hold it with 95%, if known."""
 
@@ -80,7 +70,6 @@ class Measurement:
     copy_in: float
     copy_out: float
     ceilings: Ceilings | None = None
-    accuracy: Accuracy | None = None
     rotated: int = 0
     cache: int | None = None
     host_growth: int | None = None

@@ -24,12 +24,11 @@ import numpy as np
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
-from conformance.execution.verify import by_probes, judged, prepare_reference
-from conformance.inputs import Expectation
+from conformance.execution.verify import judged, prepare_reference
 from conformance.operators import Arrays
-from conformance.timing import machine
 from conformance.timing.clock import CheatError, Clock
-from conformance.timing.measurement import Accuracy, Measurement, Visit
+from conformance.timing.conditions import share_threads
+from conformance.timing.measurement import Measurement, Visit
 from conformance.timing.scaling import ScaledInputs, scaled_inputs, unverified_inputs
 from conformance.worker import measuring, memory
 from conformance.worker.call import perform
@@ -56,8 +55,6 @@ PAIRS = 7
 """Of calls on new and on known inputs, in turn. All must agree but one: a busy machine slows one down now and then."""
 SLACK = 1e-3
 """Seconds by which a device may be busy after the caller's stream has ended, whatever a call takes."""
-BLOCK = 1 << 20
-"""Elements compared at a time: 8 MiB a temporary."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +77,6 @@ class Rotation:
     def __init__(self, case: Case, first: float = 0.0) -> None:
         self.case, self.first = case, first
         self.visits: list[Visit] = []
-        self.accuracy: Accuracy | None = None
         self.copies = 0.0, 0.0
         self.growth: tuple[int | None, int | None] = None, None
         self.threads: dict[str, int] = {}
@@ -96,20 +92,20 @@ class Rotation:
         """What the visits so far have shown."""
         host, device = self.growth
         return Measurement(
-            self.case, tuple(self.visits), self.first, *self.copies, accuracy=self.accuracy, rotated=self.rotated,
-            cache=self.cache, host_growth=host, device_growth=device, threads=self.threads,
+            self.case, tuple(self.visits), self.first, *self.copies, rotated=self.rotated, cache=self.cache,
+            host_growth=host, device_growth=device, threads=self.threads,
         )  # fmt: skip
 
     def visit(self) -> None:
         """Some timed rounds. Raises CheatError, MalformedError, ThreadsError, and what the kernel raises."""
         visit = _Visit(self.case, self._digests)
-        self.threads = machine.share_threads([self.case.implementation])
+        self.threads = share_threads(self.case.implementation)
         perform(visit.bridge, memory.keep_pages)
         base, *fresh = scaled_inputs(self.case)
         slot = visit.slot(base)
         visit.time([slot], "wrong on the buffers that are timed")
         if not self.visits:
-            self.cache, self.accuracy = visit.cache, visit.accuracy(slot)
+            self.cache = visit.cache
             bridge, invocation = visit.bridge, visit.invocation
             self.copies = perform(bridge, measuring.copies, bridge, slot.native, invocation.split(slot.result))
             slot.result = None
@@ -167,8 +163,11 @@ class _Visit:
         """The kernel, timed."""
         slot.result = None  # freeing it is not this call's work
         found = self.clock.call(slot.native, *(other.native for other in self.warm_up))
-        slot.result, slot.seconds, slot.wall = found.result, found.seconds, found.wall
-        slot.clock = "wall" if found.events is None else "events"
+        slot.result, slot.wall = found.result.value, found.walls[-1]
+        if found.events is None:
+            slot.seconds, slot.clock = slot.wall, "wall"
+        else:
+            slot.seconds, slot.clock = found.events, "events"
 
     def fetch(self, result: Any, into: Arrays) -> None:
         """Copy results to the host, in canonical order. Raises MalformedError."""
@@ -208,11 +207,6 @@ class _Visit:
             if draw not in self._right:
                 self._digests[draw] = digest
         self._right.setdefault(draw, outputs)
-
-    def accuracy(self, slot: _Slot) -> Accuracy:
-        """How far results lie from exact ones: of the main output, where its reference is known, else of samples."""
-        expected, (name, actual) = slot.inputs.expected, next(iter(slot.copied.items()))
-        return accuracy(expected, name, actual, probed=by_probes(self.case.recipe, self.case.method))
 
     def overlap(self, first: Sequence[Any], second: Sequence[Any]) -> bool:
         """Whether any two arrays share memory; None stands for an absent one."""
@@ -293,13 +287,6 @@ class _Visit:
         )
 
 
-def rotate(case: Case, first: float = 0.0) -> Measurement:
-    """The time of one visit. Raises what `Rotation.visit` raises."""
-    rotation = Rotation(case, first)
-    rotation.visit()
-    return rotation.measurement
-
-
 def warm_up_calls(seconds: float) -> int:
     """How often a kernel of these seconds a call is called just before a timed call."""
     return min(WARM_UP, max(int(WARM_UP_BUDGET / max(seconds, 1e-9)), int(seconds <= SLOW)))
@@ -310,19 +297,6 @@ def required_rounds(seconds: float) -> int:
     if seconds > SLOW:
         return MIN_ROUNDS
     return min(MAX_ROUNDS, max(DEFAULT_ROUNDS, int(BUDGET / max(seconds, 1e-9))))
-
-
-def accuracy(expected: Expectation, name: str, actual: np.ndarray, probed: bool) -> Accuracy:
-    """|result - exact| of an output, over all of it or, where it is judged by probes, over the samples."""
-    if probed:
-        exact, values = expected.probes.samples[0], actual[tuple(expected.probes.index.T)]
-    else:
-        exact, values = expected.reference[name].reshape(-1), actual.reshape(-1)
-    largest, total = 0.0, 0.0
-    for start in range(0, exact.size, BLOCK):
-        error = np.abs(values[start : start + BLOCK] - exact[start : start + BLOCK])
-        largest, total = float(np.maximum(largest, error.max())), total + float(error.sum())
-    return Accuracy(largest, total / exact.size, exact.size, actual.size)
 
 
 def _suspicious(new: float, known: float, factor: float = FASTER) -> bool:

@@ -1,8 +1,7 @@
 """One run of timing: every kernel is verified, then visited several times, and between visits the machine is judged.
 
-`tox -e bench`, `conformance unet` and the tests of agreement are views of it. Visits to a kernel lie a round apart, in
-processes that are started anew, so that a kernel with two speeds and a machine that drifts show as such; the kernels on
-a problem follow one another, so that they meet the same machine.
+Visits to a kernel lie a round apart, in processes that are started anew, so that a kernel with two speeds and a machine
+that drifts show as such; the kernels on a problem follow one another, so that they meet the same machine.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def time_all(
     run: Run, count: int, order: int, workers: Workers | None, report: Callable[[int, TimedKernel], None]
 ) -> None:
     """Fill a run. Kernels are visited in an order that the number determines. `report` hears of each visit before it
-    begins: its round, and to whom. Raises KeyboardInterrupt, and what `conformance.timing.machine.share_threads`
+    begins: its round, and to whom. Raises KeyboardInterrupt, and what `conformance.timing.conditions.share_threads`
     raises; what was timed until then is in the run.
 
     The judge computes on one core meanwhile: OpenBLAS's threads go on for 30 ms after a product, and a kernel that had

@@ -1,9 +1,9 @@
-"""Measurements as a table of a benchmark run, and what every table of times shares."""
+"""Measurements as the table at the end of a benchmark run."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from conformance.results.schema import MachineState
 from conformance.timing.measurement import Interval, Measurement, Ratio, baseline, means
@@ -35,7 +35,6 @@ def times(found: Measurement, ratio: Ratio | None) -> dict[str, str]:
         "min": figures(found.minimum * 1e3),
         "x torch": bounded(ratio.value, ratio.interval) if ratio else ABSENT,
         "GFLOP/s": figures(found.flops / 1e9),
-        "TFLOP/s": figures(found.flops / 1e12),
         "GB/s": figures(found.bandwidth / 1e9),
         "roof": ABSENT if found.share is None else f"{found.share:.0%}{'*' if found.finding else ''}",
         "first ms": figures(found.first * 1e3),
@@ -46,58 +45,13 @@ def times(found: Measurement, ratio: Ratio | None) -> dict[str, str]:
     }
 
 
-Row = Mapping[str, str]
-
-
-def laid_out(
-    groups: Sequence[Sequence[str]], names: int, rows: Iterable[Row], width: int, indent: int = 0
-) -> Iterator[list[str]]:
-    """The lines of the heads and of each row, of at most `width` columns, from 60 on: one where all cells fit, else
-    several, where the columns of a group stay together.
-
-    The first columns are `names`, flush left; they share the room that is left. A name that is too long keeps its end,
-    where it differs from its neighbours'.
-    """
-    heads = {name: name for group in groups for name in group}
-    rows = [heads, *rows]
-    widths = {name: max(len(row[name]) for row in rows) for name in heads}
-
-    def fits(columns: Sequence[str], begins: int) -> bool:
-        return sum(widths[name] + 2 for name in columns) - 2 + begins <= width
-
-    held: list[list[str]] = []
-    for group in groups:
-        if held and fits([*held[-1], *group], indent + (6 if held[1:] else 0)):
-            held[-1] += group
-        else:
-            held.append([*group])
-    groups = held
-    left, right = groups[0][:names], groups[0][names:]
-    spare = width - indent - 2 * (len(groups[0]) - 1) - sum(widths[name] for name in right)
-    for number, name in enumerate(left):
-        widths[name] = min(widths[name], max(6, spare // (names - number)))
-        spare -= widths[name]
-
-    def cell(name: str, text: str) -> str:
-        shown = text if len(text) <= widths[name] else f"~{text[1 - widths[name] :]}"
-        return shown.ljust(widths[name]) if name in left else shown.rjust(widths[name])
-
-    for row in rows:
-        lines = ("  ".join(cell(name, row[name]) for name in group) for group in groups)
-        yield [(" " * (indent + (6 if number else 0)) + line).rstrip() for number, line in enumerate(lines)]
-
-
-def wrapped(text: str, width: int, indent: str = "    ") -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
-
-
-SUITE_COLUMNS = (
+COLUMNS = (
     ("implementation", "ms"),
     ("min", "roof", "x torch"),
     ("GFLOP/s", "GB/s"),
     ("first ms", "in ms", "out ms", "host MB", "device MB"),
 )
-SUITE_LEGEND = (
+LEGEND = (
     "ms: median of calls, each on inputs that are new to the kernel, and the interval that holds it with 95%, from the "
     "visits to the kernel; min: the fastest call; roof: least time of the operations or the bytes at the measured "
     "ceilings, over this time; x torch: torch's time on the same device over this one's (higher is faster); first: the "
@@ -105,6 +59,38 @@ SUITE_LEGEND = (
     "inputs. Only what was verified has a time. What is marked * has a finding; what is impossible is marked ! and "
     "compared with nothing."
 )
+
+
+def laid_out(rows: Sequence[dict[str, str]], width: int) -> Iterator[list[str]]:
+    """The lines of the heads and of each row, of at most `width` columns, from 60 on: one where all cells fit, else
+    several, where the columns of a group stay together.
+
+    A name that is too long keeps its end, where it differs from its neighbours'.
+    """
+    every = [{head: head for group in COLUMNS for head in group}, *rows]
+    widths = {head: max(len(row[head]) for row in every) for head in every[0]}
+    groups: list[list[str]] = []
+    for group in COLUMNS:
+        together = [*groups[-1], *group] if groups else []
+        indent = 8 if groups[1:] else 2
+        if together and indent + sum(widths[head] + 2 for head in together) - 2 <= width:
+            groups[-1] = together
+        else:
+            groups.append([*group])
+    name, *others = groups[0]
+    widths[name] = min(widths[name], max(6, width - 2 - sum(widths[head] + 2 for head in others)))
+
+    def cell(head: str, text: str) -> str:
+        shown = text if len(text) <= widths[head] else f"~{text[1 - widths[head] :]}"
+        return shown.ljust(widths[head]) if head == name else shown.rjust(widths[head])
+
+    for row in every:
+        lines = ("  ".join(cell(head, row[head]) for head in group) for group in groups)
+        yield [(" " * (8 if number else 2) + line).rstrip() for number, line in enumerate(lines)]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
 FOLLOWS = {
@@ -157,8 +143,8 @@ def suite_table(run: Run, width: int) -> Iterator[str]:
         {"implementation": m.case.implementation.name + ("!" if m.impossible else "")} | times(m, known.get(m.key))
         for m in found
     ]
-    heads, *lines = laid_out(SUITE_COLUMNS, 1, rows, width, indent=2)
-    yield from textwrap.wrap(SUITE_LEGEND, width)
+    heads, *lines = laid_out(rows, width)
+    yield from textwrap.wrap(LEGEND, width)
     for operator in dict.fromkeys(m.case.operator.name for m in found):
         yield from ("", operator, *heads)
         places: dict[str, list[tuple[bool, list[str]]]] = {}

@@ -101,12 +101,3 @@ def give_threads(count: int) -> dict[str, int]:
                 module.set_num_threads(count)
             found[name] = int(module.get_num_threads())
     return found
-
-
-def tf32() -> tuple[str, ...]:
-    """The parts of torch that may use TF32: its flags, as they are now."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return ()
-    parts = (("matmul", torch.backends.cuda.matmul), ("cudnn", torch.backends.cudnn))
-    return tuple(name for name, holder in parts if holder.allow_tf32)

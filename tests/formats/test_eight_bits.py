@@ -12,12 +12,10 @@ import pytest
 import conformance
 from conformance import Contract, Implementation
 from conformance.calibration.known_kernels import KNOWN_GOOD, judgements
-from conformance.calibration.mutation import outcomes, rows
 from conformance.dtypes import DECLARABLE, DTYPES, STORAGE, SUMS, ordinary
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.stream import Stream
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
-from conformance.operators.conv.known_bad_formats import KNOWN_BAD as MUTANTS
 from conformance.operators.known_kernels.kernel import DEFAULT, FP8
 from conformance.problems import PROBLEMS, typed
 from conformance.problems.table import OF_EIGHT_BITS, Variant
@@ -38,13 +36,6 @@ def test_sums_and_what_is_added_to_them_are_wider_than_inputs(dtype: str, text: 
     assert stored == {"x": dtype, "w": dtype, "bias": SUMS[dtype], "y": SUMS[dtype]}
     drawn = expected(text, dtype, "integer").inputs
     assert {name: array.dtype for name, array in drawn.items()} == {n: STORAGE[stored[n]] for n in drawn}
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("operator", CONVOLUTIONS)
-def test_other_dtypes_have_one_format(dtype: str, operator: str):
-    one, geometry = OPERATORS[operator], parse(PLAIN)
-    assert {t.stored_as(dtype) for t in (*one.inputs(geometry).values(), *one.outputs(geometry).values())} == {dtype}
 
 
 @pytest.mark.parametrize("dtype", SUMS)
@@ -114,14 +105,6 @@ def kernel(dtype: str, change=lambda y: y, contract: Contract = DEFAULT) -> Impl
     return made
 
 
-@pytest.mark.parametrize(("dtype", "distribution"), [
-    *product(FP8, OF_EIGHT_BITS["fp8"]), *product(("int8",), OF_EIGHT_BITS["whole"])
-])  # fmt: skip
-def test_a_right_kernel_passes(dtype: str, distribution: str):
-    found = conformance.check(kernel(dtype), PLAIN, dtype=dtype, distribution=distribution)
-    assert found.status == "pass", found.explain()
-
-
 @pytest.mark.parametrize("contract", [
     Contract(), Contract(inputs="bf16"), Contract(accumulate="fp16"), Contract(algorithm="fft"), Contract(splits=4),
 ])  # fmt: skip
@@ -150,16 +133,6 @@ def test_results_in_the_format_of_inputs_are_refused():
 def test_a_dtype_that_an_operator_does_not_have_is_refused():
     with pytest.raises(ValueError, match="dtype int8: unknown"):
         conformance.check(kernel("int8"), "pool n1 c2 h4 w4 r2 s2", operator="avg_pool_forward", dtype="int8")
-
-
-@pytest.mark.parametrize("operator", CONVOLUTIONS)
-def test_the_tables_detect_known_bad_kernels(operator: str):
-    """All of them on the smallest problems, but for those whose sums are too short there."""
-    deep = ("14 bits", "24 bits", "in fp32", "saturate at 16 bits", "around at 16 bits")
-    mutants = [m for m in MUTANTS if not any(words in m.name for words in deep)]
-    names = ("fp8.plain", "fp8.groups", "int8.plain", "int8.groups")
-    survived = [o for o in outcomes(mutants, operator, rows(operator, "standard", names)) if not o.detected]
-    assert not survived, "\n".join(map(str, survived))
 
 
 def test_a_hand_written_problem_has_all_dtypes_of_its_family():

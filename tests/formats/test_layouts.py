@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import conformance
 from conformance import Implementation
 from conformance.diagnosis.arrangements import misreadings
 from conformance.diagnosis.diagnose import diagnose
-from conformance.execution.case import Absence, Case, Claim, Key
+from conformance.execution.case import Absence, Case
 from conformance.execution.required import VerificationDemand
 from conformance.implementations.implementation import ImplementationError, Unsupported
 from conformance.inputs import Expectation, Recipe
@@ -30,7 +29,7 @@ from conformance.layouts import (
     rank_of,
 )
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse, takes
-from conformance.problems import PROBLEMS, Variant, at_level
+from conformance.problems import PROBLEMS, at_level
 from impls.numpy_direct import conv
 from tests.conftest import Project
 from tests.plans import standard
@@ -62,23 +61,7 @@ def test_elements_lie_as_composable_kernels_names_say(layout: str):
         assert place.stored == expected.shape
 
 
-def test_two_of_the_nine_are_the_memory_of_plain_layouts():
-    """As MIOpen has it, which has no groups axis and calls such kernels."""
-    for plain, layout in (("nhwc", "nhwgc"), ("nchw", "ngchw")):
-        for tensor in (GEOMETRY.x, GEOMETRY.filter, GEOMETRY.y):
-            array = np.arange(tensor.size).reshape(tensor.shape)
-            first, second = (arranged(tensor, name, GEOMETRY).to_memory(array).reshape(-1) for name in (plain, layout))
-            np.testing.assert_array_equal(first, second)
-
-
-def test_a_plain_layout_stays_what_it_was():
-    for layout in LAYOUTS:
-        shape = (2, 6, 3, 5, 4)[: 2 + rank_of(layout)]
-        for is_filter in (False, True):
-            place = arrangement(shape, layout, 3, is_filter)
-            letters = "nc" + "dhw"[-rank_of(layout) :]
-            assert place.order == tuple(letters.index(axis) for axis in layout)
-            assert place.split == shape
+def test_the_axis_of_groups_is_in_every_rank():
     assert arrangement((7,), "gnhwc", 7).stored == (7,)
     assert [in_rank("nhwgc", rank) for rank in (1, 2, 3)] == ["nwgc", "nhwgc", "ndhwgc"]
     assert filter_letters("ndhwgc") == "gktrsc"
@@ -227,17 +210,6 @@ def test_who_declares_no_such_layout_has_no_case_in_one():
     )  # fmt: skip
     assert (absence.status, absence.reason) == ("unsupported", "layout gnhwc is not declared")
     assert absence.cases == asked > 0
-
-
-def test_a_layout_that_is_claimed_and_no_longer_declared_is_a_failure():
-    rows = at_level([p for p in PROBLEMS if p.geometry.family == "conv"], "standard")
-    geometry = next(p.geometry for p, variants in rows if Variant("fp32", "gnhwc", "fixed") in variants)
-    key = Key("conv_forward", geometry.descriptor, "fp32", "gnhwc", "fixed")
-    claim = Claim("acme", Path("acme.py"), Path("acme.claims.json"), "cpu", (), {}, frozenset([key]))
-    found = cases_of(declaring("nchw"), claims={"acme": claim})
-    (absence,) = [case for case in found if isinstance(case, Absence) and case.status == "fail"]
-    assert absence.cases == 1
-    assert "claimed in acme.claims.json, but unsupported: layout gnhwc is not declared" in absence.reason
 
 
 def test_problems_differ_in_every_extent_that_may_be_exchanged():

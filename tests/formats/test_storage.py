@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from mmap import PAGESIZE
 
 import numpy as np
 import pytest
 
-from conformance import Implementation
 from conformance.dtypes import DTYPES, STORAGE
 from conformance.execution.case import Case
 from conformance.execution.status import Verdict
@@ -19,7 +19,7 @@ from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.layouts import NAMES, arrangement, declare, layouts_of, rank_of
 from conformance.operators import OPERATORS, takes
-from conformance.problems import PROBLEMS, Variant, typed
+from conformance.problems import PROBLEMS, typed
 from conformance.problems.storage_cases import ALONE, LOOSE_ONES
 from conformance.problems.storage_cases import PROBLEMS as EVERYWHERE
 from conformance.reporting.reproduce import is_reproducing
@@ -36,14 +36,11 @@ from conformance.storage import (
     with_repeats,
     written,
 )  # fmt: skip
-from tests import cheaters
+from tests import cheaters, kit
 from tests.cheaters import Kernel
 from tests.conftest import Project
 
 pytest_plugins = ["pytester"]
-
-
-DESCRIPTOR = "n2 c6 h9 w8 k4 r3 s3 p1 b1"
 
 
 declare("rows_last", "wcnh", "tests")
@@ -124,14 +121,7 @@ def test_every_operand_has_every_kind_in_every_dtype_and_layout(operator: str):
 
 
 def case_of(kernel: Kernel, storage: str, distribution: str = "fixed") -> Case:
-    acme = Implementation("acme")
-
-    @acme.implements("conv_forward")
-    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-        return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-    variant = Variant("fp32", "nchw", distribution, storage)
-    return Case(acme, OPERATORS["conv_forward"], typed(DESCRIPTOR), variant, 0, program=("pytest", "--impl", "acme"))
+    return kit.case_of(kernel, storage=storage, distribution=distribution)
 
 
 def verdict_of(kernel: Kernel, storage: str, distribution: str = "fixed") -> Verdict:
@@ -194,7 +184,7 @@ def test_waiver_of_a_storage_excuses_nothing_else():
 
 
 def test_record_claim_and_command_name_the_storage():
-    case = case_of(cheaters.honest, "x:crop,w:page-end")
+    case = replace(case_of(cheaters.honest, "x:crop,w:page-end"), program=("pytest", "--impl", "acme"))
     record = build.record(case, Verdict("pass"))
     assert record.storage == "x:crop,w:page-end"
     assert is_reproducing(record)
@@ -204,7 +194,7 @@ def test_record_claim_and_command_name_the_storage():
 
 def test_option_selects_and_refuses(project: Project):
     project.kernel()
-    outcome = project.run("--problem", DESCRIPTOR, "--storage=x:crop", "--storage=contiguous", "--dtype=fp32")
+    outcome = project.run("--problem", kit.SUMS, "--storage=x:crop", "--storage=contiguous", "--dtype=fp32")
     assert {record.get("storage", "") for record in outcome.records} == {"x:crop", ""}
     outcome = project.run("--storage=x:krop")
     assert outcome.exit == 4
@@ -223,7 +213,7 @@ def test_framework_without_views_is_told_once(project: Project):
 
 
 def test_mathematics_of_a_repeated_operand_is_that_of_its_values():
-    recipe = Recipe(OPERATORS["conv_backward_data"], typed(DESCRIPTOR).geometry, "fp64", "integer", 0)
+    recipe = Recipe(OPERATORS["conv_backward_data"], typed(kit.SUMS).geometry, "fp64", "integer", 0)
     expected = Expectation(recipe)
     other = expected.holding(with_repeats(expected.inputs, "dy:expanded"))
     np.testing.assert_array_equal(other.reference["dx"][0], expected.reference["dx"][0])

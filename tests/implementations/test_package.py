@@ -42,7 +42,7 @@ ASKED = {
     "option": ("--impl=acme.py", str(FOLDERS["conformance.suites"])),
     "option of two words": ("--impl", "acme.py", str(FOLDERS["conformance.suites"])),
     "name": ("--pyargs", "conformance.suites", "--impl=acme.py"),
-    "name of a module": ("--pyargs", "conformance.suites.test_conv_forward", "--impl=acme.py"),
+    "name of a module": ("--pyargs", "conformance.suites.test_operators", "--impl=acme.py"),
 }
 
 
@@ -54,7 +54,7 @@ def test_run_that_asks_for_the_suite_has_it(vendor: pytest.Pytester, words: tupl
 
 
 def test_run_that_names_a_path_of_the_suite_has_its_options(vendor: pytest.Pytester):
-    path = FOLDERS["conformance.suites"] / "test_conv_forward.py"
+    path = FOLDERS["conformance.suites"] / "test_operators.py"
     outcome = vendor.runpytest_subprocess(*ENTRY, "--noconftest", f"{path}::test_conv_forward", "--help")
     assert "--distribution=NAME" in outcome.stdout.str()
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.execution.case import Case
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.layouts import layouts_of
-from conformance.operators import OPERATORS
-from conformance.problems import Variant, typed
+from conformance.problems import typed
 from conformance.resources import IMPLS
+from tests.kit import case_of
 
 pytest.importorskip("numba")
 
@@ -38,6 +37,5 @@ def test_every_way_to_treat_an_axis_is_right(shape: str, operator: str):
     implementation, problem = registry.load([IMPLS / "numba_cpu"]).implementations["numba-cpu"], typed(SHAPES[shape])
     for layout in layouts_of(len(problem.geometry.size)):
         for distribution in "integer", "nonfinite":
-            case = Case(implementation, OPERATORS[operator], problem, Variant("fp32", layout, distribution), seed=3)
-            verdict = verify(case)
+            verdict = verify(case_of(implementation, problem, operator, layout=layout, distribution=distribution))
             assert verdict.status == "pass", f"{layout} {distribution}: {verdict.reason}"

@@ -16,11 +16,10 @@ from conformance import numba_cuda_arrays
 from conformance.implementations.bridges import numba_cuda as bridge_module
 from conformance.implementations.devices import missing
 from tests.conftest import ROOT, absence
-from tests.impls.cuda_kernels import only_simulated
 
 BRIDGE = numba_cuda_arrays(simulator=True)
 
-pytestmark = only_simulated
+pytestmark = pytest.mark.skipif(bool(absence(BRIDGE.require)), reason=bridge_module.SIMULATES)
 
 
 def reasons(value: str | None, before: str = "") -> list[str]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -13,10 +15,17 @@ import numpy as np
 import pytest
 
 from conformance.execution.invocation import Invocation
+from conformance.execution.status import Verdict
+from conformance.execution.verify import verify
+from conformance.implementations import registry
+from conformance.implementations.bridges.numba_cuda import SIMULATES, numba_cuda_arrays
+from conformance.implementations.implementation import Implementation
+from conformance.layouts import layouts_of
 from conformance.operators import OPERATORS
 from conformance.problems import typed
-from tests.conftest import ROOT
-from tests.impls.cuda_kernels import implementations, module, only_simulated, tried
+from conformance.resources import IMPLS
+from tests.conftest import ROOT, absence
+from tests.kit import case_of
 
 NAMES = ("conv_forward", "conv_backward_data", "conv_backward_weight")
 RAGGED = "n1 c5 h6 w7 k6 r3 s2 u1x2 p1 b1"
@@ -26,6 +35,29 @@ DIRECT, TILED, IGEMM = "numba-cuda-direct@sim", "numba-cuda-tiled@sim", "numba-c
 TILES = 5
 EVERY = 101
 """Of the specialisations, how many lie between two that are compiled here: all of them take minutes."""
+
+only_simulated = pytest.mark.skipif(bool(absence(numba_cuda_arrays(simulator=True).require)), reason=SIMULATES)
+
+
+@cache
+def implementations() -> dict[str, Implementation]:
+    found = registry.load([IMPLS / "numba_cuda"])
+    assert not found.broken
+    return found.implementations
+
+
+def module(name: str, implementation: Implementation) -> ModuleType:
+    """A module of the package that an implementation is from."""
+    function = implementation.kernels[0].function
+    return import_module(f"{sys.modules[function.__module__].__package__}.{name}")
+
+
+def tried(implementation: Implementation, operator: str, problem: str, distribution: str = "integer") -> Verdict:
+    """The verdict on one case, whatever its size, with channels first."""
+    kernel = next(kernel for kernel in implementation.kernels if kernel.operator == operator)
+    layout, _ = layouts_of(typed(problem).geometry.rank)
+    arrays = implementation.arrays
+    return verify(case_of(kernel.function, problem, operator, layout=layout, distribution=distribution, arrays=arrays))
 
 
 @only_simulated

@@ -97,27 +97,6 @@ def test_what_is_exempted_the_special_distribution_would_be_detected_there(name:
     assert not all(judgement.passed for judgement in judgements(kernel, Expectation(recipe)))
 
 
-SOLE = {
-    "special": ("NaN left out of the average", "avg_pool_forward", "pool.tutorial"),
-    "wide": ("subnormal averages flushed", "avg_pool_backward", "pool.3x3s2-padded"),
-    "fixed": ("reciprocals rounded to 18 bits", "avg_pool_forward", "pool.3x3s2-padded"),
-    "rms": ("reciprocals rounded to 18 bits", "avg_pool_backward", "pool.3x3s2-padded"),
-    "gain": ("pooled with an fp32 accumulator toward zero", "avg_pool_forward", "inception.branch"),
-    "offset": ("pooled with an fp32 accumulator upward", "avg_pool_forward", "inception.branch"),
-}
-"""Distribution or statistic -> a mutant that nothing else detects there."""
-
-
-@pytest.mark.parametrize("part", SOLE)
-def test_part_of_the_judge_is_needed(part: str):
-    name, operator, problem = SOLE[part]
-    cases = [row for row in rows(operator, "full", [problem]) if row[1].dtype == "fp32"]
-    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
-    (whole,), (weakened,) = (outcomes([mutant], operator, cases, frozenset(without)) for without in ([], [part]))
-    assert whole.detected
-    assert (weakened.differs, weakened.detected) == (True, False)
-
-
 @pytest.mark.parametrize("distribution", ["fixed", "wide"])
 def test_a_maximum_must_be_equal(distribution: str):
     """Whatever its accumulator, of which it has none; unless it is declared that inputs or subnormals are not kept."""

@@ -15,13 +15,12 @@ from conformance.timing import clock as clocks
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
 from conformance.timing.measurement import Measurement
-from conformance.timing.rotation import rotate
 from conformance.worker import measuring
 from conformance.worker.call import Result
 from conformance.worker.measuring import Timed
 from tests import cheaters
 from tests.cheaters import Kernel
-from tests.kit import case_of
+from tests.kit import case_of, rotate
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -57,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def timed(kernel: Kernel, arrays: NumpyArrays | None = None) -> Measurement:
-    return rotate(case_of(kernel, arrays=arrays or NumpyArrays()), 1.0)
+    return rotate(case_of(kernel, arrays=arrays or NumpyArrays()))
 
 
 @pytest.mark.parametrize(("make", "reason"), cheaters.TIMED.values(), ids=cheaters.TIMED)
@@ -96,6 +95,16 @@ def test_work_on_another_stream_has_no_time(clock: Clock):
         timed(cheaters.honest, type("Little", (Streams,), {"share": 0.1, "clock": clock})())
 
 
+def answering(answer: Callable[..., Timed]) -> clocks.Clock:
+    """The judge's clock, and a process that answers so."""
+    invocation: Any = SimpleNamespace(timed=answer, bridge=None)
+    return clocks.Clock(invocation)
+
+
+def refused(caught: bool, match: str) -> Any:
+    return pytest.raises(CheatError, match=match) if caught else nullcontext()
+
+
 BUSY = {
     "now and then": ({0, 1}, False, 1 + 3 + 2),  # two pairs that differ end each of the two searches
     "always": ({*range(99)}, True, 1 + rotation.PAIRS),
@@ -108,10 +117,7 @@ BUSY = {
 def test_a_busy_machine_is_no_proof(monkeypatch: pytest.MonkeyPatch, suspicious: set[int], caught: bool, asked: int):
     answers = iter(range(99))
     monkeypatch.setattr(rotation, "_suspicious", lambda *_: next(answers) in suspicious)
-    if caught:
-        with pytest.raises(CheatError, match="answers from memory"):
-            timed(cheaters.honest)
-    else:
+    with refused(caught, "answers from memory"):
         timed(cheaters.honest)
     assert next(answers) == asked
 
@@ -128,14 +134,10 @@ def test_to_wait_for_an_answer_on_a_busy_machine_is_no_proof(clock: Clock, waits
         clock.spend(WORK + left.pop(0))
         return Timed(Result(None), (WORK,), None)
 
-    invocation: Any = SimpleNamespace(timed=answer, bridge=None)
-    found = clocks.Clock(invocation)
+    found = answering(answer)
     for _ in range(3):
         found.call([])
-    if caught:
-        with pytest.raises(CheatError, match=r"calls take 0\.003 s; by the judge's clock it was 1 s"):
-            found.require_agreement([])
-    else:
+    with refused(caught, r"calls take 0\.003 s; by the judge's clock it was 1 s"):
         found.require_agreement([])
     assert not left
 
@@ -156,14 +158,10 @@ def test_slow_calls_before_timed_ones_are_no_proof_on_a_busy_machine(
         clock.spend(sum(walls))
         return Timed(Result(None), walls, None)
 
-    invocation: Any = SimpleNamespace(timed=answer, bridge=None)
-    found = clocks.Clock(invocation)
+    found = answering(answer)
     for _ in range(2):
         found.call([], [])
-    if caught:
-        with pytest.raises(CheatError, match=r"timed calls take 0\.003 s, those just before them 1 s or more"):
-            found.require_agreement([], [])
-    else:
+    with refused(caught, r"timed calls take 0\.003 s, those just before them 1 s or more"):
         found.require_agreement([], [])
     assert not left
 
@@ -199,11 +197,9 @@ def test_many_in_a_row_are_compared_with_calls_of_the_same_moment(clock: Clock, 
         clock.spend(sum(walls))
         return Timed(Result(None), walls, None)
 
-    invocation: Any = SimpleNamespace(timed=answer, bridge=None)
-    found = clocks.Clock(invocation)
+    found = answering(answer)
     for _ in range(5):
         found.call([], [])
     late = True
-    refused = pytest.raises(CheatError, match=r"timed calls take 0\.003 s, many in a row 0\.006 s each")
-    with refused if caught else nullcontext():
+    with refused(caught, r"timed calls take 0\.003 s, many in a row 0\.006 s each"):
         found.require_agreement([], [])

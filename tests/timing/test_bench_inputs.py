@@ -16,7 +16,7 @@ from conformance.execution.case import Case
 from conformance.inputs import Expectation
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY, takes
 from conformance.problems import PROBLEMS, of_section
-from conformance.timing import machine, rotation, scaling
+from conformance.timing import rotation, scaling
 from conformance.timing.clock import CheatError
 from conformance.timing.timing_demand import LARGE, QUICK, required
 from conformance.worker import memory
@@ -129,13 +129,13 @@ def test_the_largest_cache_is_the_last(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_buffers_rotate_through_more_than_the_cache(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(machine, "share_threads", lambda _: {})  # pytest-xdist has shared the cores
+    monkeypatch.setattr(rotation, "share_threads", lambda _: {})  # pytest-xdist has shared the cores
     case = case_of("conv_forward")
     case.implementation.implements("conv_forward")(kernels.conv_forward)
     cold = []
     for size in (1 << 20, 1 << 40, None):
         monkeypatch.setattr(memory, "last_level_cache", lambda _, size=size: size)
-        found = rotation.rotate(case, 1.0)
+        found = kit.rotate(case)
         cold.append(found.cold)
         assert found.rotated <= memory.MAX_FLOOD + len(found.rounds) * case.operator.bytes(case.problem.geometry, 4)
         assert size != 1 << 20 or found.rotated >= rotation.FLOOD_FACTOR * size

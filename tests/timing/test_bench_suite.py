@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from argparse import ArgumentTypeError
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -20,11 +21,11 @@ from conformance.timing.conditions import Conditions
 from conformance.timing.measurement import Measurement, Ratio, Visit, compared, ratio
 from conformance.timing.roofline import Ceilings
 from conformance.timing.rotation import Rotation
-from conformance.timing.run import Run
+from conformance.timing.run import Run, visits
 from tests import kernels
 from tests.conftest import Project
+from tests.kit import TINY, case_of
 from tests.test_speed import PLUGINS, SUITE
-from tests.timing.layers import TINY, case_of
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("one_core", "ceilings")  # torch cannot be imported twice
@@ -135,7 +136,7 @@ def test_the_table_fits(width: int):
     found = [timed("an-implementation-of-many-words"), timed(), timed("acme", FLOOR / 10, problem=other)]
     text = list(table.suite_table(shown(*found), width))
     assert max(map(len, text)) <= width
-    assert all(name in "\n".join(text) for name in chain(*table.SUITE_COLUMNS))
+    assert all(name in "\n".join(text) for name in chain(*table.COLUMNS))
     first = next(line for line in text if line.startswith("  torch-cpu"))
     assert first.split()[1] == "1.00"
     assert ("500" in first.split()) is (width > 150)  # first call, in milliseconds
@@ -233,18 +234,6 @@ def test_table(measure_time, case):
 """
 
 
-def test_a_table_has_the_required_cases(project: Project):
-    benchmarked(project, TABLE)
-    project.kernel()
-    project.kernel("far", construct=", device='trn1'")
-    counts = []
-    for level in ("smoke", "standard", "full"):
-        text = project.run("--collect-only", "-q", f"--level={level}").text
-        counts.append(text.count("test_table[acme-"))
-        assert text.count("test_table[far-unavailable]") == 1
-    assert counts == [2, 24, 32]
-
-
 def test_a_problem_that_is_named_is_timed_instead_of_the_table(project: Project):
     benchmarked(project, TABLE)
     project.kernel()
@@ -269,21 +258,6 @@ def test_what_is_not_the_kernels_time_is_not_taken(project: Project):
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 2, "unsupported": 2})
     rows = [record for record in outcome.records if record["implementation"] == "acme"]
     assert [record["reason"] for record in rows] == ["no time: compiles each call"]
-
-
-def collected(project: Project, *arguments: str, level: str = "standard") -> list[str]:
-    text = project.run("--collect-only", "-q", f"--level={level}", *arguments).text
-    return [line.partition("test_table[")[2].rstrip("]") for line in text.splitlines() if "test_table[" in line]
-
-
-def test_shards_of_benchmarks_are_parts_of_one_run(project: Project):
-    pytest.importorskip("pytest_split", reason="no pytest-split (extra: shard)")
-    project.pytester.makeconftest(f"pytest_plugins = {(*PLUGINS, 'pytest_split.plugin')}")
-    project.write("suite/test_suite.py", TABLE)
-    project.kernel()
-    shards = [name for group in (1, 2) for name in collected(project, "--splits=2", f"--group={group}")]
-    assert len(shards) == 24
-    assert sorted(shards) == sorted(collected(project))
 
 
 def test_the_table_has_an_order_of_its_own(project: Project):
@@ -330,12 +304,9 @@ def test_a_clock_that_disagrees_proves_nothing_on_an_unusable_machine(
 
 
 @pytest.mark.parametrize("text", ["0", "100", "-1", "x", "1.5"])
-def test_visits_have_bounds(project: Project, text: str):
-    benchmarked(project, SUITE)
-    project.kernel()
-    outcome = project.run("--benchmark-only", f"--visits={text}")
-    assert outcome.exit == 4
-    assert "--visits" in outcome.text
+def test_visits_have_bounds(text: str):
+    with pytest.raises(ArgumentTypeError, match="is not a whole number from 1 to 99"):
+        visits(text)
 
 
 def test_after_an_interrupt_what_was_timed_counts(project: Project):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conformance.timing.conditions import LIMITS, SHORTEST, Conditions, Look, judged
-from tests.timing.layers import CEILINGS
+from tests.kit import CEILINGS
 
 QUIET = Look(0.0, (1e-3, 5e-3), busy=100.0, own=50.0, stolen=0.0, frequency=2000.0, throttled=3)
 

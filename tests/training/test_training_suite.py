@@ -21,7 +21,6 @@ pytest.importorskip("PIL")
 from conformance.execution.process import Crash, Limits  # noqa: E402
 from conformance.execution.workers import Loader, Workers  # noqa: E402
 from conformance.implementations import registry  # noqa: E402
-from conformance.implementations.devices import DEVICES, missing  # noqa: E402
 from conformance.results.reading import decode  # noqa: E402
 from conformance.training import loop, samples, train, training_demand  # noqa: E402
 from conformance.training.audit import Audit, BrokenStepError  # noqa: E402
@@ -32,9 +31,6 @@ from tests.training.planted import on_torch  # noqa: E402
 
 pytest_plugins = ["pytester"]
 
-CONFTEST = """
-pytest_plugins = ["conformance.plugin"]
-"""
 SUITE = """
 import pytest
 
@@ -70,21 +66,16 @@ class Trained:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        project.pytester.makeconftest(CONFTEST)
         project.write("suite/test_suite.py", SUITE)
 
     def implementation(self, name: str = "acme", changes: str = "", tail: str = "") -> None:
         """A right implementation, but for `changes`."""
-        self.project.write(
-            f"impls/{name}.py", MODULE.format(name=name, changes=f", {changes}" if changes else "", tail=tail)
-        )
+        text = MODULE.format(name=name, changes=f", {changes}" if changes else "", tail=tail)
+        self.project.write(f"impls/{name}.py", text)
 
     def train(self, *arguments: str, processes: bool = False) -> Outcome:
         """Run the suite: every process of its own takes seconds to import torch."""
-        usual = ["--level=standard", "--records=records.jsonl", "--overwrite"]
-        usual += [] if processes else ["--in-process"]
-        result = self.project.pytester.runpytest_inprocess(*usual, *arguments)
-        return Outcome(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}", self.project.records())
+        return self.project.run("--level=standard", *([] if processes else ["--in-process"]), *arguments)
 
 
 @pytest.fixture
@@ -102,13 +93,7 @@ DOUBLED = 'conv_forward=spoiled("conv_forward", lambda y: y * 2)'
 
 STATUSES = {
     "pass": ("", "", "pass", 0, ""),
-    "flipped": (
-        FLIPPED,
-        "",
-        "fail",
-        1,
-        "step 1 of 2, layer 3, backward-weight: conv_backward_weight of n1 c32 h26 w26",
-    ),
+    "flipped": (FLIPPED, "", "fail", 1, "step 1 of 2, layer 3, backward-weight: conv_backward_weight of n1 c32 h26"),
     "malformed": ("conv_forward=malformed", "", "fail", 1, "y is fp32 (1, 1, 28, 28); expected fp32 (1, 32, 26, 26)"),
     "memory": ("conv_backward_data=exhausted", "", "error", 1, f"{PLACE} ("),
     "refuses": ("conv_forward=refusing", "", "unsupported", 5, "conv_forward of acme: needs c % 4 == 0"),
@@ -291,16 +276,6 @@ def test_command_trains_the_same_again(trained: Trained):
     )
     (second,) = trained.project.records("again.jsonl")
     assert (again.ret, second["reason"]) == (1, first["reason"])
-
-
-def test_absent_device_is_unavailable(trained: Trained):
-    device = next((device for device in reversed(DEVICES) if missing(device)), "")
-    if not device:
-        pytest.skip("this machine has every device")
-    trained.implementation(tail=f"acme.device = {device!r}")
-    outcome = trained.train()
-    assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
-    assert str(missing(device)) in outcome.text
 
 
 @pytest.mark.parametrize("network", ["digits", "unet"])

@@ -16,12 +16,11 @@ from conformance.execution.workers import Workers
 from conformance.inputs import expectation
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
-from conformance.timing.rotation import rotate
 from conformance.worker import memory
 from conformance.worker.call import perform
 from tests import cheaters
 from tests.conftest import Project
-from tests.kit import case_of, source
+from tests.kit import case_of, rotate, source
 from tests.test_speed import PLUGINS, SUITE
 
 pytest_plugins = ["pytester"]
@@ -104,13 +103,13 @@ def cheating(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> dict
 @pytest.mark.parametrize(("name", "reason"), [(n, reason) for n, (_, reason) in cheaters.TIMED.items()])
 def test_a_cheater_has_no_time(cheating: dict[str, Case], name: str, reason: str):
     with pytest.raises((CheatError, MalformedError), match=reason):
-        rotate(cheating[name], 1.0)
+        rotate(cheating[name])
 
 
 def test_another_clock_in_the_time_module_changes_nothing(workers: Workers, tmp_path: Path):
     stopped = f"SECONDS = {WORK}\ntime.perf_counter = lambda: 0.0\none = declare('stopped', lambda: honest)\n"
     (case,) = cases(workers, tmp_path / "stopped.py", HEAD + stopped).values()
-    found = rotate(case, 1.0)
+    found = rotate(case)
     assert len(found.rounds) >= rotation.DEFAULT_ROUNDS
     assert (found.visits[0].clock, found.rounds) == ("wall", found.visits[0].wall)
     assert min(found.rounds) >= WORK
@@ -120,7 +119,7 @@ def test_another_clock_in_the_time_module_changes_nothing(workers: Workers, tmp_
 def test_what_a_process_says_is_checked(workers: Workers, tmp_path: Path, lie: str):
     (case,) = cases(workers, tmp_path / "liar.py", LIAR.format(lie=LIES[lie])).values()
     with pytest.raises(CheatError, match=r"by the judge's clock|those just before them|many in a row"):
-        rotate(case, 1.0)
+        rotate(case)
 
 
 STREAMS = source(
