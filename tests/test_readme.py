@@ -15,7 +15,7 @@ import pytest
 
 from conformance.__main__ import FAMILIES, MAINTAINERS, _parser, main
 from conformance.plugin.options import EVERYDAY
-from conformance.reporting.documents import DOCUMENTS
+from tests.documents import DOCUMENTS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
