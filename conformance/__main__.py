@@ -22,7 +22,6 @@ FAMILIES = {
     "claims": "reporting.claims:declare",
     "compare": "reporting.comparison.compare:declare",
     "survey": "survey.command:declare",
-    "findings": "survey.findings:declare",
     "verify": "reporting.verify:declare",
     "unet": "timing.unet:declare",
     "golden": "inputs.golden_command:declare",
@@ -35,7 +34,7 @@ returns the exit status. The first line of its docstring is the help text. In th
 
 By name, because a command waits for no other one's imports: those of the calibration alone take longer than a run."""
 
-MAINTAINERS = ("findings", "golden", "mutation", "rank", "false-alarms")
+MAINTAINERS = ("golden", "mutation", "rank", "false-alarms")
 """Commands of those who work on the suite itself, which are named in one line."""
 
 EXAMPLE = """\

@@ -18,7 +18,7 @@ from conformance.exit_codes import ExitCode
 from conformance.problems import LEVELS
 from conformance.results.reading import marks
 from conformance.results.schema import STATUSES, VERIFIED, Footer, Header
-from conformance.survey import model
+from conformance.survey import findings, model
 from conformance.survey.environments import Environments, Wanted, engines, python_of, requirements
 from conformance.survey.model import Survey, Surveyed, SurveyError
 
@@ -43,10 +43,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--site", type=Path, metavar="DIR", help="write a site of the folder's results there")
     parser.add_argument("--no-run", action="store_true", help="only write the site")
+    parser.add_argument(
+        "--findings", action="store_true",
+        help="run only the scripts of docs/findings, of these engines or findings, and say which reproduce",
+    )  # fmt: skip
 
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
+        if arguments.findings:
+            return findings.reproduce(arguments.engines, arguments.folder)
         status = ExitCode.GOOD if arguments.no_run else _surveyed(arguments)
         if arguments.site is not None:
             from conformance.survey import site
