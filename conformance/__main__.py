@@ -25,16 +25,14 @@ FAMILIES = {
     "verify": "reporting.verify:declare",
     "unet": "timing.unet:declare",
     "golden": "inputs.golden_command:declare",
-    "mutation": "calibration.mutation:declare",
-    "rank": "calibration.ranking:declare",
-    "false-alarms": "calibration.false_alarms:declare",
+    "calibrate": "calibration:declare",
 }
 """Name of a family -> the function that declares its commands and sets `run`, a function of the parsed arguments that
 returns the exit status. The first line of its docstring is the help text. In the order in which a user meets them.
 
 By name, because a command waits for no other one's imports: those of the calibration alone take longer than a run."""
 
-MAINTAINERS = ("golden", "mutation", "rank", "false-alarms")
+MAINTAINERS = ("golden", "calibrate")
 """Commands of those who work on the suite itself, which are named in one line."""
 
 EXAMPLE = """\
