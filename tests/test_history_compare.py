@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +56,14 @@ def test_exit_status_of_a_slow_kernel(pair, capsys):
         if entry["extra_info"]["implementation"] == "acme":
             entry["stats"]["data"] = [1.2 * seconds for seconds in entry["stats"]["data"]]
     write(after, document)
-    assert main(["compare", str(before), str(after), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["status"] == 1
-    assert {(a["implementation"], a["outcome"]) for a in told["answers"] if a["overall"]} == {
+    assert main(["compare", str(before), str(after)]) == 1
+    found = compared(runs.read(before), runs.read(after))
+    assert {(a.implementation, a.outcome) for a in found.answers if a.overall} == {
         ("acme", "slower"),
         ("other", "unchanged"),
     }
-    low, middle, high = next(a for a in told["answers"] if a["outcome"] == "slower")["relative"]
+    interval = next(a for a in found.answers if a.outcome == "slower").relative
+    low, middle, high = (math.exp(value) for value in (interval.low, interval.middle, interval.high))
     assert 1.1 < low < 1.2 < high < 1.3
     assert low < middle < high
 
@@ -162,11 +164,10 @@ def test_on_an_unusable_machine_nothing_is_told(pair, capsys):
     assert not any(
         line.lstrip().startswith(("acme", "other", "drift", "ratios")) or "(+" in line for line in told.splitlines()
     )
-    assert main(["compare", str(before), str(after), "--json"]) == 0
-    held = json.loads(capsys.readouterr().out)
-    assert held["machine"] == {"A": None, "B": {"state": "unusable", "reasons": ["4 other processes ran"]}}
-    assert {answer["outcome"] for answer in held["answers"]} == {"inconclusive"}
-    assert all(answer["relative"] == answer["measured"] == [None] * 3 for answer in held["answers"])
+    found = compared(runs.read(before), runs.read(after))
+    assert found.states == (None, MachineState(state="unusable", reasons=("4 other processes ran",)))
+    assert {answer.outcome for answer in found.answers} == {"inconclusive"}
+    assert all(answer.relative == answer.measured == compare.UNKNOWN for answer in found.answers)
     assert main(["compare", str(before), str(after), "--strict"]) == 4
 
 
@@ -336,13 +337,11 @@ def test_names_cannot_act_on_a_terminal(pair, capsys):
     assert "\x1b" not in told
 
 
-def test_json_has_no_infinities(pair, capsys):
-    before, _, document = pair
-    one = before.with_name("one.json")
-    write(one, document | {"benchmarks": document["benchmarks"][:3]})
-    main(["compare", str(one), str(one), "--json"])
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    assert json.loads(capsys.readouterr().out, parse_constant=refuse)["format"] == compare.FORMAT
+def test_lists_are_whole_where_all_is_asked_for(pair, capsys):
+    before, after, document = pair
+    write(after, document | {"benchmarks": document["benchmarks"][12:]})
+    for words, count in (((), compare.MOST), (("--all",), 12)):
+        assert main(["compare", str(before), str(after), *words]) == 1
+        told = capsys.readouterr().out
+        assert len(re.findall(r"^  [\w-]+ conv_forward p\d$", told.partition("missing")[2], re.MULTILINE)) == count
+        assert ("--all" in told) == (not words)
