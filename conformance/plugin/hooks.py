@@ -94,10 +94,9 @@ class Hooks:
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         """How long it will take. Where pytest-xdist has workers, the process that writes collects nothing."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or self.session.is_worker or self.config.option.collectonly or not session.items:
-            return
-        if text := estimate(self.config, session.items):
-            reporter.write_line(text)
+        file = self.config.getoption("--pace")
+        if file is not None and reporter is not None and not self.config.option.collectonly and session.items:
+            reporter.write_line(estimate(self.config.invocation_params.dir / file, len(session.items)))
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         """With --first-failure, pass over what is left of an implementation that has failed."""
