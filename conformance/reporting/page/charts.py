@@ -1,4 +1,4 @@
-"""Dots on a scale, a row for each implementation: how near errors come to their bound, and how fast calls are.
+"""Dots on a scale, a row for each implementation: how fast calls are.
 
 The template draws them as SVG. Every dot says its numbers; what it cannot show stands in the tables below.
 """
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from conformance.reporting.page.model import dtype_place, operator_place
+from conformance.reporting.page.model import operator_place
 from conformance.reporting.page.speeds import Speed
 from conformance.reporting.page.tables import Digest
 from conformance.timing.measurement import Interval
@@ -62,26 +62,6 @@ class Value:
     value: float
     interval: Interval | None
     says: str
-
-
-def accuracy(digest: Digest) -> list[Chart]:
-    """The worst errors by contraction length, from each power of two: single verdicts would be a cloud. None where no
-    verdict has a profile."""
-    worst: defaultdict[tuple[str, str, int], float] = defaultdict(float)
-    for name, record in digest.named:
-        for output, found in record.profile.items():
-            place = name, record.dtype, 1 << (max(record.terms.get(output, 1), 1).bit_length() - 1)
-            worst[place] = max(worst[place], found.share if math.isfinite(found.share) else math.inf)
-    values = [
-        Value(dtype, name, share, None, f"{name}, {dtype}, contraction length {terms:,} or more: {share:.1%}")
-        for (name, dtype, terms), share in sorted(worst.items())
-    ]
-    text = (
-        "Error as a share of the bound that the declared contract allows: a dot for the contraction lengths from each "
-        "power of two. Beyond the line it exceeds the contract."
-    )
-    panels = sorted({value.panel for value in values}, key=dtype_place)
-    return [Chart("Worst errors", text, tuple(_linear(one, values) for one in panels))] if values else []
 
 
 def speed(digest: Digest, found: Sequence[Speed]) -> list[Chart]:

@@ -54,7 +54,6 @@ def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) ->
     found = {
         "digest": digest,
         "profile": tables.profiles(digest),
-        "accuracy_charts": charts.accuracy(digest),
         "speed_tables": speeds.speed_tables(digest, timed),
         "banners": speeds.banners(timed),
         "speed_charts": charts.speed(digest, timed),
