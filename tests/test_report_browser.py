@@ -39,7 +39,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of 3,000 verdicts."""
+    """A page of 3,000 verdicts and a time."""
     folder = tmp_path_factory.mktemp("report")
     seeds = [
         *(
@@ -58,7 +58,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         absent(),
     ]
-    page, errors = build([written(folder / "run.jsonl", spread(seeds, 3000))], folder, "A report")
+    records = list(spread(seeds, 3000))
+    timed = benchmarks(folder / "bench.json", [(records[0] | {"roofline_share": 0.5}, 0.25)])  # of a verdict among them
+    page, errors = build([written(folder / "run.jsonl", records), timed], folder, "A report")
     assert errors == ()
     return page
 
