@@ -16,7 +16,7 @@ import pytest
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright (pip install playwright)")
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
-from conformance.reporting.page.build import build  # noqa: E402
+from conformance.reporting.page.render import build  # noqa: E402
 from tests.report_samples import absent, benchmarks, failed, sample, spread, waived, written  # noqa: E402
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

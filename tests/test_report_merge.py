@@ -148,7 +148,7 @@ def halves() -> list[tuple[list[Record], list[Record]]]:
 @pytest.mark.parametrize(("first", "second"), halves(), ids=["alternate", "swapped", "halves"])
 def test_two_shards_give_the_report_of_the_whole_run_byte_for_byte(tmp_path: Path, first: list, second: list):
     pytest.importorskip("jinja2")
-    from conformance.reporting.page.build import texts
+    from conformance.reporting.page.render import texts
 
     one = Digest(load([written(tmp_path / "whole.jsonl", whole())]))
     two = Digest(merged(tmp_path, first, second))

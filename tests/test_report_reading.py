@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from conformance.reporting.page.merge import ResultsFile, read
 from conformance.reporting.page.model import ReportError
-from conformance.reporting.page.reading import ResultsFile, read
 from conformance.reporting.tally import Tally
 from tests.report_samples import absent, as_read, benchmarks, failed, sample, written
 
@@ -69,7 +69,7 @@ def test_another_schema_is_refused_with_the_file_and_what_to_do(tmp_path: Path):
 
 
 def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("conformance.reporting.page.reading.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("conformance.reporting.page.merge.MAX_BYTES", 1 << 20)
     with pytest.raises(ReportError, match=r"/dev/zero: is larger than 1 MiB; give the records in several files"):
         only(Path("/dev/zero"))
 

@@ -89,7 +89,7 @@ def test_the_summary_fits_a_comment(tmp_path: Path):
 def test_no_file_holds_what_it_may_not_whatever_names_are(tmp_path: Path):
     if lacking := absence(command.require):
         pytest.skip(lacking)
-    from conformance.reporting.page.build import build
+    from conformance.reporting.page.render import build
 
     names = ("implementation", "operator", "problem", "reason", "command", "check")
     records = [sample(**dict.fromkeys(names, HOSTILE)), failed(**dict.fromkeys(names, HOSTILE))]

@@ -2,7 +2,7 @@
 neither a server nor a network.
 
     index.html      all engines in their usual version, their variants, and what changed between versions
-    ENVIRONMENT/    its report, see `conformance.reporting.page.build`
+    ENVIRONMENT/    its report, see `conformance.reporting.page.render`
     records/        what it was made of
 """
 
@@ -19,10 +19,9 @@ from urllib.parse import urlencode
 from conformance.reporting import reproduce
 from conformance.reporting.groups import described
 from conformance.reporting.page import render
-from conformance.reporting.page.build import PAGE, texts, write
-from conformance.reporting.page.merge import merged
+from conformance.reporting.page.merge import ResultsFile, merged, read
 from conformance.reporting.page.model import ReportError, Row
-from conformance.reporting.page.reading import ResultsFile, read
+from conformance.reporting.page.render import PAGE, texts, write
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table, many
 from conformance.results.schema import VERIFIED

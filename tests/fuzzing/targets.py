@@ -16,9 +16,9 @@ from conformance.inputs import manifest, npz
 from conformance.operators import OPERATORS, GeometryError, parse, takes
 from conformance.problems import PROBLEMS
 from conformance.reporting import verify
-from conformance.reporting.page.build import texts
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError
+from conformance.reporting.page.render import texts
 from conformance.reporting.page.tables import Digest
 from conformance.results.reading import RecordError
 from tests import report_samples as samples
