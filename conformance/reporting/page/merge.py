@@ -58,11 +58,21 @@ def load(paths: Iterable[Path]) -> Results:
 def merged(sources: Sequence[ResultsFile]) -> Results:
     """Sources in the order in which they were given: the later one wins."""
     places = _Places(sources)
-    verdicts = _attempted(sources, places)
-    verdicts += [ReportedVerdict(places.of(record), record) for record in _absences(sources)]
+    # one verdict a case, the latest: a line that occurs twice is one verdict, not two; and one time a kernel
+    attempted: dict[Place, ReportedVerdict] = {}
+    clocked: dict[Place, Clocked] = {}
+    for source in sources:
+        for record in source.records:
+            if isinstance(record, Attempt):
+                machine = places.of(record)
+                attempted[_key(record, machine)] = ReportedVerdict(machine, record)
+        for time in source.times:
+            here = replace(time, machine=places.of(time.record))
+            clocked[*here.row, here.operator, here.problem] = here
+    absent = (ReportedVerdict(places.of(record), record) for record in _absences(sources))
     return Results(
-        tuple(sorted(verdicts, key=_place)),
-        _clocked(sources, places),
+        tuple(sorted((*attempted.values(), *absent), key=_place)),
+        tuple(sorted(clocked.values(), key=_time_place)),
         tuple(error for source in sources for error in source.errors),
     )
 
@@ -195,15 +205,6 @@ def _key(record: Record, machine: Machine) -> Place:
     return record.implementation, machine, *(getattr(record, name) for name in CASE)
 
 
-def _attempted(sources: Sequence[ResultsFile], places: _Places) -> list[ReportedVerdict]:
-    """One verdict a case, the latest: a line that occurs twice is one verdict, not two."""
-    found: dict[Place, ReportedVerdict] = {}
-    for record in (r for source in sources for r in source.records if isinstance(r, Attempt)):
-        machine = places.of(record)
-        found[_key(record, machine)] = ReportedVerdict(machine, record)
-    return list(found.values())
-
-
 def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
     """Files that share a case are two runs of the same: of what they count, the larger count stands (the later one if
     equal). Files that share none are parts of a run: what they count adds up."""
@@ -220,15 +221,6 @@ def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
                 del (groups if before > now else earlier)[group]
         kept.append((keys, dict(groups)))
     return [record for _, groups in kept for records in groups.values() for record in records]
-
-
-def _clocked(sources: Sequence[ResultsFile], places: _Places) -> tuple[Clocked, ...]:
-    """One time a kernel, the latest."""
-    found: dict[Place, Clocked] = {}
-    for time in (time for source in sources for time in source.times):
-        here = replace(time, machine=places.of(time.record))
-        found[*here.row, here.operator, here.problem] = here
-    return tuple(sorted(found.values(), key=_time_place))
 
 
 def _time_place(clocked: Clocked) -> Place:
