@@ -16,8 +16,7 @@ import pytest
 
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
-from conformance.reporting.page.merge import load
-from conformance.reporting.page.tables import Digest
+from conformance.reporting.page.merge import read
 from conformance.survey import changes, model, site
 from conformance.survey.changes import SurveyedEnvironment, parted
 from conformance.survey.model import Survey, Surveyed, SurveyError
@@ -55,12 +54,11 @@ def survey(folder: Path, held: Iterable[tuple[Surveyed, Records]], **rest: Any) 
 
 def opened(tmp_path: Path, held: Iterable[tuple[Surveyed, Records]]) -> list[SurveyedEnvironment]:
     """The environments of a survey, without a site."""
-    return [
-        SurveyedEnvironment(
-            surveyed, surveyed.name, Digest(load([written(tmp_path / f"{surveyed.name}.jsonl", records)]))
-        )
-        for surveyed, records in held
-    ]
+    found = []
+    for surveyed, records in held:
+        (source,) = read([written(tmp_path / f"{surveyed.name}.jsonl", records)])
+        found.append(SurveyedEnvironment(surveyed, surveyed.name, source))
+    return found
 
 
 def words(path: Path) -> str:

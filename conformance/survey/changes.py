@@ -12,7 +12,7 @@ from itertools import pairwise
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.reporting.page.merge import CASE
+from conformance.reporting.page.merge import CASE, ResultsFile, merged
 from conformance.reporting.page.model import dtype_place, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import many
@@ -30,14 +30,24 @@ class SurveyedEnvironment:
     """An environment of a survey, with what its records hold.
 
     slug      its folder in the site: letters, digits and few signs
-    digest    None where there are no records, or none that can be read
-    notices   what could not be read
+    source    None where there are no records, or none that can be read
+    error     why they cannot be read
     """
 
     surveyed: Surveyed
     slug: str
-    digest: Digest | None = None
-    notices: tuple[str, ...] = ()
+    source: ResultsFile | None = None
+    error: str = ""
+
+    @cached_property
+    def digest(self) -> Digest | None:
+        """What its records amount to."""
+        return None if self.source is None else Digest(merged([self.source]))
+
+    @property
+    def notices(self) -> list[str]:
+        """What could not be read."""
+        return [*(self.source.errors if self.source else ()), *([self.error] if self.error else ())]
 
     @property
     def version(self) -> str:
@@ -161,6 +171,11 @@ class Change:
     def bad(self) -> bool:
         """Whether what passed does not pass any more."""
         return self.kind.startswith("broken")
+
+    @property
+    def status(self) -> str:
+        """That it is shown as."""
+        return "fail" if self.bad or self.kind.startswith("fails") else "pass" if self.kind == "fixed in" else "other"
 
 
 def histories(environments: Sequence[SurveyedEnvironment]) -> dict[str, list[SurveyedEnvironment]]:
