@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
+from conformance.reporting.groups import described
 from conformance.reporting.page import render
 from conformance.reporting.page.merge import ResultsFile, merged, read
 from conformance.reporting.page.model import ReportError, Row
@@ -23,7 +24,7 @@ from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table
 from conformance.results.schema import VERIFIED
 from conformance.survey import model
-from conformance.survey.changes import FAILING, Change, SurveyedEnvironment, changes, differences, histories, parted
+from conformance.survey.changes import FAILING, SurveyedEnvironment, changes, differences, histories, parted
 from conformance.survey.model import Survey, Surveyed, SurveyError
 
 TITLE = "Conformance of convolution, pooling and batch normalisation"
@@ -106,7 +107,7 @@ def _page(survey: Survey, environments: Sequence[SurveyedEnvironment]) -> str:
         "lead": lead(digest),
         "environments": environments,
         "variants": _variants(environments),
-        "versions": [_history(engine, held) for engine, held in histories(environments).items()],
+        "versions": [table for pair in histories(environments).items() for table in _history(*pair)],
     }
     return render.page(digest, TITLE, found)
 
@@ -137,6 +138,18 @@ def _variants(environments: Iterable[SurveyedEnvironment]) -> Table | None:
     return Table("Variants", ("variant", "beside its base", "fail only here"), rows, 2) if rows else None
 
 
-def _history(engine: str, history: Sequence[SurveyedEnvironment]) -> tuple[Table, list[Change]]:
+def _history(engine: str, history: Sequence[SurveyedEnvironment]) -> list[Table]:
+    """How many cases of each version passed and failed, and what changed between them."""
     rows = tuple((one.version, *(f"{one.plain[status]:,}" for status in STATUSES)) for one in history)
-    return Table(f"Versions of {engine}", ("version", *STATUSES), rows), changes(history)
+    found = changes(history)
+    changed = tuple(
+        (f"{one.kind} {one.version}", f"{one.implementation} {one.operator} {one.dtype}", described(records[0]),
+         records[0].headline, f"{len(records):,}")
+        for one, records in found.items()
+    )  # fmt: skip
+    heads = ("change", "where", "smallest case", "reason", "cases")
+    note = "" if found else "No case changes its status."
+    return [
+        Table(f"Versions of {engine}", ("version", *STATUSES), rows, note=note),
+        *([Table(f"Changes between versions of {engine}", heads, changed, 4)] if found else []),
+    ]
