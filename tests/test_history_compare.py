@@ -245,15 +245,10 @@ def test_a_file_without_visits_has_one(pair):
 KEY = Bench().keys()[0]
 BAD = {
     "is cut off": "{",
-    "is not JSON": "nothing",
-    "is nested too deep": '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
-    "is not JSON (JSON is malformed": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [float("nan")])]}),
     "field machine_info.release: expected `str`, got `int`": '{"machine_info": {"release": 3}, "benchmarks": []}',
     "field benchmarks[0].stats.median: number out of range": json.dumps(
         {"machine_info": {}, "benchmarks": [{"stats": {"median": 10**400}}]}
     ),
-    "gives the name a twice": '{"a": 1, "a": 2, "machine_info": {}, "benchmarks": []}',
-    "expected `object`, got `array`": "[]",
     "missing required field `machine_info`; write it with": "{}",
     "missing required field `benchmarks`": '{"machine_info": {}}',
     "times no verified kernel": '{"machine_info": {}, "benchmarks": []}',

@@ -349,19 +349,6 @@ def test_speed_is_relative_to_torch_on_the_same_machine(tmp_path: Path):
     assert ratios["acme", "NVIDIA H100", "bf16"] is None
 
 
-def test_a_doubted_time_is_shown_and_compared_with_nothing(tmp_path: Path):
-    finding = {"timing": {"status": "finding", "finding": "below the roofline"}}
-    timed = [(sample(implementation="torch-cpu"), 1.0), (sample(**finding), 0.001)]
-    found = Digest(load([benchmarks(tmp_path / "b.json", timed)]))
-    shown = speeds.speed_tables(found, speeds.speeds(found))
-    assert shown[0].rows == (("edge.plain", "1.00 ms · !", "1,000 ms"),)
-    assert shown[1].rows == (("acme", "conv_forward", "edge.plain", "below the roofline"),)
-    assert len(shown) == 2
-    timed = [(sample(implementation="torch-cpu", **finding), 1.0), (sample(), 0.5)]
-    found = Digest(load([benchmarks(tmp_path / "c.json", timed)]))
-    assert [speed.ratio for speed in speeds.speeds(found)] == [None, None]
-
-
 def test_traffic_is_that_of_the_records(tmp_path: Path):
     work = {"least_bytes": 100, "dma_bytes": 300, "instructions": 7, "matmuls": 2}
     found = digest(tmp_path, [sample(work=work), sample(problem="b")])
