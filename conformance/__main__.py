@@ -13,16 +13,16 @@ from conformance import __version__
 from conformance.exit_codes import ExitCode
 
 FAMILIES = {
-    "run": "plugin.run:declare",
+    "run": "plugin.run_command:declare",
     "list": "plugin.listing:declare",
     "check": "execution.commands:declare_check",
     "fuzz": "fuzzing.command:declare",
     "export": "execution.commands:declare_export",
-    "report": "reporting.command:declare",
-    "claims": "reporting.claims:declare",
+    "report": "reporting.report_command:declare",
+    "claims": "reporting.claims_report:declare",
     "compare": "reporting.comparison.compare:declare",
-    "survey": "survey.command:declare",
-    "verify": "reporting.verify:declare",
+    "survey": "survey.survey_command:declare",
+    "verify": "reporting.verify_records:declare",
     "unet": "timing.unet:declare",
     "golden": "inputs.golden_command:declare",
     "calibrate": "calibration:declare",
@@ -86,9 +86,9 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     try:
         if words[:1] == ["run"] and not {"-h", "--help", "--help-expert"} & {*words}:
-            from conformance.plugin import run
+            from conformance.plugin import run_command
 
-            return run.run(words[1:])
+            return run_command.run(words[1:])
         named = [word for word in words[:1] if word in FAMILIES]
         parser = _parser(named if named or words[:1] == ["--version"] else FAMILIES)
         arguments = parser.parse_args(words)

@@ -10,7 +10,7 @@ import pytest
 from conformance.__main__ import main
 from conformance.resources import FINDINGS
 from conformance.survey import findings
-from conformance.survey.model import SurveyError
+from conformance.survey.survey_file import SurveyError
 from tests.conftest import ROOT
 
 PAGE = """# A title

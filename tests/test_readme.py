@@ -50,7 +50,7 @@ def test_vendor_guide_has_the_example_of_readme():
 
 COLLECT = """
 import json, sys, pytest
-from conformance.plugin.run import run
+from conformance.plugin.run_command import run
 for program, words in json.load(sys.stdin):
     quietly = "--collect-only -qq -p no:xdist -p no:cacheprovider".split() + words
     ended = run(quietly) if program == "conformance run" else pytest.main(quietly)

@@ -17,9 +17,9 @@ import pytest
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
 from conformance.reporting.page.merge import read
-from conformance.survey import changes, model, site
+from conformance.survey import changes, site, survey_file
 from conformance.survey.changes import SurveyedEnvironment, parted
-from conformance.survey.model import Survey, Surveyed, SurveyError
+from conformance.survey.survey_file import Survey, Surveyed, SurveyError
 from tests.report_samples import absent, broken, checked, failed, sample, waived, written
 from tests.test_report_page import HOSTILE, Parsed
 
@@ -48,7 +48,7 @@ def survey(folder: Path, held: Iterable[tuple[Surveyed, Records]], **rest: Any) 
             written(folder / environment.records, records)
     facts = {"suite": "0.1.0", "machine": "Xeon, x86_64, Linux", "level": "standard", "seed": 0, **rest}
     started = "2026-11-22T10:00:00+00:00"
-    model.write(Survey(started=started, environments=tuple(env for env, _ in held), **facts), folder)
+    survey_file.write(Survey(started=started, environments=tuple(env for env, _ in held), **facts), folder)
     return folder
 
 
@@ -170,7 +170,7 @@ def test_a_change_between_versions_has_an_example_and_its_reason(rich: Path):
 def test_the_way_to_make_it_again_is_one_command(tmp_path: Path):
     every = [one("torch"), one("torch-variants", "torch"), one("torch==2.9", "torch", "2.9"), one("a b")]
     held: list[tuple[Surveyed, Records]] = [(environment, []) for environment in every]
-    again = site.again(model.read(survey(tmp_path / "s", held, seed=7, level="full")))
+    again = site.again(survey_file.read(survey(tmp_path / "s", held, seed=7, level="full")))
     assert shlex.split(again) == [
         "conformance", "survey", "torch", "a b", "--versions", "torch==2.9", "--level", "full", "--seed", "7",
     ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Support claims: what an implementation once verified must not be lost unnoticed.
 
-`conformance.results.claims` reads and writes them.
+`conformance.results.claims_file` reads and writes them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 
 from conformance import __version__
 from conformance.implementations.devices import DEVICES, missing
-from conformance.plugin import entry, options, process, run
+from conformance.plugin import entry, options, processes, run_command
 from conformance.plugin.collection import MARKERS, Collection
 from conformance.plugin.environment import Environment
 from conformance.plugin.fixtures import shown_from_the_kernel_on
@@ -30,9 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """What `conformance run` is given are implementations, not tests; under xdist, workers share the cores."""
-    if run.is_running(config):
-        run.take_implementations(config)
-    process.share_cores(config)
+    if run_command.is_running(config):
+        run_command.take_implementations(config)
+    processes.share_cores(config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -52,7 +52,7 @@ class Hooks:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        process.prepare(config)
+        processes.prepare(config)
         self.session = config.stash[SESSION] = Session(config)
         self.collection = Collection(self.session)
         self.environment = Environment(config)
@@ -72,7 +72,7 @@ class Hooks:
         """The header, where pytest's, which names settings and plugins that do not apply, is not shown."""
         self.session.loop = session
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if run.is_running(self.config) and reporter is not None and self.config.get_verbosity() >= 0:
+        if run_command.is_running(self.config) and reporter is not None and self.config.get_verbosity() >= 0:
             for line in self.pytest_report_header():
                 reporter.write_line(line)
 
@@ -163,7 +163,7 @@ class Hooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """What a worker is told: who must not go away before it, where compiled kernels are, what is resumed."""
-        node.workerinput |= process.told(node) | self.session.compiling.told(node) | self.session.told()
+        node.workerinput |= processes.told(node) | self.session.compiling.told(node) | self.session.told()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:

@@ -18,7 +18,7 @@ from conformance.reporting.page.model import dtype_place, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import many
 from conformance.results.schema import VERIFIED, Attempt, Record
-from conformance.survey.model import Surveyed
+from conformance.survey.survey_file import Surveyed
 
 FAILING = ("fail", "error")
 """Statuses that say that an engine is wrong."""

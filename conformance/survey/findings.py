@@ -19,7 +19,7 @@ from pathlib import Path
 from conformance.exit_codes import ExitCode
 from conformance.resources import FINDINGS
 from conformance.survey.environments import Wanted, engines, python_of
-from conformance.survey.model import SurveyError
+from conformance.survey.survey_file import SurveyError
 
 FACTS = ("engine", "seen in", "shows", "upstream")
 """What the table of a page says: the engine as a survey knows it; packages with versions, and the processor if that

@@ -23,9 +23,9 @@ from conformance.reporting.page.render import PAGE, texts, write
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table
 from conformance.results.schema import VERIFIED
-from conformance.survey import model
+from conformance.survey import survey_file
 from conformance.survey.changes import FAILING, SurveyedEnvironment, changes, differences, histories, parted
-from conformance.survey.model import Survey, Surveyed, SurveyError
+from conformance.survey.survey_file import Survey, Surveyed, SurveyError
 
 TITLE = "Conformance of convolution, pooling and batch normalisation"
 RECORDS = "records"
@@ -40,7 +40,7 @@ def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
 
     The first page is written last, so that its links lead somewhere.
     """
-    survey = model.read(folder)
+    survey = survey_file.read(folder)
     environments: list[SurveyedEnvironment] = []
     taken = {RECORDS, PAGE}
     for one in survey.environments:

@@ -26,7 +26,7 @@ from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, tak
 from conformance.problems import typed
 from conformance.reporting.reproduce import is_reproducing
 from conformance.resources import IMPLS
-from conformance.results import build, claims
+from conformance.results import build, claims_file
 from conformance.results.reading import RecordError, counted, headers, shown, verdicts
 from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, Header, Record
 
@@ -65,9 +65,9 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         seed = secrets.randbelow(10**9) if arguments.seed is None else seed_number(arguments.seed)
         _, paths = split(arguments.impl)
-        claimed = claims.load([*paths, *claims.sources(IMPLS)])
+        claimed = claims_file.load([*paths, *claims_file.sources(IMPLS)])
         begun, placed, ended = read(arguments.records)
-    except (RecordError, SelectionError, claims.ClaimsError) as problem:
+    except (RecordError, SelectionError, claims_file.ClaimsError) as problem:
         print(f"verify: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
     for header in begun:
@@ -212,7 +212,7 @@ def reran(
             except ValueError as problem:
                 yield NOT_RUN, f"{name}: {shown(problem)}"
                 continue
-            now = claims.enforced(build.record(found.case, found.verdict), claimed)
+            now = claims_file.enforced(build.record(found.case, found.verdict), claimed)
             other = "" if record.source == here.source else " (other sources than those of the records)"
             if now.status == "unavailable":
                 yield NOT_RUN, f"{name}: {shown(now.headline)}"
