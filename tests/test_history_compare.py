@@ -174,7 +174,8 @@ def test_a_noisy_machine_is_told(pair):
     status, found = seen(before, after)
     assert (status, found.during("noisy"), found.during("unusable")) == (0, "during B (clock; load)", "")
     assert any("noisy during B (clock; load)" in text for text in compare.sentences(found))
-    _, steady = seen(*[write(before, judged(document, "stable"))] * 2)
+    calm = write(before, judged(document, "stable"))
+    _, steady = seen(calm, calm)
     assert "The machine was stable during both." in compare.sentences(steady)
 
 

@@ -101,7 +101,7 @@ def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) ->
         "profile": tables.profiles(digest),
         "speed_tables": speeds.speed_tables(digest, timed),
         "banners": speeds.banners(timed),
-        "speed_charts": charts.speed(digest, timed),
+        "speed_chart": charts.speed(digest, timed),
         "counted": emulator_counts.tables(digest.tally.moved),
         "memory": training.memory_tables(digest.named),
         "training": training.table(digest.named),
