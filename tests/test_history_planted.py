@@ -1,5 +1,5 @@
-"""Two benchmark runs compared: the same code, and slowdowns that are planted in kernels and machines. What two runs tell
-of one kernel and of few, and what only more visits or more runs tell."""
+"""Two benchmark runs compared: the same code, and slowdowns that are planted in kernels and machines. What two runs
+tell of one kernel and of few, and what only more visits or more runs tell."""
 
 from __future__ import annotations
 
