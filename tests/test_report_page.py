@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
-from conformance.reporting import emulator_counts, reproduce
+from conformance.reporting import reproduce
 from conformance.reporting.page import speeds, tables, verdict_list
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page
@@ -347,14 +347,6 @@ def test_speed_is_relative_to_torch_on_the_same_machine(tmp_path: Path):
     assert ratios["acme", "NVIDIA A100", "fp32"] == 6.0
     assert ratios["acme", "cpu", "fp32"] == 2.0
     assert ratios["acme", "NVIDIA H100", "bf16"] is None
-
-
-def test_traffic_is_that_of_the_records(tmp_path: Path):
-    work = {"least_bytes": 100, "dma_bytes": 300, "instructions": 7, "matmuls": 2}
-    found = digest(tmp_path, [sample(work=work), sample(problem="b")])
-    (table,) = emulator_counts.tables(found.tally.moved)
-    assert table.rows == (("acme", "conv_forward", "1", "3.00", "3.00", "edge.plain", "7", "2"),)
-    assert "Traffic as counted by emulators" in page(found, "t")
 
 
 @pytest.mark.parametrize("worst", [-1e308, 1e308, 5e-324, 0, "nan", "-inf", "inf"])
