@@ -13,29 +13,25 @@ from conformance import __version__
 from conformance.exit_codes import ExitCode
 
 FAMILIES = {
-    "run": "plugin.run:declare",
+    "run": "plugin.run_command:declare",
     "list": "plugin.listing:declare",
     "check": "execution.commands:declare_check",
     "fuzz": "fuzzing.command:declare",
     "export": "execution.commands:declare_export",
-    "report": "reporting.command:declare",
-    "claims": "reporting.claims:declare",
+    "report": "reporting.report_command:declare",
+    "claims": "reporting.claims_report:declare",
     "compare": "reporting.comparison.compare:declare",
-    "survey": "survey.command:declare",
-    "findings": "survey.findings:declare",
-    "verify": "reporting.verify:declare",
+    "survey": "survey.survey_command:declare",
+    "verify": "reporting.verify_records:declare",
     "golden": "inputs.golden_command:declare",
-    "mutation": "calibration.mutation:declare",
-    "rank": "calibration.ranking:declare",
-    "false-alarms": "calibration.false_alarms:declare",
-    "docs": "reporting.documents:declare",
+    "calibrate": "calibration:declare",
 }
 """Name of a family -> the function that declares its commands and sets `run`, a function of the parsed arguments that
 returns the exit status. The first line of its docstring is the help text. In the order in which a user meets them.
 
 By name, because a command waits for no other one's imports: those of the calibration alone take longer than a run."""
 
-MAINTAINERS = ("findings", "golden", "mutation", "rank", "false-alarms", "docs")
+MAINTAINERS = ("golden", "calibrate")
 """Commands of those who work on the suite itself, which are named in one line."""
 
 EXAMPLE = """\
@@ -89,9 +85,9 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     try:
         if words[:1] == ["run"] and not {"-h", "--help", "--help-expert"} & {*words}:
-            from conformance.plugin import run
+            from conformance.plugin import run_command
 
-            return run.run(words[1:])
+            return run_command.run(words[1:])
         named = [word for word in words[:1] if word in FAMILIES]
         parser = _parser(named if named or words[:1] == ["--version"] else FAMILIES)
         arguments = parser.parse_args(words)

@@ -27,7 +27,6 @@ RUNS = {
     f"conformance run {UNUSABLE}": (4, "--level is given twice"),
     "conformance run nowhere.py": (4, "--impl nowhere.py: no such file"),
     "conformance list implementations": (0, "numpy-direct"),
-    "conformance docs update": (4, "checkout"),
     "conformance golden export golden --operator nothing": (4, "invalid choice"),
     "pytest unrelated": (0, "1 passed"),
 }

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from conformance.__main__ import main
 from conformance.contract import _CHOICES, Contract
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
 from conformance.operators.conv import known_bad
 from conformance.plugin.recording import LETTERS
 from conformance.reporting import accuracy, training
-from conformance.reporting.documents import BLOCKS, DOCUMENTS, ROOT, Sources, blocks, render
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND
 from conformance.results.schema import SCHEMA
+from tests.conftest import ROOT
+from tests.documents import BLOCKS, DOCUMENTS, Sources, blocks, main, render
 
 TEXTS = {path: path.read_text() for path in DOCUMENTS}
 GENERATED = {name: body for text in TEXTS.values() for name, body in blocks(text).items()}
@@ -61,11 +61,11 @@ def test_every_block_is_used_and_written():
 
 @pytest.mark.parametrize("name", [name for name, (needs, _) in BLOCKS.items() if not needs])
 def test_blocks_made_from_the_code_are_current(name: str):
-    assert GENERATED[name] == render(name, Sources([], Tally())), "run: conformance docs update"
+    assert GENERATED[name] == render(name, Sources([], Tally())), "run: python -m tests.documents"
 
 
 def test_matrix_has_every_operator_and_the_legend():
-    """Run `conformance docs update RECORDS` after a run of `tox -e cpu` where this fails."""
+    """Run `python -m tests.documents RECORDS` after a run of `tox -e cpu` where this fails."""
     ((first, *_),) = heads(GENERATED["matrix"])
     rows = re.findall(r"^\| (\w+) \|", GENERATED["matrix"], re.MULTILINE)
     assert first == "operator"
@@ -158,6 +158,6 @@ def test_a_file_that_is_not_what_it_is_given_for_is_refused_and_nothing_is_writt
     wrong = tmp_path / "wrong"
     wrong.write_bytes(content)
     before = {path: path.read_bytes() for path in DOCUMENTS}
-    assert main(["docs", "update", *option, str(wrong)]) == 4
+    assert main([*option, str(wrong)]) == 4
     assert said in capsys.readouterr().err
     assert {path: path.read_bytes() for path in DOCUMENTS} == before

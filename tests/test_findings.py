@@ -10,7 +10,7 @@ import pytest
 from conformance.__main__ import main
 from conformance.resources import FINDINGS
 from conformance.survey import findings
-from conformance.survey.model import SurveyError
+from conformance.survey.survey_file import SurveyError
 from tests.conftest import ROOT
 
 PAGE = """# A title
@@ -81,13 +81,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     here = ["--folder", str(tmp_path)]
     (tmp_path / "torch-it.md").write_text(page())
     (tmp_path / "torch-other.md").write_text(page("import no_such_engine"))
-    assert main(["findings", *here]) == 0
+    assert main(["survey", "--findings", *here]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 not installed, 1 reproduces"
-    assert main(["findings", "torch-other", *here]) == 5
+    assert main(["survey", "--findings", "torch-other", *here]) == 5
     (tmp_path / "torch-fixed.md").write_text(page("pass"))
-    assert main(["findings", "torch", *here]) == 1
+    assert main(["survey", "--findings", "torch", *here]) == 1
     capsys.readouterr()
-    assert main(["findings", "nothing", *here]) == 4
+    assert main(["survey", "--findings", "nothing", *here]) == 4
     assert "nothing: no such finding. Choices: torch-fixed, torch-it, torch-other" in capsys.readouterr().err
 
 

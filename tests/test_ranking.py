@@ -31,7 +31,7 @@ LEVELS = ("smoke", "standard", "full")
 
 @EVERY_FAMILY
 def test_a_ranking_has_what_the_tables_have(family: str):
-    """Run `conformance rank` after a change of a table."""
+    """Run `conformance calibrate rank` after a change of a table."""
     known = {problem.name: problem for problem in PROBLEMS}
     lines = ranking.lines(family)
     named = Counter((line.name, variant) for line in lines for variant in line.variants(known[line.name]))

@@ -15,7 +15,7 @@ import pytest
 
 from conformance.__main__ import FAMILIES, MAINTAINERS, _parser, main
 from conformance.plugin.options import EVERYDAY
-from conformance.reporting.documents import DOCUMENTS
+from tests.documents import DOCUMENTS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -50,7 +50,7 @@ def test_vendor_guide_has_the_example_of_readme():
 
 COLLECT = """
 import json, sys, pytest
-from conformance.plugin.run import run
+from conformance.plugin.run_command import run
 for program, words in json.load(sys.stdin):
     quietly = "--collect-only -qq -p no:xdist -p no:cacheprovider".split() + words
     ended = run(quietly) if program == "conformance run" else pytest.main(quietly)

@@ -16,7 +16,7 @@ import pytest
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright (pip install playwright)")
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
-from conformance.reporting.page.build import build  # noqa: E402
+from conformance.reporting.page.render import build  # noqa: E402
 from tests.report_samples import absent, benchmarks, failed, sample, spread, waived, written  # noqa: E402
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -254,15 +254,22 @@ def test_the_page_never_scrolls_sideways(opened: Opener, width: int, scheme: str
     assert width == WIDE or shown.page.eval_on_selector_all(".scroll", wide)
 
 
-def test_a_time_is_broken_between_its_parts_where_it_does_not_fit(browser: Any, tmp_path: Path):
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a page with times of two implementations."""
+    folder = tmp_path_factory.mktemp("timed")
     timing = {"low_s": 0.45, "high_s": 0.61, "minimum_s": 0.41}
-    timed = [
+    held = [
         (sample(implementation=name, timing=timing, roofline_share=0.5), seconds)
         for name, seconds in (("torch-cpu", 0.5), ("acme", 0.52))
     ]
-    page, _ = build([benchmarks(tmp_path / "bench.json", timed)], tmp_path, "A report")
+    page, _ = build([benchmarks(folder / "bench.json", held)], folder, "A report")
+    return page.as_uri()
+
+
+def test_a_time_is_broken_between_its_parts_where_it_does_not_fit(browser: Any, timed: str):
     shown = browser.new_page(viewport={"width": NARROW, "height": 800})
-    shown.goto(page.as_uri())
+    shown.goto(timed)
     widths = shown.eval_on_selector_all(".parts", "all => all.map(one => one.getBoundingClientRect().width)")
     assert len(widths) == 2
     assert max(widths) < NARROW / 2
@@ -292,8 +299,10 @@ def test_colours_follow_the_system_and_the_switch(opened: Opener):
     assert light.colour() == chosen  # it is remembered
 
 
-def test_charts_take_the_colours_of_the_page(opened: Opener):
-    light, dark = opened(scheme="light"), opened(scheme="dark")
+def test_charts_take_the_colours_of_the_page(browser: Any, timed: str):
+    light, dark = (Shown(browser.new_page(color_scheme=scheme)) for scheme in ("light", "dark"))
+    for shown in (light, dark):
+        shown.page.goto(timed)
     axis, point = ".chart svg text", ".chart svg circle"
     assert light.colour(axis, "fill") != dark.colour(axis, "fill")
     assert light.colour(point, "fill") != dark.colour(point, "fill")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.__main__ import main
-from conformance.reporting import command
+from conformance.reporting import report_command
 from tests.conftest import TINY, Project, absence
 from tests.report_samples import failed, sample, written
 
@@ -20,7 +20,7 @@ FILES = {"index.html", "summary.md"}
 
 @pytest.fixture(autouse=True)
 def _needed() -> None:
-    if lacking := absence(command.require):
+    if lacking := absence(report_command.require):
         pytest.skip(lacking)
 
 
@@ -51,7 +51,7 @@ def test_of_many_lines_left_out_the_first_are_named(tmp_path: Path, capsys: pyte
     path.write_text("nothing\n" * 30)
     assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == command.MAX_LISTED + 1
+    assert len(lines) == report_command.MAX_LISTED + 1
     assert lines[-1] == "report: and 10 more"
 
 
@@ -102,7 +102,7 @@ def test_a_report_that_is_not_finished_leaves_the_one_before(
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr(report_command, "find_spec", lambda name: None)
     assert main(["report", str(tmp_path / "a.jsonl"), "-o", str(tmp_path)]) == 4
     assert "needs jinja2: pip install 'kernel-conformance[report]'" in capsys.readouterr().err
 
@@ -144,7 +144,7 @@ def test_a_report_that_cannot_be_made_is_known_at_once(
 ):
     project.kernel()
     if missing:
-        monkeypatch.setattr(command, "find_spec", lambda name: None)
+        monkeypatch.setattr(report_command, "find_spec", lambda name: None)
     outcome = project.run("--report=told" if missing else "--report=conftest.py/below")
     assert outcome.exit == 4
     assert said in outcome.text

@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
-from conformance.reporting import emulator_counts, reproduce
-from conformance.reporting.page import charts, speeds, tables, verdict_list
+from conformance.reporting import reproduce
+from conformance.reporting.page import speeds, tables, verdict_list
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page
 from conformance.reporting.page.tables import Digest
@@ -303,20 +303,6 @@ def test_verdicts_come_back_from_the_page(tmp_path: Path):
     assert wrong["facts"]["inferred precision y"] == "fp32 accumulation"
 
 
-def test_worst_errors_are_those_of_the_records(tmp_path: Path):
-    low = {"lambda": 1.0, "lambda_limit": 4.0, "rms": 0.1, "inferred": INFERRED}
-    errors = (1.0, 3.0, 2.0)
-    records = [
-        sample(problem=str(n), terms={"y": 40 + n}, profile={"y": low | {"lambda": error}})
-        for n, error in enumerate(errors)
-    ]
-    (chart,) = charts.accuracy(digest(tmp_path, records))
-    ((name, (mark,)),) = chart.panels[0].rows
-    assert (chart.panels[0].title, name) == ("fp32", "acme")
-    assert mark.x == {text: x for x, text in chart.panels[0].ticks}["75%"]
-    assert mark.says == "acme, fp32, contraction length 32 or more: 75.0%"
-
-
 def test_the_profile_leaves_out_what_exceeds_its_contract(tmp_path: Path):
     numbers = {"lambda": 1.0, "lambda_limit": 4.0, "rms": 0.1, "effective_bits": -3.0, "inferred": INFERRED}
     wrong = numbers | {"lambda": 9.0, "effective_bits": -1023.0}
@@ -363,32 +349,12 @@ def test_speed_is_relative_to_torch_on_the_same_machine(tmp_path: Path):
     assert ratios["acme", "NVIDIA H100", "bf16"] is None
 
 
-def test_a_doubted_time_is_shown_and_compared_with_nothing(tmp_path: Path):
-    finding = {"timing": {"status": "finding", "finding": "below the roofline"}}
-    timed = [(sample(implementation="torch-cpu"), 1.0), (sample(**finding), 0.001)]
-    found = Digest(load([benchmarks(tmp_path / "b.json", timed)]))
-    shown = speeds.speed_tables(found, speeds.speeds(found))
-    assert shown[0].rows == (("edge.plain", "1.00 ms · !", "1,000 ms"),)
-    assert shown[1].rows == (("acme", "conv_forward", "edge.plain", "below the roofline"),)
-    assert len(shown) == 2
-    timed = [(sample(implementation="torch-cpu", **finding), 1.0), (sample(), 0.5)]
-    found = Digest(load([benchmarks(tmp_path / "c.json", timed)]))
-    assert [speed.ratio for speed in speeds.speeds(found)] == [None, None]
-
-
-def test_traffic_is_that_of_the_records(tmp_path: Path):
-    work = {"least_bytes": 100, "dma_bytes": 300, "instructions": 7, "matmuls": 2}
-    found = digest(tmp_path, [sample(work=work), sample(problem="b")])
-    (table,) = emulator_counts.tables(found.tally.moved)
-    assert table.rows == (("acme", "conv_forward", "1", "3.00", "3.00", "edge.plain", "7", "2"),)
-    assert "Traffic as counted by emulators" in page(found, "t")
-
-
 @pytest.mark.parametrize("worst", [-1e308, 1e308, 5e-324, 0, "nan", "-inf", "inf"])
-def test_an_error_of_any_size_is_drawn(tmp_path: Path, worst: float | str):
+def test_an_error_of_any_size_has_a_page(tmp_path: Path, worst: float | str):
     profile = sample()["profile"]["y"] | {"lambda": worst, "lambda_limit": 1.0, "rms": worst}
     checks = {"y": {"worst error / bound": [worst, 5e-324]}}
-    assert "Worst errors" in page(digest(tmp_path, [sample(profile={"y": profile}, checks=checks)]), "t")
+    text = page(digest(tmp_path, [sample(profile={"y": profile}, checks=checks)]), "t")
+    assert unpacked(text)["verdicts"][0]["worst"] in (0, 1, 1e300)
 
 
 def test_twenty_thousand_verdicts_weigh_less_than_five_megabytes(tmp_path: Path):

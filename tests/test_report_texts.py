@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance.reporting import command
+from conformance.reporting import report_command
 from conformance.reporting.page import markdown
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.tables import Digest
@@ -87,9 +87,9 @@ def test_the_summary_fits_a_comment(tmp_path: Path):
 
 
 def test_no_file_holds_what_it_may_not_whatever_names_are(tmp_path: Path):
-    if lacking := absence(command.require):
+    if lacking := absence(report_command.require):
         pytest.skip(lacking)
-    from conformance.reporting.page.build import build
+    from conformance.reporting.page.render import build
 
     names = ("implementation", "operator", "problem", "reason", "command", "check")
     records = [sample(**dict.fromkeys(names, HOSTILE)), failed(**dict.fromkeys(names, HOSTILE))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -81,19 +80,6 @@ def test_a_waiver_is_no_part_of_the_reason():
     assert waived.waiver == schema.WaiverRecord(reason="a known (odd) one", url="https://acme.example/7")
     assert waived.reason == "y: 3 out"
     assert waived.headline == "a known (odd) one (https://acme.example/7)"
-
-
-def test_a_verdict_with_a_waiver_of_its_own():
-    verdict = Verdict("waived", "y: 3 out", seconds={"total": 0.5})
-    own = SimpleNamespace(reason="known", url="https://acme.example/7", when=None)
-    found = build.verdict_fields(SimpleNamespace(**{**vars_of(verdict), "waiver": own}))  # type: ignore[arg-type]
-    assert (found["reason"], str(found["waiver"])) == ("y: 3 out", "known (https://acme.example/7)")
-    passed = SimpleNamespace(**{**vars_of(verdict), "status": "fail", "waiver": own})
-    assert build.verdict_fields(passed)["waiver"] is None  # type: ignore[arg-type]
-
-
-def vars_of(verdict: Verdict) -> dict[str, Any]:
-    return {name: getattr(verdict, name) for name in ("status", "reason", "seconds", "diagnosis")}
 
 
 def test_facts_of_checks_have_their_fields():

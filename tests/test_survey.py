@@ -12,7 +12,7 @@ import pytest
 from conformance.__main__ import main
 from conformance.execution.implementation_names import PREFIX
 from conformance.resources import CHECKOUT, ENGINES, IMPLS
-from conformance.survey import command, environments, model
+from conformance.survey import environments, survey_command, survey_file
 from conformance.survey.environments import NATIVE, STAMP, Environments, Wanted, engines, requirements
 from tests.conftest import ROOT
 
@@ -77,10 +77,10 @@ def test_an_engine_is_run_and_noted(folder: Path, capsys: pytest.CaptureFixture[
     assert "ncnn: 1,234 pass, 5 fail; installed in" in capsys.readouterr().out
     (run,) = runs(asked)
     assert run[:5] == ["run", "--impl", "ncnn", "--level", "smoke"]
-    (found,) = model.read(folder).environments
+    (found,) = survey_file.read(folder).environments
     assert (found.name, found.records, found.reason, found.exit_status) == ("ncnn", "records/ncnn.jsonl", "", 1)
     assert found.packages == {"ncnn": "1.0"}
-    assert model.read(folder).machine == "P, x86_64, Linux"
+    assert survey_file.read(folder).machine == "P, x86_64, Linux"
 
 
 def test_variants_run_after_it_at_smoke_level(folder: Path):
@@ -89,7 +89,7 @@ def test_variants_run_after_it_at_smoke_level(folder: Path):
     first, second = runs(asked)
     assert ("--variants" in first, first[first.index("--level") + 1]) == (False, "standard")
     assert ("--variants" in second, second[second.index("--level") + 1]) == (True, "smoke")
-    assert [one.records for one in model.read(folder).environments] == [
+    assert [one.records for one in survey_file.read(folder).environments] == [
         "records/ncnn.jsonl", "records/ncnn-variants.jsonl",
     ]  # fmt: skip
 
@@ -97,7 +97,7 @@ def test_variants_run_after_it_at_smoke_level(folder: Path):
 def test_versions_have_environments_of_their_own(folder: Path):
     environment(folder, "ncnn==1.0.2024", variants="[fp16]")
     assert survey(folder, "--versions", "ncnn==1.0.2024") == 0
-    (found,) = model.read(folder).environments  # without variants: the question is what has changed
+    (found,) = survey_file.read(folder).environments  # without variants: the question is what has changed
     assert (found.name, found.engine, found.version) == ("ncnn==1.0.2024", "ncnn", "1.0.2024")
 
 
@@ -105,19 +105,19 @@ def test_a_run_that_breaks_off_is_a_result_and_the_others_run(folder: Path):
     environment(folder, "ncnn", lines=1, status=3)
     environment(folder, "mlx")
     assert survey(folder, "ncnn", "mlx") == 1
-    broken, other = model.read(folder).environments
+    broken, other = survey_file.read(folder).environments
     assert broken.reason == "the run ended with 3: said last"
     assert (other.name, other.reason) == ("mlx", "")
 
 
 def test_what_cannot_be_installed_is_a_result(folder: Path, monkeypatch: pytest.MonkeyPatch):
     def refused(*_: object) -> None:
-        raise model.SurveyError("ncnn: pip install: no matching distribution")
+        raise survey_file.SurveyError("ncnn: pip install: no matching distribution")
 
     environment(folder, "mlx")
     monkeypatch.setattr(Environments, "_make", refused)
     assert survey(folder, "ncnn", "mlx") == 1
-    assert [one.reason for one in model.read(folder).environments] == [
+    assert [one.reason for one in survey_file.read(folder).environments] == [
         "ncnn: pip install: no matching distribution",
         "",
     ]
@@ -128,14 +128,14 @@ def test_engines_that_are_not_asked_for_stay(folder: Path):
     environment(folder, "mlx")
     survey(folder, "ncnn")
     survey(folder, "mlx")
-    assert [one.name for one in model.read(folder).environments] == ["ncnn", "mlx"]
+    assert [one.name for one in survey_file.read(folder).environments] == ["ncnn", "mlx"]
 
 
 def test_a_run_that_is_to_be_stopped_is_a_sample(folder: Path):
     asked = environment(folder, "ncnn", status=2)
     assert survey(folder, "ncnn", "--minutes", "5") == 0
     assert "--minutes=5" in runs(asked)[0]
-    assert model.read(folder).environments[0].reason == "a sample: stopped after 5 minutes, as asked"
+    assert survey_file.read(folder).environments[0].reason == "a sample: stopped after 5 minutes, as asked"
 
 
 def test_records_of_an_earlier_run_are_not_taken_for_this_one(folder: Path):
@@ -144,7 +144,7 @@ def test_records_of_an_earlier_run_are_not_taken_for_this_one(folder: Path):
     python = asked.with_name("python")
     python.write_text(python.read_text().replace("if 2:", "if 0:"))
     assert survey(folder, "ncnn") == 5
-    (found,) = model.read(folder).environments
+    (found,) = survey_file.read(folder).environments
     assert found.records == ""
 
 
@@ -210,6 +210,6 @@ def test_files_of_engines_are_short():
 
 def test_ends_of_a_file(tmp_path: Path):
     file = tmp_path / "r.jsonl"
-    assert command.ends(file) == (None, None)
+    assert survey_command.ends(file) == (None, None)
     file.write_text("")
-    assert command.ends(file) == (None, None)
+    assert survey_command.ends(file) == (None, None)

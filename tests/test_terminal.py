@@ -109,11 +109,6 @@ def test_the_commonest_reasons_are_shown_unless_all_are_asked_for():
     assert "unsupported: a: 1 x reason 1" in lines(refusals, listed=["unsupported"])
 
 
-def test_refusals_are_counted_by_reason():
-    found = lines([record("a", "f", "unsupported", 2, "x"), record("a", "g", "unsupported", 3, "x")])
-    assert "unsupported: a: 5 x x" in found
-
-
 def test_accuracy_is_shown_in_full():
     found = " ".join(" ".join(lines([measured(LONG)])).split())
     assert "fp32 123.5 100% 123.46 123.5 123.5 ? bf16 inputs, fp32 accumulation toward zero (conservative)" in found

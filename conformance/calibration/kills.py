@@ -23,7 +23,7 @@ from conformance.problems import Problem, Variant
 ENOUGH = 12
 """Cases of a dtype and a number of dimensions."""
 AFFORDABLE = 1 << 20
-"""Multiply-adds of a case, by the measure of `conformance mutation`: the few that cost more took most of the time."""
+"""Multiply-adds of a case, by the measure of the campaign over mutants: the few that cost more took most time."""
 DEAREST = 1 << 24
 """The same of a case on which only those run that no other case detects."""
 SHARES = 2

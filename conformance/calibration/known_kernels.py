@@ -45,7 +45,7 @@ KNOWN_GOOD: tuple[KnownGood, ...] = tuple(chain(*_of_families("known_good", "KNO
 """Correct kernels, written plainly: the judge must pass each under its contract, and detect it under one a class
 stricter."""
 ROWS: tuple[CampaignRow, ...] = tuple(chain(*_of_families("known_good", "ROWS").values()))
-"""What `conformance false-alarms` runs them on."""
+"""What `conformance calibrate false-alarms` runs them on."""
 MEDIUM: dict[str, tuple[str, ...]] = _of_families("known_good", "MEDIUM")
 """Family -> problems on which a contract that is too strict must show; without any it is reported as undetected."""
 

@@ -1,4 +1,4 @@
-"""`conformance mutation`: how many of the known-bad kernels the judge detects, and what detects them."""
+"""`conformance calibrate mutation`: how many of the known-bad kernels the judge detects, and what detects them."""
 
 from __future__ import annotations
 

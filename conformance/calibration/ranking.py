@@ -1,4 +1,4 @@
-"""`conformance rank`: puts the programs of the tables in an order in which the first ones detect most.
+"""`conformance calibrate rank`: puts the programs of the tables in an order in which the first ones detect most.
 
 Greedily, the case that brings most for its price is next: known-bad kernels that few of those before it detect, pairs
 of features that none before it has, a new geometry, a kernel in a dtype, a layout and a number of dimensions that it
@@ -38,7 +38,8 @@ CHEAP = 1 << 20
 """Multiply-adds that double the price."""
 HEADING = """\
 # The order in which cases run, the most powerful first: a program a line, and the distributions of its inputs; `stored`
-# are its cases with operands that lie otherwise in memory. Written by `conformance rank {family}`; not edited by hand.
+# are its cases with operands that lie otherwise in memory.
+# Written by `conformance calibrate rank {family}`; not edited by hand.
 """
 
 

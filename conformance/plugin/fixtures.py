@@ -19,7 +19,7 @@ from conformance.implementations.errors import MAX_MESSAGE, described, of_the_su
 from conformance.plugin.recording import PROPERTY, publish
 from conformance.plugin.session import SESSION
 from conformance.results import build
-from conformance.results.claims import enforced
+from conformance.results.claims_file import enforced
 from conformance.results.schema import Record
 from conformance.training.training_demand import Training
 

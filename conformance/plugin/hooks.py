@@ -14,7 +14,7 @@ import pytest
 
 from conformance import __version__
 from conformance.implementations.devices import DEVICES, missing
-from conformance.plugin import entry, options, process, run
+from conformance.plugin import entry, options, processes, run_command
 from conformance.plugin.collection import MARKERS, Collection
 from conformance.plugin.environment import Environment
 from conformance.plugin.fixtures import shown_from_the_kernel_on
@@ -30,9 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """What `conformance run` is given are implementations, not tests; under xdist, workers share the cores."""
-    if run.is_running(config):
-        run.take_implementations(config)
-    process.share_cores(config)
+    if run_command.is_running(config):
+        run_command.take_implementations(config)
+    processes.share_cores(config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -52,7 +52,7 @@ class Hooks:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        process.prepare(config)
+        processes.prepare(config)
         self.session = config.stash[SESSION] = Session(config)
         self.collection = Collection(self.session)
         self.environment = Environment(config, self.session.selection.operators)
@@ -72,7 +72,7 @@ class Hooks:
         """The header, where pytest's, which names settings and plugins that do not apply, is not shown."""
         self.session.loop = session
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if run.is_running(self.config) and reporter is not None and self.config.get_verbosity() >= 0:
+        if run_command.is_running(self.config) and reporter is not None and self.config.get_verbosity() >= 0:
             for line in self.pytest_report_header():
                 reporter.write_line(line)
 
@@ -94,10 +94,9 @@ class Hooks:
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         """How long it will take. Where pytest-xdist has workers, the process that writes collects nothing."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or self.session.is_worker or self.config.option.collectonly or not session.items:
-            return
-        if text := estimate(self.config, session.items):
-            reporter.write_line(text)
+        file = self.config.getoption("--pace")
+        if file is not None and reporter is not None and not self.config.option.collectonly and session.items:
+            reporter.write_line(estimate(self.config.invocation_params.dir / file, len(session.items)))
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         """With --first-failure, pass over what is left of an implementation that has failed."""
@@ -164,7 +163,7 @@ class Hooks:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """What a worker is told: who must not go away before it, where compiled kernels are, what is resumed."""
-        node.workerinput |= process.told(node) | self.session.compiling.told(node) | self.session.told()
+        node.workerinput |= processes.told(node) | self.session.compiling.told(node) | self.session.told()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:

@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.execution.case import Case
-from conformance.implementations.devices import NEURON, missing
-from conformance.plugin.options import devices_asked
 from conformance.reporting.table import many
 from conformance.results.reading import RecordError, UnfinishedError, decode, lines
 from conformance.results.schema import Record
 
-COMPILES = (2.0, 60.0)
-"""Seconds that Neuron's compiler takes for one kernel or graph of an operator's size, as its users report."""
 PICTURE, SIGN, SIGNS = 0.1, 30.0, 10
 """Seconds between two writings of the line, since more are not seen; without a terminal, seconds between two lines, and
 how many there are at most."""
@@ -74,40 +68,9 @@ class Progress:
         return ", ".join(parts)
 
 
-def estimate(config: pytest.Config, items: Collection[pytest.Item]) -> str | None:
-    """How long tests will take: at the pace of an earlier run, whose records `--pace` names, or else, on a Neuron
-    device, of what compilers take there. None where neither is known."""
-    if (file := config.getoption("--pace")) is not None:
-        return by_records(config.invocation_params.dir / file, len(items))
-    here = [name for name in devices_asked(config) if name in NEURON and not missing(name)]
-    return by_reports(len(items), programs(items)) if here else None
-
-
-def programs(items: Iterable[pytest.Item]) -> int:
-    """How many different ones tests need at least: kernels that compile per shape have one for a problem in a dtype and
-    layout. What checks of behaviour compile beside their own is not known before they run."""
-    found = set()
-    for item in items:
-        case = item.callspec.params.get("case") if isinstance(item, pytest.Function) else None
-        if isinstance(case, Case) and case.implementation.compiles_per_shape:
-            variant = case.variant
-            operator, geometry = case.operator.name, case.problem.geometry
-            found.add((case.implementation.name, operator, geometry, variant.dtype, variant.layout))
-    return len(found)
-
-
-def by_reports(tests: int, compiled: int) -> str:
-    """Where that many programs are compiled."""
-    least, most = (duration(compiled * seconds) for seconds in COMPILES)
-    pace = f"{COMPILES[0]:g} to {COMPILES[1]:g} s each, as users report"
-    return (
-        f"estimate: {many(tests, 'test')} need {many(compiled, 'program')}, {pace}: {least} to {most} of compiling; "
-        "less where the compile cache holds some"
-    )
-
-
-def by_records(path: Path, tests: int) -> str:
-    """At the mean of the cases that the records hold. Raises pytest.UsageError where the file cannot be read."""
+def estimate(path: Path, tests: int) -> str:
+    """How long tests will take at the mean of the cases that an earlier run's records hold. Raises pytest.UsageError
+    where the file cannot be read."""
     try:
         found = [decode(line) for _, line in lines(path.read_bytes(), path.name)]
     except (OSError, RecordError, UnfinishedError) as error:

@@ -16,8 +16,8 @@ from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
 from conformance.execution.status import Verdict
 from conformance.implementations.devices import Unavailable
-from conformance.plugin import options, run
-from conformance.reporting import command
+from conformance.plugin import options, run_command
+from conformance.reporting import report_command
 from conformance.results import build
 from conformance.results.reading import RecordError, earlier, lines, shown
 from conformance.results.schema import SCHEMA, AnyRecord, Attempt, Record, TrainingRecord, TrainingRun
@@ -106,7 +106,7 @@ def opened(config: pytest.Config, selection: Selection) -> Records | None:
         return None
     if folder is not None:
         try:
-            command.require()
+            report_command.require()
             require_creatable(Path(folder) / "index.html")
         except Unavailable as absence:
             raise pytest.UsageError(f"--report: {absence}") from None
@@ -133,7 +133,9 @@ def opened(config: pytest.Config, selection: Selection) -> Records | None:
 def _words(config: pytest.Config) -> tuple[str, ...]:
     """The command line."""
     words = tuple(map(str, config.invocation_params.args))
-    return ("conformance", "run", *words[len(run.ARGUMENTS) :]) if run.is_running(config) else ("pytest", *words)
+    if run_command.is_running(config):
+        return "conformance", "run", *words[len(run_command.ARGUMENTS) :]
+    return "pytest", *words
 
 
 def _finished(path: Path) -> bool:

@@ -23,9 +23,9 @@ from conformance.plugin import options, recording
 from conformance.plugin.compiling import Compiling
 from conformance.plugin.recording import ABSENCES, BEGUN, PROPERTY, decoded, encoded, record_of
 from conformance.plugin.summary import Summary
-from conformance.reporting.claims import Compared
+from conformance.reporting.claims_report import Compared
 from conformance.reporting.tally import Tally
-from conformance.results import build, claims
+from conformance.results import build, claims_file
 from conformance.results.schema import Record
 from conformance.results.writing import RecordsError
 
@@ -214,8 +214,8 @@ def _processes(config: pytest.Config) -> int:
 
 def _claims(selection: Selection, impls: Path) -> dict[str, Claim]:
     """What is claimed beside the files given, and in the folder where implementations are looked for."""
-    paths = [*selection.paths, *(claims.sources(impls) if selection.implementations or not selection.paths else ())]
+    found = claims_file.sources(impls) if selection.implementations or not selection.paths else ()
     try:
-        return claims.load(paths)
-    except claims.ClaimsError as error:
+        return claims_file.load([*selection.paths, *found])
+    except claims_file.ClaimsError as error:
         raise pytest.UsageError(str(error)) from None

@@ -23,7 +23,7 @@ from conformance.plugin import options
 from conformance.plugin.recording import CATEGORIES, of_run
 from conformance.problems import Problem, Variant
 from conformance.problems.table import DRAWN
-from conformance.reporting import command, terminal, training
+from conformance.reporting import report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
 from conformance.reporting.failures import differs
 from conformance.reporting.groups import amount, described, group, located
@@ -183,7 +183,7 @@ class Summary:
         self._failures(reporter)
         if run.records is not None and (folder := run.config.getoption("--report")):
             try:
-                for text in command.of_run(run.records.path, Path(folder)):
+                for text in report_command.of_run(run.records.path, Path(folder)):
                     reporter.write_line(text)
             except ReportError as problem:
                 reporter.write_line(f"report: {problem}", red=True)

@@ -80,14 +80,12 @@ def now() -> str:
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """Status, reason, waiver and seconds, for the record of any attempt."""
-    waiver = None
-    if verdict.waiver and verdict.status == "waived":
-        waiver = WaiverRecord(reason=verdict.waiver.reason, url=verdict.waiver.url)
+    waiver = verdict.waiver
     return {
         "status": verdict.status,
         "reason": verdict.reason,
         "causes": verdict.diagnosis.names if verdict.diagnosis else (),
-        "waiver": waiver,
+        "waiver": WaiverRecord(reason=waiver.reason, url=waiver.url) if waiver else None,
         "seconds": {phase: round(seconds, 6) for phase, seconds in verdict.seconds.items()},
     }
 

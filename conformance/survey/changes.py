@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.reporting.page.merge import CASE
+from conformance.reporting.page.merge import CASE, ResultsFile, merged
 from conformance.reporting.page.model import dtype_place, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import many
 from conformance.results.schema import VERIFIED, Attempt, Record
-from conformance.survey.model import Surveyed
+from conformance.survey.survey_file import Surveyed
 
 FAILING = ("fail", "error")
 """Statuses that say that an engine is wrong."""
@@ -30,14 +31,24 @@ class SurveyedEnvironment:
     """An environment of a survey, with what its records hold.
 
     slug      its folder in the site: letters, digits and few signs
-    digest    None where there are no records, or none that can be read
-    notices   what could not be read
+    source    None where there are no records, or none that can be read
+    error     why they cannot be read
     """
 
     surveyed: Surveyed
     slug: str
-    digest: Digest | None = None
-    notices: tuple[str, ...] = ()
+    source: ResultsFile | None = None
+    error: str = ""
+
+    @cached_property
+    def digest(self) -> Digest | None:
+        """What its records amount to."""
+        return None if self.source is None else Digest(merged([self.source]))
+
+    @property
+    def notices(self) -> list[str]:
+        """What could not be read."""
+        return [*(self.source.errors if self.source else ()), *([self.error] if self.error else ())]
 
     @property
     def version(self) -> str:
@@ -134,33 +145,20 @@ def _difference(name: str, before: Iterable[Record], after: Iterable[Record]) ->
     return Difference(name, len(measured), differing, broken)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Cases whose status is another one from a version on.
-
-    kind          "broken since", "fixed in", ...
-    version       from which on; `before` is the one before
-    failure       what failed, in the words of the report's groups; empty where nothing did
-    environment   of the version that failed, or else of the newer one
-    place         of the failure among the groups of that environment
-    records       the first is the example
-    """
+class Change(NamedTuple):
+    """What cases whose status is another one from a version on have in common. `kind` is "broken since", "fixed in",
+    ..., and the version that from which on."""
 
     kind: str
-    before: str
     version: str
     implementation: str
     operator: str
     dtype: str
-    failure: str
-    environment: SurveyedEnvironment
-    place: int | None
-    records: tuple[Record, ...] = ()
 
     @property
-    def bad(self) -> bool:
-        """Whether what passed does not pass any more."""
-        return self.kind.startswith("broken")
+    def place(self) -> tuple[object, ...]:
+        """Sort key: first what passed and does not pass any more."""
+        return not self.kind.startswith("broken"), operator_place(self.operator), dtype_place(self.dtype)
 
 
 def histories(environments: Sequence[SurveyedEnvironment]) -> dict[str, list[SurveyedEnvironment]]:
@@ -180,9 +178,10 @@ def ordered(environments: Sequence[SurveyedEnvironment]) -> list[SurveyedEnviron
         return sorted(environments, key=lambda environment: environment.version)
 
 
-def changes(history: Sequence[SurveyedEnvironment]) -> list[Change]:
-    """Cases whose status changes between versions, grouped; a case that a version lacks is compared with the version
-    before that. What is broken comes first, then what most cases have."""
+def changes(history: Sequence[SurveyedEnvironment]) -> dict[Change, list[Record]]:
+    """The records of cases whose status changes between versions, as they were where they failed, or else in the newer
+    version, the shortest descriptor first: it is the example. A case that a version lacks is compared with the version
+    before that."""
     seen: defaultdict[Key, list[tuple[SurveyedEnvironment, Record]]] = defaultdict(list)
     for environment in history:
         if environment.digest is not None:
@@ -191,27 +190,14 @@ def changes(history: Sequence[SurveyedEnvironment]) -> list[Change]:
                     seen[record.implementation, record.device, *key].append((environment, record))
     groups: defaultdict[Change, list[Record]] = defaultdict(list)
     for known in seen.values():
-        for (old, was), (new, now) in pairwise(known):
+        for (_, was), (new, now) in pairwise(known):
             if was.status != now.status:
-                where, record = (new, now) if now.status in FAILING or was.status not in FAILING else (old, was)
-                versions = kind(was.status, now.status), old.version, new.version
-                case = now.implementation, now.operator, now.dtype
-                text, place = _failure(where, record)
-                groups[Change(*versions, *case, text, where, place)].append(record)
-    found = [replace(change, records=tuple(sorted(records, key=_size))) for change, records in groups.items()]
-    return sorted(found, key=lambda c: (not c.bad, -len(c.records), operator_place(c.operator), dtype_place(c.dtype)))
-
-
-def _size(record: Record) -> tuple[int, str, str]:
-    """The shortest descriptor first: it is the example."""
-    return len(record.descriptor), record.descriptor, record.command
-
-
-def _failure(environment: SurveyedEnvironment, record: Record) -> tuple[str, int | None]:
-    """The group of a failure: its words and its place; of another record, why it did not pass."""
-    assert environment.digest is not None
-    found = environment.digest.grouped.get(id(record))
-    return (found[1].text, found[0]) if found else (record.headline, None)
+                change = Change(kind(was.status, now.status), new.version, now.implementation, now.operator, now.dtype)
+                groups[change].append(now if now.status in FAILING or was.status not in FAILING else was)
+    return {
+        change: sorted(groups[change], key=lambda record: (len(record.descriptor), record.descriptor))
+        for change in sorted(groups, key=lambda change: (change.place, change))
+    }
 
 
 def kind(before: str, after: str) -> str:

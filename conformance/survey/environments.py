@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from conformance.execution.implementation_names import PREFIX
 from conformance.resources import CHECKOUT, ENGINES, IMPLS
-from conformance.survey.model import SurveyError
+from conformance.survey.survey_file import SurveyError
 
 DISTRIBUTION = "kernel-conformance"
 NATIVE = {"torch": "torch_native", "jax": "jax_native", "numba": "numba_cpu"}

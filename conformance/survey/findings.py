@@ -1,4 +1,4 @@
-"""`conformance findings`: defects of other people's libraries, each a page with a script that needs no suite.
+"""`conformance survey --findings`: defects of other people's libraries, each a page with a script that needs no suite.
 
 A page is Markdown: a title, a table of facts, what is wrong, and one block of Python of at most 15 lines, which ends
 with an assertion that holds where the library is right.
@@ -6,21 +6,20 @@ with an assertion that holds where the library is right.
 
 from __future__ import annotations
 
-import argparse
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.exit_codes import ExitCode
 from conformance.resources import FINDINGS
 from conformance.survey.environments import Wanted, engines, python_of
-from conformance.survey.model import SurveyError
+from conformance.survey.survey_file import SurveyError
 
 FACTS = ("engine", "seen in", "shows", "upstream")
 """What the table of a page says: the engine as a survey knows it; packages with versions, and the processor if that
@@ -51,29 +50,18 @@ class Outcome:
     said: str = ""
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Run the scripts of docs/findings, which show defects of libraries, and say which of them reproduce."""
-    parser.set_defaults(run=_run)
-    parser.add_argument("names", nargs="*", metavar="FINDING|ENGINE", help="these only (default: all)")
-    parser.add_argument(
-        "--folder", type=Path, default=Path(".survey"),
-        help="a survey's, whose environments are used where it has them (default: .survey, else this interpreter)",
-    )  # fmt: skip
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    try:
-        every = read(FINDINGS)
-        if unknown := set(arguments.names) - {name for one in every for name in (one.name, one.facts["engine"])}:
-            raise SurveyError(f"{sorted(unknown)[0]}: no such finding. Choices: {', '.join(one.name for one in every)}")
-    except SurveyError as error:
-        print(f"findings: {error}", file=sys.stderr)
-        return ExitCode.UNUSABLE
+def reproduce(names: Collection[str], folder: Path) -> ExitCode:
+    """Run the scripts of findings, or of engines, by name (all if none is given), in the environments of a survey's
+    folder where it has them, else by this interpreter. Raises SurveyError."""
+    every = read(FINDINGS)
+    if unknown := {*names} - {name for one in every for name in (one.name, one.facts["engine"])}:
+        raise SurveyError(f"{sorted(unknown)[0]}: no such finding. Choices: {', '.join(one.name for one in every)}")
     counts = Counter[str]()
     for one in every:
-        if arguments.names and not {one.name, one.facts["engine"]} & {*arguments.names}:
+        if names and not {one.name, one.facts["engine"]} & {*names}:
             continue
-        outcome = reproduced(one, interpreter(one, arguments.folder))
+        python = python_of(folder / "environments", Wanted(one.facts["engine"]))
+        outcome = reproduced(one, python if python.exists() else Path(sys.executable))
         counts[outcome.word] += 1
         print(f"{outcome.word:13}  {one.name}: {outcome.said or one.title}", flush=True)
     print(", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
@@ -105,12 +93,6 @@ def parsed(name: str, text: str) -> Finding:
     for problem in wrong():
         raise SurveyError(f"{name}.md: {problem}")
     return Finding(name, title, facts, scripts[0])
-
-
-def interpreter(finding: Finding, folder: Path) -> Path:
-    """Of the engine's environment in a survey's folder, if there is one."""
-    found = python_of(folder / "environments", Wanted(finding.facts["engine"]))
-    return found if found.exists() else Path(sys.executable)
 
 
 def reproduced(finding: Finding, python: Path) -> Outcome:

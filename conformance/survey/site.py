@@ -2,7 +2,7 @@
 neither a server nor a network.
 
     index.html      all engines in their usual version, their variants, and what changed between versions
-    ENVIRONMENT/    its report, see `conformance.reporting.page.build`
+    ENVIRONMENT/    its report, see `conformance.reporting.page.render`
     records/        what it was made of
 """
 
@@ -13,31 +13,24 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
-from conformance.reporting import reproduce
 from conformance.reporting.groups import described
 from conformance.reporting.page import render
-from conformance.reporting.page.build import PAGE, texts, write
-from conformance.reporting.page.merge import merged
+from conformance.reporting.page.merge import ResultsFile, merged, read
 from conformance.reporting.page.model import ReportError, Row
-from conformance.reporting.page.reading import ResultsFile, read
+from conformance.reporting.page.render import PAGE, texts, write
 from conformance.reporting.page.tables import Digest
-from conformance.reporting.table import Table, many
+from conformance.reporting.table import Table
 from conformance.results.schema import VERIFIED
-from conformance.survey import model
-from conformance.survey.changes import FAILING, Change, SurveyedEnvironment, changes, differences, histories, parted
-from conformance.survey.model import Survey, Surveyed, SurveyError
+from conformance.survey import survey_file
+from conformance.survey.changes import FAILING, SurveyedEnvironment, changes, differences, histories, parted
+from conformance.survey.survey_file import Survey, Surveyed, SurveyError
 
 TITLE = "Conformance of convolution, pooling and batch normalisation"
 RECORDS = "records"
 ODD = re.compile(r"[^A-Za-z0-9._=+-]+")
 """What no folder of the site has in its name: it would have to be escaped in links."""
-MAX_CHANGES = 60
-"""Groups of changes that are shown of an engine."""
-MAX_REASONS = 20
-"""Reasons of an environment that are shown."""
 STATUSES = ("pass", "fail", "error", "waived", "unsupported")
 """Columns of the table of versions."""
 
@@ -47,31 +40,24 @@ def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
 
     The first page is written last, so that its links lead somewhere.
     """
-    survey = model.read(folder)
+    survey = survey_file.read(folder)
     environments: list[SurveyedEnvironment] = []
-    sources: dict[SurveyedEnvironment, ResultsFile] = {}
-    copies: dict[str, bytes] = {}
     taken = {RECORDS, PAGE}
     for one in survey.environments:
         slug = _slug(one.name, taken)
-        environment = SurveyedEnvironment(one, slug)
-        if one.records:
-            try:
-                source = _source(one, folder)
-                environment = SurveyedEnvironment(one, slug, Digest(merged([source])), tuple(source.errors))
-                sources[environment] = source
-                copies[f"{slug}.jsonl.gz"] = gzip.compress((folder / one.records).read_bytes(), mtime=0)
-            except (OSError, ReportError, SurveyError) as error:
-                environment = SurveyedEnvironment(one, slug, notices=(str(error),))
-        environments.append(environment)
+        try:
+            environments.append(SurveyedEnvironment(one, slug, _source(one, folder) if one.records else None))
+        except (ReportError, SurveyError) as error:
+            environments.append(SurveyedEnvironment(one, slug, error=str(error)))
     try:
-        write(out / RECORDS, copies)
+        read = {one.slug: folder / one.surveyed.records for one in environments if one.source}
+        write(out / RECORDS, {f"{n}.jsonl.gz": gzip.compress(file.read_bytes(), mtime=0) for n, file in read.items()})
         for environment in environments:
             if environment.digest is not None:
                 title = f"{environment.surveyed.engine} {environment.version}".strip()
                 write(out / environment.slug, texts(environment.digest, title))
-        write(out, {PAGE: _page(survey, environments, sources)})
-    except ReportError as error:
+        write(out, {PAGE: _page(survey, environments)})
+    except (OSError, ReportError) as error:
         raise SurveyError(str(error)) from None
     return out / PAGE, tuple(notice for environment in environments for notice in environment.notices)
 
@@ -97,9 +83,7 @@ def _slug(name: str, taken: set[str]) -> str:
     return slug
 
 
-def _page(
-    survey: Survey, environments: Sequence[SurveyedEnvironment], sources: dict[SurveyedEnvironment, ResultsFile]
-) -> str:
+def _page(survey: Survey, environments: Sequence[SurveyedEnvironment]) -> str:
     """The page of all engines in their usual version. Where several environments have a case, that of most cases
     stands: a variant's environment has few of its base."""
     usual = [one for one in environments if one.digest and not one.surveyed.version]
@@ -115,17 +99,15 @@ def _page(
         given = {name: value for name, value in wanted.items() if value is not None}
         return f"{owner.slug}/{PAGE}" + (f"#?{urlencode(given)}" if operator else "")
 
-    digest = Digest(merged([sources[one] for one in usual]))
+    digest = Digest(merged([one.source for one in usual if one.source]))
     found = {
-        "suite": survey.suite,
-        "started": survey.started,
-        "machine": survey.machine,
+        "survey": survey,
         "command": again(survey),
         "link": address,
         "lead": lead(digest),
-        "environments": [_environment(one) for one in environments],
+        "environments": environments,
         "variants": _variants(environments),
-        "versions": [_history(engine, held) for engine, held in histories(environments).items()],
+        "versions": [table for pair in histories(environments).items() for table in _history(*pair)],
     }
     return render.page(digest, TITLE, found)
 
@@ -151,41 +133,23 @@ def again(survey: Survey) -> str:
     return shlex.join([*words, "--level", survey.level, "--seed", str(survey.seed)])
 
 
-def _environment(environment: SurveyedEnvironment) -> dict[str, Any]:
-    one = environment.surveyed
-    return {
-        "name": one.name,
-        "packages": ", ".join(f"{name} {version}" for name, version in sorted(one.packages.items())),
-        "seconds": f"{one.run_s:,.0f}",
-        "link": f"{environment.slug}/{PAGE}" if environment.digest else "",
-        "records": f"{RECORDS}/{environment.slug}.jsonl.gz",
-        "reasons": environment.reasons[:MAX_REASONS],
-    }
-
-
 def _variants(environments: Iterable[SurveyedEnvironment]) -> Table | None:
     rows = tuple((one.name, one.words, f"{one.broken:,}") for one in differences(environments))
     return Table("Variants", ("variant", "beside its base", "fail only here"), rows, 2) if rows else None
 
 
-def _history(engine: str, history: Sequence[SurveyedEnvironment]) -> dict[str, Any]:
-    found = changes(history)
+def _history(engine: str, history: Sequence[SurveyedEnvironment]) -> list[Table]:
+    """How many cases of each version passed and failed, and what changed between them."""
     rows = tuple((one.version, *(f"{one.plain[status]:,}" for status in STATUSES)) for one in history)
-    shown = [_change(one) for one in found[:MAX_CHANGES]]
-    table = Table(f"Versions of {engine}", ("version", *STATUSES), rows)
-    return {"table": table, "changes": shown, "more": len(found) - len(shown)}
-
-
-def _change(one: Change) -> dict[str, Any]:
-    first = one.records[0]
-    anchor = "" if one.place is None else f"#failure-{one.place}" if one.place < render.GROUPS else "#failures"
-    return {
-        "status": "fail" if one.bad or one.kind.startswith("fails") else "pass" if one.kind == "fixed in" else "other",
-        "title": f"{one.kind} {one.version}",
-        "what": f"{one.implementation} {one.operator} {one.dtype}" + (f": {one.failure}" if one.failure else ""),
-        "cases": many(sum(record.cases for record in one.records), "case"),
-        "example": described(first),
-        "command": reproduce.command(first),
-        "version": one.environment.version,
-        "link": f"{one.environment.slug}/{PAGE}{anchor}",
-    }
+    found = changes(history)
+    changed = tuple(
+        (f"{one.kind} {one.version}", f"{one.implementation} {one.operator} {one.dtype}", described(records[0]),
+         records[0].headline, f"{len(records):,}")
+        for one, records in found.items()
+    )  # fmt: skip
+    heads = ("change", "where", "smallest case", "reason", "cases")
+    note = "" if found else "No case changes its status."
+    return [
+        Table(f"Versions of {engine}", ("version", *STATUSES), rows, note=note),
+        *([Table(f"Changes between versions of {engine}", heads, changed, 4)] if found else []),
+    ]

@@ -23,7 +23,7 @@ from conformance.problems import PROBLEMS, typed
 from conformance.problems.storage_cases import ALONE, LOOSE_ONES
 from conformance.problems.storage_cases import PROBLEMS as EVERYWHERE
 from conformance.reporting.reproduce import is_reproducing
-from conformance.results import build, claims
+from conformance.results import build, claims_file
 from conformance.storage import (
     KINDS,
     PAGES,
@@ -188,8 +188,8 @@ def test_record_claim_and_command_name_the_storage():
     record = build.record(case, Verdict("pass"))
     assert record.storage == "x:crop,w:page-end"
     assert is_reproducing(record)
-    (key,) = claims.section([record], {}).keys
-    assert (key.storage, key.check, key) == (record.storage, "", claims.key(record))
+    (key,) = claims_file.section([record], {}).keys
+    assert (key.storage, key.check, key) == (record.storage, "", claims_file.key(record))
 
 
 def test_option_selects_and_refuses(project: Project):

@@ -21,10 +21,10 @@ pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 from conformance.inputs import manifest, npz
 from conformance.operators import OPERATORS, GeometryError, parse, takes
 from conformance.problems import PROBLEMS
-from conformance.reporting import verify
-from conformance.reporting.page.build import texts
+from conformance.reporting import verify_records
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError
+from conformance.reporting.page.render import texts
 from conformance.reporting.page.tables import Digest
 from conformance.results.reading import RecordError
 from tests import report_samples as samples
@@ -77,10 +77,11 @@ def descriptors(content: bytes) -> None:
 def verified(content: bytes) -> None:
     """A file of records, up to what is wrong with it."""
     try:
-        begun, placed, ended = verify.read(_written("verified", content))
+        begun, placed, ended = verify_records.read(_written("verified", content))
     except RecordError as problem:
         return _shown(problem)
-    for line in (*verify.totals([record for _, record in placed]), *verify.defects(begun, placed, ended)):
+    totals = verify_records.totals([record for _, record in placed])
+    for line in (*totals, *verify_records.defects(begun, placed, ended)):
         _shown(line)
     return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import shutil
@@ -13,9 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from conformance.exit_codes import ExitCode
 from conformance.reporting.comparison.decide import (
@@ -39,12 +35,11 @@ from conformance.results.schema import MachineState
 THRESHOLD = 0.05
 UNKNOWN = Interval(-math.inf, 0.0, math.inf)
 SINGLE = 5
-"""Single benchmarks that are listed of an outcome that raises no alarm."""
+"""Single benchmarks that are listed of an outcome that raises no alarm, unless all are asked for."""
 MOST = 10
-"""Lines of any other list; all are in --json."""
+"""Lines of any other list."""
 ORDER = (SLOWER, FASTER, INCONCLUSIVE, SAME)
 SIDES = ("A", "B")
-FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +113,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="exit 4 where an implementation or an operator is inconclusive"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--all", action="store_true", help="list everything, where otherwise the first lines are")
 
 
 def _threshold(text: str) -> float:
@@ -138,10 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(problem, file=sys.stderr)
         return ExitCode.UNUSABLE
     status = found.status(arguments.subset, arguments.strict)
-    if arguments.json:
-        print(json.dumps(as_json(found, status), indent=1, allow_nan=False))
-    else:
-        print("\n".join(text(found)))
+    print("\n".join(text(found, arguments.all)))
     return status
 
 
@@ -235,12 +227,8 @@ def _name(key: BenchmarkKey) -> str:
     return shown(" ".join((key.implementation, key.operator, key.problem, *unusual)))
 
 
-def paragraph(found: RunComparison) -> str:
+def sentences(found: RunComparison) -> Iterator[str]:
     """What a person reads first."""
-    return " ".join(_sentences(found))
-
-
-def _sentences(found: RunComparison) -> Iterator[str]:
     unusable, noisy = found.during("unusable"), found.during("noisy")
     if found.refused:
         yield f"Times were not compared: {found.refused}."
@@ -284,12 +272,14 @@ def worded(outcome: str, threshold: float) -> str:
     return f"{outcome} within {100 * threshold:.3g}%" if outcome == SAME else outcome
 
 
-def text(found: RunComparison) -> Iterator[str]:
-    """The report: a paragraph, then what it rests on."""
+def text(found: RunComparison, every: bool = False) -> Iterator[str]:
+    """The report: a paragraph, then what it rests on, the first lines of each list or `every` one."""
     unusable = found.during("unusable")
-    yield from textwrap.wrap(paragraph(found), min(shutil.get_terminal_size().columns, 120), break_on_hyphens=False)
+    yield from textwrap.wrap(
+        " ".join(sentences(found)), min(shutil.get_terminal_size().columns, 120), break_on_hyphens=False
+    )
     yield from ("",) if found.notes else ()
-    yield from (f"note: {note}" for note in _first(found.notes))
+    yield from (f"note: {note}" for note in _first(found.notes, every))
     if found.machine and not unusable:
         for device, drift in found.machine.drifts.items():
             yield f"drift of {device} (its baseline): {percent(drift)}"
@@ -299,14 +289,14 @@ def text(found: RunComparison) -> Iterator[str]:
         rows = [answer for answer in found.answers if answer.outcome == outcome]
         yield from ("", f"{worded(outcome, found.threshold)}:") if rows else ()
         alone = sorted((answer for answer in rows if not answer.overall), key=Answer.distance, reverse=True)
-        limit = SINGLE if outcome in (SAME, INCONCLUSIVE) else MOST
+        limit = len(alone) if every else SINGLE if outcome in (SAME, INCONCLUSIVE) else MOST
         listed = [*(answer for answer in rows if answer.overall), *alone[:limit]]
         # whole operators first, then the largest change
         for answer in sorted(listed, key=lambda a: (a.implementation, not a.overall, -a.distance())):
             beside = "" if answer.relative == answer.measured else f"; measured {percent(answer.measured)}"
             yield f"  {_line(answer)}{beside}"
         if alone[limit:]:
-            yield f"  and {len(alone) - limit} single benchmarks that lie closer (all are in --json)"
+            yield f"  and {len(alone) - limit} single benchmarks that lie closer (--all)"
     lists = {
         "verdict worse": found.worse,
         "missing (not selected, or no longer verified, or broken)": found.missing,
@@ -314,14 +304,15 @@ def text(found: RunComparison) -> Iterator[str]:
         "new": found.new,
     }
     for title, lines in lists.items():
-        yield from ("", f"{title}:", *(f"  {line}" for line in _first(lines))) if lines else ()
+        yield from ("", f"{title}:", *(f"  {line}" for line in _first(lines, every))) if lines else ()
 
 
-def _first(lines: Sequence[str]) -> Iterator[str]:
-    """As many as fit on a screen."""
-    yield from lines[:MOST]
-    if lines[MOST:]:
-        yield f"and {len(lines) - MOST} more (all are in --json)"
+def _first(lines: Sequence[str], every: bool) -> Iterator[str]:
+    """As many as fit on a screen, or every one."""
+    limit = len(lines) if every else MOST
+    yield from lines[:limit]
+    if lines[limit:]:
+        yield f"and {len(lines) - limit} more (--all)"
 
 
 def _line(answer: Answer) -> str:
@@ -334,34 +325,3 @@ def percent(interval: Interval) -> str:
         return "no interval"
     low, middle, high = (f"{math.expm1(value):+.1%}" for value in (interval.low, interval.middle, interval.high))
     return f"{middle} ({low} to {high})"
-
-
-def as_json(found: RunComparison, status: int) -> dict[str, Any]:
-    """The same for programs. Ratios are seconds of B over seconds of A; null stands for no bound."""
-    machine = found.machine if not found.during("unusable") else None
-    deviation = machine.scatter.deviation if machine else math.inf
-    return {
-        "format": FORMAT,
-        "status": status,
-        "threshold": found.threshold,
-        "refused": found.refused,
-        "summary": paragraph(found),
-        "machine": {side: msgspec.to_builtins(state) for side, state in zip(SIDES, found.states, strict=True)},
-        "notes": list(found.notes),
-        "drift": {name: _ratio(drift) for name, drift in machine.drifts.items()} if machine else {},
-        "scatter": math.expm1(deviation) if math.isfinite(deviation) else None,
-        "answers": [
-            {
-                **{name: getattr(answer, name) for name in ("implementation", "device", "name", "overall", "outcome")},
-                "measured": _ratio(answer.measured),
-                "relative": _ratio(answer.relative),
-            }
-            for answer in found.answers
-        ],
-        **{name: list(getattr(found, name)) for name in ("worse", "better", "missing", "new")},
-    }
-
-
-def _ratio(interval: Interval) -> list[float | None]:
-    bounded = math.isfinite(interval.high - interval.low)
-    return [math.exp(v) if bounded else None for v in (interval.low, interval.middle, interval.high)]

@@ -1,4 +1,4 @@
-"""Dots on a scale, a row for each implementation: how near errors come to their bound, and how fast calls are.
+"""Dots on a scale, a row for each implementation: how many times as fast as torch its calls are.
 
 The template draws them as SVG. Every dot says its numbers; what it cannot show stands in the tables below.
 """
@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conformance.reporting.page.model import dtype_place, operator_place
+from conformance.reporting.page.model import operator_place
 from conformance.reporting.page.speeds import Speed
 from conformance.reporting.page.tables import Digest
-from conformance.timing.measurement import Interval
+from conformance.timing.measurement import Ratio
 from conformance.timing.table import bounded
 
 WIDTH, MARGIN = 320, 14
 """Of a drawing, and what is left free at either end."""
-TOP = 1.25
-"""Shares above this one are drawn here; their text has the true number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,108 +43,45 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Panels of one kind."""
+    """A panel for each operator."""
 
     title: str
     text: str
     panels: tuple[Panel, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What becomes a dot: in which panel and row, its value and the interval that holds it, and its numbers in
-    words."""
-
-    panel: str
-    row: str
-    value: float
-    interval: Interval | None
-    says: str
-
-
-def accuracy(digest: Digest) -> list[Chart]:
-    """The worst errors by contraction length, from each power of two: single verdicts would be a cloud. None where no
-    verdict has a profile."""
-    worst: defaultdict[tuple[str, str, int], float] = defaultdict(float)
-    for name, record in digest.named:
-        for output, found in record.profile.items():
-            place = name, record.dtype, 1 << (max(record.terms.get(output, 1), 1).bit_length() - 1)
-            worst[place] = max(worst[place], found.share if math.isfinite(found.share) else math.inf)
-    values = [
-        Value(dtype, name, share, None, f"{name}, {dtype}, contraction length {terms:,} or more: {share:.1%}")
-        for (name, dtype, terms), share in sorted(worst.items())
-    ]
-    text = (
-        "Error as a share of the bound that the declared contract allows: a dot for the contraction lengths from each "
-        "power of two. Beyond the line it exceeds the contract."
-    )
-    panels = sorted({value.panel for value in values}, key=dtype_place)
-    return [Chart("Worst errors", text, tuple(_linear(one, values) for one in panels))] if values else []
-
-
-def speed(digest: Digest, found: Sequence[Speed]) -> list[Chart]:
-    """Times torch, and share of the roofline; none where the numbers are not known."""
-    ratios, shares = [], []
-    for s in found:
-        c, name = s.clocked, digest.name(s.clocked.row)
-        if s.ratio is not None:
-            words = f"{name}, {c.problem}: {bounded(s.ratio.value, s.ratio.interval)} times torch"
-            ratios.append(Value(c.operator, name, s.ratio.value, s.ratio.interval, words))
-        if c.share is not None:
-            bounds = c.interval and (c.share * c.seconds / c.interval[1], c.share * c.seconds / c.interval[0])
-            words = f"{name}, {c.problem}: {c.share:.0%} of the roofline"
-            shares.append(Value(c.operator, name, c.share, bounds, words))
+def speed(digest: Digest, found: Sequence[Speed]) -> Chart | None:
+    """Torch's times over those of the implementations; None where no ratio is known."""
+    compared: defaultdict[str, list[tuple[Speed, Ratio]]] = defaultdict(list)
+    for one in found:
+        if one.ratio is not None:
+            compared[one.clocked.operator].append((one, one.ratio))
+    if not compared:
+        return None
     states = sorted({s.clocked.timing.machine.state for s in found if s.clocked.timing.machine} - {"stable"})
-    told = f" Machine: {', '.join(states)}." if states else ""
-    lines = "a dot for each problem, with the interval that holds it with 95% where that is known."
-    text = f"Torch's time over the implementation's, beyond the line is faster: {lines}{told}"
-    charts = [Chart("Speed relative to torch", text, tuple(_logarithmic(one, ratios) for one in _operators(ratios)))]
     text = (
-        "Least time of the operations or the bytes, at ceilings measured on the machine, over the time taken: "
-        f"{lines} Kernels that save multiplications can exceed 100%.{told}"
-    )
-    charts.append(Chart("Share of the roofline", text, tuple(_linear(one, shares) for one in _operators(shares))))
-    return [chart for chart in charts if chart.panels]
+        "Torch's time over the implementation's, beyond the line is faster: a dot for each problem, with the interval "
+        "that holds it with 95% where that is known."
+    ) + (f" Machine: {', '.join(states)}." if states else "")
+    panels = (_panel(digest, operator, compared[operator]) for operator in sorted(compared, key=operator_place))
+    return Chart("Speed relative to torch", text, tuple(panels))
 
 
-def _operators(values: Iterable[Value]) -> list[str]:
-    return sorted({value.panel for value in values}, key=operator_place)
-
-
-def _linear(panel: str, values: Iterable[Value]) -> Panel:
-    """Shares of 1, which is the limit."""
-    ticks = tuple((_placed(tick / 4 / TOP), f"{tick / 4:.0%}") for tick in range(5))
-
-    def place(share: float) -> float:
-        return _placed(min(max(share, 0.0), TOP) / TOP)
-
-    return Panel(panel, ticks, place(1.0), _rows(panel, values, place))
-
-
-def _logarithmic(panel: str, values: Sequence[Value]) -> Panel:
-    """Ratios about 1: as many powers of two to either side as the farthest of them needs."""
-    ends = [end for v in values if v.panel == panel for end in (v.value, *(v.interval or ()))]
+def _panel(digest: Digest, operator: str, compared: Sequence[tuple[Speed, Ratio]]) -> Panel:
+    """As many powers of two to either side of 1 as the farthest ratio needs."""
+    ends = [end for _, known in compared for end in (known.value, *(known.interval or ()))]
     reach = max(1, math.ceil(max(abs(math.log2(end)) for end in ends)))
 
     def place(ratio: float) -> float:
-        return _placed(0.5 + math.log2(ratio) / (2 * reach))
+        share = 0.5 + math.log2(ratio) / (2 * reach)
+        return round(MARGIN + share * (WIDTH - 2 * MARGIN), 1)
 
-    powers = range(-reach, reach + 1, max(1, math.ceil(reach / 2)))
-    ticks = tuple((place(2.0**power), f"{2.0**power:,.3g}") for power in sorted({*powers, 0}))
-    return Panel(panel, ticks, place(1.0), _rows(panel, values, place))
-
-
-def _rows(
-    panel: str, values: Iterable[Value], place: Callable[[float], float]
-) -> tuple[tuple[str, tuple[Mark, ...]], ...]:
-    held: defaultdict[str, list[Mark]] = defaultdict(list)
-    for one in values:
-        if one.panel == panel:
-            low, high = one.interval or (one.value, one.value)
-            held[one.row].append(Mark(place(one.value), place(low), place(high), one.says))
-    return tuple((name, tuple(marks)) for name, marks in sorted(held.items()))
-
-
-def _placed(share: float) -> float:
-    """Where a share of the scale lies in the drawing."""
-    return round(MARGIN + share * (WIDTH - 2 * MARGIN), 1)
+    powers = sorted({0, *range(-reach, reach + 1, max(1, math.ceil(reach / 2)))})
+    ticks = tuple((place(2.0**power), f"{2.0**power:,.3g}") for power in powers)
+    rows: defaultdict[str, list[Mark]] = defaultdict(list)
+    for one, known in compared:
+        name = digest.name(one.clocked.row)
+        low, high = known.interval or (known.value, known.value)
+        says = f"{name}, {one.clocked.problem}: {bounded(known.value, known.interval)} times torch"
+        rows[name].append(Mark(place(known.value), place(low), place(high), says))
+    return Panel(operator, ticks, place(1.0), tuple((name, tuple(marks)) for name, marks in sorted(rows.items())))

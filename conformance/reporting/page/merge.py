@@ -1,4 +1,5 @@
-"""Several files, one report: machines apart, and the later verdict on a case in force.
+"""Files of results, read and as one: records (JSON lines), and pytest-benchmark's JSON with the record of each verdict
+inside. Machines are kept apart, and the later verdict on a case is in force.
 
 What the order of files decides is only which of two verdicts on one case is later; files that share no case give the
 same report in any order, and the same as one file that holds all of their lines.
@@ -6,16 +7,29 @@ same report in any order, and the same as one file that holds all of their lines
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from conformance.reporting.page.model import Clocked, Machine, ReportedVerdict, Results, dtype_place, operator_place
-from conformance.reporting.page.reading import ResultsFile, read
-from conformance.results.schema import Attempt, Record
+import msgspec
+
+from conformance.reporting.page.model import (
+    Clocked,
+    Machine,
+    ReportedVerdict,
+    ReportError,
+    Results,
+    dtype_place,
+    operator_place,
+)
+from conformance.results import benchmarks
+from conformance.results.reading import RecordError, SchemaError, UnfinishedError, decode, lines
+from conformance.results.schema import Attempt, Extras, Record
 from conformance.results.writing import encode
+from conformance.timing.measurement import medians
 
 CASE = (
     "operator", "problem", "dtype", "layout", "distribution", "storage", "check", "descriptor", "seed", "generator",
@@ -24,6 +38,15 @@ CASE = (
 """What tells the cases of an implementation on a machine apart."""
 GROUP = ("implementation", "operator", "device", "status", "distribution", "check")
 """What tells apart those that could not be attempted, which are counted and not named."""
+ALIKE = (
+    "implementation", "operator", "device", "versions", "reason", "run_level", "source", "problem", "descriptor",
+    "dtype", "layout", "distribution", "storage", "check", "generator", "method", "level", "contract", "terms",
+)  # fmt: skip
+"""Fields of a record that many others have alike."""
+MAX_BYTES = 1 << 30
+"""Bytes of a file of results: about 700,000 records."""
+A = TypeVar("A")
+T = TypeVar("T")
 Place = tuple[Any, ...]
 
 
@@ -35,13 +58,126 @@ def load(paths: Iterable[Path]) -> Results:
 def merged(sources: Sequence[ResultsFile]) -> Results:
     """Sources in the order in which they were given: the later one wins."""
     places = _Places(sources)
-    verdicts = _attempted(sources, places)
-    verdicts += [ReportedVerdict(places.of(record), record) for record in _absences(sources)]
+    # one verdict a case, the latest: a line that occurs twice is one verdict, not two; and one time a kernel
+    attempted: dict[Place, ReportedVerdict] = {}
+    clocked: dict[Place, Clocked] = {}
+    for source in sources:
+        for record in source.records:
+            if isinstance(record, Attempt):
+                machine = places.of(record)
+                attempted[_key(record, machine)] = ReportedVerdict(machine, record)
+        for time in source.times:
+            here = replace(time, machine=places.of(time.record))
+            clocked[*here.row, here.operator, here.problem] = here
+    absent = (ReportedVerdict(places.of(record), record) for record in _absences(sources))
     return Results(
-        tuple(sorted(verdicts, key=_place)),
-        _clocked(sources, places),
+        tuple(sorted((*attempted.values(), *absent), key=_place)),
+        tuple(sorted(clocked.values(), key=_time_place)),
         tuple(error for source in sources for error in source.errors),
     )
+
+
+@dataclass(slots=True)
+class ResultsFile:
+    """What one file held."""
+
+    name: str
+    records: list[Record] = field(default_factory=list)
+    times: list[Clocked] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def take(self, place: str, read: Callable[[A], T], what: A) -> T | None:
+        """What is read; where it is no record, that is noted. Raises SchemaError for another version's."""
+        try:
+            return read(what)
+        except SchemaError as problem:
+            raise SchemaError(f"{place}: {problem}") from None
+        except RecordError as problem:
+            self.errors.append(f"{place}: {problem}; left out")
+            return None
+
+
+def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
+    """The files in their order, without those whose content came before. Raises ReportError, also for a file of another
+    schema."""
+    seen: set[bytes] = set()
+    shared: dict[Any, Any] = {}
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except OSError as problem:
+            raise ReportError(f"{path}: cannot be read ({problem.strerror}); give files of records") from None
+        if len(content) > MAX_BYTES:
+            raise ReportError(f"{path}: is larger than {MAX_BYTES >> 20} MiB; give the records in several files")
+        digest = hashlib.sha256(content).digest()
+        if digest not in seen:
+            seen.add(digest)
+            source = ResultsFile(_clean(path.name))
+            try:
+                _fill(source, content, shared)
+            except SchemaError as problem:
+                raise ReportError(str(problem)) from None
+            yield source
+
+
+def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
+    if benchmarks.is_document(content):
+        _read_benchmarks(source, content)
+    else:
+        try:
+            for place, line in lines(content, source.name):
+                if (record := source.take(place, decode, line)) is not None:
+                    source.records.append(_lean(record, shared))
+        except UnfinishedError as problem:
+            source.errors.append(str(problem))
+    if not (source.records or source.times or source.errors):
+        source.errors.append(f"{source.name}: holds no verdict")
+
+
+def _lean(record: Record, shared: dict[Any, Any]) -> Record:
+    """The record with the texts and tables that are alike in many records held once: a third of the memory."""
+    for name in ALIKE:
+        value = getattr(record, name)
+        key = tuple(value.items()) if isinstance(value, dict) else value
+        msgspec.structs.force_setattr(record, name, shared.setdefault(key, value))
+    return record
+
+
+def _read_benchmarks(source: ResultsFile, content: bytes) -> None:
+    """Benchmarks of other projects have no record and are passed over."""
+    document = source.take(source.name, benchmarks.document, content)
+    if document is None:
+        return
+    for place, benchmark in document.verified(source.name):
+        found = source.take(place, _verdict, benchmark)
+        if found is None:
+            continue
+        record, extras = found
+        source.records.append(record)
+        if benchmark.stats.median and record.status == "pass" and isinstance(record, Attempt):
+            timing, rounds = extras.timing, benchmark.stats.data
+            if rounds and timing.minimum_s is None:
+                timing = msgspec.structs.replace(timing, minimum_s=min(rounds))
+            clocked = Clocked(
+                Machine.of(record),
+                record,
+                benchmark.stats.median,
+                share=extras.roofline_share or None,
+                timing=timing,
+                visits=medians(rounds, timing.visits) if rounds else (),
+                run=document.datetime or source.name,
+            )
+            source.times.append(clocked)
+
+
+def _verdict(benchmark: benchmarks.Benchmark) -> tuple[Record, Extras]:
+    return benchmark.record(), benchmark.extras()
+
+
+def _clean(text: str) -> str:
+    """A name of a file may hold bytes that no text can."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 class _Places:
@@ -69,15 +205,6 @@ def _key(record: Record, machine: Machine) -> Place:
     return record.implementation, machine, *(getattr(record, name) for name in CASE)
 
 
-def _attempted(sources: Sequence[ResultsFile], places: _Places) -> list[ReportedVerdict]:
-    """One verdict a case, the latest: a line that occurs twice is one verdict, not two."""
-    found: dict[Place, ReportedVerdict] = {}
-    for record in (r for source in sources for r in source.records if isinstance(r, Attempt)):
-        machine = places.of(record)
-        found[_key(record, machine)] = ReportedVerdict(machine, record)
-    return list(found.values())
-
-
 def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
     """Files that share a case are two runs of the same: of what they count, the larger count stands (the later one if
     equal). Files that share none are parts of a run: what they count adds up."""
@@ -94,15 +221,6 @@ def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
                 del (groups if before > now else earlier)[group]
         kept.append((keys, dict(groups)))
     return [record for _, groups in kept for records in groups.values() for record in records]
-
-
-def _clocked(sources: Sequence[ResultsFile], places: _Places) -> tuple[Clocked, ...]:
-    """One time a kernel, the latest."""
-    found: dict[Place, Clocked] = {}
-    for time in (time for source in sources for time in source.times):
-        here = replace(time, machine=places.of(time.record))
-        found[*here.row, here.operator, here.problem] = here
-    return tuple(sorted(found.values(), key=_time_place))
 
 
 def _time_place(clocked: Clocked) -> Place:

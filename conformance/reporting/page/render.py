@@ -1,4 +1,4 @@
-"""The page: one file that needs no network.
+"""The files of a report: the page, which is one file that needs no network, and the summary beside it.
 
 Templates are Jinja's because it escapes whatever comes from outside unless told not to; two things are told not to,
 which are the suite's own style sheet and its own script.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -20,14 +24,16 @@ from markupsafe import Markup
 from conformance import __version__
 from conformance.reporting import emulator_counts, reproduce, training
 from conformance.reporting.groups import amount, described
-from conformance.reporting.page import charts, speeds, tables
-from conformance.reporting.page.model import legible
+from conformance.reporting.page import charts, markdown, speeds, tables
+from conformance.reporting.page.merge import load
+from conformance.reporting.page.model import ReportError, legible
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.page.verdict_list import packed
 from conformance.reporting.table import many
 from conformance.reporting.terminal import LETTERS
 from conformance.results.schema import STATUSES
 
+PAGE = "index.html"
 LEGEND = {
     "pass": "within the declared contract",
     "fail": "not within it",
@@ -43,6 +49,45 @@ LINK = re.compile(r"""(https?://[^\s()<>"']*[^\s()<>"'.,;:!?])""")
 TEMPLATES = files("conformance.reporting.page") / "templates"
 
 
+def build(paths: Sequence[Path], folder: Path, title: str) -> tuple[Path, tuple[str, ...]]:
+    """Write the report of some files; return its page, and what could not be read. Raises ReportError."""
+    digest = Digest(load(paths))
+    write(folder, texts(digest, title))
+    return folder / PAGE, digest.results.errors
+
+
+def texts(digest: Digest, title: str) -> dict[str, str]:
+    """Name -> text of what a report consists of. The page comes last: it names the other."""
+    title = legible(title.encode("utf-8", "replace").decode("utf-8"))
+    return {"summary.md": markdown.summary(digest, title), PAGE: page(digest, title)}
+
+
+def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Files of a folder, in their order. Raises ReportError.
+
+    Everything is written beside the place where it belongs before the first file is moved there: neither an interrupt
+    nor a full disk leaves half a report, and the one that was there before stays whole.
+    """
+    made: list[Path] = []
+    try:
+        made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as beside:
+            for name, content in files.items():
+                with Path(beside, name).open("wb") as file:
+                    file.write(content.encode("utf-8") if isinstance(content, str) else content)
+                    file.flush()
+                    os.fsync(file.fileno())  # a move may otherwise outlive the bytes
+            for name in files:
+                Path(beside, name).replace(folder / name)
+    except OSError as problem:
+        raise ReportError(f"{folder}: cannot be written ({problem.strerror or problem})") from None
+    finally:
+        for parent in made:
+            with suppress(OSError):  # holds a report
+                parent.rmdir()
+
+
 def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) -> str:
     """The whole page as text: of a run, or of a `survey`, which has what only its page shows and the `link` to the
     pages of its engines, where their failures and verdicts are."""
@@ -54,10 +99,9 @@ def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) ->
     found = {
         "digest": digest,
         "profile": tables.profiles(digest),
-        "accuracy_charts": charts.accuracy(digest),
         "speed_tables": speeds.speed_tables(digest, timed),
         "banners": speeds.banners(timed),
-        "speed_charts": charts.speed(digest, timed),
+        "speed_chart": charts.speed(digest, timed),
         "counted": emulator_counts.tables(digest.tally.moved),
         "memory": training.memory_tables(digest.named),
         "training": training.table(digest.named),

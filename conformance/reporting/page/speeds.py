@@ -134,16 +134,11 @@ def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
     return tables
 
 
-def unsteady(found: Iterable[Speed]) -> set[tuple[Row, str]]:
-    """(Row, operator) of which a time, or the one that it is compared with, was taken on a machine that was not stable:
-    there is no figure over its problems."""
-    return {(s.clocked.row, s.clocked.operator) for s in found if not s.steady}
-
-
 def geometric_means(found: Sequence[Speed]) -> dict[tuple[Row, str], tuple[float, int]]:
     """(Row, operator) -> geometric mean of its ratios to torch, and over how many problems."""
     by_machine: defaultdict[Machine, dict[tuple[str, str, str, str], Ratio]] = defaultdict(dict)
-    left_out = unsteady(found)
+    # a mean over the others would be one of fewer problems than another implementation's
+    left_out = {(s.clocked.row, s.clocked.operator) for s in found if not s.steady}
     for s in found:
         c = s.clocked
         if s.ratio is not None and (c.row, c.operator) not in left_out:

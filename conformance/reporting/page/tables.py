@@ -87,12 +87,6 @@ class Digest:
         found = {(n, r.dtype) for n, r in self.named for profile in r.profile.values() if not profile.share <= 1}
         return sorted(found, key=lambda pair: (pair[0], dtype_place(pair[1])))
 
-    @property
-    def left_out(self) -> str:
-        """The same as an addition to a note; empty where there are none."""
-        names = ", ".join(f"{name} {dtype}" for name, dtype in self.exceeding)
-        return names and f"; left out, because errors exceed the contract: {names}"
-
     @cached_property
     def matrix(self) -> dict[tuple[Row, str], list[Tile]]:
         """(Row, operator) -> tiles by dtype."""
@@ -212,4 +206,6 @@ def profiles(digest: Digest) -> Table | None:
     """The accuracy profile, as at the end of a run, without what exceeds its contract."""
     rows = [row for row in accuracy.rows(digest.tally.profiles) if row[:2] not in digest.exceeding]
     rows.sort(key=lambda row: (row[0], dtype_place(row[1])))
-    return Table("Accuracy profile", accuracy.HEADS, tuple(rows), 2, accuracy.NOTE + digest.left_out) if rows else None
+    names = ", ".join(f"{name} {dtype}" for name, dtype in digest.exceeding)
+    note = accuracy.NOTE + (f"; left out, because errors exceed the contract: {names}" if names else "")
+    return Table("Accuracy profile", accuracy.HEADS, tuple(rows), 2, note) if rows else None

@@ -37,7 +37,7 @@ def require() -> None:
 def of_run(records: Path, folder: Path) -> list[str]:
     """Write the report of a run that has just ended; the lines that say where it is. Raises ReportError."""
     # what draws charts takes a second to load, which a run that makes no report need not wait for
-    from conformance.reporting.page.build import build
+    from conformance.reporting.page.render import build
 
     page, errors = build([records], folder, TITLE)
     return [*_listed(errors), f"report: {page}"]
@@ -56,8 +56,8 @@ def _run(arguments: argparse.Namespace) -> int:
     except Unavailable as absence:
         print(f"report: {absence}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    from conformance.reporting.page.build import build
     from conformance.reporting.page.model import ReportError
+    from conformance.reporting.page.render import build
 
     try:
         page, errors = build(arguments.results, arguments.output, arguments.title)

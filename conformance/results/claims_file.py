@@ -95,11 +95,8 @@ def sources(folder: Path) -> list[Path]:
     if folder.suffix == ".py" or (folder / "__init__.py").exists():
         return [folder]
     files = (file.with_name(file.name.removesuffix(ENDING) + ".py") for file in folder.glob(f"*{ENDING}"))
-    return sorted(path for path in (*files, *(file.parent for file in folder.glob(f"*/{FOLDER_FILE}"))) if _ours(path))
-
-
-def _ours(path: Path) -> bool:
-    return path.name[0] not in "._"
+    folders = (file.parent for file in folder.glob(f"*/{FOLDER_FILE}"))
+    return sorted(path for path in (*files, *folders) if path.name[0] not in "._")
 
 
 def read(source: Path) -> dict[str, ImplementationClaims]:

@@ -1,4 +1,4 @@
-"""`conformance docs update`: what documents say of a run, or of the code, is written by this command.
+"""What documents say of a run, or of the code, is written by `python -m tests.documents`.
 
 A block stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`; one whose source is not given stays as it is.
 """
@@ -12,15 +12,15 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from conformance.exit_codes import ExitCode
-from conformance.operators import OPERATORS, takes
-from conformance.problems import PROBLEMS
+from conformance.operators import OPERATORS
+from conformance.plugin import listing
 from conformance.reporting import accuracy, training
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError
@@ -29,11 +29,10 @@ from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND, counted
-from conformance.resources import CHECKOUT
 from conformance.results.reading import verdicts
 from conformance.results.schema import STATUSES, Record
+from tests.conftest import ROOT
 
-ROOT = CHECKOUT or Path()
 DOCUMENTS = [
     path for pattern in ("*.md", "docs/*.md", "golden/*.md", "impls/**/*.md") for path in sorted(ROOT.glob(pattern))
 ]
@@ -101,13 +100,12 @@ def _times(s: Sources) -> Iterator[str]:
 
 
 def _operators(_: Sources) -> Iterator[str]:
-    rows = []
-    for name, operator in OPERATORS.items():
-        known = (problem.geometry for problem in PROBLEMS if takes(name, problem.geometry))
-        geometry = max(known, key=lambda g: len(operator.inputs(g)) + len(operator.outputs(g)))
-        columns = (operator.inputs(geometry), operator.outputs(geometry), operator.keywords)
-        rows.append((name, *(f"`{', '.join(names)}`" for names in columns)))
-    yield from Table("", ("operator", "inputs", "returns", "parameters"), tuple(rows), 4).markdown()
+    first, *columns = ("operator", "inputs", "returns", "parameters")
+    rows = (
+        (row["name"], *(f"`{row[column].replace(' ', ', ')}`" for column in columns))
+        for row in listing.KINDS["operators"]([])
+    )
+    yield from Table("", (first, *columns), tuple(rows), 4).markdown()
 
 
 def _failure(_: Sources) -> Iterator[str]:
@@ -158,16 +156,6 @@ def render(name: str, sources: Sources) -> str:
     return "\n" + "\n".join(BLOCKS[name][1](sources)).strip("\n") + "\n\n"
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Writes the numbers of a run into README and documentation."""
-    command = parser.add_subparsers(metavar="COMMAND", required=True).add_parser("update", help="rewrite the blocks")
-    command.add_argument("records", nargs="*", type=Path, metavar="RECORDS", help="files of pytest --records")
-    for name in ("mutation", "false-alarms"):
-        command.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"output of conformance {name}")
-    command.add_argument("--times", type=Path, metavar="FILE", help="file of pytest --benchmark-json")
-    command.set_defaults(run=_update)
-
-
 def _printed(path: Path) -> str:
     """Raises ValueError naming a file that is no text, or cannot be read."""
     try:
@@ -176,41 +164,49 @@ def _printed(path: Path) -> str:
         raise ValueError(f"{path}: {problem}") from None
 
 
-def _update(arguments: argparse.Namespace) -> int:
-    if CHECKOUT is None:
-        print("docs: the documents are in a checkout of the repository; run this command there", file=sys.stderr)
-        return ExitCode.UNUSABLE
-    sources = Sources([], Tally())
-    printed: dict[str, Any] = {}
+def main(words: Sequence[str] | None = None) -> int:
+    """Rewrite the blocks whose sources are given: 0, or 4 where one is not what it is given for, and nothing is
+    written."""
+    parser = argparse.ArgumentParser(prog="python -m tests.documents")
+    parser.add_argument("records", nargs="*", type=Path, metavar="RECORDS", help="files of pytest --records")
+    for name in ("mutation", "false-alarms"):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"output of conformance calibrate {name}")
+    parser.add_argument("--times", type=Path, metavar="FILE", help="file of pytest --benchmark-json")
+    arguments = parser.parse_args(words)
     try:
-        for record in (record for path in arguments.records for _, record in verdicts(path)):
-            sources.records.append(record)
-            sources.tally.add(record)
-        for name in ("mutation", "false_alarms"):
-            if path := getattr(arguments, name):
-                printed[name] = _printed(path)
-        if arguments.times:
-            printed["times"] = Digest(load([arguments.times]))
+        texts = written(arguments)
     except (ValueError, ReportError) as problem:
-        print(f"docs: {problem}", file=sys.stderr)
+        print(f"documents: {problem}; nothing written", file=sys.stderr)
         return ExitCode.UNUSABLE
-    sources = sources._replace(**printed)
-    texts: dict[Path, tuple[str, list[str]]] = {}
+    for document, (text, names) in texts.items():
+        document.write_text(text)
+        print(f"{document.relative_to(ROOT)}: {', '.join(names) or 'nothing'} written")
+    return ExitCode.GOOD
+
+
+def written(arguments: argparse.Namespace) -> dict[Path, tuple[str, list[str]]]:
+    """Document -> its new text, and the names of the blocks that were made anew. Raises ValueError."""
+    records, tally = [], Tally()
+    for record in (record for path in arguments.records for _, record in verdicts(path)):
+        records.append(record)
+        tally.add(record)
+    given = {name: getattr(arguments, name) for name in ("mutation", "false_alarms")}
+    times = Digest(load([arguments.times])) if arguments.times else None
+    sources = Sources(records, tally, **{name: _printed(path) for name, path in given.items() if path}, times=times)
+    texts = {}
     for document in DOCUMENTS:
-        text, written = document.read_text(), []
+        text, names = document.read_text(), []
         for name, old in blocks(text).items():
             if getattr(sources, BLOCKS[name][0] or "tally"):
                 begin = f"<!-- begin: {name} -->\n"
                 try:
                     text = text.replace(begin + old, begin + render(name, sources))
                 except ValueError as problem:
-                    print(
-                        f"docs: {document.relative_to(ROOT)}, block {name}: {problem}; nothing written", file=sys.stderr
-                    )
-                    return ExitCode.UNUSABLE
-                written.append(name)
-        texts[document] = text, written
-    for document, (text, written) in texts.items():
-        document.write_text(text)
-        print(f"{document.relative_to(ROOT)}: {', '.join(written) or 'nothing'} written")
-    return 0
+                    raise ValueError(f"{document.relative_to(ROOT)}, block {name}: {problem}") from None
+                names.append(name)
+        texts[document] = text, names
+    return texts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -18,9 +18,9 @@ from conformance.exit_codes import ExitCode
 from conformance.problems import LEVELS
 from conformance.results.reading import marks
 from conformance.results.schema import STATUSES, VERIFIED, Footer, Header
-from conformance.survey import model
+from conformance.survey import findings, survey_file
 from conformance.survey.environments import Environments, Wanted, engines, python_of, requirements
-from conformance.survey.model import Survey, Surveyed, SurveyError
+from conformance.survey.survey_file import Survey, Surveyed, SurveyError
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -43,16 +43,22 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--site", type=Path, metavar="DIR", help="write a site of the folder's results there")
     parser.add_argument("--no-run", action="store_true", help="only write the site")
+    parser.add_argument(
+        "--findings", action="store_true",
+        help="run only the scripts of docs/findings, of these engines or findings, and say which reproduce",
+    )  # fmt: skip
 
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
+        if arguments.findings:
+            return findings.reproduce(arguments.engines, arguments.folder)
         status = ExitCode.GOOD if arguments.no_run else _surveyed(arguments)
         if arguments.site is not None:
             from conformance.survey import site
 
             page, errors = site.build(arguments.folder, arguments.site)
-            every = model.read(arguments.folder).environments
+            every = survey_file.read(arguments.folder).environments
             samples = {Path(one.records).name for one in every if one.reason.startswith(SAMPLE)}
             errors = tuple(line for line in errors if line.partition(":")[0] not in samples)  # cut off on purpose
             print("\n".join([*errors, f"site: {page}"]))
@@ -95,7 +101,8 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
         raise SurveyError(f"--folder {folder}: cannot be written ({error.strerror})") from None
     for one in every:
         requirements(one)  # a mistake in the command line is said before anything is installed
-    found = {one.name: one for one in model.read(folder).environments} if (folder / model.NAME).exists() else {}
+    known = survey_file.read(folder).environments if (folder / survey_file.NAME).exists() else ()
+    found = {one.name: one for one in known}
     started, machine = datetime.now(UTC).isoformat(timespec="seconds"), ""
     verified, complete = 0, True
     todo = deque(every)
@@ -114,7 +121,7 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
             seed=asked.seed,
             environments=tuple(found.values()),
         )
-        model.write(survey, folder)  # after each, so that an interrupt loses one
+        survey_file.write(survey, folder)  # after each, so that an interrupt loses one
         counts = footer.cases if footer is not None else {}
         told = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts.get(status))
         seconds = f"installed in {result.install_s:.0f} s, ran {result.run_s:.0f} s"

@@ -14,7 +14,16 @@ from conformance.execution.case import Claim, Key
 from conformance.implementations.registry import source_hash
 from conformance.problems import PROBLEMS
 from conformance.problems.table import DRAWN
-from conformance.results.claims import ClaimsError, ImplementationClaims, beside, imported, key, read, section, text
+from conformance.results.claims_file import (
+    ClaimsError,
+    ImplementationClaims,
+    beside,
+    imported,
+    key,
+    read,
+    section,
+    text,
+)
 from conformance.results.reading import RecordError, verdicts
 from conformance.results.schema import AbsenceRecord, Attempt, Record
 from conformance.training.tables import EMULATED
